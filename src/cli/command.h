@@ -184,7 +184,7 @@ std::span<const CommandEntry> commands();
 class OverwriteFlag {
  public:
   void declare(Arguments& args,
-               const char* help = "replace what is there under that name; without it, it is refused") {
+               const char* help = "replace an existing file or folder; without this option, Primus refuses") {
     args.flag("--overwrite", overwrite_, help);
   }
   Existing existing() const { return overwrite_ ? Existing::kReplace : Existing::kRefuse; }

@@ -7,10 +7,10 @@ namespace primus::cli {
 void GlobalOptions::declare(Arguments& arguments) {
   arguments.flag("--debug", debug, "show the log on the screen");
   arguments.flag("--dry-run,--dry_run", dry_run,
-                 "before a mode: check everything, show all that would run, and run nothing");
+                 "before a mode: check everything, show the commands, and run nothing");
   arguments.flag("--version", version, "print the version");
   arguments.option("--config", "FILE", &config,
-                   "before a mode: launcher settings that replace those of .primus.yaml; may be repeated");
+                   "before a mode: file with launcher settings that override .primus.yaml; may be repeated");
 }
 
 bool is_help(std::string_view word) { return word == "--help" || word == "-h"; }

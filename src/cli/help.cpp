@@ -143,14 +143,15 @@ std::string overview_text(const std::string& program, std::size_t width) {
       "Options:\n{4}{5}\n"
       "Examples:\n{6}",
       program, wrapped(kProgramSummary, 0, width - 1), command_table({}, width), mode_table(width),
-      option_rows(arguments, width), row("-h, --help", "this text; after a command, all about it", width),
+      option_rows(arguments, width),
+      row("-h, --help", "show this text; after a command, the help of that command", width),
       indented(kProgramExamples), with_mode);
 }
 
 std::string group_help_text(const std::string& group, const std::string& program, std::size_t width) {
   return fmt::format(
-      "Usage:\n  {0} {1} <command> [options]\n\nCommands:\n{2}\n'{0} {1} <command> --help' has all about "
-      "one.\n",
+      "Usage:\n  {0} {1} <command> [options]\n\nCommands:\n{2}\n'{0} {1} <command> --help' shows the help of "
+      "a command.\n",
       program, group, command_table(group, used(width)));
 }
 

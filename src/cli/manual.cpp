@@ -20,18 +20,18 @@ struct Named {
 constexpr Named kExitCodes[] = {
     {"0", "done"},
     {"1", "a library or driver is missing"},
-    {"2", "bad arguments, experiment or input, or a full disk; nothing was started or lost"},
-    {"3", "failed while running, or what was to be verified is not so"},
-    {"42", "there is no Primus in the container"},
+    {"2", "wrong arguments, experiment or input, or a full disk; nothing was started or lost"},
+    {"3", "failed while running, or a verification failed"},
+    {"42", "the container has no Primus"},
 };
 constexpr Named kEnvironment[] = {
     {"NO_COLOR", "when set and not empty, no colors (https://no-color.org)"},
-    {"OMP_NUM_THREADS", "threads on a CPU, where nothing else says so"},
+    {"OMP_NUM_THREADS", "number of CPU threads, if no option or key sets it"},
     {"NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT",
-     "the node's place in a job, for the modes; docs/launch.md has all of them"},
-    {"PRIMUS_LAUNCHED_STEP", "set by the launcher: the step of Slurm's that it placed this process in"},
+     "the node's place in a job, for the modes; docs/launch.md lists all such variables"},
+    {"PRIMUS_LAUNCHED_STEP", "set by the launcher: the Slurm step of this process"},
     {"PRIMUS_JOB_TOKEN, PRIMUS_JOB_TOKEN_FILE", "the secret that the ranks of a job on several nodes share"},
-    {"PRIMUS_PRESETS", "folder of presets, instead of the program's own"},
+    {"PRIMUS_PRESETS", "folder of presets, used instead of the program's own"},
 };
 
 // Escapes text for man(7): backslashes and leading dots are literal, and '-' stays a minus that can be copied
@@ -190,8 +190,9 @@ std::string program_manual() {
   for (const CommandEntry& entry : commands()) {
     out += tagged(bold(entry.name), fmt::format("{}; see {}(1)", entry.summary, manual_name(entry)));
   }
-  out += ".SH OPTIONS\n" + option_list(arguments) +
-         tagged(bold("-h") + ", " + bold("--help"), "show the help; after a command, all about it");
+  out +=
+      ".SH OPTIONS\n" + option_list(arguments) +
+      tagged(bold("-h") + ", " + bold("--help"), "show the help; after a command, the help of that command");
   out += ".SH MODES\n";
   for (const ModeEntry& mode : modes()) {
     out += tagged(bold(mode.about.name),

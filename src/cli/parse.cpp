@@ -46,7 +46,7 @@ void store(const Argument& argument, const std::vector<std::string>& values) {
     const std::vector<std::string_view> known(argument.choices.begin(), argument.choices.end());
     const std::string near = did_you_mean(last, known);
     throw invalid(fmt::format("{} cannot be '{}'", name, last),
-                  near.empty() ? fmt::format("it is one of {}", fmt::join(argument.choices, ", ")) : near);
+                  near.empty() ? fmt::format("choose one of {}", fmt::join(argument.choices, ", ")) : near);
   }
   struct Assign {
     const std::vector<std::string>& values;
@@ -72,8 +72,8 @@ bool repeats(const Argument& argument) {
 
 Error unexpected(const std::string& word, const Arguments& arguments, const std::string& command) {
   if (!word.starts_with('-')) {
-    return invalid(fmt::format("'{}' does not take '{}'", command, word),
-                   fmt::format("'{} --help' shows what it takes", command));
+    return invalid(fmt::format("'{}' does not accept '{}'", command, word),
+                   fmt::format("'{} --help' shows what it accepts", command));
   }
   const std::string name = word.substr(0, word.find('='));
   for (const Refusal& refusal : arguments.refusals()) {
@@ -140,7 +140,7 @@ bool parse(const Arguments& arguments, std::span<const std::string> words, const
       try {
         store(*argument, argument->value.empty() ? std::vector<std::string>{""} : option->results());
       } catch (Error& error) {
-        if (error.hint().empty()) error.add_hint(fmt::format("'{} --help' says what it takes", command));
+        if (error.hint().empty()) error.add_hint(fmt::format("'{} --help' shows what it needs", command));
         throw;
       }
     } else if (argument->required) {

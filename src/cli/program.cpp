@@ -77,7 +77,7 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
     const std::string meant = named_shortly(first);
     throw unknown_command(
         fmt::format("there is no {} '{}'", what, first), first, known,
-        meant.empty() ? fmt::format("'{} --help' lists what there is", console.program) : meant);
+        meant.empty() ? fmt::format("'{} --help' lists all of them", console.program) : meant);
   }
   if (words.size() < 2 || is_help(words[1])) {
     console.print(group_help_text(first, console.program, console.out.width()));
@@ -89,11 +89,12 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
   }
   const std::vector<std::string_view> known = subcommands(first);
   if (first == "data" && words[1].starts_with("diffusion")) {
-    throw unsupported(fmt::format("'data {}' is not there: diffusion models are not trained here", words[1]),
-                      "'primus data' lists what prepares text");
+    throw unsupported(
+        fmt::format("Primus has no 'data {}', because it does not train diffusion models", words[1]),
+        "'primus data' lists the commands that prepare text");
   }
   throw unknown_command(fmt::format("there is no command '{} {}'", first, words[1]), words[1], known,
-                        fmt::format("it is one of {}", fmt::join(known, ", ")));
+                        fmt::format("choose one of {}", fmt::join(known, ", ")));
 }
 
 // The given values of a text argument, or its defaults.
@@ -124,11 +125,11 @@ void require_limits() {
     const char *what, *option;
   };
   for (const Need& need : {Need{RLIMIT_STACK, rlim_t{512} << 10, "the stack", "-s"},
-                           Need{RLIMIT_AS, rlim_t{64} << 20, "all memory of a process", "-v"}}) {
+                           Need{RLIMIT_AS, rlim_t{64} << 20, "the memory of a process", "-v"}}) {
     rlimit limit{};
     if (::getrlimit(need.resource, &limit) != 0) continue;
     if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need.minimum) continue;
-    throw invalid(fmt::format("{} is limited to {}, and Primus needs {}", need.what,
+    throw invalid(fmt::format("{} is limited to {}, but Primus needs {}", need.what,
                               human_bytes(static_cast<double>(limit.rlim_cur)),
                               human_bytes(static_cast<double>(need.minimum))),
                   fmt::format("raise the limit: 'ulimit {} {}', or 'ulimit {} unlimited'", need.option,
@@ -217,8 +218,8 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
     // Otherwise a check or a training that did not run would look successful.
     if (typed == Typed::kCommand) {
       console.note(
-          "note: dry_run of the settings is for launchers, and this command was typed without one: "
-          "it runs ('primus --dry-run direct -- ...' shows what would)");
+          "note: the setting dry_run applies only to launchers, so this command runs; 'primus --dry-run "
+          "direct -- ...' shows what would run");
     } else {
       if (!dry_run) console.note(fmt::format("note: nothing is run: {}", *asked));
       dry_run = true;
@@ -270,13 +271,13 @@ int run_words(Words words, Console& console) {
   if (const ModeEntry* const mode = find_mode(first))
     return run_mode(*mode, rest.subspan(1), globals, Typed::kMode, console);
   if (!globals.config.empty()) {
-    throw invalid("--config in front of a command names launcher settings, which only modes have",
-                  fmt::format("an experiment's stands behind the command: {} {} --config FILE",
+    throw invalid("--config before a command names launcher settings, which only modes use",
+                  fmt::format("to name an experiment, write --config after the command: {} {} --config FILE",
                               console.program, first));
   }
   if (globals.dry_run) {
-    throw invalid("--dry-run stands before the command",
-                  fmt::format("write it after: {} {} --dry-run ...", console.program, first));
+    throw invalid("--dry-run must come after the command",
+                  fmt::format("write {} {} --dry-run ...", console.program, first));
   }
   if (first == "help") return run_help(rest.subspan(1), console);
   if (first == kCompleteWord) {
@@ -371,10 +372,10 @@ int run(std::span<const std::string> words, Console& console) {
       return word == "train" || word == "quickstart";
     });
     console.note(
-        fmt::format("error: this machine has not enough memory for that\n  hint: {}",
-                    trains ? "a smaller micro_batch_size or seq_length, or recomputation, needs less; "
-                             "--dry-run shows how much"
-                           : "a smaller batch or context, or --dtype bf16 where there is one, needs less"));
+        fmt::format("error: this machine does not have enough memory\n  hint: {}",
+                    trains ? "reduce micro_batch_size or seq_length, or use recomputation; --dry-run shows "
+                             "the memory that a run needs"
+                           : "reduce the batch or the context, or use --dtype bf16 if the command has it"));
     return 3;
   } catch (const std::logic_error& error) {
     console.note(fmt::format(

@@ -144,7 +144,7 @@ TEST(Benchmarks, ProductsAndAttentionInFp16) {
   const ProgramResult grouped = benchmark({"grouped-gemm", "--dtype", "fp16"});
   EXPECT_EQ(grouped.exit_code, 2);
   EXPECT_THAT(grouped.err, testing::AllOf(HasSubstr("only benchmarks of products, attention and collectives"),
-                                          HasSubstr("take --dtype bf16")));
+                                          HasSubstr("use --dtype bf16")));
 }
 
 // Sums of small whole numbers are exact in fp16, too.
@@ -263,7 +263,7 @@ TEST(Benchmarks, ProductsOfDeepseekBySizes) {
   const ProgramResult no_size =
       benchmark({"gemm-deepseek", "--model", "llama_tiny", "--vocab-size", "100", "--n-routed-experts", "4"});
   EXPECT_EQ(no_size.exit_code, 2);
-  EXPECT_THAT(no_size.err, HasSubstr("give --moe-intermediate-size"));
+  EXPECT_THAT(no_size.err, HasSubstr("set --moe-intermediate-size"));
   const ProgramResult few =
       benchmark({"gemm-deepseek", "--n-routed-experts", "4", "--num-experts-per-tok", "9"});
   EXPECT_EQ(few.exit_code, 2);
@@ -310,13 +310,13 @@ TEST(Benchmarks, AttentionOfModelsAndFiles) {
            {{"--models", "all", "--skip-models",
              "Llama2_7B,Llama2_70B,Llama3_8B,Llama3_70B,mistral_8x7B,"
              "mistral_8x22B"},
-            "no shape is left"},
-           {{"--skip-models", "A"}, "nobody named"},
+            "leave no shape"},
+           {{"--skip-models", "A"}, "without a list of models"},
            {{"--shapes-json-path", file, "--models", "D"}, "has no model 'D'"},
-           {{"--shapes-json-path", file, "--skip-models", "D"}, "no model 'D' to leave out"},
+           {{"--shapes-json-path", file, "--skip-models", "D"}, "does not have the model 'D'"},
            {{"--models", "all", "--skip-models", "Llama2_7C"}, "did you mean 'Llama2_7B'"},
            {{"--shapes-json-path", uneven}, "its seqlen_q 1 and seqlen_kv 16 differ"},
-           {{"--shapes-json-path", none}, "its list is empty"},
+           {{"--shapes-json-path", none}, "list in the file is empty"},
            {{"--models", "Llama9_7B"}, "Llama9_7B"},
            {{"--mbs-list", "1,0"}, "whole numbers"},
            {{"--mbs-list", "1", "--batch", "1"}, "leave out one of them"},
@@ -755,7 +755,7 @@ TEST(Benchmarks, DecodeFitsASmallModelByItself) {
   EXPECT_EQ(report["results"][0]["case"], "batch 1, context 444");
   EXPECT_THAT(
       report["notes"][0].get<std::string>(),
-      HasSubstr("prompts of 444 tokens, not the usual 512: more do not fit the model's 512 positions"));
+      HasSubstr("prompts have 444 tokens instead of the default 512, because the model has 512 positions"));
   std::vector<std::string> chosen = words;
   chosen.insert(chosen.end(), {"--context", "512"});
   const ProgramResult refused = run_program(chosen);
@@ -768,9 +768,9 @@ TEST(Benchmarks, DecodeFitsASmallModelByItself) {
 TEST(Benchmarks, OptionsWithoutTheirObjectAreRefused) {
   const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
   const std::pair<std::vector<std::string>, const char*> refused[] = {
-      {{"train", "--config", experiment, "--trace-steps", "2"}, "give --trace FILE with it"},
-      {{"decode", "--model", "/tmp", "--vocab-size", "100"}, "says how large its vocabulary is"},
-      {{"decode", "--model", "qwen3_0.6B", "--vocab-size", "100"}, "has a vocabulary of its own"}};
+      {{"train", "--config", experiment, "--trace-steps", "2"}, "add --trace FILE"},
+      {{"decode", "--model", "/tmp", "--vocab-size", "100"}, "already sets the vocabulary size"},
+      {{"decode", "--model", "qwen3_0.6B", "--vocab-size", "100"}, "already sets a vocabulary"}};
   for (const auto& [words, message] : refused) {
     std::vector<std::string> all = words;
     all.insert(all.begin(), "benchmark");

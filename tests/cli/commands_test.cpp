@@ -149,8 +149,10 @@ TEST(ModelInfo, CountsWithAndWithoutMultiTokenPrediction) {
   const ProgramResult text = run_program({"model", "info", "deepseek_v3"});
   EXPECT_THAT(text.out, HasSubstr("parameters       671B (671026419200)"));
   EXPECT_THAT(text.out, HasSubstr("active           37.6B (37552297472)"));
-  EXPECT_THAT(text.out, HasSubstr("(multi-token prediction), with parameters of its own: 11.6B "
-                                  "(11610068224), active 688M (688100608)"));
+  EXPECT_THAT(
+      text.out,
+      HasSubstr(
+          "(multi-token prediction), with its own parameters: 11.6B (11610068224), active 688M (688100608)"));
   EXPECT_THAT(text.out, HasSubstr("tokens, with multi-token prediction:"));
   const json info = json::parse(run_program({"model", "info", "deepseek_v3", "--json"}).out);
   EXPECT_EQ(info.at("parameters"), 671026419200);
@@ -211,7 +213,7 @@ TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
   write_file(model + "/io.safetensors", "x");
   const ProgramResult single = run_program({"model", "info", model});
   EXPECT_EQ(single.exit_code, 0) << single.err;
-  EXPECT_THAT(single.out, AllOf(HasSubstr("parameters"), HasSubstr("none, only config.json")));
+  EXPECT_THAT(single.out, AllOf(HasSubstr("parameters"), HasSubstr("none; the folder has only config.json")));
   EXPECT_EQ(json::parse(run_program({"model", "info", model, "--json"}).out).at("tensors"), 0);
   EXPECT_EQ(run_program({"model", "info", model, "--tensors"}).exit_code, 2);
 
@@ -331,7 +333,8 @@ TEST(Report, ExportsToMlflowPastRunsWithoutAStep) {
   const ProgramResult written = run_program({"report", runs, "--mlflow", store});
   EXPECT_EQ(written.exit_code, 0) << written.err;
   EXPECT_THAT(written.out, AllOf(HasSubstr("run 'a', 1 steps"), HasSubstr("run 'c', 1 steps")));
-  EXPECT_EQ(written.err, "note: '" + runs + "/b' is left out: it has no step yet (no metrics.jsonl)\n");
+  EXPECT_EQ(written.err,
+            "note: '" + runs + "/b' is left out, because it has no step yet (no metrics.jsonl)\n");
 }
 
 TEST(Config, ReferenceAnswersForAWord) {
@@ -360,8 +363,9 @@ TEST(Config, KeysWithoutMeaningAreNamedWhereTheUserWroteThem) {
              "log_throughput: true}\n");
   const test::ProgramOptions with_presets{.environment = {{"PRIMUS_PRESETS", presets}}};
   const std::vector<std::string> words = {"config", "validate", "--config", file};
-  EXPECT_THAT(run_program(words, with_presets).err,
-              HasSubstr("ignored: log_throughput, and 2 keys of presets ('primus config show' has them)\n"));
+  EXPECT_THAT(
+      run_program(words, with_presets).err,
+      HasSubstr("ignored: log_throughput, and 2 keys of presets ('primus config show' lists them)\n"));
   write_file(presets + "/models/own.yaml",
              "num_layers: 1\nhidden_size: 16\nnum_attention_heads: 2\nvocab_size: 32\nlog_progress: false\n");
   EXPECT_THAT(run_program(words, with_presets).err, HasSubstr("log_throughput, and a key of presets"));
@@ -375,10 +379,10 @@ TEST(Config, RunsTheModuleOfTheCommandAndSaysWhichNot) {
              read_file(kExperiment) + "\n  post_trainer: {framework: megatron, config: sft_trainer.yaml}\n");
   const ProgramResult result = run_program({"config", "validate", "--config", file});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("pre_trainer is the one that is run, not post_trainer"));
+  EXPECT_THAT(result.err, HasSubstr("Primus runs pre_trainer, and not post_trainer"));
   const ProgramResult post = run_program({"train", "posttrain", "--config", file});
   EXPECT_EQ(post.exit_code, 2);
-  EXPECT_THAT(post.err, HasSubstr("post_trainer is the one that is run, not pre_trainer"));
+  EXPECT_THAT(post.err, HasSubstr("Primus runs post_trainer, and not pre_trainer"));
 }
 
 TEST(Config, NamesThePlaceOfAMistake) {
@@ -410,8 +414,8 @@ TEST(Data, LearnsATokenizerAndTokenizes) {
       run_program({"data", "train-tokenizer", "-i", "text.txt", "-o", "few", "--vocab-size", "100000"},
                   {.folder = folder.path().string()});
   EXPECT_EQ(few.exit_code, 0);
-  EXPECT_THAT(few.err,
-              ::testing::ContainsRegex("note: 100000 tokens were asked for, and this text makes [0-9]+:"));
+  EXPECT_THAT(few.err, ::testing::ContainsRegex(
+                           "note: 100000 tokens were requested, but this text gives only [0-9]+:"));
   const ProgramResult done =
       run_program({"data", "tokenize", "-i", "text.txt", "-o", "out", "-t", "tok", "--append-eod", "--json"},
                   {.folder = folder.path().string()});
@@ -558,8 +562,10 @@ TEST(Threads, ComeFromOpenMpsVariable) {
                                           "-n",
                                           "1"};
   const test::ProgramOptions many{.environment = {{"OMP_NUM_THREADS", "many"}}};
-  EXPECT_THAT(run_program(words, many).err,
-              HasSubstr("warning: environment: OMP_NUM_THREADS is 'many', which is no number of threads"));
+  EXPECT_THAT(
+      run_program(words, many).err,
+      HasSubstr(
+          "warning: environment: OMP_NUM_THREADS is ignored, because 'many' is not a number of threads"));
   std::vector<std::string> chosen = words;
   chosen.insert(chosen.end(), {"--threads", "1"});
   EXPECT_EQ(run_program(chosen, many).err, "");

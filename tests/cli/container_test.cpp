@@ -170,7 +170,7 @@ TEST_F(Podman, ExitCodesPass) {
   const ProgramResult absent =
       run(in_container({"--program", "primus-that-is-not-there"}, {"direct", "--", "version"}));
   EXPECT_EQ(absent.exit_code, 42);
-  EXPECT_THAT(absent.err, HasSubstr("there is no Primus in this container"));
+  EXPECT_THAT(absent.err, HasSubstr("this container has no Primus"));
   EXPECT_EQ(containers(), "");
 }
 

@@ -295,7 +295,7 @@ TEST_F(DataFiles, MistakesAreErrorsWithTheNextStep) {
   EXPECT_THAT(error_of({"inspect", a, "--order", "--seq-length", "0", "--samples", "1"}),
               HasSubstr("--seq-length cannot be 0"));
   EXPECT_THAT(error_of({"split", a, "-o", "s", "--parts", "100"}),
-              HasSubstr("documents stay whole, and 'a_text_document' has 10\n  hint: ask for 1 to 10 parts"));
+              HasSubstr("documents stay whole, and 'a_text_document' has 10\n  hint: choose 1 to 10 parts"));
   EXPECT_THAT(error_of({"split", a, "-o", "s"}), HasSubstr("needs --split or --parts"));
   EXPECT_THAT(error_of({"inspect", "a_text_document.bin"}),
               HasSubstr("leave out the extension: a_text_document"));
@@ -325,7 +325,7 @@ TEST_F(DataFiles, NothingToTrainOnIsSaid) {
   };
   EXPECT_THAT(note_of({"empty.txt"}), HasSubstr("warning: the input has no text, so there is nothing"));
   EXPECT_THAT(note_of({"latin1.txt"}), HasSubstr("warning: the input has no line that could be read, so"));
-  EXPECT_THAT(note_of({"a.jsonl"}), testing::Not(HasSubstr("nothing here to train on")));
+  EXPECT_THAT(note_of({"a.jsonl"}), testing::Not(HasSubstr("no training data")));
 }
 
 TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {
@@ -405,7 +405,7 @@ TEST_F(DataFiles, SplitAndMerge) {
   EXPECT_NE(nothing.err.find("leaves none for valid"), std::string::npos) << nothing.err;
   const ProgramResult stale = run({"split", "a_text_document", "-o", "s", "--split", "100,0.0,0"});
   EXPECT_EQ(stale.exit_code, 2);
-  EXPECT_NE(stale.err.find("'s_valid' is there from another split"), std::string::npos) << stale.err;
+  EXPECT_NE(stale.err.find("'s_valid' already exists from another split"), std::string::npos) << stale.err;
   EXPECT_EQ(run({"merge", "-o", "s"}).exit_code, 2);
 }
 

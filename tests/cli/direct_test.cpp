@@ -190,7 +190,7 @@ TEST(Direct, SettingsOfTheProject) {
   result = run_program({"direct", "--", "config", "show", "--config", kExperiment},
                        {.folder = folder.path().string(), .environment = {{"HOME", "/nonexistent"}}});
   EXPECT_THAT(result.out, Not(HasSubstr("of-the-project")));
-  EXPECT_THAT(result.err, HasSubstr("can be written to by everybody and is not read"));
+  EXPECT_THAT(result.err, HasSubstr("is writable by all users and is ignored"));
 }
 
 // Other users' files, and those that a group may write to, are not read, by root neither.
@@ -206,7 +206,7 @@ TEST(Direct, SettingsOfOthersAreNotRead) {
     const ProgramResult result = run();
     EXPECT_THAT(result.out, Not(HasSubstr("of-the-project")));
     EXPECT_THAT(result.err, HasSubstr(why));
-    EXPECT_THAT(result.err, HasSubstr("is not read; '--config "));
+    EXPECT_THAT(result.err, HasSubstr("is ignored; '--config "));
   };
   constexpr uid_t kOther = 1000;
   constexpr gid_t kShared = 65534;  // nogroup, the first group of several users
@@ -214,7 +214,7 @@ TEST(Direct, SettingsOfOthersAreNotRead) {
   expect_not_read("belongs to another user");
   ASSERT_EQ(::chown(settings.c_str(), 0, kShared), 0);
   ASSERT_EQ(::chmod(settings.c_str(), 0664), 0);
-  expect_not_read("can be written to by other members of its group");
+  expect_not_read("is writable by other members of its group");
   ASSERT_EQ(::chmod(settings.c_str(), 0644), 0);
   EXPECT_THAT(run().out, HasSubstr("of-the-project"));
   // Nobody else is in root's group.
@@ -334,7 +334,7 @@ TEST(Direct, BareTasksOfAStepAreToldThatTheSecretIsMissing) {
     EXPECT_EQ(result.out, "") << words[0];
     EXPECT_THAT(result.err, AllOf(HasSubstr("PRIMUS_JOB_TOKEN is not set"),
                                   HasSubstr("export PRIMUS_JOB_TOKEN with the same random text"),
-                                  HasSubstr("'primus slurm' does so by itself")))
+                                  HasSubstr("'primus slurm' does this automatically")))
         << words[0];
   }
 }
@@ -350,7 +350,7 @@ TEST(Direct, ADryRunOfTheSettingsIsNotForBareTasks) {
       const ProgramResult bare = run_program(words, bare_task(folder));
       EXPECT_EQ(bare.exit_code, 2) << words[0] << settings;
       EXPECT_THAT(bare.err, AllOf(HasSubstr("PRIMUS_JOB_TOKEN is not set"),
-                                  HasSubstr("note: dry_run of the settings is for launchers")))
+                                  HasSubstr("note: the setting dry_run applies only to launchers")))
           << words[0] << settings;
       EXPECT_EQ(bare.out, "") << words[0] << settings;
     }

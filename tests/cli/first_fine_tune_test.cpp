@@ -262,12 +262,11 @@ TEST_F(FirstFineTune, ATemplateThatIsNotKnownIsRefused) {
 
 TEST_F(FirstFineTune, ListsSayWhetherALengthWasApplied) {
   const std::vector<std::string> words{"data", "conversations", at("chats.jsonl"), "--tokenizer", at("hf")};
-  EXPECT_THAT(run_program(words).out,
-              HasSubstr("training cuts conversations at seq_length, which is not done here"));
+  EXPECT_THAT(run_program(words).out, HasSubstr("these counts are without the cut at seq_length"));
   auto cut = words;
   cut.insert(cut.end(), {"--seq-length", "16"});
   EXPECT_THAT(run_program(cut).out,
-              AllOf(HasSubstr("are longer than a sequence of 16"), Not(HasSubstr("not done here"))));
+              AllOf(HasSubstr("are longer than a sequence of 16"), Not(HasSubstr("without the cut"))));
 }
 
 // Hints name the option of the command that was called.
@@ -298,7 +297,7 @@ TEST_F(FirstFineTune, HintsOnFormatsFitTheCommand) {
   };
   const ProgramResult unsure = loss({});
   EXPECT_EQ(unsure.exit_code, 2);
-  EXPECT_THAT(unsure.err, HasSubstr("--template chatml, which 'train posttrain' would teach it"));
+  EXPECT_THAT(unsure.err, HasSubstr("--template chatml, the default of 'train posttrain' for this model"));
   EXPECT_EQ(loss({"--template", "chatml"}).exit_code, 0);
 }
 

@@ -148,7 +148,7 @@ TEST(Fp8, ExpertsStayInBf16AsANoteSays) {
                                             "moe_router_topk=2"};
   const ProgramResult result = train(folder, "run", with(experts, kFp8));
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out + result.err, HasSubstr("routed experts are multiplied in bf16"));
+  EXPECT_THAT(result.out + result.err, HasSubstr("routed experts stay in bf16"));
   const ProgramResult plain = train(folder, "plain", with(experts, {"bf16=true"}));
   EXPECT_THAT(plain.out + plain.err, Not(HasSubstr("routed experts")));
 }

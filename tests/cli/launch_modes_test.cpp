@@ -76,7 +76,7 @@ TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
   EXPECT_EQ(done.exit_code, 0) << done.err;
   EXPECT_TRUE(std::filesystem::exists(folder_.path() / "here/last.log"));
   expect_refused(Words{"--config", more, "--config", "nowhere.yaml"} + words,
-                 "there is no file 'nowhere.yaml' of launcher settings");
+                 "the file 'nowhere.yaml' with launcher settings does not exist");
 }
 
 // However the option is written.
@@ -211,7 +211,7 @@ TEST_F(Launch, SlurmRefusesWhatWouldFail) {
   expect_refused({"slurm", "srun", "--", "direct", "--pacth", "x", "--", "train"}, "did you mean '--patch'?");
   expect_refused(Words{"slurm", "srun", "--nodse", "2", "--", "direct", "--"} + kTrain,
                  "did you mean '--nodes'?");
-  expect_refused(Words{"slurm", "srn", "-N", "2", "--", "direct", "--"} + kTrain, "'srn' is no option");
+  expect_refused(Words{"slurm", "srn", "-N", "2", "--", "direct", "--"} + kTrain, "'srn' is not an option");
   expect_refused(Words{"slurm", "srun", "-N", "0", "--", "direct", "--"} + kTrain,
                  "--nodes=0 is not a number");
   expect_refused(Words{"slurm", "sbatch", "--wrap=x", "--", "direct", "--"} + kTrain, "leave it out");
@@ -313,8 +313,8 @@ TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
            options + Words{"--", "version"};
   };
   expect_refused(with("podman", {"--link", "other"}),
-                 "podman has no option '--link', which is one of docker's");
-  expect_refused(with("docker", {"--tz", "local"}), "docker has no option '--tz', which is one of podman's");
+                 "podman has no option '--link', which belongs to docker");
+  expect_refused(with("docker", {"--tz", "local"}), "docker has no option '--tz', which belongs to podman");
   EXPECT_THAT(run(with("podman", {"--tz", "local"})).out, HasSubstr(" --tz=local "));
   // Settings are for machines with either.
   settings("container: {options: {tz: local, http-proxy: false, sig-proxy: false, network: host}}\n");
@@ -339,7 +339,7 @@ TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
   }
   EXPECT_THAT(run(with("docker", {"--gpus", "2"})).out, HasSubstr(" --gpus=2 "));
   for (const char* gpus : {"0", "device=", "capabilities=utility", "2,driver=x"})
-    expect_refused(with("podman", {"--gpus", gpus}), "podman has no counterpart of that");
+    expect_refused(with("podman", {"--gpus", gpus}), "podman has no counterpart");
 }
 
 // The table of options is as the tools themselves tell, where they are installed: which have a value, which
@@ -402,7 +402,7 @@ TEST_F(Launch, ThePrimusWithinRunsTheCommand) {
   EXPECT_EQ(result.out, run_program({"version"}).out);
   result = run({"container", "--image", "a/b:1", "--program", "/no/primus/here", "--", "version"});
   EXPECT_EQ(result.exit_code, 42);
-  EXPECT_THAT(result.err, HasSubstr("there is no Primus in this container: /no/primus/here"));
+  EXPECT_THAT(result.err, HasSubstr("this container has no Primus: /no/primus/here"));
 }
 
 TEST_F(Launch, AnImageThatNobodyNamesIsSaid) {
@@ -411,7 +411,7 @@ TEST_F(Launch, AnImageThatNobodyNamesIsSaid) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(arguments("docker"), HasSubstr("\ndebian:12\n"));
   EXPECT_THAT(result.err,
-              HasSubstr("note: no image is named: it is debian:12, for nodes without GPUs; --image"));
+              HasSubstr("note: no image is named: Primus uses debian:12, for nodes without GPUs; --image"));
 }
 
 TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {
@@ -468,17 +468,19 @@ TEST_F(Launch, PlansNeedNoToolsOfTheCluster) {
   };
   EXPECT_THAT(
       planned(Words{"slurm", "srun", "-N", "4", "--", "direct", "--env", "GPUS_PER_NODE=8", "--"} + kTrain),
-      AllOf(HasSubstr("srun"), HasSubstr("there is no 'srun' here: the plan is for a machine of the cluster"),
+      AllOf(HasSubstr("srun"),
+            HasSubstr("'srun' is not installed here: the plan is for a machine of the cluster"),
             HasSubstr("WORLD_SIZE=32")));
-  EXPECT_THAT(planned({"container", "--image", "a/b:1", "--", "version"}),
-              AllOf(HasSubstr("docker run"), HasSubstr("there is no docker, podman or apptainer here")));
-  EXPECT_THAT(planned({"container", "--runtime", "podman", "--image", "a/b:1", "--", "version"}),
-              AllOf(HasSubstr("podman run"), HasSubstr("there is no podman here")));
-  write_file(folder_.path() / "here/x.py", "print()\n");
   EXPECT_THAT(
-      planned({"direct", "--script", "x.py"}),
-      AllOf(HasSubstr("torchrun"), HasSubstr("there is no program 'torchrun' here, and the run needs it")));
-  expect_refused({"direct", "--script", "x.py"}, "there is no program 'torchrun' here", 1);
+      planned({"container", "--image", "a/b:1", "--", "version"}),
+      AllOf(HasSubstr("docker run"), HasSubstr("docker, podman and apptainer are not installed here")));
+  EXPECT_THAT(planned({"container", "--runtime", "podman", "--image", "a/b:1", "--", "version"}),
+              AllOf(HasSubstr("podman run"), HasSubstr("podman is not installed here")));
+  write_file(folder_.path() / "here/x.py", "print()\n");
+  EXPECT_THAT(planned({"direct", "--script", "x.py"}),
+              AllOf(HasSubstr("torchrun"),
+                    HasSubstr("the run needs the program 'torchrun', which is not installed here")));
+  expect_refused({"direct", "--script", "x.py"}, "the program 'torchrun' is not installed here", 1);
 }
 
 TEST_F(Launch, ContainersRefuseWhatWouldFail) {
@@ -486,18 +488,18 @@ TEST_F(Launch, ContainersRefuseWhatWouldFail) {
   const std::vector<std::string> image = {"container", "--dry-run", "--image", "a/b:1"};
   const std::vector<std::string> command = {"--", "version"};
   const Words real = {"container", "--image", "a/b:1"};
-  expect_refused(real + command, "there is no docker, podman or apptainer here", 1);
-  expect_refused(real + Words{"--runtime", "podman"} + command, "there is no podman here", 1);
+  expect_refused(real + command, "docker, podman and apptainer are not installed here", 1);
+  expect_refused(real + Words{"--runtime", "podman"} + command, "podman is not installed here", 1);
   tool("docker");
   tool("apptainer");
   expect_refused({"container", "--program", "primus", "--", "version"}, "no image is named");
   expect_refused(image, "has no command");
   expect_refused(image + Words{"--", "vresion"}, "did you mean 'version'?");
-  expect_refused(image + Words{"--volume", "/nowhere"} + command, "there is no '/nowhere' on this node");
-  expect_refused(image + Words{"--volume", "/tmp:x"} + command, "no absolute path");
-  expect_refused(image + Words{"--device", "/dev/none"} + command, "there is no device '/dev/none'");
+  expect_refused(image + Words{"--volume", "/nowhere"} + command, "'/nowhere' does not exist on this node");
+  expect_refused(image + Words{"--volume", "/tmp:x"} + command, "is not absolute");
+  expect_refused(image + Words{"--device", "/dev/none"} + command, "this node has no device '/dev/none'");
   expect_refused(image + Words{"--env", "A B=1"} + command, "is not the name of a variable");
-  expect_refused(image + Words{"--env", "HF_TOKEN=x"} + command, "hand it on by its name");
+  expect_refused(image + Words{"--env", "HF_TOKEN=x"} + command, "pass it on by name");
   expect_refused(image + Words{"--shm-szie", "8g"} + command, "did you mean '--shm-size'?");
   expect_refused(image + Words{"--runtime", "dockr"} + command, "did you mean 'docker'?");
   expect_refused({"container", "--runtime", "apptainer", "--image", "none.sif", "--", "version"},
@@ -564,10 +566,10 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
     expect_refused(chain + nothing + Words{"--config", "nosuch.yaml"},
                    "there is no experiment 'nosuch.yaml'");
     expect_refused(chain + nothing, "there is neither an experiment nor a model");
-    expect_refused(chain + Words{"preflight", "--qick"}, "'--qick' is no option of preflight");
-    expect_refused(chain + Words{"preflight", "nonsense"}, "'nonsense' is no option of preflight");
+    expect_refused(chain + Words{"preflight", "--qick"}, "'--qick' is not an option of preflight");
+    expect_refused(chain + Words{"preflight", "nonsense"}, "'nonsense' is not an option of preflight");
     expect_refused(chain + Words{"preflight", "--dist-timeout-sec", "0"}, "not a time from 1 to 86400");
-    expect_refused(chain + Words{"preflight", "--report-file-name", "a/b"}, "is no name of a file");
+    expect_refused(chain + Words{"preflight", "--report-file-name", "a/b"}, "is not a file name");
     expect_refused(chain + nothing + Words{"--config", "other.yaml"}, "stage cannot be 'sft'");
     // What is wrong in values of benchmarks, whatever machine they come to.
     struct Case {
@@ -580,11 +582,11 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
              {{"gemm", "--seconds", "0"}, "must be above 0"},
              {{"gemm", "--device", "CUDA!"}, "'CUDA!' names no device"},
              {{"gemm", "--threads", "-1"}, "--threads must be from 0"},
-             {{"gemm", "--output", "a.txt"}, "does not say in which form"},
-             {{"gemm", "--baseline", "keep", "a.json"}, "--baseline takes two words"},
+             {{"gemm", "--output", "a.txt"}, "does not have an ending that chooses a format"},
+             {{"gemm", "--baseline", "keep", "a.json"}, "--baseline needs two words"},
              {{"gemm-dense", "--model", "llama3.1_8X"}, "llama3.1_8X"},
              {{"gemm-dense", "--mbs", "0"}, "0 sequences of"},
-             {{"attention", "--mbs-list", "1,x"}, "'x' is no number of sequences"},
+             {{"attention", "--mbs-list", "1,x"}, "'x' is not a number of sequences"},
              {{"attention", "--heads", "12"}, "no multiple of"},
              {{"grouped-gemm", "--experts", "0"}, "the number of experts must be from 1"},
              {{"collectives", "--op", "all_redcue"}, "there is no collective operation"},
@@ -633,7 +635,7 @@ TEST_F(Launch, AnExperimentElsewhereIsWithin) {
 TEST_F(Launch, MessagesSayWhatStandsInForWhatIsNotThere) {
   expect_refused({"--dry-run", "--config", "nosuch.yaml", "direct", "--", "version"}, "launcher settings");
   expect_refused({"projection", "memory"}, "--dry-run --hardware mi355x --world N");
-  expect_refused({"data", "diffusion-cache"}, "diffusion models are not trained here");
+  expect_refused({"data", "diffusion-cache"}, "it does not train diffusion models");
 }
 
 // ---- k8s -------------------------------------------------------------------------------------------
@@ -704,17 +706,17 @@ TEST_F(Launch, KubernetesRefusesWhatWouldFail) {
   expect_refused({"k8s", "--", "version"}, "no image is named");
   expect_refused({"k8s", "aply", "--image", "a", "--", "version"}, "did you mean 'apply'?");
   expect_refused(image + Words{"--", "vresion"}, "did you mean 'version'?");
-  expect_refused(image + Words{"--name", "Not_A_Name"} + command, "is no name that Kubernetes takes");
+  expect_refused(image + Words{"--name", "Not_A_Name"} + command, "is not a valid Kubernetes name");
   expect_refused(image + Words{"--nodes", "0"} + command, "--nodes must be a number from 1");
-  expect_refused(image + Words{"--gpus-per-node", "8"} + command, "--gpu-resource amd, nvidia");
-  expect_refused(image + Words{"--gpu-resource", "foo"} + command, "'foo' is no resource of Kubernetes");
+  expect_refused(image + Words{"--gpus-per-node", "8"} + command, "--gpu-resource to amd, nvidia");
+  expect_refused(image + Words{"--gpu-resource", "foo"} + command, "'foo' is not a Kubernetes resource");
   expect_refused(image + Words{"--rdma-resource", "hca"} + command, "write DOMAIN/NAME");
   expect_refused(image + Words{"--env", "HF_TOKEN=x"} + command, "HF_TOKEN is a secret");
   expect_refused(image + Words{"--secret", "HF_TOKEN=x"} + command, "NAME=SECRET/KEY");
-  expect_refused(image + Words{"--volume", "data"} + command, "'data' is no volume");
-  expect_refused(image + Words{"apply"} + command, "there is no kubectl here", 1);
+  expect_refused(image + Words{"--volume", "data"} + command, "'data' is not a volume");
+  expect_refused(image + Words{"apply"} + command, "kubectl is not installed here", 1);
   settings("k8s: {env: ['HF_TOKEN=x']}\n");
-  expect_refused(image + command, "everybody who sees the manifest");
+  expect_refused(image + command, "the manifest would show it");
 }
 
 }  // namespace

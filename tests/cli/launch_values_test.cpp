@@ -45,7 +45,7 @@ TEST_F(LaunchValues, AGroupNeedsItsSubcommand) {
     for (const Words& dry : {Words{}, Words{"--dry-run"}}) {
       expect_refused(dry + chain + Words{"train"}, "'train' needs a subcommand");
       expect_refused(dry + chain + Words{"--debug", "data"}, "'data' needs a subcommand");
-      expect_refused(dry + chain + Words{"benchmark", "--device", "cpu"}, "it is one of");
+      expect_refused(dry + chain + Words{"benchmark", "--device", "cpu"}, "choose one of");
     }
   }
   EXPECT_EQ(started(), "");
@@ -74,13 +74,13 @@ TEST_F(LaunchValues, ADryRunOfAnyModeOfTheChainMakesNoJob) {
   expect_plan(kSrun + kTrain, "has main.dry_run: true");
   settings("{}\n");
   expect_plan(Words{"slurm", "srun", "--", "direct", "--dry-run", "--"} + kTrain,
-              "--dry-run stands behind 'direct'");
+              "--dry-run must come before 'direct'");
   expect_plan(Words{"slurm", "srun", "--", "container", "--dry-run", "--"} + kTrain,
-              "--dry-run stands behind 'container'");
+              "--dry-run must come before 'container'");
   expect_plan(Words{"slurm", "srun", "--", "container", "--", "direct", "--dry-run", "--"} + kTrain,
-              "--dry-run stands behind 'direct'");
+              "--dry-run must come before 'direct'");
   expect_plan(Words{"k8s", "apply", "--image", "a/b:1", "--", "direct", "--dry-run", "--"} + kTrain,
-              "--dry-run stands behind 'direct'");
+              "--dry-run must come before 'direct'");
   write_file(folder_.path() / "here/within.yaml", "direct: {dry_run: true}\n");
   expect_plan(Words{"slurm", "srun", "--", "direct", "--config", "within.yaml", "--"} + kTrain,
               "within.yaml:1:19 has direct.dry_run: true");
@@ -101,11 +101,11 @@ TEST_F(LaunchValues, OfOptionsAreRefused) {
   for (const Case& c : {Case{{"-N", "two"}, "-N of srun must be a number of nodes"},
                         {{"-t", "abc"}, "-t of srun must be a time"},
                         {{"--mem=64X"}, "--mem of srun must be a size"},
-                        {{"--cpus-per-task", "1.5"}, "must be a number from 1 on"},
+                        {{"--cpus-per-task", "1.5"}, "must be a number of at least 1"},
                         {{"--gpus-per-node=-1"}, "must be a number of GPUs"},
                         {{"--multi-prog"}, "leave it out"},
-                        {{"--requeue"}, "which is one of sbatch's"},
-                        {{"--wait-all-nodes=1"}, "which is one of sbatch's"}})
+                        {{"--requeue"}, "which belongs to sbatch"},
+                        {{"--wait-all-nodes=1"}, "which belongs to sbatch"}})
     for (const Words& dry : {Words{}, Words{"--dry-run"}})
       expect_refused(dry + with({"slurm", "srun"}, c.options, {"--", "direct", "--", "version"}), c.said);
   for (const Case& c : {Case{{"--shm-size", "foo"}, "--shm-size must be a size"},
@@ -170,7 +170,7 @@ TEST_F(LaunchValues, OptionsOfSrunAreForTheStepOfABatchJob) {
                     HasSubstr("srun --label --mpi=none --wait=30 --ntasks-per-node=1 --kill-on-bad-exit=1")));
   const ProgramResult now = planned(Words{"--dry-run", "slurm", "srun", "--", "direct", "--"} + kTrain);
   EXPECT_THAT(now.out,
-              AllOf(HasSubstr("without --requeue of the settings, which sbatch alone has"),
+              AllOf(HasSubstr("without --requeue of the settings, which only sbatch has"),
                     HasSubstr("\n   srun --nodes=2 --label --mpi=none --wait=30 --ntasks-per-node=1")));
   settings("slurm: {wait: true}\n");
   EXPECT_THAT(planned({"--dry-run", "slurm", "sbatch", "--", "direct", "--", "version"}).out,
@@ -210,7 +210,7 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
         {{"preflight", "--expected-gpus", "-1"}, "--expected-gpus must be"},
         {{"preflight", "--root", "nowhere"}, "--root: there is no 'nowhere'"},
         {{"preflight", "--config", kExperiment, "lrr=3"}, "lrr"},
-        {{"node_smoke", "--hbm-gbs-min", "3"}, "without --tier2-perf"},
+        {{"node_smoke", "--hbm-gbs-min", "3"}, "only with --tier2-perf"},
         {{"node_smoke", "--expected-nodelist-file", "nofile"}, "there is no 'nofile'"},
         {{"benchmark", "gemm", "--baseline", "compare", "nofile"}, "--baseline: there is no 'nofile'"},
         {{"benchmark", "attention", "--shapes-json-path", "nofile"}, "there is no 'nofile'"},
@@ -249,8 +249,9 @@ TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
   for (const Words& dry : {Words{}, Words{"--dry-run"}}) {
     expect_refused(
         dry + Words{"slurm", "srun", "-N2", "--ntasks-per-node=2", "--", "container", "--"} + kTrain,
-        "a container has all ranks of its node");
-    expect_refused(dry + Words{"container", "-d", "--image", "a/b:1", "--"} + kTrain, "--detach leaves");
+        "one container runs all ranks of its node");
+    expect_refused(dry + Words{"container", "-d", "--image", "a/b:1", "--"} + kTrain,
+                   "--detach does not wait");
     expect_refused(dry + direct + Words{"--env", "MASTER_PORT=x", "--"} + kTrain, "MASTER_PORT");
     expect_refused(dry + direct + Words{"--env", "RUN_MODE=x", "--"} + kTrain, "RUN_MODE");
     expect_refused(dry + Words{"slurm", "srun", "--", "container", "--env", "NNODES=x", "--"} + kTrain,
@@ -261,7 +262,7 @@ TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
     for (const auto& [words, said] : std::vector<std::pair<Words, std::string>>{
              {{"--backend_path", "sources"}, "this run is native"},
              {{"--fit-memory", "much"}, "much"},
-             {{"--world", "4"}, "--world is for --dry-run"},
+             {{"--world", "4"}, "--world needs --dry-run"},
              {{"--backend", "megatron", "--force"}, "--force is for the native engine"}})
       expect_refused(dry + direct + Words{"--"} + kTrain + words, said);
   }
@@ -275,11 +276,12 @@ TEST_F(LaunchValues, InputsThatAreNotThereAreNamed) {
   const Words inputs = {"mock_data=false", "data_path=gone/text", "load=/nodes/model",
                         "tokenizer_type=HuggingFaceTokenizer", "tokenizer_model=gone/tokenizer"};
   const std::string plan = planned(Words{"--dry-run"} + kSrun + kTrain + inputs).out;
-  EXPECT_THAT(plan, AllOf(HasSubstr("data_path is 'gone/text' (command line), which is not there: training "
-                                    "will need it"),
-                          HasSubstr("tokenizer_model is 'gone/tokenizer' (command line), which is not there"),
-                          HasSubstr("load '/nodes/model' is not on this machine; whether it is there was not "
-                                    "checked")));
+  EXPECT_THAT(
+      plan,
+      AllOf(HasSubstr("data_path is 'gone/text' (command line), which does not exist: training will need it"),
+            HasSubstr("tokenizer_model is 'gone/tokenizer' (command line), which is not there"),
+            HasSubstr(
+                "load '/nodes/model' is not on this machine; its existence on the nodes was not checked")));
   EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("is not there")));
   // A batch script may start in another folder.
   const std::string with_hooks =
@@ -293,7 +295,7 @@ TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {
   const auto expect_note = [&](const Words& words, const std::string& said) {
     EXPECT_THAT(planned(Words{"--dry-run"} + words).out, HasSubstr(said));
   };
-  const std::string there = " is not on this machine; whether it is there was not checked";
+  const std::string there = " is not on this machine; its existence on the nodes was not checked";
   expect_note(kSrun + Words{"train", "pretrain", "--config", "/nodes/exp.yaml"},
               "the experiment '/nodes/exp.yaml'" + there);
   expect_note(kSrun + Words{"benchmark", "gemm", "--baseline", "compare", "/nodes/a.json"},

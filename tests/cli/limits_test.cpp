@@ -52,7 +52,7 @@ TEST(Limits, AreNamedWithWhatIsNeeded) {
     for (const char* kib : {"31000", "36000", "40000", "65000"}) {
       const Result memory = run_under(std::string("ulimit -v ") + kib, command);
       EXPECT_EQ(memory.exit_code, 2);
-      EXPECT_THAT(memory.output, StartsWith("error: all memory of a process is limited to"));
+      EXPECT_THAT(memory.output, StartsWith("error: the memory of a process is limited to"));
       EXPECT_THAT(memory.output, HasSubstr("hint: raise the limit: 'ulimit -v 65536'"));
     }
   }
@@ -88,7 +88,7 @@ TEST(Limits, MoreThreadsThanThereAreIsAnError) {
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.output, HasSubstr("cannot start a thread that computes, number "));
   EXPECT_THAT(result.output, HasSubstr(" of 64: Resource temporarily unavailable"));
-  EXPECT_THAT(result.output, HasSubstr("'ulimit -v' is memory in KiB"));
+  EXPECT_THAT(result.output, HasSubstr("'ulimit -v' limits memory in KiB"));
 }
 
 // Whichever allocation fails first: it is said, and no rank dies of a signal.

@@ -129,7 +129,7 @@ TEST_F(RunsWithTargets, EndAtTheSameStepOnEveryMesh) {
 TEST_F(RunsWithTargets, WithoutValidationAreRefused) {
   const ProgramResult none = train("none", {"target_eval_loss=3", "eval_iters=0"});
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_THAT(none.err, HasSubstr("nothing is evaluated (eval_iters: 0)"));
+  EXPECT_THAT(none.err, HasSubstr("the run does not evaluate (eval_iters: 0)"));
   const Path text = folder_.path() / "text.txt";
   write_file(text, std::string(20000, 'a'));
   const ProgramResult data =

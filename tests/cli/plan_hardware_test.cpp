@@ -97,7 +97,7 @@ TEST_F(PlanHardware, TheVariableAndTheFolderCount) {
   const ProgramResult here = plan(experiment, {});
   EXPECT_EQ(here.exit_code, 0) << here.err;
   EXPECT_THAT(here.err,
-              HasSubstr("the experiment lies in a folder for the AMD Instinct MI355X: --hardware mi355x"));
+              HasSubstr("the experiment is in a folder for the AMD Instinct MI355X: --hardware mi355x"));
   EXPECT_THAT(here.out, Not(HasSubstr("planned for")));
   const ProgramResult by_variable = plan(experiment, {}, {{"PRIMUS_GPU_MODEL", "MI300X"}});
   EXPECT_EQ(by_variable.exit_code, 0) << by_variable.err;
@@ -124,7 +124,7 @@ TEST_F(PlanHardware, MistakesAreRefused) {
   refused({"--hardware", "h100", "--framework", "megatron"}, "--hardware is for the native engine");
   const ProgramResult run = run_program({"train", "pretrain", "--config", experiment, "--hardware", "h100"});
   EXPECT_EQ(run.exit_code, 2);
-  EXPECT_THAT(run.err, HasSubstr("--hardware is for --dry-run"));
+  EXPECT_THAT(run.err, HasSubstr("--hardware needs --dry-run"));
 }
 
 // --fit chooses for that GPU's memory.

@@ -92,7 +92,7 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("5 conversations packed into"), HasSubstr("the loss is over 33 of 245"),
-                    HasSubstr("no weights to start from are given")));
+                    HasSubstr("fine-tuning starts from random weights")));
   const auto steps = losses(run_folder(folder_.path()));
   EXPECT_GT(steps.at(1).loss, 4);
   EXPECT_LT(steps.at(120).loss, 0.1);
@@ -240,10 +240,10 @@ TEST_F(Posttrain, MistakesHaveAPlaceAndANextStep) {
   EXPECT_THAT(chatml.err, HasSubstr("the special token <|im_start|>"));
   const ProgramResult stage = train({"stage=pretrain", "mock_data=true"});
   EXPECT_EQ(stage.exit_code, 2);
-  EXPECT_THAT(stage.err, HasSubstr("the stage is pretrain, which does not fine-tune"));
+  EXPECT_THAT(stage.err, HasSubstr("stage is pretrain, but posttrain needs a stage that fine-tunes"));
   const ProgramResult none = train({"sft_dataset_name=null"});
   EXPECT_EQ(none.exit_code, 2);
-  EXPECT_THAT(none.err, HasSubstr("there are no conversations to learn"));
+  EXPECT_THAT(none.err, HasSubstr("there are no conversations to train on"));
 }
 
 }  // namespace

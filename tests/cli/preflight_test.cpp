@@ -261,7 +261,7 @@ TEST_F(Preflight, TheNodesOfASlurmJobAreOnePreflight) {
   };
   Program other(words, on_node(1));
   const ProgramResult first = run_program(words, on_node(0));
-  EXPECT_THAT(first.err, HasSubstr("NNODES=1 of the environment does not count"));
+  EXPECT_THAT(first.err, HasSubstr("NNODES=1 of the environment is ignored"));
   const ProgramResult second = other.wait();
   const json report = json::parse(first.out);
   EXPECT_EQ(report["nodes"].size(), 2U) << first.err;
@@ -345,7 +345,7 @@ TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
                         {{"--comm-sizes-mb", "64,0"}, "'0' is no number"},
                         {{"--tests", "intra-allreduce", "--nproc", "4", "--intra-group-sizes", "3"},
                          "3 does not divide the 4 ranks"},
-                        {{"--report-file-name", "../x"}, "no name of a file"},
+                        {{"--report-file-name", "../x"}, "not a file name"},
                         {{"--dist-timeout-sec", "0"}, "--dist-timeout-sec 0"},
                         {{"lr=3"}, "need --config"},
                         {{"--root", "/no/such/folder"}, "is not there"}}) {
@@ -364,7 +364,7 @@ TEST_F(Preflight, OtherNodesThanTheLaunchersAreRefused) {
                                             "127.0.0.1", "--master_port", "1", "--dump-path", file("out")},
                                            of_rank(0, 2, free_port()));
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("--nnodes 3, and a launcher has started 2 ranks"));
+  EXPECT_THAT(result.err, HasSubstr("--nnodes is 3, but a launcher has already started 2 ranks"));
 }
 
 // Whatever else is looked at.
@@ -626,7 +626,7 @@ TEST_F(Preflight, NodeSmokeMeasuresWhatItIsAskedForOrRefuses) {
     all.insert(all.end(), words.begin(), words.end());
     const ProgramResult result = run_program(all);
     EXPECT_EQ(result.exit_code, 2) << words[0];
-    EXPECT_THAT(result.err, AllOf(HasSubstr(words[0]), HasSubstr("give --tier2-perf")));
+    EXPECT_THAT(result.err, AllOf(HasSubstr(words[0]), HasSubstr("add --tier2-perf")));
   }
   write_file(file("empty"), "\n");
   for (const std::vector<std::string>& words :

@@ -272,7 +272,7 @@ TEST_F(OwnText, ResultsAreReplacedOnlyWhenTold) {
     const std::string before = read_file(file);
     const ProgramResult again = run_program(words);
     EXPECT_EQ(again.exit_code, 2) << name;
-    EXPECT_THAT(again.err, AllOf(HasSubstr("is there already"), HasSubstr("--overwrite"))) << name;
+    EXPECT_THAT(again.err, AllOf(HasSubstr("already exists"), HasSubstr("--overwrite"))) << name;
     EXPECT_EQ(read_file(file), before) << name;
     words.emplace_back("--overwrite");
     const ProgramResult wanted = run_program(words);

@@ -122,7 +122,7 @@ TEST_F(RunsAndReports, OneFileThatIsReplacedOnlyByAnother) {
 
   EXPECT_EQ(run_program({"report", "/nowhere"}).exit_code, 2);
   test::TemporaryFolder empty;
-  EXPECT_THAT(run_program({"report", empty.path().string()}).err, HasSubstr("holds no run"));
+  EXPECT_THAT(run_program({"report", empty.path().string()}).err, HasSubstr("has no run"));
 }
 
 // What a browser makes of the page: all charts are drawn, and the names of runs are text.

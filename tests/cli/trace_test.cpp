@@ -271,8 +271,8 @@ TEST(Trace, SettingsThatTraceNothingAreSaid) {
     EXPECT_THAT(result.err, HasSubstr(text));
   };
   check({"profile_step_start=4", "profile_step_end=4"}, 2, "profile_step_end (4) is not above");
-  check({"profile_ranks=[0, one]"}, 2, "'one' is no rank");
-  check({"profile_ranks=[-1]"}, 2, "'-1' is no rank");
+  check({"profile_ranks=[0, one]"}, 2, "'one' is not a rank");
+  check({"profile_ranks=[-1]"}, 2, "'-1' is not a rank");
   check({}, 0, "nothing is traced: profile_step_start is 10");
 }
 

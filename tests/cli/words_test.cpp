@@ -64,7 +64,7 @@ TEST(Words, CommandsAreFoundWithoutTheirGroup) {
   EXPECT_THAT(hint_for("posttrain"), HasSubstr("hint: did you mean 'train posttrain'?"));
   EXPECT_THAT(hint_for("bench"), HasSubstr("hint: did you mean 'benchmark'?"));
   EXPECT_THAT(hint_for("split"), HasSubstr("hint: did you mean 'data split'?"));
-  EXPECT_THAT(hint_for("xyzzy"), HasSubstr("--help' lists what there is"));
+  EXPECT_THAT(hint_for("xyzzy"), HasSubstr("--help' lists all of them"));
 }
 
 // An answer that names a command or an option which is gone would mislead.
@@ -128,7 +128,7 @@ TEST(Words, SlurmWithoutDashesSaysWhatToWrite) {
       run_here({"slurm", "srun", "-N", "2", "-p", "train", "train", "pretrain", "--config", "exp.yaml"});
   EXPECT_EQ(said.exit_code, 2);
   EXPECT_EQ(said.err,
-            "error: '--' is missing in front of 'train'\n"
+            "error: '--' is missing before 'train'\n"
             "  hint: write: primus slurm srun -N 2 -p train -- direct -- train pretrain --config exp.yaml\n");
   EXPECT_THAT(run_here({"slurm", "sbatch", "direct", "--", "version"}).err, Not(HasSubstr("is missing")));
   EXPECT_THAT(run_here({"slurm", "-N2", "container", "version"}).err,

@@ -25,10 +25,10 @@ class CompletionCommand final : public Command {
 extern const CommandEntry kCompletion{
     "completion",
     "Prints a shell's completion script, for commands, options, values and settings",
-    "The script asks the program itself, so it stays right when the program is updated.\n\n"
+    "The script calls the program for its answers, so it stays correct when the program is updated.\n\n"
     "bash: put 'source <(primus completion bash)' into ~/.bashrc. zsh: write the script to a file _primus in "
-    "a folder of $fpath, or put 'source <(primus completion zsh)' behind compinit in ~/.zshrc. fish: write "
-    "it to ~/.config/fish/completions/primus.fish.",
+    "a folder of $fpath, or put 'source <(primus completion zsh)' after compinit in ~/.zshrc. fish: write it "
+    "to ~/.config/fish/completions/primus.fish.",
     "source <(primus completion bash)\n"
     "mkdir -p ~/.zfunc && primus completion zsh > ~/.zfunc/_primus\n"
     "mkdir -p ~/.config/fish/completions && primus completion fish > ~/.config/fish/completions/primus.fish",

@@ -56,9 +56,9 @@ class DeviceList final : public Command {
 extern const CommandEntry kDeviceList{
     "device list",
     "Lists the devices that can compute here",
-    "The CPU is always there. Other kinds are plug-ins, libprimus_<kind>.so, which are searched beside the "
-    "program and in ../lib/primus, or in the folders of PRIMUS_PLUGIN_PATH alone where that is set. A "
-    "plug-in that is installed and finds no device says why.",
+    "Primus always has the CPU. Other kinds of devices are plug-ins, libprimus_<kind>.so. Primus searches "
+    "them next to the program and in ../lib/primus; if PRIMUS_PLUGIN_PATH is set, it searches only the "
+    "folders named there. If an installed plug-in finds no device, the list shows the reason.",
     "primus device list\n"
     "primus device list --json",
     make_command<DeviceList>,

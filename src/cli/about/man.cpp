@@ -25,8 +25,9 @@ std::vector<Suggestion> command_words(std::string_view) {
 class Man final : public Command {
  public:
   void declare(Arguments& args) override {
-    Argument& command = args.positional(
-        "COMMAND", &command_, "whose page, e.g. train-pretrain or 'train pretrain' (default: the program's)");
+    Argument& command = args.positional("COMMAND", &command_,
+                                        "command whose page is printed, e.g. train-pretrain or 'train "
+                                        "pretrain' (default: the program itself)");
     command.required = false;
     command.suggest = command_words;
     args.option("--output,-o", "FOLDER", &output_, "write all pages to FOLDER, as primus.1 and so on");
@@ -72,7 +73,7 @@ class Man final : public Command {
     }
     const std::vector<std::string_view> names(known.begin(), known.end());
     const std::string near = did_you_mean(name, names);
-    throw invalid(fmt::format("there is no page for '{}'", name),
+    throw invalid(fmt::format("no manual page exists for '{}'", name),
                   near.empty() ? "'primus --help' lists the commands" : near);
   }
 
@@ -86,8 +87,8 @@ class Man final : public Command {
 extern const CommandEntry kMan{
     "man",
     "Prints manual pages, or writes them to a folder",
-    "The pages are made from the same definitions as --help. 'man -l' shows one; a folder named man1 below a "
-    "folder of MANPATH makes 'man primus' find them. Files of the same names are replaced.",
+    "The pages have the same content as --help. 'man -l' shows one. 'man primus' finds pages in a folder "
+    "named man1 below a folder of MANPATH. Existing files of the same names are replaced.",
     "primus man train-pretrain | man -l -\n"
     "primus man --output ~/.local/share/man/man1",
     make_command<Man>,

@@ -23,7 +23,7 @@ constexpr std::string_view kCompiler = "g++ " __VERSION__;
 class Version final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.flag("--json", json_, "print as JSON, with what a report of a fault needs");
+    args.flag("--json", json_, "print as JSON, with the details that a bug report needs");
   }
 
   int run(Console& console) override {

@@ -40,7 +40,7 @@ std::vector<std::int64_t> parse_batches(const std::string& list) {
     std::int64_t value = 0;
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error != std::errc() || rest != word.data() + word.size() || value < 1 || value > kMaxSequences)
-      throw invalid(fmt::format("--mbs-list {}: '{}' is no number of sequences from 1 to {}", list, word,
+      throw invalid(fmt::format("--mbs-list {}: '{}' is not a number of sequences from 1 to {}", list, word,
                                 kMaxSequences),
                     "write whole numbers with commas between: 1,2,4");
     batches.push_back(value);
@@ -52,27 +52,27 @@ class BenchmarkAttention final : public DeviceBenchmark {
   void declare_case(Arguments& args) override {
     const AttentionCase usual;
     args.option("--batch", "N", &batch_, "sequences").default_note(usual.batch);
-    args.option("--mbs-list", "LIST", &batches_, "several numbers of them, each measured: 1,2,4");
+    args.option("--mbs-list", "LIST", &batches_, "several numbers of sequences, each measured: 1,2,4");
     args.option("--seq-length", "N", &sequence_, "tokens of a sequence").default_note(usual.sequence);
     args.option("--heads", "N", &heads_, "query heads").default_note(usual.heads);
     args.option("--kv-heads", "N", &kv_heads_, "key/value heads").default_note(usual.kv_heads);
     args.option("--head-dim", "N", &head_dim_, "elements of a head").default_note(usual.head_dim);
-    args.option("--window", "N", &window_, "keys that a query sees at most; 0: all (the default)");
-    args.flag("--full", full_, "queries see keys behind them, too");
+    args.option("--window", "N", &window_,
+                "maximum number of keys that a query attends to; 0: all (the default)");
+    args.flag("--full", full_, "queries also attend to later keys");
     args.option("--models", "LIST", &models_,
-                "in place of these sizes: those of models, by Primus's names, of presets, or in the file of "
-                "--shapes-json-path; all: each of Primus's table or of that file");
-    args.option("--skip-models", "LIST", &skipped_, "names to leave out of these");
-    args.option("--shapes-json-path", "FILE", &shapes_file_, "shapes, in Primus's form").reads = all_of_them;
-    Argument& backend = args.option(
-        "--backend", "NAME", &backend_,
-        "who computes: own (flash, by Primus's name: our kernels), cudnn, auto (cudnn where it takes the "
-        "case) or all, one after the other");
+                "measure the sizes of these models instead: names of AMD Primus's table, presets, or models "
+                "in the file of --shapes-json-path; all: every model of that table or file");
+    args.option("--skip-models", "LIST", &skipped_, "models to leave out");
+    args.option("--shapes-json-path", "FILE", &shapes_file_, "file with shapes, in AMD Primus's form").reads =
+        all_of_them;
+    Argument& backend = args.option("--backend", "NAME", &backend_,
+                                    "kernels to measure: own (AMD Primus calls it flash), cudnn, auto (cudnn "
+                                    "where it supports the case), or all, one after the other");
     backend.choices = {"auto", "own", "flash", "cudnn", "all"};
     backend.refused = {{"ck",
-                        "Primus runs the programs of Composable Kernel's examples for it, which are not part "
-                        "of this program",
-                        "take own, or auto"}};
+                        "it needs the example programs of Composable Kernel, which are not part of Primus",
+                        "set --backend own or auto"}};
   }
 
   void declare_output(Arguments& args, BenchmarkOutput& output) override {
@@ -88,8 +88,8 @@ class BenchmarkAttention final : public DeviceBenchmark {
       throw invalid("--models and --shapes-json-path give the sizes themselves",
                     "leave out --seq-length, --heads, --kv-heads, --head-dim, --window and --full");
     if (!skipped_.empty() && !named)
-      throw invalid("--skip-models leaves out models that nobody named",
-                    "give --models or --shapes-json-path with it");
+      throw invalid("--skip-models has no effect without a list of models",
+                    "add --models or --shapes-json-path");
     if (batch_ && !batches_.empty())
       throw invalid("--batch and --mbs-list exclude each other", "leave out one of them");
     std::vector<std::int64_t> batches{batch_.value_or(1)};
@@ -123,8 +123,9 @@ class BenchmarkAttention final : public DeviceBenchmark {
             : read_attention_shapes(read_file(shapes_file_, kMaxFileBytes), shapes_file_, left_out_);
     if (known.empty())
       throw invalid(fmt::format("'{}' has no shape to measure", shapes_file_),
-                    left_out_.empty() ? "its list is empty: docs/benchmarks.md has an example of such a file"
-                                      : left_out_.front().why);
+                    left_out_.empty()
+                        ? "the list in the file is empty: docs/benchmarks.md has an example of such a file"
+                        : left_out_.front().why);
     std::vector<AttentionCase> chosen;
     if (models_.empty() || models_ == "all") {
       chosen = known;
@@ -135,7 +136,7 @@ class BenchmarkAttention final : public DeviceBenchmark {
           if (shape.model == name) chosen.push_back(shape);
         if (chosen.size() > before) continue;
         if (!shapes_file_.empty())
-          throw invalid(fmt::format("--models: '{}' has no model '{}' to measure", shapes_file_, name),
+          throw invalid(fmt::format("--models: '{}' does not have the model '{}'", shapes_file_, name),
                         why_not(name, known));
         const ModelConfig config = preset_model(preset_of(name), builtin_families(), kAnyVocabulary);
         chosen.push_back(attention_of(config, name, std::min<std::int64_t>(config.max_positions, 4096)));
@@ -150,13 +151,14 @@ class BenchmarkAttention final : public DeviceBenchmark {
         continue;
       std::vector<AttentionCase> all = known;
       all.insert(all.end(), chosen.begin(), chosen.end());
-      throw invalid(fmt::format("--skip-models: there is no model '{}' to leave out", name),
+      throw invalid(fmt::format("--skip-models: the list does not have the model '{}'", name),
                     why_not(name, all));
     }
     std::erase_if(chosen, [&](const AttentionCase& shape) {
       return std::find(skipped.begin(), skipped.end(), shape.model) != skipped.end();
     });
-    if (chosen.empty()) throw invalid("no shape is left to measure", "see --models and --skip-models");
+    if (chosen.empty())
+      throw invalid("the options leave no shape to measure", "see --models and --skip-models");
     return chosen;
   }
 
@@ -177,7 +179,7 @@ class BenchmarkAttention final : public DeviceBenchmark {
     const bool has_library = spec.kind == "cuda";
     if (backend_ == "cudnn" && !has_library)
       throw invalid(fmt::format("--backend cudnn: the device '{}' has no cuDNN", spec.kind),
-                    "take --backend own, or --device cuda");
+                    "set --backend own, or --device cuda");
     const bool own = backend_ == "own" || backend_ == "flash";
     spec.attention_library = !own;
     BenchmarkReport all = measure(*turbo::open_device(spec), options);
@@ -200,8 +202,7 @@ class BenchmarkAttention final : public DeviceBenchmark {
     if (backend_ == "cudnn" || (backend_ == "all" && prefix_.empty())) {
       for (const KernelChoice& choice : device.choices())
         if (choice.what.starts_with("attention") && choice.what.find("own kernel") != std::string::npos)
-          throw invalid(fmt::format("--backend {}: {}", backend_, choice.what),
-                        "take --backend own, or auto");
+          throw invalid(fmt::format("--backend {}: {}", backend_, choice.what), "set --backend own or auto");
     }
     return report;
   }
@@ -219,8 +220,8 @@ class BenchmarkAttention final : public DeviceBenchmark {
 extern const CommandEntry kBenchmarkAttention{
     "benchmark attention",
     "Times attention, forward and backward",
-    "Only scores that a query sees count as work. --shapes-json-path takes a JSON list of objects with "
-    "model, seqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk, head_dim_v and "
+    "Only the scores of keys that a query attends to count as work. --shapes-json-path takes a JSON list of "
+    "objects with model, seqlen_q, seqlen_kv, num_head_q, num_head_kv, head_dim_qk, head_dim_v and "
     "causal.\n\n" PRIMUS_BENCHMARK_DETAILS,
     "primus benchmark attention --device cuda --dtype bf16 --seq-length 8192\n"
     "primus benchmark attention --seq-length 512 --heads 8 --kv-heads 2 --head-dim 64 --csv\n"

@@ -12,10 +12,10 @@ class BenchmarkCheckpoint final : public Command {
  public:
   void declare(Arguments& args) override {
     args.option("--path", "FOLDER", &folder_,
-                "where checkpoints are to go; a folder of its own is made there, and removed");
-    args.option("--size", "SIZE", &size_, "of a checkpoint: weights, master weights and two moments");
-    args.option("--shard-size", "SIZE", &shard_, "of a file, at the most");
-    args.option("--repeat", "N", &repetitions_, "how often it is saved and loaded").between(1, 1000);
+                "folder to test; the benchmark makes its own folder there and removes it at the end");
+    args.option("--size", "SIZE", &size_, "size of a checkpoint: weights, master weights and two moments");
+    args.option("--shard-size", "SIZE", &shard_, "maximum size of a file");
+    args.option("--repeat", "N", &repetitions_, "how many times to save and load it").between(1, 1000);
     output_.declare(args);
   }
 
@@ -55,9 +55,9 @@ class BenchmarkCheckpoint final : public Command {
 extern const CommandEntry kBenchmarkCheckpoint{
     "benchmark checkpoint",
     "Times saving and loading checkpoints in a folder, synced to the disk",
-    "By the code that training saves and loads with: safetensors, checksums, rename. Each repetition saves, "
-    "loads, and loads again after asking the system to drop its cache. What is read is compared with what "
-    "was written.\n\n" PRIMUS_BASELINE_HELP,
+    "Uses the code with which training saves and loads: safetensors, checksums, rename. Each repetition "
+    "saves, loads, and loads again after asking the system to drop its cache. The loaded data is compared "
+    "with the written data.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark checkpoint --path /shared/checkpoints --size 10G\n"
     "primus benchmark checkpoint --size 100M --repeat 3 --json",
     make_command<BenchmarkCheckpoint>,

@@ -34,12 +34,12 @@ class BenchmarkRanks : public Command {
  public:
   void declare(Arguments& args) final {
     declare_case(args);
-    args.option("--warmup", "N", &warmup_, "calls of each case before it is timed");
-    args.option("--iters,--iterations", "N", &iterations_, "calls that are timed");
+    args.option("--warmup", "N", &warmup_, "untimed calls of each case before the timed ones");
+    args.option("--iters,--iterations", "N", &iterations_, "number of timed calls");
     ranks_.declare(args, "ranks to start on this machine (default: one for each GPU; on CPUs 2)");
     args.option("--transport", "KIND", &transport_,
-                "between ranks on CPUs: auto, shared-memory, tcp or mpi (with mpirun) between processes; or "
-                "threads of one")
+                "how ranks on CPUs communicate: auto, shared-memory, tcp or mpi (with mpirun) between "
+                "processes, or threads of one process")
         .choices = {"auto", "shared-memory", "tcp", "mpi", "threads"};
     device_.declare(args, "fp32", {.fp16 = true});
     output_.declare(args);
@@ -57,7 +57,8 @@ class BenchmarkRanks : public Command {
     const DeviceSpec spec = device_.spec(console);
     int ranks = ranks_.here().value_or(spec.kind == "cpu" ? 2 : count_of(spec.kind));
     if (ranks * ranks_.nodes() < 2)
-      throw invalid("one rank has nobody to exchange with", "start several: --nproc 2, or --nnodes");
+      throw invalid("one rank has no other rank to communicate with",
+                    "start several ranks: --nproc 2, or --nnodes");
     if (transport_ == "threads") return run_threads(ranks, spec, console);
     launch::LocalLaunch start = ranks_.start(ranks);
     start.environment = for_ranks(jobs);
@@ -127,8 +128,8 @@ class BenchmarkRanks : public Command {
 
   int run_rank(const comm::JobEnvironment& place, Console& console) {
     if (transport_ == "threads")
-      throw invalid("--transport threads is for one process, and a launcher started several",
-                    "leave --transport out");
+      throw invalid("--transport threads is for one process, but a launcher started several",
+                    "remove --transport");
     const comm::Transport transport = comm::parse_transport(transport_, "--transport");
     const auto job = comm::Job::connect(
         place, {.transport = transport, .notice = [&](const std::string& text) { console.note(text); }});
@@ -138,10 +139,11 @@ class BenchmarkRanks : public Command {
           turbo::open_device(device_.spec(console, place.local_rank, place.local_world));
       const DeviceCollectives* const collectives = turbo::collectives_of(*device);
       if (collectives && transport_ != "auto")
-        throw invalid(fmt::format("--transport {} is between ranks on CPUs, and on {} the vendor's library "
-                                  "chooses the way",
-                                  transport_, device->description()),
-                      "leave --transport out, or take --device cpu");
+        throw invalid(
+            fmt::format(
+                "--transport {} is for ranks on CPUs; on {} the vendor's library chooses the transport",
+                transport_, device->description()),
+            "leave --transport out, or set --device cpu");
       const std::unique_ptr<comm::Communicator> world = job->world(*device, collectives);
       report = measure(*world, *device, console);
       const int nodes = place.world / std::max(place.local_world, 1);
@@ -157,12 +159,11 @@ class BenchmarkRanks : public Command {
 
   int run_threads(int ranks, const DeviceSpec& spec, Console& console) {
     if (spec.kind != "cpu")
-      throw invalid("--transport threads is for CPUs: ranks with GPUs are processes",
-                    "leave --transport out");
-    if (ranks_.nodes() > 1) throw invalid("--transport threads is for one machine", "leave --nnodes out");
+      throw invalid("--transport threads is for CPUs: ranks with GPUs are processes", "remove --transport");
+    if (ranks_.nodes() > 1) throw invalid("--transport threads is for one machine", "remove --nnodes");
     constexpr int kMaxThreads = 256;
     if (ranks > kMaxThreads)
-      throw invalid(fmt::format("--transport threads takes up to {} ranks", kMaxThreads));
+      throw invalid(fmt::format("--transport threads supports at most {} ranks", kMaxThreads));
     auto worlds = comm::local::make_thread_group(ranks);
     std::vector<BenchmarkReport> reports(static_cast<std::size_t>(ranks));
     std::vector<std::exception_ptr> failures(static_cast<std::size_t>(ranks));
@@ -200,37 +201,35 @@ class BenchmarkCollectives final : public BenchmarkRanks {
             "one or more of all_reduce, broadcast, reduce_scatter, all_gather, all_to_all, send_receive and "
             "barrier, or all (default: the first five)")
         .several = true;
-    args.option("--sizes", "LIST", &sizes_, "of the messages: 64K,1M; replaces the next four options");
-    args.option("--min-bytes", "SIZE", &min_, "the smallest message");
-    args.option("--max-bytes", "SIZE", &max_, "the largest");
-    args.option("--num-sizes", "N", &count_, "how many sizes there are from one to the other")
-        .between(1, 1000);
-    args.option("--scale", "KIND", &scale_, "how they are spread").choices = {"log2", "linear"};
+    args.option("--sizes", "LIST", &sizes_, "message sizes: 64K,1M; replaces the next four options");
+    args.option("--min-bytes", "SIZE", &min_, "smallest message size");
+    args.option("--max-bytes", "SIZE", &max_, "largest message size");
+    args.option("--num-sizes", "N", &count_, "number of sizes between the two").between(1, 1000);
+    args.option("--scale", "KIND", &scale_, "spacing of these sizes").choices = {"log2", "linear"};
     args.option("--repeat", "N", &repetitions_,
-                "repetitions of the timed calls, with a barrier before each; each is a line of the report")
+                "repetitions of the timed calls, with a barrier before each; each gets a line in the report")
         .between(1, 1000);
-    args.flag("--aggregate-repeat", aggregate_, "and a line of all repetitions together");
-    args.flag("--check", check_, "compare each result with what it must be, before it is timed");
-    args.flag("--per-rank", per_rank_, "each rank's median, too");
+    args.flag("--aggregate-repeat", aggregate_, "add a line for all repetitions together");
+    args.flag("--check", check_, "check each result against the expected one before timing it");
+    args.flag("--per-rank", per_rank_, "also show the median of each rank");
     args.option("--per-rank-file", "FILE", &per_rank_file_, "write each rank's times: .csv or .tsv");
     args.flag("--per-iter-trace", trace_, "write each call's seconds by rank");
-    args.option(
-        "--trace-file", "FILE", &trace_file_,
-        "where to: .jsonl, or .csv and .tsv with a line for each rank (default: beside --output, with "
-        "_trace.jsonl in its name; else rccl_trace.jsonl, or with a number where that is there)");
+    args.option("--trace-file", "FILE", &trace_file_,
+                "trace file: .jsonl, or .csv and .tsv with a line for each rank (default: the name of "
+                "--output with _trace.jsonl, or rccl_trace.jsonl, with a number if that exists)");
     args.option("--trace-limit", "N", &trace_limit_,
-                "only the first calls of each repetition; 0: all of them");
-    args.option("--trace-ops", "LIST", &trace_ops_, "only of these operations (default: all)");
-    args.option("--trace-sizes", "LIST", &trace_sizes_, "only of messages of these sizes (default: all)");
+                "trace only the first calls of each repetition; 0: all of them");
+    args.option("--trace-ops", "LIST", &trace_ops_, "trace only these operations (default: all)");
+    args.option("--trace-sizes", "LIST", &trace_sizes_, "trace only messages of these sizes (default: all)");
     args.option("--cluster", "NAME", &cluster_,
-                "name of the place, for the report (default: PRIMUS_CLUSTER)");
+                "name of the cluster, for the report (default: PRIMUS_CLUSTER)");
   }
 
   void check_case() override {
     plan_.ops = parse_collectives(fmt::format("{}", fmt::join(ops_, ",")));
     if (aggregate_ && repetitions_ == 1)
-      throw invalid("--aggregate-repeat is about several repetitions, and there is one",
-                    "give --repeat 2 or more, or leave it out");
+      throw invalid("--aggregate-repeat needs several repetitions, but there is one",
+                    "set --repeat to 2 or more, or remove --aggregate-repeat");
     if (!sizes_.empty()) {
       plan_.sizes = parse_sizes("--sizes", sizes_, kMaxBytes);
     } else {
@@ -264,11 +263,11 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     };
     if (!per_rank_file_.empty() && !ends_in(per_rank_file_, {".csv", ".tsv"}))
       throw invalid(fmt::format("--per-rank-file '{}' does not end in .csv or .tsv", per_rank_file_),
-                    "let its name end in one of them: it says which form the file has");
+                    "end the name in one of these; the ending chooses the file's format");
     if (!trace_ &&
         (!trace_file_.empty() || trace_limit_ != 0 || !trace_ops_.empty() || !trace_sizes_.empty()))
-      throw invalid("--trace-file, --trace-limit, --trace-ops and --trace-sizes are about a trace",
-                    "give --per-iter-trace with them");
+      throw invalid("--trace-file, --trace-limit, --trace-ops and --trace-sizes need a trace",
+                    "add --per-iter-trace");
     if (!trace_) return;
     if (trace_file_.empty()) {
       const Path shared_file = output().file();
@@ -279,7 +278,7 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     }
     if (!ends_in(trace_file_, {".jsonl", ".csv", ".tsv"}))
       throw invalid(fmt::format("--trace-file '{}' does not end in .jsonl, .csv or .tsv", trace_file_),
-                    "let its name end in one of them: it says which form the file has");
+                    "end the name in one of these; the ending chooses the file's format");
     if (trace_limit_ < 0) throw invalid("--trace-limit must be 0 or more");
     if (!trace_ops_.empty()) traced_ops_ = parse_collectives(trace_ops_);
     for (const CollectiveOp op : traced_ops_)
@@ -288,8 +287,8 @@ class BenchmarkCollectives final : public BenchmarkRanks {
     if (!trace_sizes_.empty()) traced_sizes_ = parse_sizes("--trace-sizes", trace_sizes_, kMaxBytes);
     for (const std::int64_t size : traced_sizes_)
       if (std::find(plan_.sizes.begin(), plan_.sizes.end(), size) == plan_.sizes.end())
-        throw invalid(fmt::format("--trace-sizes: {} bytes are not among the sizes of the messages", size),
-                      "give them with --sizes");
+        throw invalid(fmt::format("--trace-sizes: {} bytes is not one of the message sizes", size),
+                      "list it in --sizes");
   }
 
   bool traces(const CollectiveSample& sample) const {
@@ -380,11 +379,11 @@ class BenchmarkCollectives final : public BenchmarkRanks {
 
 class BenchmarkStridedAllGather final : public BenchmarkRanks {
   void declare_case(Arguments& args) override {
-    args.option("--sizes-mb", "LIST", &sizes_, "MiB that each rank gives");
-    args.option("--stride", "N", &stride_, "ranks r, r + N, r + 2N ... are a group");
-    args.flag("--parallel", parallel_, "all groups at once, in place of one after the other");
-    args.refuse("--backend", "what carries messages follows from the device and --transport",
-                "on GPUs it is NCCL or RCCL; on CPUs take --transport tcp for what Gloo would do");
+    args.option("--sizes-mb", "LIST", &sizes_, "MiB that each rank contributes");
+    args.option("--stride", "N", &stride_, "ranks r, r + N, r + 2N ... form a group");
+    args.flag("--parallel", parallel_, "run all groups at once instead of one after the other");
+    args.refuse("--backend", "the device and --transport choose the communication library",
+                "on GPUs it is NCCL or RCCL; on CPUs, --transport tcp corresponds to Gloo");
   }
 
   void check_case() override {
@@ -414,15 +413,15 @@ class BenchmarkStridedAllGather final : public BenchmarkRanks {
 };
 
 #define PRIMUS_COLLECTIVE_DETAILS                                                                         \
-  "A sample is one call, from its start until the host sees its end, and counts as the slowest rank's. "  \
+  "A sample is the time of one call on the slowest rank, from the call until the host sees its end. "     \
   "GB/s\n"                                                                                                \
-  "are the message over the time, bus GB/s what the busiest link carries of it. Ranks are processes of "  \
+  "are message size over time; bus GB/s are the traffic of the busiest link. Ranks are processes of "     \
   "this\n"                                                                                                \
   "machine (--nproc), those that a launcher started (torchrun, srun, primus direct), or threads of one\n" \
   "process. On GPUs NCCL or RCCL is measured.\n\n" PRIMUS_BASELINE_HELP
 
 constexpr const char* kCollectivesSummary =
-    "Times what ranks exchange: each operation over sizes of messages";
+    "Times communication between ranks: each operation at several message sizes";
 constexpr const char* kCollectivesExamples =
     "primus benchmark collectives --nproc 4 --op all_reduce --sizes 64K,1M,16M\n"
     "primus benchmark collectives --nproc 2 --transport tcp --op all --check --output collectives.html\n"
@@ -440,7 +439,7 @@ extern const CommandEntry kBenchmarkCollectives{"benchmark collectives",
                                                 true};
 
 extern const CommandEntry kBenchmarkRccl{"benchmark rccl",
-                                         "As 'benchmark collectives', by Primus's name",
+                                         "Same as 'benchmark collectives', under AMD Primus's name",
                                          PRIMUS_COLLECTIVE_DETAILS,
                                          kCollectivesExamples,
                                          make_command<BenchmarkCollectives>,
@@ -449,7 +448,7 @@ extern const CommandEntry kBenchmarkRccl{"benchmark rccl",
 
 extern const CommandEntry kBenchmarkStridedAllGather{
     "benchmark strided-allgather",
-    "Times all-gathers among every Nth rank, group by group or all at once",
+    "Times all-gathers among every Nth rank, group by group or all groups at once",
     PRIMUS_COLLECTIVE_DETAILS,
     "primus benchmark strided-allgather --nproc 4 --stride 2 --sizes-mb 1,4,16\n"
     "primus slurm srun -N 2 -- direct -- benchmark strided-allgather --device cuda --stride 8 --parallel",

@@ -46,9 +46,9 @@ class BenchmarkData final : public Command {
 
 extern const CommandEntry kBenchmarkData{
     "benchmark data",
-    "Times the data path of an experiment: opening it, and batches",
-    "As training takes them, and in its order; nothing is computed. 'read ahead' is what a training step "
-    "waits for at the least.\n\n" PRIMUS_BASELINE_HELP,
+    "Times the data loading of an experiment: opening the data and reading batches",
+    "Reads batches as training does, in the same order, and computes nothing. 'read ahead' is the minimum "
+    "time that a training step waits for data.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark data --config exp.yaml\n"
     "primus benchmark data --config exp.yaml data_path=corpus/en seq_length=8192 --json",
     make_command<BenchmarkData>,

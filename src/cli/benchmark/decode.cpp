@@ -17,18 +17,20 @@ class BenchmarkDecode final : public Command {
  public:
   void declare(Arguments& args) override {
     args.option("--model", "MODEL", &model_,
-                "a preset (llama3.1_8B), a Hugging Face folder, or a run's folder: only its shape counts")
+                "a preset (llama3.1_8B), a Hugging Face folder, or the folder of a run; only the model's "
+                "shape is used")
         .reads = folders_among;
-    args.option("--vocab-size", "N", &vocabulary_, "where a preset leaves it to a tokenizer")
+    args.option("--vocab-size", "N", &vocabulary_, "vocabulary size, for a preset that has none")
         .between(1, kMaxDecodedTokens);
-    args.option("--batch", "LIST", &batches_, "texts that are written together");
-    args.option("--context", "N", &context_,
-                fmt::format("tokens of each text's prompt (default: {}, or as many as fit the model)",
-                            options_.context))
+    args.option("--batch", "LIST", &batches_, "texts that are generated together");
+    args.option(
+            "--context", "N", &context_,
+            fmt::format("tokens in the prompt of each text (default: {}, or as many as the model supports)",
+                        options_.context))
         .between(1, kMaxDecodedTokens);
-    args.option("--tokens,-n", "N", &options_.tokens, "tokens of each text to time")
+    args.option("--tokens,-n", "N", &options_.tokens, "timed tokens of each text")
         .between(1, kMaxDecodedTokens);
-    args.option("--warmup", "N", &options_.warmup, "tokens before, not counted")
+    args.option("--warmup", "N", &options_.warmup, "untimed tokens before those")
         .between(0, kMaxDecodedTokens);
     device_.declare(args, "bf16");
     output_.declare(args);
@@ -50,7 +52,7 @@ class BenchmarkDecode final : public Command {
     const std::int64_t fits = config.max_positions - options_.warmup - options_.tokens;
     if (!context_ && fits >= 1 && fits < options_.context) {
       shortened =
-          fmt::format("prompts of {} tokens, not the usual {}: more do not fit the model's {} positions",
+          fmt::format("prompts have {} tokens instead of the default {}, because the model has {} positions",
                       fits, options_.context, config.max_positions);
       options_.context = fits;
     }
@@ -70,9 +72,9 @@ class BenchmarkDecode final : public Command {
     ModelConfig config = preset_model(model_, families, vocabulary_);
     constexpr std::int64_t kMorePadded = 1 << 16;
     if (vocabulary_ && preset_model(model_, families, *vocabulary_ + kMorePadded).vocab == config.vocab)
-      throw invalid(fmt::format("--vocab-size: the preset '{}' has a vocabulary of its own, of {} tokens",
+      throw invalid(fmt::format("--vocab-size: the preset '{}' already sets a vocabulary of {} tokens",
                                 model_, config.vocab),
-                    "leave it out");
+                    "remove --vocab-size");
     return config;
   }
 
@@ -81,8 +83,8 @@ class BenchmarkDecode final : public Command {
     device_.check_words();
     output_.check_words();
     if (vocabulary_ && !names_a_preset(model_))
-      throw invalid(fmt::format("--vocab-size: the folder '{}' says how large its vocabulary is", model_),
-                    "leave it out; it is for presets that leave it to a tokenizer");
+      throw invalid(fmt::format("--vocab-size: the folder '{}' already sets the vocabulary size", model_),
+                    "remove --vocab-size; it is only for presets without a vocabulary size");
     if (context_) options_.context = *context_;
     options_.batches = parse_sizes("--batch", batches_, 1 << 12);
   }
@@ -98,10 +100,10 @@ class BenchmarkDecode final : public Command {
 
 extern const CommandEntry kBenchmarkDecode{
     "benchmark decode",
-    "Times writing tokens: one text, and many at a time",
-    "Weights are random, and nothing is read from disk. A step reads one token of every text and chooses the "
-    "next one, greedily; it ends when the program has the tokens. GB/s count every weight once and the keys "
-    "and values of every text; 'copy' is their share of a large copy's rate, measured in the same "
+    "Times text generation: one text, and many at a time",
+    "Weights are random, and nothing is read from disk. A step processes one token of every text and chooses "
+    "the next one greedily; it ends when the host has the tokens. GB/s count every weight once, and the keys "
+    "and values of every text. 'copy' compares this rate with that of a large copy, measured in the same "
     "run.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark decode --model llama3.1_8B --device cuda\n"
     "primus benchmark decode --model qwen3_0.6B --batch 1,8,64 --context 2048 --json",

@@ -61,15 +61,15 @@ std::unique_ptr<Command> make_benchmark_command() {
 std::string preset_of(const std::string& name);
 
 // Shared paragraphs of these commands' help.
-#define PRIMUS_BENCHMARK_DETAILS                                                                          \
-  "Operands are random, and those of consecutive calls lie in different memory, more than caches hold.\n" \
-  "Rates are compared with a large square product and a copy that are measured in the same run. Bytes\n"  \
-  "count every operand and result once. The median of the samples is shown, the fastest, and the 95th\n"  \
+#define PRIMUS_BENCHMARK_DETAILS                                                                         \
+  "Operands are random. Consecutive calls use different memory, which together exceeds the caches.\n"    \
+  "Rates are compared with a large square product and a copy, measured in the same run. Bytes\n"         \
+  "count every operand and result once. The median of the samples is shown, the fastest, and the 95th\n" \
   "percentile.\n\n" PRIMUS_BASELINE_HELP
-#define PRIMUS_FP8_DETAILS                                                                                 \
-  "In fp8 each product is measured twice: from operands in bf16, which are quantised with one scale for\n" \
-  "each tensor, and of operands that were quantised before. The large product is one in fp8, too. Sizes\n" \
-  "are multiples of 16, and experts are left out, as they are in fp16. In fp4 (MXFP4) each product is\n"   \
-  "measured from operands in bf16, and what rounds them by itself, too; it is bf16's of their numbers."
+#define PRIMUS_FP8_DETAILS                                                                               \
+  "In fp8 each product is measured twice: with bf16 operands, which are quantised with one scale for\n"  \
+  "each tensor, and with operands that were quantised before. The large product is also in fp8. Sizes\n" \
+  "are multiples of 16, and experts are left out, as in fp16. In fp4 (MXFP4) each product is\n"          \
+  "measured with bf16 operands, and the rounding also alone; rounded values are multiplied in bf16."
 
 }  // namespace primus::cli

@@ -5,9 +5,9 @@ namespace primus::cli {
 
 extern const CommandEntry kBenchmarkMemory{
     "benchmark memory",
-    "Times memory: a device's own, and between host and device",
-    "Buffers of consecutive calls are others, together more than caches hold. GB/s count what is read and "
-    "written.\n\n" PRIMUS_BASELINE_HELP,
+    "Times memory: on a device, and between host and device",
+    "Consecutive calls use different buffers, which together exceed the caches. GB/s count the bytes read "
+    "and written.\n\n" PRIMUS_BASELINE_HELP,
     "primus benchmark memory\n"
     "primus benchmark memory --device cuda --sizes 64M,1G --output memory.html",
     make_benchmark_command<"memory">,

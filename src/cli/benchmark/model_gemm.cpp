@@ -34,11 +34,12 @@ class BenchmarkModelGemm : public DeviceBenchmark {
 
   void declare_case(Arguments& args) final {
     args.option("--model", "MODEL", &model_,
-                "a preset (llama3.1_8B; Primus's names too), a Hugging Face folder, or a run's folder")
+                "a preset (llama3.1_8B, or AMD Primus's name of it), a Hugging Face folder, or the folder of "
+                "a run")
         .reads = folders_among;
     args.option("--mbs,--micro-batch-size", "N", &batch_, "sequences of a microbatch");
     args.option("--seqlen,--seq-length", "N", &sequence_,
-                "tokens of a sequence (default: what the model takes, up to 4096)");
+                "tokens per sequence (default: the model's maximum, up to 4096)");
     for (std::size_t i = 0; i < sizes_.size(); ++i)
       args.option(sizes_[i].names, "N", &given_[i], sizes_[i].help);
   }
@@ -62,8 +63,8 @@ class BenchmarkModelGemm : public DeviceBenchmark {
     }
     const std::int64_t length = sequence_.value_or(std::min<std::int64_t>(config.max_positions, 4096));
     if (batch_ < 1 || batch_ > kMax || length < 1 || length > kMax || batch_ * length > kMax)
-      throw invalid(
-          fmt::format("{} sequences of {} tokens: not from 1 to {} tokens together", batch_, length, kMax));
+      throw invalid(fmt::format("{} sequences of {} tokens: their total must be from 1 to {} tokens", batch_,
+                                length, kMax));
     check_experts(config);
     products_ = products_of(config, batch_ * length);
     // A size that no product uses is an error: the model has no such layers.
@@ -73,7 +74,7 @@ class BenchmarkModelGemm : public DeviceBenchmark {
       sizes_[i].set(other, *given_[i] + 1);
       if (products_of(other, batch_ * length) == products_)
         throw invalid(fmt::format("{}: '{}' has no product of that size", name_of(sizes_[i]), model_),
-                      "leave it out, or choose another --model");
+                      "remove the option, or choose another --model");
     }
   }
   std::optional<MeasuredTypes> types() const final {
@@ -87,12 +88,11 @@ class BenchmarkModelGemm : public DeviceBenchmark {
   static void check_experts(const ModelConfig& config) {
     if (config.moe.experts < 1) return;
     if (config.moe.ffn < 1)
-      throw invalid(
-          fmt::format("there are {} experts for a token to go to, without a size", config.moe.experts),
-          "give --moe-intermediate-size, too");
+      throw invalid(fmt::format("the model has {} routed experts, but no size for them", config.moe.experts),
+                    "set --moe-intermediate-size");
     const std::int64_t top_k = config.moe.router.top_k;
     if (top_k < 1 || top_k > config.moe.experts)
-      throw invalid(fmt::format("a token cannot go to {} of {} experts", top_k, config.moe.experts),
+      throw invalid(fmt::format("a token cannot use {} of {} experts", top_k, config.moe.experts),
                     "choose --num-experts-per-tok from 1 to --n-routed-experts");
   }
 
@@ -110,9 +110,9 @@ class BenchmarkModelGemm : public DeviceBenchmark {
 };
 
 constexpr BenchmarkModelGemm::Size kDenseSizes[] = {
-    {"--hidden-size,--hidden_size", "in place of the model's",
+    {"--hidden-size,--hidden_size", "hidden size, instead of the model's",
      [](ModelConfig& c, std::int64_t n) { c.hidden = n; }},
-    {"--intermediate-size,--intermediate_size", "of the feed-forward, likewise",
+    {"--intermediate-size,--intermediate_size", "width of the feed-forward, instead of the model's",
      [](ModelConfig& c, std::int64_t n) { c.ffn = n; }},
     {"--num-attention-heads,--num_attention_heads", "likewise",
      [](ModelConfig& c, std::int64_t n) { c.heads = n; }},
@@ -127,23 +127,24 @@ class BenchmarkGemmDense final : public BenchmarkModelGemm {
 };
 
 constexpr BenchmarkModelGemm::Size kDeepseekSizes[] = {
-    {"--hidden-size,--hidden_size", "in place of the model's",
+    {"--hidden-size,--hidden_size", "hidden size, instead of the model's",
      [](ModelConfig& c, std::int64_t n) { c.hidden = n; }},
-    {"--intermediate-size,--intermediate_size", "of the dense layers' feed-forward, likewise",
+    {"--intermediate-size,--intermediate_size",
+     "width of the feed-forward in dense layers, instead of the model's",
      [](ModelConfig& c, std::int64_t n) { c.ffn = n; }},
-    {"--moe-intermediate-size,--moe_intermediate_size", "of an expert, routed or shared",
+    {"--moe-intermediate-size,--moe_intermediate_size", "width of an expert, routed or shared",
      [](ModelConfig& c, std::int64_t n) {
        if (c.moe.ffn > 0) c.moe.shared_ffn = c.moe.shared_ffn / c.moe.ffn * n;
        c.moe.ffn = n;
      }},
-    {"--n-routed-experts,--n_routed_experts", "experts of a layer",
+    {"--n-routed-experts,--n_routed_experts", "routed experts per layer",
      [](ModelConfig& c, std::int64_t n) {
        if (c.moe.experts == 0) c.set_layers(&LayerSpec::feed_forward, &kMixture);
        c.moe.experts = n;
      }},
-    {"--num-experts-per-tok,--num_experts_per_tok", "of them, those that a token goes to",
+    {"--num-experts-per-tok,--num_experts_per_tok", "routed experts per token",
      [](ModelConfig& c, std::int64_t n) { c.moe.router.top_k = static_cast<std::int32_t>(n); }},
-    {"--n-shared-experts,--n_shared_experts", "experts that all tokens go to; 0: none",
+    {"--n-shared-experts,--n_shared_experts", "experts that process every token; 0: none",
      [](ModelConfig& c, std::int64_t n) { c.moe.shared_ffn = n * c.moe.ffn; }, 0},
     {"--num-attention-heads,--num_attention_heads", "heads",
      [](ModelConfig& c, std::int64_t n) { c.heads = n; }},
@@ -152,13 +153,13 @@ constexpr BenchmarkModelGemm::Size kDeepseekSizes[] = {
        if (!c.any_keeps(Keeps::kLatents)) c.set_layers(&LayerSpec::attention, &kLatentAttention);
        c.attention.latent.kv_rank = n;
      }},
-    {"--q-lora-rank,--q_lora_rank", "width of the queries' latent; 0: there is none",
+    {"--q-lora-rank,--q_lora_rank", "width of the queries' latent; 0: no latent",
      [](ModelConfig& c, std::int64_t n) { c.attention.latent.q_rank = n; }, 0},
-    {"--qk-nope-head-dim,--qk_nope_head_dim", "of queries and keys per head, without positions",
+    {"--qk-nope-head-dim,--qk_nope_head_dim", "columns of queries and keys per head without positions",
      [](ModelConfig& c, std::int64_t n) { c.attention.latent.nope_dim = n; }},
-    {"--qk-rope-head-dim,--qk_rope_head_dim", "... and with positions",
+    {"--qk-rope-head-dim,--qk_rope_head_dim", "columns of queries and keys per head with positions",
      [](ModelConfig& c, std::int64_t n) { c.attention.latent.rope_dim = n; }},
-    {"--v-head-dim,--v_head_dim", "of values per head",
+    {"--v-head-dim,--v_head_dim", "columns of values per head",
      [](ModelConfig& c, std::int64_t n) { c.attention.latent.value_dim = n; }},
     {"--vocab-size,--vocab_size", "rows of the head", [](ModelConfig& c, std::int64_t n) { c.vocab = n; }}};
 
@@ -172,9 +173,9 @@ class BenchmarkGemmDeepseek final : public BenchmarkModelGemm {
 extern const CommandEntry kBenchmarkGemmDense{
     "benchmark gemm-dense",
     "Times the matrix products of a model's layers",
-    "Attention's projections, the feed-forward and the head, each as forward product, input gradient and "
-    "weight gradient; of a mixture of experts the experts' products, too. Sizes replace the "
-    "model's.\n\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
+    "Measures attention's projections, the feed-forward and the head, each as forward product, input "
+    "gradient and weight gradient. For a mixture of experts it also measures the experts' products. Options "
+    "for sizes replace the model's sizes.\n\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
     "primus benchmark gemm-dense --model llama3.1_8B --device cuda --dtype bf16\n"
     "primus benchmark gemm-dense --model qwen2.5_0.5B --mbs 1 --seqlen 512 --output gemm.html\n"
     "primus benchmark gemm-dense --model Llama2_70B --mbs 4 --seqlen 4096 --csv",
@@ -184,9 +185,10 @@ extern const CommandEntry kBenchmarkGemmDense{
 extern const CommandEntry kBenchmarkGemmDeepseek{
     "benchmark gemm-deepseek",
     "Times the matrix products of DeepSeek's layers: latent attention, experts",
-    "The steps of latent attention, dense, routed and shared experts, and the head, each as forward product, "
-    "input gradient and weight gradient. --model takes V2_Lite, V2, V3, and every preset or folder; sizes "
-    "replace the model's.\n\n" PRIMUS_BENCHMARK_DETAILS "\n\n" PRIMUS_FP8_DETAILS,
+    "Measures the products of latent attention, of dense, routed and shared experts, and of the head, each "
+    "as forward product, input gradient and weight gradient. --model accepts V2_Lite, V2, V3, and every "
+    "preset or folder. Options for sizes replace the model's sizes.\n\n" PRIMUS_BENCHMARK_DETAILS
+    "\n\n" PRIMUS_FP8_DETAILS,
     "primus benchmark gemm-deepseek --model V2_Lite --device cuda --dtype bf16\n"
     "primus benchmark gemm-deepseek --model V3 --mbs 1 --seqlen 4096 --output v3.csv --append\n"
     "primus benchmark gemm-deepseek --hidden-size 4096 --n-routed-experts 32 --moe-intermediate-size 2048",

@@ -24,13 +24,13 @@ void BenchmarkOutput::declare(Arguments& args, std::string_view names, const std
   args.flag("--csv", csv_, "print it as comma-separated values");
   args.flag("--markdown", markdown_, "print it as a Markdown table");
   args.option(names, "FILE", &output_,
-              "write it, too: by the name's end .html (with plots), .json, .jsonl, .csv, .tsv or .md; '-' "
-              "prints Markdown");
+              "also write the report to this file; the ending chooses the format: .html (with plots), .json, "
+              ".jsonl, .csv, .tsv or .md; '-' prints Markdown");
   args.flag("--append", append_,
-            "with --output FILE.csv, .tsv, .jsonl or .md: behind what is there" +
-                (appended.empty() ? "" : "; without it, behind ./" + appended));
+            "with --output FILE.csv, .tsv, .jsonl or .md: append to the file" +
+                (appended.empty() ? "" : "; without --output, append to ./" + appended));
   Argument& baseline = args.option("--baseline", "save|compare FILE", &baseline_,
-                                   "keep this report, or compare it with one that was kept");
+                                   "save this report as a baseline, or compare it with a saved one");
   baseline.several = true;
   baseline.reads = [](const std::vector<std::string>& words) {
     const bool compares = words.size() == 2 && words[0] == "compare";
@@ -49,15 +49,15 @@ void BenchmarkOutput::check_words() {
     return std::any_of(ends.begin(), ends.end(), [&](const char* one) { return end == one; });
   };
   if (!output_.empty() && !is_one_of({".html", ".json", ".jsonl", ".csv", ".tsv", ".md"}))
-    throw invalid(fmt::format("--output '{}' does not say in which form", output_),
-                  "let its name end in .html, .json, .jsonl, .csv, .tsv or .md");
+    throw invalid(fmt::format("--output '{}' does not have an ending that chooses a format", output_),
+                  "end the name in .html, .json, .jsonl, .csv, .tsv or .md");
   if (append_ && !is_one_of({".jsonl", ".csv", ".tsv", ".md"}))
     throw invalid("--append needs --output FILE.csv, FILE.tsv, FILE.jsonl or FILE.md",
-                  "other forms cannot be continued");
+                  "Primus cannot append to other formats");
   if (baseline_.empty()) return;
   if (baseline_.size() != 2 || (baseline_[0] != "save" && baseline_[0] != "compare"))
-    throw invalid("--baseline takes two words: save or compare, and a file",
-                  "for example --baseline save gemm.json; other arguments go in front of it");
+    throw invalid("--baseline needs two words: save or compare, and a file",
+                  "for example --baseline save gemm.json; put other arguments before it");
 }
 
 void BenchmarkOutput::check(const SideBySide& place) {
@@ -74,10 +74,9 @@ void BenchmarkOutput::check(const SideBySide& place) {
   if (!Env::posix().status(earlier_file_) && Env::posix().status(baseline_[1])) earlier_file_ = baseline_[1];
   if (!place_.single() && !Env::posix().status(earlier_file_))
     throw invalid(
-        fmt::format("there is no baseline of {}: neither '{}' nor '{}' is there", place_.text(),
-                    earlier_file_, baseline_[1]),
-        "'--baseline save' writes the first where as many are started in the same way, and the second "
-        "where one is");
+        fmt::format("no baseline of {} exists: there is neither '{}' nor '{}'", place_.text(), earlier_file_,
+                    baseline_[1]),
+        "'--baseline save' writes the first if as many processes run, and the second if one process runs");
   earlier_ = read_file(earlier_file_, kMaxBaselineBytes);
 }
 
@@ -87,9 +86,9 @@ void BenchmarkOutput::name_place(BenchmarkReport& report, Console& console) cons
   if (place_.single()) return;
   const std::string host = preflight::Machine().node_name();
   const bool is_task = place_.what == "task";
-  console.note(fmt::format("note: this is {}{}, on {}, and each measures by itself{}", place_.text(),
-                           is_task ? " of a step of Slurm's" : "", host,
-                           is_task ? "; 'srun --nodes=1 --ntasks=1' starts one" : ""));
+  console.note(fmt::format("note: this is {}{}, on {}; each process measures independently{}", place_.text(),
+                           is_task ? " of a Slurm step" : "", host,
+                           is_task ? "; 'srun --nodes=1 --ntasks=1' starts one process" : ""));
   report.notes.push_back(fmt::format("{}, on {}", place_.text(), host));
 }
 

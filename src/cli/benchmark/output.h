@@ -73,9 +73,9 @@ class PhaseProgress {
 
 // A shared paragraph of these commands' help.
 #define PRIMUS_BASELINE_HELP                                                                                 \
-  "--baseline save FILE keeps the report, --baseline compare FILE holds this one against it: a case is "     \
+  "--baseline save FILE stores the report; --baseline compare FILE compares this one with it. A case is "    \
   "slower where its median grew by more than both runs' noise, and by more than 5 %; then the exit code is " \
-  "1. Noise is how far the medians of five consecutive parts of the samples lie apart ('repeats').\n\n"      \
+  "1. Noise is the spread of the medians of five consecutive parts of the samples ('repeats').\n\n"          \
   "Started several times side by side (srun, torchrun, mpirun), each process that measures by itself "       \
   "writes "                                                                                                  \
   "files of its own, and compares with them: of two, FILE.json is FILE.0-of-2.json and FILE.1-of-2.json."

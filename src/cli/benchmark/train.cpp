@@ -16,14 +16,13 @@ class BenchmarkTrain final : public Command {
   void declare(Arguments& args) override {
     experiment_.declare(args);
     args.option("--steps", "N", &options_.steps, "training steps to time").between(1, kMaxSteps);
-    args.option("--warmup", "N", &options_.warmup, "steps before, not counted").between(0, kMaxSteps);
+    args.option("--warmup", "N", &options_.warmup, "untimed steps before those").between(0, kMaxSteps);
     args.flag("--ceiling", ceiling_,
-              "then time each matrix product and the attention of the model alone, and show what the steps "
-              "reach of "
-              "the rate that these would give together");
+              "then time the model's matrix products and attention separately, and compare the steps with "
+              "the rate of these alone");
     args.option("--trace", "FILE", &trace_,
-                "record further steps behind the timed ones, as a Chrome trace (ui.perfetto.dev shows it)");
-    args.option("--trace-steps", "N", &traced_steps_, "how many of them")
+                "record more steps after the timed ones as a Chrome trace (open it in ui.perfetto.dev)");
+    args.option("--trace-steps", "N", &traced_steps_, "number of recorded steps")
         .between(1, 1000)
         .default_note(options_.traced_steps);
     output_.declare(args);
@@ -54,7 +53,8 @@ class BenchmarkTrain final : public Command {
       write_file_atomic(output_.own(trace_), options_.trace->chrome_json({.name = report.device}));
       console.note("trace: " + output_.own(trace_));
       if (options_.trace->full())
-        console.note("note: the trace is full, and the rest is left out; record fewer steps (--trace-steps)");
+        console.note(
+            "note: the trace is full, so later events are missing; record fewer steps (--trace-steps)");
     }
     return output_.finish(to_report(report), console,
                           output_.json() ? to_json(report) + "\n" : to_text(report));
@@ -64,7 +64,7 @@ class BenchmarkTrain final : public Command {
   // Errors that do not depend on the machine.
   void check_words() {
     if (traced_steps_ && trace_.empty())
-      throw invalid("--trace-steps is about a trace, and nothing is recorded", "give --trace FILE with it");
+      throw invalid("--trace-steps needs a trace, but nothing is recorded", "add --trace FILE");
     options_.traced_steps = traced_steps_.value_or(options_.traced_steps);
     output_.check_words();
   }
@@ -83,13 +83,14 @@ class BenchmarkTrain final : public Command {
 
 extern const CommandEntry kBenchmarkTrain{
     "benchmark train",
-    "Times training steps of an experiment, and where the time goes",
-    "Random tokens stand for data, and nothing is written. Model FLOP/s are compared with the peak of large "
-    "matrix products, measured in the same run.\n\n"
-    "--ceiling adds a second one: a step that were nothing but the model's products and attention, each at "
-    "the rate that it has alone.\n\n"
-    "--trace FILE records every kernel and copy of further steps, by stream. The same of a training run, and "
-    "of several ranks, is the key profile.\n\n" PRIMUS_BASELINE_HELP,
+    "Times training steps of an experiment, and shows where the time goes",
+    "Trains on random tokens and writes nothing. Model FLOP/s are compared with the peak of large matrix "
+    "products, measured in the same run.\n\n"
+    "--ceiling adds a second comparison: a step that runs only the model's products and attention, each at "
+    "the rate that it reaches alone.\n\n"
+    "--trace FILE records every kernel and copy of more steps, by stream. To trace a training run or several "
+    "ranks, use the key profile.\n"
+    "\n" PRIMUS_BASELINE_HELP,
     "primus benchmark train --config examples/native/configs/CPU/llama_124M-pretrain.yaml --steps 10\n"
     "primus benchmark train --config exp.yaml --steps 20 --json micro_batch_size=8\n"
     "primus benchmark train --config exp.yaml --steps 20 --baseline compare last-week.json\n"

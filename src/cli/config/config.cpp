@@ -17,7 +17,7 @@ class ConfigShow final : public Command {
   void declare(Arguments& args) override {
     experiment_.declare(args, false);
     args.flag("--origin", origin_, "show where each value came from");
-    args.flag("--yaml", yaml_, "as one self-contained experiment file");
+    args.flag("--yaml", yaml_, "print one self-contained experiment file");
     args.flag("--json", json_, "as JSON");
   }
   int run(Console& console) override {
@@ -91,7 +91,7 @@ class Print final : public Command {
 class ConfigReference final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.positional("WORD", &word_, "a key, or a word that keys have in their name or meaning").required =
+    args.positional("WORD", &word_, "a key, or a word to search in the names and meanings of keys").required =
         false;
     args.flag("--json", json_, "as JSON");
   }
@@ -126,8 +126,8 @@ extern const CommandEntry kConfigShow{
 extern const CommandEntry kConfigValidate{
     "config validate",
     "Checks an experiment file",
-    "Exit code 0 when it is valid, 2 when not: each problem is shown with its file, line and column, and the "
-    "next step. With --json, \"problems\" lists them all.",
+    "The exit code is 0 if the file is valid, and 2 if not. Each problem is shown with its file, line and "
+    "column, and the next step. With --json, \"problems\" lists them all.",
     "primus config validate --config exp.yaml\n"
     "primus config validate --config exp.yaml --json lr=1e-3",
     make_command<ConfigValidate>,
@@ -143,8 +143,8 @@ extern const CommandEntry kConfigSchema{"config schema",
 extern const CommandEntry kConfigReference{
     "config reference",
     "Prints every key with its type, default, range and meaning",
-    "With a WORD only the key of that name; or, where there is none, the keys that have it in their name, in "
-    "their meaning, or in what other programs call them.",
+    "With a WORD, prints only the key of that name. If no key has that name, prints the keys with the word "
+    "in their name, in their meaning, or in the names that other programs use.",
     "primus config reference > config.md\n"
     "primus config reference lr\n"
     "primus config reference learning_rate --json",

@@ -25,28 +25,26 @@ class DataConversations final : public Command {
  public:
   void declare(Arguments& args) override {
     args.positional("FILE", &name_, "JSON lines, a JSON list, or a folder with train.jsonl");
-    args.option(
-            "--format,-f", "FORMAT", &format_,
-            "how conversations are written (sft_conversation_format); auto: as the model's chat template has "
-            "it")
+    args.option("--format,-f", "FORMAT", &format_,
+                "format of conversations (sft_conversation_format); auto: the model's chat template")
         .choices = {"auto",   "alpaca",  "squad", "bridge_squad", "chatml", "messages", "openai",
                     "llama3", "mistral", "gemma", "phi3",         "phi4",   "zephyr"};
     args.option("--tokenizer,-t", "FILE", &tokenizer_, "tokenizer file, or the folder of a model or a run");
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
-    args.option("--split", "NAME", &split_, "of a folder, the files to read (sft_dataset_split)");
+    args.option("--split", "NAME", &split_, "split to read from a folder (sft_dataset_split)");
     args.option("--seq-length", "L", &seq_length_,
-                "as training with sequences of L tokens: what is longer loses its end, which is not learned");
+                "cut conversations at L tokens, as training does; the cut part is not learned");
     args.flag("--skip-bad", skip_bad_, "leave broken records out and count them (sft_skip_bad)");
-    args.option("--show", "N", &show_, "conversations to show");
-    args.flag("--inline-bos", inline_bos_, "as with sft_bridge_compat_inline_bos");
-    args.flag("--json", json_, "print as JSON, with the ids of what is shown");
+    args.option("--show", "N", &show_, "number of conversations to show");
+    args.flag("--inline-bos", inline_bos_, "prepare data as with the key sft_bridge_compat_inline_bos");
+    args.flag("--json", json_, "print as JSON, with token ids");
   }
 
   int run(Console& console) override {
     if (type_.empty() && tokenizer_.empty()) {
       throw invalid(
           "there is no tokenizer",
-          "--tokenizer names its file or the model's folder; --tokenizer-type ByteTokenizer needs none");
+          "name its file or the model's folder with --tokenizer; --tokenizer-type ByteTokenizer needs none");
     }
     if (show_ < 0) throw invalid(fmt::format("--show is {}", show_), "give 0 or more");
     if (seq_length_ < 0) throw invalid(fmt::format("--seq-length is {}", seq_length_), "give 1 or more");
@@ -159,17 +157,14 @@ class DataConversations final : public Command {
   std::string summary(const data::TokenizedConversations& all) const {
     const Totals t = totals(all);
     std::string text = fmt::format(
-        "{} conversations, {} tokens, of which {} are learned ({} ... {})\nlengths: half up to {}, nine of "
-        "ten up to "
-        "{}, the longest {}\n",
+        "{} conversations, {} tokens, of which {} are learned ({} ... {})\nlengths: median {}, 90th "
+        "percentile {}, longest {}\n",
         all.size(), t.tokens, t.learned, kBegin, kEnd, t.at(0.5), t.at(0.9), t.at(1));
-    if (t.nothing > 0) text += fmt::format("{} have nothing to learn, and are left out\n", t.nothing);
+    if (t.nothing > 0) text += fmt::format("{} have no answer to learn, and are left out\n", t.nothing);
     if (seq_length_ == 0)
-      text +=
-          "training cuts conversations at seq_length, which is not done here: --seq-length L counts what is "
-          "cut\n";
+      text += "these counts are without the cut at seq_length: add --seq-length L to cut as training does\n";
     if (seq_length_ > 0)
-      text += fmt::format("{} are longer than a sequence of {}, and lose their end, which is not learned\n",
+      text += fmt::format("{} are longer than a sequence of {} tokens: their end is cut, and not learned\n",
                           t.longer, seq_length_);
     return text;
   }
@@ -215,10 +210,11 @@ class DataConversations final : public Command {
 
 extern const CommandEntry kDataConversations{
     "data conversations",
-    "Shows conversations as fine-tuning reads them, with what is learned marked",
-    "Reads all of the file, and says at its first mistake where it is. Learned are the assistant's texts and "
-    "what ends them; docs/posttrain.md has the formats, and docs/formats/conversations.md what a file may "
-    "hold. Without --format, the one is taken that 'train posttrain' takes with this tokenizer.",
+    "Shows conversations as fine-tuning reads them, and marks the learned text",
+    "Reads the whole file, and reports the place of its first error. Fine-tuning learns the assistant's "
+    "texts and the tokens that end them. docs/posttrain.md lists the formats; docs/formats/conversations.md "
+    "describes the files. Without --format, the format is the one that 'train posttrain' chooses for this "
+    "tokenizer.",
     "primus data conversations train.jsonl --tokenizer path/to/model\n"
     "primus data conversations data/ --tokenizer path/to/model --format chatml --seq-length 2048 --show 10\n"
     "primus data conversations train.jsonl --tokenizer-type ByteTokenizer --json",

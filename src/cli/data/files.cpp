@@ -37,7 +37,7 @@ std::string summary(const Path& prefix) {
 class DataMerge final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.positional("PREFIX", &inputs_, "data sets in their order, or folders of them").required = false;
+    args.positional("PREFIX", &inputs_, "data sets in order, or folders with data sets").required = false;
     args.option("--input,-i", "PREFIX", &more_inputs_, "likewise").several = true;
     args.option("--output-prefix,-o", "PREFIX", &output_, "writes PREFIX.bin and PREFIX.idx").required = true;
     overwrite_.declare(args);
@@ -67,16 +67,17 @@ class DataSplit final : public Command {
     args.positional("PREFIX", &input_, "data set, without .bin and .idx");
     args.option("--output-prefix,-o", "PREFIX", &output_, "PREFIX_train ..., or PREFIX_0 ...").required =
         true;
-    args.option("--split", "A,B,C", &split_, "shares of documents for train, valid and test");
-    args.option("--parts", "N", &parts_, "or: so many parts with about as many documents each");
+    args.option("--split", "A,B,C", &split_, "shares of the documents for train, valid and test");
+    args.option("--parts", "N", &parts_,
+                "number of parts with about equally many documents, instead of --split");
     overwrite_.declare(args);
   }
 
   int run(Console& console) override {
     if (split_.empty() == !parts_) {
       throw invalid(fmt::format("'data split' {}",
-                                parts_ ? "takes --split or --parts, not both" : "needs --split or --parts"),
-                    "--split 98,1,1 gives train, valid and test their shares, --parts 8 cuts into equals");
+                                parts_ ? "accepts --split or --parts, not both" : "needs --split or --parts"),
+                    "--split 98,1,1 sets the shares of train, valid and test; --parts 8 makes 8 equal parts");
     }
     const auto dataset = data::IndexedDataset::open(input_);
     const std::vector<data::DatasetPart> parts = parts_of(dataset->documents());
@@ -103,16 +104,16 @@ class DataSplit final : public Command {
               "give it a larger share, or 0");
         } else if (Env::posix().status(name + ".idx")) {
           // It would share documents with the new files.
-          throw invalid(fmt::format("'{}' is there from another split", name),
-                        "remove it, or give another prefix with -o");
+          throw invalid(fmt::format("'{}' already exists from another split", name),
+                        "remove it, or choose another prefix with -o");
         }
       }
       return parts;
     }
     if (*parts_ < 1 || *parts_ > documents) {
-      throw invalid(fmt::format("--parts {} is not possible: documents stay whole, and '{}' has {}", *parts_,
+      throw invalid(fmt::format("--parts {} is too many: documents are not cut, and '{}' has {}", *parts_,
                                 input_, documents),
-                    fmt::format("ask for 1 to {} parts", documents));
+                    fmt::format("choose 1 to {} parts", documents));
     }
     for (std::int64_t i = 0; i < *parts_; ++i) {
       const auto border = [&](std::int64_t k) { return checked_mul(documents, k, "documents") / *parts_; };
@@ -142,8 +143,8 @@ class DataSplit final : public Command {
 extern const CommandEntry kDataMerge{
     "data merge",
     "Joins data sets into one",
-    "Their token types must be the same. Nothing is decoded, so this is as fast as "
-    "copying.",
+    "All data sets must have the same token type. Tokens are copied without decoding, so this is as fast as "
+    "copying files.",
     "primus data merge data/a_text_document data/b_text_document -o data/all\n"
     "primus data merge data/parts/ -o data/all",
     make_command<DataMerge>,
@@ -151,7 +152,7 @@ extern const CommandEntry kDataMerge{
 
 extern const CommandEntry kDataSplit{"data split",
                                      "Cuts a data set into several",
-                                     "Documents stay whole and in order.",
+                                     "Documents stay whole and keep their order.",
                                      "primus data split data/all -o data/all --split 98,1,1\n"
                                      "primus data split data/all -o data/part --parts 8",
                                      make_command<DataSplit>,

@@ -30,7 +30,7 @@ std::array<std::int64_t, 3> parse_samples(std::string_view text) {
     if (number.size() == rest.size()) return samples;
     rest.remove_prefix(number.size() + 1);
   }
-  throw invalid(fmt::format("--samples needs up to three numbers of samples, not '{}'", text),
+  throw invalid(fmt::format("--samples needs up to three counts of samples, not '{}'", text),
                 "e.g. --samples 1000,100,10 for training, validation and test");
 }
 
@@ -39,17 +39,17 @@ class DataInspect final : public Command {
   void declare(Arguments& args) override {
     args.positional("PREFIX", &prefix_, "data set, without .bin and .idx").required = false;
     args.option("--tokenizer,-t", "FILE", &tokenizer_,
-                "shows texts, and checks ids and document ends with this tokenizer");
+                "show texts, and check ids and document ends, with this tokenizer");
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
-    args.option("--show", "N", &show_, "documents to show, with a tokenizer");
-    args.flag("--quick", quick_, "read the index alone");
-    args.flag("--order", order_, "print the samples of training, validation and test in their order");
+    args.option("--show", "N", &show_, "number of documents to show, if a tokenizer is given");
+    args.flag("--quick", quick_, "read only the index");
+    args.flag("--order", order_, "print the samples of training, validation and test in training order");
     args.option("--seq-length", "L", &seq_length_, "with --order: tokens of a sample");
     args.option("--seed", "S", &seed_, "with --order");
     args.option("--split", "A,B,C", &split_, "with --order: shares of training, validation and test");
-    args.option("--samples", "N1,N2,N3", &samples_, "with --order: samples requested of each");
+    args.option("--samples", "N1,N2,N3", &samples_, "with --order: number of samples of each");
     args.option("--blend", "WEIGHT PREFIX", &blend_,
-                "with --order, in place of PREFIX: weights and prefixes in turn")
+                "with --order, instead of PREFIX: weights and prefixes in turn")
         .several = true;
     args.flag("--json", json_, "print as JSON");
   }
@@ -64,7 +64,7 @@ class DataInspect final : public Command {
       return 0;
     }
     if (!blend_.empty()) {
-      throw invalid("--blend goes with --order", "add --order, or inspect one PREFIX after the other");
+      throw invalid("--blend needs --order", "add --order, or inspect one PREFIX after the other");
     }
     const auto dataset = data::IndexedDataset::open(prefix_);
     std::unique_ptr<const Tokenizer> tokenizer;
@@ -89,24 +89,25 @@ class DataInspect final : public Command {
  private:
   static Error beyond_vocabulary(const data::IndexedDataset& dataset, const data::Inspection& found,
                                  const data::InspectOptions& options) {
-    return invalid(fmt::format(
-                       "document {} holds the token {} at position {}, beyond the vocabulary of {}; {} of {} "
-                       "tokens are",
-                       found.first_beyond->document, found.first_beyond->id, found.first_beyond->position,
-                       options.vocab_size, found.beyond_vocabulary, found.tokens),
-                   "is this the tokenizer that the data was made with?")
+    return invalid(
+               fmt::format("document {} has the token {} at position {}, outside the vocabulary of {}; in "
+                           "all, {} of {} tokens are outside",
+                           found.first_beyond->document, found.first_beyond->id, found.first_beyond->position,
+                           options.vocab_size, found.beyond_vocabulary, found.tokens),
+               "check that the data was made with this tokenizer")
         .at(dataset.name());
   }
 
   // {"splits": {"train": {"len": ..., "samples": [[...], ...]}, ...}}; a split that is not requested is null.
   void print_order(Console& console) const {
     if (!seq_length_)
-      throw invalid("--order needs --seq-length", "add the tokens of a sample, e.g. --seq-length 1024");
+      throw invalid("--order needs --seq-length",
+                    "add the number of tokens per sample, e.g. --seq-length 1024");
     if (*seq_length_ < 1)
       throw invalid(fmt::format("--seq-length cannot be {}", *seq_length_), "set it to 1 or more");
     if (samples_.empty()) {
       throw invalid("--order needs --samples",
-                    "add how many samples of each split to show, e.g. --samples 100,10,10");
+                    "add the number of samples of each split, e.g. --samples 100,10,10");
     }
     const auto samples = parse_samples(samples_);
     data::DataOptions options;
@@ -128,9 +129,9 @@ class DataInspect final : public Command {
         {{"train", sets.train.get()}, {"valid", sets.valid.get()}, {"test", sets.test.get()}}};
     for (std::size_t i = 0; i < opened.size(); ++i) {
       if (samples[i] == 0 || opened[i].second != nullptr) continue;
-      throw invalid(fmt::format("the split '{}' has no {} data, and {} samples of it are asked for", split_,
-                                opened[i].first, samples[i]),
-                    "give it a share, or ask for 0 samples");
+      throw invalid(fmt::format("the split '{}' has no {} data, but --samples asks for {} samples of it",
+                                split_, opened[i].first, samples[i]),
+                    "give it a share in --split, or ask for 0 samples");
     }
     std::string text = "{\"splits\":{";
     for (const auto& [name, set] : opened) {
@@ -229,14 +230,14 @@ class DataInspect final : public Command {
     line("tokens", fmt::format("{}, {}, {}", found.tokens, data::token_name(dataset.token_type()),
                                human_bytes(static_cast<double>(dataset.data_bytes()))));
     if (found.largest_id) line("ids", fmt::format("{} to {}", *found.smallest_id, *found.largest_id));
-    line("checks", "index and data agree");
+    line("checks", "index and data file match");
     if (found.unused_bytes > 0) {
-      line("", fmt::format("{} bytes of the data file belong to no sequence", found.unused_bytes));
+      line("", fmt::format("{} bytes of the data file do not belong to any sequence", found.unused_bytes));
     }
     if (options.read_tokens && options.vocab_size > 0) {
       line("", found.beyond_vocabulary == 0
-                   ? fmt::format("all ids are of the vocabulary of {}", options.vocab_size)
-                   : fmt::format("{} tokens are BEYOND the vocabulary of {}", found.beyond_vocabulary,
+                   ? fmt::format("all ids are in the vocabulary of {}", options.vocab_size)
+                   : fmt::format("{} tokens are OUTSIDE the vocabulary of {}", found.beyond_vocabulary,
                                  options.vocab_size));
       line("", fmt::format("{} of {} documents end with the end-of-document token", found.ended_documents,
                            found.documents));
@@ -270,9 +271,9 @@ class DataInspect final : public Command {
 
 extern const CommandEntry kDataInspect{
     "data inspect",
-    "Shows what a data set holds, and the order in which training reads it",
-    "The order is Megatron-LM's own: with --order, one JSON object holds the samples of each split, of "
-    "seq-length + 1 tokens each.",
+    "Shows the content of a data set, and the order in which training reads it",
+    "Training reads samples in Megatron-LM's order. With --order, the command prints one JSON object with "
+    "the samples of each split, of seq-length + 1 tokens each.",
     "primus data inspect data/books_text_document --tokenizer tokenizer.json\n"
     "primus data inspect data/books_text_document --order --seq-length 1024 --split 98,1,1 --samples "
     "100,10,10\n"

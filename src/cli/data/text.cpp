@@ -85,7 +85,7 @@ class TextCommand : public Command {
   int run(Console& console) override {
     if (type_.empty() && model_.empty()) {
       throw invalid("there is no tokenizer",
-                    "--tokenizer names its file, --tokenizer-type ByteTokenizer needs none");
+                    "name its file with --tokenizer; --tokenizer-type ByteTokenizer needs none");
     }
     const auto tokenizer = load_named_tokenizer({type_, model_, {}, {}});
     console.notes(tokenizer->notes());
@@ -143,8 +143,9 @@ class DataEncode final : public TextCommand {
  public:
   void declare(Arguments& args) override {
     TextCommand::declare(args);
-    args.flag("--no-special-tokens", no_special_,
-              "leave out what the tokenizer puts around a text (Llama 3: <|begin_of_text|>)");
+    args.flag(
+        "--no-special-tokens", no_special_,
+        "leave out the special tokens that the tokenizer puts around a text (Llama 3: <|begin_of_text|>)");
   }
 
  private:
@@ -173,8 +174,8 @@ class DataDecode final : public TextCommand {
  public:
   void declare(Arguments& args) override {
     TextCommand::declare(args);
-    args.flag("--special-tokens", special_, "write special tokens too");
-    args.flag("--no-special-tokens", no_special_, "leave them out, as is the default");
+    args.flag("--special-tokens", special_, "also write special tokens");
+    args.flag("--no-special-tokens", no_special_, "leave special tokens out (the default)");
   }
 
  private:
@@ -201,7 +202,7 @@ class DataDecode final : public TextCommand {
       if (result.ec != std::errc()) {
         const auto line =
             std::count(input.begin(), input.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1;
-        throw invalid("this is no token id", "ids are numbers with spaces or commas between them")
+        throw invalid("this is not a token id", "ids are numbers with spaces or commas between them")
             .at(fmt::format("{}:{}", kInput, line));
       }
       ids_.push_back(id);
@@ -222,9 +223,8 @@ class DataDecode final : public TextCommand {
 extern const CommandEntry kDataEncode{
     "data encode",
     "Turns text into token ids",
-    "Reads standard input: one text, or with --jsonl one in each line. Writes the ids with spaces between, "
-    "or "
-    "JSON lines.",
+    "Reads standard input: one text, or with --jsonl one text per line. Writes the ids separated by spaces, "
+    "or JSON lines.",
     "echo 'In the beginning' | primus data encode --tokenizer tokenizer.json\n"
     R"(echo '{"text": "In the beginning"}' | primus data encode --tokenizer tokenizer.model --jsonl)",
     make_command<DataEncode>,
@@ -233,7 +233,7 @@ extern const CommandEntry kDataEncode{
 extern const CommandEntry kDataDecode{
     "data decode",
     "Turns token ids into text",
-    "Reads standard input: ids with spaces between, or with --jsonl a list in each line.",
+    "Reads standard input: ids separated by spaces, or with --jsonl a list per line.",
     "echo 464 3726 | primus data decode --tokenizer tokenizer.json\n"
     R"(echo '{"ids": [464, 3726]}' | primus data decode --tokenizer tokenizer.json --jsonl)",
     make_command<DataDecode>,

@@ -22,10 +22,9 @@ namespace primus::cli {
 namespace {
 
 void declare_max_line(Arguments& args, std::int64_t* mebibytes) {
-  args.option(
-      "--max-line-mib", "N", mebibytes,
-      "of JSON lines: the longest line, unpacked, in MiB; a longer one is an error, since each line is "
-      "in memory as a whole");
+  args.option("--max-line-mib", "N", mebibytes,
+              "maximum length of a JSON line, unpacked, in MiB; a longer line is an error, because each line "
+              "is held in memory");
 }
 
 std::uint64_t max_line_bytes(std::int64_t mebibytes) {
@@ -39,34 +38,37 @@ std::uint64_t max_line_bytes(std::int64_t mebibytes) {
 
 // Refuses the other options of Megatron's preprocess_data.py (docs/data.md lists them).
 void refuse_other_options_of_megatron(Arguments& args) {
-  args.refuse("--split-sentences,--keep-newlines,--lang",
-              "sentences were cut for BERT, by NLTK; here a document stays whole",
-              "leave it out, or put a list of sentences under the key: each becomes a sequence of its own");
+  args.refuse(
+      "--split-sentences,--keep-newlines,--lang",
+      "Primus does not split documents into sentences, which BERT needed",
+      "remove the option, or put a list of sentences under the key: each becomes a separate sequence");
   args.refuse("--find-optimal-num-workers,--workers-to-check,--max-documents,--performance-dir",
-              "there is no number of workers to search for", "leave it out: --workers 0 uses every core");
-  args.refuse("--dataset-impl", "there is one format of files, that of 'mmap'", "leave it out");
+              "Primus does not search for a number of workers",
+              "remove the option: --workers 0 uses every core");
+  args.refuse("--dataset-impl", "Primus has one file format, that of 'mmap'", "remove the option");
   args.refuse("--padded-vocab-size,--pad-vocab-size,--vocab-extra-ids,--make-vocab-size-divisible-by",
-              "the files depend on the tokenizer alone; padding belongs to the model",
-              "leave it out, and set make_vocab_size_divisible_by where the model is trained");
+              "the files depend only on the tokenizer; padding belongs to the model",
+              "remove the option, and set make_vocab_size_divisible_by in the experiment");
   args.refuse("--null-tokenizer-eod-id,--null-tokenizer-pad-id",
-              "the last id of a NullTokenizer ends documents, and none pads",
+              "the last id of a NullTokenizer ends documents, and no id is for padding",
               "leave it out, and set --vocab-size to one more than the id that ends documents");
-  args.refuse("--tokenizer-metadata,--metadata-path",
-              "what it describes is read from the tokenizer's own files",
+  args.refuse("--tokenizer-metadata,--metadata-path", "Primus reads this from the tokenizer's own files",
               "name the tokenizer with --tokenizer-type and --tokenizer-model");
   args.refuse("--tokenizer-special-tokens,--special-tokens,--tiktoken-special-tokens",
-              "special tokens are those of the tokenizer's files",
+              "Primus takes special tokens from the tokenizer's files",
               "add them to tokenizer.json, e.g. with transformers: tokenizer.add_special_tokens(...), "
               "save_pretrained(folder)");
   args.refuse("--tokenizer-sentencepiece-legacy,--tokenizer-sentencepiece-ignore-extra-whitespaces",
-              "a SentencePiece model is read as the sentencepiece library reads it", "leave it out");
+              "Primus reads a SentencePiece model as the sentencepiece library does", "remove the option");
   args.refuse("--tokenizer-hf-use-fast,--tokenizer-hf-no-use-fast,--use-gigatoken",
-              "there is one implementation, whose ids are those of the fast Hugging Face tokenizers",
-              "leave it out");
-  args.refuse("--tokenizer-hf-include-special-tokens", "special tokens are put around texts anyway",
+              "Primus has one implementation, with the same ids as the fast Hugging Face tokenizers",
+              "remove the option");
+  args.refuse("--tokenizer-hf-include-special-tokens", "Primus adds special tokens around texts by default",
               "leave it out; --no-special-tokens leaves them out");
-  args.refuse("--trust-remote-code", "no code that comes with a tokenizer is run", "leave it out");
-  args.refuse("--chat-template", "texts are tokenized as they are", "leave it out");
+  args.refuse("--trust-remote-code", "Primus does not run code that comes with a tokenizer",
+              "remove the option");
+  args.refuse("--chat-template", "Primus does not change texts before it tokenizes them",
+              "remove the option");
 }
 
 class DataTokenize final : public Command {
@@ -80,30 +82,31 @@ class DataTokenize final : public Command {
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
     args.option("--tokenizer-model,--tokenizer,-t", "FILE", &model_,
                 "tokenizer file, or the folder of a model or a run");
-    args.option("--vocab-file", "FILE", &vocab_file_, "instead of a model: vocab.json of a GPT2BPETokenizer")
+    args.option("--vocab-file", "FILE", &vocab_file_,
+                "vocab.json of a GPT2BPETokenizer, instead of --tokenizer-model")
         .reads = all_of_them;
-    args.option("--merge-file", "FILE", &merge_file_, "and its merges.txt").reads = all_of_them;
+    args.option("--merge-file", "FILE", &merge_file_, "merges.txt that belongs to it").reads = all_of_them;
     args.option("--vocab-size", "N", &vocab_size_,
-                "of a NullTokenizer, in place of a model: how many ids there are; the last ends documents");
+                "number of ids of a NullTokenizer, instead of --tokenizer-model; the last id ends documents");
     args.option("--tiktoken-pattern", "v2", &tiktoken_pattern_,
-                "how Megatron's JSON list of tokens cuts text into words; v2 is the only way here");
+                "how Megatron's JSON list of tokens cuts text into words; only v2 is supported");
     args.option("--tiktoken-num-special-tokens", "1000", &tiktoken_specials_,
-                "ids that such a list keeps for special tokens; always 1000 here");
-    args.option("--json-keys", "KEY", &keys_,
-                "of JSON lines: where the texts are (default: text); one or more")
+                "ids that such a list reserves for special tokens; only 1000 is supported");
+    args.option("--json-keys", "KEY", &keys_, "keys of the texts in JSON lines (default: text); one or more")
         .several = true;
     args.flag("--append-eod", options_.append_eod, "end each document with the end-of-document token");
-    args.flag("--no-special-tokens,--tokenizer-hf-no-include-special-tokens", no_special_,
-              "leave out what the tokenizer puts around each text (Llama 3: <|begin_of_text|>)");
+    args.flag(
+        "--no-special-tokens,--tokenizer-hf-no-include-special-tokens", no_special_,
+        "leave out the special tokens that the tokenizer puts around each text (Llama 3: <|begin_of_text|>)");
     args.flag("--skip-bad", options_.skip_bad, "leave out broken lines and count them");
     args.option("--workers", "N", &workers_, "threads, at most 4096; 0: one per core");
     declare_max_line(args, &max_line_mib_);
     args.option("--partitions", "N", &partitions_,
-                "put the documents in the order that preprocess_data.py gives them with N partitions");
-    args.flag("--keep-sequential-samples", keep_sequential_, "keep their order, whatever --partitions says");
-    args.option(
-        "--log-interval", "N", &log_interval_,
-        "show progress after so many documents, as far as blocks of 256 KiB allow; otherwise by time");
+                "order the documents as preprocess_data.py does with N partitions");
+    args.flag("--keep-sequential-samples", keep_sequential_,
+              "keep the order of documents, and ignore --partitions");
+    args.option("--log-interval", "N", &log_interval_,
+                "show progress after every N documents, rounded to blocks of 256 KiB (default: by time)");
     overwrite_.declare(args);
     args.flag("--json", json_, "print the result as JSON");
     refuse_other_options_of_megatron(args);
@@ -112,7 +115,7 @@ class DataTokenize final : public Command {
   int run(Console& console) override {
     if (type_.empty() && model_.empty() && vocab_file_.empty() && merge_file_.empty()) {
       throw invalid("there is no tokenizer",
-                    "--tokenizer-model names its file, --tokenizer-type ByteTokenizer needs none");
+                    "name its file with --tokenizer-model; --tokenizer-type ByteTokenizer needs none");
     }
     options_.output_prefix = prefix_;
     options_.max_line_bytes = max_line_bytes(max_line_mib_);
@@ -134,7 +137,7 @@ class DataTokenize final : public Command {
           r.first_skipped));
     }
     if (r.complete && r.tokens == 0) {
-      console.note(fmt::format("warning: the input has no {}, so there is nothing here to train on",
+      console.note(fmt::format("warning: the input has no {}, so the output has no training data",
                                r.documents == 0      ? "document"
                                : r.skipped_lines > 0 ? "line that could be read"
                                                      : "text"));
@@ -157,19 +160,19 @@ class DataTokenize final : public Command {
           {"--tiktoken-num-special-tokens", tiktoken_specials_, "1000"}}) {
       if (given.empty() || given == only) continue;
       throw unsupported(fmt::format("{} {} is not supported, only {}", option, given, only),
-                        "the ids would be others: tokenize this data with Megatron");
+                        "Primus would compute other ids: tokenize this data with Megatron-LM");
     }
     const bool counts = type_ == "NullTokenizer" && vocab_size_;
     if (counts && !model_.empty()) {
-      throw invalid("the size of the NullTokenizer is given in two ways: --vocab-size and --tokenizer-model",
+      throw invalid("--vocab-size and --tokenizer-model both set the size of the NullTokenizer",
                     "leave one of them out");
     }
     auto tokenizer = load_named_tokenizer(
         {type_, counts ? std::to_string(*vocab_size_) : model_, vocab_file_, merge_file_});
     if (vocab_size_ && *vocab_size_ != tokenizer->vocab_size()) {
-      throw invalid(fmt::format("--vocab-size is {}, and the tokenizer has {} ids", *vocab_size_,
+      throw invalid(fmt::format("--vocab-size is {}, but the tokenizer has {} ids", *vocab_size_,
                                 tokenizer->vocab_size()),
-                    "leave it out: only a NullTokenizer does not know how many it has");
+                    "remove --vocab-size: only a NullTokenizer needs it");
     }
     return tokenizer;
   }
@@ -238,13 +241,13 @@ class DataTrainTokenizer final : public Command {
     Argument& input = args.option("--input,-i", "PATH", &options_.inputs,
                                   "text or JSON lines: files, folders, globs; one or more");
     input.required = input.several = true;
-    args.option("--output,-o", "FOLDER", &output_, "where tokenizer.json goes").required = true;
+    args.option("--output,-o", "FOLDER", &output_, "folder for tokenizer.json").required = true;
     args.option("--vocab-size", "N", &vocab_size_,
-                "tokens, the 256 bytes, <|endoftext|> and the special ones included");
+                "number of tokens, including the 256 bytes, <|endoftext|> and special tokens");
     args.option("--special", "TOKEN", &special_,
-                "a text that is one special token wherever it stands (<|im_start|>); may be repeated");
-    args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
-    args.flag("--gpt2", options_.bpe.gpt2_style, "cut words as GPT-2 does; otherwise as Llama 3");
+                "a text that is always one special token (<|im_start|>); may be repeated");
+    args.option("--json-key", "KEY", &options_.json_key, "key of the text in JSON lines");
+    args.flag("--gpt2", options_.bpe.gpt2_style, "cut words as GPT-2 does (default: as Llama 3)");
     args.flag("--skip-bad", options_.skip_bad, "leave out broken lines");
     declare_max_line(args, &max_line_mib_);
     overwrite_.declare(args);
@@ -255,7 +258,7 @@ class DataTrainTokenizer final : public Command {
     options_.max_line_bytes = max_line_bytes(max_line_mib_);
     options_.bpe.vocab_size = checked_cast<std::int32_t>(vocab_size_, "--vocab-size");
     for (const std::string& token : special_) {
-      if (token.empty()) throw invalid("--special: an empty text is no token");
+      if (token.empty()) throw invalid("--special: an empty text cannot be a token");
       options_.bpe.special_tokens.push_back(token);
     }
     console.notes(data::remarks_on(options_.inputs));
@@ -277,7 +280,7 @@ class DataTrainTokenizer final : public Command {
     const auto tokenizer = load_tokenizer("", file.string());
     if (tokenizer->vocab_size() < vocab_size_) {
       console.note(fmt::format(
-          "note: {} tokens were asked for, and this text makes {}: there is no pair left to merge",
+          "note: {} tokens were requested, but this text gives only {}: it has no more pairs to merge",
           vocab_size_, tokenizer->vocab_size()));
     }
     if (json_) {
@@ -306,9 +309,9 @@ class DataTrainTokenizer final : public Command {
 extern const CommandEntry kDataTokenize{
     "data tokenize",
     "Turns text or JSON lines into .bin/.idx training data",
-    "The options and files are those of Megatron's preprocess_data.py; the files appear complete or not at "
-    "all, and replace older ones only with --overwrite. Stopped with Ctrl-C or killed, the same command goes "
-    "on where it was.",
+    "The options and files are those of Megatron's preprocess_data.py. Files appear only when they are "
+    "complete, and replace older ones only with --overwrite. After Ctrl-C or a kill, the same command "
+    "resumes.",
     "primus data tokenize -i books/ -o data/books -t tokenizer.json --append-eod\n"
     "primus data tokenize -i 'corpus/*.jsonl.zst' -o data/corpus -t tokenizer.model --json-keys title text",
     make_command<DataTokenize>,
@@ -316,9 +319,9 @@ extern const CommandEntry kDataTokenize{
 
 extern const CommandEntry kDataTrainTokenizer{
     "data train-tokenizer",
-    "Learns a byte-level BPE tokenizer from text",
-    "Writes a tokenizer.json that Hugging Face tokenizers and Primus load. One that is there is replaced "
-    "only with --overwrite: data and models that were made with it would not fit the new one.",
+    "Trains a byte-level BPE tokenizer on text",
+    "Writes a tokenizer.json that Hugging Face tokenizers and Primus load. An existing one is replaced only "
+    "with --overwrite, because data and models that were made with it do not match the new one.",
     "primus data train-tokenizer -i book.txt -o tokenizer --vocab-size 4096\n"
     "primus data train-tokenizer -i chats.jsonl -o tokenizer --special '<|im_start|>' --special '<|im_end|>'",
     make_command<DataTrainTokenizer>,

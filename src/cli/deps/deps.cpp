@@ -22,12 +22,9 @@ using backends::PinStatus;
 class DependencyCommand : public Command {
  protected:
   void declare_common(Arguments& args) {
-    args.rest(
-        "NAMES", names_,
-        "frameworks: megatron, torchtitan, maxtext (these three without a name), or what else 'deps list' "
-        "shows");
+    args.rest("NAMES", names_, "names from 'deps list' (default: megatron, torchtitan and maxtext)");
     args.option("--dir", "FOLDER", &folder_,
-                "where the sources are (PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party)");
+                "folder of the sources (default: PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party)");
   }
 
   // The pins that were named. Without names: the engines of experiments and, with `all`, the other pins.
@@ -39,8 +36,8 @@ class DependencyCommand : public Command {
     for (const std::string& name : names_) {
       if (std::ranges::find(known, name) != known.end()) continue;
       const std::string near = did_you_mean(name, known);
-      throw invalid(fmt::format("there is no framework '{}'", name),
-                    near.empty() ? fmt::format("it is one of {}", fmt::join(known, ", ")) : near);
+      throw invalid(fmt::format("'{}' is not a framework that Primus lists", name),
+                    near.empty() ? fmt::format("choose one of {}", fmt::join(known, ", ")) : near);
     }
     std::erase_if(all, [&](const Pin& pin) {
       if (names_.empty()) return !all_of_them && !pin.purpose.empty();
@@ -89,7 +86,7 @@ class DepsList final : public DependencyCommand {
         console.print(fmt::format(
             "{:<19} {}  {}\n{:<19} {}\n", pin.framework, pin.commit.substr(0, 12), pin.repository, "",
             pin.purpose.empty() ? (folder() / pin.name).string()
-                                : fmt::format("for {}: fetched by its name alone", pin.purpose)));
+                                : fmt::format("for {}: fetched only by name", pin.purpose)));
     }
     if (json_) console.write(json_text(json) + "\n");
     return 0;
@@ -142,11 +139,11 @@ class DepsCheck final : public DependencyCommand {
     const std::string where = (folder() / pin.name).string();
     switch (status.state) {
       case PinState::kMissing:
-        return fmt::format("its sources are not in {}", where);
+        return fmt::format("the sources are not in {}", where);
       case PinState::kNoRepository:
-        return fmt::format("{} is no clone of a repository", where);
+        return fmt::format("{} is not a clone of a repository", where);
       case PinState::kOtherCommit:
-        return fmt::format("{} is at {}, and Primus was checked with {}", where, status.commit.substr(0, 12),
+        return fmt::format("{} is at {}, but Primus was checked with {}", where, status.commit.substr(0, 12),
                            pin.commit.substr(0, 12));
       case PinState::kReady:
         break;
@@ -161,14 +158,14 @@ class DepsSync final : public DependencyCommand {
  public:
   void declare(Arguments& args) override {
     declare_common(args);
-    args.flag("--venv", venv_, "make a Python environment for each, too, and install its packages with pip");
-    args.flag("--dry-run,--dry_run", dry_run_, "say what would be fetched, and fetch nothing");
+    args.flag("--venv", venv_, "also make a Python environment for each, and install its packages with pip");
+    args.flag("--dry-run,--dry_run", dry_run_, "show what would be fetched, and fetch nothing");
   }
   int run(Console& console) override {
     for (const Pin& pin : pins(dry_run_)) {
       const std::string where = (folder() / pin.name).string();
       if (dry_run_ && !pin.purpose.empty() && !was_named(pin)) {
-        console.print(fmt::format("{}: for {}, fetched by its name alone\n", pin.framework, pin.purpose));
+        console.print(fmt::format("{}: for {}, fetched only by name\n", pin.framework, pin.purpose));
         continue;
       }
       if (dry_run_) {
@@ -197,17 +194,18 @@ class DepsSync final : public DependencyCommand {
 extern const CommandEntry kDepsList{
     "deps list",
     "Lists the versions of other frameworks that Primus was checked with",
-    "Frameworks that experiments can name: Megatron-LM, TorchTitan and MaxText; and what AMD Primus has "
-    "beside them, which is fetched by its name alone. What is pinned stands in presets/backends/pins.yaml.",
+    "Lists the frameworks that experiments can name, Megatron-LM, TorchTitan and MaxText, and the other "
+    "dependencies of AMD Primus, which are fetched only by name. presets/backends/pins.yaml has the pinned "
+    "versions.",
     "primus deps list\nprimus deps list megatron --json",
     make_command<DepsList>,
     {Section::kDependencies, 1}};
 
 extern const CommandEntry kDepsCheck{
     "deps check",
-    "Says which of the other frameworks can be run on this machine",
-    "Exit code 0: all that were named are ready; 1: something is missing, and the next step "
-    "is shown.",
+    "Checks which of the other frameworks can run on this machine",
+    "The exit code is 0 if all named frameworks are ready, and 1 if something is missing; the output shows "
+    "the next step.",
     "primus deps check\nprimus deps check torchtitan --dir /shared/frameworks",
     make_command<DepsCheck>,
     {Section::kDependencies, 2}};
@@ -215,8 +213,8 @@ extern const CommandEntry kDepsCheck{
 extern const CommandEntry kDepsSync{
     "deps sync",
     "Fetches the pinned versions of other frameworks",
-    "Clones each repository at its pinned commit, submodules included. A clone that is there is brought to "
-    "the pinned commit, and one whose files were changed is left alone.",
+    "Clones each repository at its pinned commit, submodules included. An existing clone is moved to the "
+    "pinned commit, unless its files were changed.",
     "primus deps sync megatron\nprimus deps sync --venv torchtitan --dir /shared/frameworks\n"
     "primus deps sync --dry-run",
     make_command<DepsSync>,

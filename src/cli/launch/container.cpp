@@ -21,28 +21,30 @@ class Container final : public Mode {
  public:
   void declare(Arguments& args) override {
     args.option("--image", "IMAGE", &image_,
-                "the image (default: DOCKER_IMAGE, container.options.image, else one for the node's GPUs)");
-    args.option("--volume,-v", "HOST[:INSIDE[:ro]]", &volumes_,
-                "a folder of this node to have within, at the same place unless INSIDE says another; may be "
-                "repeated");
+                "image (default: DOCKER_IMAGE, container.options.image, or one for the node's GPUs)");
+    args.option(
+        "--volume,-v", "HOST[:INSIDE[:ro]]", &volumes_,
+        "mount a folder of this node in the container, at the same path or at INSIDE; may be repeated");
     args.option("--env,-e", "NAME[=VALUE]", &environment_,
-                "set a variable within, or hand on one that is set here; may be repeated");
-    args.option("--device", "PATH", &devices_, "a device of this node to have within; may be repeated");
-    args.option("--cap-add", "NAME", &capabilities_, "a capability to have within; may be repeated");
+                "set a variable in the container, or pass on one that is set here; may be repeated");
+    args.option("--device", "PATH", &devices_,
+                "pass a device of this node to the container; may be repeated");
+    args.option("--cap-add", "NAME", &capabilities_, "add a capability to the container; may be repeated");
     for (Named& option : single_) args.option(option.name, option.value, &option.given, option.help);
-    args.option("--accelerator", "KIND", &accelerator_, "the GPUs to have within").choices = {
+    args.option("--accelerator", "KIND", &accelerator_, "GPUs that the container gets").choices = {
         "auto", "amd", "nvidia", "none"};
-    args.option("--runtime", "NAME", &runtime_, "what runs containers (auto: the first that works)")
-        .choices = {"auto", "docker", "podman", "apptainer", "singularity"};
+    args.option("--runtime", "NAME", &runtime_, "container runtime (auto: the first that works)").choices = {
+        "auto", "docker", "podman", "apptainer", "singularity"};
     args.option("--log_file,--log-file", "PATH", &log_file_,
-                "append all output to this file of the node, too, as 'direct --log_file' does");
+                "also append all output to this file of the node, as 'direct --log_file' does");
     args.option("--program", "NAME", &program_,
-                "Primus within the image (default: this program, which the container sees read-only)");
-    args.flag("--privileged-set,--privileged_set", privileged_set_,
-              "the privileges that Primus gives: all, with the host's network, memory and devices");
-    args.flag("--clean", clean_, "first remove containers that earlier jobs of Primus left on this node");
+                "path of Primus in the image (default: this program, mounted read-only)");
+    args.flag(
+        "--privileged-set,--privileged_set", privileged_set_,
+        "give the container all privileges, as AMD Primus does: the host's network, memory and devices");
+    args.flag("--clean", clean_, "first remove containers that earlier Primus jobs left on this node");
     args.rest("options of docker run", more_,
-              "every other option that 'docker run' or 'podman run' has is handed on");
+              "every other option of 'docker run' or 'podman run' is passed on");
   }
 
   std::size_t count_own(const Arguments& arguments, Words words) const override {
@@ -89,7 +91,7 @@ class Container final : public Mode {
       const int code = launch::run_and_wait(step);
       if (code != 0) {
         throw Error(ErrorKind::kDependency, fmt::format("{} failed with exit code {}", step.name, code),
-                    "its own words stand above");
+                    "its output is above");
       }
     }
     launch::become(plan.step);
@@ -216,15 +218,15 @@ class Container final : public Mode {
   std::optional<std::string> image_, accelerator_, runtime_, program_, log_file_;
   std::vector<std::string> volumes_, environment_, devices_, capabilities_, more_;
   Named single_[9] = {
-      {"--name", "NAME", "its name, to which the job's number is added"},
-      {"--user", "UID[:GID]", "the user within (default: you)"},
-      {"--network", "MODE", "its network (default: the host's for several nodes, else the runtime's)"},
-      {"--ipc", "MODE", "its shared memory: host, private ..."},
-      {"--shm-size", "SIZE", "size of its shared memory (default: 16g)"},
-      {"--cpus", "N", "so many cores at the most"},
-      {"--memory", "SIZE", "so much memory at the most, e.g. 128g"},
-      {"--gpus", "N", "of NVIDIA's GPUs, which: a number, device=0,2 or all (the default)"},
-      {"--workdir", "PATH", "the folder it starts in (default: the current one)"}};
+      {"--name", "NAME", "name of the container; Primus appends the job's number"},
+      {"--user", "UID[:GID]", "user in the container (default: you)"},
+      {"--network", "MODE", "network (default: the host's for several nodes, otherwise the runtime's)"},
+      {"--ipc", "MODE", "shared memory: host, private ..."},
+      {"--shm-size", "SIZE", "size of the shared memory (default: 16g)"},
+      {"--cpus", "N", "maximum number of cores"},
+      {"--memory", "SIZE", "maximum memory, e.g. 128g"},
+      {"--gpus", "N", "NVIDIA GPUs to use: a number, device=0,2 or all (the default)"},
+      {"--workdir", "PATH", "working folder (default: the current one)"}};
   bool privileged_set_ = false, clean_ = false;
 };
 
@@ -232,12 +234,13 @@ class Container final : public Mode {
 
 const ModeEntry kContainer{
     {"container", "Runs a command in a container",
-     "The command stands after '--'; 'direct [options] --' in front of it gives options to the launcher "
-     "within. docker, podman and apptainer are known. The container sees the current folder, this program "
-     "(read-only), the node's GPUs and the files of launcher settings that count here, and has no privileges "
-     "beyond yours: ask for more by options. Variables that begin with PRIMUS_, NCCL_, RCCL_, GLOO_, IONIC_ "
-     "or HIPBLASLT_ are handed on, and HF_TOKEN and WANDB_API_KEY, by their names alone.\n\n"
-     "The exit code is the command's; 42 when there is no Primus in the container.",
+     "Write the command after '--'. 'direct [options] --' before the command passes options to the launcher "
+     "in the container. Supported runtimes are docker, podman and apptainer. The container gets the current "
+     "folder, this program (read-only), the node's GPUs and the files with launcher settings. It has no "
+     "privileges beyond yours; options add more. Primus passes on variables that begin with PRIMUS_, NCCL_, "
+     "RCCL_, GLOO_, IONIC_ or HIPBLASLT_, and HF_TOKEN and WANDB_API_KEY; their values do not appear on the "
+     "command line.\n\n"
+     "The exit code is that of the command, or 42 if the container has no Primus.",
      "primus container --image rocm/primus:v26.8 -- train pretrain --config exp.yaml\n"
      "primus container --image my.sif --runtime apptainer -- benchmark gemm\n"
      "primus container --volume /data --shm-size 64g -- train pretrain --config /data/exp.yaml\n"

@@ -17,19 +17,19 @@ class Direct final : public Mode {
  public:
   void declare(Arguments& args) override {
     args.option("--env", "NAME=VALUE", &environment_,
-                "set an environment variable, or those of a file of such lines; may be repeated");
-    args.flag("--single", single_, "one process on this node, whatever GPUs it has");
-    args.option(
-        "--script", "FILE", &script_,
-        "run this in place of Primus: a Python script (by torchrun) or a program, once for each rank");
-    args.option("--patch", "FILE", &patches_, "run this script before; may be repeated");
-    args.option("--hooks", "FOLDER", &hooks_, "run the hooks of this folder before; may be repeated");
-    args.option("--log_file,--log-file", "PATH", &log_file_, "append all output to this file, too");
-    args.flag("--numa", numa_, "bind each rank to the cores and memory beside its GPU");
-    args.flag("--no-numa,--no_numa", no_numa_, "bind none (the default)");
+                "set an environment variable, or those of a file with such lines; may be repeated");
+    args.flag("--single", single_, "start one process on this node, even if it has several GPUs");
+    args.option("--script", "FILE", &script_,
+                "run this instead of Primus: a Python script (by torchrun), or a program once per rank");
+    args.option("--patch", "FILE", &patches_, "run this script before the command; may be repeated");
+    args.option("--hooks", "FOLDER", &hooks_,
+                "run the hooks of this folder before the command; may be repeated");
+    args.option("--log_file,--log-file", "PATH", &log_file_, "also append all output to this file");
+    args.flag("--numa", numa_, "bind each rank to the cores and memory next to its GPU");
+    args.flag("--no-numa,--no_numa", no_numa_, "do not bind ranks (the default)");
     args.flag("--silent", silent_,
-              "show warnings and errors of the launcher alone; the output goes to the log file "
-              "(logs/log_<time>.txt unless --log_file names one)");
+              "show only warnings and errors of the launcher; output goes to the log file (--log_file, or "
+              "logs/log_<time>.txt)");
   }
 
   launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const override {
@@ -83,7 +83,7 @@ class Direct final : public Mode {
     settings.patches.insert(settings.patches.end(), patches_.begin(), patches_.end());
     settings.hooks.insert(settings.hooks.end(), hooks_.begin(), hooks_.end());
     if (log_file_) settings.log_file = log_file_;
-    if (numa_ && no_numa_) throw invalid("--numa and --no-numa exclude each other", "leave one out");
+    if (numa_ && no_numa_) throw invalid("--numa and --no-numa exclude each other", "remove one of them");
     if (numa_ || no_numa_) settings.numa = numa_ ? launch::Numa::kOn : launch::Numa::kOff;
     if (silent_) settings.silent = true;
     return settings;
@@ -113,11 +113,11 @@ class Direct final : public Mode {
 
 const ModeEntry kDirect{
     {"direct", "Runs a command on this node",
-     "The command stands after '--'. Commands that several ranks work on ('train pretrain') are run by one "
-     "for each GPU of the node, or by GPUS_PER_NODE. On several nodes, run it on each, with NNODES, "
-     "NODE_RANK, MASTER_ADDR, MASTER_PORT and a secret, PRIMUS_JOB_TOKEN; within a Slurm job they are known. "
-     "docs/launch.md has all about hooks, patches, settings (.primus.yaml) and the environment.\n\n"
-     "The exit code is the command's, 128 + N when signal N killed it; 1 when a hook or a patch failed.",
+     "Write the command after '--'. Commands that use several ranks ('train pretrain') get one rank per GPU "
+     "of the node, or GPUS_PER_NODE ranks. For several nodes, run this on each node, and set NNODES, "
+     "NODE_RANK, MASTER_ADDR, MASTER_PORT and a secret, PRIMUS_JOB_TOKEN; in a Slurm job Primus sets these. "
+     "docs/launch.md describes hooks, patches, settings (.primus.yaml) and the environment.\n\n"
+     "The exit code is that of the command, 128 + N if signal N killed it, or 1 if a hook or a patch failed.",
      "primus direct -- train pretrain --config exp.yaml\n"
      "primus direct --env GPUS_PER_NODE=2 --env OMP_NUM_THREADS=2 -- train pretrain --config exp.yaml\n"
      "primus direct --dry-run -- train pretrain --config exp.yaml\n"

@@ -16,38 +16,39 @@ class Kubernetes final : public Mode {
  public:
   void declare(Arguments& args) override {
     const launch::KubernetesSettings usual;
-    Argument& action = args.positional("ACTION", &action_, "print the manifest, or hand it to kubectl");
+    Argument& action = args.positional("ACTION", &action_, "print the manifest, or pass it to kubectl");
     action.required = false;
     action.choices = {"render", "apply"};
-    args.option("--kind", "KIND", &kind_, "the kind of job").choices = {"jobset", "pytorchjob"};
-    args.option("--name", "NAME", &name_, "its name (default: primus)");
-    args.option("--namespace", "NAME", &namespace_, "its namespace (default: kubectl's current one)");
-    args.option("--image", "IMAGE", &image_, "the image, which has Primus in it");
-    args.option("--program", "NAME", &program_, "Primus within the image (default: primus)");
-    args.option("--nodes,-N", "N", &nodes_, "number of nodes, a pod each (default: 1)");
-    args.option("--gpus-per-node,--gpus_per_node", "N", &ranks_, "GPUs and ranks of each node");
+    args.option("--kind", "KIND", &kind_, "kind of job").choices = {"jobset", "pytorchjob"};
+    args.option("--name", "NAME", &name_, "name of the job (default: primus)");
+    args.option("--namespace", "NAME", &namespace_, "namespace (default: kubectl's current one)");
+    args.option("--image", "IMAGE", &image_, "image, which must contain Primus");
+    args.option("--program", "NAME", &program_, "path of Primus in the image (default: primus)");
+    args.option("--nodes,-N", "N", &nodes_, "number of nodes, with one pod each (default: 1)");
+    args.option("--gpus-per-node,--gpus_per_node", "N", &ranks_, "GPUs and ranks per node");
     args.option("--gpu-resource,--gpu_resource", "KIND", &resource_,
-                "amd, nvidia, none, or the name of the resource that GPUs are");
+                "amd, nvidia, none, or the resource name of the GPUs");
     args.option("--rdma-resource,--rdma_resource", "NAME", &rdma_,
-                "the resource that RDMA devices are, e.g. rdma/hca_shared_devices_a: each pod gets one, and "
-                "may lock memory");
-    args.option("--cpus", "N", &cpus_, "cores of each pod");
-    args.option("--memory", "SIZE", &memory_, "memory of each pod, e.g. 128Gi");
-    args.option("--shm-size,--shm_size", "SIZE", &shared_memory_, "its shared memory")
+                "resource name of RDMA devices, e.g. rdma/hca_shared_devices_a: each pod gets one, and may "
+                "lock memory");
+    args.option("--cpus", "N", &cpus_, "cores per pod");
+    args.option("--memory", "SIZE", &memory_, "memory per pod, e.g. 128Gi");
+    args.option("--shm-size,--shm_size", "SIZE", &shared_memory_, "shared memory per pod")
         .default_note(usual.shared_memory);
     args.option("--env", "NAME=VALUE", &environment_, "set a variable in the pods; may be repeated");
-    args.option("--secret", "NAME=SECRET/KEY", &secrets_,
-                "set a variable from a Secret, or with SECRET alone all that it has; may be repeated");
+    args.option(
+        "--secret", "NAME=SECRET/KEY", &secrets_,
+        "set a variable from a Secret, or all of its variables if only SECRET is given; may be repeated");
     args.option("--volume", "FROM:/INSIDE[:ro]", &volumes_,
-                "a folder of the node (/PATH), or a claim (pvc/CLAIM); may be repeated");
-    args.option("--queue", "NAME", &queue_, "a queue of Kueue");
-    args.option("--service-account,--service_account", "NAME", &account_, "whose rights the pods have");
-    args.option("--priority-class,--priority_class", "NAME", &priority_, "their priority");
+                "mount a folder of the node (/PATH) or a claim (pvc/CLAIM); may be repeated");
+    args.option("--queue", "NAME", &queue_, "Kueue queue");
+    args.option("--service-account,--service_account", "NAME", &account_, "service account of the pods");
+    args.option("--priority-class,--priority_class", "NAME", &priority_, "priority class of the pods");
     args.option("--topology-key,--topology_key", "KEY", &topology_,
-                "pods are spread over the values of this label of nodes")
+                "spread pods over the values of this node label")
         .default_note(usual.topology_key);
     args.option("--max-restarts,--max_restarts", "N", &restarts_,
-                "restarts of the job after failures (default: 3)");
+                "how often a failed job is restarted (default: 3)");
   }
 
   // An action may precede options.
@@ -80,7 +81,7 @@ class Kubernetes final : public Mode {
       step.notes.emplace_back("the manifest is printed, and nothing is started; 'k8s apply' does this:");
     if (manifest.token_secret) {
       step.notes.push_back(
-          fmt::format("the Secret {} with a new random token, where there is none", *manifest.token_secret));
+          fmt::format("the Secret {} with a new random token, if it does not exist", *manifest.token_secret));
     }
     if (action_ == "apply") require_kubectl(context);
     plan.steps.insert(plan.steps.begin(), std::move(step));
@@ -95,9 +96,8 @@ class Kubernetes final : public Mode {
       console.write(plan.manifest);
       if (plan.token_secret) {
         console.note(
-            fmt::format("note: the pods read the job's secret from the key 'token' of the Secret {}; 'apply' "
-                        "makes it, or: kubectl "
-                        "create secret generic {} --from-file=token=FILE",
+            fmt::format("note: the pods read the job's secret from the key 'token' of the Secret {}; create "
+                        "it by 'apply', or by: kubectl create secret generic {} --from-file=token=FILE",
                         *plan.token_secret, *plan.token_secret));
       }
       return 0;
@@ -114,7 +114,7 @@ class Kubernetes final : public Mode {
           throw Error(
               ErrorKind::kDependency,
               fmt::format("kubectl could not make the Secret {} (exit code {})", *plan.token_secret, code),
-              "its own words stand above; nothing was started");
+              "its output is above; nothing was started");
         }
       }
     }
@@ -126,8 +126,8 @@ class Kubernetes final : public Mode {
  private:
   static void require_kubectl(const ModeContext& context) {
     if (context.surroundings.find_program("kubectl")) return;
-    throw Error(ErrorKind::kDependency, "there is no kubectl here",
-                "install it, or print the manifest and hand it on: primus k8s render ... -- ...");
+    throw Error(ErrorKind::kDependency, "kubectl is not installed here",
+                "install it, or print the manifest and apply it elsewhere: primus k8s render ... -- ...");
   }
 
   launch::KubernetesRequest request(const ModeContext& context, Words words) const {
@@ -224,10 +224,10 @@ class Kubernetes final : public Mode {
 }  // namespace
 
 const ModeEntry kKubernetes{
-    {"k8s", "Renders a command as a job of Kubernetes, or starts it there",
-     "The command stands after '--'; 'direct [options] --' in front of it gives options to the launcher in "
-     "the pods. Without an action, and with 'render', the manifest is printed; 'apply' hands it to kubectl, "
-     "and makes the Secret with the job's own random token where there is none. Other settings: k8s: in "
+    {"k8s", "Writes the manifest of a Kubernetes job that runs a command, or starts the job",
+     "Write the command after '--'. 'direct [options] --' before the command passes options to the launcher "
+     "in the pods. 'render', the default, prints the manifest. 'apply' passes it to kubectl, and creates the "
+     "Secret with the job's random token if it does not exist. For other settings, use the section k8s of "
      ".primus.yaml.",
      "primus k8s --image primus:1 -N 2 --gpus-per-node 8 --gpu-resource amd -- train pretrain --config "
      "/exp.yaml\n"

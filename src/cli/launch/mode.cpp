@@ -17,7 +17,7 @@ std::size_t Mode::count_own(const Arguments& arguments, Words words) const {
 }
 
 launch::Plan Mode::plan_elsewhere(const ModeContext&, Words, const launch::ElsewhereNodes&) {
-  throw std::logic_error("this mode is not started by another one");
+  throw std::logic_error("another mode cannot start this mode");
 }
 
 int Mode::run(const ModeContext& context, Words command, Console&) {
@@ -26,10 +26,9 @@ int Mode::run(const ModeContext& context, Words command, Console&) {
 
 void ModeOptions::declare(Arguments& arguments) {
   arguments.option("--config", "FILE", &config,
-                   "launcher settings that replace those of .primus.yaml; may be repeated");
+                   "file with launcher settings that override .primus.yaml; may be repeated");
   arguments.flag("--debug", debug, "show the log on the screen");
-  arguments.flag("--dry-run,--dry_run", dry_run,
-                 "check everything, show all that would run, and run nothing");
+  arguments.flag("--dry-run,--dry_run", dry_run, "check everything, show the commands, and run nothing");
 }
 
 launch::LauncherSettings settings_within(const ModeContext& context, const ModeOptions& inner) {
@@ -41,7 +40,7 @@ launch::LauncherSettings settings_within(const ModeContext& context, const ModeO
 
 std::optional<std::string> dry_run_of(const DeclaredMode& inner, const ModeEntry& entry,
                                       const ModeContext& context, Words command) {
-  if (inner.common->dry_run) return fmt::format("--dry-run stands behind '{}'", entry.about.name);
+  if (inner.common->dry_run) return fmt::format("--dry-run must come before '{}'", entry.about.name);
   const launch::LauncherSettings settings = settings_within(context, *inner.common);
   if (settings.dry_run) return settings.dry_run_at;
   const launch::LauncherSettings::Switches switches = inner.mode->switches(settings);
@@ -94,10 +93,10 @@ void refuse_secrets(const std::vector<std::string>& assignments, std::string_vie
     const std::size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
     if (equals == std::string::npos || !is_secret(name, text.substr(equals + 1))) continue;
-    throw invalid(fmt::format("{} is a secret, and others can read a command line", name),
+    throw invalid(fmt::format("{} is a secret, but other users can read a command line", name),
                   mode == "direct"
-                      ? fmt::format("export {} before, or put it into a file: --env FILE", name)
-                      : fmt::format("export {0} before, and hand it on by its name: --env {0}", name));
+                      ? fmt::format("export {} first, or put it into a file: --env FILE", name)
+                      : fmt::format("export {0} first, and pass it on by name: --env {0}", name));
   }
 }
 

@@ -29,7 +29,7 @@ class Slurm final : public Mode {
       } else if (find_mode(words[at]) || find_command(words[at]) || is_group(words[at])) {
         const bool has_mode = find_mode(words[at]) != nullptr;
         throw invalid(
-            fmt::format("'--' is missing in front of '{}'", words[at]),
+            fmt::format("'--' is missing before '{}'", words[at]),
             fmt::format("write: primus slurm {}{}-- {}{}", fmt::join(words.first(at), " "), at > 0 ? " " : "",
                         has_mode ? "" : "direct -- ", fmt::join(words.subspan(at), " ")));
       }
@@ -106,8 +106,7 @@ class Slurm final : public Mode {
     // The default of AMD Primus: a container, unless 'direct' is given.
     const ModeEntry* entry = words.empty() ? nullptr : find_mode(words[0]);
     if (entry && entry != find_mode("direct") && entry != find_mode("container")) {
-      throw invalid(fmt::format("'slurm' does not start '{}'", words[0]),
-                    "it starts 'container' and 'direct'");
+      throw invalid(fmt::format("'slurm' cannot start '{}'", words[0]), "choose 'container' or 'direct'");
     }
     if (entry) words = words.subspan(1);
     if (!entry) entry = find_mode("container");
@@ -146,14 +145,13 @@ class Slurm final : public Mode {
 
 const ModeEntry kSlurm{
     {"slurm", "Runs a command on the nodes of a Slurm job",
-     "In front of the first '--' stand srun (the default) or sbatch and their options; behind it 'container' "
+     "Write srun (the default) or sbatch and its options before the first '--'. After it, write 'container' "
      "(the default) or 'direct' with its options, '--', and the command. Each node runs one launcher, which "
-     "knows its place from Slurm's variables and starts the node's ranks: one for each GPU, GPUS_PER_NODE, "
-     "or slurm.gpus_per_node in .primus.yaml. With --ntasks-per-node, Slurm's tasks are the ranks "
-     "themselves.\n\n"
-     "A batch job is warned two minutes before its time limit (--signal=B:USR1@120): its ranks save and "
-     "stop. With --requeue it is queued again then, and when a node or a rank is lost, and goes on from "
-     "there; when it lasted less than ten minutes, three times at the most.",
+     "reads its place from Slurm's variables and starts the node's ranks: one per GPU, GPUS_PER_NODE, or "
+     "slurm.gpus_per_node of .primus.yaml. With --ntasks-per-node, each Slurm task is a rank.\n\n"
+     "Slurm signals a batch job two minutes before its time limit (--signal=B:USR1@120): its ranks save and "
+     "stop. With --requeue the job is then queued again and resumes. It is also queued again when a node or "
+     "a rank is lost; if it ran for less than ten minutes, at most three times.",
      "primus slurm srun -N 4 -p gpu -- direct -- train pretrain --config exp.yaml\n"
      "primus slurm sbatch -N 8 -t 8:00:00 --requeue -- direct --numa -- train pretrain --config exp.yaml\n"
      "primus slurm srun -N 2 -- container --image rocm/primus:v26.8 -- train pretrain --config exp.yaml\n"

@@ -53,8 +53,8 @@ class ModelExchange : public Command {
     const FamilyRegistry families = builtin_families();
     const ModelFolder from = find_model_folder(from_);
     if (importing_ && from.iteration) {
-      throw invalid(fmt::format("'{}' is a checkpoint of Primus", from.path.string()),
-                    "'primus model export' writes it for other programs");
+      throw invalid(fmt::format("'{}' is a Primus checkpoint", from.path.string()),
+                    "'primus model export' converts it for other programs");
     }
     ExchangeOptions options{
         .dtype = {}, .max_shard_bytes = bytes_of(shard_size_), .existing = overwrite_.existing()};
@@ -109,10 +109,10 @@ class ModelExport final : public ModelExchange {
 
 extern const CommandEntry kModelImport{
     "model import",
-    "Checks a Hugging Face model and writes it as Primus trains it",
-    "Training reads Hugging Face folders as they are (load: FOLDER). An import is for what it cannot read, "
-    "weights quantised to fp8 (DeepSeek-V3) or mxfp4 (gpt-oss), and to change the type of weights once. "
-    "Every tensor is held against config.json before anything is written.",
+    "Checks a Hugging Face model and writes it in a form that Primus can train",
+    "Training reads Hugging Face folders directly (load: FOLDER). Import is for weights that training cannot "
+    "read, which are quantised to fp8 (DeepSeek-V3) or mxfp4 (gpt-oss), and for changing the type of "
+    "weights. Every tensor is checked against config.json before anything is written.",
     "primus model import gpt-oss-20b gpt-oss-20b-bf16\n"
     "primus model import Llama-3.2-1B llama-fp32 --dtype fp32",
     make_command<ModelImport>,
@@ -121,10 +121,11 @@ extern const CommandEntry kModelImport{
 extern const CommandEntry kModelExport{
     "model export",
     "Writes a trained model as a Hugging Face folder",
-    "Checkpoints are Hugging Face folders already; an export leaves out what only training needs, merges "
-    "LoRA adapters into the weights, and can change the type of the weights. fp32 takes the master weights "
-    "of a bf16 run. A fine-tuned model has the chat template of what it was taught, and stops where its "
-    "answers end. GGUF is not written: llama.cpp's convert_hf_to_gguf.py converts the folder.",
+    "Checkpoints are Hugging Face folders already. Export leaves out the files that only training needs, "
+    "merges LoRA adapters into the weights, and can change the type of the weights. fp32 exports the master "
+    "weights of a bf16 run. A fine-tuned model gets the chat template of its training format, and its "
+    "end-of-answer token in the generation settings. Primus does not write GGUF: llama.cpp's "
+    "convert_hf_to_gguf.py converts the folder.",
     "primus model export my-run my-model\n"
     "primus model export my-run/checkpoints/iter_0001000 my-model --dtype bf16",
     make_command<ModelExport>,

@@ -90,12 +90,11 @@ class ModelInfo final : public Command {
         "MODEL", &folder_,
         "a Hugging Face folder, a checkpoint, the folder of a run, or the name of a model preset");
     args.option("--seq-length", "N", &sequence_,
-                "tokens per sequence in the memory table (default: what the model takes, up to 4096)")
+                "tokens per sequence in the memory table (default: the model's maximum, up to 4096)")
         .between(1, 1 << 26);
     args.option("--micro-batch-size", "N", &micro_batch_, "sequences per microbatch in the memory table")
         .between(1, 65536);
-    args.option("--optimizer", "NAME", &optimizer_,
-                "what the memory table trains with: " + optimizer_names());
+    args.option("--optimizer", "NAME", &optimizer_, "optimizer of the memory table: " + optimizer_names());
     args.flag("--tensors", tensors_, "list every tensor");
     args.flag("--json", json_, "print as JSON");
   }
@@ -107,7 +106,7 @@ class ModelInfo final : public Command {
     const FamilyRegistry families = builtin_families();
     if (names_a_preset(folder_)) {
       describe(preset_model(folder_, families), families);
-      if (tensors_) throw invalid("a preset has no tensors to list", "leave --tensors out");
+      if (tensors_) throw invalid("a preset has no tensors to list", "remove --tensors");
     } else {
       const ModelFolder folder = find_model_folder(folder_);
       std::vector<std::string> notes;
@@ -185,7 +184,7 @@ class ModelInfo final : public Command {
     if (c.mtp.layers > 0) {
       const std::string active =
           c.moe.experts > 0 ? ", active " + count(whole.active - model.active) : std::string();
-      line("MTP depth", fmt::format("{} (multi-token prediction), with parameters of its own: {}{}",
+      line("MTP depth", fmt::format("{} (multi-token prediction), with its own parameters: {}{}",
                                     c.mtp.layers, count(mtp), active));
     }
     line("layers", layers_text(c));
@@ -229,8 +228,8 @@ class ModelInfo final : public Command {
   }
 
   void add_no_weights() {
-    if (tensors_) throw invalid("a folder without weights has no tensors to list", "leave --tensors out");
-    line("weights", "none, only config.json");
+    if (tensors_) throw invalid("a folder without weights has no tensors to list", "remove --tensors");
+    line("weights", "none; the folder has only config.json");
     json_report_["tensors"] = 0;
   }
 
@@ -248,8 +247,10 @@ class ModelInfo final : public Command {
                                 weights.files().size() == 1 ? "" : "s",
                                 human_bytes(static_cast<double>(total.bytes)), types));
     if (total.mtp > 0) {
-      line("", fmt::format("{} of it multi-token prediction, with its copies of the embedding and the head",
-                           human_count(static_cast<double>(total.mtp))));
+      line("",
+           fmt::format(
+               "{} of these are for multi-token prediction, with its copies of the embedding and the head",
+               human_count(static_cast<double>(total.mtp))));
       json_report_["mtp_elements"] = total.mtp;
     }
     json_report_["tensors"] = total.tensors;
@@ -280,9 +281,9 @@ class ModelInfo final : public Command {
 
 extern const CommandEntry kModelInfo{
     "model info",
-    "Shows what a model is, what training it takes, and what its folder holds",
-    "Memory is what one device needs for one microbatch, measured without taking it, with fp32 gradients, "
-    "optimizer states and master weights.",
+    "Shows a model's architecture, the memory that training needs, and the content of its folder",
+    "Memory is the need of one device for one microbatch with fp32 gradients, optimizer states and master "
+    "weights. It is computed without allocating it.",
     "primus model info llama3.1_8B\n"
     "primus model info llama3.1_8B --optimizer muon\n"
     "primus model info Llama-3.2-1B --tensors\n"

@@ -59,7 +59,7 @@ nlohmann::json json_of(const VerifyReport& report) {
 std::optional<double> limit(std::string_view option, const std::optional<double>& value) {
   if (value && (!std::isfinite(*value) || *value < 0)) {
     throw invalid(fmt::format("{} must be a number from 0 up, not {}", option, *value),
-                  "leave it out for the usual limit");
+                  "remove the option to use the default limit");
   }
   return value;
 }
@@ -147,9 +147,9 @@ class ModelVerify final : public Command {
     text += "\n";
     if (report.rerouted_tokens > 0) {
       text += fmt::format(
-          "{} token(s) would go to other experts than in the reference, as rounding to bf16 decides between "
-          "equals:\n"
-          "every token was sent where the model in fp32 sends it\n",
+          "{} token(s) would use other experts than in the reference, because bf16 rounding changes the "
+          "order of nearly equal scores:\n"
+          "the comparison sent every token to the experts that the fp32 model chooses\n",
           report.rerouted_tokens);
     }
     for (const std::string& failure : report.failures) text += failure + "\n";
@@ -170,11 +170,11 @@ class ModelVerify final : public Command {
 
 extern const CommandEntry kModelVerify{
     "model verify",
-    "Compares what a model computes with outputs of a reference",
+    "Compares a model's outputs with those of a reference",
     "Compares logits, loss, every gradient and a few AdamW steps with files that another implementation "
-    "wrote. The error of a tensor is normalised: its largest difference over the reference's largest "
-    "element. In bf16 a single gradient may be off by twice the limit. Exit code 0 only when everything is "
-    "within its limit, 3 otherwise.",
+    "wrote. The error of a tensor is its largest difference divided by the reference's largest element. In "
+    "bf16 the limit of a single gradient is twice as high. The exit code is 0 if everything is within its "
+    "limit, and 3 otherwise.",
     "primus model verify tests/golden/models/llama --inputs tests/golden/models/llama/io.safetensors\n"
     "primus model verify DIR --inputs io.safetensors --grads grads.safetensors --trajectory golden.json "
     "--json",

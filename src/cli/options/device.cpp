@@ -19,33 +19,33 @@ void check_device_name(const std::string& device) { turbo::known_device(device);
 
 void DeviceOptions::declare(Arguments& arguments, const char* type, MeasuredTypes types) {
   dtype_ = type;
-  Argument& dtype =
-      arguments.option("--dtype", "TYPE", &dtype_,
-                       types.fp4 ? "type to compute in (fp8: e4m3, gradients of outputs e5m2; fp4: MXFP4)"
-                                 : "type to compute in");
+  Argument& dtype = arguments.option(
+      "--dtype", "TYPE", &dtype_,
+      types.fp4 ? "type to compute in (fp8: e4m3, with e5m2 for output gradients; fp4: MXFP4)"
+                : "type to compute in");
   dtype.choices = {"fp32", "bf16"};
   if (types.fp16)
     dtype.choices.emplace_back("fp16");
   else
-    dtype.refused.push_back({"fp16", "only benchmarks of products, attention and collectives have fp16",
-                             "take --dtype bf16, which also has 16 bits"});
+    dtype.refused.push_back({"fp16", "only benchmarks of products, attention and collectives support fp16",
+                             "use --dtype bf16, which also has 16 bits"});
   if (types.fp8)
     dtype.choices.emplace_back("fp8");
   else
-    dtype.refused.push_back({"fp8", "only the products of linear layers have fp8",
-                             "take --dtype bf16; 'primus benchmark gemm --dtype fp8' times those products"});
+    dtype.refused.push_back({"fp8", "only the products of linear layers support fp8",
+                             "use --dtype bf16; 'primus benchmark gemm --dtype fp8' times those products"});
   if (types.fp4)
     dtype.choices.emplace_back("fp4");
   else
-    dtype.refused.push_back({"fp4", "only the products of linear layers and of experts have fp4",
-                             "take --dtype bf16; 'primus benchmark gemm --dtype fp4' times those products"});
+    dtype.refused.push_back({"fp4", "only the products of linear layers and experts support fp4",
+                             "use --dtype bf16; 'primus benchmark gemm --dtype fp4' times those products"});
   declare_without_type(arguments);
 }
 
 void DeviceOptions::declare_without_type(Arguments& arguments) {
   arguments.option("--device", "NAME", &device_,
-                   "cpu, cuda, cuda:1, hip ...; auto takes a GPU where there is one");
-  arguments.option("--threads", "N", &threads_, "CPU threads; 0 takes OMP_NUM_THREADS, or every core")
+                   "cpu, cuda, cuda:1, hip ...; auto chooses a GPU if the machine has one");
+  arguments.option("--threads", "N", &threads_, "CPU threads; 0: OMP_NUM_THREADS, or every core")
       .between(0, ThreadPool::kMaxThreads);
 }
 

@@ -93,7 +93,7 @@ void ExperimentArguments::declare(Arguments& arguments, bool needs_file, const s
   module_ = module;
   arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML").required = needs_file;
   arguments
-      .rest("overrides", overrides_, "settings that replace the experiment's, e.g. lr=1e-3 --train_iters 50")
+      .rest("overrides", overrides_, "settings that override the experiment's, e.g. lr=1e-3 --train_iters 50")
       .suggest = suggest_overrides;
 }
 
@@ -145,7 +145,7 @@ config::Experiment ExperimentArguments::load(const Console& console, std::int64_
 
 void ExperimentArguments::announce(const config::Experiment& experiment, const Console& console) {
   if (!experiment.other_modules.empty()) {
-    console.note(fmt::format("note: of the experiment's modules, {} is the one that is run, not {}",
+    console.note(fmt::format("note: the experiment has several modules; Primus runs {}, and not {}",
                              experiment.module_name, fmt::join(experiment.other_modules, ", ")));
   }
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
@@ -161,21 +161,21 @@ void ExperimentArguments::announce(const config::Experiment& experiment, const C
     const std::size_t of_presets = experiment.ignored.size() - own.size() - experiment.replaced.size();
     std::string what = fmt::format("{}", fmt::join(own, ", "));
     if (of_presets > 0) {
-      what += fmt::format("{}{} of presets ('primus config show' has them)", own.empty() ? "" : ", and ",
+      what += fmt::format("{}{} of presets ('primus config show' lists them)", own.empty() ? "" : ", and ",
                           of_presets == 1 ? "a key" : fmt::format("{} keys", of_presets));
     }
     for (const auto& [key, instead] : experiment.replaced)
-      console.note(fmt::format("note: {}: natively {}", experiment.name_of(key), instead));
+      console.note(fmt::format("note: {}: in the native engine, {}", experiment.name_of(key), instead));
     if (!what.empty()) {
-      console.note(fmt::format(
-          "note: without meaning for framework {} (results and memory are the same), and ignored: {}",
-          experiment.framework, what));
+      console.note(
+          fmt::format("note: framework {} ignores these keys, which affect neither results nor memory: {}",
+                      experiment.framework, what));
     }
     note_tracker(experiment, "wandb", "Weights & Biases",
-                 "scripts/wandb_offline.py makes an offline run of a run's folder, for 'wandb sync'",
+                 "scripts/wandb_offline.py converts a run's folder to an offline run for 'wandb sync'",
                  console);
     note_tracker(experiment, "mlflow", "MLflow",
-                 "'primus report RUN --mlflow mlruns' writes a run's folder as files of MLflow", console);
+                 "'primus report RUN --mlflow mlruns' writes a run's folder as MLflow files", console);
   }
 }
 
@@ -258,7 +258,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
   };
   if (!names_a_model()) {
     const std::string start =
-        fmt::format("name an experiment with --config FILE, or go on from a model: load=FOLDER {}",
+        fmt::format("name an experiment with --config FILE, or start from a model: load=FOLDER {}",
                     tunes ? "sft_dataset_name=FILE" : "data_path=FILE");
     refuse_unknown_options(start);
     refuse_lone_word(start);

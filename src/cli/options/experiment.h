@@ -53,8 +53,8 @@ void apply_environment(const config::Experiment& experiment);
 
 // The paragraph on overrides in these commands' help.
 inline constexpr std::string_view kOverrideHelp =
-    "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where key "
-    "is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' has them "
-    "all.";
+    "Overrides change the experiment for this command only: key=value, --key value, --key=value or --flag. "
+    "The key is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' "
+    "lists all keys.";
 
 }  // namespace primus::cli

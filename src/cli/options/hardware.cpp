@@ -18,11 +18,9 @@ void plan_for(config::Experiment& experiment, config::Hardware hardware) {
   experiment.trainer.device = hardware.device;
   if (hardware.device == "cpu") return;  // the CPU of this machine
   if (!hardware.can_be_planned()) {
-    throw invalid(
-        fmt::format(
-            "{} lacks memory_gib, peak_bf16_tflops or peak_memory_gbs, and nothing can be planned for it",
-            hardware.file),
-        "docs/parallelism.md has an example of such a file");
+    throw invalid(fmt::format("{} lacks memory_gib, peak_bf16_tflops or peak_memory_gbs, which a plan needs",
+                              hardware.file),
+                  "docs/parallelism.md has an example of such a file");
   }
   experiment.hardware = std::make_shared<const config::Hardware>(std::move(hardware));
 }
@@ -39,8 +37,8 @@ std::vector<config::Hardware> known_hardware() {
 
 void HardwareOption::declare(Arguments& arguments) {
   arguments.option("--hardware", "NAME", &name_,
-                   "with --dry-run: plan for this device, which need not be here: mi300x, h100 and others of "
-                   "presets/hardware, or a YAML file like those");
+                   "with --dry-run: plan for this device, even if the machine does not have it: mi300x, h100 "
+                   "and others of presets/hardware, or a YAML file like those");
 }
 
 void HardwareOption::check() const {
@@ -56,8 +54,8 @@ void HardwareOption::apply(config::Experiment& experiment, const std::string& fi
   if (model && *model) {
     try {
       plan_for(experiment, config::hardware_named(known_hardware(), model));
-      console.note(fmt::format("note: planned for the {} that {} names; --hardware names another", model,
-                               kGpuModelVariable));
+      console.note(fmt::format("note: planned for the {} that {} names; --hardware chooses another device",
+                               model, kGpuModelVariable));
     } catch (const Error& error) {
       console.note(fmt::format("warning: {}: {}", kGpuModelVariable, error.what()));
     }
@@ -65,8 +63,8 @@ void HardwareOption::apply(config::Experiment& experiment, const std::string& fi
   }
   if (const auto meant = config::hardware_of_path(known_hardware(), file)) {
     console.note(
-        fmt::format("note: planned for this machine; the experiment lies in a folder for the {}: "
-                    "--hardware {} plans for that",
+        fmt::format("note: planned for this machine, but the experiment is in a folder for the {}: "
+                    "--hardware {} plans for that device",
                     meant->name, meant->short_name));
   }
 }

@@ -19,7 +19,7 @@ bool LineReader::next(std::string_view& line) {
     const std::size_t end = std::min(newline, buffer_.size());
     if (end - begin_ > max_line_) {
       throw invalid(fmt::format("the line has more than {}", human_bytes(static_cast<double>(max_line_))),
-                    "end lines with a line feed; a text may be cut into several")
+                    "end lines with a line feed; split a long text into several lines")
           .at(fmt::format("{}:{}", name_, number_ + 1));
     }
     if (newline != std::string::npos || (at_end_ && begin_ < end)) {

@@ -13,7 +13,7 @@ void ModelArguments::declare(Arguments& arguments) {
       .reads = all_of_them;
   arguments.option("--tokenizer", "FILE", &tokenizer_,
                    "tokenizer file or folder, instead of the model's own");
-  arguments.option("--tokenizer-type", "TYPE", &tokenizer_type_, "its kind, e.g. ByteTokenizer");
+  arguments.option("--tokenizer-type", "TYPE", &tokenizer_type_, "kind of the tokenizer, e.g. ByteTokenizer");
 }
 
 ModelConfig ModelArguments::config(const ModelFolder& folder, const FamilyRegistry& families,
@@ -32,13 +32,14 @@ std::unique_ptr<const Tokenizer> ModelArguments::tokenizer(const ModelFolder& fo
 
 void SamplingArguments::declare(Arguments& arguments, std::int64_t max_tokens) {
   max_tokens_ = max_tokens;
-  arguments.option("--max-tokens,-n", "N", &max_tokens_, "tokens to write at most")
+  arguments.option("--max-tokens,-n", "N", &max_tokens_, "maximum number of tokens to generate")
       .between(0, std::numeric_limits<std::int32_t>::max());
   arguments.option("--temperature,-t", "X", &temperature_,
-                   "0 always takes the likeliest token; higher is wilder");
-  arguments.option("--top-k", "K", &top_k_, "choose among the K likeliest; 0: among all");
-  arguments.option("--top-p", "P", &top_p_, "choose among the likeliest that together have probability P");
-  arguments.option("--seed", "N", &seed_, "the same seed writes the same text")
+                   "0 always chooses the most probable token; higher values vary more");
+  arguments.option("--top-k", "K", &top_k_, "sample from the K most probable tokens; 0: from all");
+  arguments.option("--top-p", "P", &top_p_,
+                   "sample from the most probable tokens whose probabilities sum to P");
+  arguments.option("--seed", "N", &seed_, "the same seed gives the same text")
       .between(0, std::numeric_limits<std::int64_t>::max());
 }
 

@@ -17,7 +17,7 @@ ModelConfig preset_model(const std::string& name, const FamilyRegistry& families
       "work_group: info\nuser_name: info\nexp_name: info\nworkspace: .\nmodules:\n  pre_trainer:\n    model: "
       "'" +
       name + "'\n    overrides: {mock_data: true}\n";
-  const std::string here = fmt::format("an experiment of '{}' alone", name);
+  const std::string here = fmt::format("an experiment with only '{}'", name);
   try {
     const config::Experiment experiment = config::load_experiment_text(text, here);
     ModelConfig model = model_config_of(experiment, vocab, families);
@@ -26,7 +26,7 @@ ModelConfig preset_model(const std::string& name, const FamilyRegistry& families
   } catch (const Error& error) {
     Error known(
         error.kind(),
-        fmt::format("'{}' is neither a folder nor the preset of a whole model: {}", name, error.what()),
+        fmt::format("'{}' is neither a folder nor the preset of a complete model: {}", name, error.what()),
         error.hint());
     // A single problem outside the user's files needs no location. With several problems, each has its own.
     if (!error.location().starts_with(here)) known.at(error.location(), error.snippet());

@@ -10,42 +10,47 @@ namespace primus::cli {
 
 void RankOptions::declare(Arguments& args, const std::string& nproc_help) {
   args.option("--nproc,--nproc_per_node", "N", &nproc_, nproc_help);
-  args.option("--nnodes", "N", &nodes_, "this is one of N machines, which start --nproc ranks each");
-  args.option("--node_rank,--node-rank", "R", &node_, "with --nnodes: which of them, from 0 on");
+  args.option("--nnodes", "N", &nodes_, "number of machines; each starts --nproc ranks");
+  args.option("--node_rank,--node-rank", "R", &node_, "with --nnodes: number of this machine, from 0");
   args.option("--master_addr,--master-addr", "HOST", &master_address_,
-              "with --nnodes: the address of machine 0, the same on all");
+              "with --nnodes: address of machine 0, the same on all machines");
   args.option("--master_port,--master-port", "PORT", &master_port_,
-              "with --nnodes: a free port of machine 0, the same on all");
-  args.flag("--numa", numa_, "with several ranks: bind each to the cores and memory beside its GPU");
+              "with --nnodes: a free port of machine 0, the same on all machines");
+  args.flag("--numa", numa_, "with several ranks: bind each to the cores and memory next to its GPU");
 }
 
 void RankOptions::check(bool starts) const {
   constexpr std::int64_t kMaxRanks = 4096, kMaxNodes = 1 << 16, kMaxPort = 65535;
   if (nproc_ && (*nproc_ < 1 || *nproc_ > kMaxRanks))
     throw invalid(fmt::format("--nproc {}: not a number of ranks", *nproc_),
-                  fmt::format("give 1 to {}", kMaxRanks));
+                  fmt::format("choose 1 to {}", kMaxRanks));
   if (nodes_ < 1 || nodes_ > kMaxNodes)
     throw invalid(fmt::format("--nnodes {}: not a number of machines", nodes_),
-                  fmt::format("give 1 to {}", kMaxNodes));
+                  fmt::format("choose 1 to {}", kMaxNodes));
   if (node_ < 0 || node_ >= nodes_)
     throw invalid(fmt::format("--node_rank {} is not below --nnodes {}", node_, nodes_),
                   "machines are numbered from 0");
   if (!starts) return;
   if (nodes_ > 1 && master_address_.empty())
-    throw invalid("--nnodes needs --master_addr", "give the address of machine 0, the same on all");
+    throw invalid("--nnodes needs --master_addr",
+                  "set it to the address of machine 0, the same on all machines");
   if (nodes_ > 1 && (master_port_ < 1 || master_port_ > kMaxPort))
-    throw invalid("--nnodes needs --master_port", "give a free port of machine 0, the same on all");
+    throw invalid("--nnodes needs --master_port",
+                  "set it to a free port of machine 0, the same on all machines");
 }
 
 void RankOptions::check_place(const std::optional<comm::JobEnvironment>& place) const {
   if (place && nodes_ > 1 && nodes_ * place->local_world != place->world)
-    throw invalid(fmt::format("--nnodes {}, and a launcher has started {} ranks with {} on this machine",
-                              nodes_, place->world, place->local_world),
-                  "leave --nnodes out");
+    throw invalid(
+        fmt::format("--nnodes is {}, but a launcher has already started {} ranks with {} on this machine",
+                    nodes_, place->world, place->local_world),
+        "remove --nnodes");
   if (!place || !nproc_ || *nproc_ == 1 || *nproc_ == place->local_world) return;
-  throw invalid(fmt::format("--nproc {}, and a launcher has started {} on this machine (LOCAL_WORLD_SIZE)",
-                            *nproc_, place->local_world),
-                "leave --nproc out");
+  throw invalid(
+      fmt::format(
+          "--nproc is {}, but a launcher has already started {} ranks on this machine (LOCAL_WORLD_SIZE)",
+          *nproc_, place->local_world),
+      "remove --nproc");
 }
 
 launch::LocalLaunch RankOptions::start(int ranks) const {

@@ -36,13 +36,13 @@ class Doctor final : public Command {
 
 extern const CommandEntry kDoctor{
     "doctor",
-    "Looks at this machine and says what would disturb training",
+    "Checks this machine for problems that would disturb training",
     "Checks host, GPUs and network: memory, limits, disks, the clock, drivers, device nodes, the health of "
     "GPUs,\n"
-    "interfaces and RDMA. Every finding says what to do about it. Writes nothing. 'primus preflight' "
+    "interfaces and RDMA. Every finding includes the next step. Writes no files. 'primus preflight' also "
     "measures\n"
-    "speed as well, and looks at all machines of a job.\n\n"
-    "Exit code: 0 where nothing failed, 2 where something did; with --strict, 1 where there are warnings.",
+    "speed, and checks all machines of a job.\n\n"
+    "The exit code is 0 if nothing failed, and 2 if a check failed; with --strict, 1 if there are warnings.",
     "primus doctor\n"
     "primus doctor --all-checks\n"
     "primus doctor --json | jq '.nodes[].findings[] | select(.verdict == \"fail\")'",

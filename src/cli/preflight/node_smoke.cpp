@@ -22,48 +22,50 @@ constexpr int kSmokeFailed = 1;  // exit code of AMD Primus's node_smoke
 class NodeSmoke final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.option("--per-gpu-timeout-sec", "S", &gpu_timeout_, "time for each step on a GPU");
-    args.flag("--tier2-perf", tier2_, "measure products, memory and the all-reduce between the node's GPUs");
+    args.option("--per-gpu-timeout-sec", "S", &gpu_timeout_, "time limit for each step on a GPU");
+    args.flag("--tier2-perf", tier2_,
+              "also measure products, memory and the all-reduce between the node's GPUs");
     declare_thresholds(args, ThresholdOption::About::kDevice);
     args.option("--rccl-size-mb", "N", &reduce_mib_, "with --tier2-perf: MiB of the all-reduce")
         .between(1, 65536)
         .default_note(kReduceMib);
     declare_thresholds(args, ThresholdOption::About::kExchange);
-    args.option("--rccl-timeout-sec", "S", &reduce_timeout_, "with --tier2-perf: time for the all-reduce")
+    args.option("--rccl-timeout-sec", "S", &reduce_timeout_,
+                "with --tier2-perf: time limit for the all-reduce")
         .default_note(kReduceTimeout);
-    args.option("--dmesg-minutes", "N", &dmesg_minutes_, "how far back to read the kernel's log")
+    args.option("--dmesg-minutes", "N", &dmesg_minutes_, "minutes of the kernel's log to read")
         .default_note(kDmesgMinutes);
     args.option("--expected-rdma-nics", "N", &expected_ports_,
                 "RDMA ports for training that the node must have");
-    args.option(
-        "--rdma-nic-allowlist", "LIST", &ports_,
-        "RDMA ports for training, as in NCCL_IB_HCA, which must be there (default: that variable, else "
-        "all that are on)");
+    args.option("--rdma-nic-allowlist", "LIST", &ports_,
+                "required RDMA ports for training, in the form of NCCL_IB_HCA (default: that variable, or "
+                "all active ports)");
     declare_thresholds(args, ThresholdOption::About::kMachine);
     args.option("--rocm-smi-timeout-sec", "S", &tool_timeout_,
-                "time for each call of nvidia-smi or rocm-smi");
-    args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "warn where such a call takes longer");
-    args.option("--hbm-busy-threshold-gib", "G", &busy_gib_, "GiB of a GPU that others may hold")
+                "time limit for each call of nvidia-smi or rocm-smi");
+    args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "warn if such a call takes longer");
+    args.option("--hbm-busy-threshold-gib", "G", &busy_gib_, "GiB of GPU memory that other processes may use")
         .default_note(Requirements::kUsualBusyGib);
     args.flag("--allow-foreign-procs", allow_foreign_,
-              "warn of other processes on a GPU, in place of failing");
+              "warn about other processes on a GPU instead of failing");
     args.option("--allowed-procs", "LIST", &allowed_,
-                "processes that may be on a GPU, by name; 'N/A' for those without a name");
-    args.option("--gpu-activity-warn-pct", "P", &busy_percent_, "warn where a GPU is busier")
+                "names of processes that may use a GPU; 'N/A' for those without a name");
+    args.option("--gpu-activity-warn-pct", "P", &busy_percent_, "warn if a GPU is busier")
         .default_note(Requirements::kUsualBusyPercent);
     args.option("--require-tools", "LIST", &required_tools_, "programs that must be in PATH");
-    args.flag("--no-clean-dump-path", keep_, "keep reports of earlier runs in --dump-path, on rank 0");
+    args.flag("--no-clean-dump-path", keep_, "keep the reports of earlier runs in --dump-path");
     args.option("--expected-nodes", "N", &expected_nodes_,
-                "nodes that must report (default: SLURM_NNODES, SLURM_JOB_NUM_NODES or NNODES)");
-    args.option("--expected-nodelist-file", "FILE", &node_list_,
-                "their names, one a line (default: Slurm's list of the step's nodes)")
+                "number of nodes that must report (default: SLURM_NNODES, SLURM_JOB_NUM_NODES or NNODES)");
+    args.option(
+            "--expected-nodelist-file", "FILE", &node_list_,
+            "file with the names of these nodes, one per line (default: Slurm's list of the step's nodes)")
         .reads = all_of_them;
-    args.option("--wait-timeout-sec", "S", &wait_, "how long rank 0 waits for the reports of all nodes")
+    args.option("--wait-timeout-sec", "S", &wait_, "how long node 0 waits for the reports of all nodes")
         .between(0, 86400);
     args.option("--clock-skew-warn-sec", "S", &clock_skew_,
-                "warn where the nodes' clocks are further apart, their starts included");
-    node_.declare(args, "where smoke/<host>.json and the report of all nodes go; shared by the nodes",
-                  "GPUS_PER_NODE, where set");
+                "warn if the nodes' clocks differ more, including their start times");
+    node_.declare(args, "folder for smoke/<host>.json and the report of all nodes; all nodes must share it",
+                  "GPUS_PER_NODE, if set");
   }
 
   void check_job(int, int, const std::map<std::string, std::string>&) override { check_arguments(); }
@@ -109,9 +111,7 @@ class NodeSmoke final : public Command {
     positive("--rocm-smi-timeout-sec", tool_timeout_);
     if (dmesg_minutes_ && *dmesg_minutes_ < 1) throw invalid("--dmesg-minutes must be 1 or more");
     if (dmesg_minutes_ && node_.skip_kernel_log)
-      throw invalid(
-          "--dmesg-minutes says how much of the kernel's log to read, and --skip-dmesg to read none",
-          "leave out one of them");
+      throw invalid("--dmesg-minutes and --skip-dmesg exclude each other", "remove one of them");
     if (expected_nodes_ && *expected_nodes_ < 1) throw invalid("--expected-nodes must be 1 or more");
     if (expected_ports_ && *expected_ports_ < 0) throw invalid("--expected-rdma-nics must be 0 or more");
     const std::pair<const char*, std::optional<double>> thresholds[] = {
@@ -133,8 +133,8 @@ class NodeSmoke final : public Command {
     measured.emplace_back("--rccl-timeout-sec", reduce_timeout_.has_value());
     for (const auto& [name, given] : measured)
       if (given)
-        throw invalid(fmt::format("{} is about speeds, and without --tier2-perf none is measured", name),
-                      "give --tier2-perf with it");
+        throw invalid(fmt::format("{} applies to speeds, which are measured only with --tier2-perf", name),
+                      "add --tier2-perf");
   }
 
   SmokeOptions smoke_options() const {
@@ -191,15 +191,15 @@ class NodeSmoke final : public Command {
 
 extern const CommandEntry kNodeSmoke{
     "node_smoke",
-    "Checks every node by itself, without a rendezvous, and says which to leave out",
-    "Every node writes smoke/HOST.json; node 0 (NODE_RANK, SLURM_NODEID) waits for all, compares them, and "
-    "writes smoke_report.md, .html and .json, passing_nodes.txt and failing_nodes.txt, which fit 'srun "
-    "--nodelist' and 'srun --exclude'. Checks as 'primus preflight', and exact products on each GPU; with "
-    "--tier2-perf speeds too.\n\n"
-    "Of several tasks on a node the first one looks. Thresholds of speeds need --tier2-perf; what is "
-    "demanded and cannot be seen has failed.\n\n"
-    "Exit code: 0 where nothing failed, 1 where something did or a node is missing, 2 for wrong arguments. "
-    "Within a step of Slurm's node 0 has the exit code for all.",
+    "Checks every node separately, without a rendezvous, and lists the nodes to exclude",
+    "Every node writes smoke/HOST.json. Node 0 (NODE_RANK, SLURM_NODEID) waits for all of them, compares "
+    "them, and writes smoke_report.md, .html and .json. It also writes passing_nodes.txt and "
+    "failing_nodes.txt, for 'srun --nodelist' and 'srun --exclude'. The checks are those of 'primus "
+    "preflight', and exact products on each GPU; --tier2-perf adds speeds.\n\n"
+    "If a node has several tasks, the first one does the checks. Thresholds of speeds need --tier2-perf. A "
+    "required item that cannot be checked counts as failed.\n\n"
+    "The exit code is 0 if nothing failed, 1 if a check failed or a node is missing, and 2 for wrong "
+    "arguments. In a Slurm step, node 0 has the exit code for all nodes.",
     "primus node_smoke\n"
     "srun -N 4 --ntasks-per-node=1 primus node_smoke --tier2-perf --dump-path /shared/smoke\n"
     "primus node_smoke --expected-gpus 8 --expected-rdma-nics 8 --require-tools nvidia-smi,ibstat\n"

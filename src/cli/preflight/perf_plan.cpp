@@ -47,7 +47,7 @@ std::vector<std::int64_t> numbers(const char* option, const std::string& text, s
                         std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
     const std::int64_t value = digits ? std::stoll(word) : 0;
     if (value < 1 || value > maximum)
-      throw invalid(fmt::format("{} {}: '{}' is no number from 1 to {}", option, text, word, maximum),
+      throw invalid(fmt::format("{} {}: '{}' is not a number from 1 to {}", option, text, word, maximum),
                     "separate numbers by commas: 64,1024");
     values.push_back(value);
   }
@@ -75,7 +75,7 @@ std::set<std::string> chosen_tests(const PerfRequest& request) {
       known.emplace_back("all");
       const std::string near = did_you_mean(word, known);
       throw invalid(fmt::format("--tests: there is no test '{}'", word),
-                    near.empty() ? "it is one of " + perf_tests() + ", all" : near);
+                    near.empty() ? "choose one of " + perf_tests() + ", all" : near);
     }
   }
   return tests;
@@ -152,7 +152,7 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
       if ((c.intra_all_reduce || c.intra_all_to_all) && place.local_ranks % size != 0)
         throw invalid(fmt::format("--intra-group-sizes: {} does not divide the {} ranks of a node", size,
                                   place.local_ranks),
-                      "give sizes that divide LOCAL_WORLD_SIZE");
+                      "choose sizes that divide LOCAL_WORLD_SIZE");
     }
   }
   const std::string groups = request.one_group              ? "all"

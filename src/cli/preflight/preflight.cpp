@@ -37,44 +37,49 @@ class Preflight final : public Command {
  public:
   void declare(Arguments& args) override {
     args.flag("--host,--check-host", host_, "check the host: processors, memory, limits, disks, the clock");
-    args.flag("--gpu,--check-gpu", gpu_, "check the GPUs: drivers, device nodes, health, who else uses them");
-    args.flag("--network,--check-network", network_, "check interfaces, RDMA ports and the way to rank 0");
-    args.flag("--perf-test", perf_test_, "measure speeds only, and leave the checks out");
+    args.flag("--gpu,--check-gpu", gpu_, "check the GPUs: drivers, device nodes, health, other processes");
+    args.flag("--network,--check-network", network_,
+              "check interfaces, RDMA ports and the connection to rank 0");
+    args.flag("--perf-test", perf_test_, "measure speeds only, without the checks");
     args.option("--tests", "LIST", &perf_.tests,
-                "which speeds to measure, without the checks: " + perf_tests() + ", all");
-    args.flag("--quick", perf_.quick, "the checks, and the most telling speeds at few sizes: half a minute");
+                "speeds to measure, without the checks: " + perf_tests() + ", all");
+    args.flag("--quick", perf_.quick,
+              "the checks, and the most important speeds at few sizes; takes half a minute");
     args.option("--comm-sizes-mb", "LIST", &perf_.sizes,
                 "MiB of each rank's message (default 2,4,...,1024; on CPUs 1,4,16)");
-    args.option("--intra-comm-sizes-mb", "LIST", &perf_.intra_sizes, "the same for tests within nodes");
-    args.option("--inter-comm-sizes-mb", "LIST", &perf_.inter_sizes, "the same for tests between nodes");
+    args.option("--intra-comm-sizes-mb", "LIST", &perf_.intra_sizes,
+                "MiB of each rank's message in tests within nodes");
+    args.option("--inter-comm-sizes-mb", "LIST", &perf_.inter_sizes,
+                "MiB of each rank's message in tests between nodes");
     args.option("--intra-group-sizes", "LIST", &perf_.intra_groups,
-                "ranks of a node that exchange (default 2,4,8 and all of them)");
+                "sizes of the groups of ranks within a node (default 2,4,8 and all of them)");
     args.option("--inter-group-sizes", "LIST", &perf_.inter_groups,
-                "nodes that exchange, 'all' for all (default 2,4,all)");
+                "sizes of the groups of nodes, 'all' for all (default 2,4,all)");
     args.option("--ring-p2p-sizes-mb", "LIST", &perf_.ring_sizes,
-                "MiB of messages round the ring (default 10,20,40,80,160; on CPUs 1,4)");
+                "MiB of messages around the ring (default 10,20,40,80,160; on CPUs 1,4)");
     args.flag("--no-split-nodes-subgroup", perf_.one_group,
-              "between nodes, all of them together only, and no pairs");
+              "between nodes: test only all nodes together, and no pairs");
     args.option("--dist-timeout-sec", "S", &timeout_,
-                "how long to wait for all ranks, and for each exchange");
+                "time limit for the start of all ranks, and for each communication");
     args.option("--comm-cleanup-delay-sec", "S", &pause_,
                 "pause between groups of ranks; our connections need none")
         .between(0, 3600);
     args.option("--config,--exp", "FILE", &config_,
-                "an experiment: does it fit the memory and the disk, is its data there");
-    args.option("--device", "DEVICE", &device_, "what to measure: auto, cpu, cuda, cuda:1, hip");
-    ranks_.declare(args, "ranks to start on this machine, where no launcher did (default: one for each GPU)");
-    args.option("--storage-path", "FOLDER", &storage_,
-                "where checkpoints go (default: the folder of reports, or the experiment's)");
+                "also check whether this experiment fits memory and disk, and whether its data exists");
+    args.option("--device", "DEVICE", &device_, "device to measure: auto, cpu, cuda, cuda:1, hip");
+    ranks_.declare(args, "ranks to start on this machine, if no launcher did (default: one for each GPU)");
+    args.option(
+        "--storage-path", "FOLDER", &storage_,
+        "folder for checkpoints, which is tested (default: the folder of reports, or the experiment's)");
     args.option("--root", "FOLDER", &root_,
-                "where the host's /proc, /sys, /etc and /dev are, if a container has them elsewhere")
+                "folder with the host's /proc, /sys, /etc and /dev, if a container has them elsewhere")
         .reads = all_of_them;
     args.flag("--plot", plot_, "draw the speeds in the HTML report");
     args.option("--report-file-name", "NAME", &name_,
-                "their name (default: preflight-<nodes>N-<time>-<job>)");
-    args.flag("--disable-pdf,--no-html", no_html_, "write no HTML report (which prints to PDF)");
-    node_.declare(args, "where the reports go", "any number");
-    args.rest("KEY=VALUE", overrides_, "changes of the experiment of --config");
+                "name of the reports (default: preflight-<nodes>N-<time>-<job>)");
+    args.flag("--disable-pdf,--no-html", no_html_, "write no HTML report (browsers print it to PDF)");
+    node_.declare(args, "folder for the reports", "any number");
+    args.rest("KEY=VALUE", overrides_, "settings that override those of --config");
   }
 
   void check_job(int nodes, int ranks_per_node, const std::map<std::string, std::string>&) override {
@@ -114,7 +119,7 @@ class Preflight final : public Command {
     own.seconds = steady_seconds() - begin;
 
     Report report{.generated = time_for_people(), .version = PRIMUS_VERSION, .notes = notes(plan, job)};
-    if (!jobs.single()) report.notes.push_back(jobs.text() + ", and each makes a preflight of its own");
+    if (!jobs.single()) report.notes.push_back(jobs.text() + ", and each process runs a separate preflight");
     if (job) {
       const bool exchanges = measures() && plan.any_communication();
       JobOutcome outcome = run_job(job_of(*environment, machine, exchanges ? &plan : nullptr,
@@ -129,7 +134,7 @@ class Preflight final : public Command {
         report.cluster.push_back({.check = "cluster.exchanges",
                                   .category = "cluster",
                                   .verdict = Verdict::kSkip,
-                                  .measured = "tests within and between nodes: there is one rank"});
+                                  .measured = "tests within and between nodes: the job has one rank"});
       }
     }
     require_a_measurement(report);
@@ -162,27 +167,25 @@ class Preflight final : public Command {
   // Errors that do not depend on the machine.
   void check_words() const {
     if (config_.empty() && !overrides_.empty()) {  // neither options nor overrides of an experiment
-      throw invalid(
-          fmt::format("'{}' is no option of preflight", overrides_.front()),
-          overrides_.front() == "bisect"
-              ? "'primus preflight --tests slow-nodes' finds slow nodes by halves; a node that makes a job "
-                "hang is "
-                "named by that job's ranks, which say for whom they wait"
-              : "'primus preflight --help' lists its options (--dump-path says where reports go); changes of "
-                "an experiment need --config FILE");
+      throw invalid(fmt::format("'{}' is not an option of preflight", overrides_.front()),
+                    overrides_.front() == "bisect"
+                        ? "'primus preflight --tests slow-nodes' finds slow nodes by bisection. If a node "
+                          "makes a job hang, the job's ranks name the rank they wait for"
+                        : "'primus preflight --help' lists its options (--dump-path is the folder for "
+                          "reports); settings need --config FILE");
     }
     if (timeout_ < 1 || timeout_ > 86400)
       throw invalid(fmt::format("--dist-timeout-sec {}: not a time from 1 to 86400", timeout_));
     ranks_.check();
     if (!name_.empty() && !is_plain_name(name_))
-      throw invalid(fmt::format("--report-file-name '{}' is no name of a file", name_),
-                    "give a name without '/'; --dump-path says in which folder");
+      throw invalid(fmt::format("--report-file-name '{}' is not a file name", name_),
+                    "choose a name without '/'; --dump-path sets the folder");
   }
 
   void check_arguments() const {
     check_words();
     node_.check();
-    if (!Env::posix().status(root_)) throw invalid(fmt::format("--root '{}' is not there", root_));
+    if (!Env::posix().status(root_)) throw invalid(fmt::format("--root '{}' does not exist", root_));
     if (!config_.empty()) load_experiment();  // report its errors first
   }
 
@@ -198,23 +201,23 @@ class Preflight final : public Command {
         notes.push_back(fmt::format("{}: no effect, because {}", fmt::join(options, ", "), why));
     };
     if (measures()) {
-      say(idle_sizes(perf_, plan), "none of the tests that it is for is made");
+      say(idle_sizes(perf_, plan), "none of its tests run");
       if (!several_ranks && plan.any_communication())
-        say(given_sizes(perf_), "there is one rank, which has nobody to exchange with");
+        say(given_sizes(perf_), "the job has one rank, so there is no communication");
       if (perf_.one_group && !perf_.inter_groups.empty())
-        say({"--inter-group-sizes"}, "--no-split-nodes-subgroup takes all nodes together");
+        say({"--inter-group-sizes"}, "--no-split-nodes-subgroup tests only all nodes together");
       if (perf_.one_group && names_test(perf_, "inter-p2p"))
         notes.emplace_back(
-            "inter-p2p was left out, because --no-split-nodes-subgroup makes no pairs of nodes");
+            "inter-p2p was left out, because --no-split-nodes-subgroup tests no pairs of nodes");
     } else {
-      say(given_sizes(perf_), "--host, --gpu and --network alone measure no speed");
+      say(given_sizes(perf_), "--host, --gpu and --network do not measure speed");
     }
     const bool measures_products = measures() && plan.has("gemm");
     if (!measures_products && number_of("PRIMUS_PREFLIGHT_MIN_TFLOPS"))
       say({"PRIMUS_PREFLIGHT_MIN_TFLOPS"}, "no product was measured (--quick and --tests gemm do)");
     if (!storage_.empty() && (only_perf() || (selects() && !host_)) && !(measures() && plan.has("storage")))
-      say({"--storage-path"}, "neither the host nor the test 'storage' was asked for");
-    if (plot_ && no_html_) say({"--plot"}, "--no-html leaves out the page that shows plots");
+      say({"--storage-path"}, "neither --host nor the test 'storage' was requested");
+    if (plot_ && no_html_) say({"--plot"}, "--no-html leaves out the page with plots");
     if (plot_ && !no_html_ && !measures()) say({"--plot"}, "no speed was measured");
     return notes;
   }
@@ -237,17 +240,17 @@ class Preflight final : public Command {
         report.cluster.push_back({.check = "cluster.nothing-checked",
                                   .category = "cluster",
                                   .verdict = Verdict::kFail,
-                                  .measured = "none of the checks that were asked for could be made",
-                                  .wanted = "one of them at least",
+                                  .measured = "none of the requested checks could run",
+                                  .wanted = "at least one of them",
                                   .source = "--host, --gpu and --network",
-                                  .fix = "'primus device list' says why there is no GPU; for a machine "
-                                         "without one leave --gpu out, or say --expected-gpus 0"});
+                                  .fix = "'primus device list' shows why no GPU was found; for a machine "
+                                         "without GPUs remove --gpu, or set --expected-gpus 0"});
       }
       return;
     }
     // Tests requested by name that have no row in the performance table.
     for (const Finding& finding : report.cluster)
-      if (finding.verdict == Verdict::kSkip) report.notes.push_back("not made: " + finding.measured);
+      if (finding.verdict == Verdict::kSkip) report.notes.push_back("not run: " + finding.measured);
     for (const NodeReport& node : report.nodes) {
       if (!node.measurements.empty()) return;
       for (const Finding& finding : node.findings)
@@ -257,12 +260,11 @@ class Preflight final : public Command {
         {.check = "cluster.nothing-measured",
          .category = "cluster",
          .verdict = Verdict::kFail,
-         .measured = "none of the tests that were asked for could be made",
-         .wanted = "one of them at least",
+         .measured = "none of the requested tests could run",
+         .wanted = "at least one of them",
          .source = "--perf-test and --tests",
-         .fix =
-             "start the ranks that they need (--nproc 2 within a machine; primus slurm srun -N 2 -- direct "
-             "-- preflight ... between machines), or ask for others"});
+         .fix = "start the ranks that they need (--nproc 2 within a machine; primus slurm srun -N 2 -- "
+                "direct -- preflight ... between machines), or choose other tests"});
   }
 
   config::Experiment load_experiment() const { return config::load_experiment(config_, overrides_); }
@@ -337,7 +339,8 @@ class Preflight final : public Command {
     const auto text = read_variable(variable);
     if (!text || text->empty()) return std::nullopt;
     const auto value = leading_real(*text);
-    if (!value || !std::isfinite(*value)) throw invalid(fmt::format("{}='{}' is no number", variable, *text));
+    if (!value || !std::isfinite(*value))
+      throw invalid(fmt::format("{}='{}' is not a number", variable, *text));
     return value;
   }
 
@@ -437,16 +440,16 @@ class Preflight final : public Command {
 
 extern const CommandEntry kPreflight{
     "preflight",
-    "Checks the machines of a job and measures how fast they are, before it is trained on",
-    "Host, GPUs, network, products, memory, silent corruption, storage, and what the ranks exchange: each "
-    "finding says what was found, what is wanted and why, and what to do. A check that cannot be made has "
-    "failed. With torchrun's environment (primus slurm, k8s, direct; torchrun) all ranks take part, and rank "
-    "0 compares: versions, clocks, speeds, missing nodes, slow nodes. On one machine with several GPUs it "
-    "starts a rank for each.\n\n"
-    "Without options everything runs. --host, --gpu and --network alone check without measuring; --perf-test "
-    "and --tests measure without checking. Thresholds are in presets/hardware.\n\n"
-    "Writes DUMP-PATH/NAME.md, .html and .json. Exit code: 0 where nothing failed, 2 where something did or "
-    "the arguments are wrong; with --strict, 1 where there are warnings.",
+    "Checks the machines of a job and measures their speed before training",
+    "Checks host, GPUs, network, products, memory, silent corruption, storage and communication between "
+    "ranks. Each finding shows what was found, what is expected and why, and the next step. A check that "
+    "cannot run counts as failed. With torchrun's environment (primus slurm, k8s, direct; torchrun) all "
+    "ranks take part, and rank 0 compares versions, clocks and speeds, and finds missing and slow nodes. On "
+    "one machine with several GPUs, Primus starts a rank for each.\n\n"
+    "Without options everything runs. --host, --gpu and --network only check; --perf-test and --tests only "
+    "measure. Thresholds are in presets/hardware.\n\n"
+    "Writes DUMP-PATH/NAME.md, .html and .json. The exit code is 0 if nothing failed, and 2 if a check "
+    "failed or the arguments are wrong; with --strict, 1 if there are warnings.",
     "primus preflight --quick\n"
     "primus preflight --host --gpu --network\n"
     "primus preflight --tests gemm,intra-allreduce --comm-sizes-mb 64,1024 --plot\n"

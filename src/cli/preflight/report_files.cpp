@@ -27,8 +27,8 @@ std::string time_for_people() { return local_time("%Y-%m-%d %H:%M"); }
 std::string time_for_names() { return local_time("%Y%m%d-%H%M%S"); }
 
 void ReportOptions::declare(Arguments& args) {
-  args.flag("--all-checks,--verbose", all_, "show the checks that passed or were skipped, too");
-  args.flag("--strict", strict_, "end with exit code 1 where there are warnings and no failure");
+  args.flag("--all-checks,--verbose", all_, "also show the checks that passed or were skipped");
+  args.flag("--strict", strict_, "end with exit code 1 if there are warnings and no failures");
   args.flag("--json", json_, "print the report as JSON");
 }
 
@@ -49,8 +49,8 @@ void leave_stuck_threads(const preflight::Report& report, int exit_code) {
 std::string write_report(const preflight::Report& report, const Path& folder, const std::string& name,
                          bool html, bool plots) {
   if (!is_plain_name(name)) {
-    throw invalid(fmt::format("--report-file-name '{}' is no name of a file", name),
-                  "give a name without '/'; --dump-path says in which folder");
+    throw invalid(fmt::format("--report-file-name '{}' is not a file name", name),
+                  "choose a name without '/'; --dump-path sets the folder");
   }
   make_folders(folder);
   const std::string base = (folder / name).string();

@@ -32,22 +32,22 @@ std::string now() {
 class Report final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.positional("RUN", &folders_, "folders of runs, or a folder with runs below it; one or more");
-    args.option("--output,-o", "FILE", &output_, "the page to write; '-' is standard output");
-    args.flag("--overwrite", overwrite_, "replace FILE even if it is no report");
+    args.positional("RUN", &folders_, "folders of runs, or folders with runs below them; one or more");
+    args.option("--output,-o", "FILE", &output_, "file to write; '-' is standard output");
+    args.flag("--overwrite", overwrite_, "replace FILE even if it is not a report");
     args.option(
         "--mlflow", "FOLDER", &mlflow_,
-        "write no page, but the runs into this folder of MLflow's (mlruns); again and again, to go on there");
-    args.flag("--json", json_, "print what the page shows as JSON, and write no file");
+        "write the runs into this MLflow folder (mlruns) instead of a page; repeat the command to update it");
+    args.flag("--json", json_, "print the content of the page as JSON, and write no file");
   }
 
   int run(Console& console) override {
     if (mlflow_ && mlflow_->empty()) {
-      throw invalid("--mlflow '' names no folder", "name MLflow's folder: --mlflow mlruns");
+      throw invalid("--mlflow needs a folder, not ''", "name MLflow's folder: --mlflow mlruns");
     }
     if (mlflow_ && (json_ || output_ != kPage || overwrite_)) {
-      throw invalid("--mlflow writes no page and prints no JSON",
-                    "leave out --output, --overwrite and --json, or call the command twice");
+      throw invalid("--mlflow excludes a page and JSON",
+                    "remove --output, --overwrite and --json, or run the command twice");
     }
     const std::vector<Path> folders = find(console);
     if (mlflow_) {
@@ -83,8 +83,8 @@ class Report final : public Command {
     for (const Path& folder : folders) {
       const RunStatus status = run_status(folder);
       if (status.step == 0 && status.state != RunState::kDamaged) {
-        console.note(
-            fmt::format("note: '{}' is left out: it has no step yet (no metrics.jsonl)", folder.string()));
+        console.note(fmt::format("note: '{}' is left out, because it has no step yet (no metrics.jsonl)",
+                                 folder.string()));
         continue;
       }
       const MlflowRun written = write_mlflow_run(*mlflow_, folder);
@@ -93,8 +93,8 @@ class Report final : public Command {
       ++exported;
     }
     if (exported == 0) {
-      throw invalid("there is nothing to export: none of these runs has a step",
-                    "train one, or name others; 'primus runs' lists them");
+      throw invalid("nothing to export: none of these runs has a step",
+                    "train one, or name other runs; 'primus runs' lists them");
     }
   }
 
@@ -108,13 +108,13 @@ class Report final : public Command {
       const RunSearch found = find_runs(name);
       console.notes(found.notes);
       if (found.folders.empty()) {
-        throw invalid(fmt::format("'{}' holds no run: no metrics.jsonl in it or below it", name),
+        throw invalid(fmt::format("'{}' has no run: there is no metrics.jsonl in it or below it", name),
                       "'primus runs' lists the runs under a folder");
       }
       folders.insert(folders.end(), found.folders.begin(), found.folders.end());
     }
     if (folders.size() > kMaxRuns && !mlflow_) {
-      throw invalid(fmt::format("these are {} runs, and a report takes {}", folders.size(), kMaxRuns),
+      throw invalid(fmt::format("these are {} runs, but a report can show {}", folders.size(), kMaxRuns),
                     "name the runs to compare; 'primus runs --sort loss' helps to choose");
     }
     return folders;
@@ -128,8 +128,8 @@ class Report final : public Command {
     const auto file = Env::posix().open(output_, OpenMode::kRead);
     begin.resize(file->read_at(std::as_writable_bytes(std::span(begin.data(), begin.size())), 0));
     if (begin.find("content=\"primus report\"") != std::string::npos) return;
-    throw invalid(fmt::format("'{}' is there already, and is no report", output_),
-                  "give another name with -o, or --overwrite to replace it");
+    throw invalid(fmt::format("'{}' already exists and is not a report", output_),
+                  "choose another name with -o, or replace it with --overwrite");
   }
 
   std::vector<std::string> folders_;
@@ -143,11 +143,12 @@ class Report final : public Command {
 extern const CommandEntry kReport{
     "report",
     "Writes the curves of runs into one HTML page, side by side",
-    "Loss, validation, gradient norm, learning rate, throughput, memory and expert balance, with the values "
-    "under the cursor, zoom, log scale and smoothing, and what the runs' settings differ in. The page needs "
-    "no network and no other file, and prints well. A run that still trains is shown as far as it is.\n\n"
-    "--mlflow FOLDER writes the runs as files of MLflow instead. A run's folder is always the same run "
-    "there; one without a step is left out, with a note.",
+    "The page shows loss, validation, gradient norm, learning rate, throughput, memory and expert balance, "
+    "with the values under the cursor, zoom, log scale and smoothing. It also shows how the settings of the "
+    "runs differ. The page needs no network and no other file, and prints well. A run that is still training "
+    "is shown up to its last step.\n\n"
+    "--mlflow FOLDER writes the runs as MLflow files instead. Writing a run again updates the same MLflow "
+    "run. A run without a step is left out, with a note.",
     "primus report output/primus/root/quickstart\n"
     "primus report output/team/user/try1 output/team/user/try2 -o compare.html\n"
     "primus report output/team/user --mlflow mlruns\n"

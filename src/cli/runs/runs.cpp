@@ -45,11 +45,11 @@ std::size_t columns(std::string_view text) {
 class Runs final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.positional("FOLDER", &folder_, "where to look, at any depth").required = false;
+    args.positional("FOLDER", &folder_, "folder to search, at any depth").required = false;
     args.option("--sort", "BY", &sort_,
                 "age (newest first), name, state, step (most first), loss (least first)")
         .choices = {"age", "name", "state", "step", "loss"};
-    args.option("--state", "STATE", &state_, "only runs in this state").choices = {
+    args.option("--state", "STATE", &state_, "list only runs in this state").choices = {
         "running", "finished", "diverged", "interrupted", "crashed", "damaged"};
     args.flag("--json", json_, "print as JSON");
   }
@@ -203,15 +203,15 @@ class Runs final : public Command {
 extern const CommandEntry kRuns{
     "runs",
     "Lists the runs under a folder: state, step, loss, speed, why they ended, warnings, settings",
-    "running: a process trains in it. finished: its last step is done, or its target_eval_loss reached. "
-    "diverged: finished, but the loss has grown and stayed high. interrupted: it was stopped, and its newest "
-    "checkpoint holds its last step. crashed: it failed or was killed; the same command again continues from "
-    "the newest checkpoint. damaged: its files cannot be read. The last column says why a run ended "
-    "(SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and how many warnings it has "
-    "(warnings.jsonl). Below a run are its error, its last warning and its settings that most of the listed "
-    "runs do not share. Loss is that of the last step, validation the newest, both per token. BITS/B is the "
-    "validation loss in bits per byte of text, which compares runs with different tokenizers. Tokens per "
-    "second are per device, and age is the time since the run last wrote metrics.",
+    "States: running: a process is training. finished: the last step is done, or target_eval_loss was "
+    "reached. diverged: finished, but the loss rose and stayed high. interrupted: the run was stopped, and "
+    "its newest checkpoint has its last step. crashed: the run failed or was killed; the same command "
+    "continues from the newest checkpoint. damaged: the files cannot be read.\n\nThe last column shows why a "
+    "run ended (SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and its number of "
+    "warnings (warnings.jsonl). Below a run are its error, its last warning, and its settings that differ "
+    "from most of the listed runs. Loss is that of the last step, and validation is the newest; both are per "
+    "token. BITS/B is the validation loss in bits per byte of text, which compares runs with different "
+    "tokenizers. Tokens per second are per device. Age is the time since the run last wrote metrics.",
     "primus runs\n"
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",

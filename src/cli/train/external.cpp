@@ -66,8 +66,8 @@ class External {
     for (const std::string& warning : job_.warnings) console_.note("warning: " + warning);
     for (const std::string& note : job_.notes) console_.note("note: " + note);
     for (const auto& [reason, keys] : job_.dropped)
-      console_.note(
-          fmt::format("note: not passed on to {} ({}): {}", job_.title, reason, fmt::join(keys, ", ")));
+      console_.note(fmt::format("note: {} does not get these keys ({}): {}", job_.title, reason,
+                                fmt::join(keys, ", ")));
     if (installation_.checkout.empty()) {
       const Error error = not_installed(fields_, installation_);
       console_.note(
@@ -180,7 +180,7 @@ class External {
       console_.print(fmt::format("done after iteration {:.0f}, loss {:.4f}\n", step, loss));
     } else {
       console_.note(
-          fmt::format("warning: {} ended well and logged no step that Primus could read", job_.title));
+          fmt::format("warning: {} succeeded, but its log has no step that Primus can read", job_.title));
     }
   }
 

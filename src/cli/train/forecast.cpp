@@ -61,8 +61,9 @@ std::string mesh_text(const TrainingForecast& f) {
     text += fmt::format("; experts over {} x {}", f.mesh.expert, f.mesh.expert_tensor);
   text += "\n";
   if (f.mesh.pipeline > 1) {
-    text += fmt::format("{:<22}{:.1f} % of the time, if a backward pass takes twice a forward one\n",
-                        "pipeline bubble", 100 * f.bubble);
+    text +=
+        fmt::format("{:<22}{:.1f} % of the time, if a backward pass takes twice as long as a forward pass\n",
+                    "pipeline bubble", 100 * f.bubble);
   }
   for (std::size_t i = 0; i < f.stages.size(); ++i) {
     const StepMeasurement& stage = f.stages[i];
@@ -148,8 +149,8 @@ std::string experts_text(const TrainingForecast& f) {
                         .snapshot = f.memory.need.snapshot,
                         .host_buffers = f.memory.need.host_buffers};
   return fmt::format(
-      "  {:<20}{}  what this run reserves beyond a run whose experts get equal shares: for all tokens of {} "
-      "ranks on one.\n  {:<20}{}  on the device with equal shares{}\n",
+      "  {:<20}{}  reserved in case all tokens of {} ranks go to the experts of one rank.\n  {:<20}{}  on "
+      "the device if experts get equal shares{}\n",
       "worst case", human_bytes(static_cast<double>(f.step().memory.total() - even)),
       f.mesh.expert * f.mesh.expert_tensor, "expected", human_bytes(static_cast<double>(even)),
       f.memory.fits                 ? ""
@@ -164,12 +165,12 @@ std::string hardware_text(const TrainingForecast& f) {
   const auto bytes = [](std::int64_t value) { return human_bytes(static_cast<double>(value)); };
   std::string text = fmt::format("{:<22}{} ({})\n", "planned for", h.name, h.file);
   text +=
-      fmt::format("  {:<20}{} of {}: {} are kept for the driver and kernels", "memory for the run",
+      fmt::format("  {:<20}{} of {}: {} are reserved for the driver and kernels", "memory for the run",
                   bytes(f.memory.supply.device), bytes(plan.memory.installed), bytes(plan.memory.context));
   if (plan.memory.collectives > 0)
-    text += fmt::format(", {} for the library of collectives", bytes(plan.memory.collectives));
+    text += fmt::format(", {} for the communication library", bytes(plan.memory.collectives));
   if (plan.memory.libraries > 0) {
-    text += fmt::format(", {} for libraries' workspaces (no {} plug-in is here to tell them)",
+    text += fmt::format(", {} for libraries' workspaces (an estimate, because no {} plug-in is installed)",
                         bytes(plan.memory.libraries), h.device);
   }
   text += "\n";
@@ -259,8 +260,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   line("  scratch", bytes(memory.scratch) + "  workspaces");
   const auto host_lines = [&] {
     if (need.snapshot > 0)
-      line("  checkpoint copy",
-           bytes(need.snapshot) + "  from the first save on; async_save=false needs none");
+      line("  checkpoint copy", bytes(need.snapshot) + "  from the first save; async_save=false needs none");
     line("  host buffers", bytes(need.host_buffers) + "  batches read ahead");
   };
   if (shared) host_lines();
@@ -270,7 +270,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
                           (shared ? "  process overhead" : "  process overhead on the device, about") +
                           (f.world == 1 ? ""
                            : shared     ? ", with the shared memory between ranks"
-                                        : ", with the library of collectives"));
+                                        : ", with the communication library"));
   }
   if (!shared) {
     line("host memory", bytes(need.host()) + (f.world > 1 ? " for each rank" : ""));
@@ -288,18 +288,17 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
       const std::vector<std::string> larger = larger_hardware(f);
       text +=
           fmt::format("    {:<28}  {}\n", "other hardware",
-                      larger.empty() ? "none that is known has so much memory: more ranks, which share more"
+                      larger.empty() ? "no known hardware has so much memory: use more ranks, and shard more"
                                      : fmt::format("it would fit on {}", fmt::join(larger, ", ")));
     }
   }
   const bool open = f.steps == 0 && c.train_epochs;
-  line("steps",
-       open ? fmt::format("as many as {} epochs need, of {} tokens each", *c.train_epochs, f.tokens_per_step)
-            : fmt::format("{}{} of {} tokens",
-                          !c.train_minutes ? ""
-                          : f.world > 1    ? "at most "
-                                           : "about ",
-                          f.steps, f.tokens_per_step));
+  line("steps", open ? fmt::format("for {} epochs of {} tokens each", *c.train_epochs, f.tokens_per_step)
+                     : fmt::format("{}{} of {} tokens",
+                                   !c.train_minutes ? ""
+                                   : f.world > 1    ? "at most "
+                                                    : "about ",
+                                   f.steps, f.tokens_per_step));
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
   line("executed per step", fmt::format("{:.3g}{}", f.executed_flops_per_step(),
                                         f.world > 1 ? "  by the kernels of all ranks" : ""));
@@ -311,8 +310,8 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   line("time, about",
        (open ? each : human_duration(f.seconds_per_step * static_cast<double>(f.steps)) + ", " + each) +
            (f.timed       ? ""
-            : f.world > 1 ? " (estimated: computing alone; what ranks send and wait for comes on top)"
-                          : " (estimated: a part of a step takes too long to try)"));
+            : f.world > 1 ? " (estimated: computation only, without communication and waiting)"
+                          : " (estimated: a part of a step takes too long to measure)"));
   return text;
 }
 

@@ -18,25 +18,26 @@ class PlanPipeline final : public Command {
  public:
   void declare(Arguments& args) override {
     experiment_.declare(args, false);
-    args.option("--world", "N", &world_, "with an experiment: ranks to train on (default: the fewest)");
+    args.option("--world", "N", &world_,
+                "with an experiment: number of ranks (default: the fewest possible)");
     args.option("--schedule", "NAME", &schedule_, "the schedule").choices = names();
     args.option("--stages", "N", &stages_, "pipeline stages");
     args.option("--chunks", "N", &chunks_,
-                "parts of the model on each stage (default: what the schedule needs)");
-    args.option("--microbatches", "N", &microbatches_, "microbatches of a step (default: 2 for each stage)");
+                "parts of the model on each stage (default: the number that the schedule needs)");
+    args.option("--microbatches", "N", &microbatches_, "microbatches per step (default: 2 for each stage)");
     args.option("--forward", "TIME", &costs_.forward, "time of a chunk's forward pass, in any unit");
-    args.option("--backward", "TIME", &costs_.backward, "time of its gradient of inputs");
-    args.option("--weight", "TIME", &costs_.weight, "time of its gradient of weights");
+    args.option("--backward", "TIME", &costs_.backward, "time of the gradient of its inputs");
+    args.option("--weight", "TIME", &costs_.weight, "time of the gradient of its weights");
     args.option("--transfer", "TIME", &costs_.transfer, "time of sending activations or their gradients");
-    args.option(
-            "--trace", "FOLDER", &traces_,
-            "draw what ran, from the traces of a run: its folder, or trace files (all up to the next option)")
+    args.option("--trace", "FOLDER", &traces_,
+                "draw the measured timeline from the traces of a run: its folder, or trace files (all "
+                "arguments up to the next option)")
         .several = true;
     args.option("--step", "N", &step_,
                 "with --trace: the step to draw (default: the last one in the traces)");
     args.option("--svg", "FILE", &svg_, "write the drawing as an SVG image");
     overwrite_.declare(args);
-    args.flag("--json", json_, "print figures and times as JSON");
+    args.flag("--json", json_, "print the results as JSON");
   }
 
   int run(Console& console) override {
@@ -45,7 +46,7 @@ class PlanPipeline final : public Command {
       draw_traces(console);
       return 0;
     }
-    if (step_) throw invalid("--step has no meaning without --trace", "name a run with --trace FOLDER");
+    if (step_) throw invalid("--step needs --trace", "name a run with --trace FOLDER");
     const PipelinePlan plan = experiment_.names_a_file() ? of_experiment(console) : of_options();
     if (!svg_.empty()) write_output(svg_, to_svg(plan), overwrite_.existing());
     if (json_) {
@@ -64,8 +65,9 @@ class PlanPipeline final : public Command {
     const bool other = experiment_.names_a_file() || !experiment_.overrides().empty() || world_ ||
                        schedule_ || stages_ || chunks_ || microbatches_ || times;
     if (other) {
-      throw invalid("with --trace, the traces say what the schedule and its times are",
-                    "leave out the experiment and the options of the schedule");
+      throw invalid(
+          "--trace excludes options of the schedule, because the traces contain the schedule and its times",
+          "remove the experiment and the options of the schedule");
     }
     const MeasuredPipeline pipeline = measure_pipeline(traces_, step_);
     console.notes(pipeline.notes);
@@ -90,11 +92,11 @@ class PlanPipeline final : public Command {
 
   PipelinePlan of_options() const {
     if (!experiment_.overrides().empty()) {
-      throw invalid(fmt::format("'{}' is no option, and there is no experiment for it to change",
+      throw invalid(fmt::format("'{}' is not an option, and there is no experiment that it could change",
                                 experiment_.overrides().front()),
                     "name an experiment with --config FILE, or see --help");
     }
-    if (world_) throw invalid("--world has no meaning without an experiment", "name one with --config FILE");
+    if (world_) throw invalid("--world needs an experiment", "name one with --config FILE");
     const engine::ScheduleKind kind = *engine::schedule_named(schedule_.value_or("1f1b"));
     const bool two = engine::traits_of(kind).v_shaped || kind == engine::ScheduleKind::kInterleaved;
     const int stages = limited("--stages", stages_.value_or(4), 1024);
@@ -108,8 +110,9 @@ class PlanPipeline final : public Command {
           std::pair("--chunks", chunks_.has_value()),
           std::pair("--microbatches", microbatches_.has_value())}) {
       if (given) {
-        throw invalid(fmt::format("{} is the experiment's to say", option),
-                      "override its keys instead: pipeline_model_parallel_size=4 global_batch_size=64");
+        throw invalid(
+            fmt::format("{} cannot be combined with an experiment, which sets it", option),
+            "override the experiment's keys instead: pipeline_model_parallel_size=4 global_batch_size=64");
       }
     }
     const config::Experiment e = experiment_.load(console);
@@ -149,14 +152,13 @@ class PlanPipeline final : public Command {
 
 extern const CommandEntry kPlanPipeline{
     "plan pipeline",
-    "Draws a pipeline schedule: its gaps, and the activations it holds",
-    "The drawing is of the lists of work that training runs. With --config it is the schedule of an "
-    "experiment; without, that of --schedule, --stages and --microbatches. Stages that a transfer would keep "
-    "waiting do so in the drawing, with --transfer. A chunk's whole backward pass takes --backward and "
-    "--weight together.\n\n"
-    "With --trace it is what ran: the timeline of a step on the ranks that train with profile=true and "
-    "profile_ranks=all, above the one that the schedule promises for work of those times, and the bubbles of "
-    "both.",
+    "Draws a pipeline schedule, its idle times and the activations it stores",
+    "Draws the work that training runs on each stage. --config draws the schedule of an experiment; without "
+    "it, --schedule, --stages and --microbatches choose the schedule. --transfer makes stages wait for "
+    "transfers. The whole backward pass of a chunk takes the sum of --backward and --weight.\n\n"
+    "--trace draws the measured timeline of a step, from ranks that train with profile=true and "
+    "profile_ranks=all. Below it is the timeline that the schedule gives for the same times of work, and the "
+    "bubbles of both.",
     "primus plan pipeline --schedule zero-bubble --stages 4 --microbatches 8\n"
     "primus plan pipeline --schedule v-half --stages 8 --microbatches 32 --transfer 0.1 --svg schedule.svg\n"
     "primus plan pipeline --trace output/amd/root/run --svg measured.svg\n"

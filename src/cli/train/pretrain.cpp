@@ -41,30 +41,30 @@ class Train : public Command {
 
   void declare(Arguments& args) override {
     experiment_.declare(args, false, module_);
-    args.option(
-        "--backend", "NAME", &backend_,
-        "the engine, in place of the experiment's framework: native, megatron, torchtitan or maxtext");
+    args.option("--backend", "NAME", &backend_,
+                "engine to train with, instead of the experiment's framework: native, megatron, torchtitan "
+                "or maxtext");
     args.option("--backend_path,--backend-path", "FOLDER", &backend_path_,
-                "the sources of that framework ('primus deps' finds or fetches them)")
+                "folder with the sources of that framework ('primus deps' finds or fetches them)")
         .reads = all_of_them;
     args.flag("--dry-run,--dry_run", dry_run_,
-              "show what the run would be (of another framework its command and files), and touch nothing");
+              "show the plan of the run (for another framework, its command and files), and change nothing");
     args.option("--world", "N", &world_,
                 "with --dry-run: forecast memory, communication and pipeline bubble for N ranks");
     hardware_.declare(args);
     args.option("--export-config,--export_config", "OUT", &export_,
                 "write the resolved experiment to this file");
-    overwrite_.declare(args, "with --export-config: replace that file");
+    overwrite_.declare(args, "with --export-config: replace an existing file");
     ranks_.declare(args,
-                   "train with N ranks on this machine, each a process (a GPU each, or a part of the cores; "
-                   "default: 1)");
-    args.flag("--quiet,-q", quiet_, "warnings and errors, and one line of progress where a terminal is");
-    args.flag("--plain", plain_, "log lines on a terminal too, in place of the live view");
+                   "train with N ranks on this machine; each is a process with a GPU, or with a part of the "
+                   "cores (default: 1)");
+    args.flag("--quiet,-q", quiet_, "show only warnings, errors and, on a terminal, one line of progress");
+    args.flag("--plain", plain_, "print log lines also on a terminal, instead of the live view");
     args.flag("--fit", fit_,
               "pick the fastest micro_batch_size and recomputation that fit the free memory; keep the global "
               "batch");
     args.option("--fit-memory,--fit_memory", "SIZE", &fit_memory_,
-                "the same for so much memory of each device: 80GiB, or 90% of what it has");
+                "as --fit, but for this much memory per device: 80GiB, or 90% of its memory");
     args.flag("--force", force_, "start even if memory or disk looks too small");
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }
@@ -170,12 +170,11 @@ class Train : public Command {
     const auto refuse = [&](bool given, const char* option) {
       if (!given) return;
       throw invalid(
-          fmt::format("{} is for the native engine, and the framework is {}", option, experiment.framework),
-          dry_run_
-              ? fmt::format("leave it out, or plan the experiment for the native engine: --backend native "
-                            "--dry-run {}",
-                            option)
-              : "leave it out, or choose --backend native");
+          fmt::format("{} is for the native engine, but the framework is {}", option, experiment.framework),
+          dry_run_ ? fmt::format("remove the option, or plan the experiment for the native engine: --backend "
+                                 "native --dry-run {}",
+                                 option)
+                   : "remove the option, or choose --backend native");
     };
     refuse(world_.has_value(), "--world");
     refuse(force_, "--force");
@@ -190,14 +189,15 @@ class Train : public Command {
     const config::Stage& stage = config::stage_of(experiment.trainer);
     if (module_ != "post_trainer" || experiment.framework != "native" || stage.fine_tunes) return;
     throw experiment.error_for(
-        "stage", fmt::format("the stage is {}, which does not fine-tune", stage.name),
-        "set stage: sft (config: sft_trainer.yaml has it), or start it with 'train pretrain'");
+        "stage", fmt::format("stage is {}, but posttrain needs a stage that fine-tunes", stage.name),
+        "set stage: sft (config: sft_trainer.yaml sets it), or start it with 'train pretrain'");
   }
 
   void refuse_backend_path() const {
     if (!backend_path_) return;
-    throw invalid("--backend_path names another framework's sources, and this run is native",
-                  "choose one with --backend megatron, torchtitan or maxtext, or leave --backend_path out");
+    throw invalid(
+        "--backend_path names another framework's sources, but this run is native",
+        "choose a framework with --backend megatron, torchtitan or maxtext, or remove --backend_path");
   }
 
   void check_ranks() const {
@@ -213,12 +213,12 @@ class Train : public Command {
       throw invalid(fmt::format("--world {}: not a number of ranks", *world_),
                     fmt::format("give 1 to {}", kMaxWorld));
     if (hardware_.given() && !dry_run_) {
-      throw invalid("--hardware is for --dry-run: a plan for a device that need not be here",
-                    "add --dry-run; a run takes the device that the setting 'device' names");
+      throw invalid("--hardware needs --dry-run: it plans for a device that this machine may not have",
+                    "add --dry-run; a run uses the device of the key 'device'");
     }
     hardware_.check();
     if (world_ && !dry_run_)
-      throw invalid("--world is for --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
+      throw invalid("--world needs --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
   }
 
   // Throws if the ranks cannot split the model or the batch as requested. Each rank would refuse it too, but
@@ -252,8 +252,8 @@ class Train : public Command {
     const Trainer::FitMemory memory = fit_memory_ ? parse_fit_memory(*fit_memory_) : Trainer::FitMemory{};
     const bool elsewhere = (place && place->world > 1) || (!dry_run_ && ranks_.nodes() > 1);
     if (elsewhere && memory.bytes == 0) {
-      throw invalid("--fit: each rank would choose by the memory that is free where it runs",
-                    "give all the same size: --fit-memory 80GiB");
+      throw invalid("--fit: ranks could choose different settings, because their free memory differs",
+                    "give all ranks the same size: --fit-memory 80GiB");
     }
     Logger log(LogOptions{.console_level = LogLevel::kWarning, .console = console.err});
     const FamilyRegistry families = builtin_families();
@@ -286,15 +286,15 @@ class Train : public Command {
     if (!text.ends_with('%')) {
       const auto bytes = parse_size(text, std::int64_t{1} << 50);
       if (!bytes) {
-        throw invalid(fmt::format("--fit-memory {}: no size of memory", text),
-                      "give 80GiB, 512MiB or a share of what the device has: 90%");
+        throw invalid(fmt::format("--fit-memory {}: not a memory size", text),
+                      "write 80GiB, 512MiB, or a share of the device's memory: 90%");
       }
       return {.bytes = *bytes};
     }
     double share = 0;
     const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size() - 1, share);
     if (error != std::errc() || rest != text.data() + text.size() - 1 || !(share > 0 && share <= 100))
-      throw invalid(fmt::format("--fit-memory {}: not a share of the memory", text), "give 1% to 100%");
+      throw invalid(fmt::format("--fit-memory {}: not a share of the memory", text), "write 1% to 100%");
     return {.share = share / 100};
   }
 
@@ -324,7 +324,7 @@ class Train : public Command {
         Trainer(experiment, families, log).forecast(static_cast<int>(world), world_ ? 1 : here);
     const std::vector<MissingInput> missing = missing_inputs(experiment);
     for (const MissingInput& input : missing) {
-      console.note(fmt::format("warning: {} is '{}' ({}), which is not there: training will need it",
+      console.note(fmt::format("warning: {} is '{}' ({}), which does not exist: training will need it",
                                input.key, input.path, experiment.provenance_of(input.key).describe()));
     }
     const bool elsewhere = world_ || experiment.hardware;
@@ -451,12 +451,11 @@ class Train : public Command {
       text = fmt::format("nothing left to do: the run had reached iteration {}\n", s.last_step);
       if (!s.unused_changes.empty()) {
         text +=
-            fmt::format("{}, which changes nothing of a finished run\n", fmt::join(s.unused_changes, "; ")) +
-            "give the new run a name of its own (exp_name=...), or train this one longer "
-            "(train_iters=...)\n";
+            fmt::format("{}, which does not change a finished run\n", fmt::join(s.unused_changes, "; ")) +
+            "choose another name for a new run (exp_name=...), or train this run longer (train_iters=...)\n";
       }
     } else if (s.last_step == 0) {
-      text = fmt::format("stopped before the first step was done, {}: there is nothing to save\n",
+      text = fmt::format("stopped before the end of the first step, {}: nothing to save\n",
                          human_duration(s.seconds));
     } else {
       text = fmt::format("{} after iteration {}, loss {:.4f} in the last step, {}\n",
@@ -471,7 +470,7 @@ class Train : public Command {
     }
     if (s.checkpoint) text += fmt::format("checkpoint {}\n", *s.checkpoint);
     if (!s.checkpoint && s.last_step > 0) text += "no checkpoint was written\n";
-    if (s.interrupted && s.last_step > 0) text += "the same command continues from there\n";
+    if (s.interrupted && s.last_step > 0) text += "run the same command again to continue\n";
     console.print(text);
   }
 
@@ -502,20 +501,21 @@ class TrainPosttrain final : public Train {
 extern const CommandEntry kTrainPretrain{
     "train pretrain",
     "Trains a language model as an experiment file describes it",
-    "Writes to workspace/work_group/user_name/exp_name: logs, metrics.jsonl, TensorBoard events, checkpoints "
-    "that transformers loads. Without --config, load=FOLDER names a model to go on from (a Hugging Face "
-    "folder, a checkpoint, a run) and data_path=FILE the text: one epoch of it, unless train_iters, epochs, "
-    "tokens or minutes say otherwise. On a terminal the run is shown on one screen; elsewhere, and with "
-    "--plain, as log lines.\n\n"
-    "The same command again continues from the newest checkpoint. Ctrl-C, SIGTERM or SIGUSR1 saves and ends "
-    "with exit code 0; a second one ends at once, but where a launcher or Slurm started the process.\n\n"
-    "--dry-run --hardware NAME plans for a GPU that need not be here, and ends with 1 where the run does not "
-    "fit it.\n\n"
-    "An experiment whose framework is megatron, torchtitan or maxtext is rendered for that framework and "
-    "started with it; --backend chooses another one. Its log becomes the same metrics.jsonl.\n\n"
-    "Overrides change the experiment for this once: key=value, --key value, --key=value or --flag, where key "
-    "is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' has them "
-    "all.",
+    "Writes logs, metrics.jsonl, TensorBoard events and checkpoints, which transformers loads, to "
+    "workspace/work_group/user_name/exp_name. Without --config, load=FOLDER names the model to start from (a "
+    "Hugging Face folder, a checkpoint, or a run) and data_path=FILE the text. The run then takes one epoch, "
+    "unless train_iters, epochs, tokens or minutes is set. On a terminal the run has a live view; elsewhere, "
+    "and with --plain, it prints log lines.\n\n"
+    "Run the same command again to continue from the newest checkpoint. Ctrl-C, SIGTERM or SIGUSR1 saves and "
+    "ends with exit code 0. A second signal ends the run at once, unless a launcher or Slurm started the "
+    "process.\n\n"
+    "--dry-run --hardware NAME plans for a GPU that this machine may not have. It ends with exit code 1 if "
+    "the run does not fit that GPU.\n\n"
+    "An experiment whose framework is megatron, torchtitan or maxtext is translated for that framework and "
+    "started with it; --backend chooses another one. Primus writes the same metrics.jsonl from its log.\n\n"
+    "Overrides change the experiment for this command only: key=value, --key value, --key=value or --flag. "
+    "The key is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' "
+    "lists all keys.",
     "primus train pretrain --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
     "primus train pretrain --config exp.yaml --dry-run\n"
     "primus train pretrain --config exp.yaml --dry-run --world 64 tensor_model_parallel_size=8\n"
@@ -537,16 +537,16 @@ extern const CommandEntry kTrainPosttrain{
     "train posttrain",
     "Fine-tunes a language model on conversations (stage: sft)",
     "Fine-tunes all weights or LoRA (lora) on chats, with the loss on answers only. Options, output folder "
-    "and continuation are those of 'train pretrain'. docs/posttrain.md goes from a file of JSON lines and a "
-    "Hugging Face folder to a model that answers.\n\n"
+    "and continuation are those of 'train pretrain'. docs/posttrain.md is a tutorial, from a file of JSON "
+    "lines and a Hugging Face folder to a model that answers.\n\n"
     "sft_dataset_name is a file of JSON lines ({\"messages\": [...]}, {\"instruction\", \"output\"}, ...), "
-    "or a folder with train.jsonl and perhaps validation.jsonl. They are written as the model's chat "
-    "template has them, or as sft_conversation_format says; the log names the format, and the template is "
+    "or a folder with train.jsonl and optionally validation.jsonl. The format of conversations is that of "
+    "the model's chat template, or sft_conversation_format. The log names the format, and the template is "
     "saved with the model. --skip-bad leaves broken records out and counts them. 'primus data conversations' "
-    "shows what is learned.\n\n"
-    "Without --config, load=FOLDER names the model and sft_dataset_name=FILE the conversations. Batch, "
-    "epochs and lr are then chosen by their number and the size of the model (sft_fit_to_data), unless the "
-    "command line sets them.",
+    "shows the learned text.\n\n"
+    "Without --config, load=FOLDER names the model and sft_dataset_name=FILE the conversations. Primus then "
+    "chooses batch, epochs and lr from the number of conversations and the model's size (sft_fit_to_data), "
+    "unless the command line sets them.",
     "primus train posttrain --config examples/native/configs/CPU/llama_tiny-sft.yaml\n"
     "primus train posttrain --config exp.yaml --dry-run\n"
     "primus train posttrain load=path/to/model sft_dataset_name=train.jsonl\n"

@@ -46,12 +46,13 @@ std::string quoted(const std::string& text) { return json_text(nlohmann::json(te
 class Quickstart final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.option("--text", "FILE", &text_, "English text to learn (default: the one ./quickstart.sh prepares)")
+    args.option("--text", "FILE", &text_,
+                "text file to train on (default: the text that ./quickstart.sh prepares)")
         .reads = all_of_them;
-    args.option("--workspace", "FOLDER", &workspace_, "where the run goes");
-    args.option("--seconds", "N", &seconds_, "time to train, about").default_note(kSeconds);
-    args.option("--steps", "N", &steps_, "steps to train, instead of a time").between(1, 1e9);
-    args.flag("--again", again_, "train anew where an earlier quickstart is complete");
+    args.option("--workspace", "FOLDER", &workspace_, "folder for the run");
+    args.option("--seconds", "N", &seconds_, "approximate training time").default_note(kSeconds);
+    args.option("--steps", "N", &steps_, "number of training steps, instead of a time").between(1, 1e9);
+    args.flag("--again", again_, "train again even if an earlier quickstart is complete");
     args.flag("--json", json_, "print the result as JSON");
   }
 
@@ -66,14 +67,13 @@ class Quickstart final : public Command {
     if (!Env::posix().status(file)) {
       prepare(folder, file, find_text(), console);
     } else if (text_ || steps_ || seconds_) {
-      throw invalid(fmt::format("there is a quickstart in '{}' already, and {} would change nothing of it",
-                                folder.root().string(),
-                                text_    ? "--text"
-                                : steps_ ? "--steps"
-                                         : "--seconds"),
-                    "add --again to train anew there, name another folder with --workspace, or leave the "
-                    "options out to go "
-                    "on with it");
+      throw invalid(
+          fmt::format("'{}' already has a quickstart, which {} would not change", folder.root().string(),
+                      text_    ? "--text"
+                      : steps_ ? "--steps"
+                               : "--seconds"),
+          "add --again to train again there, choose another folder with --workspace, or remove the options "
+          "to continue it");
     }
 
     const config::Experiment experiment = config::load_experiment(file);
@@ -91,7 +91,7 @@ class Quickstart final : public Command {
       console.write(json_text(json) + "\n");
     } else if (summary.interrupted) {
       const std::string where = workspace_ == kWorkspace ? "" : " --workspace " + shell_quoted(workspace_);
-      console.print(fmt::format("Stopped and saved. This goes on from there:\n  {} quickstart{}\n",
+      console.print(fmt::format("Stopped and saved. To continue:\n  {} quickstart{}\n",
                                 shell_quoted(console.invocation), where));
     } else {
       console.print(next_steps(folder, file, shell_quoted(console.invocation)));
@@ -116,7 +116,7 @@ class Quickstart final : public Command {
     const auto place = [&] { return Path(fmt::format("{}.previous-{}", root.string(), number)); };
     while (Env::posix().status(place())) ++number;
     Env::posix().rename(root, place());
-    say(console, fmt::format("Kept       the earlier one, in {}\n", place().string()));
+    say(console, fmt::format("Kept       the earlier run, in {}\n", place().string()));
   }
 
   // Prints text for people. With --json, standard output contains only JSON.
@@ -129,8 +129,8 @@ class Quickstart final : public Command {
       const auto status = Env::posix().status(*text_);
       if (!status) throw invalid(fmt::format("there is no '{}'", *text_));
       if (status->type != FileStatus::Type::kFile) {
-        throw invalid(fmt::format("'{}' is no text file", *text_),
-                      "--text takes one file; 'train pretrain' with data_path learns from folders");
+        throw invalid(fmt::format("'{}' is not a text file", *text_),
+                      "--text accepts one file; 'train pretrain' with data_path accepts folders");
       }
       return absolute_path(*text_);
     }
@@ -139,7 +139,7 @@ class Quickstart final : public Command {
     const Path prepared = program.parent_path().parent_path() / "quickstart" / "kjv.txt";
     if (!Env::posix().status(prepared)) {
       throw invalid(
-          "there is no text to learn from",
+          "there is no text to train on",
           "./quickstart.sh prepares one (the King James Bible, from Debian's bible-kjv), or name your own "
           "with --text FILE");
     }
@@ -159,7 +159,7 @@ class Quickstart final : public Command {
     options.bpe.vocab_size = kVocabulary;
     const std::string tokenizer = data::train_tokenizer(options);
     write_file_atomic(folder.root() / "tokenizer" / "tokenizer.json", tokenizer);
-    say(console, fmt::format("Tokenizer  {} byte-pair tokens learnt from it in {}\n",
+    say(console, fmt::format("Tokenizer  {} byte-pair tokens, trained on it in {}\n",
                              nlohmann::json::parse(tokenizer).at("model").at("vocab").size(),
                              human_duration(steady_seconds() - start)));
     const std::string name = file.string();
@@ -268,7 +268,7 @@ class Quickstart final : public Command {
                                losses.back()));
     }
     if (summary.validation_loss) {
-      say(console, fmt::format("           {:.2f} on text it has not seen\n", *summary.validation_loss));
+      say(console, fmt::format("           {:.2f} on held-out text\n", *summary.validation_loss));
     }
     return summary;
   }
@@ -339,7 +339,7 @@ class Quickstart final : public Command {
         "  {2} eval loss {0} --data book.txt\n"
         "  {2} train pretrain --config {1} --train_iters 5000 exp_name=longer\n"
         "  {2} quickstart --again --text your_own.txt\n"
-        "The model in {3}/checkpoints loads in Hugging Face transformers as it is;\n"
+        "Hugging Face transformers loads the model in {3}/checkpoints directly;\n"
         "tensorboard --logdir {4} draws the curves.\n",
         shell_quoted(run), shell_quoted(file.string()), primus, run, shell_quoted(run + "/tensorboard"));
   }
@@ -356,8 +356,8 @@ class Quickstart final : public Command {
 extern const CommandEntry kQuickstart{
     "quickstart",
     "Trains a small Llama on real text in a minute and prints a sample",
-    "Learns a tokenizer, trains a model of 2 million parameters, prints a sample and what to try next. Works "
-    "offline and on any CPU. Called again, it goes on with an interrupted run.",
+    "Trains a tokenizer and a model of 2 million parameters, then prints a sample and what to try next. "
+    "Works offline and on any CPU. Run it again to continue an interrupted run.",
     "primus quickstart\n"
     "primus quickstart --text book.txt --seconds 300 --again",
     make_command<Quickstart>,

@@ -42,13 +42,12 @@ class Chat final : public Command {
  public:
   void declare(Arguments& args) override {
     model_.declare(args);
-    template_.declare(
-        args, "auto", true,
-        "how turns are written; plain is 'User: ...' and 'Assistant: ...', and auto what a model "
-        "was fine-tuned on, or its chat template (docs/posttrain.md)");
+    template_.declare(args, "auto", true,
+                      "format of turns; auto: the model's fine-tuning format, or its chat template "
+                      "(docs/posttrain.md); plain: 'User: ...' and 'Assistant: ...'");
     template_.declare_system(args);
     args.option("--context", "N", &context_,
-                "tokens of conversation to remember (default: up to 4096, as the model has)");
+                "tokens of the conversation to keep (default: the model's context, up to 4096)");
     sampling_.declare(args, 256);
     device_.declare(args);
   }
@@ -78,9 +77,8 @@ class Chat final : public Command {
           "Type a line and Enter. Ctrl-C stops a reply; /help lists commands; exit, Ctrl-D or Ctrl-C on an "
           "empty line ends.");
       console.note(
-          style ? fmt::format("Turns are written as {}.", data::name_of(style->format))
-                : "Turns are written as plain text: this model continues it, and may not have learned to "
-                  "answer.");
+          style ? fmt::format("The format of turns is {}.", data::name_of(style->format))
+                : "Turns are plain text. This model continues the text, and may not have learned to answer.");
     }
     talk(conversation, person, console);
     return 0;
@@ -176,15 +174,15 @@ class Chat final : public Command {
 
 extern const CommandEntry kChat{
     "chat",
-    "Talks with a trained model",
-    "Reads a line, writes the reply, and keeps the conversation. A run of 'train posttrain' is asked in the "
-    "format it was fine-tuned on, and another model in that of its chat template, where it is one that "
-    "--template names. Without either, turns are plain lines 'User: ...' and 'Assistant: ...'. A model that "
+    "Chats with a trained model",
+    "Reads a line, prints the reply, and keeps the conversation. For a run of 'train posttrain', turns have "
+    "the format of its fine-tuning. For another model, they have the format of its chat template, if "
+    "--template can name it. Otherwise turns are plain lines 'User: ...' and 'Assistant: ...'. A model that "
     "was only pre-trained continues the conversation as a text; it has not learned to answer. /help lists "
-    "what can be typed.\n\n"
-    "On a terminal lines can be edited: arrows, Home and End, Ctrl-A/E/K/U/W/Y, and the lines before with "
-    "the arrows up and down. Pasted text may have several lines. Ctrl-C stops a reply, drops what is typed, "
-    "and on an empty line ends, as Ctrl-D does.",
+    "the commands.\n\n"
+    "A terminal has line editing: arrows, Home and End, Ctrl-A/E/K/U/W/Y, and earlier lines with the arrows "
+    "up and down. Pasted text may have several lines. Ctrl-C stops a reply or clears the line; on an empty "
+    "line it ends the chat, as Ctrl-D does.",
     "primus chat output/primus/root/quickstart\n"
     "primus chat DIR --template chatml --system 'You answer in one word.'\n"
     "echo 'Who are you?' | primus chat DIR -t 0",

@@ -44,18 +44,17 @@ class EvalLoss final : public Command {
     args.option("--data,-d", "PATH", &options_.inputs,
                 "text or JSON lines (files, folders, globs), or a .bin/.idx prefix; may be repeated");
     args.option("--conversations", "PATH", &conversations_,
-                "conversations instead, of which the answers count: a file or glob, or a folder's validation "
-                "part (docs/posttrain.md)");
+                "conversations instead of text, with the loss on answers only: a file or glob, or a folder's "
+                "validation part (docs/posttrain.md)");
     template_.declare(
         args, "auto", false,
-        "of --conversations: how turns are written; auto is what the model was fine-tuned on, or its "
-        "chat template");
-    args.flag("--skip-bad", skip_bad_, "of --conversations: leave broken records out and count them");
-    args.option("--json-key", "KEY", &options_.json_key, "of JSON lines: where the text is");
-    args.option("--max-tokens,-n", "N", &options_.max_tokens, "stop after so many tokens; 0: all");
+        "with --conversations: format of turns; auto: the model's fine-tuning format, or its chat template");
+    args.flag("--skip-bad", skip_bad_, "with --conversations: leave broken records out and count them");
+    args.option("--json-key", "KEY", &options_.json_key, "key of the text in JSON lines");
+    args.option("--max-tokens,-n", "N", &options_.max_tokens, "maximum number of tokens to read; 0: all");
     args.option("--seq-length", "N", &sequence_,
-                "tokens of context (default: the run's seq_length, or up to 1024, as the model has; at most "
-                "the longest of --conversations)");
+                "tokens of context (default: the run's seq_length, or the model's context up to 1024; at "
+                "most the longest of --conversations)");
     args.option("--batch", "N", &batch_, "sequences at a time").between(1, 65536);
     device_.declare(args);
     args.flag("--json", json_, "print the result as JSON");
@@ -132,8 +131,7 @@ class EvalLoss final : public Command {
       throw invalid("--max-tokens is for --data", "name a file with fewer conversations");
     const data::ConversationFiles files = data::find_conversations(*conversations_);
     if (files.divided && files.valid.empty())
-      throw invalid(fmt::format("'{}' has no file of validation data", *conversations_),
-                    "name the file itself");
+      throw invalid(fmt::format("'{}' has no validation file", *conversations_), "name a file");
     const data::ConversationWriter writer =
         TemplateArguments::writer(template_.required_style(folder, tokenizer), tokenizer);
     const data::TokenizedConversations conversations =
@@ -172,9 +170,9 @@ class EvalLoss final : public Command {
         "loss           {:.6f}\nperplexity     {:.4f}\nanswers        {} tokens\n"
         "conversations  {}\n",
         report.loss, report.perplexity, report.tokens, report.conversations);
-    if (report.truncated > 0) text += fmt::format("without end    {}\n", report.truncated);
+    if (report.truncated > 0) text += fmt::format("cut short      {}\n", report.truncated);
     if (report.without_answer > 0)
-      text += fmt::format("left out       {}, which have no answer within {} tokens\n", report.without_answer,
+      text += fmt::format("left out       {}, without an answer within {} tokens\n", report.without_answer,
                           sequence);
     console.print(text);
     return 0;
@@ -196,11 +194,12 @@ extern const CommandEntry kEvalLoss{
     "eval loss",
     "Measures how well a model predicts a text, or the answers of conversations",
     "Prints the mean loss per token, perplexity, and bits per byte, which compares models with different "
-    "tokenizers. Windows of --seq-length tokens follow each other; each token is predicted once.\n\n"
-    "With --conversations each conversation stands alone, and the tokens that count are those that "
-    "fine-tuning learns: the loss is what 'train posttrain' calls the validation loss of these "
-    "conversations.\n\n"
-    "A loss that is not a number ends with exit code 3 and names the operator that gave the first one.",
+    "tokenizers. The text is read in consecutive windows of --seq-length tokens; each token is predicted "
+    "once.\n\n"
+    "With --conversations each conversation is a separate window, and the loss covers the tokens that "
+    "fine-tuning learns. It equals the validation loss of 'train posttrain' on these conversations.\n\n"
+    "If the loss is not a number, the exit code is 3, and the error names the operator that computed the "
+    "first such value.",
     "primus eval loss output/primus/root/quickstart --data book.txt\n"
     "primus eval loss output/primus/root/tuned --conversations held_out.jsonl\n"
     "primus eval loss Llama-3.2-1B -d corpus/valid.jsonl --json-key text --dtype bf16 --json",

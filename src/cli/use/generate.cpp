@@ -59,26 +59,24 @@ class Generate final : public Command {
  public:
   void declare(Arguments& args) override {
     model_.declare(args);
-    args.option("--prompt,-p", "TEXT", &prompt_,
-                "the beginning of the text; '-' reads it from standard input, as leaving it out does for a "
-                "pipe or a file there");
-    args.option("--prompt-file", "FILE", &prompt_file_, "the beginning of the text, from a file").reads =
-        all_of_them;
     args.option(
-        "--prompts", "FILE", &prompts_,
-        "many prompts, one JSON value a line: \"TEXT\" or {\"prompt\": \"TEXT\", \"id\": ..., \"seed\": N, "
-        "\"max_tokens\": N}; '-' reads standard input");
-    args.option("--batch", "N", &batch_, "with --prompts: texts that are written together")
+        "--prompt,-p", "TEXT", &prompt_,
+        "beginning of the text; '-' reads it from standard input (the default if that is a pipe or a file)");
+    args.option("--prompt-file", "FILE", &prompt_file_, "file with the beginning of the text").reads =
+        all_of_them;
+    args.option("--prompts", "FILE", &prompts_,
+                "file with many prompts, one JSON value per line: \"TEXT\" or {\"prompt\": \"TEXT\", \"id\": "
+                "..., \"seed\": N, \"max_tokens\": N}; '-' reads standard input");
+    args.option("--batch", "N", &batch_, "with --prompts: texts that are generated together")
         .between(1, 4096)
         .default_note(kTogether);
-    template_.declare(
-        args, "", false,
-        "ask: each prompt is a user's turn, written in this format, and the answer alone is shown; "
-        "auto is what the model was fine-tuned on, or its chat template");
+    template_.declare(args, "", false,
+                      "treat each prompt as a user's turn in this format, and show only the answer; auto: "
+                      "the model's fine-tuning format, or its chat template");
     template_.declare_system(args);
     sampling_.declare(args, 128);
     device_.declare(args);
-    args.flag("--json", json_, "print text, tokens and times as JSON when done");
+    args.flag("--json", json_, "print text, tokens and times as JSON at the end");
   }
 
   int run(Console& console) override {
@@ -89,7 +87,7 @@ class Generate final : public Command {
     GenerateSettings settings = sampling_.settings(folder, config, *tokenizer, console);
     choose_format(folder, *tokenizer, settings);
     if (prompts_) return run_batch(console, families, folder, config, *tokenizer, settings);
-    if (batch_) throw invalid("--batch goes with --prompts", "give a file of prompts with --prompts FILE");
+    if (batch_) throw invalid("--batch needs --prompts", "name a file of prompts with --prompts FILE");
     const std::string prompt = prompt_text(console);
     const std::vector<std::int32_t> kept =
         prompt_ids(*tokenizer, prompt, config, settings, "the prompt's", console);
@@ -146,17 +144,16 @@ class Generate final : public Command {
     const std::string system = template_.system();
     if (!template_.given()) {
       if (!system.empty())
-        throw invalid("a system's text goes with a format of turns",
-                      "name it: --template auto, chatml or alpaca");
+        throw invalid("a system text needs a format of turns",
+                      "choose the format: --template auto, chatml or alpaca");
       return;
     }
     data::ConversationStyle style = template_.required_style(folder, tokenizer);
     style.inline_bos = false;  // a question is a single text
     writer_.emplace(TemplateArguments::writer(style, tokenizer));
     if (!system.empty() && !writer_->has_system())
-      throw invalid(
-          fmt::format("the format {} has no place for a system's text", data::name_of(style.format)),
-          "leave --system out");
+      throw invalid(fmt::format("the format {} does not support a system text", data::name_of(style.format)),
+                    "remove --system");
     before_ = data::with_system(system);
     settings.stop_ids.push_back(writer_->end_id());
   }
@@ -185,8 +182,8 @@ class Generate final : public Command {
       const SpecialIds& special = tokenizer.special_ids();
       const auto start = special.bos ? special.bos : special.eod;
       if (!start)
-        throw invalid("there is no prompt, and the tokenizer has no token that begins a text",
-                      "give one with --prompt");
+        throw invalid("there is no prompt, and the tokenizer has no begin-of-text token",
+                      "write a prompt with --prompt");
       ids.push_back(*start);
     }
     const std::int64_t capacity =
@@ -294,7 +291,7 @@ class Generate final : public Command {
     constexpr int kPatienceMilliseconds = 1000;
     pollfd input{STDIN_FILENO, POLLIN, 0};
     if (poll(&input, 1, kPatienceMilliseconds) == 0)
-      console.note("note: waiting for the prompt on standard input; --prompt '' begins from nothing");
+      console.note("note: waiting for the prompt on standard input; --prompt '' starts without a prompt");
     return read_standard_input();
   }
 
@@ -314,13 +311,14 @@ class Generate final : public Command {
 
 extern const CommandEntry kGenerate{
     "generate",
-    "Writes on from a prompt with a trained model",
-    "The text streams to standard output, prompt included. It is a function of model, prompt, settings and "
-    "seed: the same command writes the same text. Without a prompt it begins from nothing; one that comes "
-    "through a pipe or from a file is read whole, with its final newline.\n\n"
-    "--prompts writes many texts together and prints one JSON object a line, in the order of the prompts. "
-    "Prompt i, counted from 0, uses seed N+i unless it sets one, and gets the text that --prompt and --seed "
-    "would write; in bf16 rounding may choose another token.",
+    "Continues a prompt with a trained model",
+    "Prints the prompt and its continuation to standard output as it is generated. The text depends only on "
+    "model, prompt, settings and seed: the same command gives the same text. Without a prompt, the text "
+    "starts with the begin-of-text token. A prompt from a pipe or a file is read whole, with its final "
+    "newline.\n\n"
+    "--prompts generates many texts together and prints one JSON object per line, in the order of the "
+    "prompts. Prompt i, counted from 0, uses seed N+i unless it sets one, and gives the same text as "
+    "--prompt and --seed; in bf16, rounding may choose another token.",
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
     "printf 'And God said' | primus generate DIR --json\n"

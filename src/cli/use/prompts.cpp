@@ -12,7 +12,8 @@ namespace primus::cli {
 namespace {
 
 constexpr std::string_view kHint =
-    "a line is \"TEXT\", or {\"prompt\": \"TEXT\"} with \"id\", \"seed\" and \"max_tokens\" as wanted";
+    "write \"TEXT\", or {\"prompt\": \"TEXT\"} and optionally \"id\", \"seed\" and \"max_tokens\", on each "
+    "line";
 
 PromptLine parse_line(std::string_view line, const std::string& name, std::int64_t number) {
   JsonReader json(line, name, {.first_line = number, .python = false, .hint = kHint});
@@ -25,7 +26,7 @@ PromptLine parse_line(std::string_view line, const std::string& name, std::int64
   json.require(JsonReader::Kind::kObject, "a prompt");
   std::set<std::string, std::less<>> seen;
   json.object([&](std::string_view key) {
-    if (!seen.emplace(key).second) json.fail(fmt::format("'{}' is there twice", key));
+    if (!seen.emplace(key).second) json.fail(fmt::format("'{}' is given twice", key));
     if (key == "prompt") {
       json.require(JsonReader::Kind::kString, "the value of", key);
       json.read_string(result.prompt);
@@ -38,7 +39,7 @@ PromptLine parse_line(std::string_view line, const std::string& name, std::int64
       result.max_tokens = json.read_size();
       if (*result.max_tokens > kMax) json.fail(fmt::format("max_tokens is above {}", kMax));
     } else {
-      json.fail(fmt::format("there is no key '{}'", key));
+      json.fail(fmt::format("'{}' is not a valid key", key));
     }
   });
   json.finish();
@@ -60,7 +61,7 @@ std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& 
       prompts.push_back(parse_line(line, name, number));
     }
   }
-  if (prompts.empty()) throw invalid("there is no prompt", std::string(kHint)).at(name);
+  if (prompts.empty()) throw invalid("the file has no prompt", std::string(kHint)).at(name);
   return prompts;
 }
 

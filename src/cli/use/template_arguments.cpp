@@ -37,8 +37,9 @@ void TemplateArguments::declare(Arguments& arguments, std::string preset, bool p
 }
 
 void TemplateArguments::declare_system(Arguments& arguments) {
-  arguments.option("--system", "TEXT", &system_, "a system's text, before the first turn (squad has none)");
-  arguments.option("--system-file", "FILE", &system_file_, "the same, from a file").reads = all_of_them;
+  arguments.option("--system", "TEXT", &system_,
+                   "system text before the first turn (squad does not support one)");
+  arguments.option("--system-file", "FILE", &system_file_, "file with the system text").reads = all_of_them;
 }
 
 std::optional<data::ConversationStyle> TemplateArguments::style(const ModelFolder& folder,
@@ -48,8 +49,7 @@ std::optional<data::ConversationStyle> TemplateArguments::style(const ModelFolde
   const auto style = load_conversation_style(folder, tokenizer);
   if (!style && !tokenizer.chat_template().empty()) {
     throw unsupported(
-        "the model's chat template (Jinja) writes a format that Primus does not know, and templates are not "
-        "run",
+        "the model's chat template (Jinja) is not one that Primus knows, and Primus does not run templates",
         fmt::format("choose the format that this model was trained on: --template {}", writable(tokenizer)));
   }
   return style;
@@ -59,17 +59,17 @@ data::ConversationStyle TemplateArguments::required_style(const ModelFolder& fol
                                                           const Tokenizer& tokenizer) const {
   const auto chosen = style(folder, tokenizer);
   if (chosen) return *chosen;
-  throw invalid(fmt::format("'{}' has no chat template, and does not say in which format it was fine-tuned",
+  throw invalid(fmt::format("'{}' has no chat template, and does not name its fine-tuning format",
                             folder.path.string()),
-                fmt::format("name the format: --template {}, which 'train posttrain' would teach it, or "
-                            "another one of {}",
+                fmt::format("choose the format: --template {}, the default of 'train posttrain' for this "
+                            "model, or another one of {}",
                             data::name_of(data::choose_style("auto", tokenizer).style.format),
                             data::kConversationFormats));
 }
 
 std::string TemplateArguments::system() const {
   if (system_ && system_file_)
-    throw invalid("--system and --system-file exclude each other", "leave one out");
+    throw invalid("--system and --system-file exclude each other", "remove one of them");
   if (!system_file_) return system_.value_or("");
   std::string text = read_file(*system_file_);
   // The final newline that editors add is not part of the text.

@@ -1,5 +1,5 @@
 #!/bin/sh
-# From a clone to a trained model: installs what is missing, builds, and lets Primus learn English.
+# From a clone to a trained model: installs missing packages, builds Primus, and trains a small model on English text.
 #
 #   ./quickstart.sh [options of 'primus quickstart']
 set -eu
@@ -8,16 +8,16 @@ cd "$(dirname "$0")"
 case "$(uname -s) $(uname -m)" in
   "Linux x86_64") ;;
   *)
-    echo "Primus runs on Linux for x86-64; this is $(uname -s) for $(uname -m). README.md says what else was tried." >&2
+    echo "Primus runs on Linux for x86-64; this is $(uname -s) for $(uname -m). README.md lists the tested systems." >&2
     exit 1
     ;;
 esac
-# A clean build takes 10 to 26 core-minutes: 13 where it was measured last (docs/performance.md).
+# A clean build takes 10 to 26 core-minutes; the last measurement was 13 (docs/performance.md).
 cores=$(nproc)
 echo "The first build takes $(((10 + cores - 1) / cores)) to $(((26 + cores - 1) / cores)) minutes on $cores cores, and 500 MB in build/."
 scripts/install-packages.sh build quickstart
-# Kernels for this machine's instruction set alone are a third of the kernels for all. Format strings were checked where the
-# source was written.
+# Kernels for this machine's instruction set only are a third of all kernels. Format strings were checked during
+# development.
 scripts/build.sh -DPRIMUS_TESTS=OFF -DPRIMUS_CPU_KERNELS=native -DPRIMUS_CHECK_FORMATS=OFF
 
 # One verse a line, an empty line between chapters; the references at the beginning of lines are left out.

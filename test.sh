@@ -23,7 +23,7 @@ esac
 
 [ "$mode" = fast ] || echo "All tests: about 30 minutes on two cores, and as long again for a first build. ./test.sh fast is shorter."
 scripts/install-packages.sh build test
-# The rest says itself what it cannot do without these.
+# Without these packages, the affected steps below report that they are skipped.
 [ "$mode" = fast ] || scripts/install-packages.sh lint fuzz hip || true
 benchmarks=ON
 [ "$mode" = fast ] && benchmarks=OFF
@@ -31,7 +31,7 @@ scripts/build.sh -DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=$benchmarks
 
 failed=
 unsteady=
-step() {  # step NAME COMMAND...: runs it, says what it took, and goes on whatever comes out
+step() {  # step NAME COMMAND...: runs the command, prints its time, and continues after a failure
   name=$1
   shift
   echo
@@ -41,13 +41,13 @@ step() {  # step NAME COMMAND...: runs it, says what it took, and goes on whatev
   echo "-- $(($(date +%s) - began)) s"
 }
 
-# Some tests start daemons, containers and jobs of many processes, which a busy machine can starve. What fails
-# runs once more, alone. If it passes then, it stops nothing, but its name stands in the last line.
+# Some tests start daemons, containers and jobs of many processes, which a busy machine can starve. Failed tests
+# run again without other tests. If they pass then, the run continues, and the last line names them.
 tests() {  # tests [CTEST OPTION...]
   ctest --test-dir build -j "$(nproc)" --output-on-failure --progress "$@" && return 0
   first=$(sed 's/^[0-9]*://' build/Testing/Temporary/LastTestsFailed.log | tr '\n' ' ')
   echo
-  echo "== once more, alone: $first"
+  echo "== again, without other tests: $first"
   ctest --test-dir build --rerun-failed --output-on-failure --progress || return 1
   unsteady=$first
 }
@@ -57,14 +57,14 @@ if [ "$mode" = fast ]; then
 else
   step "tests" tests
   step "models against their references" scripts/verify-goldens.sh
-  # Processor time against processor time of the same run: other work on the machine hits both.
+  # Compares processor times of one run, so that other work on the machine affects both.
   step "a mixture of experts costs at most 1.25 dense models (fp32)" \
     build/bin/moe_bench --dtype fp32 --pairs 3 --microbatches 1 --limit 125
   step "two ranks train at least 0.9 times as fast as one with two threads" \
     benchmarks/train/ranks.py rate --pairs 3 --steps 4 --at-least 0.9
   step "ranks take the memory that was planned, within 2 %" \
     benchmarks/train/ranks.py memory --level optim_grads_params --within 0.02 seq_length=128
-  # Compiled only: no test machine has a GPU. scripts/gpu_check.sh is for one that has.
+  # Only compiles, because no test machine has a GPU. scripts/gpu_check.sh tests on a GPU.
   if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     step "GPU kernels compile with CUDA" scripts/build-gpu.sh cuda 80 90a 100
   fi
@@ -82,4 +82,4 @@ if [ -n "$failed" ]; then
   echo "FAILED: ${failed#, }"
   exit 1
 fi
-echo "All passed ($mode).${unsteady:+ Only the second time: $unsteady}"
+echo "All passed ($mode).${unsteady:+ Passed only on the second try: $unsteady}"

@@ -136,7 +136,7 @@ class TreeBuilder : public YAML::EventHandler {
     refuse_tag(tag, origin);
     // yaml-cpp converts these two escapes to single bytes.
     if (!unicode::is_valid(text)) {
-      throw error_at(origin, "the escapes \\N and \\_ are not read in settings files",
+      throw error_at(origin, "settings files do not support the escapes \\N and \\_",
                      "write \\u0085 and \\u00a0 for them");
     }
     const bool quoted = tag == "!";
@@ -250,7 +250,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (tag.empty() || tag == "?" || tag == "!") return;
     throw error_at(origin,
                    fmt::format("YAML tags ('{}') are not allowed in settings files", tag.substr(0, 200)),
-                   "put text in quotes; types come from the key");
+                   "remove the tag, and put text in quotes; the key decides the type");
   }
 
   // yaml-cpp treats the end of the file as the missing closing quote and everything before it as the text.

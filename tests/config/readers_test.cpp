@@ -131,7 +131,7 @@ TEST(Yaml, RefusesTags) {
             "f.yaml:1:4: error: YAML tags ('tag:yaml.org,2002:str') are not allowed in settings files\n"
             " 1 | a: !!str 5\n"
             "   |    ^\n"
-            "  hint: put text in quotes; types come from the key");
+            "  hint: remove the tag, and put text in quotes; the key decides the type");
 }
 
 TEST(Yaml, RefusesBrokenSyntax) {
@@ -272,7 +272,7 @@ TEST(Text, IsUtf8WithoutControlCharacters) {
 TEST(Yaml, RefusesEscapesThatBecomeNoText) {
   for (const std::string escape : {"\\N", "\\_"}) {
     EXPECT_EQ(refusal("a: 1\nb: [x, \"y" + escape + "\"]\n"),
-              "f.yaml:2:8: error: the escapes \\N and \\_ are not read in settings files\n"
+              "f.yaml:2:8: error: settings files do not support the escapes \\N and \\_\n"
               " 2 | b: [x, \"y" +
                   escape +
                   "\"]\n"

@@ -4,8 +4,8 @@
 // (r + 1) T/n). A layer gathers the rows that it needs, applies its part of the weights, and scatters the
 // sums:
 //
-//   h [T/n, c] --gather_tokens--> [T, c] --part of the weights--> partial sums [T, c] --scatter_tokens-->
-//   [T/n, c]
+//   h [T/n, c] --gather_tokens--> [T, c] --part of the weights-->
+//       partial sums [T, c] --scatter_tokens--> [T/n, c]
 //
 // Gather and scatter are each other's gradients.
 //

@@ -9,15 +9,15 @@
 //   1F1B              Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1
 //   interleaved 1F1B  the same, section 2.2.2: stage s holds parts s, s + stages, s + 2 stages ...
 //   zero bubble H1    Qi et al. 2023, arXiv:2401.10241, section 2.1: weight gradients fill the gaps
-//   zero bubble V     the same, appendix; V-Half and V-Min: Qi et al. 2024, arXiv:2405.15362. Stage s holds
-//   the
-//                     parts s and 2 stages - 1 - s, so that the first stage has the loss, too.
+//   zero bubble V     the same, appendix; V-Half and V-Min: Qi et al. 2024, arXiv:2405.15362.
+//                     Stage s holds the parts s and 2 stages - 1 - s, so that the first stage has the
+//                     loss, too.
 //
 // Order of transfers. All work of all stages is sorted by its start time in a model where the forward pass
 // and either gradient of a chunk take equally long and transfers take no time. A stage's list is its part of
 // that order, and each transfer has the same place in it for sender and receiver. So stages that run their
-// lists one item after the other, and block in every transfer until the other side arrives, never deadlock.
-// deadlock.
+// lists one item after the other, and block in every transfer until the other side arrives,
+// never deadlock.
 #pragma once
 
 #include <cstdint>

@@ -50,8 +50,8 @@ using Values = std::vector<double>;
 struct DeviceUnderTest {
   IsaLevel level = best_isa_level();
   int threads = 2;
-  bool guarded =
-      false;  // the guard device: memory that only kernels and copies can reach, asynchronous streams
+  // The guard device: memory that only kernels and copies can reach, asynchronous streams.
+  bool guarded = false;
   int emulated_warp = 0;  // > 0: GPU kernels under the emulator, with warps of so many lanes (32 or 64)
   std::string plugin;     // a GPU, by this plug-in; empty: none
 

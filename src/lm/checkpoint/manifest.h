@@ -36,8 +36,8 @@ struct TensorRecord {
 struct FileRecord {
   std::string name;  // plain name
   std::uint64_t bytes = 0;
-  std::uint32_t crc =
-      0;  // CRC32C of the file; for a safetensors file only of its header, as its tensors have their own
+  // CRC32C of the file; for a safetensors file only of its header, as its tensors have their own.
+  std::uint32_t crc = 0;
 };
 
 struct Manifest {

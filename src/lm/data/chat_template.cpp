@@ -46,8 +46,8 @@ std::string without_escapes(std::string_view literal) {
 
 // Returns TEXT of a literal "<|im_start|>system\nTEXT<|im_end|>", or "" if the template has none.
 std::string default_system_of(std::string_view jinja, const TurnMarks& marks, std::string_view end) {
-  constexpr std::size_t kLongest =
-      16384;  // max length of a system text with its end; limits the time spent on a hostile template
+  // Max length of a system text with its end; limits the time spent on a hostile template.
+  constexpr std::size_t kLongest = 16384;
   std::string plain = fmt::format("{}{}{}", marks.open, kSystem, marks.middle), escaped;
   for (const char c : plain) c == '\n' ? escaped += "\\n" : escaped += c;
   for (const std::string& front : {plain, escaped}) {

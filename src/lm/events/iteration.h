@@ -85,20 +85,21 @@ struct NumericsFault {
   std::int64_t iteration = 0;
   std::string quantity = {};  // "lm loss", "gradient norm"
   double value = 0.0;         // NaN or an infinity
-  std::string first_operator =
-      {};  // the first operator that produced it, e.g. "layers.3.attention"; empty: not searched for
+  // The first operator that produced it, e.g. "layers.3.attention"; empty: not searched for.
+  std::string first_operator = {};
   bool clips_gradients = true;  // clip_grad is not 0
   Error to_error() const;
 };
 
 // Returns AMD Primus's training line without the log prefix, followed by fields that AMD Primus does not
-// print: MFU, ETA, and the fraction of time spent waiting for data:
+// print: MFU, ETA, and the fraction of time spent waiting for data. One line, here broken behind some "|":
 //
-//  iteration        3/      50 | consumed samples:           24 | elapsed time per iteration (ms):
-//  812.3/810.9 | compute per GPU (TFLOP/s/GPU): 1.2 (avg 1.2) | tokens/s/GPU inst/harmonic mean:
-//  5043.1/5051.8 | learning rate: 1.000000E-05 | global batch size:     8 | lm loss: 1.083412E+01 | loss
-//  scale: 1.0 | grad norm: 2.113 | num zeros: 0 | number of skipped iterations:   0 | number of nan
-//  iterations:   0 | MFU: 41.3% | ETA: 3m 12s | data wait: 0.4%
+//    iteration        3/      50 | consumed samples:           24 |
+//     elapsed time per iteration (ms): 812.3/810.9 | compute per GPU (TFLOP/s/GPU): 1.2 (avg 1.2) |
+//     tokens/s/GPU inst/harmonic mean: 5043.1/5051.8 | learning rate: 1.000000E-05 |
+//     global batch size:     8 | lm loss: 1.083412E+01 | loss scale: 1.0 | grad norm: 2.113 |
+//     num zeros: 0 | number of skipped iterations:   0 | number of nan iterations:   0 |
+//     MFU: 41.3% | ETA: 3m 12s | data wait: 0.4%
 //
 // While there are no averages yet, it uses AMD Primus's other form: "throughput per GPU (TFLOP/s/GPU): 1.2 |
 // tokens per GPU (tokens/s/GPU): 5043.1". Parsers of AMD Primus's logs accept both.

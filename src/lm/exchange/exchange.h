@@ -9,8 +9,8 @@
 //
 // Quantised models are also read, and written as bf16 by default:
 //   fp8    DeepSeek-V3: X.weight in float8 e4m3, and X.weight_scale_inv with one fp32 per 128 x 128 block
-//   mxfp4  gpt-oss: X_blocks with two e2m1 numbers per byte, and X_scales with an e8m0 exponent per 32
-//   numbers
+//   mxfp4  gpt-oss: X_blocks with two e2m1 numbers per byte, and X_scales with an e8m0 exponent
+//          per 32 numbers
 //
 // Errors: kInvalid (a missing, unexpected or wrongly shaped tensor; a number that the new type cannot hold; a
 // target that exists, has no name, or is being written by another process), kUnsupported (a family or an

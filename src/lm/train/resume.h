@@ -40,8 +40,8 @@ struct TrainerState {
   std::int64_t cyclic_ranks = 0, cyclic_micro_batch_size = 0;
   std::string experiment;          // of the run that wrote it, by config::to_yaml
   std::string optimizer = "adam";  // update rules (names_of); older checkpoints have AdamW
-  std::string base =
-      {};  // folder of the weights that the run started from; empty: none, or an older checkpoint
+  // Folder of the weights that the run started from; empty: none, or an older checkpoint.
+  std::string base = {};
   // Identities of the starting weights, and of the tokenizer and data of the run; empty in older checkpoints.
   std::optional<InputIdentity> base_weights, tokenizer, data;
 };

@@ -3,8 +3,8 @@
 //
 //   io.safetensors     input_ids [batch, sequence] int64, logits [batch, sequence, vocab]
 //   grads.safetensors  d loss / d weight, named like the model's weights
-//   golden.json        loss, grad_norm, adamw settings, trajectory_loss_gradnorm [[loss, gradient norm before
-//   clipping], ...]
+//   golden.json        loss, grad_norm, adamw settings,
+//                      trajectory_loss_gradnorm [[loss, gradient norm before clipping], ...]
 //
 // The loss is the mean next-token cross-entropy over positions [0, sequence-1).
 #pragma once

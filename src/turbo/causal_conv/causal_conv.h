@@ -2,8 +2,8 @@
 //   c[t] = bias + sum over d < width of weight[width - 1 - d] * u[t - d].
 // There are two forms. Each is one kernel, because all of it is memory-bound: intermediate values are never
 // stored.
-//   kGated  LFM2 (Liquid AI 2025), gated before and after: u = B * x, y = C * c, with B, C and x in adjacent
-//   columns of one projection
+//   kGated  LFM2 (Liquid AI 2025), gated before and after: u = B * x, y = C * c,
+//           with B, C and x in adjacent columns of one projection
 //   kSilu   before linear attention (Qwen3-Next, Kimi Linear): u = x, y = silu(c)
 // Sums are in fp32; results are rounded once.
 //

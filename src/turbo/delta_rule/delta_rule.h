@@ -15,8 +15,8 @@
 //
 // Kernels process chunks of tokens. Within a chunk the u solve a unit triangular system, the WY form of
 // products of Householder-like matrices (Yang et al. 2024, arXiv:2406.06484):
-//   (I + A) U = beta (V - (K exp(G)) S),   A[i][j] = beta[i] sum over c of k[i][c] k[j][c] exp(G[i][c] -
-//   G[j][c])
+//   (I + A) U = beta (V - (K exp(G)) S),
+//   A[i][j] = beta[i] sum over c of k[i][c] k[j][c] exp(G[i][c] - G[j][c])
 // for j < i, where G sums the gates from the start of the chunk. Only differences <= 0 are exponentiated, so
 // strong gates cannot overflow. The backward pass recomputes the states of all chunks, so only the inputs are
 // kept.

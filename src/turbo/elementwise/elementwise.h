@@ -107,8 +107,8 @@ struct LogUniform {
 };
 
 // Copies rows between row-strided buffers:
-//   to[(row / group_rows) * to_group_stride + (row % group_rows) * to_stride + c] = from[row * from_stride +
-//   c]
+//   to[(row / group_rows) * to_group_stride + (row % group_rows) * to_stride + c]
+//       = from[row * from_stride + c]
 // for c < cols; with `add`, adds to the destination instead and rounds once.
 struct CopyRows {
   static constexpr KernelId kId = KernelId::kCopyRows;

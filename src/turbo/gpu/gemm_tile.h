@@ -22,8 +22,8 @@ struct TileProduct {
   const A* a;
   const B* b;
   C* c;
-  std::int64_t a_row, a_col, b_row, b_col,
-      c_row;  // strides between rows, and between elements of a sum
+  // Strides between rows, and between elements of a sum.
+  std::int64_t a_row, a_col, b_row, b_col, c_row;
   std::int64_t batches, a_batch, b_batch, c_batch;
   bool accumulate;
 

@@ -13,8 +13,8 @@ namespace primus::turbo {
 // per expert, like Gemm:
 //   kForward         c [rows, out]  = a [rows, in]  · b[e] [out, in]ᵀ
 //   kInputGradient   c [rows, in]   = a [rows, out] · b[e] [out, in]
-//   kWeightGradient  c[e] [out, in] = a [rows of e, out]ᵀ · b [rows of e, in]; zero for an expert without
-//   rows
+//   kWeightGradient  c[e] [out, in] = a [rows of e, out]ᵀ · b [rows of e, in]
+// An expert without rows has a weight gradient of zero.
 // Rows from offsets[experts] on belong to no expert: the first two roles set them to zero, the third ignores
 // them. An activation's rows may be picked by index from a matrix of tokens: row r of a is then row a_rows[r]
 // of the matrix, and needs no copy.

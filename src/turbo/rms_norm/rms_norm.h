@@ -1,6 +1,6 @@
 // RMSNorm (Zhang & Sennrich 2019), optionally fused with the residual addition before it:
-//   sum = x + delta (rounded to its type),  rstd = 1/sqrt(mean(sum²) + eps),  y = sum * rstd * (weight +
-//   offset).
+//   sum = x + delta (rounded to its type),  rstd = 1/sqrt(mean(sum²) + eps),
+//   y = sum * rstd * (weight + offset).
 // The offset is 1 where weights are stored minus one (Gemma, Qwen3-Next), else 0.
 // Statistics and products are in fp32; y is rounded once.
 #pragma once

@@ -50,8 +50,8 @@ class AddedTokenMatcher {
 
   std::vector<AddedToken> tokens_;
   std::vector<Entry> entries_;  // sorted by content
-  std::array<std::size_t, 257> first_byte_ =
-      {};  // entries that start with byte b: [first_byte_[b], first_byte_[b + 1])
+  // Entries that start with byte b: [first_byte_[b], first_byte_[b + 1]).
+  std::array<std::size_t, 257> first_byte_ = {};
 };
 
 }  // namespace primus

@@ -165,13 +165,6 @@ PRIMUS_INLINE float tanh(float x) {
   return size < 0.625F ? near : x < 0.0F ? -far : far;
 }
 
-// turbo/soft_cap: cap * tanh(x / cap), and its slope at the point where the capped value is y.
-PRIMUS_INLINE float soft_cap(float x, float cap) { return cap * tanh(x / cap); }
-PRIMUS_INLINE float soft_cap_slope(float y, float cap) {
-  const float t = y / cap;
-  return (1.0F - t) * (1.0F + t);
-}
-
 // ---- Loops --------------------------------------------------------------------------------------
 
 // Returns the sum of term(0) ... term(n-1), in an order that depends only on n. Uses many lanes, because a

@@ -8,30 +8,11 @@
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/cross_entropy/formula.h"
+#include "turbo/soft_cap/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
-
-// The mapping from a logit to its capped value, and the derivative of the mapping at the point where the
-// value is y.
-struct Uncapped {
-  PRIMUS_INLINE float operator()(float x) const { return x; }
-  PRIMUS_INLINE float slope(float) const { return 1.0F; }
-};
-struct Capped {
-  float cap;
-  PRIMUS_INLINE float operator()(float x) const { return soft_cap(x, cap); }
-  PRIMUS_INLINE float slope(float y) const { return soft_cap_slope(y, cap); }
-};
-
-template <class Body>
-void with_cap(float cap, Body&& body) {
-  if (cap > 0) {
-    body(Capped{cap});
-  } else {
-    body(Uncapped{});
-  }
-}
 
 // Returns the maximum, ignoring NaN: a NaN reaches the loss through the sum of exponentials.
 float max_of(const float* x, std::int64_t n) {
@@ -50,28 +31,21 @@ float max_of(const float* x, std::int64_t n) {
   return result;
 }
 
-struct Normaliser {
-  float max;
-  double sum;  // of exp(x - max)
-};
-
 template <class Cap>
-Normaliser normaliser(const float* x, std::int64_t n, Cap capped) {
+SoftmaxStatistics normaliser(const float* x, std::int64_t n, Cap capped) {
   constexpr std::int64_t kBlock = 2048;
-  Normaliser result{-std::numeric_limits<float>::infinity(), 0};
+  SoftmaxStatistics result{-std::numeric_limits<float>::infinity(), 0};
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const float* block = x + begin;
     const std::int64_t length = std::min(kBlock, n - begin);
     const float block_max = capped(max_of(block, length));
-    if (block_max > result.max) {
-      result.sum *= std::exp(static_cast<double>(result.max) - static_cast<double>(block_max));
-      result.max = block_max;
+    if (block_max > result.largest) {
+      result.sum *= std::exp(static_cast<double>(result.largest) - static_cast<double>(block_max));
+      result.largest = block_max;
     }
-    // If all values so far are -inf, use 0: the terms become exp(-inf - 0) = 0, while -inf - -inf would be
-    // NaN.
-    const float max = result.max == -std::numeric_limits<float>::infinity() ? 0.0F : result.max;
+    const float base = exponent_base(result.largest);
     result.sum +=
-        sum_terms(length, [=](std::int64_t i) { return PRIMUS_CPU_ISA::exp(capped(block[i]) - max); });
+        sum_terms(length, [=](std::int64_t i) { return PRIMUS_CPU_ISA::exp(capped(block[i]) - base); });
   }
   return result;
 }
@@ -79,22 +53,20 @@ Normaliser normaliser(const float* x, std::int64_t n, Cap capped) {
 // Computes the loss and the gradient of some columns of a row, from the maximum and the sum over all columns.
 // `label`: its column, or one outside [0, columns). `logit_of_label` is already capped.
 template <class T, class Cap>
-void from_normaliser(const float* logits, const Normaliser& norm, float logit_of_label, std::int64_t label,
-                     float weight, std::int64_t columns, float* loss, T* d_logits, Cap capped) {
-  const double label_logit = static_cast<double>(logit_of_label) - static_cast<double>(norm.max);
-  *loss = static_cast<float>(static_cast<double>(weight) * (std::log(norm.sum) - label_logit));
+void from_normaliser(const float* logits, const SoftmaxStatistics& norm, float logit_of_label,
+                     std::int64_t label, float weight, std::int64_t columns, float* loss, T* d_logits,
+                     Cap capped) {
+  const double label_logit = norm.relative(logit_of_label);
+  *loss = norm.loss(weight, label_logit);
   if (!d_logits) return;
-  const float max = norm.max;
-  const float scale = static_cast<float>(static_cast<double>(weight) / norm.sum);
+  const float largest = norm.largest, scale = norm.gradient_scale(weight);
   PRIMUS_SIMD()
   for (std::int64_t i = 0; i < columns; ++i) {
     const float y = capped(logits[i]);
-    d_logits[i] = from_float<T>(scale * PRIMUS_CPU_ISA::exp(y - max) * capped.slope(y));
+    d_logits[i] = from_float<T>(scale * PRIMUS_CPU_ISA::exp(y - largest) * capped.slope(y));
   }
   if (label < 0 || label >= columns) return;
-  const double label_probability = std::exp(label_logit) / norm.sum;
-  d_logits[label] = from_float<T>(static_cast<float>(static_cast<double>(weight) * (label_probability - 1)) *
-                                  capped.slope(logit_of_label));
+  d_logits[label] = from_float<T>(norm.label_gradient(weight, label_logit) * capped.slope(logit_of_label));
 }
 
 // A masked token: zeros, even if its logits are NaN.
@@ -145,10 +117,10 @@ void part(CpuContext& context, const CrossEntropyPart& call) {
     parallel_ranges(context, call.logits.shape[0], columns * 4, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t t = begin; t < end; ++t) {
         const float* row = logits + t * columns;
-        const Normaliser norm = normaliser(row, columns, capped);
+        const SoftmaxStatistics norm = normaliser(row, columns, capped);
         const std::int64_t label = labels[t] - call.first;
         float* out = part + t * kCrossEntropyValues;
-        out[0] = norm.max;
+        out[0] = norm.largest;
         out[1] = static_cast<float>(norm.sum);
         out[2] = label >= 0 && label < columns ? capped(row[label]) : -std::numeric_limits<float>::infinity();
       }
@@ -168,22 +140,17 @@ void of_parts(CpuContext& context, const CrossEntropyOfParts& call) {
     for_each_row(context, call, [=](std::int64_t t, const float* logits, auto* d_logits) {
       if (weights[t] == 0) return masked_row(columns, loss + t, d_logits);
       assert(labels[t] >= 0 && labels[t] < vocabulary);
-      Normaliser norm{-std::numeric_limits<float>::infinity(), 0};
-      float label_logit = norm.max;
+      SoftmaxStatistics norm{-std::numeric_limits<float>::infinity(), 0};
+      float label_logit = norm.largest;
       const auto value = [&](std::int64_t p, std::int64_t i) {
         return parts[(p * tokens + t) * kCrossEntropyValues + i];
       };
       for (std::int64_t p = 0; p < count; ++p) {
-        norm.max = std::max(norm.max, value(p, 0));
+        norm.largest = std::max(norm.largest, value(p, 0));
         label_logit = std::max(label_logit, value(p, 2));  // drops NaN, which is also in the sum
       }
       for (std::int64_t p = 0; p < count; ++p) {
-        // A part with only -inf has the sum 0.
-        const float max = value(p, 0);
-        const double scale = max == -std::numeric_limits<float>::infinity()
-                                 ? 1.0
-                                 : std::exp(static_cast<double>(max) - static_cast<double>(norm.max));
-        norm.sum += static_cast<double>(value(p, 1)) * scale;
+        norm.sum += norm.of_part(value(p, 0), value(p, 1));
       }
       from_normaliser(logits, norm, label_logit, labels[t] - first, weights[t], columns, loss + t, d_logits,
                       capped);

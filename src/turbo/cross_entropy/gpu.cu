@@ -1,37 +1,12 @@
 // A block handles one row: maximum, sum of exponentials, gradient.
 #include "turbo/cross_entropy/cross_entropy.h"
+#include "turbo/cross_entropy/formula.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/soft_cap/formula.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
-
-// The mapping from a logit to its capped value, and the derivative of the mapping at the point where the
-// value is y.
-struct Uncapped {
-  PRIMUS_DEVICE float operator()(float x) const { return x; }
-  PRIMUS_DEVICE float slope(float) const { return 1.0F; }
-};
-struct Capped {
-  float cap;
-  PRIMUS_DEVICE float operator()(float x) const { return soft_cap(x, cap); }
-  PRIMUS_DEVICE float slope(float y) const { return soft_cap_slope(y, cap); }
-};
-
-template <class Body>
-void with_cap(float cap, Body&& body) {
-  if (cap > 0) {
-    body(Capped{cap});
-  } else {
-    body(Uncapped{});
-  }
-}
-
-// The softmax statistics of a row of logits.
-struct Statistics {
-  float largest;  // ignores NaN: a NaN reaches the loss through the sum
-  double sum;     // of exp(logit - largest)
-};
 
 // Columns of one row. Every thread of the block calls these functions and gets the result; kCount logits are
 // processed at once. With kFast, exponentials are computed by fast_exp(). The block keeps the first columns
@@ -55,11 +30,9 @@ struct Row {
     return (std::int64_t{n} * kThreads + thread()) * kCount;
   }
   PRIMUS_DEVICE static float exponential(float x) { return kFast ? fast_exp(x) : ::expf(x); }
-  // If all values so far are -inf, use 0: the terms become exp(-inf - 0) = 0, while -inf - -inf would be NaN.
-  PRIMUS_DEVICE static float base(float largest) { return largest == -infinity() ? 0.0F : largest; }
 
   // Reads the row once: the running sum is scaled down when a larger logit appears.
-  PRIMUS_DEVICE Statistics statistics() {
+  PRIMUS_DEVICE SoftmaxStatistics statistics() {
     float largest = -infinity(), part = 0;
     const auto take = [&](const float(&logits)[kCount]) {
       float found = largest, v[kCount];
@@ -68,7 +41,7 @@ struct Row {
         v[k] = capped(logits[k]);
         found = ::fmaxf(found, v[k]);
       }
-      const float from = base(found);
+      const float from = exponent_base(found);
       if (found != largest) part *= exponential(largest - from);
       largest = found;
       PRIMUS_UNROLL
@@ -94,7 +67,7 @@ struct Row {
       take(v);
     }
     const float of_all = block_reduce<kThreads>(largest, Maximum{});
-    const auto scale = static_cast<double>(::expf(base(largest) - base(of_all)));
+    const auto scale = static_cast<double>(::expf(exponent_base(largest) - exponent_base(of_all)));
     return {of_all,
             block_reduce<kThreads>(static_cast<double>(part) * (largest == -infinity() ? 1.0 : scale))};
   }
@@ -103,11 +76,9 @@ struct Row {
   // minus the largest; `label` is its column, or one outside the row. d may be x. Visits the row backwards,
   // because its end was read last and is still in the cache.
   template <class T>
-  PRIMUS_DEVICE void gradient(T* d, float weight, const Statistics& row, std::int64_t label,
+  PRIMUS_DEVICE void gradient(T* d, float weight, const SoftmaxStatistics& row, std::int64_t label,
                               double label_logit) const {
-    const auto scale = static_cast<float>(static_cast<double>(weight) / row.sum);
-    const auto of_label =
-        static_cast<float>(static_cast<double>(weight) * (::exp(label_logit) / row.sum - 1));
+    const float scale = row.gradient_scale(weight), of_label = row.label_gradient(weight, label_logit);
     const auto give = [&](std::int64_t i, float(&v)[kCount]) {
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) {
@@ -182,12 +153,11 @@ struct Loss {
     T* d = d_logits ? d_logits + token * vocab : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
-    const Statistics of_row = row.statistics();
+    const SoftmaxStatistics of_row = row.statistics();
     const std::int32_t label = labels[token];
     const float logit = is_label(label, vocab, fault) ? capped(row.x[label]) : infinity();
-    const double label_logit = static_cast<double>(logit) - static_cast<double>(of_row.largest);
-    if (thread() == 0)
-      loss[token] = static_cast<float>(static_cast<double>(weight) * (::log(of_row.sum) - label_logit));
+    const double label_logit = of_row.relative(logit);
+    if (thread() == 0) loss[token] = of_row.loss(weight, label_logit);
     if (!d) return;
     barrier();  // d may be x, and every thread reads the label's logit first
     row.gradient(d, weight, of_row, label, label_logit);
@@ -206,7 +176,7 @@ struct Part {
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t token = block();
     Row<kThreads, kCount, false, Cap> row{logits + token * columns, columns, capped};
-    const Statistics of_row = row.statistics();
+    const SoftmaxStatistics of_row = row.statistics();
     if (thread() != 0) return;
     const std::int64_t label = labels[token] - first;
     float* const out = part + token * kCrossEntropyValues;
@@ -237,26 +207,22 @@ struct LossOfParts {
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
     // Computed redundantly in every thread: there are only a few parts.
-    float largest = -infinity(), logit = -infinity();
+    SoftmaxStatistics of_row{-infinity(), 0};
+    float logit = -infinity();
     for (std::int64_t p = 0; p < count; ++p) {
       const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;
-      largest = ::fmaxf(largest, part[0]);
+      of_row.largest = ::fmaxf(of_row.largest, part[0]);
       logit = ::fmaxf(logit, part[2]);  // drops NaN, which is also in the sum
     }
-    double sum = 0;
     for (std::int64_t p = 0; p < count; ++p) {
       const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;
-      // A part with only -inf has the sum 0.
-      const double scale =
-          part[0] == -infinity() ? 1.0 : ::exp(static_cast<double>(part[0]) - static_cast<double>(largest));
-      sum += static_cast<double>(part[1]) * scale;
+      of_row.sum += of_row.of_part(part[0], part[1]);
     }
     const std::int32_t label = labels[token];
     if (!is_label(label, vocab, fault)) logit = infinity();
-    const double label_logit = static_cast<double>(logit) - static_cast<double>(largest);
-    if (thread() == 0)
-      loss[token] = static_cast<float>(static_cast<double>(weight) * (::log(sum) - label_logit));
-    if (d) row.gradient(d, weight, Statistics{largest, sum}, label - first, label_logit);
+    const double label_logit = of_row.relative(logit);
+    if (thread() == 0) loss[token] = of_row.loss(weight, label_logit);
+    if (d) row.gradient(d, weight, of_row, label - first, label_logit);
   }
 };
 

@@ -219,13 +219,6 @@ PRIMUS_DEVICE float fast_exp(float x) {
 // 1 / (1 + e^-x); 0 for x below about -88, where e^-x is infinite.
 PRIMUS_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + ::expf(-x)); }
 
-// turbo/soft_cap: cap * tanh(x / cap), and its slope at the point where the capped value is y.
-PRIMUS_DEVICE float soft_cap(float x, float cap) { return cap * ::tanhf(x / cap); }
-PRIMUS_DEVICE float soft_cap_slope(float y, float cap) {
-  const float t = y / cap;
-  return (1.0F - t) * (1.0F + t);
-}
-
 PRIMUS_DEVICE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 PRIMUS_DEVICE std::int64_t larger(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 

@@ -1,36 +1,34 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/situ/formula.h"
 #include "turbo/situ/situ.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-template <class T, int kCount>
+template <class T, int kCount, class Activation>
 struct Forward {
   const T* gate_up;
   T* out;
   std::int64_t ffn;
-  float beta, linear_beta;
+  Activation activation;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
     float g[kCount], u[kCount];
     load<kCount>(gate_up + row * 2 * ffn + i, g);
     load<kCount>(gate_up + row * 2 * ffn + ffn + i, u);
     PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) {
-      const float up = linear_beta > 0 ? soft_cap(u[k], linear_beta) : u[k];
-      u[k] = soft_cap(g[k], beta) * sigmoid(g[k]) * up;
-    }
+    for (int k = 0; k < kCount; ++k) u[k] = activation.forward(g[k], u[k]);
     store<kCount>(out + row * ffn + i, u);
   }
 };
 
-template <class T, int kCount>
+template <class T, int kCount, class Activation>
 struct Backward {
   const T *gate_up, *d_out;
   T* d_gate_up;
   std::int64_t ffn;
-  float beta, linear_beta;
+  Activation activation;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
     float g[kCount], u[kCount], d[kCount];
@@ -39,11 +37,9 @@ struct Backward {
     load<kCount>(d_out + row * ffn + i, d);
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) {
-      const float s = sigmoid(g[k]), c = soft_cap(g[k], beta);
-      const float up = linear_beta > 0 ? soft_cap(u[k], linear_beta) : u[k];
-      const float slope = linear_beta > 0 ? soft_cap_slope(up, linear_beta) : 1.0F;
-      g[k] = d[k] * up * s * (soft_cap_slope(c, beta) + c * (1.0F - s));
-      u[k] = d[k] * c * s * slope;
+      const auto of = activation.backward(g[k], u[k], d[k]);
+      g[k] = of.gate;
+      u[k] = of.up;
     }
     store<kCount>(d_gate_up + row * 2 * ffn + i, g);
     store<kCount>(d_gate_up + row * 2 * ffn + ffn + i, u);
@@ -56,9 +52,11 @@ void forward(Context& context, const SituForward& a) {
     const T* gate_up = context.data<T>(a.gate_up);
     T* out = context.data<T>(a.out);
     const std::int64_t ffn = a.out.cols();
-    with_vector<T>(rows_of_vectors<T>(ffn, gate_up, out), [&](auto count) {
-      for_each_of_rows<count>(context, a.out.rows(), ffn,
-                              Forward<T, count>{gate_up, out, ffn, a.beta, a.linear_beta});
+    with_situ(a.beta, a.linear_beta, [&](auto activation) {
+      with_vector<T>(rows_of_vectors<T>(ffn, gate_up, out), [&](auto count) {
+        for_each_of_rows<count>(context, a.out.rows(), ffn,
+                                Forward<T, count, decltype(activation)>{gate_up, out, ffn, activation});
+      });
     });
   });
 }
@@ -69,9 +67,12 @@ void backward(Context& context, const SituBackward& a) {
     const T *gate_up = context.data<T>(a.gate_up), *d_out = context.data<T>(a.d_out);
     T* d_gate_up = context.data<T>(a.d_gate_up);
     const std::int64_t ffn = a.d_out.cols();
-    with_vector<T>(rows_of_vectors<T>(ffn, gate_up, d_out, d_gate_up), [&](auto count) {
-      for_each_of_rows<count>(context, a.d_out.rows(), ffn,
-                              Backward<T, count>{gate_up, d_out, d_gate_up, ffn, a.beta, a.linear_beta});
+    with_situ(a.beta, a.linear_beta, [&](auto activation) {
+      with_vector<T>(rows_of_vectors<T>(ffn, gate_up, d_out, d_gate_up), [&](auto count) {
+        for_each_of_rows<count>(
+            context, a.d_out.rows(), ffn,
+            Backward<T, count, decltype(activation)>{gate_up, d_out, d_gate_up, ffn, activation});
+      });
     });
   });
 }

@@ -1,5 +1,6 @@
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/soft_cap/formula.h"
 #include "turbo/soft_cap/soft_cap.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {

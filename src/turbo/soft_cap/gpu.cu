@@ -1,12 +1,13 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/soft_cap/formula.h"
 #include "turbo/soft_cap/soft_cap.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
 template <class T>
-struct Capped {
+struct ForwardBody {
   const T* x;
   T* y;
   float cap;
@@ -14,7 +15,7 @@ struct Capped {
 };
 
 template <class T>
-struct CappedBackward {
+struct BackwardBody {
   const T *y, *d_y;
   T* d_x;
   float cap;
@@ -26,7 +27,7 @@ struct CappedBackward {
 void forward(Context& context, const SoftCap& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    for_each(context, a.x.elements(), Capped<T>{context.data<T>(a.x), context.data<T>(a.y), a.cap});
+    for_each(context, a.x.elements(), ForwardBody<T>{context.data<T>(a.x), context.data<T>(a.y), a.cap});
   });
 }
 
@@ -34,7 +35,7 @@ void backward(Context& context, const SoftCapBackward& a) {
   with_float_type(a.y.dtype, [&](auto tag) {
     using T = decltype(tag);
     for_each(context, a.y.elements(),
-             CappedBackward<T>{context.data<T>(a.y), context.data<T>(a.d_y), context.data<T>(a.d_x), a.cap});
+             BackwardBody<T>{context.data<T>(a.y), context.data<T>(a.d_y), context.data<T>(a.d_x), a.cap});
   });
 }
 

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "turbo/adamw/adamw.h"
+#include "turbo/adamw/formula.h"
 #include "turbo/block_moments.h"
 #include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/reduce.h"
@@ -13,60 +14,28 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// The step's scalars in the form that the kernel uses.
-struct Rates {
-  float scale, decay;
-  float root_step, root_eps;  // step size and epsilon, times the root of the second moment's bias
-  std::uint64_t count;        // step number
-};
-
-Rates rates_of(const CpuContext& context, const AdamW& a) {
-  const double* scalars = context.data<double>(a.scalars);
-  const auto scalar = [&](StepScalar which) { return static_cast<float>(scalars[index(which)]); };
-  const float rate = scalar(StepScalar::kLearningRate) * a.learning_rate_factor;
-  const float root_bias2 = std::sqrt(scalar(StepScalar::kBias2));
-  return {.scale = context.data<float>(a.grad_scale)[0],
-          .decay = 1.0F - rate * (scalar(StepScalar::kWeightDecay) * a.weight_decay_factor),
-          .root_step = rate / scalar(StepScalar::kBias1) * root_bias2,
-          .root_eps = a.eps * root_bias2,
-          .count = static_cast<std::uint64_t>(scalars[index(StepScalar::kStep)])};
+AdamStep step_of(const CpuContext& context, const AdamW& a) {
+  return {context.data<float>(a.grad_scale)[0],
+          context.data<double>(a.scalars),
+          {a.beta1, a.beta2, a.eps, a.learning_rate_factor, a.weight_decay_factor}};
 }
-
-// The update of one element.
-struct AdamStep {
-  float scale, decay, root_step, root_eps, beta1, beta2, rest1, rest2;
-  AdamStep(const AdamW& a, const Rates& rates)
-      : scale(rates.scale),
-        decay(rates.decay),
-        root_step(rates.root_step),
-        root_eps(rates.root_eps),
-        beta1(a.beta1),
-        beta2(a.beta2),
-        rest1(1.0F - a.beta1),
-        rest2(1.0F - a.beta2) {}
-
-  // Returns the new weight; m and v become the new moments.
-  PRIMUS_INLINE float operator()(float weight, float grad, float& m, float& v) const {
-    const float g = grad * scale;
-    m = beta1 * m + rest1 * g;
-    v = beta2 * v + rest2 * (g * g);
-    // One division and one root per element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
-    return weight * decay - root_step * m / (std::sqrt(v) + root_eps);
-  }
-};
+RoundingBits random_of(const CpuContext& context, const AdamW& a) {
+  const double count = context.data<double>(a.scalars)[index(StepScalar::kStep)];
+  return {a.rounding_stream, static_cast<std::uint64_t>(count)};
+}
 
 // Stores an element of a moment; `random`: 16 random bits.
 inline void put(float* to, float value, std::uint32_t /*random*/) { *to = value; }
 inline void put(BFloat16* to, float value, std::uint32_t random) { *to = round_at_random(value, random); }
 
 template <class Gradient, class First, class Second, class Masters>
-void update(const CpuContext& context, const AdamW& a, const Rates& rates, const Masters masters,
-            std::int64_t begin, std::int64_t end) {
+void update(const CpuContext& context, const AdamW& a, const Masters masters, std::int64_t begin,
+            std::int64_t end) {
   const auto* grad = context.data<Gradient>(a.grad);
   auto* exp_avg = context.data<First>(a.exp_avg);
   auto* exp_avg_sq = context.data<Second>(a.exp_avg_sq);
-  const AdamStep step(a, rates);
-  const RoundingBits random(a.rounding_stream, rates.count);
+  const AdamStep step = step_of(context, a);
+  const RoundingBits random = random_of(context, a);
   const std::int64_t first = a.first_element;
   constexpr bool kRandom = !std::is_same_v<First, float> || !std::is_same_v<Second, float>;
   PRIMUS_SIMD()
@@ -135,13 +104,13 @@ struct BlockMoment {
 };
 
 template <class Gradient, class Masters>
-void update_blocks(const CpuContext& context, const AdamW& a, const Rates& rates, const Masters masters,
-                   std::int64_t begin, std::int64_t end) {
+void update_blocks(const CpuContext& context, const AdamW& a, const Masters masters, std::int64_t begin,
+                   std::int64_t end) {
   const auto* grad = context.data<Gradient>(a.grad);
   const BlockMoment<FirstMomentCodes> first{context, a.exp_avg, a.exp_avg_scale};
   const BlockMoment<SecondMomentCodes> second{context, a.exp_avg_sq, a.exp_avg_sq_scale};
-  const AdamStep step(a, rates);
-  const RoundingBits random(a.rounding_stream, rates.count);
+  const AdamStep step = step_of(context, a);
+  const RoundingBits random = random_of(context, a);
   for (std::int64_t block = begin; block < end; ++block) {
     const std::int64_t at = block * kMomentBlock;
     float m[kMomentBlock], v[kMomentBlock];
@@ -158,30 +127,27 @@ void update_blocks(const CpuContext& context, const AdamW& a, const Rates& rates
   }
 }
 
-void adamw_of_blocks(const CpuContext& context, const AdamW& a, const Rates& rates) {
+void adamw_of_blocks(const CpuContext& context, const AdamW& a) {
   constexpr std::int64_t kBytesPerBlock = 24 * kMomentBlock;
   const std::int64_t blocks = a.grad.elements() / kMomentBlock;
   parallel_ranges(context, blocks, kBytesPerBlock, [&](std::int64_t begin, std::int64_t end) {
     with_float_type(a.grad.dtype, [&](auto gradient) {
-      with_masters(context, a, [&](auto masters) {
-        update_blocks<decltype(gradient)>(context, a, rates, masters, begin, end);
-      });
+      with_masters(context, a,
+                   [&](auto masters) { update_blocks<decltype(gradient)>(context, a, masters, begin, end); });
     });
   });
 }
 
 void adamw(CpuContext& context, const AdamW& a) {
   constexpr std::int64_t kBytesPerElement = 30;
-  const Rates rates = rates_of(context, a);
-  if (rates.scale < 0) return;
-  if (!a.exp_avg_scale.absent() || !a.exp_avg_sq_scale.absent()) return adamw_of_blocks(context, a, rates);
+  if (context.data<float>(a.grad_scale)[0] < 0) return;
+  if (!a.exp_avg_scale.absent() || !a.exp_avg_sq_scale.absent()) return adamw_of_blocks(context, a);
   parallel_ranges(context, a.grad.elements(), kBytesPerElement, [&](std::int64_t begin, std::int64_t end) {
     with_float_type(a.grad.dtype, [&](auto gradient) {
       with_float_type(a.exp_avg.dtype, [&](auto first) {
         with_float_type(a.exp_avg_sq.dtype, [&](auto second) {
           with_masters(context, a, [&](auto masters) {
-            update<decltype(gradient), decltype(first), decltype(second)>(context, a, rates, masters, begin,
-                                                                          end);
+            update<decltype(gradient), decltype(first), decltype(second)>(context, a, masters, begin, end);
           });
         });
       });
@@ -207,8 +173,7 @@ void sum_of_squares(CpuContext& context, const SumOfSquares& a) {
 void clip_coefficient(CpuContext& context, const ClipCoefficient& a) {
   const double norm = std::sqrt(*context.data<double>(a.sum_of_squares));
   *context.data<float>(a.norm) = static_cast<float>(norm);
-  const double scale = a.max_norm == 0.0F ? 1.0 : std::min(1.0, a.max_norm / (norm + 1e-6));
-  *context.data<float>(a.scale) = std::isfinite(norm) ? static_cast<float>(scale) : -1.0F;
+  *context.data<float>(a.scale) = clip_factor(norm, a.max_norm);
 }
 
 }  // namespace

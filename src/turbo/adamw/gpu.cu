@@ -1,4 +1,5 @@
 #include "turbo/adamw/adamw.h"
+#include "turbo/adamw/formula.h"
 #include "turbo/block_moments.h"
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
@@ -75,19 +76,15 @@ struct Update {
   const Gradient* grad;
   const float* grad_scale;
   const double* scalars;
-  float beta1, beta2, eps, rate_factor, decay_factor;
+  AdamFactors factors;
   std::uint64_t rounding_stream;
   std::int64_t first_element;
 
   PRIMUS_DEVICE void operator()(std::int64_t pack) const { update(pack * kCount, true); }
 
   PRIMUS_DEVICE void update(std::int64_t i, bool here) const {
-    const float scale = grad_scale[0];
-    if (scale < 0) return;
-    const float rate = scalar(StepScalar::kLearningRate) * rate_factor;
-    const float decay = 1.0F - rate * (scalar(StepScalar::kWeightDecay) * decay_factor);
-    const float root_bias2 = ::sqrtf(scalar(StepScalar::kBias2));
-    const float root_eps = eps * root_bias2, root_step = rate / scalar(StepScalar::kBias1) * root_bias2;
+    if (grad_scale[0] < 0) return;
+    const AdamStep step(grad_scale[0], scalars, factors);
     float p[kCount] = {}, g[kCount] = {}, m[kCount] = {}, v[kCount] = {};
     if (here) {
       masters.get(i, p);
@@ -96,26 +93,16 @@ struct Update {
       exp_avg_sq.get(i, v);
     }
     PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) {
-      g[k] *= scale;
-      m[k] = beta1 * m[k] + (1.0F - beta1) * g[k];
-      v[k] = beta2 * v[k] + (1.0F - beta2) * (g[k] * g[k]);
-      // One division and one root per element: sqrt(v)/root + eps = (sqrt(v) + eps*root) / root.
-      p[k] = p[k] * decay - fast_quotient(root_step * m[k], fast_root(v[k]) + root_eps);
-    }
+    for (int k = 0; k < kCount; ++k) p[k] = step(p[k], g[k], m[k], v[k]);
     std::uint32_t random[kCount] = {};
     if constexpr (!std::is_same_v<First, FloatMoment<float>> || !std::is_same_v<Second, FloatMoment<float>>) {
-      const RoundingBits bits(
-          rounding_stream, static_cast<std::uint64_t>(scalars[static_cast<std::size_t>(StepScalar::kStep)]));
+      const RoundingBits bits(rounding_stream, static_cast<std::uint64_t>(scalars[index(StepScalar::kStep)]));
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) random[k] = bits.of(first_element + i + k);
     }
     exp_avg.put(i, m, random, 0, here);
     exp_avg_sq.put(i, v, random, 16, here);
     if (here) masters.put(i, p);
-  }
-  PRIMUS_DEVICE float scalar(StepScalar which) const {
-    return static_cast<float>(scalars[static_cast<std::size_t>(which)]);
   }
 };
 
@@ -152,11 +139,7 @@ Update<kCount, Gradient, First, Second> update_of(const Context& context, const 
           grad,
           context.data<float>(a.grad_scale),
           context.data<double>(a.scalars),
-          a.beta1,
-          a.beta2,
-          a.eps,
-          a.learning_rate_factor,
-          a.weight_decay_factor,
+          {a.beta1, a.beta2, a.eps, a.learning_rate_factor, a.weight_decay_factor},
           a.rounding_stream,
           a.first_element};
 }
@@ -232,9 +215,7 @@ struct ClipBody {
   PRIMUS_DEVICE void operator()(std::int64_t) const {
     const double root = ::sqrt(*sum_of_squares);
     *norm = static_cast<float>(root);
-    const double wanted = max_norm == 0.0F ? 1.0 : static_cast<double>(max_norm) / (root + 1e-6);
-    const bool finite = root - root == 0;  // false for NaN and infinities
-    *scale = !finite ? -1.0F : static_cast<float>(wanted > 1.0 ? 1.0 : wanted);
+    *scale = clip_factor(root, max_norm);
   }
 };
 

@@ -1,8 +1,8 @@
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/lion/formula.h"
 #include "turbo/lion/lion.h"
-#include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
@@ -18,23 +18,14 @@ struct LionBody {
 
   PRIMUS_DEVICE void operator()(std::int64_t pack) const {
     const std::int64_t i = pack * kCount;
-    const float scale = grad_scale[0];
-    if (scale < 0) return;
-    const auto rate = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kLearningRate)]);
-    const auto decay = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kWeightDecay)]);
-    const float keep = 1.0F - rate * (decay * decay_factor);
+    if (grad_scale[0] < 0) return;
+    const SignStep step(grad_scale[0], scalars, beta1, beta2, decay_factor);
     float p[kCount], g[kCount], m[kCount];
     masters.get(i, p);
     load<kCount>(grad + i, g);
     load<kCount>(exp_avg + i, m);
     PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) {
-      g[k] *= scale;
-      const float mixed = beta1 * m[k] + (1.0F - beta1) * g[k];
-      const float sign = static_cast<float>(mixed > 0) - static_cast<float>(mixed < 0);
-      p[k] = p[k] * keep - rate * sign;
-      m[k] = beta2 * m[k] + (1.0F - beta2) * g[k];
-    }
+    for (int k = 0; k < kCount; ++k) p[k] = step(p[k], g[k], m[k]);
     store<kCount>(exp_avg + i, m);
     masters.put(i, p);
   }

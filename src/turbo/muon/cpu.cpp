@@ -1,44 +1,37 @@
 #include <algorithm>
-#include <cmath>
 
 #include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/muon/formula.h"
 #include "turbo/muon/muon.h"
-#include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-constexpr double kSmallestNorm = 1e-7;
-
 void muon_momentum(CpuContext& context, const MuonMomentum& a) {
-  const float scale = context.data<float>(a.grad_scale)[0];
-  const float beta = a.beta, rest = 1.0F - beta;
-  const bool nesterov = a.nesterov;
+  const MuonMoment moment{context.data<float>(a.grad_scale)[0], a.beta, a.nesterov};
   float* momentum = context.data<float>(a.momentum);
   float* direction = context.data<float>(a.direction);
   with_float_type(a.grad.dtype, [&](auto tag) {
     const auto* grad = context.data<decltype(tag)>(a.grad);
     parallel_ranges(context, a.grad.elements(), 4 * sizeof(float), [&](std::int64_t begin, std::int64_t end) {
-      if (scale < 0) {
+      if (moment.scale < 0) {
         std::fill(direction + begin, direction + end, 0.0F);
         return;
       }
       PRIMUS_SIMD()
       for (std::int64_t i = begin; i < end; ++i) {
-        const float g = to_float(grad[i]) * scale;
-        const float m = beta * momentum[i] + rest * g;
+        float m = momentum[i];
+        direction[i] = moment(to_float(grad[i]), m);
         momentum[i] = m;
-        direction[i] = nesterov ? beta * m + rest * g : m;
       }
     });
   });
 }
 
 void muon_normalize(CpuContext& context, const MuonNormalize& a) {
-  const double norm = std::sqrt(*context.data<double>(a.sum_of_squares));
-  const auto factor = static_cast<float>(1.0 / std::max(norm, kSmallestNorm));
+  const float factor = inverse_norm(*context.data<double>(a.sum_of_squares));
   const float* x = context.data<float>(a.x);
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -63,9 +56,10 @@ void muon_polynomial(CpuContext& context, const MuonPolynomial& p) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t first = row * k;
         PRIMUS_SIMD()
-        for (std::int64_t i = first; i < first + k; ++i) out[i] = from_float<T>(b * gram[i] + c * square[i]);
+        for (std::int64_t i = first; i < first + k; ++i)
+          out[i] = from_float<T>(polynomial(b, gram[i], c, square[i]));
         const std::int64_t d = first + row;
-        out[d] = from_float<T>(b * gram[d] + c * square[d] + a);
+        out[d] = from_float<T>(polynomial(b, gram[d], c, square[d]) + a);
       }
     });
   });
@@ -74,14 +68,11 @@ void muon_polynomial(CpuContext& context, const MuonPolynomial& p) {
 template <class T, class Masters>
 void update(const CpuContext& context, const MuonUpdate& a, const Masters masters, std::int64_t begin,
             std::int64_t end) {
-  const double* scalars = context.data<double>(a.scalars);
-  const auto rate = static_cast<float>(scalars[index(StepScalar::kLearningRate)]);
-  const auto weight_decay = static_cast<float>(scalars[index(StepScalar::kWeightDecay)]);
-  const float keep = 1.0F - rate * (weight_decay * a.weight_decay_factor), step = rate * a.scale;
+  const MuonStep step(context.data<double>(a.scalars), a.scale, a.weight_decay_factor);
   const T* direction = context.data<T>(a.direction);
   PRIMUS_SIMD()
   for (std::int64_t i = begin; i < end; ++i) {
-    masters.put(i, masters.get(i) * keep - step * to_float(direction[i]));
+    masters.put(i, step(masters.get(i), to_float(direction[i])));
   }
 }
 

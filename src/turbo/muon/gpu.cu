@@ -1,8 +1,8 @@
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/muon/formula.h"
 #include "turbo/muon/muon.h"
-#include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
@@ -17,18 +17,14 @@ struct MomentumBody {
 
   PRIMUS_DEVICE void operator()(std::int64_t pack) const {
     const std::int64_t i = pack * kCount;
-    const float scale = grad_scale[0];
+    const MuonMoment moment{grad_scale[0], beta, nesterov};
     float g[kCount] = {};
-    if (scale >= 0) {
+    if (moment.scale >= 0) {
       float m[kCount];
       load<kCount>(grad + i, g);
       load<kCount>(momentum + i, m);
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) {
-        g[k] *= scale;
-        m[k] = beta * m[k] + (1.0F - beta) * g[k];
-        g[k] = nesterov ? beta * m[k] + (1.0F - beta) * g[k] : m[k];
-      }
+      for (int k = 0; k < kCount; ++k) g[k] = moment(g[k], m[k]);
       store<kCount>(momentum + i, m);
     }
     store<kCount>(direction + i, g);
@@ -55,10 +51,7 @@ struct NormalizeBody {
   const double* sum_of_squares;
   T* out;
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
-    constexpr double kSmallestNorm = 1e-7;
-    const double norm = ::sqrt(*sum_of_squares);
-    const auto factor = static_cast<float>(1.0 / (norm > kSmallestNorm ? norm : kSmallestNorm));
-    out[i] = from_float<T>(x[i] * factor);
+    out[i] = from_float<T>(x[i] * inverse_norm(*sum_of_squares));
   }
 };
 
@@ -78,7 +71,7 @@ struct PolynomialBody {
   std::int64_t k;
   float a, b, c;
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
-    const float value = b * gram[i] + c * square[i];
+    const float value = polynomial(b, gram[i], c, square[i]);
     out[i] = from_float<T>(i / k == i % k ? value + a : value);
   }
 };
@@ -103,14 +96,12 @@ struct UpdateBody {
   PRIMUS_DEVICE void operator()(std::int64_t pack) const {
     const std::int64_t i = pack * kCount;
     if (grad_scale[0] < 0) return;
-    const auto rate = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kLearningRate)]);
-    const auto decay = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kWeightDecay)]);
-    const float keep = 1.0F - rate * (decay * decay_factor), step = rate * scale;
+    const MuonStep step(scalars, scale, decay_factor);
     float p[kCount], d[kCount];
     masters.get(i, p);
     load<kCount>(direction + i, d);
     PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) p[k] = p[k] * keep - step * d[k];
+    for (int k = 0; k < kCount; ++k) p[k] = step(p[k], d[k]);
     masters.put(i, p);
   }
 };

@@ -1,9 +1,9 @@
 #include <atomic>
-#include <cmath>
 
 #include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/oscillation/formula.h"
 #include "turbo/oscillation/oscillation.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -24,13 +24,15 @@ void track(CpuContext& context, const TrackOscillation& call) {
     parallel_ranges(context, call.moved.elements(), kBytes, [&](std::int64_t begin, std::int64_t end) {
       PRIMUS_SIMD()
       for (std::int64_t i = begin; i < end; ++i) {
-        moved[i] += std::abs(masters.get(i) - before.get(i));
-        jumped[i] += std::abs(to_float(rounded[i]) - to_float(before_rounded[i]));
+        Travel travel{moved[i], jumped[i]};
+        travel.add(before.get(i), masters.get(i), to_float(before_rounded[i]), to_float(rounded[i]));
+        moved[i] = travel.moved;
+        jumped[i] = travel.jumped;
       }
       if (!call.ends) return;
       std::int32_t count = 0;
       for (std::int64_t i = begin; i < end; ++i) {
-        if (moved[i] > 0 && jumped[i] >= call.ratio * moved[i]) {
+        if (Travel{moved[i], jumped[i]}.oscillates(call.ratio)) {
           masters.put(i, to_float(rounded[i]));
           ++count;
         }

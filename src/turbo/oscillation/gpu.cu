@@ -1,6 +1,7 @@
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/oscillation/formula.h"
 #include "turbo/oscillation/oscillation.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -36,11 +37,11 @@ struct Track {
       load<kCount>(jumped + i, jumps);
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) {
-        way[k] += ::fabsf(now[k] - old[k]);
-        jumps[k] += ::fabsf(q[k] - old_q[k]);
-        if (!ends) continue;
-        if (way[k] > 0 && jumps[k] >= ratio * way[k]) now[k] = q[k], ++count;
-        way[k] = jumps[k] = 0;
+        Travel travel{way[k], jumps[k]};
+        travel.add(old[k], now[k], old_q[k], q[k]);
+        if (ends && travel.oscillates(ratio)) now[k] = q[k], ++count;
+        way[k] = ends ? 0.0F : travel.moved;
+        jumps[k] = ends ? 0.0F : travel.jumped;
       }
       store<kCount>(moved + i, way);
       store<kCount>(jumped + i, jumps);

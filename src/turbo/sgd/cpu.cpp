@@ -1,8 +1,8 @@
 #include "turbo/cpu/master_weights.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/sgd/formula.h"
 #include "turbo/sgd/sgd.h"
-#include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -11,21 +11,20 @@ namespace {
 template <bool kMomentum, class Gradient, class Masters>
 void update(const CpuContext& context, const SgdMomentum& a, const Masters masters, std::int64_t begin,
             std::int64_t end) {
-  const double* scalars = context.data<double>(a.scalars);
-  const auto rate = static_cast<float>(scalars[index(StepScalar::kLearningRate)]);
-  const float decay = static_cast<float>(scalars[index(StepScalar::kWeightDecay)]) * a.weight_decay_factor;
-  const float scale = context.data<float>(a.grad_scale)[0], momentum = a.momentum;
+  const SgdStep step(context.data<float>(a.grad_scale)[0], context.data<double>(a.scalars),
+                     a.weight_decay_factor);
+  const float momentum = a.momentum;
   const auto* grad = context.data<Gradient>(a.grad);
   float* buffer = kMomentum ? context.data<float>(a.momentum_buffer) : nullptr;
   PRIMUS_SIMD()
   for (std::int64_t i = begin; i < end; ++i) {
     const float param = masters.get(i);
-    float step = to_float(grad[i]) * scale + decay * param;
+    float direction = step.direction(param, to_float(grad[i]));
     if constexpr (kMomentum) {
-      step = momentum * buffer[i] + step;
-      buffer[i] = step;
+      direction = step.with_momentum(momentum, buffer[i], direction);
+      buffer[i] = direction;
     }
-    masters.put(i, param - rate * step);
+    masters.put(i, step.moved(param, direction));
   }
 }
 

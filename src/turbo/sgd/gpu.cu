@@ -1,8 +1,8 @@
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/sgd/formula.h"
 #include "turbo/sgd/sgd.h"
-#include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
@@ -18,25 +18,22 @@ struct SgdBody {
 
   PRIMUS_DEVICE void operator()(std::int64_t pack) const {
     const std::int64_t i = pack * kCount;
-    const float scale = grad_scale[0];
-    if (scale < 0) return;
-    const auto rate = static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kLearningRate)]);
-    const float decay =
-        static_cast<float>(scalars[static_cast<std::size_t>(StepScalar::kWeightDecay)]) * decay_factor;
-    float p[kCount], step[kCount];
+    if (grad_scale[0] < 0) return;
+    const SgdStep step(grad_scale[0], scalars, decay_factor);
+    float p[kCount], direction[kCount];
     masters.get(i, p);
-    load<kCount>(grad + i, step);
+    load<kCount>(grad + i, direction);
     PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) step[k] = step[k] * scale + decay * p[k];
+    for (int k = 0; k < kCount; ++k) direction[k] = step.direction(p[k], direction[k]);
     if (buffer) {
       float m[kCount];
       load<kCount>(buffer + i, m);
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) step[k] = momentum * m[k] + step[k];
-      store<kCount>(buffer + i, step);
+      for (int k = 0; k < kCount; ++k) direction[k] = step.with_momentum(momentum, m[k], direction[k]);
+      store<kCount>(buffer + i, direction);
     }
     PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) p[k] = p[k] - rate * step[k];
+    for (int k = 0; k < kCount; ++k) p[k] = step.moved(p[k], direction[k]);
     masters.put(i, p);
   }
 };

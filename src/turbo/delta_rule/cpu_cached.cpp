@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "turbo/cpu/simd.h"
+#include "turbo/delta_rule/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -20,7 +21,7 @@ void load_vector(const DeltaRuleShape& s, const T* from, float* to) {
   for (std::int64_t c = 0; c < s.key_dim; ++c) to[c] = to_float(from[c]);
   if (!s.normalise) return;
   const float square = sum_terms(s.key_dim, [=](std::int64_t c) { return to[c] * to[c]; });
-  const float factor = 1.0F / std::sqrt(square + s.epsilon);
+  const float factor = unit_factor(square, s.epsilon);
   for (std::int64_t c = 0; c < s.key_dim; ++c) to[c] *= factor;
 }
 

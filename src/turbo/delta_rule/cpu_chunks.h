@@ -6,6 +6,7 @@
 
 #include "turbo/delta_rule/cpu_channel_gates.h"
 #include "turbo/delta_rule/cpu_gates.h"
+#include "turbo/delta_rule/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
@@ -68,7 +69,7 @@ class KeysOfChunk {
     for (std::int64_t i = 0; i < tokens; ++i) {
       float* row = rows + i * sizes_.key_width;
       const float square = sum_terms(sizes_.key_width, [=](std::int64_t c) { return row[c] * row[c]; });
-      factors[i] = 1.0F / std::sqrt(square + sizes_.s.epsilon);
+      factors[i] = unit_factor(square, sizes_.s.epsilon);
       const float factor = factors[i];
       PRIMUS_SIMD()
       for (std::int64_t c = 0; c < sizes_.key_width; ++c) row[c] *= factor;

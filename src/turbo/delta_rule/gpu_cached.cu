@@ -1,5 +1,6 @@
 // Generation on GPUs: token after token. A block keeps some value columns of a head's state in registers.
 #include "turbo/attention/gpu_paged.h"
+#include "turbo/delta_rule/formula.h"
 #include "turbo/delta_rule/gpu_cached.h"
 #include "turbo/gpu/reduce.h"
 
@@ -167,7 +168,7 @@ struct CachedScan {
       square = multiply_add(to[c], to[c], square);
     }
     if (!in.normalise) return;
-    const float factor = 1.0F / ::sqrtf(block_reduce<kThreads>(square) + in.epsilon);
+    const float factor = unit_factor(block_reduce<kThreads>(square), in.epsilon);
     for (std::int64_t c = thread(); c < in.key_dim; c += kThreads) to[c] *= factor;
   }
 };
@@ -190,7 +191,7 @@ struct CachedKeep {
       float square = 0;
       for (std::int64_t c = lane(); c < in.key_dim; c += kWarp)
         square = multiply_add(to_float(key[c]), to_float(key[c]), square);
-      const float factor = in.normalise ? 1.0F / ::sqrtf(warp_reduce(square) + in.epsilon) : 1.0F;
+      const float factor = in.normalise ? unit_factor(warp_reduce(square), in.epsilon) : 1.0F;
       if (lane() == 0) place[0] = in.beta[row * in.heads + head];
       for (std::int64_t c = lane(); c < in.gates; c += kWarp)
         place[1 + c] = in.g[(row * in.heads + head) * in.gates + c];

@@ -335,7 +335,7 @@ struct DeltaFinish : DeltaChunkKernel<T, kKeys, false> {
       for (int n = 0; n < 8; ++n) square = multiply_add(x[n], x[n], square);
     }
     square += from_lane_xor(square, 1);
-    const float factor = 1.0F / ::sqrtf(square + in.epsilon);
+    const float factor = unit_factor(square, in.epsilon);
     for (int c = thread() % 2 * 8; c < kKeys; c += 16) {
       float x[8];
       load<8>(row + c, x);
@@ -549,7 +549,7 @@ struct DeltaChunkKeys {
           square = multiply_add(x[n], x[n], square);
           along = multiply_add(x[n], gradient[n], along);
         }
-        const float factor = 1.0F / ::sqrtf(warp_reduce(square) + in.epsilon);
+        const float factor = unit_factor(warp_reduce(square), in.epsilon);
         const float less = warp_reduce(along) * factor * factor;
         PRIMUS_UNROLL
         for (int n = 0; n < kOwn; ++n) gradient[n] = factor * multiply_add(-less, x[n], gradient[n]);

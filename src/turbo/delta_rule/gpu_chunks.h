@@ -239,7 +239,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
     square += from_lane_xor(square, 1);
     if (thread() % 2 == 0)
-      (key ? m.k_factor : m.q_factor)[i] = in.normalise ? 1.0F / ::sqrtf(square + in.epsilon) : 1.0F;
+      (key ? m.k_factor : m.q_factor)[i] = in.normalise ? unit_factor(square, in.epsilon) : 1.0F;
   }
 
   // Stores the decayed product of a query (or a key) i with a key j in P (or in L).

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "turbo/delta_rule/delta_rule.h"
+#include "turbo/delta_rule/formula.h"
 #include "turbo/gpu/reduce.h"
 
 namespace primus::turbo::PRIMUS_GPU {

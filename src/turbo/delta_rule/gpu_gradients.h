@@ -293,7 +293,7 @@ struct DeltaKeys {
     }
     float factor = 1, less = 0;
     if (in.normalise) {
-      factor = 1.0F / ::sqrtf(warp_reduce(square) + in.epsilon);
+      factor = unit_factor(warp_reduce(square), in.epsilon);
       less = warp_reduce(along) * factor * factor;
     }
     PRIMUS_UNROLL

@@ -76,7 +76,7 @@ struct DeltaGather {
   PRIMUS_DEVICE float normalising_factor(const T* x) const {
     float square = 0;
     for (std::int64_t c = lane(); c < in.key_dim; c += kWarp) square += to_float(x[c]) * to_float(x[c]);
-    return 1.0F / ::sqrtf(warp_reduce(square) + in.epsilon);
+    return unit_factor(warp_reduce(square), in.epsilon);
   }
 };
 

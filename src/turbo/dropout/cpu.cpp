@@ -5,6 +5,7 @@
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/dropout/dropout.h"
+#include "turbo/dropout/formula.h"
 #include "turbo/step_scalars.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -36,7 +37,7 @@ void dropout(CpuContext& context, const Dropout& a) {
         fill_uniform(stream, static_cast<std::uint64_t>(first), std::span(u, static_cast<std::size_t>(n)));
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < n; ++i)
-          out[at + i] = from_float<T>(u[i] >= rate ? to_float(x[at + i]) * factor : 0.0F);
+          out[at + i] = from_float<T>(dropped_out(to_float(x[at + i]), u[i], rate, factor));
       }
     });
   });

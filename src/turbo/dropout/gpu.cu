@@ -2,6 +2,7 @@
 // of four in the complete matrix.
 #include "base/random/random.h"
 #include "turbo/dropout/dropout.h"
+#include "turbo/dropout/formula.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/step_scalars.h"
@@ -41,7 +42,7 @@ struct DropoutBody {
   }
 
   PRIMUS_DEVICE void put(std::int64_t at, std::uint32_t word) const {
-    out[at] = from_float<T>(RandomStream::to_uniform(word) >= rate ? to_float(x[at]) * factor : 0.0F);
+    out[at] = from_float<T>(dropped_out(to_float(x[at]), RandomStream::to_uniform(word), rate, factor));
   }
 
   // Returns the column in the complete matrix.

@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <cmath>
 
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/head_norm/head_norm.h"
+#include "turbo/rms_norm/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -37,12 +37,12 @@ void forward(CpuContext& context, const HeadNormForward& a) {
           T* y = y_row + column;
           const float squares =
               sum_terms(dim, [=](std::int64_t i) { return to_float(x[i]) * to_float(x[i]); });
-          const float scale = 1.0F / std::sqrt(squares / static_cast<float>(dim) + a.eps);
+          const float scale = inverse_rms(squares, dim, a.eps);
           rstd[head] = scale;
           if (w) {
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < dim; ++i)
-              y[i] = from_float<T>(to_float(x[i]) * scale * (to_float(w[i]) + offset));
+              y[i] = from_float<T>(norm_output(to_float(x[i]), scale, to_float(w[i]) + offset));
           } else {
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < dim; ++i) y[i] = from_float<T>(to_float(x[i]) * scale);
@@ -54,7 +54,7 @@ void forward(CpuContext& context, const HeadNormForward& a) {
   });
 }
 
-// With g = d_y * weight:  d_x = rstd * (g - x * rstd² * mean(g * x)).
+// d_x is the NormGradient of d_y * weight.
 void backward_input(CpuContext& context, const HeadNormBackwardInput& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -73,10 +73,9 @@ void backward_input(CpuContext& context, const HeadNormBackwardInput& a) {
           const float scale = rstd[head];
           const auto with = [&](auto gradient) {
             const float dot = sum_terms(dim, [=](std::int64_t i) { return gradient(i) * to_float(x[i]); });
-            const float along = dot * scale * scale * scale / static_cast<float>(dim);
+            const NormGradient of_x(dot, scale, dim);
             PRIMUS_SIMD()
-            for (std::int64_t i = 0; i < dim; ++i)
-              d_x[i] = from_float<T>(gradient(i) * scale - to_float(x[i]) * along);
+            for (std::int64_t i = 0; i < dim; ++i) d_x[i] = from_float<T>(of_x(gradient(i), to_float(x[i])));
           };
           if (w) {
             with([=](std::int64_t i) { return to_float(d_y[i]) * (to_float(w[i]) + offset); });
@@ -110,7 +109,7 @@ void backward_weight(CpuContext& context, const HeadNormBackwardWeight& a) {
                 float* sum = line + (head < a.shape.heads ? 0 : dim);
                 PRIMUS_SIMD()
                 for (std::int64_t i = 0; i < dim; ++i)
-                  sum[i] += to_float(d_y_head[i]) * (to_float(x_head[i]) * scale);
+                  sum[i] += norm_weight_term(to_float(d_y_head[i]), to_float(x_head[i]), scale);
               }
             });
   });

@@ -2,6 +2,7 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/head_norm/head_norm.h"
+#include "turbo/rms_norm/formula.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
@@ -79,7 +80,7 @@ struct Forward : Heads<T, kCount> {
         for (int k = 0; k < kCount; ++k) squares = multiply_add(v[k], v[k], squares);
       }
       squares = warp_reduce(squares);
-      const float scale = 1.0F / ::sqrtf(squares / static_cast<float>(dim) + eps);
+      const float scale = inverse_rms(squares, dim, eps);
       if (lane() == 0) rstd[row * normed + head] = scale;
       for (std::int64_t i = lane() * kCount; i < dim; i += kWarp * kCount) {
         float v[kCount];
@@ -120,7 +121,7 @@ void forward(Context& context, const HeadNormForward& a) {
   launch_heads<Forward>(context, a, a.x, a.weight, a.y);
 }
 
-// With g = d_y * weight:  d_x = rstd * (g - x * rstd² * mean(g * x)).
+// d_x is the NormGradient of d_y * weight.
 template <class T, int kCount>
 struct BackwardInput : Heads<T, kCount> {
   using Base = Heads<T, kCount>;
@@ -156,11 +157,11 @@ struct BackwardInput : Heads<T, kCount> {
         for (int k = 0; k < kCount; ++k) dot = multiply_add(g[k], v[k], dot);
       }
       dot = warp_reduce(dot);
-      const float along = dot * scale * scale * scale / static_cast<float>(dim);
+      const NormGradient gradient(dot, scale, dim);
       for (std::int64_t i = lane() * kCount; i < dim; i += kWarp * kCount) {
         fetch(i, g, v);
         PRIMUS_UNROLL
-        for (int k = 0; k < kCount; ++k) g[k] = g[k] * scale - v[k] * along;
+        for (int k = 0; k < kCount; ++k) g[k] = gradient(g[k], v[k]);
         store<kCount>(d_x + at + i, g);
       }
     });
@@ -192,7 +193,7 @@ struct WeightTerm {
       load<kCount>(d_y + at, g);
       load<kCount>(x + at, v);
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) value[k] += g[k] * (v[k] * scale);
+      for (int k = 0; k < kCount; ++k) value[k] += norm_weight_term(g[k], v[k], scale);
     }
   }
 };

@@ -1,7 +1,6 @@
-#include <cmath>
-
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/layer_norm/formula.h"
 #include "turbo/layer_norm/layer_norm.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -17,17 +16,16 @@ void layer_norm(CpuContext& context, const LayerNorm& a) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* const x = context.data<const T>(a.x) + row * n;
         T* const y = context.data<T>(a.y) + row * n;
-        const auto count = static_cast<float>(n);
-        const float mean = sum_terms(n, [=](std::int64_t i) { return to_float(x[i]); }) / count;
+        const float mean =
+            sum_terms(n, [=](std::int64_t i) { return to_float(x[i]); }) / static_cast<float>(n);
         const float squares = sum_terms(n, [=](std::int64_t i) {
           const float from_mean = to_float(x[i]) - mean;
           return from_mean * from_mean;
         });
-        const float inverse = 1.0F / std::sqrt(squares / count + a.eps);
+        const LayerNormRow normal{mean, inverse_rms(squares, n, a.eps)};
         PRIMUS_SIMD()
-        for (std::int64_t i = 0; i < n; ++i) {
-          y[i] = from_float<T>(multiply_add((to_float(x[i]) - mean) * inverse, to_float(weight[i]), bias[i]));
-        }
+        for (std::int64_t i = 0; i < n; ++i)
+          y[i] = from_float<T>(normal(to_float(x[i]), to_float(weight[i]), bias[i]));
       }
     });
   });

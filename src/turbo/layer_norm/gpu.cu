@@ -1,6 +1,7 @@
 // One warp per row.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/layer_norm/formula.h"
 #include "turbo/layer_norm/layer_norm.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -19,19 +20,16 @@ struct Rows {
     const std::int64_t row = block() * kWarps + warp();
     if (row >= rows) return;
     const T* const from = x + row * n;
-    const auto count = static_cast<float>(n);
     float sum = 0, squares = 0;
     for (std::int64_t i = lane(); i < n; i += kWarp) sum += to_float(from[i]);
-    const float mean = warp_reduce(sum) / count;
+    const float mean = warp_reduce(sum) / static_cast<float>(n);
     for (std::int64_t i = lane(); i < n; i += kWarp) {
       const float from_mean = to_float(from[i]) - mean;
       squares = multiply_add(from_mean, from_mean, squares);
     }
-    const float inverse = 1.0F / ::sqrtf(warp_reduce(squares) / count + eps);
-    for (std::int64_t i = lane(); i < n; i += kWarp) {
-      y[row * n + i] =
-          from_float<T>(multiply_add((to_float(from[i]) - mean) * inverse, to_float(weight[i]), bias[i]));
-    }
+    const LayerNormRow normal{mean, inverse_rms(warp_reduce(squares), n, eps)};
+    for (std::int64_t i = lane(); i < n; i += kWarp)
+      y[row * n + i] = from_float<T>(normal(to_float(from[i]), to_float(weight[i]), bias[i]));
   }
 };
 

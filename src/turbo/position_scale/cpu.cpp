@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <cmath>
 
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/position_scale/formula.h"
 #include "turbo/position_scale/position_scale.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -19,8 +19,7 @@ void position_scale(CpuContext& context, const PositionScale& a) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* x = context.data<const T>(a.x) + row * width;
         T* y = context.data<T>(a.y) + row * width;
-        const float steps = std::floor(static_cast<float>(positions[row] + a.first) / a.floor_scale);
-        const float scale = 1.0F + a.attn_scale * std::log1p(steps);
+        const float scale = position_factor(positions[row] + a.first, a.floor_scale, a.attn_scale);
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < a.cols; ++i) y[i] = from_float<T>(to_float(x[i]) * scale);
         if (!in_place) std::copy(x + a.cols, x + width, y + a.cols);

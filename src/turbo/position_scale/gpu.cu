@@ -1,5 +1,6 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/position_scale/formula.h"
 #include "turbo/position_scale/position_scale.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -20,8 +21,7 @@ struct ScaleColumns {
       y[at] = x[at];
       return;
     }
-    const float steps = ::floorf(static_cast<float>(positions[row] + first) / floor_scale);
-    y[at] = from_float<T>(to_float(x[at]) * (1.0F + attn_scale * ::log1pf(steps)));
+    y[at] = from_float<T>(to_float(x[at]) * position_factor(positions[row] + first, floor_scale, attn_scale));
   }
 };
 

@@ -1,7 +1,6 @@
-#include <cmath>
-
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
+#include "turbo/rms_norm/formula.h"
 #include "turbo/rms_norm/rms_norm.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -32,11 +31,11 @@ void forward(CpuContext& context, const RmsNormForward& a) {
             }
             const float squares =
                 sum_terms(hidden, [&](std::int64_t i) { return to_float(x[i]) * to_float(x[i]); });
-            const float scale = 1.0F / std::sqrt(squares / static_cast<float>(hidden) + a.eps);
+            const float scale = inverse_rms(squares, hidden, a.eps);
             rstd[row] = scale;
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < hidden; ++i)
-              y[i] = from_float<T>(to_float(x[i]) * scale * (to_float(weight[i]) + offset));
+              y[i] = from_float<T>(norm_output(to_float(x[i]), scale, to_float(weight[i]) + offset));
           }
         });
   });
@@ -62,14 +61,14 @@ void backward_weight(CpuContext& context, const RmsNormBackwardWeight& a) {
               const float scale = rstd[row];
               PRIMUS_SIMD()
               for (std::int64_t i = 0; i < hidden; ++i)
-                line[i] += to_float(d_y_row[i]) * (to_float(x_row[i]) * scale);
+                line[i] += norm_weight_term(to_float(d_y_row[i]), to_float(x_row[i]), scale);
             });
   });
 }
 
 // ---- Backward, input ----------------------------------------------------------------------------
 
-// With n = x * rstd and g = d_y * weight:  d_x = d_sum + rstd * (g - n * mean(g * n)).
+// With g = d_y * weight:  d_x = d_sum + NormGradient of g.
 std::int64_t backward_input_workspace(CpuContext&, const RmsNormBackwardInput& a) {
   return a.d_weight.absent() ? 0 : row_sum_workspace(a.x.rows(), a.x.cols());
 }
@@ -90,34 +89,34 @@ void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
     const T* weight = context.data<T>(a.weight);
     const float offset = a.offset;
     const int streams = a.d_sum.absent() ? 3 : 4;
-    parallel_ranges(
-        context, a.x.rows(), streams * hidden * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
-          for (std::int64_t row = begin; row < end; ++row) {
-            const T* x = context.data<T>(a.x) + row * hidden;
-            const T* d_y = context.data<T>(a.d_y) + row * hidden;
-            T* d_x = context.data<T>(a.d_x) + row * hidden;
-            const float rstd = context.data<float>(a.rstd)[row];
-            const float dot = sum_terms(hidden, [&](std::int64_t i) {
-              return to_float(d_y[i]) * (to_float(weight[i]) + offset) * to_float(x[i]);
-            });
-            const float along = dot * rstd * rstd * rstd / static_cast<float>(hidden);
-            if (a.d_sum.absent()) {
-              PRIMUS_SIMD()
-              for (std::int64_t i = 0; i < hidden; ++i) {
-                d_x[i] = from_float<T>(to_float(d_y[i]) * (to_float(weight[i]) + offset) * rstd -
-                                       to_float(x[i]) * along);
-              }
-            } else {
-              const T* d_sum = context.data<T>(a.d_sum) + row * hidden;
-              PRIMUS_SIMD()
-              for (std::int64_t i = 0; i < hidden; ++i) {
-                const float through =
-                    to_float(d_y[i]) * (to_float(weight[i]) + offset) * rstd - to_float(x[i]) * along;
-                d_x[i] = from_float<T>(to_float(d_sum[i]) + through);
-              }
-            }
-          }
-        });
+    parallel_ranges(context, a.x.rows(), streams * hidden * sizeof(T),
+                    [&](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t row = begin; row < end; ++row) {
+                        const T* x = context.data<T>(a.x) + row * hidden;
+                        const T* d_y = context.data<T>(a.d_y) + row * hidden;
+                        T* d_x = context.data<T>(a.d_x) + row * hidden;
+                        const float rstd = context.data<float>(a.rstd)[row];
+                        const float dot = sum_terms(hidden, [&](std::int64_t i) {
+                          return to_float(d_y[i]) * (to_float(weight[i]) + offset) * to_float(x[i]);
+                        });
+                        const NormGradient gradient(dot, rstd, hidden);
+                        if (a.d_sum.absent()) {
+                          PRIMUS_SIMD()
+                          for (std::int64_t i = 0; i < hidden; ++i) {
+                            d_x[i] = from_float<T>(
+                                gradient(to_float(d_y[i]) * (to_float(weight[i]) + offset), to_float(x[i])));
+                          }
+                        } else {
+                          const T* d_sum = context.data<T>(a.d_sum) + row * hidden;
+                          PRIMUS_SIMD()
+                          for (std::int64_t i = 0; i < hidden; ++i) {
+                            const float through =
+                                gradient(to_float(d_y[i]) * (to_float(weight[i]) + offset), to_float(x[i]));
+                            d_x[i] = from_float<T>(to_float(d_sum[i]) + through);
+                          }
+                        }
+                      }
+                    });
   });
 }
 

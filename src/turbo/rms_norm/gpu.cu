@@ -2,6 +2,7 @@
 // registers by a warp.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/rms_norm/formula.h"
 #include "turbo/rms_norm/rms_norm.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -46,14 +47,14 @@ struct Forward {
       for (int k = 0; k < kCount; ++k) squares = multiply_add(v[k], v[k], squares);
     }
     squares = block_reduce<kThreads>(squares);
-    const float scale = 1.0F / ::sqrtf(squares / static_cast<float>(hidden) + eps);
+    const float scale = inverse_rms(squares, hidden, eps);
     if (thread() == 0) rstd[block()] = scale;
     for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
       float v[kCount], w[kCount];
       load<kCount>(normed + i, v);  // this thread's own elements: no barrier needed
       load_weights<kCount>(weight + i, offset, w);
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) v[k] = v[k] * scale * w[k];
+      for (int k = 0; k < kCount; ++k) v[k] = norm_output(v[k], scale, w[k]);
       store<kCount>(y + at + i, v);
     }
   }
@@ -110,7 +111,7 @@ struct ForwardByWarps {
       for (int k = 0; k < kCount; ++k) squares = multiply_add(v[p][k], v[p][k], squares);
     }
     squares = warp_reduce(squares);
-    const float scale = 1.0F / ::sqrtf(squares / static_cast<float>(hidden) + eps);
+    const float scale = inverse_rms(squares, hidden, eps);
     if (lane() == 0) rstd[row] = scale;
     PRIMUS_UNROLL
     for (int p = 0; p < kPieces; ++p) {
@@ -119,7 +120,7 @@ struct ForwardByWarps {
       float w[kCount];
       load_weights<kCount>(weight + i, offset, w);
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) w[k] = v[p][k] * scale * w[k];
+      for (int k = 0; k < kCount; ++k) w[k] = norm_output(v[p][k], scale, w[k]);
       store<kCount>(y + at + i, w);
     }
   }
@@ -144,7 +145,7 @@ void forward(Context& context, const RmsNormForward& a) {
   });
 }
 
-// With n = x * rstd and g = d_y * weight:  d_x = d_sum + rstd * (g - n * mean(g * n)).
+// With g = d_y * weight:  d_x = d_sum + NormGradient of g.
 template <class T, int kCount>
 struct BackwardInput {
   static constexpr int kThreads = 256;
@@ -168,14 +169,14 @@ struct BackwardInput {
       for (int k = 0; k < kCount; ++k) dot = multiply_add(d[k] * w[k], v[k], dot);
     }
     dot = block_reduce<kThreads>(dot);
-    const float along = dot * scale * scale * scale / static_cast<float>(hidden);
+    const NormGradient gradient(dot, scale, hidden);
     for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
       float v[kCount], w[kCount], d[kCount];
       load<kCount>(x + at + i, v);
       load_weights<kCount>(weight + i, offset, w);
       load<kCount>(d_y + at + i, d);
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) d[k] = d[k] * w[k] * scale - v[k] * along;
+      for (int k = 0; k < kCount; ++k) d[k] = gradient(d[k] * w[k], v[k]);
       if (d_sum) {
         load<kCount>(d_sum + at + i, v);
         PRIMUS_UNROLL
@@ -223,19 +224,19 @@ struct BackwardByWarps {
         load_weights<kCount>(weight + i, offset, w);
         PRIMUS_UNROLL
         for (int k = 0; k < kCount; ++k) {
-          if constexpr (kWeight) sums[p][k] += d[p][k] * (v[p][k] * scale);
+          if constexpr (kWeight) sums[p][k] += norm_weight_term(d[p][k], v[p][k], scale);
           d[p][k] *= w[k];
           dot = multiply_add(d[p][k], v[p][k], dot);
         }
       }
       dot = warp_reduce(dot);
-      const float along = dot * scale * scale * scale / static_cast<float>(hidden);
+      const NormGradient gradient(dot, scale, hidden);
       PRIMUS_UNROLL
       for (int p = 0; p < kPieces; ++p) {
         const std::int64_t i = Row::column(p);
         if (i >= hidden) continue;
         PRIMUS_UNROLL
-        for (int k = 0; k < kCount; ++k) d[p][k] = d[p][k] * scale - v[p][k] * along;
+        for (int k = 0; k < kCount; ++k) d[p][k] = gradient(d[p][k], v[p][k]);
         if (d_sum) {
           load<kCount>(d_sum + at + i, v[p]);
           PRIMUS_UNROLL

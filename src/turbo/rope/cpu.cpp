@@ -2,6 +2,7 @@
 
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/rope/formula.h"
 #include "turbo/rope/rope.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -14,10 +15,9 @@ PRIMUS_INLINE void turn(const T* x, T* y, const float* cosines, const float* sin
   PRIMUS_SIMD()
   for (std::int64_t i = 0; i < pairs; ++i) {
     const std::int64_t at = i * step;
-    const float x0 = to_float(x[at]), x1 = to_float(x[at + apart]);
-    const float c = cosines[i], s = sines[i] * sign;
-    y[at] = from_float<T>(x0 * c - x1 * s);
-    y[at + apart] = from_float<T>(x1 * c + x0 * s);
+    const RotatedPair pair(to_float(x[at]), to_float(x[at + apart]), cosines[i], sines[i] * sign);
+    y[at] = from_float<T>(pair.first);
+    y[at + apart] = from_float<T>(pair.second);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/rope/formula.h"
 #include "turbo/rope/rope.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -24,10 +25,9 @@ struct TurnPairs {
     load<kCount>(x + at + apart, x1);
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) {
-      const float c = cosines[k], s = cosines[half + k] * sign;
-      const float turned = x0[k] * c - x1[k] * s;
-      x1[k] = x1[k] * c + x0[k] * s;
-      x0[k] = turned;
+      const RotatedPair turned(x0[k], x1[k], cosines[k], cosines[half + k] * sign);
+      x0[k] = turned.first;
+      x1[k] = turned.second;
     }
     store<kCount>(y + at, x0);
     store<kCount>(y + at + apart, x1);

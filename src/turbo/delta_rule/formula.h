@@ -1,0 +1,11 @@
+// The normalisation of queries and keys, shared by the kernels of all devices.
+#pragma once
+
+#include "turbo/formula.h"
+
+namespace primus::turbo::PRIMUS_KERNELS {
+
+// The factor that makes a vector with this sum of squares a unit vector.
+PRIMUS_FORMULA float unit_factor(float squares, float epsilon) { return 1.0F / ::sqrtf(squares + epsilon); }
+
+}  // namespace primus::turbo::PRIMUS_KERNELS

@@ -6,6 +6,7 @@
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/gate/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -97,7 +98,7 @@ struct Inputs {
   static PRIMUS_INLINE void finish(const float* sum, const T* c, std::int64_t count, T* out) {
     PRIMUS_SIMD()
     for (std::int64_t i = 0; i < count; ++i)
-      out[i] = from_float<T>(kSilu ? sum[i] * sigmoid(sum[i]) : to_float(c[i]) * sum[i]);
+      out[i] = from_float<T>(kSilu ? silu(sum[i]) : to_float(c[i]) * sum[i]);
   }
   // Computes the sums of the convolution.
   template <class Weights>
@@ -121,8 +122,8 @@ struct Inputs {
       convolve(segment, token, channel, count, weight, bias, d_sum);
       PRIMUS_SIMD()
       for (std::int64_t i = 0; i < count; ++i) {
-        const float sum = d_sum[i], gate = sigmoid(sum);
-        d_sum[i] = to_float(d_out[i]) * (gate * (1.0F + sum * (1.0F - gate)));
+        const float sum = d_sum[i];
+        d_sum[i] = to_float(d_out[i]) * silu_slope(sum, sigmoid(sum));
       }
     } else {
       const T* c = row(segment, token) + s.channels + channel;

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "turbo/causal_conv/causal_conv.h"
+#include "turbo/gate/formula.h"
 #include "turbo/gpu/reduce.h"
 
 namespace primus::turbo::PRIMUS_GPU::causal_conv {
@@ -39,17 +40,14 @@ PRIMUS_DEVICE void add_product(const float (&a)[kCount], const float (&b)[kCount
 template <int kCount>
 PRIMUS_DEVICE void activate(float (&x)[kCount]) {
   PRIMUS_UNROLL
-  for (int k = 0; k < kCount; ++k) x[k] *= sigmoid(x[k]);
+  for (int k = 0; k < kCount; ++k) x[k] = silu(x[k]);
 }
 
 // x = the derivative of silu(x)
 template <int kCount>
 PRIMUS_DEVICE void slope(float (&x)[kCount]) {
   PRIMUS_UNROLL
-  for (int k = 0; k < kCount; ++k) {
-    const float gate = sigmoid(x[k]);
-    x[k] = gate * (1.0F + x[k] * (1.0F - gate));
-  }
+  for (int k = 0; k < kCount; ++k) x[k] = silu_slope(x[k], sigmoid(x[k]));
 }
 
 // The inputs of the convolution, and which of them a token sees.

@@ -1,39 +1,14 @@
 #include <cmath>
-#include <numbers>
 
 #include "turbo/channel_gate/channel_gate.h"
+#include "turbo/channel_gate/formula.h"
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/gate/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
-
-// Returns log(1 + e^x), without overflow for large x and without cancellation for small x.
-PRIMUS_INLINE float softplus(float x) {
-  const float maximum = x > 0 ? x : 0.0F;
-  return maximum + std::log1p(exp(x > 0 ? -x : x));
-}
-
-// The gate of one channel with rate = exp(a_log) and x = z + bias, and its derivatives with respect to x and
-// a_log.
-struct Gate {
-  float rate, lower_bound;
-  struct Slopes {
-    float x, a_log;
-  };
-
-  PRIMUS_INLINE float value(float x) const {
-    return lower_bound < 0 ? lower_bound * sigmoid(rate * x) : -rate * softplus(x);
-  }
-  PRIMUS_INLINE Slopes slopes(float x) const {
-    if (lower_bound < 0) {
-      const float s = sigmoid(rate * x), by_x = lower_bound * (s * (1.0F - s)) * rate;
-      return {by_x, by_x * x};
-    }
-    return {-rate * sigmoid(x), -rate * softplus(x)};
-  }
-};
 
 void forward(CpuContext& context, const ChannelGateForward& a) {
   with_float_type(a.of.z.dtype, [&](auto tag) {
@@ -46,7 +21,7 @@ void forward(CpuContext& context, const ChannelGateForward& a) {
                     [&](std::int64_t begin, std::int64_t end) {
                       for (std::int64_t row = begin; row < end; ++row) {
                         for (std::int64_t head = 0; head < heads; ++head) {
-                          const Gate gate{exp(a_log[head]), a.of.lower_bound};
+                          const ChannelDecay gate{exp(a_log[head]), a.of.lower_bound};
                           for (std::int64_t i = head * channels; i < (head + 1) * channels; ++i)
                             g[row * width + i] = gate.value(to_float(z[row * width + i]) + bias[i]);
                           beta[row * heads + head] = sigmoid(to_float(b[row * heads + head]));
@@ -68,14 +43,14 @@ void backward(CpuContext& context, const ChannelGateBackward& a) {
                     [&](std::int64_t begin, std::int64_t end) {
                       for (std::int64_t row = begin; row < end; ++row) {
                         for (std::int64_t head = 0; head < heads; ++head) {
-                          const Gate gate{exp(a_log[head]), a.of.lower_bound};
+                          const ChannelDecay gate{exp(a_log[head]), a.of.lower_bound};
                           for (std::int64_t i = head * channels; i < (head + 1) * channels; ++i) {
                             const std::int64_t at = row * width + i;
-                            d_z[at] = from_float<T>(d_g[at] * gate.slopes(to_float(z[at]) + bias[i]).x);
+                            d_z[at] = from_float<T>(d_g[at] * gate.slope(to_float(z[at]) + bias[i]));
                           }
                           const std::int64_t at = row * heads + head;
                           const float s = sigmoid(to_float(b[at]));
-                          d_b[at] = from_float<T>(d_beta[at] * (s * (1.0F - s)));
+                          d_b[at] = from_float<T>(d_beta[at] * sigmoid_slope(s));
                         }
                       }
                     });
@@ -96,11 +71,11 @@ void backward_weight(CpuContext& context, const ChannelGateBackwardWeight& a) {
     row_sum(context, a.of.z.rows(), width + heads, context.data<float>(a.workspace), a.d_weight, false,
             [&](float* line, std::int64_t row) {
               for (std::int64_t head = 0; head < heads; ++head) {
-                const Gate gate{exp(a_log[head]), a.of.lower_bound};
+                const ChannelDecay gate{exp(a_log[head]), a.of.lower_bound};
                 for (std::int64_t i = head * channels; i < (head + 1) * channels; ++i) {
-                  const Gate::Slopes slopes = gate.slopes(to_float(z[row * width + i]) + bias[i]);
-                  line[i] += d_g[row * width + i] * slopes.x;
-                  line[width + head] += d_g[row * width + i] * slopes.a_log;
+                  const float x = to_float(z[row * width + i]) + bias[i];
+                  line[i] += d_g[row * width + i] * gate.slope(x);
+                  line[width + head] += d_g[row * width + i] * gate.slope_of_rate(x);
                 }
               }
             });
@@ -112,11 +87,7 @@ void bias(CpuContext& context, const ChannelGateBias& a) {
   const double low = std::log(static_cast<double>(a.low)),
                range = std::log(static_cast<double>(a.high)) - low;
   parallel_ranges(context, a.x.elements(), 64 * sizeof(float), [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const double below = 0.5 * std::erfc(-static_cast<double>(x[i]) * std::numbers::sqrt2 / 2);
-      const double rate = std::exp(low + range * below);
-      x[i] = static_cast<float>(rate + std::log(-std::expm1(-rate)));
-    }
+    for (std::int64_t i = begin; i < end; ++i) x[i] = rate_bias(x[i], low, range);
   });
 }
 

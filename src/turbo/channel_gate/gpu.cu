@@ -1,14 +1,13 @@
 #include <cmath>
 
 #include "turbo/channel_gate/channel_gate.h"
+#include "turbo/channel_gate/formula.h"
+#include "turbo/gate/formula.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
-
-// Returns log(1 + e^x), without overflow for large x and without cancellation for small x.
-PRIMUS_DEVICE float softplus(float x) { return ::fmaxf(x, 0.0F) + ::log1pf(::expf(x > 0 ? -x : x)); }
 
 template <class T>
 struct Gates {
@@ -27,24 +26,12 @@ struct Gates {
         width(heads * channels),
         lower_bound(of.lower_bound) {}
 
-  // exp(a_log) of the channel at column i of a row.
-  PRIMUS_DEVICE float rate(std::int64_t i) const { return ::expf(a_log[i / channels]); }
   PRIMUS_DEVICE float x(std::int64_t row, std::int64_t i) const {
     return to_float(z[row * width + i]) + bias[i];
   }
-  PRIMUS_DEVICE float gate(std::int64_t row, std::int64_t i) const {
-    const float v = x(row, i);
-    return lower_bound < 0 ? lower_bound * sigmoid(rate(i) * v) : -rate(i) * softplus(v);
-  }
-  PRIMUS_DEVICE float slope(std::int64_t row, std::int64_t i) const {
-    const float v = x(row, i), r = rate(i);
-    if (lower_bound == 0) return -r * sigmoid(v);
-    const float s = sigmoid(r * v);
-    return lower_bound * (s * (1.0F - s)) * r;
-  }
-  // The derivative of the gate with respect to a_log.
-  PRIMUS_DEVICE float slope_of_rate(std::int64_t row, std::int64_t i) const {
-    return lower_bound < 0 ? slope(row, i) * x(row, i) : gate(row, i);
+  // Of the channel at column i of a row.
+  PRIMUS_DEVICE ChannelDecay decay(std::int64_t i) const {
+    return {::expf(a_log[i / channels]), lower_bound};
   }
 };
 
@@ -57,7 +44,7 @@ struct Forward {
   PRIMUS_DEVICE void operator()(std::int64_t at) const {
     const std::int64_t row = at / (of.width + of.heads), i = at % (of.width + of.heads);
     if (i < of.width) {
-      g[row * of.width + i] = of.gate(row, i);
+      g[row * of.width + i] = of.decay(i).value(of.x(row, i));
     } else {
       const std::int64_t head = row * of.heads + i - of.width;
       beta[head] = sigmoid(to_float(of.b[head]));
@@ -74,11 +61,11 @@ struct Backward {
   PRIMUS_DEVICE void operator()(std::int64_t at) const {
     const std::int64_t row = at / (of.width + of.heads), i = at % (of.width + of.heads);
     if (i < of.width) {
-      d_z[row * of.width + i] = from_float<T>(d_g[row * of.width + i] * of.slope(row, i));
+      d_z[row * of.width + i] = from_float<T>(d_g[row * of.width + i] * of.decay(i).slope(of.x(row, i)));
     } else {
       const std::int64_t head = row * of.heads + i - of.width;
       const float s = sigmoid(to_float(of.b[head]));
-      d_b[head] = from_float<T>(d_beta[head] * (s * (1.0F - s)));
+      d_b[head] = from_float<T>(d_beta[head] * sigmoid_slope(s));
     }
   }
 };
@@ -91,13 +78,13 @@ struct WeightTerm {
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
     if (i < of.width) {
-      value[0] = d_g[row * of.width + i] * of.slope(row, i);
+      value[0] = d_g[row * of.width + i] * of.decay(i).slope(of.x(row, i));
       return;
     }
     value[0] = 0;
     const std::int64_t begin = (i - of.width) * of.channels;
     for (std::int64_t c = begin; c < begin + of.channels; ++c)
-      value[0] = multiply_add(d_g[row * of.width + c], of.slope_of_rate(row, c), value[0]);
+      value[0] = multiply_add(d_g[row * of.width + c], of.decay(c).slope_of_rate(of.x(row, c)), value[0]);
   }
 };
 
@@ -135,11 +122,7 @@ void backward_weight(Context& context, const ChannelGateBackwardWeight& a) {
 struct Bias {
   float* x;
   double low, range;
-  PRIMUS_DEVICE void operator()(std::int64_t i) const {
-    constexpr double kRootHalf = 0.70710678118654752440;
-    const double rate = ::exp(low + range * (0.5 * ::erfc(-static_cast<double>(x[i]) * kRootHalf)));
-    x[i] = static_cast<float>(rate + ::log(-::expm1(-rate)));
-  }
+  PRIMUS_DEVICE void operator()(std::int64_t i) const { x[i] = rate_bias(x[i], low, range); }
 };
 
 void bias(Context& context, const ChannelGateBias& a) {

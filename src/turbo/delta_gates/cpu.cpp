@@ -1,15 +1,12 @@
-#include <algorithm>
-#include <cmath>
-
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/delta_gates/delta_gates.h"
+#include "turbo/delta_gates/formula.h"
+#include "turbo/gate/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
-
-float softplus(float x) { return std::max(x, 0.0F) + std::log1p(std::exp(-std::abs(x))); }
 
 void forward(CpuContext& context, const DeltaGatesForward& a) {
   with_float_type(a.ba.dtype, [&](auto tag) {
@@ -24,7 +21,7 @@ void forward(CpuContext& context, const DeltaGatesForward& a) {
                         float* beta = context.data<float>(a.beta) + row * heads;
                         for (std::int64_t h = 0; h < heads; ++h) {
                           beta[h] = sigmoid(to_float(ba[h]));
-                          g[h] = -std::exp(a_log[h]) * softplus(to_float(ba[heads + h]) + dt_bias[h]);
+                          g[h] = DeltaDecay{a_log[h]}.value(to_float(ba[heads + h]) + dt_bias[h]);
                         }
                       }
                     });
@@ -45,8 +42,8 @@ void backward_input(CpuContext& context, const DeltaGatesBackwardInput& a) {
                         T* d_ba = context.data<T>(a.d_ba) + row * 2 * heads;
                         for (std::int64_t h = 0; h < heads; ++h) {
                           const float s = sigmoid(to_float(ba[h])), x = to_float(ba[heads + h]) + dt_bias[h];
-                          d_ba[h] = from_float<T>(d_beta[h] * (s * (1.0F - s)));
-                          d_ba[heads + h] = from_float<T>(-d_g[h] * std::exp(a_log[h]) * sigmoid(x));
+                          d_ba[h] = from_float<T>(d_beta[h] * sigmoid_slope(s));
+                          d_ba[heads + h] = from_float<T>(DeltaDecay{a_log[h]}.gradient(d_g[h]) * sigmoid(x));
                         }
                       }
                     });
@@ -68,8 +65,8 @@ void backward_weight(CpuContext& context, const DeltaGatesBackwardWeight& a) {
             [=](float* line, std::int64_t row) {
               for (std::int64_t h = 0; h < heads; ++h) {
                 const float x = to_float(ba[row * 2 * heads + heads + h]) + dt_bias[h];
-                const float d = -d_g[row * heads + h] * std::exp(a_log[h]);
-                line[h] += d * softplus(x);
+                const float d = DeltaDecay{a_log[h]}.gradient(d_g[row * heads + h]);
+                line[h] += d * DeltaDecay::softplus(x);
                 line[heads + h] += d * sigmoid(x);
               }
             });

@@ -1,11 +1,11 @@
 #include "turbo/delta_gates/delta_gates.h"
+#include "turbo/delta_gates/formula.h"
+#include "turbo/gate/formula.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
-
-PRIMUS_DEVICE float softplus(float x) { return ::fmaxf(x, 0.0F) + ::log1pf(::expf(-::fabsf(x))); }
 
 // The inputs of the gates.
 template <class T>
@@ -34,7 +34,7 @@ struct ForwardBody {
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t h) const {
     beta[row * in.heads + h] = sigmoid(in.b(row, h));
-    g[row * in.heads + h] = -::expf(in.a_log[h]) * softplus(in.a(row, h));
+    g[row * in.heads + h] = DeltaDecay{in.a_log[h]}.value(in.a(row, h));
   }
 };
 
@@ -56,8 +56,8 @@ struct BackwardBody {
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t h) const {
     const float s = sigmoid(in.b(row, h)), of_a = sigmoid(in.a(row, h));
     const std::int64_t at = row * in.heads + h;
-    d_ba[row * 2 * in.heads + h] = from_float<T>(d_beta[at] * (s * (1.0F - s)));
-    d_ba[row * 2 * in.heads + in.heads + h] = from_float<T>(-d_g[at] * ::expf(in.a_log[h]) * of_a);
+    d_ba[row * 2 * in.heads + h] = from_float<T>(d_beta[at] * sigmoid_slope(s));
+    d_ba[row * 2 * in.heads + in.heads + h] = from_float<T>(DeltaDecay{in.a_log[h]}.gradient(d_g[at]) * of_a);
   }
 };
 
@@ -79,8 +79,8 @@ struct WeightTerm {
   // Columns are those of a_log, then those of dt_bias.
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
     const std::int64_t h = i % in.heads;
-    const float x = in.a(row, h), d = -d_g[row * in.heads + h] * ::expf(in.a_log[h]);
-    value[0] = d * (i < in.heads ? softplus(x) : sigmoid(x));
+    const float x = in.a(row, h), d = DeltaDecay{in.a_log[h]}.gradient(d_g[row * in.heads + h]);
+    value[0] = d * (i < in.heads ? DeltaDecay::softplus(x) : sigmoid(x));
   }
 };
 

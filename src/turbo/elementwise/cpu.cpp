@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numbers>
 #include <span>
 
 #include "base/random/random.h"
@@ -12,6 +11,7 @@
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/elementwise/elementwise.h"
+#include "turbo/elementwise/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -172,10 +172,7 @@ void log_uniform(CpuContext& context, const LogUniform& a) {
   float* x = context.data<float>(a.x);
   const double low = a.low, range = static_cast<double>(a.high) - low;
   parallel_ranges(context, a.x.elements(), 64 * sizeof(float), [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) {
-      const double below = 0.5 * std::erfc(-static_cast<double>(x[i]) * std::numbers::sqrt2 / 2);
-      x[i] = static_cast<float>(std::log(low + range * below));
-    }
+    for (std::int64_t i = begin; i < end; ++i) x[i] = log_uniform_of(x[i], low, range);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "base/random/random.h"
 #include "base/random/random_normal.h"
 #include "turbo/elementwise/elementwise.h"
+#include "turbo/elementwise/formula.h"
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
@@ -156,10 +157,7 @@ void scale(Context& context, const Scale& call) {
 struct LogUniformBody {
   float* x;
   double low, range;
-  PRIMUS_DEVICE void operator()(std::int64_t i) const {
-    constexpr double kRootHalf = 0.70710678118654752440;
-    x[i] = static_cast<float>(::log(low + range * (0.5 * ::erfc(-static_cast<double>(x[i]) * kRootHalf))));
-  }
+  PRIMUS_DEVICE void operator()(std::int64_t i) const { x[i] = log_uniform_of(x[i], low, range); }
 };
 
 void log_uniform(Context& context, const LogUniform& call) {

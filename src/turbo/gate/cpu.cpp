@@ -4,7 +4,9 @@
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/gate/formula.h"
 #include "turbo/gate/gate.h"
+#include "turbo/rms_norm/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -56,7 +58,7 @@ void backward(CpuContext& context, const GateBackward& a) {
             const float s = sigmoid(to_float(gates[row]));
             // Computed first, because d_x may share the memory of d_y.
             const float dot = sum_terms(n, [=](std::int64_t i) { return to_float(d_y[i]) * to_float(x[i]); });
-            d_gates[row] = from_float<G>(dot * (s * (1.0F - s)));
+            d_gates[row] = from_float<G>(dot * sigmoid_slope(s));
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < n; ++i) d_x[i] = from_float<T>(to_float(d_y[i]) * s);
           } else {
@@ -65,7 +67,7 @@ void backward(CpuContext& context, const GateBackward& a) {
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < n; ++i) {
               const float s = sigmoid(to_float(gate[i])), d = to_float(d_y[i]);
-              d_gate[i] = from_float<G>(d * to_float(x[i]) * (s * (1.0F - s)));
+              d_gate[i] = from_float<G>(d * to_float(x[i]) * sigmoid_slope(s));
               d_x[i] = from_float<T>(d * s);
             }
           }
@@ -76,24 +78,6 @@ void backward(CpuContext& context, const GateBackward& a) {
 }
 
 // ---- Gates after a head norm ---------------------------------------------------------------------
-
-template <bool kSilu>
-struct Activation {
-  static PRIMUS_INLINE float of(float g) { return kSilu ? g * sigmoid(g) : sigmoid(g); }
-  static PRIMUS_INLINE float slope(float g) {
-    const float s = sigmoid(g);
-    return kSilu ? s * (1.0F + g * (1.0F - s)) : s * (1.0F - s);
-  }
-};
-
-// Calls body(tag of the type, the activation).
-template <class Body>
-void with_type_and_activation(DType dtype, GateActivation activation, Body body) {
-  with_float_type(dtype, [&](auto tag) {
-    if (activation == GateActivation::kSilu) return body(tag, Activation<true>());
-    body(tag, Activation<false>());
-  });
-}
 
 void norm_forward(CpuContext& context, const GatedNormForward& a) {
   with_type_and_activation(a.x.dtype, a.activation, [&](auto tag, auto act) {
@@ -106,17 +90,18 @@ void norm_forward(CpuContext& context, const GatedNormForward& a) {
         const T* gate = context.data<const T>(a.gate) + head * dim;
         T* y = context.data<T>(a.y) + head * dim;
         const float squares = sum_terms(dim, [=](std::int64_t i) { return to_float(x[i]) * to_float(x[i]); });
-        const float scale = 1.0F / std::sqrt(squares / static_cast<float>(dim) + a.eps);
+        const float scale = inverse_rms(squares, dim, a.eps);
         context.data<float>(a.rstd)[head] = scale;
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < dim; ++i)
-          y[i] = from_float<T>(to_float(x[i]) * scale * to_float(weight[i]) * act.of(to_float(gate[i])));
+          y[i] = from_float<T>(norm_output(to_float(x[i]), scale, to_float(weight[i])) *
+                               act.of(to_float(gate[i])));
       }
     });
   });
 }
 
-// With g = d_y * act(gate) * weight:  d_x = rstd * (g - x * rstd² * mean(g * x)).
+// With g = d_y * act(gate) * weight.
 void norm_backward_input(CpuContext& context, const GatedNormBackwardInput& a) {
   with_type_and_activation(a.x.dtype, a.activation, [&](auto tag, auto act) {
     using T = decltype(tag);
@@ -134,12 +119,13 @@ void norm_backward_input(CpuContext& context, const GatedNormBackwardInput& a) {
           return to_float(d_y[i]) * act.of(to_float(gate[i])) * to_float(weight[i]);
         };
         const float dot = sum_terms(dim, [=](std::int64_t i) { return g(i) * to_float(x[i]); });
-        const float along = dot * scale * scale * scale / static_cast<float>(dim);
+        const NormGradient gradient(dot, scale, dim);
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < dim; ++i) {
-          d_gate[i] = from_float<T>(to_float(d_y[i]) * (to_float(x[i]) * scale * to_float(weight[i])) *
-                                    act.slope(to_float(gate[i])));
-          d_x[i] = from_float<T>(g(i) * scale - to_float(x[i]) * along);
+          d_gate[i] =
+              from_float<T>(to_float(d_y[i]) * norm_output(to_float(x[i]), scale, to_float(weight[i])) *
+                            act.slope(to_float(gate[i])));
+          d_x[i] = from_float<T>(gradient(g(i), to_float(x[i])));
         }
       }
     });

@@ -1,9 +1,11 @@
 // A warp handles one row, or one head of one token.
 #include <type_traits>
 
+#include "turbo/gate/formula.h"
 #include "turbo/gate/gate.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/rms_norm/formula.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
@@ -58,13 +60,13 @@ struct BackwardBody {
       if constexpr (kOfRows) {
         dot = multiply_add(d, v, dot);
       } else {
-        d_gate[i] = from_float<G>(d * v * (s * (1.0F - s)));
+        d_gate[i] = from_float<G>(d * v * sigmoid_slope(s));
       }
       d_x[i] = from_float<T>(d * s);
     }
     if constexpr (kOfRows) {
       dot = warp_reduce(dot);
-      if (lane() == 0) d_gate[row] = from_float<G>(dot * (of_row * (1.0F - of_row)));
+      if (lane() == 0) d_gate[row] = from_float<G>(dot * sigmoid_slope(of_row));
     }
   }
 };
@@ -101,24 +103,6 @@ void backward(Context& context, const GateBackward& a) {
 
 // ---- Gates after a head norm --------------------------------------------------------------------
 
-template <bool kSilu>
-struct Activation {
-  PRIMUS_DEVICE static float of(float g) { return kSilu ? g * sigmoid(g) : sigmoid(g); }
-  PRIMUS_DEVICE static float slope(float g) {
-    const float s = sigmoid(g);
-    return kSilu ? s * (1.0F + g * (1.0F - s)) : s * (1.0F - s);
-  }
-};
-
-// Calls body(tag of the type, the activation).
-template <class Body>
-void with_type_and_activation(DType dtype, GateActivation activation, Body body) {
-  with_float_type(dtype, [&](auto tag) {
-    if (activation == GateActivation::kSilu) return body(tag, Activation<true>());
-    body(tag, Activation<false>());
-  });
-}
-
 template <class T, class Act>
 struct NormForwardBody {
   const T *x, *gate, *weight;
@@ -135,11 +119,11 @@ struct NormForwardBody {
       squares = multiply_add(v, v, squares);
     }
     squares = warp_reduce(squares);
-    const float scale = 1.0F / ::sqrtf(squares / static_cast<float>(dim) + eps);
+    const float scale = inverse_rms(squares, dim, eps);
     if (lane() == 0) rstd[head] = scale;
     for (std::int64_t i = lane(); i < dim; i += kWarp) {
-      y[at + i] =
-          from_float<T>(to_float(x[at + i]) * scale * to_float(weight[i]) * Act::of(to_float(gate[at + i])));
+      y[at + i] = from_float<T>(norm_output(to_float(x[at + i]), scale, to_float(weight[i])) *
+                                Act::of(to_float(gate[at + i])));
     }
   }
 };
@@ -155,7 +139,7 @@ void norm_forward(Context& context, const GatedNormForward& a) {
   });
 }
 
-// With g = d_y * act(gate) * weight:  d_x = rstd * (g - x * rstd² * mean(g * x)).
+// With g = d_y * act(gate) * weight.
 template <class T, class Act>
 struct NormBackwardBody {
   const T *x, *gate, *weight;
@@ -174,12 +158,12 @@ struct NormBackwardBody {
     for (std::int64_t i = lane(); i < dim; i += kWarp)
       dot = multiply_add(gradient(at, i), to_float(x[at + i]), dot);
     dot = warp_reduce(dot);
-    const float along = dot * scale * scale * scale / static_cast<float>(dim);
+    const NormGradient of_x(dot, scale, dim);
     for (std::int64_t i = lane(); i < dim; i += kWarp) {
       const float v = to_float(x[at + i]);
-      d_gate[at + i] = from_float<T>(to_float(d_y[at + i]) * (v * scale * to_float(weight[i])) *
+      d_gate[at + i] = from_float<T>(to_float(d_y[at + i]) * norm_output(v, scale, to_float(weight[i])) *
                                      Act::slope(to_float(gate[at + i])));
-      d_x[at + i] = from_float<T>(gradient(at, i) * scale - v * along);
+      d_x[at + i] = from_float<T>(of_x(gradient(at, i), v));
     }
   }
 };

@@ -3,79 +3,11 @@
 
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/swiglu/formula.h"
 #include "turbo/swiglu/swiglu.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
-
-struct Gradient {
-  float gate, up;
-};
-
-struct Silu {
-  PRIMUS_INLINE float forward(float g, float u) const { return g * sigmoid(g) * u; }
-  // silu'(g) = s * (1 + g * (1 - s)) with s = sigmoid(g). Recomputing the sigmoid is cheaper than storing it.
-  PRIMUS_INLINE Gradient backward(float g, float u, float d) const {
-    const float s = sigmoid(g);
-    return {d * u * (s * (1.0F + g * (1.0F - s))), d * (g * s)};
-  }
-};
-
-// gelu(g) * up. With s = sigmoid(2 u), u = sqrt(2 / pi) * (g + c g^3), gelu is g * s, since
-// (1 + tanh(u)) / 2 = sigmoid(2 u); its slope is s + g * s * (1 - s) * 2 u'.
-struct GeluTanh {
-  PRIMUS_INLINE float forward(float g, float u) const { return g * sigmoid(argument(g)) * u; }
-  PRIMUS_INLINE Gradient backward(float g, float u, float d) const {
-    const float s = sigmoid(argument(g));
-    const float slope = kTwice * multiply_add(3 * kCubic * g, g, 1.0F);
-    return {d * u * (s * (1.0F + g * (1.0F - s) * slope)), d * (g * s)};
-  }
-
- private:
-  static constexpr float kTwice = 1.59576912160573081F, kCubic = 0.044715F;  // 2 * sqrt(2 / pi)
-  PRIMUS_INLINE static float argument(float g) { return kTwice * g * multiply_add(kCubic * g, g, 1.0F); }
-};
-
-struct ClampedSilu {
-  float limit, alpha, shift;
-
-  PRIMUS_INLINE float forward(float gate, float up) const {
-    const float g = gate > limit ? limit : gate;
-    return (clamped(up) + shift) * (g * sigmoid(alpha * g));
-  }
-  PRIMUS_INLINE Gradient backward(float gate, float up, float d) const {
-    const float g = gate > limit ? limit : gate;
-    const float s = sigmoid(alpha * g);
-    const float d_gate = d * (clamped(up) + shift) * (s * (1.0F + alpha * g * (1.0F - s)));
-    const bool held = up > limit || up < -limit;
-    return {gate > limit ? 0.0F : d_gate, held ? 0.0F : d * (g * s)};
-  }
-
- private:
-  PRIMUS_INLINE float clamped(float up) const { return up > limit ? limit : up < -limit ? -limit : up; }
-};
-
-// The activation times a weight, or of weighted arguments. The third gradient is that of the weight.
-template <bool kWeighInput>
-struct WeightedSilu {
-  float weight;
-  struct Gradients {
-    float gate, up, weight;
-  };
-
-  PRIMUS_INLINE float forward(float g, float u) const {
-    return kWeighInput ? Silu{}.forward(weight * g, weight * u) : weight * Silu{}.forward(g, u);
-  }
-  PRIMUS_INLINE Gradients backward(float g, float u, float d) const {
-    if constexpr (kWeighInput) {
-      const Gradient of = Silu{}.backward(weight * g, weight * u, d);
-      return {weight * of.gate, weight * of.up, of.gate * g + of.up * u};
-    } else {
-      const Gradient of = Silu{}.backward(g, u, d);
-      return {weight * of.gate, weight * of.up, of.up * u};
-    }
-  }
-};
 
 // activation_of(row) returns the row's activation.
 template <class Activations>
@@ -113,7 +45,7 @@ PRIMUS_INLINE void run_backward(CpuContext& context, const Tensor& gate_up, cons
         T* d_up = d_gate + ffn;
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < ffn; ++i) {
-          const Gradient d = activation.backward(to_float(gate[i]), to_float(up[i]), to_float(d_out[i]));
+          const GluGradient d = activation.backward(to_float(gate[i]), to_float(up[i]), to_float(d_out[i]));
           d_gate[i] = from_float<T>(d.gate);
           d_up[i] = from_float<T>(d.up);
         }
@@ -122,25 +54,15 @@ PRIMUS_INLINE void run_backward(CpuContext& context, const Tensor& gate_up, cons
   });
 }
 
-// Calls body(activation) with the gate's activation.
-template <class Body>
-PRIMUS_INLINE void with_gate(GluGate gate, Body&& body) {
-  if (gate == GluGate::kGeluTanh) {
-    body(GeluTanh{});
-  } else {
-    body(Silu{});
-  }
-}
-
 void forward(CpuContext& context, const SwigluForward& a) {
-  with_gate(a.gate, [&](auto activation) {
+  with_glu_gate(a.gate, [&](auto activation) {
     run_forward(context, a.gate_up, a.out, [=](std::int64_t) { return activation; });
   });
 }
 
 void backward(CpuContext& context, const SwigluBackward& a) {
-  with_gate(a.gate,
-            [&](auto activation) { run_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
+  with_glu_gate(a.gate,
+                [&](auto activation) { run_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
 }
 
 // Calls body(weigh_input) with a compile-time constant.
@@ -159,7 +81,7 @@ void weighted_forward(CpuContext& context, const WeightedSwigluForward& a) {
   const std::int64_t owned = context.data<std::int32_t>(a.offsets)[a.offsets.elements() - 1];
   with_flag(a.weigh_input, [&](auto weigh_input) {
     run_forward(context, a.gate_up, a.out, [=](std::int64_t row) {
-      return WeightedSilu<weigh_input>{row < owned ? weights[slots[row]] : 0.0F};
+      return WeightedSiluGlu<weigh_input>{row < owned ? weights[slots[row]] : 0.0F};
     });
   });
 }
@@ -187,7 +109,7 @@ void weighted_backward(CpuContext& context, const WeightedSwigluBackward& a) {
                 std::fill(d_gate, d_gate + 2 * ffn, T{});
                 continue;
               }
-              const WeightedSilu<weigh_input> activation{weights[slots[row]]};
+              const WeightedSiluGlu<weigh_input> activation{weights[slots[row]]};
               float sum = 0;
               PRIMUS_SIMD(reduction(+ : sum))
               for (std::int64_t i = 0; i < ffn; ++i) {
@@ -206,12 +128,12 @@ void weighted_backward(CpuContext& context, const WeightedSwigluBackward& a) {
 
 void clamped_forward(CpuContext& context, const ClampedSwigluForward& a) {
   run_forward(context, a.gate_up, a.out, [&](std::int64_t) {
-    return ClampedSilu{a.limit, a.alpha, a.shift};
+    return ClampedSiluGlu{a.limit, a.alpha, a.shift};
   });
 }
 
 void clamped_backward(CpuContext& context, const ClampedSwigluBackward& a) {
-  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSilu{a.limit, a.alpha, a.shift});
+  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSiluGlu{a.limit, a.alpha, a.shift});
 }
 
 }  // namespace

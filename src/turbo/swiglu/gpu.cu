@@ -1,53 +1,10 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/swiglu/formula.h"
 #include "turbo/swiglu/swiglu.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
-
-struct Gradient {
-  float gate, up;
-};
-
-struct Silu {
-  PRIMUS_DEVICE float forward(float g, float u) const { return g * sigmoid(g) * u; }
-  // silu'(g) = s * (1 + g * (1 - s)) with s = sigmoid(g).
-  PRIMUS_DEVICE Gradient backward(float g, float u, float d) const {
-    const float s = sigmoid(g);
-    return {d * u * (s * (1.0F + g * (1.0F - s))), d * (g * s)};
-  }
-};
-
-// gelu(g) * up. With s = sigmoid(2 u), u = sqrt(2 / pi) * (g + c g^3), gelu is g * s, since
-// (1 + tanh(u)) / 2 = sigmoid(2 u); its slope is s + g * s * (1 - s) * 2 u'.
-struct GeluTanh {
-  static constexpr float kTwice = 1.59576912160573081F, kCubic = 0.044715F;  // 2 * sqrt(2 / pi)
-
-  PRIMUS_DEVICE static float argument(float g) { return kTwice * g * multiply_add(kCubic * g, g, 1.0F); }
-  PRIMUS_DEVICE float forward(float g, float u) const { return g * sigmoid(argument(g)) * u; }
-  PRIMUS_DEVICE Gradient backward(float g, float u, float d) const {
-    const float s = sigmoid(argument(g));
-    const float slope = kTwice * multiply_add(3 * kCubic * g, g, 1.0F);
-    return {d * u * (s * (1.0F + g * (1.0F - s) * slope)), d * (g * s)};
-  }
-};
-
-struct ClampedSilu {
-  float limit, alpha, shift;
-
-  PRIMUS_DEVICE float clamped(float up) const { return up > limit ? limit : up < -limit ? -limit : up; }
-  PRIMUS_DEVICE float forward(float gate, float up) const {
-    const float g = gate > limit ? limit : gate;
-    return (clamped(up) + shift) * (g * sigmoid(alpha * g));
-  }
-  PRIMUS_DEVICE Gradient backward(float gate, float up, float d) const {
-    const float g = gate > limit ? limit : gate;
-    const float s = sigmoid(alpha * g);
-    const float d_gate = d * (clamped(up) + shift) * (s * (1.0F + alpha * g * (1.0F - s)));
-    const bool held = up > limit || up < -limit;
-    return {gate > limit ? 0.0F : d_gate, held ? 0.0F : d * (g * s)};
-  }
-};
 
 // ---- Without weights --------------------------------------------------------------------------------
 
@@ -83,7 +40,7 @@ struct BackwardBody {
     load<kCount>(d_out + row * ffn + i, d);
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) {
-      const Gradient of = activation.backward(g[k], u[k], d[k]);
+      const GluGradient of = activation.backward(g[k], u[k], d[k]);
       g[k] = of.gate;
       u[k] = of.up;
     }
@@ -119,28 +76,18 @@ void run_backward(Context& context, const Tensor& gate_up, const Tensor& d_out, 
   });
 }
 
-// Calls body(activation) with the gate's activation.
-template <class Body>
-void with_gate(GluGate gate, Body&& body) {
-  if (gate == GluGate::kGeluTanh) {
-    body(GeluTanh{});
-  } else {
-    body(Silu{});
-  }
-}
-
 void forward(Context& context, const SwigluForward& a) {
-  with_gate(a.gate, [&](auto activation) { run_forward(context, a.gate_up, a.out, activation); });
+  with_glu_gate(a.gate, [&](auto activation) { run_forward(context, a.gate_up, a.out, activation); });
 }
 void backward(Context& context, const SwigluBackward& a) {
-  with_gate(a.gate,
-            [&](auto activation) { run_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
+  with_glu_gate(a.gate,
+                [&](auto activation) { run_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
 }
 void clamped_forward(Context& context, const ClampedSwigluForward& a) {
-  run_forward(context, a.gate_up, a.out, ClampedSilu{a.limit, a.alpha, a.shift});
+  run_forward(context, a.gate_up, a.out, ClampedSiluGlu{a.limit, a.alpha, a.shift});
 }
 void clamped_backward(Context& context, const ClampedSwigluBackward& a) {
-  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSilu{a.limit, a.alpha, a.shift});
+  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSiluGlu{a.limit, a.alpha, a.shift});
 }
 
 // ---- Weighted rows ------------------------------------------------------------------------------
@@ -154,14 +101,12 @@ struct WeightedForwardBody {
   std::int64_t ffn, experts;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
-    const float weight = row < offsets[experts] ? weights[slots[row]] : 0.0F;
+    const WeightedSiluGlu<kWeighInput> activation{row < offsets[experts] ? weights[slots[row]] : 0.0F};
     float g[kCount], u[kCount];
     load<kCount>(gate_up + row * 2 * ffn + i, g);
     load<kCount>(gate_up + row * 2 * ffn + ffn + i, u);
     PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) {
-      g[k] = kWeighInput ? Silu{}.forward(weight * g[k], weight * u[k]) : weight * Silu{}.forward(g[k], u[k]);
-    }
+    for (int k = 0; k < kCount; ++k) g[k] = activation.forward(g[k], u[k]);
     store<kCount>(out + row * ffn + i, g);
   }
 };
@@ -202,7 +147,7 @@ struct WeightedBackward {
     const T* gate = gate_up + row * 2 * ffn;
     T* d_gate = d_gate_up + row * 2 * ffn;
     const bool owned = row < offsets[experts];
-    const float weight = owned ? weights[slots[row]] : 0.0F;
+    const WeightedSiluGlu<kWeighInput> activation{owned ? weights[slots[row]] : 0.0F};
     float sum = 0;
     for (std::int64_t i = lane() * kCount; i < ffn; i += kWarp * kCount) {
       float g[kCount] = {}, u[kCount] = {}, d[kCount];
@@ -212,11 +157,10 @@ struct WeightedBackward {
         load<kCount>(d_out + row * ffn + i, d);
         PRIMUS_UNROLL
         for (int k = 0; k < kCount; ++k) {
-          const Gradient of = kWeighInput ? Silu{}.backward(weight * g[k], weight * u[k], d[k])
-                                          : Silu{}.backward(g[k], u[k], d[k]);
-          sum += kWeighInput ? of.gate * g[k] + of.up * u[k] : of.up * u[k];
-          g[k] = weight * of.gate;
-          u[k] = weight * of.up;
+          const auto of = activation.backward(g[k], u[k], d[k]);
+          sum += of.weight;
+          g[k] = of.gate;
+          u[k] = of.up;
         }
       }
       store<kCount>(d_gate + i, g);

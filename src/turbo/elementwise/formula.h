@@ -1,0 +1,19 @@
+// Turns random numbers of one distribution into those of another; shared by the kernels of all devices.
+#pragma once
+
+#include "turbo/formula.h"
+
+namespace primus::turbo::PRIMUS_KERNELS {
+
+// The share of the standard normal distribution below x.
+PRIMUS_FORMULA double normal_cdf(double x) {
+  constexpr double kRootHalf = 0.70710678118654752440;
+  return 0.5 * ::erfc(-x * kRootHalf);
+}
+
+// The logarithm of a number uniform in [low, low + range], from a draw of the standard normal distribution.
+PRIMUS_FORMULA float log_uniform_of(float draw, double low, double range) {
+  return static_cast<float>(::log(low + range * normal_cdf(static_cast<double>(draw))));
+}
+
+}  // namespace primus::turbo::PRIMUS_KERNELS

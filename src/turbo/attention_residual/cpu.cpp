@@ -1,7 +1,5 @@
-#include <algorithm>
-#include <cmath>
-
 #include "turbo/attention_residual/attention_residual.h"
+#include "turbo/attention_residual/formula.h"
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
@@ -34,28 +32,17 @@ PRIMUS_INLINE Candidates<T> candidates(CpuContext& context, const ResidualCandid
           of.eps};
 }
 
-struct Mixture {
-  float share[ResidualCandidates::kMax];  // softmax of the scores
-  float score[ResidualCandidates::kMax];
-  float scale[ResidualCandidates::kMax];  // 1 / root mean square of a candidate
-};
-
 template <class T>
-PRIMUS_INLINE void mix(const Candidates<T>& c, Mixture& m) {
-  float largest = 0;
+PRIMUS_INLINE void mix(const Candidates<T>& c, ResidualMixture& m) {
   for (std::int64_t j = 0; j < c.count; ++j) {
     const T* v = c.of(j);
     const float squares =
         sum_terms(c.hidden, [&](std::int64_t i) { return to_float(v[i]) * to_float(v[i]); });
     const float dot =
         sum_terms(c.hidden, [&](std::int64_t i) { return to_float(v[i]) * (c.norm[i] * c.proj[i]); });
-    m.scale[j] = 1.0F / std::sqrt(squares / static_cast<float>(c.hidden) + c.eps);
-    m.score[j] = dot * m.scale[j];
-    largest = j == 0 ? m.score[j] : std::max(largest, m.score[j]);
+    m.set_score(j, squares, dot, c.hidden, c.eps);
   }
-  float sum = 0;
-  for (std::int64_t j = 0; j < c.count; ++j) sum += m.share[j] = exp(m.score[j] - largest);
-  for (std::int64_t j = 0; j < c.count; ++j) m.share[j] /= sum;
+  m.mix(c.count);
 }
 
 void forward(CpuContext& context, const AttentionResidual& a) {
@@ -66,7 +53,7 @@ void forward(CpuContext& context, const AttentionResidual& a) {
                     [&](std::int64_t begin, std::int64_t end) {
                       for (std::int64_t row = begin; row < end; ++row) {
                         const Candidates<T> c = candidates<T>(context, a.of, row);
-                        Mixture m;
+                        ResidualMixture m;
                         mix(c, m);
                         T* out = context.data<T>(a.out) + row * hidden;
                         PRIMUS_SIMD()
@@ -81,15 +68,12 @@ void forward(CpuContext& context, const AttentionResidual& a) {
   });
 }
 
-// d v_j = share_j d_out + d_score_j scale_j (w - score_j scale_j / hidden · v_j).
 template <class T>
-PRIMUS_INLINE void gradient_of(const Candidates<T>& c, const Mixture& m, std::int64_t j, float d_score,
-                               const T* d_out, const T* previous, T* to) {
+PRIMUS_INLINE void store_gradient(const Candidates<T>& c, std::int64_t j, const CandidateGradient gradient,
+                                  const T* d_out, const T* previous, T* to) {
   const T* v = c.of(j);
-  const float share = m.share[j], of_w = d_score * m.scale[j];
-  const float of_v = d_score * m.score[j] * m.scale[j] * m.scale[j] / static_cast<float>(c.hidden);
   const auto part = [&](std::int64_t i) {
-    return share * to_float(d_out[i]) + of_w * (c.norm[i] * c.proj[i]) - of_v * to_float(v[i]);
+    return gradient(to_float(d_out[i]), c.norm[i], c.proj[i], to_float(v[i]));
   };
   if (previous) {
     PRIMUS_SIMD()
@@ -112,7 +96,7 @@ void backward(CpuContext& context, const AttentionResidualBackward& a) {
           for (std::int64_t row = begin; row < end; ++row) {
             const Candidates<T> c = candidates<T>(context, a.of, row);
             const T* d_out = context.data<const T>(a.d_out) + row * hidden;
-            Mixture m;
+            ResidualMixture m;
             mix(c, m);
             float along[ResidualCandidates::kMax], mean = 0;
             for (std::int64_t j = 0; j < count; ++j) {
@@ -123,13 +107,13 @@ void backward(CpuContext& context, const AttentionResidualBackward& a) {
             }
             float* factors = context.data<float>(a.factors) + row * count;
             for (std::int64_t j = 0; j < count; ++j) {
-              const float d_score = m.share[j] * (along[j] - mean);
-              factors[j] = d_score * m.scale[j];
+              const CandidateGradient gradient(m, j, along[j], mean, hidden);
+              factors[j] = gradient.of_w;
               const bool checkpoint = j + 1 < count;
               const std::int64_t at = checkpoint ? (row * (count - 1) + j) * hidden : row * hidden;
               const T* previous = checkpoint ? before : before_stream;
-              gradient_of(c, m, j, d_score, d_out, previous ? previous + at : nullptr,
-                          context.data<T>(checkpoint ? a.d_checkpoints : a.d_stream) + at);
+              store_gradient(c, j, gradient, d_out, previous ? previous + at : nullptr,
+                             context.data<T>(checkpoint ? a.d_checkpoints : a.d_stream) + at);
             }
           }
         });

@@ -1,5 +1,6 @@
 // A block handles one token; repeated reads hit the cache.
 #include "turbo/attention_residual/attention_residual.h"
+#include "turbo/attention_residual/formula.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 
@@ -8,8 +9,7 @@ namespace {
 
 constexpr int kBlock = 256;
 
-struct Mixture {
-  float share[ResidualCandidates::kMax], score[ResidualCandidates::kMax], scale[ResidualCandidates::kMax];
+struct Mixture : ResidualMixture {
   float along[ResidualCandidates::kMax];  // candidate · d_out
 };
 
@@ -39,16 +39,10 @@ struct Candidates {
       dot = block_reduce<kBlock>(dot);
       if (d_out) along = block_reduce<kBlock>(along);
       if (thread() != 0) continue;
-      m.scale[j] = 1.0F / ::sqrtf(squares / static_cast<float>(hidden) + eps);
-      m.score[j] = dot * m.scale[j];
+      m.set_score(j, squares, dot, hidden, eps);
       m.along[j] = along;
     }
-    if (thread() == 0) {
-      float largest = m.score[0], sum = 0;
-      for (std::int64_t j = 1; j < count; ++j) largest = ::fmaxf(largest, m.score[j]);
-      for (std::int64_t j = 0; j < count; ++j) sum += m.share[j] = ::expf(m.score[j] - largest);
-      for (std::int64_t j = 0; j < count; ++j) m.share[j] /= sum;
-    }
+    if (thread() == 0) m.mix(count);
     barrier();
   }
 };
@@ -99,15 +93,14 @@ struct Backward {
     float mean = 0;
     for (std::int64_t j = 0; j < c.count; ++j) mean += m.share[j] * m.along[j];
     for (std::int64_t j = 0; j < c.count; ++j) {
-      const float share = m.share[j], d_score = share * (m.along[j] - mean), of_w = d_score * m.scale[j];
-      const float of_v = d_score * m.score[j] * m.scale[j] * m.scale[j] / static_cast<float>(c.hidden);
-      if (thread() == 0) factors[row * c.count + j] = of_w;
+      const CandidateGradient gradient(m, j, m.along[j], mean, c.hidden);
+      if (thread() == 0) factors[row * c.count + j] = gradient.of_w;
       const bool checkpoint = j + 1 < c.count;
       const std::int64_t at = checkpoint ? (row * (c.count - 1) + j) * c.hidden : row * c.hidden;
       const T *v = c.of(row, j), *previous = checkpoint ? previous_checkpoints : previous_stream;
       T* to = checkpoint ? d_checkpoints : d_stream;
       for (std::int64_t i = thread(); i < c.hidden; i += kThreads) {
-        const float part = share * to_float(d[i]) + of_w * (c.norm[i] * c.proj[i]) - of_v * to_float(v[i]);
+        const float part = gradient(to_float(d[i]), c.norm[i], c.proj[i], to_float(v[i]));
         to[at + i] = from_float<T>(previous ? to_float(previous[at + i]) + part : part);
       }
     }

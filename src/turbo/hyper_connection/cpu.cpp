@@ -1,41 +1,13 @@
 #include <algorithm>
-#include <cmath>
 
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
-#include "turbo/hyper_connection/balance.h"
+#include "turbo/hyper_connection/formula.h"
 #include "turbo/hyper_connection/hyper_connection.h"
+#include "turbo/rms_norm/formula.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
-
-constexpr std::int64_t kMax = HyperShape::kMaxStreams;
-
-// Mixing factors of one token.
-struct Factors {
-  float pre[kMax], post[kMax], comb[kMax * kMax];
-  float divisors[(2 * HyperShape::kMaxIterations - 1) * kMax];
-};
-
-// Computes the factors from products times rstd.
-void make_factors(const HyperShape& s, const float* products, float rstd, const float* base,
-                  const float* scale, Factors& f) {
-  const std::int64_t n = s.streams;
-  const auto argument = [&](std::int64_t i, std::int64_t part) {
-    return scale[part] * (products[i] * rstd) + base[i];
-  };
-  for (std::int64_t j = 0; j < n; ++j) f.pre[j] = sigmoid(argument(j, 0)) + s.eps;
-  if (!s.mixes()) return;
-  for (std::int64_t j = 0; j < n; ++j) f.post[j] = 2.0F * sigmoid(argument(n + j, 1));
-  for (std::int64_t i = 0; i < n; ++i) {
-    float* const row = f.comb + i * n;
-    float maximum = argument((2 + i) * n, 2), sum = 0;
-    for (std::int64_t j = 0; j < n; ++j) maximum = std::max(maximum, argument((2 + i) * n + j, 2));
-    for (std::int64_t j = 0; j < n; ++j) sum += row[j] = exp(argument((2 + i) * n + j, 2) - maximum);
-    for (std::int64_t j = 0; j < n; ++j) row[j] = row[j] / sum + s.eps;
-  }
-  balance(f.comb, n, s.iterations, s.eps, f.divisors);
-}
 
 void read(CpuContext& context, const HyperRead& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
@@ -43,15 +15,15 @@ void read(CpuContext& context, const HyperRead& a) {
     const HyperShape& s = a.shape;
     const std::int64_t n = s.streams, hidden = a.y.cols(), width = n * hidden, products = s.products();
     parallel_ranges(context, a.x.rows(), 3 * width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
-      Factors f;
+      HyperFactors f;
       for (std::int64_t row = begin; row < end; ++row) {
         const T* const x = context.data<const T>(a.x) + row * width;
         const float squares =
             sum_terms(width, [&](std::int64_t i) { return to_float(x[i]) * to_float(x[i]); });
-        const float rstd = 1.0F / std::sqrt(squares / static_cast<float>(width) + s.norm_eps);
+        const float rstd = inverse_rms(squares, width, s.norm_eps);
         context.data<float>(a.rstd)[row] = rstd;
-        make_factors(s, context.data<const float>(a.products) + row * products, rstd,
-                     context.data<const float>(a.base), context.data<const float>(a.scale), f);
+        f.set(s, {context.data<const float>(a.products) + row * products, context.data<const float>(a.base),
+                  context.data<const float>(a.scale), rstd});
         T* const y = context.data<T>(a.y) + row * hidden;
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < hidden; ++i) {
@@ -68,25 +40,6 @@ void read(CpuContext& context, const HyperRead& a) {
   });
 }
 
-// Computes the gradients of the arguments of all factors from those of the factors; overwrites d_comb.
-void argument_gradients(const HyperShape& s, Factors& f, const float* d_pre, const float* d_post,
-                        float* d_comb, float* d) {
-  const std::int64_t n = s.streams;
-  for (std::int64_t j = 0; j < n; ++j) {
-    const float sigma = f.pre[j] - s.eps;
-    d[j] = d_pre[j] * sigma * (1.0F - sigma);
-  }
-  if (!s.mixes()) return;
-  for (std::int64_t j = 0; j < n; ++j) d[n + j] = d_post[j] * f.post[j] * (1.0F - 0.5F * f.post[j]);
-  balance_gradient(f.comb, d_comb, n, s.iterations, f.divisors);
-  for (std::int64_t i = 0; i < n; ++i) {
-    float mean = 0;
-    for (std::int64_t j = 0; j < n; ++j) mean += d_comb[i * n + j] * (f.comb[i * n + j] - s.eps);
-    for (std::int64_t j = 0; j < n; ++j)
-      d[(2 + i) * n + j] = (f.comb[i * n + j] - s.eps) * (d_comb[i * n + j] - mean);
-  }
-}
-
 void read_backward(CpuContext& context, const HyperReadBackward& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -95,13 +48,14 @@ void read_backward(CpuContext& context, const HyperReadBackward& a) {
     const auto* base = context.data<const float>(a.base);
     const auto* scale = context.data<const float>(a.scale);
     parallel_ranges(context, a.x.rows(), 6 * width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
-      Factors f;
+      HyperFactors f;
       for (std::int64_t row = begin; row < end; ++row) {
         const T* const x = context.data<const T>(a.x) + row * width;
         const T* const d_y = context.data<const T>(a.d_y) + row * hidden;
-        const float* const products = context.data<const float>(a.products) + row * count;
-        const float rstd = context.data<const float>(a.rstd)[row];
-        make_factors(s, products, rstd, base, scale, f);
+        const HyperArguments arguments{context.data<const float>(a.products) + row * count, base, scale,
+                                       context.data<const float>(a.rstd)[row]};
+        f.set(s, arguments);
+        constexpr std::int64_t kMax = HyperFactors::kMax;
         float d_pre[kMax], d_post[kMax] = {}, d_comb[kMax * kMax] = {};
         for (std::int64_t j = 0; j < n; ++j) {
           d_pre[j] = sum_terms(
@@ -113,19 +67,10 @@ void read_backward(CpuContext& context, const HyperReadBackward& a) {
           std::copy_n(d + n, n * n, d_comb);
         }
         float* const d_base = context.data<float>(a.d_base) + row * count;
-        float* const d_scale = context.data<float>(a.d_scale) + row * s.scales();
-        float* const d_products = context.data<float>(a.d_products) + row * count;
-        argument_gradients(s, f, d_pre, d_post, d_comb, d_base);
-        std::fill_n(d_scale, s.scales(), 0.0F);
-        float along = 0;  // sum of d_product * product, for the gradient through rstd
-        for (std::int64_t i = 0; i < count; ++i) {
-          const std::int64_t part = std::min<std::int64_t>(i / n, 2);
-          d_scale[part] += d_base[i] * (products[i] * rstd);
-          d_products[i] = d_base[i] * scale[part] * rstd;
-          along += d_products[i] * products[i];
-        }
-        // d rstd / dx = -rstd³ x / width.
-        const float of_x = -along * rstd * rstd / static_cast<float>(width);
+        f.argument_gradients(s, d_pre, d_post, d_comb, d_base);
+        const float of_x =
+            arguments.gradients(s, d_base, width, context.data<float>(a.d_scale) + row * s.scales(),
+                                context.data<float>(a.d_products) + row * count);
         const T* const previous =
             a.previous.absent() ? nullptr : context.data<const T>(a.previous) + row * width;
         T* const d_x = context.data<T>(a.d_x) + row * width;

@@ -2,46 +2,28 @@
 // move the streams.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
-#include "turbo/hyper_connection/balance.h"
+#include "turbo/hyper_connection/formula.h"
 #include "turbo/hyper_connection/hyper_connection.h"
+#include "turbo/rms_norm/formula.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-constexpr int kMax = static_cast<int>(HyperShape::kMaxStreams);
+constexpr int kMax = static_cast<int>(HyperFactors::kMax);
 constexpr int kBlock = 256;
 
-struct Factors {
-  float pre[kMax], post[kMax], comb[kMax * kMax];
-  float divisors[(2 * HyperShape::kMaxIterations - 1) * kMax];
+struct Factors : HyperFactors {
   float d_pre[kMax], d_post[kMax], d_comb[kMax * kMax];
-  float rstd, of_x;
+  float of_x;
 };
 
+// The operands of the factors' arguments of all tokens.
 struct Affine {
   HyperShape s;
   const float *products, *base, *scale;
 
-  PRIMUS_DEVICE float argument(const float* row, float rstd, std::int64_t i, int part) const {
-    return scale[part] * (row[i] * rstd) + base[i];
-  }
-  PRIMUS_DEVICE void make(std::int64_t token, float rstd, Factors& f) const {
-    const std::int64_t n = s.streams;
-    const float* row = products + token * s.products();
-    f.rstd = rstd;
-    for (std::int64_t j = 0; j < n; ++j) f.pre[j] = sigmoid(argument(row, rstd, j, 0)) + s.eps;
-    if (!s.mixes()) return;
-    for (std::int64_t j = 0; j < n; ++j) f.post[j] = 2.0F * sigmoid(argument(row, rstd, n + j, 1));
-    for (std::int64_t i = 0; i < n; ++i) {
-      float* const c = f.comb + i * n;
-      float maximum = -infinity(), sum = 0;
-      for (std::int64_t j = 0; j < n; ++j)
-        maximum = ::fmaxf(maximum, argument(row, rstd, (2 + i) * n + j, 2));
-      for (std::int64_t j = 0; j < n; ++j)
-        sum += c[j] = ::expf(argument(row, rstd, (2 + i) * n + j, 2) - maximum);
-      for (std::int64_t j = 0; j < n; ++j) c[j] = c[j] / sum + s.eps;
-    }
-    balance(f.comb, n, s.iterations, s.eps, f.divisors);
+  PRIMUS_DEVICE HyperArguments of(std::int64_t token, float rstd) const {
+    return {products + token * s.products(), base, scale, rstd};
   }
 };
 
@@ -63,9 +45,9 @@ struct Read {
       squares = multiply_add(to_float(row[i]), to_float(row[i]), squares);
     squares = block_reduce<kThreads>(squares);
     if (thread() == 0) {
-      const float r = 1.0F / ::sqrtf(squares / static_cast<float>(width) + affine.s.norm_eps);
+      const float r = inverse_rms(squares, width, affine.s.norm_eps);
       rstd[token] = r;
-      affine.make(token, r, f);
+      f.set(affine.s, affine.of(token, r));
     }
     barrier();
     for (std::int64_t i = thread(); i < hidden; i += kThreads) {
@@ -90,45 +72,11 @@ struct ReadBackward {
   float *d_products, *d_base, *d_scale;
   std::int64_t hidden;
 
-  // Computes the gradients of the factors' arguments from those of the factors.
-  PRIMUS_DEVICE void arguments(std::int64_t token, Factors& f) const {
-    const HyperShape& s = affine.s;
-    const std::int64_t n = s.streams, count = s.products();
-    float* const d = d_base + token * count;
-    for (std::int64_t j = 0; j < n; ++j) {
-      const float sigma = f.pre[j] - s.eps;
-      d[j] = f.d_pre[j] * sigma * (1.0F - sigma);
-    }
-    if (s.mixes()) {
-      for (std::int64_t j = 0; j < n; ++j) d[n + j] = f.d_post[j] * f.post[j] * (1.0F - 0.5F * f.post[j]);
-      balance_gradient(f.comb, f.d_comb, n, s.iterations, f.divisors);
-      for (std::int64_t i = 0; i < n; ++i) {
-        float mean = 0;
-        for (std::int64_t j = 0; j < n; ++j) mean += f.d_comb[i * n + j] * (f.comb[i * n + j] - s.eps);
-        for (std::int64_t j = 0; j < n; ++j)
-          d[(2 + i) * n + j] = (f.comb[i * n + j] - s.eps) * (f.d_comb[i * n + j] - mean);
-      }
-    }
-    float* const of_scale = d_scale + token * s.scales();
-    for (std::int64_t part = 0; part < s.scales(); ++part) of_scale[part] = 0;
-    const float* products = affine.products + token * count;
-    float along = 0;  // sum of d_product * product, for the gradient through rstd
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t part = smaller(i / n, 2);
-      of_scale[part] += d[i] * (products[i] * f.rstd);
-      const float of_product = d[i] * affine.scale[part] * f.rstd;
-      d_products[token * count + i] = of_product;
-      along += of_product * products[i];
-    }
-    // d rstd / dx = -rstd³ x / width.
-    f.of_x = -along * f.rstd * f.rstd / static_cast<float>(n * hidden);
-  }
-
   PRIMUS_DEVICE void operator()() const {
     Factors& f = shared<Factors>();
     const std::int64_t token = block(), n = affine.s.streams, width = n * hidden;
     const T *row = x + token * width, *d = d_y + token * hidden;
-    if (thread() == 0) affine.make(token, rstd[token], f);
+    if (thread() == 0) f.set(affine.s, affine.of(token, rstd[token]));
     for (std::int64_t j = 0; j < n; ++j) {
       float sum = 0;
       for (std::int64_t i = thread(); i < hidden; i += kThreads)
@@ -140,7 +88,11 @@ struct ReadBackward {
       const float* of = d_mixing ? d_mixing + token * affine.s.mixing() : nullptr;
       for (std::int64_t j = 0; j < n; ++j) f.d_post[j] = of ? of[j] : 0.0F;
       for (std::int64_t j = 0; j < n * n; ++j) f.d_comb[j] = of ? of[n + j] : 0.0F;
-      arguments(token, f);
+      float* const d_argument = d_base + token * affine.s.products();
+      f.argument_gradients(affine.s, f.d_pre, f.d_post, f.d_comb, d_argument);
+      f.of_x = affine.of(token, rstd[token])
+                   .gradients(affine.s, d_argument, width, d_scale + token * affine.s.scales(),
+                              d_products + token * affine.s.products());
     }
     barrier();
     for (std::int64_t j = 0; j < n; ++j) {

@@ -1,21 +1,14 @@
 // Each thread computes the scores of one query in its own buffer and selects from them, so the score matrix
 // never exists.
 #include <algorithm>
-#include <bit>
 
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/indexer/formula.h"
 #include "turbo/indexer/indexer.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
-
-// Maps scores to integers in the same order; a NaN is the highest.
-PRIMUS_INLINE std::uint32_t ordered(float score) {
-  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
-  const std::uint32_t value = bits & 0x80000000U ? ~bits : bits | 0x80000000U;
-  return score != score ? 0xffffffffU : value;
-}
 
 // Scores a query against `count` keys. at(j) is key j of those that it sees.
 template <class T, class W, class Keys>
@@ -28,10 +21,9 @@ PRIMUS_INLINE void score(const T* q, const W* w, std::int64_t heads, std::int64_
       const T* const query = q + h * dim;
       const float product =
           sum_terms(dim, [=](std::int64_t i) { return to_float(query[i]) * to_float(key[i]); });
-      // Not std::max, so that a NaN stays NaN.
-      sum = multiply_add(to_float(w[h]), product < 0.0F ? 0.0F : product, sum);
+      sum = with_head(sum, to_float(w[h]), product);
     }
-    scores[j] = ordered(sum);
+    scores[j] = key_of_score(sum);
   }
 }
 

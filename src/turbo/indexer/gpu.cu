@@ -4,17 +4,11 @@
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
 #include "turbo/gpu/register.h"
+#include "turbo/indexer/formula.h"
 #include "turbo/indexer/indexer.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
-
-// Maps scores to integers in the same order; a NaN is the highest.
-PRIMUS_DEVICE std::uint32_t ordered(float score) {
-  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
-  if (score != score) return 0xffffffffU;
-  return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
-}
 
 // Sums a lane's elements over the rows of a tile: all lanes that share columns get the sum.
 PRIMUS_DEVICE float reduce_col(float value) {
@@ -108,7 +102,7 @@ struct Scores {
         }
       }
       const std::int64_t key = col + thread();
-      if (thread() < Tiles::kCols && key < end) scores[of_slice * maximum + key] = ordered(sum);
+      if (thread() < Tiles::kCols && key < end) scores[of_slice * maximum + key] = key_of_score(sum);
     }
   }
 
@@ -131,8 +125,7 @@ struct Scores {
         PRIMUS_UNROLL
         for (int other = 0; other < kPerLane; ++other) {
           if (Accumulator::col(other) != Accumulator::col(i)) continue;
-          const float product = products[j].at[other];
-          sum = multiply_add(weight[Accumulator::slot(other)], product < 0.0F ? 0.0F : product, sum);
+          sum = with_head(sum, weight[Accumulator::slot(other)], products[j].at[other]);
         }
         sum = reduce_col(sum);
         if (Accumulator::row_of_slot(0) == 0) sums.of_warp[warp()][j * kTile + Accumulator::col(i)] = sum;

@@ -1,10 +1,10 @@
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <vector>
 
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/quantile_balance/formula.h"
 #include "turbo/quantile_balance/quantile_balance.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
@@ -29,29 +29,16 @@ void histogram(CpuContext& context, const MarginHistogram& a) {
       cutoffs[t] = biased[static_cast<std::size_t>(rank)];
     }
   });
-  const float width = (a.bins.high - a.bins.low) / static_cast<float>(bins);
+  const MarginRange range{a.bins.low, a.bins.high, bins};
   auto* const counts = context.data<std::int32_t>(a.counts);
   parallel_ranges(context, experts, 8 * tokens * sizeof(float), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t e = begin; e < end; ++e) {
       for (std::int64_t t = 0; t < tokens; ++t) {
         const float margin = sigmoid(logits[t * experts + e]) - cutoffs[t];
-        const float bin = std::floor((margin - a.bins.low) / width);
-        ++counts[e * bins + static_cast<std::int64_t>(std::clamp(bin, 0.0F, static_cast<float>(bins - 1)))];
+        ++counts[e * bins + range.bin_of(margin)];
       }
     }
   });
-}
-
-// Returns minus the quantile of one expert.
-double balanced(const std::int32_t* counts, std::int64_t bins, double share, const MarginBins& range) {
-  std::int64_t total = 0, before = 0, bin = 0;
-  for (std::int64_t i = 0; i < bins; ++i) total += counts[i];
-  const double target = static_cast<double>(total) * share;
-  while (bin + 1 < bins && static_cast<double>(before + counts[bin]) < target) before += counts[bin++];
-  const double within = (target - static_cast<double>(before)) / std::max<double>(counts[bin], 1);
-  const double low = static_cast<double>(range.low), high = static_cast<double>(range.high);
-  return -(low + (high - low) / static_cast<double>(bins) *
-                     (static_cast<double>(bin) + std::clamp(within, 0.0, 1.0)));
 }
 
 void update(CpuContext& context, const QuantileBiasUpdate& a) {
@@ -59,18 +46,17 @@ void update(CpuContext& context, const QuantileBiasUpdate& a) {
   const auto* counts = context.data<const std::int32_t>(a.counts);
   if (std::all_of(counts, counts + bins, [](std::int32_t n) { return n == 0; })) return;
   const double share = 1 - static_cast<double>(a.top_k) / static_cast<double>(experts);
+  const MarginRange range{a.bins.low, a.bins.high, bins};
   std::vector<double> biases;
   double sum = 0;
   for (std::int64_t e = 0; e < experts; ++e) {
-    biases.push_back(balanced(counts + e * bins, bins, share, a.bins));
+    biases.push_back(range.balanced(counts + e * bins, share));
     sum += biases.back();
   }
   const double mean = a.centred ? sum / static_cast<double>(experts) : 0;
   float* bias = context.data<float>(a.bias);
-  for (std::int64_t e = 0; e < experts; ++e) {
-    const auto target = static_cast<float>(biases[static_cast<std::size_t>(e)] - mean);
-    bias[e] = a.kept * bias[e] + (1.0F - a.kept) * target;
-  }
+  for (std::int64_t e = 0; e < experts; ++e)
+    bias[e] = averaged_bias(bias[e], a.kept, biases[static_cast<std::size_t>(e)] - mean);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/quantile_balance/formula.h"
 #include "turbo/quantile_balance/quantile_balance.h"
 #include "turbo/router/router.h"
 
@@ -20,9 +21,9 @@ struct Histogram {
   static constexpr int kThreads = 256;
   const float *logits, *bias;
   std::int32_t* counts;
-  std::int64_t experts, bins;
+  std::int64_t experts;
   std::int32_t rank;  // of the cutoff, counted from 0
-  float low, high;
+  MarginRange range;
 
   PRIMUS_DEVICE void operator()() const {
     const float* row = logits + block() * experts;
@@ -35,12 +36,9 @@ struct Histogram {
         reach += ordered(sigmoid(row[e]) + bias[e]) >= candidate ? 1 : 0;
       if (block_reduce<kThreads>(reach) > rank) cutoff = candidate;
     }
-    const float tau = from_ordered(cutoff), width = (high - low) / static_cast<float>(bins);
-    for (std::int64_t e = thread(); e < experts; e += kThreads) {
-      const float bin = ::floorf((sigmoid(row[e]) - tau - low) / width);
-      const float held = ::fminf(::fmaxf(bin, 0.0F), static_cast<float>(bins - 1));
-      atomic_add(counts + e * bins + static_cast<std::int64_t>(held), 1);
-    }
+    const float tau = from_ordered(cutoff);
+    for (std::int64_t e = thread(); e < experts; e += kThreads)
+      atomic_add(counts + e * range.bins + range.bin_of(sigmoid(row[e]) - tau), 1);
   }
 };
 
@@ -49,23 +47,11 @@ struct Update {
   static constexpr int kThreads = 256;
   const std::int32_t* counts;
   float* bias;
-  std::int64_t experts, bins;
+  std::int64_t experts;
   double share;
-  float low, high, kept;
+  MarginRange range;
+  float kept;
   bool centred;
-
-  PRIMUS_DEVICE double balanced(std::int64_t e) const {
-    const std::int32_t* of = counts + e * bins;
-    std::int64_t total = 0, before = 0, bin = 0;
-    for (std::int64_t i = 0; i < bins; ++i) total += of[i];
-    const double target = static_cast<double>(total) * share;
-    while (bin + 1 < bins && static_cast<double>(before + of[bin]) < target) before += of[bin++];
-    const double count = of[bin] > 1 ? static_cast<double>(of[bin]) : 1.0;
-    const double within = (target - static_cast<double>(before)) / count;
-    const double held = within < 0 ? 0.0 : within > 1 ? 1.0 : within;
-    const double from = static_cast<double>(low), to = static_cast<double>(high);
-    return -(from + (to - from) / static_cast<double>(bins) * (static_cast<double>(bin) + held));
-  }
 
   PRIMUS_DEVICE void operator()() const {
     struct Biases {
@@ -74,9 +60,10 @@ struct Update {
     };
     Biases& biases = shared<Biases>();
     std::int32_t counted = 0;
-    for (std::int64_t i = thread(); i < bins; i += kThreads) counted += counts[i];
+    for (std::int64_t i = thread(); i < range.bins; i += kThreads) counted += counts[i];
     if (block_reduce<kThreads>(counted) == 0) return;
-    for (std::int64_t e = thread(); e < experts; e += kThreads) biases.of[e] = balanced(e);
+    for (std::int64_t e = thread(); e < experts; e += kThreads)
+      biases.of[e] = range.balanced(counts + e * range.bins, share);
     barrier();
     if (thread() == 0) {
       double sum = 0;
@@ -85,7 +72,7 @@ struct Update {
     }
     barrier();
     for (std::int64_t e = thread(); e < experts; e += kThreads)
-      bias[e] = kept * bias[e] + (1.0F - kept) * static_cast<float>(biases.of[e] - biases.mean);
+      bias[e] = averaged_bias(bias[e], kept, biases.of[e] - biases.mean);
   }
 };
 
@@ -94,18 +81,24 @@ std::int64_t histogram_workspace(Context&, const MarginHistogram&) { return 0; }
 void histogram(Context& context, const MarginHistogram& a) {
   const std::int64_t experts = a.counts.rows();
   launch(context, a.logits.rows(),
-         Histogram{context.data<float>(a.logits), context.data<float>(a.bias),
-                   context.data<std::int32_t>(a.counts), experts, a.counts.cols(),
-                   static_cast<std::int32_t>(std::min<std::int64_t>(a.top_k, experts - 1)), a.bins.low,
-                   a.bins.high});
+         Histogram{context.data<float>(a.logits),
+                   context.data<float>(a.bias),
+                   context.data<std::int32_t>(a.counts),
+                   experts,
+                   static_cast<std::int32_t>(std::min<std::int64_t>(a.top_k, experts - 1)),
+                   {a.bins.low, a.bins.high, a.counts.cols()}});
 }
 
 void update(Context& context, const QuantileBiasUpdate& a) {
   const std::int64_t experts = a.counts.rows();
   launch(context, 1,
-         Update{context.data<std::int32_t>(a.counts), context.data<float>(a.bias), experts, a.counts.cols(),
-                1 - static_cast<double>(a.top_k) / static_cast<double>(experts), a.bins.low, a.bins.high,
-                a.kept, a.centred});
+         Update{context.data<std::int32_t>(a.counts),
+                context.data<float>(a.bias),
+                experts,
+                1 - static_cast<double>(a.top_k) / static_cast<double>(experts),
+                {a.bins.low, a.bins.high, a.counts.cols()},
+                a.kept,
+                a.centred});
 }
 
 }  // namespace

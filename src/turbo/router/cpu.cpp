@@ -8,6 +8,7 @@
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
+#include "turbo/router/formula.h"
 #include "turbo/router/router.h"
 #include "turbo/step_scalars.h"
 
@@ -66,16 +67,7 @@ void router_jitter(CpuContext& context, const RouterJitter& a) {
   });
 }
 
-// Maps scores to integers in the same order, with a NaN below every number. 0 marks experts that cannot be
-// chosen.
 using Keys = std::array<std::uint32_t, RouterRule::kMaxExperts>;
-constexpr std::uint32_t kNaNKey = 1;
-
-PRIMUS_INLINE std::uint32_t key_of(float score) {
-  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
-  const std::uint32_t ordered = (bits >> 31U) != 0 ? ~bits : bits | 0x80000000U;
-  return score == score ? ordered : kNaNKey;
-}
 
 // Finds the k largest of n keys, largest first, the earlier of equal ones, and sets them to 0. At least k
 // keys must not be 0. k passes without branches are faster than sorting for small k.
@@ -98,7 +90,7 @@ void choose(const float* scores, std::int64_t n, std::int32_t k, std::int32_t* c
   Keys keys;
   std::uint32_t* const to = keys.data();
   PRIMUS_SIMD()
-  for (std::int64_t i = 0; i < n; ++i) to[i] = key_of(scores[i]);
+  for (std::int64_t i = 0; i < n; ++i) to[i] = expert_key(scores[i]);
   choose_keys(to, n, k, chosen);
 }
 
@@ -118,7 +110,7 @@ void choose_in_groups(const RouterRule& rule, const float* scores, std::int64_t 
   for (std::int32_t i = 0; i < rule.top_groups; ++i) {
     const std::int64_t begin = best_groups[static_cast<std::size_t>(i)] * size;
     std::transform(scores + begin, scores + begin + size, keys.data() + begin,
-                   [](float score) { return key_of(score); });
+                   [](float score) { return expert_key(score); });
   }
   choose_keys(keys.data(), n, rule.top_k, chosen);
 }
@@ -139,17 +131,6 @@ float exponentials(const float* logits, std::int64_t n, float* p) {
   return sum_terms(n, [&](std::int64_t i) { return p[i]; });
 }
 
-// A score that depends only on its own logit, and its slope. log(1 + e^x) is nearly e^x for small x, so log1p
-// keeps its digits, and x for large x.
-float lone_score(RouterRule::Scoring scoring, float x) {
-  if (scoring == RouterRule::Scoring::kSigmoid) return sigmoid(x);
-  return x > 20.0F ? std::sqrt(x) : std::sqrt(std::log1p(exp(x)));
-}
-float lone_slope(RouterRule::Scoring scoring, float x, float score) {
-  if (scoring == RouterRule::Scoring::kSigmoid) return score * (1.0F - score);
-  return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
-}
-
 // Computes the scores of all experts: softmax, or elementwise.
 void all_scores(RouterRule::Scoring scoring, const float* logits, std::int64_t n, float* scores) {
   if (scoring == RouterRule::Scoring::kSoftmax) {
@@ -162,8 +143,6 @@ void all_scores(RouterRule::Scoring scoring, const float* logits, std::int64_t n
     for (std::int64_t i = 0; i < n; ++i) scores[i] = lone_score(scoring, logits[i]);
   }
 }
-
-constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the published code
 
 // Computes the scores of the chosen experts for the weights. Normalised softmax is relative to the best of
 // the chosen, so that not all can vanish.
@@ -261,9 +240,7 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
   const float inverse = rule.normalise ? 1.0F / sum_of_chosen(rule, scores) : 1.0F;
   float mean = 0;
   for (std::int32_t i = 0; i < k; ++i) mean += d_weights[i] * scores[i] * inverse;
-  for (std::int32_t i = 0; i < k; ++i) {
-    d_scores[i] = rule.scale * inverse * (d_weights[i] - (rule.normalise ? mean : 0.0F));
-  }
+  for (std::int32_t i = 0; i < k; ++i) d_scores[i] = chosen_gradient(rule, d_weights[i], inverse, mean);
   if (rule.scoring != RouterRule::Scoring::kSoftmax) {
     for (std::int32_t i = 0; i < k; ++i)
       d_logits[chosen[i]] += d_scores[i] * lone_slope(rule.scoring, logits[chosen[i]], scores[i]);
@@ -300,11 +277,6 @@ void balance_gradient(RouterRule::Scoring scoring, const float* logits, std::int
   }
 }
 
-float balance_factor(const RouterRule& rule, const Tensor& load, std::int64_t tokens) {
-  const double segments = static_cast<double>(load.rows()), each = static_cast<double>(tokens) / segments;
-  return static_cast<float>(static_cast<double>(load.cols()) / (rule.top_k * each * each * segments));
-}
-
 void backward(CpuContext& context, const RouterBackward& a) {
   const std::int64_t n = a.logits.cols(), tokens = a.logits.rows();
   const std::int32_t k = a.rule.top_k;
@@ -329,7 +301,7 @@ void backward(CpuContext& context, const RouterBackward& a) {
       if (z_scale != 0) {
         Row p;
         const float total = exponentials(logits, n, p.data());
-        const float factor = z_scale * (std::log(total) + largest(logits, n)) / total;
+        const float factor = z_scale * log_sum(total, largest(logits, n)) / total;
         for (std::int64_t i = 0; i < n; ++i) d[i] += factor * p[static_cast<std::size_t>(i)];
       }
       std::copy(d, d + n, context.data<float>(a.d_logits) + token * n);
@@ -385,7 +357,7 @@ void losses(CpuContext& context, const RouterLosses& a) {
       const float* logits = context.data<float>(a.logits) + token * n;
       float* const scores = row.data();
       float total = exponentials(logits, n, scores);
-      const double lse = static_cast<double>(std::log(total) + largest(logits, n));
+      const double lse = static_cast<double>(log_sum(total, largest(logits, n)));
       part.z += lse * lse;
       if (a.load.absent()) continue;
       const auto* counts = context.data<std::int32_t>(a.load) + token / segment * n;

@@ -2,6 +2,7 @@
 #include "base/random/random.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/router/formula.h"
 #include "turbo/router/router.h"
 #include "turbo/step_scalars.h"
 
@@ -11,7 +12,6 @@ namespace {
 using Scoring = RouterRule::Scoring;
 constexpr int kMaxExperts = static_cast<int>(RouterRule::kMaxExperts);
 constexpr int kMaxTopK = static_cast<int>(RouterRule::kMaxTopK);
-constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the published code
 
 // Random numbers of a step's tokens.
 struct TokenRandom {
@@ -72,14 +72,6 @@ struct Scratch {
   float chosen_scores[kMaxTopK], gradients[kMaxTopK];
 };
 
-// Maps scores to integers in the same order, with a NaN below every number. 0 marks experts that cannot be
-// chosen.
-PRIMUS_DEVICE std::uint32_t key_of(float score) {
-  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
-  const std::uint32_t ordered = (bits >> 31U) != 0 ? ~bits : bits | 0x80000000U;
-  return score == score ? ordered : 1;
-}
-
 struct LargerKey {
   PRIMUS_DEVICE std::uint64_t operator()(std::uint64_t a, std::uint64_t b) const { return a > b ? a : b; }
 };
@@ -103,7 +95,7 @@ PRIMUS_DEVICE void choose_keys(std::uint32_t* keys, int n, int k, std::int32_t* 
 }
 
 PRIMUS_DEVICE void choose(const float* scores, int n, int k, std::uint32_t* keys, std::int32_t* chosen) {
-  for (int e = lane(); e < n; e += kWarp) keys[e] = key_of(scores[e]);
+  for (int e = lane(); e < n; e += kWarp) keys[e] = expert_key(scores[e]);
   choose_keys(keys, n, k, chosen);
 }
 
@@ -111,10 +103,10 @@ PRIMUS_DEVICE void choose(const float* scores, int n, int k, std::uint32_t* keys
 PRIMUS_DEVICE float group_score(const float* scores, int n, bool two) {
   int first = -1, second = -1;
   for (int e = 0; e < n; ++e) {
-    if (first < 0 || key_of(scores[e]) > key_of(scores[first])) {
+    if (first < 0 || expert_key(scores[e]) > expert_key(scores[first])) {
       second = first;
       first = e;
-    } else if (second < 0 || key_of(scores[e]) > key_of(scores[second])) {
+    } else if (second < 0 || expert_key(scores[e]) > expert_key(scores[second])) {
       second = e;
     }
   }
@@ -132,7 +124,7 @@ PRIMUS_DEVICE void choose_in_groups(const RouterRule& rule, const float* scores,
   for (int e = lane(); e < n; e += kWarp) {
     bool candidate = false;
     for (int i = 0; i < rule.top_groups; ++i) candidate |= s.groups[i] == e / size;
-    s.keys[e] = candidate ? key_of(scores[e]) : 0;
+    s.keys[e] = candidate ? expert_key(scores[e]) : 0;
   }
   choose_keys(s.keys, n, rule.top_k, s.chosen);
 }
@@ -154,16 +146,6 @@ PRIMUS_DEVICE float exponentials(const float* x, int n, float* p) {
   sum = warp_reduce(sum);
   warp_barrier();
   return sum;
-}
-
-// A score that depends only on its own logit, and its slope.
-PRIMUS_DEVICE float lone_score(Scoring scoring, float x) {
-  if (scoring == Scoring::kSigmoid) return sigmoid(x);
-  return x > 20.0F ? ::sqrtf(x) : ::sqrtf(::log1pf(::expf(x)));
-}
-PRIMUS_DEVICE float lone_slope(Scoring scoring, float x, float score) {
-  if (scoring == Scoring::kSigmoid) return score * (1.0F - score);
-  return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
 }
 
 // Computes the scores of all experts: softmax, or elementwise.
@@ -306,7 +288,7 @@ struct Backward {
     for (int i = 0; i < k; ++i) mean += d[i] * s.chosen_scores[i] * inverse;
     if (lane() == 0) {
       for (int i = 0; i < k; ++i) {
-        const float d_score = rule.scale * inverse * (d[i] - (rule.normalise ? mean : 0.0F));
+        const float d_score = chosen_gradient(rule, d[i], inverse, mean);
         const float score = s.chosen_scores[i];
         m.sum[s.chosen[i]] +=
             d_score *
@@ -343,7 +325,7 @@ struct Backward {
 
   PRIMUS_DEVICE void add_z(const float* x, Memory& m) const {
     const float total = exponentials(x, n, m.s.scores);
-    const float factor = z_scale * (::logf(total) + largest(x, n)) / total;
+    const float factor = z_scale * log_sum(total, largest(x, n)) / total;
     for (int e = lane(); e < n; e += kWarp) m.sum[e] += factor * m.s.scores[e];
     warp_barrier();
   }
@@ -360,11 +342,6 @@ struct Backward {
     for (int e = lane(); e < n; e += kWarp) d_logits[token * n + e] = m.sum[e];
   }
 };
-
-float balance_factor(const RouterRule& rule, const Tensor& load, std::int64_t tokens) {
-  const double segments = static_cast<double>(load.rows()), each = static_cast<double>(tokens) / segments;
-  return static_cast<float>(static_cast<double>(load.cols()) / (rule.top_k * each * each * segments));
-}
 
 void backward(Context& context, const RouterBackward& a) {
   const std::int64_t tokens = a.logits.rows();
@@ -445,7 +422,7 @@ struct LossParts {
     for (std::int64_t token = block(); token < tokens; token += blocks()) {
       const float* x = logits + token * n;
       float total = exponentials(x, n, s.scores);
-      const auto lse = static_cast<double>(::logf(total) + largest(x, n));
+      const auto lse = static_cast<double>(log_sum(total, largest(x, n)));
       z_sum += lse * lse;
       if (!load) continue;
       if (rule.scoring != Scoring::kSoftmax) {

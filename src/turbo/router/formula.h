@@ -1,0 +1,50 @@
+// The scores of experts, their order and the scalars of the losses, shared by the kernels of all devices.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "turbo/formula.h"
+#include "turbo/gate/formula.h"
+#include "turbo/router/router.h"
+
+namespace primus::turbo::PRIMUS_KERNELS {
+
+inline constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the published code
+
+// Maps scores to integers in the same order, with a NaN below every number. 0 marks experts that cannot be
+// chosen.
+PRIMUS_FORMULA std::uint32_t expert_key(float score) {
+  constexpr std::uint32_t kNaNKey = 1;
+  const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
+  const std::uint32_t ordered = (bits >> 31U) != 0 ? ~bits : bits | 0x80000000U;
+  return score == score ? ordered : kNaNKey;
+}
+
+// A score that depends only on its own logit, and its slope. log(1 + e^x) is nearly e^x for small x, so log1p
+// keeps its digits, and x for large x.
+PRIMUS_FORMULA float lone_score(RouterRule::Scoring scoring, float x) {
+  if (scoring == RouterRule::Scoring::kSigmoid) return sigmoid(x);
+  return x > 20.0F ? ::sqrtf(x) : ::sqrtf(::log1pf(exp(x)));
+}
+PRIMUS_FORMULA float lone_slope(RouterRule::Scoring scoring, float x, float score) {
+  if (scoring == RouterRule::Scoring::kSigmoid) return sigmoid_slope(score);
+  return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
+}
+
+// The gradient of a chosen expert's score. `inverse`: of the normalising sum, or 1; `mean`: of the weights'
+// gradients, weighted by the weights.
+PRIMUS_FORMULA float chosen_gradient(const RouterRule& rule, float d_weight, float inverse, float mean) {
+  return rule.scale * inverse * (d_weight - (rule.normalise ? mean : 0.0F));
+}
+
+// The z loss is the square of log(sum of exponentials). `total`: the sum of exp(logit - largest).
+PRIMUS_FORMULA float log_sum(float total, float largest) { return ::logf(total) + largest; }
+
+// The balance loss of a batch is this times the sum of load · score.
+inline float balance_factor(const RouterRule& rule, const Tensor& load, std::int64_t tokens) {
+  const double segments = static_cast<double>(load.rows()), each = static_cast<double>(tokens) / segments;
+  return static_cast<float>(static_cast<double>(load.cols()) / (rule.top_k * each * each * segments));
+}
+
+}  // namespace primus::turbo::PRIMUS_KERNELS

@@ -208,8 +208,8 @@ TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
   EXPECT_EQ(files_with("kBenchmarkMemory"), std::set<std::string>{"cli/benchmark/memory.cpp"});
 }
 
-// Of the kernels' structs nothing in turbo/ knows but their operator's folder; and that is four files where
-// one is enough for the kernels of each sort of device.
+// No file of turbo/ names a kernel's struct, except those of its operator's folder. These are four where one
+// file holds the kernels of each sort of device, and a formula.h with the arithmetic that these share.
 TEST(Newcomers, AnOperatorIsItsFolder) {
   // turbo/linear/gemm_rate.cpp measures what products take, with operands that these two make.
   const std::set<std::string> used_by_others = {"Cast", "RandomNormal"};
@@ -236,6 +236,40 @@ TEST(Newcomers, AnOperatorIsItsFolder) {
   EXPECT_THAT(files_with("Lion", "turbo/"),
               UnorderedElementsAreArray(
                   {"turbo/lion/lion.h", "turbo/lion/lion.cpp", "turbo/lion/cpu.cpp", "turbo/lion/gpu.cu"}));
+}
+
+// A formula.h exists because CPU and GPU kernels compute the same: both sorts include it, perhaps through
+// another.
+TEST(Newcomers, AFormulaServesBothSortsOfDevices) {
+  std::map<std::string, std::string> cpu, gpu, shared;  // texts by path
+  for (const auto& [path, text] : sources()) {
+    if (!path.starts_with("turbo/") || path == "turbo/formula.h") continue;
+    const std::string file = fs::path(path).filename().string();
+    if (file == "formula.h") shared[path] = text;
+    if (file.starts_with("cpu")) cpu[path] = text;
+    if (file.starts_with("gpu")) gpu[path] = text;
+  }
+  EXPECT_GE(shared.size(), 20U);
+  // The formulas that these files include.
+  const auto included_by = [&](const std::map<std::string, std::string>& files) {
+    std::set<std::string> found;
+    for (const auto& [path, text] : files)
+      for (const auto& [formula, unused] : shared)
+        if (text.find("#include \"" + formula + "\"") != std::string::npos) found.insert(formula);
+    return found;
+  };
+  const std::set<std::string> of_cpu = included_by(cpu), of_gpu = included_by(gpu),
+                              of_others = included_by(shared);
+  for (const auto& [formula, text] : shared) {
+    EXPECT_TRUE(text.find("PRIMUS_FORMULA") != std::string::npos) << formula;
+    EXPECT_TRUE(of_cpu.contains(formula) || of_others.contains(formula)) << formula;
+    EXPECT_TRUE(of_gpu.contains(formula) || of_others.contains(formula)) << formula;
+  }
+  // Nobody else: a formula is compiled for a target, in the namespace of its kernels.
+  for (const auto& [path, text] : sources()) {
+    if (cpu.contains(path) || gpu.contains(path) || shared.contains(path)) continue;
+    EXPECT_EQ(text.find("/formula.h\""), std::string::npos) << path;
+  }
 }
 
 // The build makes the lists of operators from the folders, for CPUs and for GPUs (and for

@@ -6,14 +6,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <exception>
-#include <thread>
-#include <utility>
 #include <vector>
 
-#include "comm/local/thread_group.h"
 #include "engine/context_attention.h"
 #include "engine/tape.h"
+#include "engine/thread_ranks.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::test {
@@ -49,29 +46,10 @@ inline double distance(const std::vector<float>& a, const std::vector<float>& b)
   return std::sqrt(difference / std::max(size, 1e-30));
 }
 
-// body(mesh, rank) on so many context ranks: its results, or what it threw.
+// on_thread_ranks() of so many context ranks.
 template <class Result, class Body>
 std::vector<Result> on_context_ranks(int ranks, Body body) {
-  auto worlds = comm::local::make_thread_group(ranks);
-  std::vector<Result> results(static_cast<std::size_t>(ranks));
-  std::vector<std::exception_ptr> errors(results.size());
-  {
-    std::vector<std::jthread> threads;
-    for (int r = 0; r < ranks; ++r) {
-      threads.emplace_back([&, r] {
-        const auto i = static_cast<std::size_t>(r);
-        try {
-          results[i] = body(engine::Mesh(std::move(worlds[i]), {.context = ranks}), r);
-        } catch (...) {
-          errors[i] = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  return results;
+  return on_thread_ranks<Result>(ranks, {.context = ranks}, body);
 }
 
 // An input of a tape with a gradient, in `dtype`; while measuring, its memory only.

@@ -2,16 +2,14 @@
 // pairs.
 #include <gtest/gtest.h>
 
-#include <exception>
 #include <functional>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "comm/local/thread_group.h"
 #include "engine/data_parallel.h"
 #include "engine/device_values.h"
 #include "engine/rank.h"
+#include "engine/thread_ranks.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {
@@ -22,36 +20,19 @@ constexpr int kRanks = 4;
 // A number of each rank after body(parallel, number) on all of them.
 std::vector<float> on_ranks(const MeshShape& shape, const std::function<float(const Mesh&)>& number,
                             const std::function<void(DataParallel&, const Tensor&)>& body) {
-  auto worlds = comm::local::make_thread_group(kRanks);
-  std::vector<float> results(kRanks);
-  std::vector<std::exception_ptr> errors(kRanks);
-  {
-    std::vector<std::jthread> threads;
-    for (int r = 0; r < kRanks; ++r) {
-      threads.emplace_back([&, r] {
-        const auto i = static_cast<std::size_t>(r);
-        try {
-          Rank rank(turbo::make_cpu_device(1), Mesh(std::move(worlds[i]), shape));
-          rank.reserve({.persistent = 1 << 16, .stash = 1 << 16, .scratch = 1 << 16});
-          ParameterStore store;
-          store.begin_group("all");
-          store.add("w", {1}, Initializer::constant(0)).uses.push_back(0);
-          store.allocate({.compute = DType::kF32}, rank.persistent());
-          DataParallel parallel(rank, store, {});
-          const Tensor tensor = rank.persistent(DType::kF32, {1});
-          test::write(rank, tensor, std::vector<float>{number(rank.mesh())});
-          body(parallel, tensor);
-          results[i] = test::read(rank, tensor).front();
-        } catch (...) {
-          errors[i] = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  return results;
+  return test::on_thread_ranks<float>(kRanks, shape, [&](Mesh mesh, int) {
+    Rank rank(turbo::make_cpu_device(1), std::move(mesh));
+    rank.reserve({.persistent = 1 << 16, .stash = 1 << 16, .scratch = 1 << 16});
+    ParameterStore store;
+    store.begin_group("all");
+    store.add("w", {1}, Initializer::constant(0)).uses.push_back(0);
+    store.allocate({.compute = DType::kF32}, rank.persistent());
+    DataParallel parallel(rank, store, {});
+    const Tensor tensor = rank.persistent(DType::kF32, {1});
+    test::write(rank, tensor, std::vector<float>{number(rank.mesh())});
+    body(parallel, tensor);
+    return test::read(rank, tensor).front();
+  });
 }
 
 TEST(RankSums, OverDataEverySequenceCountsOnce) {

@@ -3,13 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <exception>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "comm/local/thread_group.h"
 #include "engine/device_values.h"
+#include "engine/thread_ranks.h"
 #include "engine/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
@@ -55,26 +53,8 @@ std::vector<float> gradient_of(Mesh mesh, int products) {
 }
 
 std::vector<std::vector<float>> gradients_of(int products) {
-  auto worlds = comm::local::make_thread_group(kRanks);
-  std::vector<std::vector<float>> results(kRanks);
-  std::vector<std::exception_ptr> errors(kRanks);
-  {
-    std::vector<std::jthread> threads;
-    for (int r = 0; r < kRanks; ++r) {
-      threads.emplace_back([&, r] {
-        const auto i = static_cast<std::size_t>(r);
-        try {
-          results[i] = gradient_of(Mesh(std::move(worlds[i]), {.tensor = kRanks}), products);
-        } catch (...) {
-          errors[i] = std::current_exception();
-        }
-      });
-    }
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-  return results;
+  return test::on_thread_ranks<std::vector<float>>(
+      kRanks, {.tensor = kRanks}, [&](Mesh mesh, int) { return gradient_of(std::move(mesh), products); });
 }
 
 // x + x is an exact multiple of x.

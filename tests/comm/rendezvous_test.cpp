@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/error_of.h"
 #include "comm/rendezvous/environment.h"
 #include "comm/rendezvous/store_client.h"
 #include "comm/rendezvous/store_server.h"
@@ -19,16 +20,8 @@ namespace primus::comm {
 namespace {
 
 using namespace std::chrono_literals;
+using test::error_of;
 using ::testing::HasSubstr;
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 // ---- Environment --------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "comm/conformance.h"
+#include "comm/error_of.h"
 #include "device/cpu/cpu_device.h"
 #include "device/guard_device.h"
 #include "turbo/kernel_table.h"
@@ -17,6 +18,7 @@ namespace primus::comm {
 namespace {
 
 using namespace std::chrono_literals;
+using test::error_of;
 using ::testing::HasSubstr;
 
 const KernelTable kNoKernels;
@@ -40,16 +42,6 @@ void on_all_ranks(int ranks, const local::ThreadOptions& options,
   for (const auto& failure : failures) {
     if (failure) std::rethrow_exception(failure);
   }
-}
-
-// The message of the Error that `body` throws.
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 struct Threads : ::testing::TestWithParam<std::tuple<int, bool>> {

@@ -1,0 +1,21 @@
+// What goes wrong in a call.
+#pragma once
+
+#include <string>
+
+#include "base/error.h"
+
+namespace primus::comm::test {
+
+// The message of the Error that `body` throws.
+template <class Body>
+std::string error_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace primus::comm::test

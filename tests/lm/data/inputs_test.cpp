@@ -1,6 +1,5 @@
 // The files that people bring: which are read, as what, and how they are unpacked.
 #include <gmock/gmock.h>
-#include <zlib.h>
 #include <zstd.h>
 
 #include <map>
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "data_test_util.h"
+#include "gzipped.h"
 #include "lm/data/corpus.h"
 #include "lm/data/json_lines.h"
 #include "lm/data/train_tokenizer.h"
@@ -25,13 +25,6 @@ const std::string kLine = "{\"text\": \"a\"}\n";
 
 class Inputs : public testing::Test {
  protected:
-  std::string gzipped(const std::string& text) const {
-    const std::string path = folder_ / "packed";
-    gzFile file = gzopen(path.c_str(), "wb");
-    gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
-    gzclose(file);
-    return read_all(path);
-  }
   // The unpacked bytes of one file.
   static std::string content_of(const std::string& path) {
     BlockReader reader(find_inputs({path}));

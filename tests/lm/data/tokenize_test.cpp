@@ -24,6 +24,7 @@
 #include "base/files/file_lock.h"
 #include "base/files/partial_folder.h"
 #include "data_test_util.h"
+#include "gzipped.h"
 #include "lm/data/corpus.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/tokenizer/decoding.h"
@@ -84,13 +85,6 @@ class Tokenize : public testing::Test {
       if (name.starts_with("out")) names.push_back(name);
     }
     return names;
-  }
-  std::string gzipped(const std::string& text) const {
-    const std::string path = folder_ / "packed";
-    gzFile file = gzopen(path.c_str(), "wb");
-    gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
-    gzclose(file);
-    return read_all(path);
   }
   // JSON lines of several blocks.
   std::string many_lines() const {

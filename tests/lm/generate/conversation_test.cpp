@@ -22,6 +22,13 @@ const auto kChain = chain_of(": hey\nUsr: ");
 const GenerateSettings kGreedy{
     .sampling = {.temperature = 0}, .max_tokens = 40, .vocab = 257, .stop_ids = {256}};
 
+// A decoder of this capacity that writes `text`, and then ends the text.
+auto replies(std::string_view text, std::int64_t capacity) {
+  auto chain = chain_of(text);
+  chain.emplace_back(text.back(), 256);
+  return chain_decoder(chain, capacity);
+}
+
 // Tokens that the decoder held of the last text: read for it, or there already.
 class Held {
  public:
@@ -58,9 +65,7 @@ TEST(Conversation, TheReplyEndsWhereTheModelBeginsTheUsersTurn) {
 }
 
 TEST(Conversation, TheReplyEndsWithTheText) {
-  auto chain = chain_of(": bye");
-  chain.emplace_back('e', 256);
-  const auto decoder = chain_decoder(chain, 512);
+  const auto decoder = replies(": bye", 512);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
   const auto reply = conversation.say("Hello");
@@ -69,9 +74,7 @@ TEST(Conversation, TheReplyEndsWithTheText) {
 }
 
 TEST(Conversation, ATailThatLooksLikeATurnIsShownWhenItIsNone) {
-  auto chain = chain_of(": a\nUsx");
-  chain.emplace_back('x', 256);
-  const auto decoder = chain_decoder(chain, 512);
+  const auto decoder = replies(": a\nUsx", 512);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
   std::string streamed;
@@ -84,9 +87,7 @@ TEST(Conversation, ATailThatLooksLikeATurnIsShownWhenItIsNone) {
 }
 
 TEST(Conversation, ReadsOnlyWhatIsNew) {
-  auto chain = chain_of(": ok");
-  chain.emplace_back('k', 256);
-  const auto decoder = chain_decoder(chain, 512);
+  const auto decoder = replies(": ok", 512);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
@@ -102,9 +103,7 @@ TEST(Conversation, ReadsOnlyWhatIsNew) {
 }
 
 TEST(Conversation, ForgetsTheOldestTurnsWhenTheContextIsFull) {
-  auto chain = chain_of(": ok");
-  chain.emplace_back('k', 256);
-  const auto decoder = chain_decoder(chain, 120);
+  const auto decoder = replies(": ok", 120);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
@@ -168,9 +167,7 @@ TEST(Conversation, ForgetsWholeTurnsBehindABeginningOfText) {
 }
 
 TEST(Conversation, ATurnLongerThanTheContextLosesItsBeginning) {
-  auto chain = chain_of(": ok");
-  chain.emplace_back('k', 256);
-  const auto decoder = chain_decoder(chain, 60);
+  const auto decoder = replies(": ok", 60);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
   EXPECT_EQ(conversation.say(std::string(500, 'w')).text, "ok");
@@ -190,9 +187,7 @@ TEST(Conversation, EndsTheReplyWhenItMaySayNoMore) {
 
 // A model that was fine-tuned is asked as it was taught.
 TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
-  auto chain = chain_of("\nok");
-  chain.emplace_back('k', 256);
-  const auto decoder = chain_decoder(chain, 512);
+  const auto decoder = replies("\nok", 512);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   const data::ConversationWriter writer(data::ConversationFormat::kAlpaca, *tokenizer);
@@ -222,9 +217,7 @@ TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
 
 // A system's text stands in front of every turn, and stays when turns are forgotten.
 TEST(Conversation, ASystemsTextStaysInFront) {
-  auto chain = chain_of("\nok");
-  chain.emplace_back('k', 256);
-  const auto decoder = chain_decoder(chain, 120);
+  const auto decoder = replies("\nok", 120);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   const data::ConversationWriter writer(data::ConversationFormat::kAlpaca, *tokenizer);
@@ -249,9 +242,7 @@ TEST(Conversation, ASystemsTextStaysInFront) {
 
 // SQuAD's has one question and one answer: each turn stands alone.
 TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
-  auto chain = chain_of(": ok");
-  chain.emplace_back('k', 256);
-  const auto decoder = chain_decoder(chain, 512);
+  const auto decoder = replies(": ok", 512);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   const data::ConversationWriter writer(data::ConversationFormat::kSquad, *tokenizer);

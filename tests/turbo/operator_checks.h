@@ -22,6 +22,7 @@ namespace primus::turbo::test {
 
 // Extents that differ from each other, so that no wrong one is right by chance.
 inline constexpr std::int64_t kTokens = 6, kWidth = 10, kExperts = 4, kTopK = 2, kSlots = kTokens * kTopK;
+inline constexpr std::int64_t kHeads = 4, kKvHeads = 2, kHeadDim = 8;
 
 inline Tensor f32(Shape shape) { return {nullptr, DType::kF32, shape}; }
 inline Tensor bf16(Shape shape) { return {nullptr, DType::kBF16, shape}; }

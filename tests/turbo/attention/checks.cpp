@@ -10,9 +10,6 @@ namespace {
 
 class AttentionChecks final : public OperatorChecks {
   void run() override {
-    constexpr std::int64_t kHeads = 4;
-    constexpr std::int64_t kKvHeads = 2;
-    constexpr std::int64_t kHeadDim = 8;
     constexpr std::int64_t kValueDim = 12;
     const Tensor positions = i32({kTokens});
     const AttentionShape shape{.batch = 2,

@@ -8,6 +8,7 @@
 
 #include "turbo/attention/attention.h"
 #include "turbo/attention/attention_reference.h"
+#include "turbo/attention/causal_shape.h"
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {
@@ -20,34 +21,23 @@ struct Case {
   bool sinks = false;
 };
 
-AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, std::int64_t kv_heads,
-                     std::int64_t head_dim, std::int64_t value_dim) {
-  return {.batch = batch,
-          .seq_q = seq,
-          .seq_k = seq,
-          .capacity_k = seq,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = head_dim,
-          .value_dim = value_dim,
-          .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim))),
-          .causal = true,
-          .window = 0};
-}
-
 std::vector<Case> cases() {
   std::vector<Case> all{
-      {shape(2, 130, 4, 2, 16, 24), {}, {64, 100}},                        // grouped queries, two sequences
-      {shape(1, 150, 2, 1, 32, 32), {50, 100}, {50, 100}},                 // a ring of three ranks
-      {shape(1, 150, 2, 2, 24, 16), {70}, {1, 64, 65, 149}, {}, true},     // sinks; parts of one key
-      {shape(1, 140, 2, 1, 16, 16), {80}, {30, 64, 90}, {40, 3, 64, 20}},  // packed documents
-      {shape(1, 100, 2, 2, 192, 128), {60}, {33}},                         // as in latent attention
-      {shape(1, 160, 2, 1, 16, 16), {64}, {64, 128}},                      // window, below
-      {shape(1, 160, 2, 1, 16, 16), {50, 90}, {40, 80, 120}},              // chunk
-      {shape(1, 160, 1, 1, 16, 16), {100}, {31, 77}, {90, 70}, true},      // chunk, window, documents, sinks
-      {shape(2, 90, 2, 1, 20, 7), {}, {10, 20, 30, 40, 50, 60, 70, 80}},   // not causal
-      {shape(9, 67, 2, 1, 64, 64), {}, {20, 64}},                          // more heads than threads
-      {shape(1, 384, 4, 2, 64, 64), {128}, {128}},                         // chunks that cuDNN takes whole
+      {causal_shape(2, 130, 4, 2, 16, 24), {}, {64, 100}},         // grouped queries, two sequences
+      {causal_shape(1, 150, 2, 1, 32, 32), {50, 100}, {50, 100}},  // a ring of three ranks
+      {causal_shape(1, 150, 2, 2, 24, 16), {70}, {1, 64, 65, 149}, {}, true},     // sinks; parts of one key
+      {causal_shape(1, 140, 2, 1, 16, 16), {80}, {30, 64, 90}, {40, 3, 64, 20}},  // packed documents
+      {causal_shape(1, 100, 2, 2, 192, 128), {60}, {33}},                         // as in latent attention
+      {causal_shape(1, 160, 2, 1, 16, 16), {64}, {64, 128}},                      // window, below
+      {causal_shape(1, 160, 2, 1, 16, 16), {50, 90}, {40, 80, 120}},              // chunk
+      {causal_shape(1, 160, 1, 1, 16, 16),
+       {100},
+       {31, 77},
+       {90, 70},
+       true},  // chunk, window, documents, sinks
+      {causal_shape(2, 90, 2, 1, 20, 7), {}, {10, 20, 30, 40, 50, 60, 70, 80}},  // not causal
+      {causal_shape(9, 67, 2, 1, 64, 64), {}, {20, 64}},                         // more heads than threads
+      {causal_shape(1, 384, 4, 2, 64, 64), {128}, {128}},  // chunks that cuDNN takes whole
   };
   all[5].shape.window = 33;
   all[6].shape.chunk = 50;
@@ -265,7 +255,7 @@ TEST(AttentionParts, QueriesThatSeeNoKeyGetZeroAndNoWeight) {
     // Keys 70 to 100 of a sequence, queries 60 to 90: the first ten come before all of them. Once as tiles,
     // once with few queries.
     for (const std::int64_t seq_q : {30, 4}) {
-      AttentionShape s = shape(1, 100, 2, 1, 16, 8);
+      AttentionShape s = causal_shape(1, 100, 2, 1, 16, 8);
       s.seq_q = seq_q, s.seq_k = s.capacity_k = 100;
       s.q_first = seq_q == 30 ? 60 : 68, s.k_first = 70;
       const auto blind = static_cast<std::size_t>(s.k_first - s.q_first);

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "turbo/attention/causal_shape.h"
 #include "turbo/attention/cudnn_attention.h"
 #include "turbo/cudnn/fake_cudnn.h"
 
@@ -14,17 +15,9 @@ using ::testing::HasSubstr;
 
 AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, std::int64_t kv_heads,
                      std::int64_t dim, std::int64_t value_dim) {
-  return {.batch = batch,
-          .seq_q = seq,
-          .seq_k = seq,
-          .capacity_k = seq,
-          .heads = heads,
-          .kv_heads = kv_heads,
-          .head_dim = dim,
-          .value_dim = value_dim,
-          .scale = 0.5F,
-          .causal = true,
-          .window = 0};
+  AttentionShape s = test::causal_shape(batch, seq, heads, kv_heads, dim, value_dim);
+  s.scale = 0.5F;
+  return s;
 }
 
 // Operands as a fused projection has them. Nobody reads what they point to.

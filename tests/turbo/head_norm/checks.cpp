@@ -6,9 +6,6 @@ namespace {
 
 class HeadNormChecks final : public OperatorChecks {
   void run() override {
-    constexpr std::int64_t kHeads = 4;
-    constexpr std::int64_t kKvHeads = 2;
-    constexpr std::int64_t kHeadDim = 8;
     const Tensor x = bf16({kTokens, (kHeads + 2 * kKvHeads) * kHeadDim});
     const HeadNormShape heads{kHeads, kKvHeads, kHeadDim};
     const Tensor rstd = f32({kTokens, heads.normed()});

@@ -6,9 +6,6 @@ namespace {
 
 class RopeChecks final : public OperatorChecks {
   void run() override {
-    constexpr std::int64_t kHeads = 4;
-    constexpr std::int64_t kKvHeads = 2;
-    constexpr std::int64_t kHeadDim = 8;
     const Tensor positions = i32({kTokens});
     const Tensor x = bf16({kTokens, (kHeads + 2 * kKvHeads) * kHeadDim});
     using Rp = Rope;

@@ -72,6 +72,15 @@ struct TestTensors {
   }
 };
 
+// What a save of these is given, besides its files.
+inline void fill_snapshot(Snapshot& snapshot, std::int64_t iteration, const TestTensors& model,
+                          const TestTensors& optimizer) {
+  snapshot.iteration = iteration;
+  snapshot.trainer_state = "{\"iteration\":" + std::to_string(iteration) + "}";
+  snapshot.model = model.sources;
+  snapshot.optimizer = optimizer.sources;
+}
+
 // A small checkpoint whose every byte depends on `iteration`, with a tensor more of `large` elements.
 struct TestSnapshot {
   explicit TestSnapshot(std::int64_t iteration, std::int64_t large = 0) {
@@ -83,11 +92,8 @@ struct TestSnapshot {
                     seed + 3 + optimizer.sources.size());
     }
     if (large > 0) optimizer.add(optimizer_tensor_name("exp_avg", "large"), DType::kF32, {large}, seed + 9);
-    snapshot.iteration = iteration;
     snapshot.files = {{"config.json", R"({"model_type":"llama"})"}, {"tokenizer.json", "{}"}};
-    snapshot.trainer_state = "{\"iteration\":" + std::to_string(iteration) + "}";
-    snapshot.model = model.sources;
-    snapshot.optimizer = optimizer.sources;
+    fill_snapshot(snapshot, iteration, model, optimizer);
   }
 
   // Throws or fails the test unless the checkpoint holds exactly this.

@@ -154,11 +154,8 @@ struct ShardedSnapshot {
         optimizer.sources.back().order = of.order;
       }
     }
-    snapshot.iteration = iteration;
     snapshot.files = {{"config.json", R"({"model_type":"llama"})"}};
-    snapshot.trainer_state = "{\"iteration\":" + std::to_string(iteration) + "}";
-    snapshot.model = model.sources;
-    snapshot.optimizer = optimizer.sources;
+    fill_snapshot(snapshot, iteration, model, optimizer);
   }
 
   // Fails the test unless the checkpoint holds exactly this.

@@ -1,26 +1,16 @@
 // primus benchmark: what its suites print and write, what they refuse, and baselines. Figures themselves
 // are not judged: other programs may run.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
-
-using test::ProgramResult;
-using test::run_program;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 const std::vector<std::string> kQuick = {"--seconds", "0.001", "--device", "cpu", "--threads", "1"};
 

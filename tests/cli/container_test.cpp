@@ -1,8 +1,6 @@
 // primus container on a real podman, as the user who runs the tests, with images of its own in folders of its
 // own: a shell, a few tools, and the libraries that this program needs. Skipped, with podman's own words,
 // where it is not installed or may not start containers.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,17 +14,13 @@
 
 #include "base/files/file.h"
 #include "base/system/subprocess.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
 
 using namespace std::chrono_literals;
 using test::Program;
-using test::ProgramResult;
-using test::run_program;
-using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";

@@ -1,25 +1,14 @@
 // The data commands, as a user calls them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <chrono>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
 #include "base/small_disk.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
-
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::HasSubstr;
 
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/";
 const std::string kLlama3 = kGolden + "tokenizers/llama3.tokenizer.json";

@@ -1,28 +1,18 @@
 // Devices on the command line. The guard device, a plug-in of the tests, stands for a second kind of device:
 // a whole run on it, through the same door as a GPU.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
 
-using nlohmann::json;
 using test::ProgramOptions;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
 using test::train;
-using ::testing::HasSubstr;
 
 ProgramOptions with_plugins(const std::string& folders = PRIMUS_TEST_PLUGINS) {
   return {.environment = {{"PRIMUS_PLUGIN_PATH", folders}}};

@@ -1,7 +1,4 @@
 // primus direct, as a user runs it: hooks, patches, log files, ranks, exit codes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -9,18 +6,12 @@
 #include <thread>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
 
 using test::ProgramOptions;
-using test::ProgramResult;
-using test::run_program;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
 

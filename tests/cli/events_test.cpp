@@ -1,28 +1,19 @@
 // The events that training leaves, on each rank, and what is read from them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 #include "lm/events/event_log.h"
 
 namespace primus {
 namespace {
 
-using nlohmann::json;
 using test::Program;
-using test::ProgramResult;
-using test::run_program;
 using test::train;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class Events : public ::testing::Test {
  protected:

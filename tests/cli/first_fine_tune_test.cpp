@@ -1,27 +1,16 @@
 // A first fine-tune as somebody new starts it: few chats, a model with a chat template of its own, and no
 // other settings than the README names.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
 
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr const char* kChatMl =
     "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are terse.<|im_end|>\\n' }}{% "

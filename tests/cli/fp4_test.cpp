@@ -1,26 +1,15 @@
 // Runs in MXFP4: they learn, go on as if nothing had happened, and say what they cannot do.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "base/temporary_folder.h"
 #include "cli/learning.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
-
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 using Words = std::vector<std::string>;
 const Words kMxfp4 = {"bf16=true", "fp4=e2m1", "fp4_recipe=mxfp4"};

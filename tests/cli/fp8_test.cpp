@@ -1,26 +1,15 @@
 // Runs in fp8: they learn as in bf16, go on as if nothing had happened, and say what they cannot do.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include "base/temporary_folder.h"
 #include "cli/learning.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
-
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 const std::vector<std::string> kFp8 = {"bf16=true", "fp8=hybrid", "fp8_recipe=tensorwise"};
 const std::vector<std::string> kDelayed = {"bf16=true", "fp8=hybrid", "fp8_recipe=delayed",

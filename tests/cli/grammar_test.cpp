@@ -1,15 +1,8 @@
 // Modes, mistakes and exit codes.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
-
-using test::ProgramResult;
-using test::run_program;
-using ::testing::HasSubstr;
 
 struct Mistake {
   std::vector<std::string> words;

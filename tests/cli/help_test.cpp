@@ -1,30 +1,20 @@
 // What the program says about itself. The texts lie in tests/cli/golden; after a wanted change
 // PRIMUS_UPDATE_GOLDEN=1 writes them anew.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
 #include "cli/command.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
-
-using test::ProgramResult;
-using test::run_program;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 void expect_golden(const std::string& text, const std::string& name) {
   const std::string path = PRIMUS_SOURCE_DIR "/tests/cli/golden/" + name;

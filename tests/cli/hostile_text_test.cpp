@@ -1,27 +1,15 @@
 // What files hold never drives the terminal of whoever runs a command on them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
 #include "base/text/utf8.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
-
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/models/llama";
 // A window's title, a cleared screen in C0 and in C1, a backspace, DEL.

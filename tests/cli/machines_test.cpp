@@ -2,22 +2,14 @@
 // where there can be no such machines (cli/machines.h).
 #include "cli/machines.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
-
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
 
 using namespace std::chrono_literals;
-using nlohmann::json;
 using test::Program;
-using test::ProgramResult;
 using ::testing::AnyOf;
-using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";

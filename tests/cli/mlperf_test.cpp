@@ -1,28 +1,17 @@
 // Runs that end at a target, and what stage mlperf_pretrain writes of them.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <array>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
 
-using nlohmann::json;
 using test::ProgramOptions;
-using test::ProgramResult;
 using test::run_folder;
-using test::run_program;
-using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class RunsWithTargets : public ::testing::Test {
  protected:

@@ -1,19 +1,9 @@
 // primus plan pipeline, from options and from an experiment.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
-
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
-
-using test::ProgramResult;
-using test::run_program;
-using ::testing::HasSubstr;
 
 TEST(PlanPipeline, DrawsWhatOptionsSay) {
   const ProgramResult plan =

@@ -1,29 +1,18 @@
 // 'primus train posttrain' as users start it: a model that is taught answers gives them, ranks train as one
 // device does, and what is missing or wrong is said.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
 
 using test::losses;
-using test::ProgramResult;
 using test::run_folder;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 struct Taught {
   const char *question, *answer;

@@ -2,30 +2,21 @@
 // faults that are real.
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
 
-using nlohmann::json;
 using test::Program;
 using test::ProgramOptions;
-using test::ProgramResult;
-using test::run_program;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 class Preflight : public ::testing::Test {
  protected:

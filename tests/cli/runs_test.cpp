@@ -1,27 +1,17 @@
 // runs and report on what training leaves behind.
 #include "cli/runs.h"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 
 namespace primus {
 namespace {
 
-using nlohmann::json;
 using test::Program;
-using test::ProgramResult;
 using test::run_folder;
-using test::run_program;
 using test::train;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class RunsAndReports : public ::testing::Test {
  protected:

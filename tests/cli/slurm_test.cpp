@@ -1,8 +1,6 @@
 // primus slurm on a real Slurm: a controller and two nodes on this machine, with a munge of their own, on
 // ports and in folders of their own, as the current user. Skipped where Debian's packages slurmctld, slurmd,
 // slurm-client and munge are not installed.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <pwd.h>
 #include <signal.h>
@@ -23,8 +21,7 @@
 
 #include "base/files/file.h"
 #include "base/system/subprocess.h"
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "launch/option_samples.h"
 #include "launch/tables.h"
 
@@ -33,9 +30,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::ProgramOptions;
-using test::ProgramResult;
-using test::run_program;
-using ::testing::HasSubstr;
 
 const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
 constexpr const char* kPath = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";

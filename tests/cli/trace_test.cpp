@@ -1,26 +1,15 @@
 // profile: true. A training run writes down what it does, and computes the same.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
 
-using nlohmann::json;
 using test::Program;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 ProgramResult train(const TemporaryFolder& folder, const std::string& name, std::vector<std::string> more) {
   more.push_back("exp_name=" + name);

@@ -1,25 +1,14 @@
 // What is said of runs that go wrong, end early, or go on with other settings.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
 
-using nlohmann::json;
 using test::Program;
-using test::ProgramResult;
 using test::run_folder;
-using test::run_program;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class Watching : public ::testing::Test {
  protected:

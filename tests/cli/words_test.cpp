@@ -1,27 +1,18 @@
 // What the program answers to words that people know from elsewhere.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <nlohmann/json.hpp>
 #include <regex>
 
 #include "../../src/cli/program.h"  // beside the tests' own of that name
 #include "cli/command.h"
 #include "cli/grammar.h"
 #include "cli/launch/mode.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "config/elsewhere.h"
 
 namespace primus {
 namespace {
-
-using test::ProgramResult;
-using test::run_program;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 struct Said {
   int exit_code;

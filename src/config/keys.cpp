@@ -126,7 +126,7 @@ bool is_open_list(const Value& value) {
   }
   if (is_open_list(value)) {
     throw error_at(value.origin,
-                   fmt::format("{} expects {}, and {} has an open bracket or is not valid", key.name,
+                   fmt::format("{} expects {}, but {} is not closed, or is not valid", key.name,
                                expected(key.type), value.show()),
                    "close every bracket and quote, and put the argument in quotes for the shell",
                    value.width());

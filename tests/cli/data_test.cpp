@@ -150,7 +150,7 @@ TEST_F(DataFiles, OptionsOfMegatronsScript) {
   // With another tokenizer the ids make no sense, which the exit code says.
   const ProgramResult wrong = run({"inspect", "out/x_text_document", "--tokenizer-type", "ByteTokenizer"});
   EXPECT_EQ(wrong.exit_code, 2);
-  EXPECT_THAT(wrong.out, HasSubstr("BEYOND the vocabulary of 257"));
+  EXPECT_THAT(wrong.out, HasSubstr("OUTSIDE the vocabulary of 257"));
 }
 
 TEST_F(DataFiles, TokensBeyondTheVocabularyAreAnErrorWithTheirPlace) {
@@ -284,7 +284,7 @@ TEST_F(DataFiles, MistakesAreErrorsWithTheNextStep) {
   EXPECT_THAT(error_of({"inspect", a, "--order", "--seq-length", "0", "--samples", "1"}),
               HasSubstr("--seq-length cannot be 0"));
   EXPECT_THAT(error_of({"split", a, "-o", "s", "--parts", "100"}),
-              HasSubstr("documents stay whole, and 'a_text_document' has 10\n  hint: choose 1 to 10 parts"));
+              HasSubstr("documents are not cut, and 'a_text_document' has 10\n  hint: choose 1 to 10 parts"));
   EXPECT_THAT(error_of({"split", a, "-o", "s"}), HasSubstr("needs --split or --parts"));
   EXPECT_THAT(error_of({"inspect", "a_text_document.bin"}),
               HasSubstr("leave out the extension: a_text_document"));

@@ -219,7 +219,7 @@ TEST_F(Launch, SlurmRefusesWhatWouldFail) {
                  "--export=ALL,");
   expect_refused(Words{"slurm", "srun", "--", "direct", "--env", "HF_TOKEN=x", "--"} + kTrain,
                  "HF_TOKEN is a secret");
-  expect_refused(Words{"slurm", "srun", "--", "slurm", "--"} + kTrain, "does not start 'slurm'");
+  expect_refused(Words{"slurm", "srun", "--", "slurm", "--"} + kTrain, "cannot start 'slurm'");
   EXPECT_EQ(log("srun") + log("sbatch"), "");
 }
 
@@ -320,7 +320,7 @@ TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
   settings("container: {options: {tz: local, http-proxy: false, sig-proxy: false, network: host}}\n");
   const ProgramResult docker = run(with("docker", {"--network", "a", "--net", "b"}));
   EXPECT_EQ(docker.exit_code, 0) << docker.err;
-  EXPECT_THAT(docker.out, AllOf(HasSubstr("goes without: --http-proxy --tz"),
+  EXPECT_THAT(docker.out, AllOf(HasSubstr("ignores them: --http-proxy --tz"),
                                 HasSubstr(" --sig-proxy=false "), Not(HasSubstr("--tz=")),
                                 HasSubstr(" --network=a --network=b "), Not(HasSubstr("=host"))));
   EXPECT_THAT(run(with("podman", {})).out,

@@ -70,7 +70,7 @@ TEST(Hybrid, WhatIsNoRowOfBlocksIsRefused) {
   EXPECT_THAT(error_of(with_layers(7, "")),
               HasSubstr("num_layers is 7, but with model_type mamba it must be even"));
   EXPECT_THAT(error_of(with_layers(6, "      hybrid_override_pattern: \"M-M-\"\n")),
-              HasSubstr("hybrid_override_pattern has 4 layers, and num_layers is 6"));
+              HasSubstr("hybrid_override_pattern has 4 layers, but num_layers is 6"));
   for (const char* pattern : {"M-MM", "M--M", "M-E-", "-M-M"}) {
     EXPECT_THAT(error_of(with_layers(4, "      hybrid_override_pattern: \"" + std::string(pattern) + "\"\n")),
                 HasSubstr("does not have a pair of mixer and feed-forward"))

@@ -62,7 +62,7 @@ TEST(Variables, BrokenReferences) {
             "exp.yaml:14:13: error: '${A:-x}' uses ':-' as in a shell\n"
             " 14 |       save: ${A:-x}\n"
             "    |             ^^^^^^^\n"
-            "  hint: write the default right after the colon: ${A:x");
+            "  hint: write the default right after the colon: ${A:x}");
   // A negative number is no mistake; that the key refuses it is another matter.
   EXPECT_NE(error_of(experiment_text("      seed: ${A:-1}\n")).find("seed is -1"), std::string::npos);
 }

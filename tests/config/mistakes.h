@@ -274,7 +274,7 @@ inline std::vector<Mistake> typical_mistakes() {
   // YAML.
   file("", "exp.yaml", "the file holds no settings", "examples/native/configs");
   file("hello\n", "exp.yaml:1:1", "settings are 'key: value' lines", "examples/native/configs");
-  file("- a\n- b\n", "exp.yaml:1:1", "and this is a list", "examples/native/configs");
+  file("- a\n- b\n", "exp.yaml:1:1", "but this is a list", "examples/native/configs");
   file(with_lines("      lr: 1\n      lr: 2\n"), "exp.yaml:15:7", "key 'lr' is given twice, first on line 14",
        "keep one of the two");
   file(with_lines("      lr: 1e-5\n        min_lr: 0\n"), "exp.yaml:15:9",
@@ -282,7 +282,7 @@ inline std::vector<Mistake> typical_mistakes() {
   file(with_lines("    lr: 1e-5\n   seed: 1\n"), "exp.yaml:15:4", "does not match any line above it",
        "spaces");
   file(with_lines("\tlr: 1e-5\n"), "exp.yaml:14:1", "indented with a tab", "indent with spaces");
-  file(with_lines("      data_path: [a, b\n"), "exp.yaml:14:18", "this [ is not closed", "] behind the last");
+  file(with_lines("      data_path: [a, b\n"), "exp.yaml:14:18", "this [ is not closed", "] after the last");
   file(with_lines("      data_path: [a, 'b' 'c']\n"), "exp.yaml:14:26", "a comma or ] is missing here",
        "commas between the values");
   file(with_lines("      seed 1\n      lr: 1\n"), "exp.yaml:14:7", "the line is not 'key: value'",
@@ -291,7 +291,7 @@ inline std::vector<Mistake> typical_mistakes() {
        "put a space after the colon: seed: 1");
   file(with_lines("      save: \"out\n"), "exp.yaml:14:13", "this quote is never closed", "close it");
   file(with_lines("      save: *nowhere\n"), "exp.yaml:14:13", "this alias has no anchor above it",
-       "&NAME before");
+       "follows &NAME");
   file(with_lines("      save: &a {x: *a}\n"), "exp.yaml:14:20", "inside the value that it repeats",
        "move the anchor");
   file(with_lines("      <<: 5\n"), "exp.yaml:14:7", "<< takes a map", "write <<: *NAME");
@@ -345,8 +345,8 @@ inline std::vector<Mistake> typical_mistakes() {
   // The command line.
   argument({"fast"}, "'fast' is not a setting", "settings are key=value");
   argument({"--seed"}, "seed needs a value", "write --seed VALUE");
-  argument({"=3"}, "'' is no key", "settings are key=value");
-  argument({"a..b=3"}, "'a..b' is no key", "settings are key=value");
+  argument({"=3"}, "'' is not a key", "settings are key=value");
+  argument({"a..b=3"}, "'a..b' is not a key", "settings are key=value");
   // A variable of the shell that is not set.
   argument({"train_iters="}, "'train_iters=' has no value", "write train_iters=null to unset it");
   argument({"--lr="}, "'--lr=' has no value", "write --lr=null to unset it");

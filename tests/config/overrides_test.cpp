@@ -85,10 +85,11 @@ TEST(Overrides, RepeatedOnesAreNamed) {
     return parse_overrides(arguments).notes;
   };
   EXPECT_EQ(notes({"lr=1", "--lr", "2"}),
-            (std::vector<std::string>{"lr is given more than once: 2 counts, not 1"}));
+            (std::vector<std::string>{"lr is given more than once: the value 2 is used, not 1"}));
   EXPECT_EQ(notes({"exp_name=a", "modules.pre_trainer.overrides.lr=1", "lr=2", "exp_name=b"}).size(), 2U);
   EXPECT_TRUE(notes({"lr=1", "lr=1", "env.A=1", "env.B=2", "lora.dim=8", "lora.alpha=16"}).empty());
-  EXPECT_EQ(load({"seed=1", "seed=2"}).warnings.front(), "seed is given more than once: 2 counts, not 1");
+  EXPECT_EQ(load({"seed=1", "seed=2"}).warnings.front(),
+            "seed is given more than once: the value 2 is used, not 1");
 }
 
 TEST(Overrides, ReachTheWholeExperiment) {
@@ -136,12 +137,12 @@ TEST(Overrides, StrayArgumentsAreRefused) {
             "  |   ^^^^\n"
             "  hint: write --seed VALUE");
   EXPECT_NE(error({"--seed", "--bf16"}).find("seed needs a value"), std::string::npos);
-  EXPECT_NE(error({"=3"}).find("'' is no key"), std::string::npos);
-  EXPECT_NE(error({"a..b=3"}).find("'a..b' is no key"), std::string::npos);
+  EXPECT_NE(error({"=3"}).find("'' is not a key"), std::string::npos);
+  EXPECT_NE(error({"a..b=3"}).find("'a..b' is not a key"), std::string::npos);
   EXPECT_NE(error({"--"}), "");
   EXPECT_NE(error({""}), "");
   EXPECT_NE(error({"data_path=[a"})
-                .find("command line: error: data_path expects a list of text, and '[a' is not "
+                .find("command line: error: data_path expects a list of text, but '[a' is not "
                       "closed"),
             std::string::npos);
   EXPECT_NE(error({"modules.post_trainer.overrides=1"}).find("there is no module 'post_trainer'"),

@@ -145,17 +145,17 @@ TEST(Yaml, RefusesBrokenSyntax) {
             "f.yaml:1:4: error: this is not valid YAML: this [ is not closed\n"
             " 1 | a: [1, 2\n"
             "   |    ^\n"
-            "  hint: put commas between the values, and ] behind the last");
+            "  hint: put commas between the values, and ] after the last");
   EXPECT_EQ(refusal("a: {b: 1\nc: [2, \n"),
             "f.yaml:1:4: error: this is not valid YAML: this { is not closed\n"
             " 1 | a: {b: 1\n"
             "   |    ^\n"
-            "  hint: put commas between the values, and } behind the last");
+            "  hint: put commas between the values, and } after the last");
   EXPECT_EQ(refusal("a: ['x' 'y']\n"),
             "f.yaml:1:9: error: this is not valid YAML: a comma or ] is missing here\n"
             " 1 | a: ['x' 'y']\n"
             "   |         ^\n"
-            "  hint: put commas between the values, and ] behind the last");
+            "  hint: put commas between the values, and ] after the last");
   EXPECT_EQ(refusal("a: [${X}]\n"),
             "f.yaml:1:6: error: this is not valid YAML: end of sequence flow not found\n"
             " 1 | a: [${X}]\n"
@@ -184,7 +184,7 @@ TEST(Yaml, PointsAtTheLineWithTheWrongIndentation) {
                       "match any line above it"),
             std::string::npos);
   EXPECT_NE(refusal("a:\n  - b: 1\n    c: 2\n   d: 3\n")
-                .find("f.yaml:4:4: error: this is not valid YAML: the line"),
+                .find("f.yaml:4:4: error: this is not valid YAML: the indentation of this line"),
             std::string::npos);
   // Text over several lines is none of that.
   EXPECT_NE(refusal("a: some\n    text\n  on lines\nb: [1\n")
@@ -223,7 +223,7 @@ TEST(Yaml, RefusesWhatIsNoSettingsFile) {
             " 1 | hello\n"
             "   | ^^^^^" +
                 hint);
-  EXPECT_NE(refusal("- a\n- b\n").find("and this is a list"), std::string::npos);
+  EXPECT_NE(refusal("- a\n- b\n").find("but this is a list"), std::string::npos);
   EXPECT_EQ(refusal("a: 1\n---\nb: 2\n"),
             "f.yaml:2:1: error: a settings file has one YAML document, but a second begins here\n"
             " 2 | ---\n"
@@ -278,7 +278,9 @@ TEST(Yaml, RefusesEscapesThatBecomeNoText) {
                   "\"]\n"
                   "   |        ^\n"
                   "  hint: write \\u0085 and \\u00a0 for them");
-    EXPECT_NE(refusal("\"k" + escape + "\": 1\n").find("f.yaml:1:1: error: the escapes"), std::string::npos);
+    EXPECT_NE(refusal("\"k" + escape + "\": 1\n")
+                  .find("f.yaml:1:1: error: settings files do not support the escapes"),
+              std::string::npos);
   }
   EXPECT_EQ(refusal("a: \"\\u0085\\u00a0\\L\\P\\x85\""), "");
 }

@@ -127,7 +127,7 @@ TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
   EXPECT_THAT(place.notes,
               ElementsAre(HasSubstr("NNODES=1 of the environment is ignored, because it is 2"),
                           HasSubstr("NODE_RANK=0 of the environment is ignored, because it is 1"),
-                          HasSubstr("MASTER_ADDR=oldhost does not count")));
+                          HasSubstr("MASTER_ADDR=oldhost is ignored")));
   // A node of the job, by either of its names, and an address, which may be of another network.
   for (const char* address : {"n02", "n02.cluster.example", "10.0.0.7", "fd00::7"}) {
     auto variables = stale;
@@ -268,7 +268,7 @@ TEST(Hardware, AmdGpusBringPrimusDefaults) {
   defaults = environment_defaults(gpus, machine.surroundings());
   EXPECT_EQ(defaults.at("NCCL_ALGO"), "Ring") << "a leftover does not win over PRIMUS_DETERMINISTIC";
   EXPECT_THAT(environment_notes(defaults, machine.surroundings()),
-              Contains(HasSubstr("NCCL_ALGO=Ring in place of Tree")));
+              Contains(HasSubstr("NCCL_ALGO=Ring instead of Tree")));
 }
 
 // A login node has no GPUs, and what is shown there is for those that are named.

@@ -330,9 +330,23 @@ class Opener {
     check_length(*source);
     if (split == 0) training_.push_back(source->fingerprint());
     const Share share = share_of(*source, split, shares);
+    if (shares && share.first == share.last && source->sequences() > 0)
+      throw empty_share(*source, split, *shares);
     const OrderOptions order{share.first, share.last, options_.seq_length, samples, options_.seed};
     return std::make_unique<GptDataset>(std::move(source), order, rules_, kSplitNames[split],
                                         options_.cache_dir);
+  }
+
+  Error empty_share(const TokenSource& source, std::size_t split, const std::string& shares) const {
+    const std::int64_t all = source.sequences(), percent = (100 + all - 1) / all;
+    return invalid(
+        fmt::format("split '{}' leaves {} nothing of {}: it has {} sequences, and shares are whole ones",
+                    shares, kSplitNames[split], given_name(source), all),
+        all < 4
+            ? "give it more data, or a share of 0"
+            : fmt::format("{} of 100 is one sequence (split: {},{},{}); without split, training holds a "
+                          "hundredth of a text out",
+                          percent, 100 - (split == 2 ? 2 : 1) * percent, percent, split == 2 ? percent : 0));
   }
 
   // The name that the user gave: text is trained on from cached tokens, whose file name is only a hash.

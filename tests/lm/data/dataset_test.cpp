@@ -527,7 +527,10 @@ TEST_F(OpenDatasets, EmptySplit) {
   use({Tokens(100, 1), Tokens(100, 2)});
   options_.split = "99,1,0";  // of two sequences
   options_.valid_samples = 1;
-  EXPECT_THAT(error(), HasSubstr("d (valid) holds no tokens"));
+  EXPECT_THAT(error(), AllOf(HasSubstr("split '99,1,0' leaves valid nothing of "),
+                             HasSubstr("it has 2 sequences"), HasSubstr("more data, or a share of 0")));
+  use({Tokens(100, 1), Tokens(100, 2), Tokens(100, 3), Tokens(100, 4), Tokens(100, 5)});
+  EXPECT_THAT(error(), HasSubstr("20 of 100 is one sequence (split: 80,20,0)"));
 }
 
 TEST_F(OpenDatasets, SequenceLongerThanTheData) {

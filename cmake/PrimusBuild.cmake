@@ -110,10 +110,21 @@ function(primus_precompiled target kind)
   target_precompile_headers(${target} REUSE_FROM ${owner})
 endfunction()
 
+# primus_reads_keys(<file> <result>): whether the file includes config/trainer_config.h, which changes with each
+# new key.
+function(primus_reads_keys file result)
+  set(include)
+  if(EXISTS ${file})  # others are written by the build
+    file(STRINGS ${file} include LIMIT_COUNT 1 REGEX "^#include \"config/trainer_config\\.h\"")
+  endif()
+  set(${result} ${include} PARENT_SCOPE)
+endfunction()
+
 # primus_unity(<target> FILES <files>... [APART <wildcards>...]): with PRIMUS_UNITY, compiles the files in
 # groups of up to PRIMUS_UNITY_GROUP, so that headers are read and templates instantiated once per group.
-# Groups are small, because a changed file recompiles its entire group. APART: files with file-local names
-# that other files of the target also define. Off in all presets, so that missing includes are errors.
+# Groups are small, because a changed file recompiles its entire group. Files that read keys have their own
+# groups, so that a new key recompiles few. APART: files with file-local names that other files of the target
+# also define. Off in all presets, so that missing includes are errors.
 set(PRIMUS_UNITY_GROUP 8)
 function(primus_unity target)
   if(NOT PRIMUS_UNITY)
@@ -121,24 +132,36 @@ function(primus_unity target)
   endif()
   cmake_parse_arguments(ARG "" "" "FILES;APART" ${ARGN})
   file(GLOB apart ${ARG_APART})
-  set(together 0)
+  set(keys)
+  set(other)
   foreach(file ${ARG_FILES})
     cmake_path(ABSOLUTE_PATH file NORMALIZE OUTPUT_VARIABLE path)
-    if(path IN_LIST apart)
-      set_source_files_properties(${file} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    elseif(file MATCHES "\\.cpp$")
-      math(EXPR together "${together} + 1")
+    if(file MATCHES "\\.cpp$" AND NOT path IN_LIST apart)
+      primus_reads_keys(${path} reads_keys)
+      if(reads_keys)
+        list(APPEND keys ${file})
+      else()
+        list(APPEND other ${file})
+      endif()
     endif()
   endforeach()
-  if(together GREATER 1)
-    # The minimum number of groups, with nearly equal sizes.
-    math(EXPR groups "(${together} + ${PRIMUS_UNITY_GROUP} - 1) / ${PRIMUS_UNITY_GROUP}")
-    math(EXPR size "(${together} + ${groups} - 1) / ${groups}")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${size})
-    # The first two warnings mistake the files of a group for headers. The third has false positives where
-    # much code is inlined.
-    target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
-  endif()
+  foreach(kind keys other)
+    list(LENGTH ${kind} together)
+    if(together GREATER 1)
+      # The minimum number of groups, with nearly equal sizes.
+      math(EXPR groups "(${together} + ${PRIMUS_UNITY_GROUP} - 1) / ${PRIMUS_UNITY_GROUP}")
+      set(index 0)
+      foreach(file ${${kind}})
+        math(EXPR group "${index} * ${groups} / ${together}")
+        math(EXPR index "${index} + 1")
+        set_source_files_properties(${file} PROPERTIES UNITY_GROUP ${kind}_${group})
+      endforeach()
+    endif()
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  # The first two warnings mistake the files of a group for headers. The third has false positives where much
+  # code is inlined.
+  target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
 endfunction()
 
 # primus_library(<name> [COLD] [UNITY [APART <wildcards>...]] [DEPS <libs>...]): a static library of all .cpp

@@ -14,6 +14,7 @@
 #include "base/files/append_file.h"
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
+#include "config/trainer_config.h"
 #include "launch/process.h"
 #include "lm/events/training_monitor.h"
 #include "lm/train/training_settings.h"
@@ -60,13 +61,13 @@ class Reporter {
  public:
   Reporter(const config::Experiment& experiment, const ExternalJob& job, int ranks)
       : folder_(run_folder_of(experiment)),
-        reader_(experiment.framework, {.train_iters = experiment.trainer.train_iters,
-                                       .global_batch_size = experiment.trainer.global_batch_size,
-                                       .tokens_per_sample = experiment.trainer.seq_length,
+        reader_(experiment.framework, {.train_iters = experiment.trainer->train_iters,
+                                       .global_batch_size = experiment.trainer->global_batch_size,
+                                       .tokens_per_sample = experiment.trainer->seq_length,
                                        .ranks = ranks,
                                        .second_line_is_mean = job.second_line_is_mean}),
         experiment_(config::to_yaml(experiment)),
-        train_iters_(experiment.trainer.train_iters),
+        train_iters_(experiment.trainer->train_iters),
         ranks_(ranks) {
     folder_.create();
     lock_.emplace(folder_.root());

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "config/keys.h"
+#include "config/trainer_config.h"
 
 namespace primus::backends {
 

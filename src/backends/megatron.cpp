@@ -10,6 +10,7 @@
 #include "backends/megatron_log.h"
 #include "backends/megatron_parts.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 
 namespace primus::backends {
 namespace megatron {

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "lm/train/training_settings.h"
 
 namespace primus::backends::megatron {
@@ -22,6 +23,8 @@ Megatron::Megatron(const config::Experiment& of, const config::BackendFields& ba
       run(run_folder_of(of)),
       checkout(std::move(of_checkout)),
       shape(of_job) {}
+
+bool Megatron::is_mamba() const { return t.model_type == "mamba"; }
 
 bool Megatron::is_set(std::string_view key) const {
   return experiment.provenance_of(key).layer > Layer::kDerived;

@@ -27,7 +27,7 @@ struct Megatron {
   Megatron(const config::Experiment& of, const config::BackendFields& backend_fields, Path of_checkout,
            const JobShape& of_job);
 
-  bool is_mamba() const { return t.model_type == "mamba"; }
+  bool is_mamba() const;
   bool is_set(std::string_view key) const;
   // Whether the key is explicitly null, in the experiment or a preset.
   bool is_null(std::string_view key) const;

@@ -3,6 +3,7 @@
 
 #include "backends/megatron_arguments.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "lm/model/model_parts.h"
 
 namespace primus::backends::megatron {

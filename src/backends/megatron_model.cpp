@@ -6,6 +6,7 @@
 
 #include "backends/megatron_arguments.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "lm/model/family_switches.h"
 #include "lm/model/model_config.h"
 

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "config/trainer_config.h"
+
 namespace primus::backends {
 namespace {
 

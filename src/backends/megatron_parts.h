@@ -4,7 +4,9 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "config/trainer_config.h"
+namespace primus::config {
+struct TrainerConfig;
+}
 
 namespace primus::backends {
 

@@ -6,6 +6,7 @@
 #include "backends/megatron_arguments.h"
 #include "config/keys.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 
 namespace primus::backends::megatron {
 

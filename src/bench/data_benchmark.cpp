@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "bench/device_timer.h"
+#include "config/trainer_config.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/training_settings.h"

@@ -9,6 +9,7 @@
 
 #include "bench/model_shapes.h"
 #include "bench/operator_benchmark.h"
+#include "config/trainer_config.h"
 #include "lm/train/random_batch.h"
 #include "lm/train/training_settings.h"
 #include "turbo/devices/devices.h"

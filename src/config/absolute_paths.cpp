@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/experiment.h"
+#include "config/trainer_config.h"
 
 namespace primus::config {
 namespace fs = std::filesystem;

@@ -13,6 +13,7 @@
 #include "config/experiment.h"
 #include "config/foreign.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 
 namespace primus::config {
 namespace {
@@ -201,7 +202,7 @@ std::string to_yaml(const Experiment& experiment) {
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool first) {
     if (first) text += fmt::format("      # {}\n", key.group_title);
     // lr_warmup_fraction determines it; both keys together would be an error.
-    if (key.name == "lr_warmup_iters" && experiment.trainer.lr_warmup_fraction) return;
+    if (key.name == "lr_warmup_iters" && experiment.trainer->lr_warmup_fraction) return;
     if (follows_from_another(experiment, key)) return;
     text += fmt::format("      {}: {}\n", key.name, yaml_inline(value));
   });

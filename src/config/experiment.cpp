@@ -15,6 +15,7 @@
 #include "config/problems.h"
 #include "config/readers.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 #include "config/validate.h"
 #include "config/zero_bubble.h"
 
@@ -78,7 +79,8 @@ Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<c
                   .dir = file.parent_path(),
                   .file_name = file.stem().string(),
                   .wanted_module = options.module,
-                  .root = std::move(root)};
+                  .root = std::move(root),
+                  .lr_of_file = key_defaults().lr};
   Overrides overrides = parse_overrides(arguments);
   loading.result.warnings = overrides.notes;
   choose_module(loading, overrides);
@@ -105,10 +107,10 @@ Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<c
 }  // namespace
 
 void set_train_iters(Experiment& experiment, std::int64_t train_iters) {
-  experiment.trainer.train_iters = train_iters;
+  experiment.trainer->train_iters = train_iters;
   experiment.provenance.insert_or_assign("train_iters", Provenance{Layer::kDerived, {}});
   if (experiment.provenance_of("lr_decay_iters").layer <= Layer::kDerived)
-    experiment.trainer.lr_decay_iters = 0;
+    experiment.trainer->lr_decay_iters = 0;
   derive_fields(experiment);
   Problems problems;
   std::vector<std::string> reported_before;  // warnings of load_experiment()

@@ -31,10 +31,34 @@
 #include <vector>
 
 #include "config/hardware.h"
-#include "config/trainer_config.h"
 #include "config/value.h"
 
 namespace primus::config {
+
+struct TrainerConfig;
+
+// A TrainerConfig on the heap, copied with its owner. So the many files that pass experiments on and read no
+// trainer key need not be compiled again when a key is added; a file that reads one includes
+// config/trainer_config.h. A moved-from object may only be assigned to or destroyed.
+class OwnedTrainerConfig {
+ public:
+  OwnedTrainerConfig();
+  OwnedTrainerConfig(const OwnedTrainerConfig& other);
+  OwnedTrainerConfig(OwnedTrainerConfig&& other) noexcept;
+  OwnedTrainerConfig& operator=(const OwnedTrainerConfig& other);
+  OwnedTrainerConfig& operator=(OwnedTrainerConfig&& other) noexcept;
+  OwnedTrainerConfig& operator=(const TrainerConfig& config);
+  ~OwnedTrainerConfig();
+  bool operator==(const OwnedTrainerConfig& other) const;
+
+  TrainerConfig* operator->() { return config_.get(); }
+  const TrainerConfig* operator->() const { return config_.get(); }
+  operator TrainerConfig&() { return *config_; }
+  operator const TrainerConfig&() const { return *config_; }
+
+ private:
+  std::unique_ptr<TrainerConfig> config_;
+};
 
 // The source of a trainer key's value, in rising precedence.
 enum class Layer { kDefault, kDerived, kModelPreset, kModulePreset, kOverrides, kCommandLine };
@@ -55,7 +79,7 @@ struct Experiment {
   std::string framework;                    // native, megatron, torchtitan or maxtext
   std::string module_preset, model_preset;  // as named in the experiment; may be empty
 
-  TrainerConfig trainer;
+  OwnedTrainerConfig trainer;
 
   // Known keys that were set but have no meaning for `framework`, each once, in alphabetical order.
   std::vector<std::string> ignored;

@@ -11,10 +11,11 @@
 #include <variant>
 #include <vector>
 
-#include "config/trainer_config.h"
 #include "config/value.h"
 
 namespace primus::config {
+
+struct TrainerConfig;
 
 // The frameworks in which a key has a meaning, as bits. kOther: frameworks with their own settings; they have
 // counterparts of the keys marked .everywhere().

@@ -11,6 +11,7 @@
 #include "config/loading.h"
 #include "config/lora_settings.h"
 #include "config/not_yet.h"
+#include "config/trainer_config.h"
 
 namespace primus::config {
 namespace {
@@ -115,7 +116,7 @@ class Binding {
                           member.key == "train_tokens" || member.key == "train_minutes";
       return length && member.key != kept;
     });
-    if (kept != "train_iters") result_.trainer.train_iters = 0;
+    if (kept != "train_iters") result_.trainer->train_iters = 0;
   }
 
   // A data path in a stronger layer replaces mock data: `data_path=FILE` on the command line is enough to

@@ -9,6 +9,7 @@
 #include "config/keys.h"
 #include "config/loading.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 
 namespace primus::config {
 namespace {
@@ -39,13 +40,13 @@ class NativeSettings {
 
   // Sets num_threads, if it is not set, as OpenMP would.
   void take_threads_of_environment() {
-    if (result_.trainer.num_threads != 0) return;
+    if (result_.trainer->num_threads != 0) return;
     std::optional<Variable> variable = variable_of_run("OMP_NUM_THREADS");
     if (!variable) return;
     const OpenMpThreads threads = parse_openmp_threads(variable->text, variable->place());
     if (!threads.warning.empty()) result_.warnings.push_back(threads.warning);
     if (!threads.count) return;
-    result_.trainer.num_threads = *threads.count;
+    result_.trainer->num_threads = *threads.count;
     result_.provenance.insert_or_assign("num_threads", std::move(variable->from));
   }
 
@@ -74,7 +75,7 @@ class NativeSettings {
         return;
       }
       if (!first && value.real > 0) {
-        result_.trainer.target_eval_loss = value.real;
+        result_.trainer->target_eval_loss = value.real;
         result_.provenance.insert_or_assign("target_eval_loss", std::move(variable->from));
       }
       first = {name, value.real};
@@ -100,7 +101,7 @@ class NativeSettings {
   void require_keys() {
     for (const KeySpec& key : all_keys()) {
       // The shape of a loaded model comes from its config.json.
-      if (!key.is_required || result_.trainer.load) continue;
+      if (!key.is_required || result_.trainer->load) continue;
       const auto given = result_.provenance.find(key.name);
       const Value* value = result_.settings.find(key.name);
       if (given != result_.provenance.end() && value && !value->is_null()) continue;

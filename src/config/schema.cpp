@@ -11,6 +11,7 @@
 #include "config/experiment_keys.h"
 #include "config/framework.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 
 namespace primus::config {
 namespace {

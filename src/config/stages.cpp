@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "config/trainer_config.h"
 
 namespace primus::config {
 namespace {

@@ -6,9 +6,9 @@
 #include <span>
 #include <string_view>
 
-#include "config/trainer_config.h"
-
 namespace primus::config {
+
+struct TrainerConfig;
 
 // The kind of training data, which determines the keys that name it.
 enum class Material : std::uint8_t {

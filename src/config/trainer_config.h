@@ -1,5 +1,8 @@
-// The settings of one training run: a plain struct with one typed field per key of keys.def, named like the
-// key.
+// The settings of one training run: a struct with one typed field per key of keys.def, named like the key.
+//
+// A change of a key's help, rules or default does not change this header, but a new key does. Each file that
+// includes it is compiled again then, so include it in the .cpp files that read a field, and declare
+// TrainerConfig in headers. The build compiles these files of a folder together (primus_library).
 //
 // A default-constructed TrainerConfig contains the defaults, with 0 (or "") in keys marked .derived in
 // keys.def. derive() fills these in; load_experiment() calls it, so that afterwards every field is valid.
@@ -13,12 +16,18 @@
 
 namespace primus::config {
 
+// The defaults of all keys. They are not in the header, so that a changed default recompiles only config/.
+struct KeyDefaults {
+#define PRIMUS_KEY_FIELD(type, name) type name;
+#include "config/key_fields.def"  // generated from keys.def
+#undef PRIMUS_KEY_FIELD
+};
+const KeyDefaults& key_defaults();
+
 struct TrainerConfig {
-#define GROUP(id, title)
-#define KEY(type, name, fallback, ...) type name = fallback;
-#include "config/keys.def"
-#undef KEY
-#undef GROUP
+#define PRIMUS_KEY_FIELD(type, name) type name = key_defaults().name;
+#include "config/key_fields.def"
+#undef PRIMUS_KEY_FIELD
 
   // Microbatches per optimizer step of one rank. Needs micro_batch_size > 0.
   std::int64_t num_microbatches(std::int64_t data_parallel_size = 1) const {
@@ -30,7 +39,7 @@ struct TrainerConfig {
     return (vocabulary + unit - 1) / unit * unit;
   }
 
-  bool operator==(const TrainerConfig&) const = default;
+  bool operator==(const TrainerConfig&) const;
 };
 
 // Fills in every .derived field that is unset. A field stays unset if its sources are unset too.

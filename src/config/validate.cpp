@@ -14,6 +14,7 @@
 #include "config/keys.h"
 #include "config/missing_data.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 
 namespace primus::config {
 namespace {

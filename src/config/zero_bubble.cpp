@@ -5,6 +5,7 @@
 #include <string>
 
 #include "config/keys.h"
+#include "config/trainer_config.h"
 
 namespace primus::config {
 namespace {
@@ -18,7 +19,7 @@ bool is_on(const Experiment& e, std::string_view key, bool otherwise = false) {
 bool asks_for_more_memory(const Experiment& e) {
   const Value* const pending = e.settings.find("zero_bubble_max_pending_backward");
   const Value number = pending && pending->is_scalar() ? plain_scalar(pending->text, {}) : Value{};
-  return number.kind == Value::Kind::kInt && number.integer > e.trainer.pipeline_model_parallel_size;
+  return number.kind == Value::Kind::kInt && number.integer > e.trainer->pipeline_model_parallel_size;
 }
 
 std::string v_schedule(const Experiment& e) {
@@ -50,14 +51,14 @@ void take_zero_bubble(Experiment& e, Problems& problems) {
                   "set it to auto or to pipeline_model_parallel_size, or zero_bubble_v_schedule: true");
   }
   const std::string schedule = v ? v_schedule(e) : "zero-bubble";
-  if (e.trainer.patch_primus_pipeline && e.trainer.pp_algorithm != schedule) {
+  if (e.trainer->patch_primus_pipeline && e.trainer->pp_algorithm != schedule) {
     return refuse("patch_zero_bubble",
                   fmt::format("patch_zero_bubble selects the schedule {}, but pp_algorithm is {}", schedule,
-                              e.trainer.pp_algorithm),
+                              e.trainer->pp_algorithm),
                   "set patch_zero_bubble: false, or leave patch_primus_pipeline out");
   }
-  e.trainer.patch_primus_pipeline = true;
-  e.trainer.pp_algorithm = schedule;
+  e.trainer->patch_primus_pipeline = true;
+  e.trainer->pp_algorithm = schedule;
   const Origin origin = e.provenance_of("patch_zero_bubble").origin;
   for (const char* const key : {"patch_primus_pipeline", "pp_algorithm"})
     e.provenance.insert_or_assign(key, Provenance{Layer::kDerived, origin});

@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "config/readers.h"
+#include "config/trainer_config.h"
 #include "lm/optimizer/schedule.h"
 #include "support.h"
 
@@ -157,8 +158,8 @@ TEST(TorchTitan, Float8OfLinearLayersIsFp8) {
                 {"framework=native", "mock_data=true", "vocab_size=1000"});
   };
   const config::Experiment e = read("recipe_name: tensorwise, filter_fqns: [output, router.gate]");
-  EXPECT_EQ(e.trainer.fp8, "hybrid");
-  EXPECT_EQ(e.trainer.fp8_recipe, "tensorwise");
+  EXPECT_EQ(e.trainer->fp8, "hybrid");
+  EXPECT_EQ(e.trainer->fp8_recipe, "tensorwise");
   EXPECT_THAT(error_of([&] { read("recipe_name: rowwise"); }),
               AllOf(HasSubstr("exp.yaml:"), HasSubstr("one scale per tensor")));
   EXPECT_THAT(error_of([&] { read("filter_fqns: [wq]"); }),
@@ -257,7 +258,7 @@ TEST(Foreign, TheResolvedExperimentLoadsBack) {
   options.preset_dirs = preset_dirs();
   const config::Experiment again = config::load_experiment_text(text, "again.yaml", {}, options);
   EXPECT_EQ(again.framework, "maxtext");
-  EXPECT_EQ(again.trainer.train_iters, 50);
+  EXPECT_EQ(again.trainer->train_iters, 50);
   EXPECT_EQ(render(again).files[0].text, render(e).files[0].text);
 }
 

@@ -7,6 +7,7 @@
 #include "config/experiment.h"
 #include "config/key_hints.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "support.h"
 
 namespace primus::config {
@@ -48,40 +49,40 @@ TEST(ToYaml, KeepsStringsThatLookLikeSomethingElse) {
                            "a # b", "x\ny", "\"q\"", "'",    "${X}", "$${X}", "a$b",  "\xC3\xBC", "-",
                            " a ",   "\t",   "\\",    "@",    "%",    "!x",    "&x",   "*x"}) {
     Experiment experiment = load_text(experiment_text(""));
-    experiment.trainer.mock_data = false;
-    experiment.trainer.save = text;
-    experiment.trainer.data_path = {text, "b"};
+    experiment.trainer->mock_data = false;
+    experiment.trainer->save = text;
+    experiment.trainer->data_path = {text, "b"};
     experiment.exp_name = "2024";
     const Experiment again = load_text(to_yaml(experiment));
-    EXPECT_EQ(again.trainer.save, text);
-    EXPECT_EQ(again.trainer.data_path, experiment.trainer.data_path);
+    EXPECT_EQ(again.trainer->save, text);
+    EXPECT_EQ(again.trainer->data_path, experiment.trainer->data_path);
   }
 }
 
 TEST(ToYaml, KeepsEveryNumber) {
   Experiment experiment = load_text(experiment_text(""));
   for (const double lr : {1e-5, 0.1, 1.0 / 3, 1e-300, 5e-324, 123.456}) {
-    experiment.trainer.lr = lr;
-    experiment.trainer.min_lr = 0;
-    EXPECT_EQ(load_text(to_yaml(experiment)).trainer.lr, lr);
+    experiment.trainer->lr = lr;
+    experiment.trainer->min_lr = 0;
+    EXPECT_EQ(load_text(to_yaml(experiment)).trainer->lr, lr);
   }
 }
 
 // PyYAML takes 1e-08 for text, 0123 for octal, on for a boolean, and 2024-01-01 for a date.
 TEST(ToYaml, IsReadAlikeByPyYaml) {
   Experiment experiment = load_text(experiment_text(""));
-  experiment.trainer.lr = 3e-05;
-  experiment.trainer.save = "0123";
-  experiment.trainer.load = "on";
-  experiment.trainer.tokenizer_model = "2024-01-01";
-  experiment.trainer.data_cache_path = "meta-llama/Llama-3.1-8B";
+  experiment.trainer->lr = 3e-05;
+  experiment.trainer->save = "0123";
+  experiment.trainer->load = "on";
+  experiment.trainer->tokenizer_model = "2024-01-01";
+  experiment.trainer->data_cache_path = "meta-llama/Llama-3.1-8B";
   const std::string yaml = to_yaml(experiment);
   for (const char* line :
        {"      lr: 3.0e-05\n", "      adam_eps: 1.0e-08\n", "      save: \"0123\"\n", "      load: \"on\"\n",
         "      tokenizer_model: \"2024-01-01\"\n", "      data_cache_path: meta-llama/Llama-3.1-8B\n"}) {
     EXPECT_NE(yaml.find(line), std::string::npos) << line << yaml;
   }
-  EXPECT_EQ(load_text(yaml).trainer.lr, 3e-05);
+  EXPECT_EQ(load_text(yaml).trainer->lr, 3e-05);
 }
 
 TEST(ToYaml, CanHavePathsThatWorkFromElsewhere) {
@@ -99,11 +100,11 @@ TEST(ToYaml, CanHavePathsThatWorkFromElsewhere) {
   std::filesystem::current_path(before);
   const std::filesystem::path root = std::filesystem::weakly_canonical(folder.path());
   EXPECT_EQ(absolute.workspace, (root / "output").string());
-  EXPECT_EQ(absolute.trainer.save, (root / "ckpt").string());
-  EXPECT_EQ(absolute.trainer.data_path, (std::vector<std::string>{"0.3", (root / "text.jsonl").string(),
-                                                                  "0.7", (root / "data/b").string()}));
-  EXPECT_EQ(absolute.trainer.tokenizer_model, (root / "tokenizer.json").string());
-  EXPECT_EQ(absolute.trainer.load, "meta-llama/Llama-3.1-8B");  // not there: the name of a model
+  EXPECT_EQ(absolute.trainer->save, (root / "ckpt").string());
+  EXPECT_EQ(absolute.trainer->data_path, (std::vector<std::string>{"0.3", (root / "text.jsonl").string(),
+                                                                   "0.7", (root / "data/b").string()}));
+  EXPECT_EQ(absolute.trainer->tokenizer_model, (root / "tokenizer.json").string());
+  EXPECT_EQ(absolute.trainer->load, "meta-llama/Llama-3.1-8B");  // not there: the name of a model
 }
 
 TEST(Show, SaysWherePrimussDefaultDiffers) {

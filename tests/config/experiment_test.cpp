@@ -11,6 +11,7 @@
 
 #include "base/system/user_name.h"
 #include "config/lora_settings.h"
+#include "config/trainer_config.h"
 #include "support.h"
 
 namespace primus::config {
@@ -95,11 +96,11 @@ class Precedence : public testing::Test {
 
 TEST_F(Precedence, CommandLineThenOverridesThenModuleThenModel) {
   const Experiment e = load({"adam_beta1=0.4"});
-  EXPECT_EQ(e.trainer.adam_beta1, 0.4);
-  EXPECT_EQ(e.trainer.clip_grad, 3);
-  EXPECT_EQ(e.trainer.lr, 2);
-  EXPECT_EQ(e.trainer.seed, 1);
-  EXPECT_EQ(e.trainer.adam_beta2, 0.999);
+  EXPECT_EQ(e.trainer->adam_beta1, 0.4);
+  EXPECT_EQ(e.trainer->clip_grad, 3);
+  EXPECT_EQ(e.trainer->lr, 2);
+  EXPECT_EQ(e.trainer->seed, 1);
+  EXPECT_EQ(e.trainer->adam_beta2, 0.999);
   EXPECT_EQ(e.provenance_of("adam_beta1").layer, Layer::kCommandLine);
   EXPECT_EQ(e.provenance_of("clip_grad").layer, Layer::kOverrides);
   EXPECT_EQ(e.provenance_of("lr").layer, Layer::kModulePreset);
@@ -109,91 +110,91 @@ TEST_F(Precedence, CommandLineThenOverridesThenModuleThenModel) {
 
 TEST_F(Precedence, NullRestoresTheDefault) {
   const Experiment e = load({"lr=null", "--seed", "null"});
-  EXPECT_EQ(e.trainer.lr, 2.0e-5);
-  EXPECT_EQ(e.trainer.seed, 1234);
+  EXPECT_EQ(e.trainer->lr, 2.0e-5);
+  EXPECT_EQ(e.trainer->seed, 1234);
 }
 
 TEST_F(Precedence, WarmUpIsAsTheStrongerLayerSays) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\nlr_warmup_iters: 7\n");
-  EXPECT_EQ(load({}).trainer.lr_warmup_iters, 7);
+  EXPECT_EQ(load({}).trainer->lr_warmup_iters, 7);
   const Experiment fraction = load({"lr_warmup_fraction=0.29", "train_iters=100"});
-  EXPECT_EQ(fraction.trainer.lr_warmup_iters, 29);
+  EXPECT_EQ(fraction.trainer->lr_warmup_iters, 29);
   EXPECT_EQ(fraction.provenance_of("lr_warmup_iters").describe(), "derived");
   write_file(folder_, "modules/t.yaml", "mock_data: true\nlr_warmup_fraction: 0.5\n");
-  EXPECT_EQ(load({"train_iters=100"}).trainer.lr_warmup_iters, 50);
+  EXPECT_EQ(load({"train_iters=100"}).trainer->lr_warmup_iters, 50);
   const Experiment steps = load({"lr_warmup_iters=3"});
-  EXPECT_EQ(steps.trainer.lr_warmup_iters, 3);
-  EXPECT_FALSE(steps.trainer.lr_warmup_fraction);
+  EXPECT_EQ(steps.trainer->lr_warmup_iters, 3);
+  EXPECT_FALSE(steps.trainer->lr_warmup_fraction);
   EXPECT_THROW(load({"lr_warmup_iters=3", "lr_warmup_fraction=0.1"}), Error);
 }
 
 TEST_F(Precedence, TheLengthOfTrainingIsAsTheStrongestLayerSays) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\ntrain_iters: 7\n");
-  EXPECT_EQ(load({}).trainer.train_iters, 7);
+  EXPECT_EQ(load({}).trainer->train_iters, 7);
   // Rounded up to whole steps, 16 sequences of 1024 tokens each; the schedule follows.
   const Experiment tokens = load({"--tokens", "16385"});
-  EXPECT_EQ(tokens.trainer.train_iters, 2);
-  EXPECT_EQ(tokens.trainer.lr_decay_iters, 2);
+  EXPECT_EQ(tokens.trainer->train_iters, 2);
+  EXPECT_EQ(tokens.trainer->lr_decay_iters, 2);
   EXPECT_FALSE(length_is_open(tokens.trainer));
   EXPECT_EQ(tokens.provenance_of("train_iters").layer, Layer::kDerived);
-  EXPECT_EQ(load({"tokens=16384"}).trainer.train_iters, 1);
+  EXPECT_EQ(load({"tokens=16384"}).trainer->train_iters, 1);
   write_file(folder_, "modules/t.yaml", "mock_data: true\ntrain_epochs: 2\n");
   EXPECT_TRUE(length_is_open(load({}).trainer));
-  EXPECT_EQ(load({"train_iters=3"}).trainer.train_iters, 3);
-  EXPECT_FALSE(load({"train_iters=3"}).trainer.train_epochs);
-  EXPECT_FALSE(load({"minutes=3"}).trainer.train_epochs);
+  EXPECT_EQ(load({"train_iters=3"}).trainer->train_iters, 3);
+  EXPECT_FALSE(load({"train_iters=3"}).trainer->train_epochs);
+  EXPECT_FALSE(load({"minutes=3"}).trainer->train_epochs);
   for (const std::vector<std::string>& both :
        {std::vector<std::string>{"epochs=1", "train_iters=3"}, {"tokens=1", "minutes=3"}}) {
     EXPECT_THROW(load(both), Error);
   }
-  EXPECT_EQ(load({"epochs=null", "train_iters=3"}).trainer.train_iters, 3);
+  EXPECT_EQ(load({"epochs=null", "train_iters=3"}).trainer->train_iters, 3);
 }
 
 TEST_F(Precedence, DataOfAStrongerLayerTakesThePlaceOfMockData) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\n");
-  EXPECT_TRUE(load({}).trainer.mock_data);
+  EXPECT_TRUE(load({}).trainer->mock_data);
   for (const char* key : {"data_path", "train_data_path"}) {
     const Experiment e = load({std::string(key) + "=a"});
-    EXPECT_FALSE(e.trainer.mock_data) << key;
+    EXPECT_FALSE(e.trainer->mock_data) << key;
     EXPECT_TRUE(e.warnings.empty()) << key;
   }
-  EXPECT_EQ(load({"data_path=a"}).trainer.data_path, std::vector<std::string>{"a"});
+  EXPECT_EQ(load({"data_path=a"}).trainer->data_path, std::vector<std::string>{"a"});
   // Nothing is named, or both at once.
-  EXPECT_TRUE(load({"data_path=null"}).trainer.mock_data);
-  EXPECT_TRUE(load({"data_path=[]"}).trainer.mock_data);
+  EXPECT_TRUE(load({"data_path=null"}).trainer->mock_data);
+  EXPECT_TRUE(load({"data_path=[]"}).trainer->mock_data);
   const Experiment both = load({"data_path=a", "mock_data=true"});
-  EXPECT_TRUE(both.trainer.mock_data);
-  EXPECT_TRUE(both.trainer.data_path.empty());
+  EXPECT_TRUE(both.trainer->mock_data);
+  EXPECT_TRUE(both.trainer->data_path.empty());
   EXPECT_EQ(both.warnings.size(), 1u);
   // Mock data of a stronger layer takes the place of data.
   write_file(folder_, "modules/t.yaml", "data_path: a\n");
-  EXPECT_TRUE(load({"mock_data=true"}).trainer.mock_data);
+  EXPECT_TRUE(load({"mock_data=true"}).trainer->mock_data);
 }
 
 TEST_F(Precedence, ATokenizersFileTakesThePlaceOfAPresetsByteTokenizer) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\ntokenizer_type: ByteTokenizer\n");
-  EXPECT_EQ(load({}).trainer.tokenizer_type, "ByteTokenizer");
+  EXPECT_EQ(load({}).trainer->tokenizer_type, "ByteTokenizer");
   for (const std::string file : {"tokenizer_model", "vocab_file"}) {
     std::vector<std::string> words = {file + "=t.json"};
     if (file == "vocab_file") words.emplace_back("merge_file=m.txt");
-    EXPECT_FALSE(load(words).trainer.tokenizer_type) << file;
+    EXPECT_FALSE(load(words).trainer->tokenizer_type) << file;
   }
-  EXPECT_EQ(load({"tokenizer_model=null"}).trainer.tokenizer_type, "ByteTokenizer");
+  EXPECT_EQ(load({"tokenizer_model=null"}).trainer->tokenizer_type, "ByteTokenizer");
   EXPECT_THROW(load({"tokenizer_model=t.json", "tokenizer_type=bytetokenizer"}), Error);
   // Bytes of a stronger layer: the preset's file is not read.
   write_file(folder_, "modules/t.yaml", "mock_data: true\ntokenizer_model: org/model\n");
-  EXPECT_EQ(load({"tokenizer_type=ByteTokenizer"}).trainer.tokenizer_type, "ByteTokenizer");
+  EXPECT_EQ(load({"tokenizer_type=ByteTokenizer"}).trainer->tokenizer_type, "ByteTokenizer");
 }
 
 TEST_F(Precedence, AnOpenLengthBecomesStepsAndTheScheduleFollows) {
   Experiment e = load({"epochs=1.5", "lr_warmup_fraction=0.1"});
-  EXPECT_EQ(e.trainer.train_iters, 0);
+  EXPECT_EQ(e.trainer->train_iters, 0);
   const std::string before = to_yaml(e);
   EXPECT_THAT(before, testing::Not(testing::HasSubstr("train_iters:")));
   set_train_iters(e, 200);
-  EXPECT_EQ(e.trainer.train_iters, 200);
-  EXPECT_EQ(e.trainer.lr_decay_iters, 200);
-  EXPECT_EQ(e.trainer.lr_warmup_iters, 20);
+  EXPECT_EQ(e.trainer->train_iters, 200);
+  EXPECT_EQ(e.trainer->lr_decay_iters, 200);
+  EXPECT_EQ(e.trainer->lr_warmup_iters, 20);
   EXPECT_FALSE(length_is_open(e.trainer));
   // Written down it is still the length that was asked for.
   EXPECT_EQ(to_yaml(e), before);
@@ -206,7 +207,7 @@ TEST(Experiment, AModelThatIsLoadedNeedsNoShapeAndKeepsItsOwn) {
   const Experiment e = load_text(
       "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {load: "
       "folder, data_path: a.txt, rotary_base: 5}}}}");
-  EXPECT_EQ(e.trainer.num_layers, 0);
+  EXPECT_EQ(e.trainer->num_layers, 0);
   const std::string yaml = to_yaml(e);
   EXPECT_THAT(yaml, testing::HasSubstr("rotary_base: 5"));
   for (const char* key :
@@ -330,7 +331,7 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
               "    |                         ^^^^\n"
               "  hint: leave moe_router_dtype out, or set moe_router_dtype: fp32");
   }
-  EXPECT_EQ(load_text(text, {"--framework", "megatron"}).trainer.moe_router_dtype, "fp64");
+  EXPECT_EQ(load_text(text, {"--framework", "megatron"}).trainer->moe_router_dtype, "fp64");
   for (const char* fine :
        {"tensor_model_parallel_size: 8", "context_parallel_size: 2", "expert_model_parallel_size: 4",
         "fp16: false", "hidden_dropout: 0.0", "num_experts: null", "normalization: rmsnorm", "fp16: 0",
@@ -412,17 +413,17 @@ TEST(Experiment, SettingsOfAdaptersSwitchThemOn) {
 
 TEST(Experiment, ThreadsComeFromOpenMpsVariable) {
   const std::string plain = experiment_text(""), with_env = "env: {OMP_NUM_THREADS: 3}\n" + plain;
-  EXPECT_EQ(load_text(plain).trainer.num_threads, 0);
+  EXPECT_EQ(load_text(plain).trainer->num_threads, 0);
   const Experiment e = load_text(with_env, {}, {{"OMP_NUM_THREADS", "5"}});
-  EXPECT_EQ(e.trainer.num_threads, 3);
+  EXPECT_EQ(e.trainer->num_threads, 3);
   EXPECT_EQ(e.provenance_of("num_threads").describe(), "derived from exp.yaml:1:24");
-  EXPECT_EQ(load_text(with_env, {"num_threads=2"}).trainer.num_threads, 2);
+  EXPECT_EQ(load_text(with_env, {"num_threads=2"}).trainer->num_threads, 2);
   const Experiment process = load_text(plain, {}, {{"OMP_NUM_THREADS", "5,2"}});
-  EXPECT_EQ(process.trainer.num_threads, 5);
+  EXPECT_EQ(process.trainer->num_threads, 5);
   EXPECT_EQ(process.provenance_of("num_threads").describe(), "environment OMP_NUM_THREADS");
   for (const char* text : {"0", "-1", "many", "5000", "99999999999999999999"}) {
     const Experiment bad = load_text(plain, {}, {{"OMP_NUM_THREADS", text}});
-    EXPECT_EQ(bad.trainer.num_threads, 0) << text;
+    EXPECT_EQ(bad.trainer->num_threads, 0) << text;
     ASSERT_EQ(bad.warnings.size(), 1u) << text;
     EXPECT_EQ(bad.warnings[0], "environment: OMP_NUM_THREADS is ignored, because '" + std::string(text) +
                                    "' is not a number of threads");
@@ -446,13 +447,13 @@ TEST(Experiment, FineTuningHasConversationsAndWeights) {
     return load_text(sft, more);
   };
   const Experiment hub = with({"hf_path=org/model", "finetune=false"});
-  EXPECT_EQ(hub.trainer.load, "org/model");
-  EXPECT_TRUE(hub.trainer.finetune);
+  EXPECT_EQ(hub.trainer->load, "org/model");
+  EXPECT_TRUE(hub.trainer->finetune);
   EXPECT_EQ(hub.name_of("load"), "hf_path");
   EXPECT_TRUE(hub.warnings.empty());
-  EXPECT_EQ(with({"hf_path=org/model", "pretrained_checkpoint=there"}).trainer.load, "there");
-  EXPECT_EQ(with({"hf_path=org/model", "pretrained_checkpoint=there", "load=run"}).trainer.load, "run");
-  EXPECT_EQ(load_text(to_yaml(hub)).trainer.load, "org/model");
+  EXPECT_EQ(with({"hf_path=org/model", "pretrained_checkpoint=there"}).trainer->load, "there");
+  EXPECT_EQ(with({"hf_path=org/model", "pretrained_checkpoint=there", "load=run"}).trainer->load, "run");
+  EXPECT_EQ(load_text(to_yaml(hub)).trainer->load, "org/model");
   EXPECT_EQ(with({"load=run", "data_path=text.txt"}).warnings.size(), 1u) << "data_path is not read";
   EXPECT_EQ(with({"load=run", "reset_attention_mask=true", "eod_mask_loss=true"}).warnings.size(), 2u);
 }
@@ -461,7 +462,7 @@ TEST(Experiment, ATargetComesFromMlperfsVariables) {
   const std::string name = "target_eval_loss", first = "MLLOG_TARGET_EVAL_LOSS", second = "TARGET_EVAL_LOSS";
   const std::string mlperf = experiment_text("      stage: mlperf_pretrain\n      eval_iters: 1\n");
   const auto target = [](const std::string& text, const std::map<std::string, std::string>& environment) {
-    return load_text(text, {}, environment).trainer.target_eval_loss;
+    return load_text(text, {}, environment).trainer->target_eval_loss;
   };
   EXPECT_EQ(target(mlperf, {{first, "3.3"}}), 3.3);
   EXPECT_EQ(target(mlperf, {{second, "3"}}), 3.0);
@@ -476,7 +477,7 @@ TEST(Experiment, ATargetComesFromMlperfsVariables) {
                    {{first, "3.3"}}),
             std::nullopt);
   for (const char* none : {"0", "0.0", ""}) EXPECT_EQ(target(mlperf, {{first, none}}), std::nullopt) << none;
-  EXPECT_EQ(load_text(mlperf, {"target_eval_loss=2"}, {{first, "3.3"}}).trainer.target_eval_loss, 2.0);
+  EXPECT_EQ(load_text(mlperf, {"target_eval_loss=2"}, {{first, "3.3"}}).trainer->target_eval_loss, 2.0);
   const Experiment without = load_text(mlperf, {});
   ASSERT_EQ(without.warnings.size(), 1u);
   EXPECT_NE(without.warnings[0].find("mlperf_pretrain without a target"), std::string::npos);
@@ -523,15 +524,15 @@ TEST(Experiment, KeysWithoutMeaningAreListedOnce) {
 
 TEST(Experiment, AliasesAreTheSameKey) {
   const Experiment e = load_text(experiment_text("      layernorm_epsilon: 1e-6\n"), {"norm_epsilon=1e-4"});
-  EXPECT_EQ(e.trainer.norm_epsilon, 1e-4);
-  EXPECT_EQ(load_text(experiment_text("      layernorm_epsilon: 1e-6\n")).trainer.norm_epsilon, 1e-6);
+  EXPECT_EQ(e.trainer->norm_epsilon, 1e-4);
+  EXPECT_EQ(load_text(experiment_text("      layernorm_epsilon: 1e-6\n")).trainer->norm_epsilon, 1e-6);
   // One number in two spellings; and of two numbers the one that Megatron-LM's models read, with a warning.
   EXPECT_TRUE(load_text(experiment_text("      norm_epsilon: 1.0e-5\n      layernorm_epsilon: 1e-05\n"))
                   .warnings.empty());
   for (const char* both : {"      norm_epsilon: 1e-5\n      layernorm_epsilon: 1e-6\n",
                            "      layernorm_epsilon: 1e-6\n      norm_epsilon: 1e-5\n"}) {
     const Experiment two = load_text(experiment_text(both));
-    EXPECT_EQ(two.trainer.norm_epsilon, 1e-6) << both;
+    EXPECT_EQ(two.trainer->norm_epsilon, 1e-6) << both;
     ASSERT_EQ(two.warnings.size(), 1u);
     EXPECT_NE(two.warnings[0].find("norm_epsilon and layernorm_epsilon differ"), std::string::npos);
   }
@@ -541,19 +542,19 @@ TEST(Experiment, AliasesAreTheSameKey) {
 TEST(Experiment, TheTwoRopeFactorsAreTwoKeys) {
   const std::string both = "      rope_scaling_factor: 8\n      rotary_scaling_factor: 40\n";
   const Experiment latent = load_text(experiment_text(both + "      multi_latent_attention: true\n"));
-  EXPECT_EQ(latent.trainer.rotary_scaling_factor, 40);
-  EXPECT_EQ(latent.trainer.rope_scaling_type, "yarn");
+  EXPECT_EQ(latent.trainer->rotary_scaling_factor, 40);
+  EXPECT_EQ(latent.trainer->rope_scaling_type, "yarn");
   const Experiment plain = load_text(experiment_text(both + "      use_rope_scaling: true\n"));
-  EXPECT_EQ(plain.trainer.rope_scaling_factor, 8);
-  EXPECT_EQ(plain.trainer.rope_scaling_type, "llama3");
+  EXPECT_EQ(plain.trainer->rope_scaling_factor, 8);
+  EXPECT_EQ(plain.trainer->rope_scaling_type, "llama3");
   ASSERT_EQ(plain.warnings.size(), 1u);
   EXPECT_NE(plain.warnings[0].find("rotary_scaling_factor has an effect only with multi_latent_attention"),
             std::string::npos);
   // Alone, as this program's own files had it before.
   EXPECT_EQ(load_text(experiment_text("      rope_scaling_factor: 40\n      multi_latent_attention: true\n"))
-                .trainer.rotary_scaling_factor,
+                .trainer->rotary_scaling_factor,
             40);
-  EXPECT_EQ(load_text(experiment_text("      multi_latent_attention: true\n")).trainer.rotary_scaling_factor,
+  EXPECT_EQ(load_text(experiment_text("      multi_latent_attention: true\n")).trainer->rotary_scaling_factor,
             1);
 }
 
@@ -563,9 +564,9 @@ TEST(Experiment, TakesWhatPrimussModulePresetSays) {
       "      moe_router_dtype: null\n      dataloader_type: cyclic\n      params_dtype: null\n"
       "      torch_fsdp2_reshard_after_forward: false\n      fused_single_qkv_rope: true\n"
       "      debug: true\n"));
-  EXPECT_FALSE(e.trainer.deterministic_mode);
-  EXPECT_EQ(e.trainer.dataloader_type, "cyclic");
-  EXPECT_EQ(e.trainer.moe_router_dtype, "fp32");
+  EXPECT_FALSE(e.trainer->deterministic_mode);
+  EXPECT_EQ(e.trainer->dataloader_type, "cyclic");
+  EXPECT_EQ(e.trainer->moe_router_dtype, "fp32");
 }
 
 // Primus-Turbo's way to say window_size, where sinks are switched on.
@@ -573,8 +574,8 @@ TEST(Experiment, PatternsThatBeginWithABracketAreText) {
   const Experiment e =
       load_text(experiment_text("      num_experts: 4\n      moe_layer_freq: \"[0]*1+[1]*1\"\n"),
                 {"no_rope_freq=[0]*1+[1]*1"});
-  EXPECT_EQ(e.trainer.moe_layer_freq, (std::vector<std::string>{"[0]*1+[1]*1"}));
-  EXPECT_EQ(e.trainer.no_rope_freq, (std::vector<std::string>{"[0]*1+[1]*1"}));
+  EXPECT_EQ(e.trainer->moe_layer_freq, (std::vector<std::string>{"[0]*1+[1]*1"}));
+  EXPECT_EQ(e.trainer->no_rope_freq, (std::vector<std::string>{"[0]*1+[1]*1"}));
 }
 
 // Primus's files have some among the trainer's keys, where they do nothing.
@@ -622,7 +623,7 @@ TEST(Experiment, FindsPresetsByEngine) {
   for (const char* framework : {"framework=megatron", "framework=native"}) {
     const std::vector<std::string> arguments = {framework};
     EXPECT_EQ(load_experiment_text(text, "exp.yaml", arguments, options_with({}, {folder.path()}))
-                  .trainer.hidden_size,
+                  .trainer->hidden_size,
               64);
   }
 }
@@ -630,7 +631,7 @@ TEST(Experiment, FindsPresetsByEngine) {
 TEST(Experiment, SinkWindowsAreWindows) {
   using Texts = std::vector<std::string>;
   const std::string on = "      use_sink_attention: true\n", windows = "      window_size: [127, 0]\n";
-  const auto load = [](const std::string& lines, const std::vector<std::string>& arguments) {
+  const auto load = [](const std::string& lines, const std::vector<std::string>& arguments) -> TrainerConfig {
     return load_text(experiment_text(lines), arguments).trainer;
   };
   EXPECT_EQ(load(on + "      sink_sliding_window: 128\n", {}).window_size, (Texts{"128", "0"}));
@@ -652,7 +653,7 @@ TEST(Experiment, OfSeveralModulesTheOneThatIsWantedRuns) {
                            "  evaluator: 5\n";
   const Experiment e = load_text(text, {"modules.pre_trainer.overrides.seed=7"});
   EXPECT_EQ(e.module_name, "pre_trainer");
-  EXPECT_EQ(e.trainer.seed, 7);
+  EXPECT_EQ(e.trainer->seed, 7);
   EXPECT_EQ(e.other_modules, (std::vector<std::string>{"post_trainer", "evaluator"}));
   LoadOptions options = options_with();
   options.module = "post_trainer";
@@ -797,7 +798,7 @@ TEST(Experiment, TheModelIsRequired) {
             "   |   ^^^^^^^^^^^\n"
             "  hint: choose a model preset with model: NAME.yaml, load a model with load: FOLDER, or set "
             "num_layers");
-  EXPECT_EQ(load_text(text, {"--framework", "maxtext"}).trainer.num_layers, 0);
+  EXPECT_EQ(load_text(text, {"--framework", "maxtext"}).trainer->num_layers, 0);
 }
 
 TEST(Experiment, LaterChecksCanPointAtAKey) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "config/trainer_config.h"
 #include "support.h"
 
 namespace primus::config {
@@ -38,9 +39,9 @@ TEST(Hybrid, TheSpecNamesTheFamily) {
                                      {"kda_hybrid_stack_spec_no_te", "kda"}}) {
     const Experiment e =
         load_text(hybrid(spec, "      position_embedding_type: none\n      use_short_conv: true\n"));
-    EXPECT_EQ(e.trainer.model_type, family);
-    EXPECT_EQ(e.trainer.num_layers, 1);
-    EXPECT_EQ(e.trainer.linear_attention_freq, Words{"1"});
+    EXPECT_EQ(e.trainer->model_type, family);
+    EXPECT_EQ(e.trainer->num_layers, 1);
+    EXPECT_EQ(e.trainer->linear_attention_freq, Words{"1"});
     EXPECT_EQ(e.provenance_of("num_layers").describe(), "exp.yaml:9:19");
     EXPECT_TRUE(e.warnings.empty());
     EXPECT_TRUE(e.ignored.empty());

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "config/trainer_config.h"
 #include "support.h"
 
 namespace primus::config {
@@ -22,14 +23,14 @@ TEST(Variables, TakeTheirTypeFromTheirText) {
                                                  "      lr_decay_iters: ${NOTHING:null}\n"
                                                  "      data_path: ${PATHS:[a, b]}\n"),
                                  {"mock_data=false"}, variables);
-  EXPECT_EQ(e.trainer.train_iters, 50);
-  EXPECT_EQ(e.trainer.lr, 1e-5);
-  EXPECT_FALSE(e.trainer.bf16);
-  EXPECT_EQ(e.trainer.seed, 42);
-  EXPECT_EQ(e.trainer.weight_decay, 0.1);
-  EXPECT_EQ(e.trainer.save, "/data/run-7/42/x");
-  EXPECT_EQ(e.trainer.lr_decay_iters, 50);
-  EXPECT_EQ(e.trainer.data_path, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(e.trainer->train_iters, 50);
+  EXPECT_EQ(e.trainer->lr, 1e-5);
+  EXPECT_FALSE(e.trainer->bf16);
+  EXPECT_EQ(e.trainer->seed, 42);
+  EXPECT_EQ(e.trainer->weight_decay, 0.1);
+  EXPECT_EQ(e.trainer->save, "/data/run-7/42/x");
+  EXPECT_EQ(e.trainer->lr_decay_iters, 50);
+  EXPECT_EQ(e.trainer->data_path, (std::vector<std::string>{"a", "b"}));
 }
 
 TEST(Variables, AreNamedInTheProvenance) {
@@ -70,15 +71,15 @@ TEST(Variables, BrokenReferences) {
 TEST(Variables, EmptyOnesAreSetAndTakeNoDefault) {
   const Experiment e =
       load_text(experiment_text("      save: a${X:default}b\n      load: ${X:default}\n"), {}, {{"X", ""}});
-  EXPECT_EQ(e.trainer.save, "ab");
-  EXPECT_FALSE(e.trainer.load);
+  EXPECT_EQ(e.trainer->save, "ab");
+  EXPECT_FALSE(e.trainer->load);
 }
 
 TEST(Variables, MayHaveDashesAndDots) {
   const Experiment e =
       load_text(experiment_text("      save: ${my-var.x:z}\n      load: ${a.b}\n"), {}, {{"a.b", "there"}});
-  EXPECT_EQ(e.trainer.save, "z");
-  EXPECT_EQ(e.trainer.load, "there");
+  EXPECT_EQ(e.trainer->save, "z");
+  EXPECT_EQ(e.trainer->load, "there");
 }
 
 TEST(Variables, WrongTypesAreFoundAfterReplacing) {
@@ -99,7 +100,7 @@ TEST(Variables, AreText) {
 
 TEST(Variables, LiteralsAreEscaped) {
   const Experiment e = load_text(experiment_text("      save: a$${b}$c\n"));
-  EXPECT_EQ(e.trainer.save, "a${b}$c");
+  EXPECT_EQ(e.trainer->save, "a${b}$c");
 }
 
 TEST(Variables, CannotBlowUp) {
@@ -147,10 +148,10 @@ TEST_F(Extends, LaterFilesWinAndTheFileItselfLast) {
   const Experiment e = load(path);
   EXPECT_EQ(e.exp_name, "mine");
   EXPECT_EQ(e.work_group, "g");
-  EXPECT_EQ(e.trainer.lr, 0.3);
-  EXPECT_EQ(e.trainer.seed, 2);
-  EXPECT_EQ(e.trainer.clip_grad, 5);
-  EXPECT_EQ(e.trainer.data_path, std::vector<std::string>{"c"});  // lists are replaced
+  EXPECT_EQ(e.trainer->lr, 0.3);
+  EXPECT_EQ(e.trainer->seed, 2);
+  EXPECT_EQ(e.trainer->clip_grad, 5);
+  EXPECT_EQ(e.trainer->data_path, std::vector<std::string>{"c"});  // lists are replaced
   EXPECT_EQ(e.provenance_of("seed").describe(), (folder_.path() / "more" / "second.yaml").string() + ":5:13");
 }
 
@@ -158,8 +159,8 @@ TEST_F(Extends, TakesOneNameAndChains) {
   file("a.yaml", experiment_text("      lr: 0.1\n      seed: 1\n"));
   file("sub/b.yaml", "extends: ../a.yaml\nmodules: {pre_trainer: {overrides: {lr: 0.2}}}\n");
   const Experiment e = load(file("c.yaml", "extends: sub/b.yaml\nuser_name: me\n"));
-  EXPECT_EQ(e.trainer.lr, 0.2);
-  EXPECT_EQ(e.trainer.seed, 1);
+  EXPECT_EQ(e.trainer->lr, 0.2);
+  EXPECT_EQ(e.trainer->seed, 1);
   EXPECT_EQ(e.user_name, "me");
 }
 
@@ -171,7 +172,7 @@ TEST_F(Extends, MixesYamlAndToml) {
       load(file("exp.yaml",
                 "extends: base.toml\nexp_name: e\nmodules:\n  pre_trainer:\n    overrides: {num_layers: "
                 "1, hidden_size: 8, num_attention_heads: 2, vocab_size: 9, mock_data: true}\n"));
-  EXPECT_EQ(e.trainer.seed, 3);
+  EXPECT_EQ(e.trainer->seed, 3);
 }
 
 TEST_F(Extends, RefusesCircles) {
@@ -224,8 +225,8 @@ TEST_F(Extends, WorksInPresets) {
                          "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
                          "modules: {pre_trainer: {config: pre_trainer.yaml, model: big}}\n");
   const Experiment e = load_experiment(path, {}, options_with({}, {folder_.path()}));
-  EXPECT_EQ(e.trainer.num_layers, 5);
-  EXPECT_EQ(e.trainer.hidden_size, 64);
+  EXPECT_EQ(e.trainer->num_layers, 5);
+  EXPECT_EQ(e.trainer->hidden_size, 64);
   EXPECT_EQ(e.provenance_of("num_layers").layer, Layer::kModelPreset);
   EXPECT_EQ(e.provenance_of("mock_data").layer, Layer::kModulePreset);
 }
@@ -238,10 +239,10 @@ TEST_F(Extends, PresetsAreFoundBesideTheExperimentFirstAndByFramework) {
       "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
       "modules: {pre_trainer: {model: m.yaml, overrides: {mock_data: true}}}\n";
   const LoadOptions options = options_with({}, {folder_.path()});
-  EXPECT_EQ(load_experiment(file("far/exp.yaml", text), {}, options).trainer.num_layers, 1);
-  EXPECT_EQ(load_experiment(file("near/exp.yaml", text), {}, options).trainer.num_layers, 3);
+  EXPECT_EQ(load_experiment(file("far/exp.yaml", text), {}, options).trainer->num_layers, 1);
+  EXPECT_EQ(load_experiment(file("near/exp.yaml", text), {}, options).trainer->num_layers, 3);
   const std::vector<std::string> megatron = {"--framework", "megatron"};
-  EXPECT_EQ(load_experiment(file("far/exp.yaml", text), megatron, options).trainer.num_layers, 2);
+  EXPECT_EQ(load_experiment(file("far/exp.yaml", text), megatron, options).trainer->num_layers, 2);
 }
 
 TEST(DefaultPresetDirs, BeginWithTheVariable) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "support.h"
 
 namespace primus::config {
@@ -111,8 +112,8 @@ TEST(KeyClasses, ZeroBubbleKeysNameASchedule) {
         load_text(experiment_text("      patch_zero_bubble: true\n"
                                   "      pipeline_model_parallel_size: 2\n" +
                                   overrides));
-    EXPECT_EQ(e.trainer.patch_primus_pipeline, e.replaced.contains("patch_zero_bubble"));
-    return e.trainer.patch_primus_pipeline ? e.trainer.pp_algorithm : "none";
+    EXPECT_EQ(e.trainer->patch_primus_pipeline, e.replaced.contains("patch_zero_bubble"));
+    return e.trainer->patch_primus_pipeline ? e.trainer->pp_algorithm : "none";
   };
   EXPECT_EQ(schedule(""), "zero-bubble");
   EXPECT_EQ(schedule("      enable_zero_bubble: false\n"), "none");
@@ -131,7 +132,7 @@ TEST(KeyClasses, ZeroBubbleKeysNameASchedule) {
   EXPECT_THAT(
       error_of(experiment_text(patch + "      patch_primus_pipeline: true\n      pp_algorithm: v-min\n")),
       HasSubstr("patch_zero_bubble selects the schedule zero-bubble, but pp_algorithm is v-min"));
-  EXPECT_EQ(load_text(experiment_text("")).trainer.patch_primus_pipeline, false);
+  EXPECT_EQ(load_text(experiment_text("")).trainer->patch_primus_pipeline, false);
 }
 
 }  // namespace

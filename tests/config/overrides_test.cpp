@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "config/trainer_config.h"
 #include "support.h"
 
 namespace primus::config {
@@ -20,7 +21,7 @@ TEST(Overrides, HaveAllForms) {
                                      Arguments{"modules.pre_trainer.overrides.lr=1e-5"},
                                      Arguments{"--modules.pre_trainer.overrides.lr", "1e-5"}}) {
     const Experiment e = load(arguments);
-    EXPECT_EQ(e.trainer.lr, 1e-5) << arguments[0];
+    EXPECT_EQ(e.trainer->lr, 1e-5) << arguments[0];
     EXPECT_EQ(e.provenance_of("lr").layer, Layer::kCommandLine);
     EXPECT_EQ(e.provenance_of("lr").describe(), "command line");
   }
@@ -31,54 +32,54 @@ TEST(Overrides, AreTyped) {
       load({"train_iters=1_000", "lr=1e-5", "--bf16", "false", "lr_decay_iters=null", "split=98,1,1",
             "recompute_modules=[core_attn, mlp]", "--data_path", "[0.3, a, 0.7, 'b c']", "mock_data=0",
             "save=\"7\"", "--adam-beta1", ".8", "lr_decay_style=wsd", "lr_wsd_decay_iters=1e2"});
-  EXPECT_EQ(e.trainer.train_iters, 1000);
-  EXPECT_EQ(e.trainer.lr, 1e-5);
-  EXPECT_FALSE(e.trainer.bf16);
-  EXPECT_EQ(e.trainer.lr_decay_iters, 1000);
-  EXPECT_EQ(e.trainer.split, "98,1,1");
-  EXPECT_EQ(e.trainer.recompute_modules, (Arguments{"core_attn", "mlp"}));
-  EXPECT_EQ(e.trainer.data_path, (Arguments{"0.3", "a", "0.7", "b c"}));
-  EXPECT_EQ(e.trainer.save, "7");
-  EXPECT_EQ(e.trainer.adam_beta1, 0.8);
-  EXPECT_EQ(e.trainer.lr_decay_style, "WSD");
-  EXPECT_EQ(e.trainer.lr_wsd_decay_iters, 100);
+  EXPECT_EQ(e.trainer->train_iters, 1000);
+  EXPECT_EQ(e.trainer->lr, 1e-5);
+  EXPECT_FALSE(e.trainer->bf16);
+  EXPECT_EQ(e.trainer->lr_decay_iters, 1000);
+  EXPECT_EQ(e.trainer->split, "98,1,1");
+  EXPECT_EQ(e.trainer->recompute_modules, (Arguments{"core_attn", "mlp"}));
+  EXPECT_EQ(e.trainer->data_path, (Arguments{"0.3", "a", "0.7", "b c"}));
+  EXPECT_EQ(e.trainer->save, "7");
+  EXPECT_EQ(e.trainer->adam_beta1, 0.8);
+  EXPECT_EQ(e.trainer->lr_decay_style, "WSD");
+  EXPECT_EQ(e.trainer->lr_wsd_decay_iters, 100);
 }
 
 // Null, whatever was set before. No value at all is refused (tests/config/mistakes.h): a variable of the
 // shell that is not set would be one.
 TEST(Overrides, NullIsTheDefault) {
-  EXPECT_EQ(load({"exp_avg_dtype=bf16"}).trainer.exp_avg_dtype, "bf16");
-  EXPECT_EQ(load({"exp_avg_dtype=bf16", "exp_avg_dtype=null"}).trainer.exp_avg_dtype, "fp32");
+  EXPECT_EQ(load({"exp_avg_dtype=bf16"}).trainer->exp_avg_dtype, "bf16");
+  EXPECT_EQ(load({"exp_avg_dtype=bf16", "exp_avg_dtype=null"}).trainer->exp_avg_dtype, "fp32");
 }
 
 TEST(Overrides, NullUnsetsAList) {
   const std::string text = experiment_text("      data_path: [a, b]\n");
-  EXPECT_EQ(load_text(text, {"mock_data=null"}).trainer.data_path, (Arguments{"a", "b"}));
-  EXPECT_TRUE(load_text(text, {"data_path=null"}).trainer.data_path.empty());
+  EXPECT_EQ(load_text(text, {"mock_data=null"}).trainer->data_path, (Arguments{"a", "b"}));
+  EXPECT_TRUE(load_text(text, {"data_path=null"}).trainer->data_path.empty());
 }
 
 TEST(Overrides, APathWithBlanksThatIsThereIsOnePath) {
   const TemporaryFolder folder;
   const std::string in = folder.path().string() + "/";
   for (const char* name : {"my text.txt", "my", "two  blanks.idx"}) std::ofstream(in + name) << "x";
-  EXPECT_EQ(load({"data_path=" + in + "my text.txt"}).trainer.data_path, Arguments{in + "my text.txt"});
-  EXPECT_EQ(load({"data_path=0.3 " + in + "my text.txt 0.7 " + in + "two  blanks"}).trainer.data_path,
+  EXPECT_EQ(load({"data_path=" + in + "my text.txt"}).trainer->data_path, Arguments{in + "my text.txt"});
+  EXPECT_EQ(load({"data_path=0.3 " + in + "my text.txt 0.7 " + in + "two  blanks"}).trainer->data_path,
             (Arguments{"0.3", in + "my text.txt", "0.7", in + "two  blanks"}));
-  EXPECT_EQ(load({"data_path= " + in + "my other.txt "}).trainer.data_path,
+  EXPECT_EQ(load({"data_path= " + in + "my other.txt "}).trainer->data_path,
             (Arguments{in + "my", "other.txt"}));
-  EXPECT_EQ(load({"profile_ranks=0 1", "profile=true"}).trainer.profile_ranks, (Arguments{"0", "1"}));
+  EXPECT_EQ(load({"profile_ranks=0 1", "profile=true"}).trainer->profile_ranks, (Arguments{"0", "1"}));
 }
 
 TEST(Overrides, FlagsTakeNoOtherArgument) {
   const Experiment e =
       load({"--delay_wgrad_compute", "seed=3", "--eod-mask-loss", "--no_save_optim", "true"});
-  EXPECT_TRUE(e.trainer.delay_wgrad_compute);
-  EXPECT_EQ(e.trainer.seed, 3);
-  EXPECT_TRUE(e.trainer.eod_mask_loss);
-  EXPECT_TRUE(e.trainer.no_save_optim);
+  EXPECT_TRUE(e.trainer->delay_wgrad_compute);
+  EXPECT_EQ(e.trainer->seed, 3);
+  EXPECT_TRUE(e.trainer->eod_mask_loss);
+  EXPECT_TRUE(e.trainer->no_save_optim);
 }
 
-TEST(Overrides, LaterOnesWin) { EXPECT_EQ(load({"seed=1", "--seed=2", "--seed", "3"}).trainer.seed, 3); }
+TEST(Overrides, LaterOnesWin) { EXPECT_EQ(load({"seed=1", "--seed=2", "--seed", "3"}).trainer->seed, 3); }
 
 TEST(Overrides, RepeatedOnesAreNamed) {
   const auto notes = [](const std::vector<std::string>& arguments) {
@@ -159,8 +160,8 @@ TEST(Overrides, TakePythonsLiterals) {
   ASSERT_EQ(e.settings.find("profile_ranks")->items.size(), 2u);
   EXPECT_EQ(e.settings.find("profile_ranks")->items[1].integer, 4);
   EXPECT_TRUE(e.settings.find("wandb_project")->is_null());
-  EXPECT_FALSE(e.trainer.load);
-  EXPECT_EQ(e.trainer.window_size, (Arguments{"128", "0"}));
+  EXPECT_FALSE(e.trainer->load);
+  EXPECT_EQ(e.trainer->window_size, (Arguments{"128", "0"}));
   EXPECT_EQ(e.settings.find("wandb_exp_name")->text, "[0,");
   EXPECT_EQ(e.settings.find("moe_layer_freq")->text, "([0]*1+[1]*1)");
   EXPECT_EQ(load({"wandb_project='None'"}).settings.find("wandb_project")->text, "None");

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "config/experiment.h"
+#include "config/trainer_config.h"
 #include "support.h"
 
 namespace primus::config {
@@ -45,8 +46,8 @@ TEST(Presets, EachLoadsWithoutAWord) {
 }
 
 TEST(Presets, UpperAndLowerCaseDoNotMatter) {
-  EXPECT_EQ(load_model("qwen3_4b").trainer.hidden_size, load_model("qwen3_4B.yaml").trainer.hidden_size);
-  EXPECT_EQ(load_model("GPT_OSS_20b.yaml").trainer.model_type, "gpt_oss");
+  EXPECT_EQ(load_model("qwen3_4b").trainer->hidden_size, load_model("qwen3_4B.yaml").trainer->hidden_size);
+  EXPECT_EQ(load_model("GPT_OSS_20b.yaml").trainer->model_type, "gpt_oss");
 }
 
 TEST(Presets, TinyIsForLaptops) {
@@ -55,9 +56,9 @@ TEST(Presets, TinyIsForLaptops) {
 }
 
 TEST(Presets, HeadWidthFollowsFromTheOthers) {
-  EXPECT_EQ(load_model("llama3.2_1B").trainer.kv_channels, 64);
-  EXPECT_EQ(load_model("llama3.2_3B").trainer.kv_channels, 128);
-  EXPECT_EQ(load_model("llama2_7B").trainer.num_query_groups, 32);
+  EXPECT_EQ(load_model("llama3.2_1B").trainer->kv_channels, 64);
+  EXPECT_EQ(load_model("llama3.2_3B").trainer->kv_channels, 128);
+  EXPECT_EQ(load_model("llama2_7B").trainer->num_query_groups, 32);
 }
 
 TEST(Examples, AllLoadWithoutAWord) {

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "config/trainer_config.h"
 #include "support.h"
 
 namespace primus::config {
@@ -92,7 +93,7 @@ TEST(Validate, RopeScaling) {
                "beta_slow (40) must not be above beta_fast (32)");
   EXPECT_EQ(
       load_text(experiment_text(""), {"rope_scaling_type=linear", "rope_scaling_factor=4", "seq_length=4096"})
-          .trainer.original_max_position_embeddings,
+          .trainer->original_max_position_embeddings,
       1024);
 }
 
@@ -189,39 +190,39 @@ TEST(Validate, LatentAttentionRotatesAsMegatronHasIt) {
     return load_text(experiment_text(""), arguments);
   };
   const Experiment plain = loaded({});
-  EXPECT_EQ(plain.trainer.rope_scaling_type, "none");
+  EXPECT_EQ(plain.trainer->rope_scaling_type, "none");
   const Experiment stretched = loaded({"rotary_scaling_factor=40", "max_position_embeddings=163840"});
   EXPECT_EQ(stretched.warnings, std::vector<std::string>{});
-  EXPECT_EQ(stretched.trainer.rope_scaling_type, "yarn");
-  EXPECT_EQ(stretched.trainer.rotary_scaling_factor, 40);
-  EXPECT_EQ(stretched.trainer.original_max_position_embeddings, 4096);
-  EXPECT_EQ(loaded({"rotary_scaling_factor=8"}).trainer.rope_scaling_type, "yarn");
-  EXPECT_EQ(loaded({"rotary_scaling_factor=1"}).trainer.rope_scaling_type, "none");
-  EXPECT_EQ(loaded({"rope_type=yarn"}).trainer.rotary_scaling_factor, 1);
+  EXPECT_EQ(stretched.trainer->rope_scaling_type, "yarn");
+  EXPECT_EQ(stretched.trainer->rotary_scaling_factor, 40);
+  EXPECT_EQ(stretched.trainer->original_max_position_embeddings, 4096);
+  EXPECT_EQ(loaded({"rotary_scaling_factor=8"}).trainer->rope_scaling_type, "yarn");
+  EXPECT_EQ(loaded({"rotary_scaling_factor=1"}).trainer->rope_scaling_type, "none");
+  EXPECT_EQ(loaded({"rope_type=yarn"}).trainer->rotary_scaling_factor, 1);
   const Experiment temperature = loaded({"rotary_scaling_factor=40", "mscale_all_dim=0.5"});
-  EXPECT_EQ(temperature.trainer.mscale, 1);
+  EXPECT_EQ(temperature.trainer->mscale, 1);
   EXPECT_EQ(loaded({"rope_type=rope", "rotary_scaling_factor=40"}).warnings,
             std::vector<std::string>{
                 "command line: rotary_scaling_factor has an effect only with a rope_scaling_type"});
   EXPECT_EQ(load_text(to_yaml(stretched)).trainer, stretched.trainer);
-  EXPECT_EQ(load_text(experiment_text("")).trainer.rope_scaling_factor, 8);
+  EXPECT_EQ(load_text(experiment_text("")).trainer->rope_scaling_factor, 8);
 }
 
 // A sweep over lr keeps the file's decay.
 TEST(Validate, AnLrOfTheCommandLineTakesMinLrAlong) {
   const std::string file = experiment_text("      lr: 1.0e-3\n      min_lr: 1.0e-4\n");
   const Experiment swept = load_text(file, {"lr=5e-5"});
-  EXPECT_DOUBLE_EQ(swept.trainer.min_lr, 5e-6);
+  EXPECT_DOUBLE_EQ(swept.trainer->min_lr, 5e-6);
   ASSERT_EQ(swept.warnings.size(), 1U);
   EXPECT_THAT(swept.warnings[0], ::testing::HasSubstr("min_lr is 5e-06 instead of 0.0001 (exp.yaml:15:15)"));
-  EXPECT_EQ(load_text(to_yaml(swept)).trainer.min_lr, swept.trainer.min_lr);
+  EXPECT_EQ(load_text(to_yaml(swept)).trainer->min_lr, swept.trainer->min_lr);
   // No digits of binary arithmetic: 1e-4 * (3e-4 / 3e-3) is 9.999999999999999e-06.
   const Experiment tenth =
       load_text(experiment_text("      lr: 3.0e-3\n      min_lr: 3.0e-4\n"), {"lr=1e-4"});
   EXPECT_EQ(tenth.trainer.min_lr, 1e-5);
   EXPECT_THAT(tenth.warnings[0], ::testing::HasSubstr("min_lr is 1e-05 instead of 0.0003"));
   // It is touched only where it would be above lr.
-  EXPECT_EQ(load_text(file, {"lr=2e-4"}).trainer.min_lr, 1e-4);
+  EXPECT_EQ(load_text(file, {"lr=2e-4"}).trainer->min_lr, 1e-4);
   EXPECT_THAT(error_of(file, {"lr=5e-5", "min_lr=6e-5"}), ::testing::HasSubstr("is above lr"));
   EXPECT_THAT(error_of(experiment_text("      lr: 1.0e-5\n      min_lr: 1.0e-4\n"), {"lr=2e-5"}),
               ::testing::HasSubstr("is above lr"));
@@ -238,8 +239,8 @@ TEST(Validate, Schedule) {
                "start_weight_decay (0) and end_weight_decay (0.2) differ");
   const Experiment e = load_text(
       experiment_text(""), {"weight_decay=0.1", "start_weight_decay=0", "weight_decay_incr_style=linear"});
-  EXPECT_EQ(e.trainer.start_weight_decay, 0.0);
-  EXPECT_EQ(e.trainer.end_weight_decay, 0.1);
+  EXPECT_EQ(e.trainer->start_weight_decay, 0.0);
+  EXPECT_EQ(e.trainer->end_weight_decay, 0.1);
   EXPECT_EQ(load_text(experiment_text(""), {"train_iters=10"}).warnings,
             std::vector<std::string>{"command line: the warm-up (40 steps) takes the whole schedule (10 "
                                      "steps): the learning rate never decays"});
@@ -264,8 +265,8 @@ TEST(Validate, Recompute) {
   expect_error({"recompute_granularity=full", "recompute_num_layers=0"}, "recompute_num_layers",
                "recompute_method: uniform needs recompute_num_layers of at least 1");
   const Experiment e = load_text(experiment_text(""), {"recompute_granularity=full"});
-  EXPECT_EQ(e.trainer.recompute_method, "uniform");
-  EXPECT_EQ(e.trainer.recompute_num_layers, 1);
+  EXPECT_EQ(e.trainer->recompute_method, "uniform");
+  EXPECT_EQ(e.trainer->recompute_num_layers, 1);
   EXPECT_EQ(load_text(experiment_text(""), {"recompute_method=block"}).warnings.size(), 1u);
 
   expect_error({"recompute_layer_ids=[0]"}, "recompute_layer_ids",
@@ -275,8 +276,8 @@ TEST(Validate, Recompute) {
                "recompute_method and recompute_layer_ids both choose the blocks to recompute");
   const Experiment by_number =
       load_text(experiment_text(""), {"recompute_granularity=full", "recompute_layer_ids=0,1"});
-  EXPECT_EQ(by_number.trainer.recompute_method, std::nullopt);
-  EXPECT_EQ(by_number.trainer.recompute_num_layers, std::nullopt);
+  EXPECT_EQ(by_number.trainer->recompute_method, std::nullopt);
+  EXPECT_EQ(by_number.trainer->recompute_num_layers, std::nullopt);
   EXPECT_TRUE(by_number.warnings.empty());
 }
 
@@ -299,7 +300,7 @@ TEST(Validate, Data) {
   // mock_data wins, and whoever reads the experiment sees no paths.
   const Experiment mock = load_text(experiment_text(""), {"data_path=a", "mock_data=true"});
   EXPECT_EQ(mock.warnings.size(), 1u);
-  EXPECT_TRUE(mock.trainer.data_path.empty());
+  EXPECT_TRUE(mock.trainer->data_path.empty());
   EXPECT_EQ(error({"vocab_size=null"}),
             "command line: error: the size of the vocabulary is unknown\n"
             "  | vocab_size=null\n"

@@ -130,6 +130,33 @@ TEST(Newcomers, AFamilyOfKnownPartsIsOneFile) {
     EXPECT_EQ(files_with(type).size(), 1U) << type;
 }
 
+// The table of keys is compiled twice. A new key besides recompiles the files that include
+// config/trainer_config.h: those that read a key, and not those that pass experiments on. Each file more
+// makes such a change slower (docs/performance.md).
+TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
+  const auto including = [](const std::string& header) {
+    std::set<std::string> files;
+    for (const auto& [path, text] : sources())
+      if (text.find("#include \"" + header + "\"") != std::string::npos) files.insert(path);
+    return files;
+  };
+  EXPECT_EQ(including("config/keys.def"),
+            (std::set<std::string>{"config/keys.cpp", "config/trainer_config.cpp"}));
+  EXPECT_EQ(including("config/key_fields.def"), std::set<std::string>{"config/trainer_config.h"});
+  std::size_t readers = 0;
+  for (const std::string& file : including("config/trainer_config.h")) {
+    ++readers;
+    EXPECT_TRUE(file.ends_with(".cpp") || file == "lm/model/model_fields.h")
+        << file << ": declare TrainerConfig instead";
+  }
+  EXPECT_GE(readers, 50U);
+  EXPECT_LE(readers, 85U);
+  for (const std::string& file : including("lm/model/model_fields.h"))
+    EXPECT_TRUE(including("config/trainer_config.h").contains(file))
+        << file
+        << ": include config/trainer_config.h too, so that the build groups the file with such readers";
+}
+
 // Layers name their kinds, so families do, and what makes a model of settings. FLOPs, benchmarks, meshes,
 // caches and comparisons of models ask the kinds, and name none of them.
 TEST(Newcomers, AKindOfLayerIsOneFileAndItsDeclaration) {

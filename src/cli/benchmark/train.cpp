@@ -7,6 +7,7 @@
 #include "cli/benchmark/output.h"
 #include "cli/command.h"
 #include "cli/options/experiment.h"
+#include "config/trainer_config.h"
 
 namespace primus::cli {
 namespace {

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/options/preset_model.h"
 #include "config/experiment.h"
+#include "config/trainer_config.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/exchange/exchange.h"
 #include "lm/generate/model_folder.h"
@@ -165,7 +166,7 @@ class ModelInfo final : public Command {
   void describe(const ModelConfig& c, const FamilyRegistry& families) {
     const std::int64_t sequence = sequence_.value_or(std::min<std::int64_t>(c.max_positions, 4096));
     config::Experiment experiment;
-    experiment.trainer.optimizer = optimizer_;
+    experiment.trainer->optimizer = optimizer_;
     const ModelReport report =
         report_model(c, families, micro_batch_, sequence, OptimizerSettings::from(experiment));
     const auto count = [](std::int64_t n) {

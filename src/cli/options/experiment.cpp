@@ -17,6 +17,7 @@
 #include "config/keys.h"
 #include "config/missing_data.h"
 #include "config/problems.h"
+#include "config/trainer_config.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
@@ -129,8 +130,8 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
   }();
   // Also reports invalid model_type values here, where only the file is available. A loaded model reports its
   // own errors when it is read.
-  if (experiment.framework == "native" && !experiment.trainer.load) {
-    model_config_of(experiment, experiment.trainer.vocab_size.value_or(1), builtin_families(),
+  if (experiment.framework == "native" && !experiment.trainer->load) {
+    model_config_of(experiment, experiment.trainer->vocab_size.value_or(1), builtin_families(),
                     &experiment.warnings);
   }
   return experiment;

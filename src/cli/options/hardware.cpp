@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "config/inherit.h"
+#include "config/trainer_config.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::cli {
@@ -15,7 +16,7 @@ namespace {
 constexpr const char* kGpuModelVariable = "PRIMUS_GPU_MODEL";
 
 void plan_for(config::Experiment& experiment, config::Hardware hardware) {
-  experiment.trainer.device = hardware.device;
+  experiment.trainer->device = hardware.device;
   if (hardware.device == "cpu") return;  // the CPU of this machine
   if (!hardware.can_be_planned()) {
     throw invalid(fmt::format("{} lacks memory_gib, peak_bf16_tflops or peak_memory_gbs, which a plan needs",

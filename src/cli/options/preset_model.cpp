@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "config/experiment.h"
+#include "config/trainer_config.h"
 
 namespace primus::cli {
 
@@ -21,7 +22,7 @@ ModelConfig preset_model(const std::string& name, const FamilyRegistry& families
   try {
     const config::Experiment experiment = config::load_experiment_text(text, here);
     ModelConfig model = model_config_of(experiment, vocab, families);
-    model.max_positions = experiment.trainer.max_position_embeddings;
+    model.max_positions = experiment.trainer->max_position_embeddings;
     return model;
   } catch (const Error& error) {
     Error known(

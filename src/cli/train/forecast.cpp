@@ -7,6 +7,7 @@
 
 #include "base/terminal/terminal.h"
 #include "cli/options/hardware.h"
+#include "config/trainer_config.h"
 
 namespace primus::cli {
 namespace {

@@ -4,8 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "config/trainer_config.h"
 #include "lm/train/trainer.h"
+
+namespace primus::config {
+struct TrainerConfig;
+}
 
 namespace primus::cli {
 

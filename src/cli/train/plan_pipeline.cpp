@@ -7,6 +7,7 @@
 #include "base/files/file.h"
 #include "cli/command.h"
 #include "cli/options/experiment.h"
+#include "config/trainer_config.h"
 #include "lm/train/training_settings.h"
 #include "plan/measured_pipeline.h"
 #include "plan/pipeline_plan.h"
@@ -131,7 +132,7 @@ class PlanPipeline final : public Command {
         stage_ranks * size("pipeline_model_parallel_size", c.pipeline_model_parallel_size);
     const int world = limited("--world", world_.value_or(fewest), 1 << 20);
     const FamilyRegistry families = builtin_families();
-    const ModelConfig model = model_config_of(e, e.trainer.vocab_size.value_or(1), families);
+    const ModelConfig model = model_config_of(e, e.trainer->vocab_size.value_or(1), families);
     const StepSettings step = session_settings_of(e, model, world).step;
     return plan_pipeline(step.pipeline.schedule, mesh_shape_of(e, world).pipeline, step.pipeline.chunks,
                          step.microbatches, costs_);

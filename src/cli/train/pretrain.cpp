@@ -21,6 +21,7 @@
 #include "comm/mpi/current_job.h"
 #include "config/missing_data.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 #include "launch/local_launch.h"
 #include "lm/events/live_view.h"
 #include "lm/events/lost_rank.h"
@@ -90,7 +91,7 @@ class Train : public Command {
       return;
     }
     refuse_backend_path();
-    check_device_name(experiment.trainer.device);
+    check_device_name(experiment.trainer->device);
     if (world > 0) check_mesh(experiment, world);
   }
 
@@ -224,13 +225,13 @@ class Train : public Command {
   // Throws if the ranks cannot split the model or the batch as requested. Each rank would refuse it too, but
   // only the first error would be reported. Loaded models are checked by the ranks, which read them.
   static void check_mesh(const config::Experiment& experiment, int world) {
-    if (experiment.trainer.load) {
+    if (experiment.trainer->load) {
       check_batches(experiment, world);
       return;
     }
     // Without vocab_size, the tokenizer determines the size. Any size can be split, so `world` serves here.
     const ModelConfig model =
-        model_config_of(experiment, experiment.trainer.vocab_size.value_or(world), builtin_families());
+        model_config_of(experiment, experiment.trainer->vocab_size.value_or(world), builtin_families());
     session_settings_of(experiment, model, world);
   }
 
@@ -263,7 +264,7 @@ class Train : public Command {
     if (!place || place->rank == 0) console.note(describe_choice(fit.choice, fit.supply));
     config::Experiment fitted = experiment_.load_with(fit.choice.settings, world);
     fitted.hardware = experiment.hardware;
-    fitted.trainer.device = experiment.trainer.device;
+    fitted.trainer->device = experiment.trainer->device;
     return fitted;
   }
 
@@ -434,7 +435,7 @@ class Train : public Command {
       if (s.validation_loss) json["validation_loss"] = *s.validation_loss;
       if (s.test_loss) json["test_loss"] = *s.test_loss;
       if (s.checkpoint) json["checkpoint"] = *s.checkpoint;
-      if (experiment.trainer.target_eval_loss) json["reached_target"] = s.reached_target;
+      if (experiment.trainer->target_eval_loss) json["reached_target"] = s.reached_target;
       console.write(json_text(json) + "\n");
       return;
     }
@@ -464,7 +465,7 @@ class Train : public Command {
     }
     if (s.validation_loss) text += fmt::format("validation loss {:.4f}\n", *s.validation_loss);
     if (s.test_loss) text += fmt::format("test loss {:.4f}\n", *s.test_loss);
-    if (const auto target = experiment.trainer.target_eval_loss) {
+    if (const auto target = experiment.trainer->target_eval_loss) {
       text +=
           fmt::format("target_eval_loss {} was {}\n", *target, s.reached_target ? "reached" : "not reached");
     }

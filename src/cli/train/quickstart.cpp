@@ -21,6 +21,7 @@
 #include "cli/options/experiment.h"
 #include "cli/train/metrics_tail.h"
 #include "cli/train/stop_signal.h"
+#include "config/trainer_config.h"
 #include "lm/data/train_tokenizer.h"
 #include "lm/decode/decoder.h"
 #include "lm/events/run_folder.h"
@@ -79,7 +80,7 @@ class Quickstart final : public Command {
     const config::Experiment experiment = config::load_experiment(file);
     const TrainingSummary summary = train(experiment, folder, console);
     const std::string text =
-        summary.interrupted ? "" : sample(folder, experiment.trainer.data_path.at(0), console);
+        summary.interrupted ? "" : sample(folder, experiment.trainer->data_path.at(0), console);
     if (json_) {
       nlohmann::json json{{"config", file.string()},
                           {"run", folder.root().string()},
@@ -242,7 +243,7 @@ class Quickstart final : public Command {
 
     ProgressLine progress(json_ ? Terminal{} : console.err,
                           {.label = "training",
-                           .total = static_cast<std::uint64_t>(experiment.trainer.train_iters),
+                           .total = static_cast<std::uint64_t>(experiment.trainer->train_iters),
                            .plain_seconds = 3});
     MetricsTail metrics(folder.metrics_file());
     std::vector<double> losses;

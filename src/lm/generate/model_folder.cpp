@@ -9,6 +9,7 @@
 #include "config/experiment.h"
 #include "config/readers.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/data/chat_template.h"
 #include "lm/events/run_folder.h"
@@ -221,7 +222,7 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
 
 std::optional<std::int64_t> trained_sequence(const ModelFolder& folder) {
   const auto experiment = experiment_of(folder);
-  return experiment ? std::optional(experiment->trainer.seq_length) : std::nullopt;
+  return experiment ? std::optional(experiment->trainer->seq_length) : std::nullopt;
 }
 
 std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelConfig& config,

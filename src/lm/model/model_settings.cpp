@@ -10,9 +10,11 @@
 
 #include "base/error.h"
 #include "config/experiment.h"
+#include "config/trainer_config.h"
 #include "lm/model/family.h"
 #include "lm/model/key_conditions.h"
 #include "lm/model/model_config.h"
+#include "lm/model/model_fields.h"
 #include "lm/model/stated_adapters.h"
 #include "lm/model/stated_agreement.h"
 #include "lm/model/stated_model.h"
@@ -103,10 +105,10 @@ ModelConfig model_config_of(const config::Experiment& experiment, std::optional<
   ModelConfig model = as_its_family_has_it(stated, said);
   warn_of_settings_without_effect(stated, model);
   model.moe.training = training(stated, model);
-  const std::int64_t modules = experiment.trainer.mtp_num_layers.value_or(0);
+  const std::int64_t modules = experiment.trainer->mtp_num_layers.value_or(0);
   model.mtp = {.layers = modules,
                .enabled = modules > 0,
-               .training = {.loss_scale = experiment.trainer.mtp_loss_scaling_factor}};
+               .training = {.loss_scale = experiment.trainer->mtp_loss_scaling_factor}};
   set_adapters(experiment, model, warnings);
   return model;
 }

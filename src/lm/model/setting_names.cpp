@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "config/trainer_config.h"
 #include "lm/model/model_fields.h"
 
 namespace primus {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "config/experiment.h"
+#include "config/trainer_config.h"
 #include "lm/model/layer_kind.h"
 #include "lm/model/model_config.h"
 #include "lm/model/model_fields.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "config/lora_settings.h"
+#include "config/trainer_config.h"
 
 namespace primus {
 
@@ -50,7 +51,7 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
   // The biases that balance experts are frozen like the experts.
   model.moe.training.bias_update_rate = 0;
   model.moe.training.quantile_bins = 0;
-  if (warnings && !experiment.trainer.load)
+  if (warnings && !experiment.trainer->load)
     warnings->push_back(fmt::format("{}: lora without load trains adapters of a model that knows nothing",
                                     experiment.provenance_of("lora").describe()));
 }

@@ -12,8 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "config/trainer_config.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/family_switches.h"
+#include "lm/model/model_fields.h"
 #include "lm/model/setting_names.h"
 
 namespace primus {

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "lm/model/family_switches.h"
+#include "lm/model/model_fields.h"
 
 namespace primus {
 
@@ -90,6 +92,14 @@ void StatedModel::warn_of_own_family(const std::string& reason, std::string_view
 
 bool StatedModel::is_set(std::string_view key) const {
   return experiment.provenance_of(key).layer > config::Layer::kDerived;
+}
+
+bool StatedModel::has_sinks() const { return t.use_sink_attention || t.softmax_type == "learnable"; }
+
+void StatedModel::take(std::initializer_list<ModelPart> parts, ModelConfig& c) const {
+  for_each_model_field([&](const auto& field) {
+    if (std::ranges::find(parts, field.part) != parts.end()) field.read(t, c);
+  });
 }
 
 Error StatedModel::differs(std::string_view key, std::string_view has) const {

@@ -2,7 +2,7 @@
 // point to them. Internal to lm/model. Const and stateless, so thread-safe.
 #pragma once
 
-#include <algorithm>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -12,9 +12,10 @@
 #include "config/experiment.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
-#include "lm/model/model_fields.h"
 
 namespace primus {
+
+enum class ModelPart : std::uint8_t;  // lm/model/model_fields.h
 
 // The model_type of models that match no published architecture.
 inline constexpr const char* kOwnFamily = "primus_gpt";
@@ -36,15 +37,11 @@ class StatedModel {
   void check_switches(const Family& family) const;
   // Whether the experiment or the command line sets the key explicitly.
   bool is_set(std::string_view key) const;
-  bool has_sinks() const { return t.use_sink_attention || t.softmax_type == "learnable"; }
+  bool has_sinks() const;
   // Returns the error for a key whose value in this model_type is `has`.
   Error differs(std::string_view key, std::string_view has) const;
   // Copies the fields of these parts from the settings to `c`.
-  void take(std::initializer_list<ModelPart> parts, ModelConfig& c) const {
-    for_each_model_field([&](const auto& field) {
-      if (std::ranges::find(parts, field.part) != parts.end()) field.read(t, c);
-    });
-  }
+  void take(std::initializer_list<ModelPart> parts, ModelConfig& c) const;
 
   const config::Experiment& experiment;
   const config::TrainerConfig& t;  // its settings

@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "config/stages.h"
+#include "config/trainer_config.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/family_switches.h"
 #include "lm/model/layer_pattern.h"
+#include "lm/model/model_fields.h"
 
 namespace primus {
 namespace {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "config/trainer_config.h"
 #include "lm/optimizer/update_rule.h"
 
 namespace primus {

@@ -1,6 +1,7 @@
 // Lion (Chen et al., 2023).
 #include "turbo/lion/lion.h"
 
+#include "config/trainer_config.h"
 #include "lm/optimizer/update_rule.h"
 
 namespace primus {

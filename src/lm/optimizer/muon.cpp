@@ -13,6 +13,7 @@
 #include <cmath>
 #include <utility>
 
+#include "config/trainer_config.h"
 #include "lm/optimizer/muon.h"
 #include "lm/optimizer/update_rule.h"
 #include "turbo/adamw/adamw.h"

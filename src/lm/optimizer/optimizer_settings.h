@@ -10,8 +10,8 @@
 namespace primus {
 
 struct OptimizerSettings {
-  UpdateRules rules = update_rules_of({});  // AdamW with the keys' defaults
-  double clip_norm = 1.0;                   // max norm of the complete gradient; 0: no clipping
+  UpdateRules rules = default_update_rules();
+  double clip_norm = 1.0;  // max norm of the complete gradient; 0: no clipping
   // For bf16 parameters: stores masters as the bf16 values plus 16 more bits (turbo/master_weights.h). The
   // numbers are the same either way.
   bool split_masters = false;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/random/random.h"
 #include "base/terminal/terminal.h"
+#include "config/trainer_config.h"
 #include "lm/optimizer/optimizer_settings.h"
 
 namespace primus {
@@ -30,6 +31,8 @@ UpdateRules update_rules_of(const config::TrainerConfig& config) {
   if (!optimizer) throw unsupported(fmt::format("there is no optimizer '{}'", printable(config.optimizer)));
   return optimizer->make(config);
 }
+
+UpdateRules default_update_rules() { return update_rules_of(config::TrainerConfig()); }
 
 OptimizerSettings OptimizerSettings::from(const config::Experiment& e) {
   const config::TrainerConfig& c = e.trainer;

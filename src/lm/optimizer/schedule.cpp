@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "config/trainer_config.h"
+
 namespace primus {
 namespace {
 

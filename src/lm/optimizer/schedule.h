@@ -7,7 +7,9 @@
 
 #include <cstdint>
 
-#include "config/trainer_config.h"
+namespace primus::config {
+struct TrainerConfig;
+}
 
 namespace primus {
 

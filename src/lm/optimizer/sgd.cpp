@@ -1,6 +1,7 @@
 // SGD with momentum, as in torch.optim.SGD; without momentum it keeps no state.
 #include "turbo/sgd/sgd.h"
 
+#include "config/trainer_config.h"
 #include "lm/optimizer/update_rule.h"
 
 namespace primus {

@@ -13,11 +13,14 @@
 #include <string_view>
 #include <vector>
 
-#include "config/trainer_config.h"
 #include "engine/data_parallel.h"
 #include "engine/parameters.h"
 #include "engine/rank.h"
 #include "turbo/step_scalars.h"
+
+namespace primus::config {
+struct TrainerConfig;
+}
 
 namespace primus {
 
@@ -72,6 +75,8 @@ std::span<const OptimizerEntry> optimizers();
 const OptimizerEntry* find_optimizer(std::string_view name);
 // Returns the rules of the optimizer that the experiment chooses.
 UpdateRules update_rules_of(const config::TrainerConfig& config);
+// AdamW with the keys' defaults.
+UpdateRules default_update_rules();
 
 // Returns the index of the rule that updates a parameter.
 int rule_of(const UpdateRules& rules, const engine::Parameter& parameter);

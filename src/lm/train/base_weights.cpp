@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "config/trainer_config.h"
 #include "lm/checkpoint/manifest.h"
 #include "lm/train/training_settings.h"
 
@@ -56,8 +57,8 @@ InputIdentity identity_of_weights(const Path& folder) {
 
 std::string check_base_weights(const CheckpointReader& checkpoint, const TrainerState& state,
                                const config::Experiment& experiment, const Path& own) {
-  if (!experiment.trainer.load) return {};
-  const std::string load = *experiment.trainer.load, saved = checkpoint.folder().string();
+  if (!experiment.trainer->load) return {};
+  const std::string load = *experiment.trainer->load, saved = checkpoint.folder().string();
   if (!Env::posix().status(load)) {
     return fmt::format("load is '{}', which does not exist: it is not read, the run continues from {}", load,
                        saved);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
+#include "config/trainer_config.h"
 #include "lm/train/base_weights.h"
 #include "lm/train/fp8_state.h"
 

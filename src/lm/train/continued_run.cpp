@@ -3,6 +3,7 @@
 #include <charconv>
 #include <string>
 
+#include "config/trainer_config.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/train/training_settings.h"
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/terminal/terminal.h"
+#include "config/trainer_config.h"
 
 namespace primus {
 namespace {

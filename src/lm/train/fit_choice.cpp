@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "config/trainer_config.h"
 #include "engine/pipeline_schedule.h"
 #include "lm/train/planned_hardware.h"
 #include "lm/train/training_settings.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 #include "lm/model/model_fields.h"
 
 namespace primus {
@@ -80,7 +81,7 @@ class Reconciliation {
   // Primus-Turbo's keys for windows with sinks may set the window.
   bool is_sink_window(std::string_view key) const {
     return (key == "window_size" || key == "window_attn_skip_freq") &&
-           experiment_.trainer.use_sink_attention && experiment_.provenance_of(key).layer == Layer::kDerived;
+           experiment_.trainer->use_sink_attention && experiment_.provenance_of(key).layer == Layer::kDerived;
   }
   Layer layer_of(std::string_view key) const {
     if (!is_sink_window(key)) return experiment_.provenance_of(key).layer;
@@ -270,7 +271,7 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   compare_experts(r, ours, loaded);
   compare_attention(r, ours, loaded);
   // Embedding rows beyond the vocabulary are padding; either side may have more.
-  const std::int64_t vocab = experiment.trainer.vocab_size.value_or(0);
+  const std::int64_t vocab = experiment.trainer->vocab_size.value_or(0);
   if (vocab > loaded.vocab) r.fixed("vocab_size", vocab, loaded.vocab);
   if (r.is_set("make_vocab_size_divisible_by") && ours.vocab != loaded.vocab) {
     r.note(fmt::format("make_vocab_size_divisible_by has no effect: the weights have {} rows", loaded.vocab));
@@ -298,7 +299,7 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
       r.flexible({field.name}, field.of(ours), field.of(result.config));
   });
   // A default length was already cut to the model's maximum (with_loaded_model).
-  const std::int64_t length = experiment.trainer.seq_length;
+  const std::int64_t length = experiment.trainer->seq_length;
   if (length > result.config.max_positions && r.is_set("seq_length") &&
       !r.is_set("max_position_embeddings")) {
     r.note(

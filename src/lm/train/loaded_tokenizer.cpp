@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "config/trainer_config.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/train/resume.h"
@@ -84,9 +85,9 @@ void refuse_another(const config::Experiment& e, std::string_view key, const Own
   if (own.type.empty()) {
     // Files of the same folder in another format (tokenizer.json, tokenizer.model) are the same tokenizer.
     std::error_code unresolved;
-    const Path model = std::filesystem::weakly_canonical(e.trainer.tokenizer_model.value_or(""), unresolved);
+    const Path model = std::filesystem::weakly_canonical(e.trainer->tokenizer_model.value_or(""), unresolved);
     const Path inside = model.lexically_relative(std::filesystem::weakly_canonical(folder, unresolved));
-    if (e.trainer.tokenizer_model && !inside.empty() && *inside.begin() != "..") return;
+    if (e.trainer->tokenizer_model && !inside.empty() && *inside.begin() != "..") return;
     own_name = own.model;
   }
   try {
@@ -99,7 +100,7 @@ void refuse_another(const config::Experiment& e, std::string_view key, const Own
   throw e.error_for(
       key,
       fmt::format("the tokenizer is '{}', and the weights of '{}' were trained with another one ({})",
-                  e.trainer.tokenizer_model.value_or(std::string(named->name())), folder.string(), own_name),
+                  e.trainer->tokenizer_model.value_or(std::string(named->name())), folder.string(), own_name),
       fmt::format("leave out {}: the one that came with the weights is then used; or set "
                   "allow_tokenizer_change=true to train them on other tokens on purpose",
                   key));
@@ -163,7 +164,7 @@ std::string describe_tokenizer(const config::Experiment& experiment, const Token
 }
 
 bool has_loaded_tokenizer(const config::Experiment& experiment) {
-  return experiment.trainer.load && experiment.trainer.tokenizer_model &&
+  return experiment.trainer->load && experiment.trainer->tokenizer_model &&
          experiment.provenance_of("tokenizer_model").layer == config::Layer::kDerived;
 }
 

@@ -14,6 +14,7 @@
 #include "comm/job.h"
 #include "config/lora_settings.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/planned_hardware.h"
 #include "lm/train/training_settings.h"

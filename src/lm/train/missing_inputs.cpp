@@ -1,6 +1,7 @@
 #include "lm/train/missing_inputs.h"
 
 #include "base/files/file.h"
+#include "config/trainer_config.h"
 #include "lm/train/objectives/objective.h"
 
 namespace primus {

@@ -8,6 +8,7 @@
 #include <initializer_list>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 
 namespace primus {
 namespace {

@@ -17,11 +17,14 @@
 #include <string>
 #include <vector>
 
-#include "config/trainer_config.h"
 #include "engine/mesh.h"
 #include "engine/parameters.h"
 #include "lm/events/mlperf_log.h"
 #include "lm/events/run_folder.h"
+
+namespace primus::config {
+struct TrainerConfig;
+}
 
 namespace primus {
 

@@ -1,5 +1,6 @@
 #include "lm/train/model_report.h"
 
+#include "config/trainer_config.h"
 #include "lm/train/session.h"
 #include "turbo/devices/devices.h"
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/generate/model_folder.h"
 #include "lm/train/loaded_model.h"
@@ -22,7 +23,7 @@ namespace {
 
 // A preset's tokenizer is only a default: any other setting of a tokenizer replaces it.
 bool has_preset_tokenizer(const config::Experiment& e) {
-  return !e.trainer.tokenizer_model || e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
+  return !e.trainer->tokenizer_model || e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
 }
 
 // Whether Megatron-LM saved the folder.
@@ -56,7 +57,7 @@ Path loaded_folder(const Path& load) {
 }
 
 Error nothing_to_load(const config::Experiment& e) {
-  const std::string& load = *e.trainer.load;
+  const std::string& load = *e.trainer->load;
   if (!Env::posix().status(load)) {
     return e.error_for(
         "load", fmt::format("there is no folder '{}' to load a model from", load),
@@ -79,16 +80,16 @@ Error nothing_to_load(const config::Experiment& e) {
 
 std::optional<ModelConfig> loaded_model(const config::Experiment& e, const FamilyRegistry& families,
                                         std::vector<std::string>* notes) {
-  if (!e.trainer.load) return std::nullopt;
-  Path file = loaded_folder(*e.trainer.load) / "config.json";
+  if (!e.trainer->load) return std::nullopt;
+  Path file = loaded_folder(*e.trainer->load) / "config.json";
   if (!Env::posix().status(file)) {
     // A run that resumes does not need the weights that it started from.
-    const ResumePoint own = e.trainer.auto_continue_train
+    const ResumePoint own = e.trainer->auto_continue_train
                                 ? find_resume_point(checkpoint_root_of(e), Validation::kStructure)
                                 : ResumePoint();
     if (own.reader) {
       file = own.reader->folder() / "config.json";
-    } else if (e.trainer.num_layers > 0) {
+    } else if (e.trainer->num_layers > 0) {
       return std::nullopt;
     } else {
       throw nothing_to_load(e);
@@ -180,7 +181,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
 
 ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families, const Tokenizer* tokenizer,
                      std::vector<std::string>* notes) {
-  const std::optional<std::int64_t> size = e.trainer.vocab_size;
+  const std::optional<std::int64_t> size = e.trainer->vocab_size;
   if (tokenizer && size && tokenizer->vocab_size() > *size) {
     throw e.error_for(
         "vocab_size",
@@ -204,7 +205,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
     return config;
   };
   if (!loaded) return taught(std::move(model));
-  const std::string config_json = (loaded_folder(*e.trainer.load) / "config.json").string();
+  const std::string config_json = (loaded_folder(*e.trainer->load) / "config.json").string();
   LoadedModel reconciled = reconcile_with_loaded(filled, model, *loaded, config_json);
   if (notes) std::ranges::move(reconciled.notes, std::back_inserter(*notes));
   if (tokenizer && tokenizer->vocab_size() > loaded->vocab) {

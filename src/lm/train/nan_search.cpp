@@ -3,6 +3,7 @@
 #include <cmath>
 #include <string>
 
+#include "config/trainer_config.h"
 #include "lm/events/training_monitor.h"
 
 namespace primus {

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "config/readers.h"
+#include "config/trainer_config.h"
 #include "lm/model/setting_names.h"
 #include "lm/train/objectives/objective.h"
 

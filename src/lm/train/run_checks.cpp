@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 #include "lm/train/memory_fit.h"
 #include "lm/train/training_settings.h"
 
@@ -17,7 +18,7 @@ void compare_experiments(RunPlan& plan) {
   plan.ranks.require_same({{"the version of Primus", plan.options.version}});
   // Results do not depend on the number of threads, and hosts may have different numbers of cores.
   config::Experiment compared = plan.e;
-  compared.trainer.num_threads = 0;
+  compared.trainer->num_threads = 0;
   compared.env.erase("OMP_NUM_THREADS");
   const std::string text = experiment_text(std::move(compared));
   std::vector<std::pair<std::string, std::string>> settings_now;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 #include "lm/train/continued_run.h"
 #include "lm/train/loaded_tokenizer.h"
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 #include "engine/rank.h"
 #include "lm/data/cyclic_dataset.h"
 #include "lm/train/continued_run.h"

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "config/trainer_config.h"
 #include "lm/train/loaded_tokenizer.h"
 #include "turbo/devices/devices.h"
 
@@ -29,6 +30,11 @@ RunPlan::RunPlan(std::unique_ptr<Objective> run_objective, const config::Experim
       place(engine::place_of(shape, ranks.size(), ranks.rank())),
       settings(session_settings_of(e, model, ranks.size())),
       schedule(c, starts_from_weights(c)) {}
+
+std::int64_t RunProgress::total_steps(const config::TrainerConfig& c) const {
+  if (!clock) return c.train_iters;
+  return clock->state().finished ? last_iteration : clock->total();
+}
 
 void RunPlan::phase(std::string_view what, std::optional<double> share) const {
   if (monitor) return monitor->phase(what, share);

@@ -83,10 +83,7 @@ struct RunProgress {
   std::optional<TrainingClock> clock;  // set with train_minutes
 
   // Steps of the run; with train_minutes, the current estimate.
-  std::int64_t total_steps(const config::TrainerConfig& c) const {
-    if (!clock) return c.train_iters;
-    return clock->state().finished ? last_iteration : clock->total();
-  }
+  std::int64_t total_steps(const config::TrainerConfig& c) const;
 };
 
 // Seconds of a monotonic clock.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 #include "turbo/devices/devices.h"
 #include "turbo/devices/tracing_device.h"
 

@@ -17,9 +17,12 @@
 
 #include "base/files/file.h"
 #include "base/log.h"
-#include "config/trainer_config.h"
 #include "device/device.h"
 #include "turbo/devices/trace_recorder.h"
+
+namespace primus::config {
+struct TrainerConfig;
+}
 
 namespace primus {
 

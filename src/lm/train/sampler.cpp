@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "config/trainer_config.h"
 #include "lm/events/training_monitor.h"
 
 namespace primus {

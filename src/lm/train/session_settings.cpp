@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "comm/measuring.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 #include "lm/model/mesh_check.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/training_settings.h"
@@ -21,7 +22,7 @@ namespace {
 
 // Returns recompute_layer_ids as ascending numbers. The setting is a list, or a text with commas or spaces.
 std::vector<std::int64_t> recomputed_blocks(const config::Experiment& e, std::int64_t layers) {
-  const std::string text = fmt::format("{}", fmt::join(e.trainer.recompute_layer_ids, ","));
+  const std::string text = fmt::format("{}", fmt::join(e.trainer->recompute_layer_ids, ","));
   std::vector<std::int64_t> blocks;
   const char *at = text.data(), *const end = at + text.size();
   const auto separates = [](char c) { return c == ',' || c == ' '; };

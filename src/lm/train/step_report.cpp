@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "config/trainer_config.h"
 #include "device/cpu/cpu_device.h"
 #include "lm/model/model_config.h"
 #include "turbo/devices/devices.h"

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 #include "lm/train/continued_run.h"
 #include "lm/train/run_length.h"
 #include "lm/train/step_time.h"
@@ -31,7 +32,7 @@ MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host)
 Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   config::Experiment e = with_loaded_model(
       make_objective(experiment_.trainer)->plan(experiment_, families_, world).experiment, families_);
-  const bool there = !e.trainer.vocab_size || !missing_tokenizer(e.trainer);
+  const bool there = !e.trainer->vocab_size || !missing_tokenizer(e.trainer);
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get());
   Fit fit;
@@ -53,7 +54,7 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   }
   // A resumed run keeps its microbatch size: another one changes the order of sums, and of cyclic data.
   const std::optional<std::int64_t> kept = continued_microbatch(e);
-  if (kept) e.trainer.micro_batch_size = *kept;
+  if (kept) e.trainer->micro_batch_size = *kept;
   fit.choice = choose_fit(e, model, families_, supply, world, kept.has_value());
   return fit;
 }
@@ -66,8 +67,8 @@ std::vector<StepMeasurement> balanced_stages(config::Experiment e, const FamilyR
                                              const Tokenizer* tokenizer, int world, int on_host) {
   std::vector<StepMeasurement> stages;
   const engine::MeshShape mesh = mesh_shape_of(e, world);
-  if (mesh.expert * mesh.expert_tensor == 1 || e.trainer.moe_expert_capacity_factor) return stages;
-  e.trainer.moe_expert_capacity_factor = 1;
+  if (mesh.expert * mesh.expert_tensor == 1 || e.trainer->moe_expert_capacity_factor) return stages;
+  e.trainer->moe_expert_capacity_factor = 1;
   try {
     const SessionSettings settings = session_settings_of(e, model_of(e, families, tokenizer, nullptr), world);
     for (int stage = 0; stage < mesh.pipeline; ++stage) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 #include "lm/train/training_run.h"
 
 namespace primus {

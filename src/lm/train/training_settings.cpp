@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 #include "device/cpu/cpu_device.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/events/device_peak.h"
@@ -26,7 +27,7 @@ RunFolder run_folder_of(const config::Experiment& e) {
 }
 
 Path checkpoint_root_of(const config::Experiment& e) {
-  return e.trainer.save ? Path(*e.trainer.save) : run_folder_of(e).checkpoints();
+  return e.trainer->save ? Path(*e.trainer->save) : run_folder_of(e).checkpoints();
 }
 
 data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& tokenizer) {
@@ -74,10 +75,10 @@ int batches_read_ahead(std::int64_t microbatches) {
 
 DeviceSpec device_spec_of(const config::Experiment& e, int ranks) {
   try {
-    DeviceSpec spec = turbo::known_device(e.trainer.device, static_cast<int>(e.trainer.num_threads));
+    DeviceSpec spec = turbo::known_device(e.trainer->device, static_cast<int>(e.trainer->num_threads));
     if (spec.threads == 0 && ranks > 1) spec.threads = std::max(1, cpu::available_cores() / ranks);
-    spec.deterministic = e.trainer.deterministic_mode;
-    const std::string& tune = e.trainer.tune_matmul;
+    spec.deterministic = e.trainer->deterministic_mode;
+    const std::string& tune = e.trainer->tune_matmul;
     if (tune == "on" || (tune == "auto" && !spec.deterministic))
       spec.tuning_folder = DevicePeak::default_file().parent_path().string();
     return spec;

@@ -10,6 +10,7 @@
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 #include "lm/train/fp8_state.h"
 #include "lm/train/loaded_tokenizer.h"
 #include "lm/train/mlperf_run.h"

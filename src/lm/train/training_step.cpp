@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "config/trainer_config.h"
 #include "engine/parallel_operators.h"
 #include "turbo/elementwise/elementwise.h"
 

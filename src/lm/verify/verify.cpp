@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/files/file.h"
+#include "config/trainer_config.h"
 #include "lm/verify/verified_session.h"
 
 namespace primus {

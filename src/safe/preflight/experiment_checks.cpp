@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
+#include "config/trainer_config.h"
 #include "lm/model/family.h"
 #include "lm/train/missing_inputs.h"
 #include "lm/train/trainer.h"

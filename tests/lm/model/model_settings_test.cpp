@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "config/experiment.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/family.h"
 #include "lm/model/layer_pattern.h"

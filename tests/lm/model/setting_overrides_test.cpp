@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "config/experiment.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "lm/model/family.h"
 
 namespace primus {
@@ -221,7 +222,7 @@ TEST(SettingOverrides, WithoutExpertsNameTheOverride) {
     } catch (const Error& error) {
       EXPECT_EQ(error.location(), "command line") << preset;
       EXPECT_STREQ(error.what(), fmt::format("num_experts is null, and model_type {} is a mixture of experts",
-                                             experiment(preset, {}).trainer.model_type)
+                                             experiment(preset, {}).trainer->model_type)
                                      .c_str());
     }
   }
@@ -234,7 +235,7 @@ TEST(SettingOverrides, DeepSeekMayBeDense) {
     const ModelConfig model = model_config_of(dense, std::nullopt, builtin_families());
     EXPECT_EQ(dense.warnings, std::vector<std::string>{});
     EXPECT_EQ(model.moe.experts, 0);
-    EXPECT_EQ(model.ffn, dense.trainer.ffn_hidden_size);
+    EXPECT_EQ(model.ffn, dense.trainer->ffn_hidden_size);
   }
 }
 

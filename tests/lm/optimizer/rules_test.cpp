@@ -14,6 +14,7 @@
 
 #include "base/random/random.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "lm/optimizer/muon.h"
 #include "lm/optimizer/optimizer.h"
 #include "turbo/cpu/cpu_kernels.h"

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "config/trainer_config.h"
+
 namespace primus {
 namespace {
 

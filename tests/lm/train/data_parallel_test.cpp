@@ -5,6 +5,7 @@
 #include <ostream>
 #include <string>
 
+#include "config/trainer_config.h"
 #include "lm/train/rank_training.h"
 
 namespace primus::test {

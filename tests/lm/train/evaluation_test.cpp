@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/temporary_folder.h"
+#include "config/trainer_config.h"
 #include "lm/data/batch_loader.h"
 #include "lm/events/run_folder.h"
 #include "lm/train/session.h"
@@ -74,7 +75,7 @@ double initial_loss(const config::Experiment& e, const data::Dataset& dataset, s
   const SessionSettings settings = session_settings_of(e, model_of(e, families, tokenizer.get()));
   engine::Rank rank(turbo::open_device(device_spec_of(e)));
   const auto session = open_session(rank, settings, families);
-  session->store().initialize(rank.context(), static_cast<std::uint64_t>(e.trainer.seed));
+  session->store().initialize(rank.context(), static_cast<std::uint64_t>(e.trainer->seed));
   session->step().begin_evaluation();
   data::BatchLoader batches(dataset, {.micro_batch_size = 2, .consumed_samples = first});
   for (std::int64_t i = 0; i < kBatch / 2; ++i) {

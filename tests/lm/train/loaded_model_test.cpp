@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "config/keys.h"
+#include "config/trainer_config.h"
 #include "lm/model/family.h"
 
 namespace primus {

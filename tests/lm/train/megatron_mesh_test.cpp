@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/files/file.h"
+#include "config/trainer_config.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/model/weights.h"
 #include "lm/train/megatron_golden.h"

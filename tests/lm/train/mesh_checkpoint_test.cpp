@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/local/thread_group.h"
+#include "config/trainer_config.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/checkpoint/rank_threads.h"
 #include "lm/model/weights.h"

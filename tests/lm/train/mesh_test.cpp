@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "config/trainer_config.h"
 #include "lm/decode/token_reader.h"
 #include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/outside_families.h"

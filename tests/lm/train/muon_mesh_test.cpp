@@ -7,6 +7,7 @@
 #include <cmath>
 #include <string>
 
+#include "config/trainer_config.h"
 #include "lm/train/rank_training.h"
 
 namespace primus::test {

@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "config/trainer_config.h"
 #include "lm/train/rank_training.h"
 
 namespace primus::test {

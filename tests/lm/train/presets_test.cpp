@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config/experiment.h"
+#include "config/trainer_config.h"
 #include "engine/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/language_model.h"
@@ -51,7 +52,7 @@ ModelConfig model_of_preset(const std::string& preset, const FamilyRegistry& fam
 // What `train pretrain --dry-run` finds, but for the time.
 void expect_forecast(const config::Experiment& experiment, const FamilyRegistry& families) {
   const std::unique_ptr<const Tokenizer> tokenizer =
-      experiment.trainer.vocab_size ? nullptr : tokenizer_of(experiment);
+      experiment.trainer->vocab_size ? nullptr : tokenizer_of(experiment);
   const ModelConfig model = model_of(experiment, families, tokenizer.get());
   const SessionSettings settings = session_settings_of(experiment, model);
   engine::Rank rank(turbo::make_cpu_device(1));
@@ -70,7 +71,7 @@ void expect_forecast(const config::Experiment& experiment, const FamilyRegistry&
   // Every product of the model is done; attention may compute what causality makes zero, and full
   // recomputation repeats a forward pass.
   const double flops =
-      training_flops(model, experiment.trainer.global_batch_size, experiment.trainer.seq_length);
+      training_flops(model, experiment.trainer->global_batch_size, experiment.trainer->seq_length);
   EXPECT_GE(step.kernels.total_flops(), flops);
   EXPECT_LE(step.kernels.total_flops(), 1.7 * flops);
 }

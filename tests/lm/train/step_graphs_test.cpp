@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 #include "device/counting_device.h"
 #include "device/recording_device.h"
 #include "lm/generate/generate.h"

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "config/trainer_config.h"
 #include "lm/data/repeated_dataset.h"
 #include "lm/generate/generate.h"
 #include "lm/train/objectives/objective.h"
@@ -117,7 +118,7 @@ class Pretrain final : public Objective {
                                         const DataRequest& request) const override {
     constexpr std::int64_t kSamples = 32;
     const Tokenizer& tokenizer = request.tokenizer;
-    if (!datasets.valid || request.experiment.trainer.mock_data || tokenizer.name() == "NullTokenizer")
+    if (!datasets.valid || request.experiment.trainer->mock_data || tokenizer.name() == "NullTokenizer")
       return std::nullopt;
     const data::Dataset& valid = *datasets.valid;
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(valid.seq_length()) + 1);
@@ -140,7 +141,7 @@ class Pretrain final : public Objective {
   std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
                                           const DataRequest& request) const override {
     constexpr std::size_t kLooked = 64, kWords = 8, kTokens = 12;
-    const auto sequence = static_cast<std::size_t>(request.experiment.trainer.seq_length);
+    const auto sequence = static_cast<std::size_t>(request.experiment.trainer->seq_length);
     const data::Dataset& from = datasets.valid ? *datasets.valid : *datasets.train;
     std::vector<std::int32_t> tokens(sequence + 1);
     std::vector<float> mask(sequence);

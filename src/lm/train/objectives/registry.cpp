@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/entries.h"
+#include "config/trainer_config.h"
 #include "lm/train/objectives/objective.h"
 
 namespace primus {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/text/json_text.h"
+#include "config/trainer_config.h"
 #include "lm/data/chat_template.h"
 #include "lm/data/sft_dataset.h"
 #include "lm/generate/generation_config.h"
@@ -67,7 +68,7 @@ class FineTuning final : public Objective {
   }
 
   void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {
-    const std::string path = experiment.trainer.sft_dataset_name.value_or("");
+    const std::string path = experiment.trainer->sft_dataset_name.value_or("");
     const bool is_glob = path.find_first_of("*?[") != std::string::npos;
     if (!is_glob && !Env::posix().status(path)) missing.push_back({"sft_dataset_name", path});
   }
@@ -82,7 +83,7 @@ class FineTuning final : public Objective {
   // The model learns to end its turns with this token, so generation must stop there.
   void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
              ModelConfig& model) const override {
-    const auto format = data::conversation_format(experiment.trainer.sft_conversation_format);
+    const auto format = data::conversation_format(experiment.trainer->sft_conversation_format);
     if (!format || !data::can_write(*format, tokenizer)) return;
     const std::int32_t end = data::ConversationWriter(*format, tokenizer).end_id();
     if (std::ranges::find(model.eos_ids, end) == model.eos_ids.end()) model.eos_ids.push_back(end);
@@ -117,7 +118,7 @@ class FineTuning final : public Objective {
   // The first question, up to the beginning of its answer.
   std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
                                           const DataRequest& request) const override {
-    const auto sequence = static_cast<std::size_t>(request.experiment.trainer.seq_length);
+    const auto sequence = static_cast<std::size_t>(request.experiment.trainer->seq_length);
     const data::Dataset& from = datasets.valid ? *datasets.valid : *datasets.train;
     std::vector<std::int32_t> tokens(sequence + 1);
     std::vector<float> mask(sequence);
@@ -141,7 +142,7 @@ class FineTuning final : public Objective {
       if (!known || changed.before.name != changed.now.name) continue;
       // Only whether conversations are held out matters, not the number of evaluation batches.
       const bool evaluated = !change.before.empty() && change.before != "0";
-      if (change.key == "eval_iters" && e.trainer.eval_iters != 0 && evaluated) continue;
+      if (change.key == "eval_iters" && e.trainer->eval_iters != 0 && evaluated) continue;
       changed.refuse_setting(change,
                              "which makes other sequences of the conversations, or holds others out for "
                              "validation");
@@ -157,7 +158,7 @@ class FineTuning final : public Objective {
     if (generation == files.end()) {
       files.push_back({kGeneration, with_stop_ids("", kGeneration, model.eos_ids)});
     } else {
-      const Path loaded = loaded_folder(*request.experiment.trainer.load) / kGeneration;
+      const Path loaded = loaded_folder(*request.experiment.trainer->load) / kGeneration;
       generation->content = with_stop_ids(generation->content, loaded.string(), model.eos_ids);
     }
     const bool has_tokenizer = std::ranges::any_of(

@@ -12,6 +12,7 @@
 #include "base/terminal/terminal.h"
 #include "config/decimal.h"
 #include "config/missing_data.h"
+#include "config/trainer_config.h"
 #include "lm/data/chat_template.h"
 #include "lm/model/model_size.h"
 #include "lm/tokenizer/huggingface/side_files.h"
@@ -46,7 +47,7 @@ std::string template_file(const config::TrainerConfig& c) {
 
 void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
   config::Experiment& e = plan.experiment;
-  std::string& format = e.trainer.sft_conversation_format;
+  std::string& format = e.trainer->sft_conversation_format;
   const bool chosen =
       format != "auto" && e.provenance_of("sft_conversation_format").layer >= Layer::kOverrides;
   const std::string recorded = chosen ? "" : recorded_format(e);
@@ -138,10 +139,10 @@ class Fitting {
         conversations < kFew
             ? std::clamp(std::sqrt(kParameters / static_cast<double>(parameters)), 1.0, kMaxTimes)
             : 1;
-    e_.trainer.train_iters = 0;  // the epochs determine it
-    e_.trainer.train_tokens.reset();
-    e_.trainer.train_minutes.reset();
-    set("train_epochs", e_.trainer.train_epochs, std::round(usual_passes(conversations) * times));
+    e_.trainer->train_iters = 0;  // the epochs determine it
+    e_.trainer->train_tokens.reset();
+    e_.trainer->train_minutes.reset();
+    set("train_epochs", e_.trainer->train_epochs, std::round(usual_passes(conversations) * times));
   }
 
   // `tokens`: in all epochs.
@@ -151,7 +152,7 @@ class Fitting {
     config::TrainerConfig& c = e_.trainer;
     const auto up_to = [](std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; };
     const auto of_step = std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens / kSteps));
-    std::int64_t length = filled.trainer.seq_length;
+    std::int64_t length = filled.trainer->seq_length;
     // Skipped for several ranks, because context parallelism restricts sequence lengths.
     if (is_open("seq_length") && c.enable_packed_sequences && world_ == 1) {
       length = std::min(length, up_to(std::max(of_step, longest), kMultiple));
@@ -229,7 +230,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
     return plan;  // a run reports this with its place; a dry run does not need a tokenizer
   }
   choose_format(plan, *tokenizer);
-  if (!plan.experiment.trainer.sft_fit_to_data) return plan;
+  if (!plan.experiment.trainer->sft_fit_to_data) return plan;
   const SftPlan unfitted = plan;
   try {
     Fitting(plan, families, *tokenizer, world).run();

@@ -35,7 +35,8 @@ ReadVariable reader_of(const LoadOptions& options) {
 FileLoader make_file_loader(const LoadOptions& options) {
   ReadVariable read = reader_of(options);
   std::vector<fs::path> dirs = options.preset_dirs ? *options.preset_dirs : default_preset_dirs(read);
-  return {std::move(read), std::move(dirs)};
+  return {std::move(read), std::move(dirs),
+          options.files ? options.files : std::make_shared<SettingsFiles>()};
 }
 
 // Users may know other engines' keys, so one sentence explains the problem instead of "unknown key".

@@ -96,6 +96,10 @@ struct Experiment {
   // derived.
   std::map<std::string, Provenance, std::less<>> provenance;
 
+  // config.json of the model that `load` names, once it has been read (with_loaded_model in
+  // lm/train/training_settings.h); null before.
+  std::shared_ptr<const Source> loaded_config;
+
   // The hardware to plan for (--hardware), which need not exist here; null: this machine's device.
   std::shared_ptr<const Hardware> hardware;
 
@@ -109,7 +113,20 @@ struct Experiment {
   std::filesystem::path output_dir() const;
 };
 
+// Settings files by path, each read once. Several loads with the same object agree even if a file changes in
+// between. Not thread-safe.
+class SettingsFiles {
+ public:
+  // Throws Error if the file cannot be read.
+  std::shared_ptr<const Source> read(const std::filesystem::path& path);
+
+ private:
+  std::map<std::filesystem::path, std::shared_ptr<const Source>> sources_;
+};
+
 struct LoadOptions {
+  // Reads the experiment, its presets and what they extend; null: files are read for each load.
+  std::shared_ptr<SettingsFiles> files;
   // Reads an environment variable; by default the process's own.
   std::function<std::optional<std::string>(const std::string&)> environment;
   // Folders with models/ and modules/, searched in order after the experiment's own folder. By default

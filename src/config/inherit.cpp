@@ -207,7 +207,15 @@ void expand_variables(Value& value, const ReadVariable& read) {
   expand_tree(value, read, budget);
 }
 
-Value FileLoader::load(const fs::path& path) { return load(read_document(path), path); }
+std::shared_ptr<const Source> SettingsFiles::read(const fs::path& path) {
+  std::shared_ptr<const Source>& source = sources_[path];
+  if (!source) source = read_source(path);
+  return source;
+}
+
+Value FileLoader::load(const fs::path& path) {
+  return load(read_document(settings_files_->read(path)), path);
+}
 
 Value FileLoader::load(const std::shared_ptr<const Source>& source) {
   return load(read_document(source), source->name);

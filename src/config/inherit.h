@@ -25,8 +25,12 @@ void expand_variables(Value& value, const ReadVariable& read);
 // Loads settings files and all files that they extend.
 class FileLoader {
  public:
-  FileLoader(ReadVariable read_variable, std::vector<std::filesystem::path> preset_dirs)
-      : read_variable_(std::move(read_variable)), preset_dirs_(std::move(preset_dirs)) {}
+  // `files` must not be null.
+  FileLoader(ReadVariable read_variable, std::vector<std::filesystem::path> preset_dirs,
+             std::shared_ptr<SettingsFiles> files)
+      : read_variable_(std::move(read_variable)),
+        preset_dirs_(std::move(preset_dirs)),
+        settings_files_(std::move(files)) {}
 
   // Returns the file with its variables replaced, merged over the files that it extends.
   Value load(const std::filesystem::path& path);
@@ -44,6 +48,7 @@ class FileLoader {
 
   ReadVariable read_variable_;
   std::vector<std::filesystem::path> preset_dirs_;
+  std::shared_ptr<SettingsFiles> settings_files_;
   std::vector<std::filesystem::path> chain_;  // files being loaded, outermost first: finds cycles
   int files_ = 0;
 };

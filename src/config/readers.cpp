@@ -81,9 +81,11 @@ Value read_document(const std::shared_ptr<const Source>& source) {
   return is_toml(source->name) ? read_toml(source) : read_yaml(source);
 }
 
-Value read_document(const std::filesystem::path& path) {
-  return read_document(make_source(path.string(), read_file(path)));
+std::shared_ptr<const Source> read_source(const std::filesystem::path& path) {
+  return make_source(path.string(), read_file(path));
 }
+
+Value read_document(const std::filesystem::path& path) { return read_document(read_source(path)); }
 
 std::shared_ptr<const Source> make_source(std::string name, std::string text) {
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);

@@ -26,6 +26,9 @@ inline constexpr const char* kNoSettingsHint =
 // Makes a source of the text of file `name`; removes its byte order mark.
 std::shared_ptr<const Source> make_source(std::string name, std::string text);
 
+// Makes a source of a file. Throws Error if it cannot be read.
+std::shared_ptr<const Source> read_source(const std::filesystem::path& path);
+
 // Reads a file by its extension: .toml is TOML, everything else YAML (which includes JSON). The result is
 // always a map.
 Value read_document(const std::filesystem::path& path);

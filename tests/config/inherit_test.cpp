@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 
 #include "config/trainer_config.h"
@@ -31,6 +32,30 @@ TEST(Variables, TakeTheirTypeFromTheirText) {
   EXPECT_EQ(e.trainer->save, "/data/run-7/42/x");
   EXPECT_EQ(e.trainer->lr_decay_iters, 50);
   EXPECT_EQ(e.trainer->data_path, (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(SettingsFiles, AreReadOnce) {
+  const TemporaryFolder folder;
+  const auto write = [&](int seed, int iters) {
+    write_file(folder, "base.yaml", experiment_text("      seed: " + std::to_string(seed) + "\n"));
+    return write_file(folder, "exp.yaml",
+                      "extends: base.yaml\nmodules: {pre_trainer: {overrides: {train_iters: " +
+                          std::to_string(iters) + "}}}\n");
+  };
+  LoadOptions options = options_with();
+  options.files = std::make_shared<SettingsFiles>();
+  const std::filesystem::path file = write(1, 10);
+  load_experiment(file, {}, options);
+  write(2, 20);
+  const Experiment again = load_experiment(file, {}, options);
+  EXPECT_EQ(again.trainer->seed, 1);
+  EXPECT_EQ(again.trainer->train_iters, 10);
+  EXPECT_EQ(again.provenance_of("seed").origin.source,
+            load_experiment(file, {}, options).provenance_of("seed").origin.source);
+  // Without an object that keeps them, files are read again.
+  const Experiment anew = load_experiment(file, {}, options_with());
+  EXPECT_EQ(anew.trainer->seed, 2);
+  EXPECT_EQ(anew.trainer->train_iters, 20);
 }
 
 TEST(Variables, AreNamedInTheProvenance) {

@@ -112,6 +112,7 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
                                              const std::map<std::string, std::string>& variables) const {
   config::LoadOptions options;
   options.module = module_;
+  options.files = files_;
   // The environment of the job that is about to start.
   options.environment = [ranks, &variables](const std::string& name) -> std::optional<std::string> {
     if (const auto found = variables.find(name); found != variables.end()) return found->second;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,8 @@ class ExperimentArguments {
   const Arguments* declared_ = nullptr;
   std::string file_, module_ = "pre_trainer";
   std::vector<std::string> overrides_;
+  // Commands load the experiment up to four times, before and after they know the number of ranks.
+  std::shared_ptr<config::SettingsFiles> files_ = std::make_shared<config::SettingsFiles>();
 };
 
 // Sets the experiment's environment variables in this process. Call before threads are started.

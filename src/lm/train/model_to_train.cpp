@@ -78,9 +78,11 @@ Error nothing_to_load(const config::Experiment& e) {
       "has checkpoints");
 }
 
-std::optional<ModelConfig> loaded_model(const config::Experiment& e, const FamilyRegistry& families,
-                                        std::vector<std::string>* notes) {
-  if (!e.trainer->load) return std::nullopt;
+namespace {
+
+// Reads config.json of the weights that `load` names. Returns null without such weights.
+std::shared_ptr<const config::Source> read_loaded_config(const config::Experiment& e) {
+  if (!e.trainer->load) return nullptr;
   Path file = loaded_folder(*e.trainer->load) / "config.json";
   if (!Env::posix().status(file)) {
     // A run that resumes does not need the weights that it started from.
@@ -90,16 +92,27 @@ std::optional<ModelConfig> loaded_model(const config::Experiment& e, const Famil
     if (own.reader) {
       file = own.reader->folder() / "config.json";
     } else if (e.trainer->num_layers > 0) {
-      return std::nullopt;
+      return nullptr;
     } else {
       throw nothing_to_load(e);
     }
   }
-  return read_model_config(read_file(file), file.string(), families, notes);
+  return std::make_shared<config::Source>(config::Source{.name = file.string(), .text = read_file(file)});
+}
+
+}  // namespace
+
+std::optional<ModelConfig> loaded_model(const config::Experiment& e, const FamilyRegistry& families,
+                                        std::vector<std::string>* notes) {
+  const std::shared_ptr<const config::Source> file =
+      e.loaded_config ? e.loaded_config : read_loaded_config(e);
+  if (!file) return std::nullopt;
+  return read_model_config(file->text, file->name, families, notes);
 }
 
 config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry& families,
                                      std::vector<std::string>* notes) {
+  if (!e.loaded_config) e.loaded_config = read_loaded_config(e);
   const std::optional<ModelConfig> model = loaded_model(e, families, nullptr);
   if (!model) return e;
   fill_model_settings(e, *model);

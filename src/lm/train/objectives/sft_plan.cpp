@@ -96,6 +96,7 @@ class Fitting {
   void run() {
     config::TrainerConfig& c = e_.trainer;
     const config::Experiment filled = with_loaded_model(e_, families_);
+    e_.loaded_config = filled.loaded_config;
     const ModelConfig model = model_of(filled, families_, &tokenizer_);
     data::SftOptions options = sft_options_of(filled, tokenizer_);
     options.valid_samples = options.test_samples = 0;

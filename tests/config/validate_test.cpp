@@ -219,7 +219,7 @@ TEST(Validate, AnLrOfTheCommandLineTakesMinLrAlong) {
   // No digits of binary arithmetic: 1e-4 * (3e-4 / 3e-3) is 9.999999999999999e-06.
   const Experiment tenth =
       load_text(experiment_text("      lr: 3.0e-3\n      min_lr: 3.0e-4\n"), {"lr=1e-4"});
-  EXPECT_EQ(tenth.trainer.min_lr, 1e-5);
+  EXPECT_EQ(tenth.trainer->min_lr, 1e-5);
   EXPECT_THAT(tenth.warnings[0], ::testing::HasSubstr("min_lr is 1e-05 instead of 0.0003"));
   // It is touched only where it would be above lr.
   EXPECT_EQ(load_text(file, {"lr=2e-4"}).trainer->min_lr, 1e-4);

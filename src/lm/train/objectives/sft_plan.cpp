@@ -26,7 +26,7 @@ using config::Layer;
 
 // Returns the state that the run will continue from; empty for a new run.
 std::optional<TrainerState> recorded_state(const config::Experiment& e) {
-  if (!e.trainer.auto_continue_train) return std::nullopt;
+  if (!e.trainer->auto_continue_train) return std::nullopt;
   const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
   return point.reader ? std::optional(read_trainer_state(*point.reader)) : std::nullopt;
 }

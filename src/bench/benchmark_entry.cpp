@@ -4,6 +4,8 @@
 
 #include "base/check.h"
 #include "base/entries.h"
+#include "bench/operator_benchmark.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 
@@ -18,6 +20,15 @@ const BenchmarkEntry& benchmark_named(std::string_view name) {
   const auto found = std::ranges::find(kAllBenchmarkEntry, name, &BenchmarkEntry::name);
   PRIMUS_CHECK("benchmark_named", found != std::end(kAllBenchmarkEntry));
   return **found;
+}
+
+OperatorBenchmarkOptions operator_options(const BenchmarkRun& run) {
+  return {
+      .dtype = run.dtype, .fp8 = run.fp8, .fp4 = run.fp4, .seconds = run.seconds, .progress = run.measured};
+}
+
+BenchmarkReport DeviceBenchmark::measure(const BenchmarkRun& run) {
+  return measure_on(*turbo::open_device(run.device), operator_options(run));
 }
 
 }  // namespace primus

@@ -1,28 +1,41 @@
-// Device benchmarks that need only a device: their options, as data, and their work. The command `primus
-// benchmark NAME` declares the options, opens the device, and shows, saves and compares the report
-// (cli/benchmark/device_benchmark.h).
+// Benchmarks: their options, as data, and their work. The command `primus benchmark NAME` declares the
+// options, prepares what is measured (a device, an experiment, or ranks), shows the progress, and shows,
+// saves and compares the report (cli/benchmark/benchmark_command.h).
 //
 // A benchmark consists of a file in this folder, which ends with its entry, and a command file in
 // cli/benchmark.
 // The build finds the entry (primus_entry_list in cmake/PrimusBuild.cmake):
-//   extern const BenchmarkEntry kMemoryEntry{"memory", make_benchmark<MemoryBenchmark>};
+//   extern const BenchmarkEntry kMemoryEntry{.name = "memory",
+//                                            .make = make_benchmark<MemoryBenchmark>,
+//                                            .subject = BenchmarkSubject::kDevice,
+//                                            .seconds = 0.5};
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "bench/report.h"
+#include "device/plugin.h"
+#include "tensor/dtype.h"
 
 namespace primus {
 
 class Device;
 struct OperatorBenchmarkOptions;  // bench/operator_benchmark.h
+namespace comm {
+class Communicator;
+}
+namespace config {
+struct Experiment;
+}
 
 // Types that a benchmark times in addition to fp32 and bf16. Only matrix products of linear layers support
 // fp8 and fp4.
@@ -30,36 +43,93 @@ struct MeasuredTypes {
   bool fp16 = false, fp8 = false, fp4 = false;
 };
 
-// An option and where its value is stored. Optionals and vectors stay empty if the option is not given; other
-// targets keep their initial value, which is the default.
-struct BenchmarkOption {
-  std::string_view names, value, help;  // "--sizes", "LIST"
-  std::variant<std::string*, std::int64_t*, std::optional<std::int64_t>*, std::optional<double>*,
-               std::vector<std::string>*>
-      target;
-};
-
-// An option of another program that has no meaning here: the reason, and what to do instead.
+// An option or a value of another program that has no meaning here: the reason, and what to do instead.
 struct RefusedOption {
   std::string_view names, reason, instead;
 };
 
-// One run of a benchmark. Single-threaded.
+// An option and where its value is stored. Optionals and vectors stay empty if the option is not given; other
+// targets keep their initial value, which is the default.
+struct BenchmarkOption {
+  std::string_view names, value;  // "--sizes", "LIST"; without a value, the option is a switch
+  std::string help;
+  std::variant<bool*, std::string*, std::int64_t*, std::optional<std::int64_t>*, std::optional<double>*,
+               std::vector<std::string>*>
+      target;
+  std::string shown_default = {};                       // of a target that stays empty
+  std::optional<std::pair<double, double>> range = {};  // least and largest number
+  std::vector<std::string> choices = {};                // allowed words; empty: any
+  std::vector<RefusedOption> refused = {};              // words that have no meaning here
+  bool several = false;                                 // a list takes all words up to the next option
+  // Returns the files and folders among the values, which must exist; null: none.
+  std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
+};
+
+// What the command prepares before Benchmark::measure().
+enum class BenchmarkSubject : std::uint8_t {
+  kNothing,
+  kDevice,      // --device, --threads and, with BenchmarkEntry::types, --dtype
+  kExperiment,  // --config and overrides
+  kRanks,       // kDevice and --nproc, --nnodes, --transport: measure() runs on every rank
+};
+
+// What the command provides to measure(). Callbacks are never empty there.
+struct BenchmarkRun {
+  DeviceSpec device = {};  // kDevice and kRanks: the device to open
+  DType dtype = DType::kF32;
+  bool fp8 = false, fp4 = false;                   // `dtype` is then bf16
+  double seconds = 0;                              // per measurement; see BenchmarkEntry::seconds
+  const config::Experiment* experiment = nullptr;  // kExperiment
+  // kRanks: the ranks, and this rank's open device.
+  comm::Communicator* world = nullptr;
+  Device* rank_device = nullptr;
+  std::string report_file = {};  // value of --output; empty: not given
+  // Progress as a number of finished measurements, or as a phase and its share (0 of 0: unknown). Only rank 0
+  // shows it.
+  std::function<void(std::int64_t done)> measured = [](std::int64_t) {};
+  std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress =
+      [](std::string_view, std::int64_t, std::int64_t) {};
+  std::function<void(const std::string& text)> note = [](const std::string&) {};  // shows a line at once
+  // The file name that this process uses for a file given by the user: processes that were started side by
+  // side write different files.
+  std::function<std::string(const std::string& file)> own_file = [](const std::string& file) { return file; };
+};
+
+// One run of a benchmark. Single-threaded, but measure() with kRanks may run in one thread per rank at the
+// same time.
 class Benchmark {
  public:
   virtual ~Benchmark() = default;
   virtual std::vector<BenchmarkOption> options() = 0;
   virtual std::vector<RefusedOption> refused() const { return {}; }
-  // Reads the options' values. Throws Error(kInvalid) for values that are invalid on every machine.
+  // Throws Error(kInvalid) for values that are invalid on every machine. Reads no files of the user.
+  virtual void check() {}
+  // A file or folder of the user that prepare() reads, and that may exist only where a job runs; empty: none.
+  virtual std::string input() const { return {}; }
+  // Reads the options' values. Call once, after check(). Throws Error(kInvalid) for invalid values.
   virtual void prepare() {}
-  // Call after prepare().
-  virtual BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) = 0;
+  // Call after prepare(). With kRanks, the command fills in the report's device, and only rank 0's report
+  // counts.
+  virtual BenchmarkReport measure(const BenchmarkRun& run) = 0;
 };
+
+// A benchmark that opens the device once and times operators on it.
+class DeviceBenchmark : public Benchmark {
+ public:
+  BenchmarkReport measure(const BenchmarkRun& run) final;
+  virtual BenchmarkReport measure_on(Device& device, const OperatorBenchmarkOptions& options) = 0;
+};
+OperatorBenchmarkOptions operator_options(const BenchmarkRun& run);
 
 struct BenchmarkEntry {
   std::string_view name;  // "memory": the command is "benchmark memory"
   std::unique_ptr<Benchmark> (*make)();
-  std::optional<MeasuredTypes> types = {};  // nullopt: moves bytes; no --dtype
+  BenchmarkSubject subject = BenchmarkSubject::kNothing;
+  std::optional<double> seconds = {};       // default of --seconds; nullopt: the command has no --seconds
+  std::optional<MeasuredTypes> types = {};  // nullopt: the command has no --dtype
+  const char* dtype = "fp32";               // default of --dtype
+  const char* output_names = "--output,--output-file";
+  const char* appended = "";  // file that --append means without --output; empty: none
 };
 
 template <class B>

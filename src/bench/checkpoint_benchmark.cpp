@@ -13,6 +13,8 @@
 #include "base/random/random.h"
 #include "base/system/process_label.h"
 #include "base/terminal/terminal.h"
+#include "base/text/sizes.h"
+#include "bench/benchmark_entry.h"
 #include "lm/checkpoint/checkpoint.h"
 
 namespace primus {
@@ -154,5 +156,44 @@ BenchmarkReport benchmark_checkpoint(const CheckpointBenchmarkOptions& options, 
   report.notes.emplace_back("the cache is dropped as far as the file system does what it is asked for");
   return report;
 }
+
+namespace {
+
+class CheckpointBenchmark final : public Benchmark {
+  std::vector<BenchmarkOption> options() override {
+    return {{"--path", "FOLDER",
+             "folder to test; the benchmark makes its own folder there and removes it at the end", &folder_},
+            {"--size", "SIZE", "size of a checkpoint: weights, master weights and two moments", &size_},
+            {"--shard-size", "SIZE", "maximum size of a file", &shard_},
+            {.names = "--repeat",
+             .value = "N",
+             .help = "how many times to save and load it",
+             .target = &repetitions_,
+             .range = {{1, 1000}}}};
+  }
+  void check() override {
+    constexpr std::int64_t kMaxBytes = std::int64_t{1} << 42;
+    const std::vector<std::int64_t> size = parse_sizes("--size", size_, kMaxBytes),
+                                    shard = parse_sizes("--shard-size", shard_, kMaxBytes);
+    if (size.size() != 1 || shard.size() != 1) throw invalid("--size and --shard-size take one size each");
+    options_ = {.folder = folder_,
+                .bytes = static_cast<std::uint64_t>(size.front()),
+                .shard_bytes = static_cast<std::uint64_t>(shard.front()),
+                .repetitions = static_cast<int>(repetitions_)};
+  }
+  BenchmarkReport measure(const BenchmarkRun& run) override {
+    options_.progress = run.measured;
+    return benchmark_checkpoint(options_);
+  }
+
+  CheckpointBenchmarkOptions options_;
+  std::string folder_ = "output", size_ = "1G", shard_ = "4G";
+  std::int64_t repetitions_ = 5;
+};
+
+}  // namespace
+
+extern const BenchmarkEntry kCheckpointEntry{.name = "checkpoint",
+                                             .make = make_benchmark<CheckpointBenchmark>};
 
 }  // namespace primus

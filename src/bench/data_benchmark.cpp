@@ -1,5 +1,8 @@
-#include "bench/data_benchmark.h"
-
+// Measures the speed of an experiment's data path: opening the data, and reading batches as training does.
+// Runs in one thread plus the loader's threads. Cases: `open` (tokenizes what is not tokenized yet, computes
+// sample orders); `read` (reads each batch in the training thread); `read ahead` (prefetches as training
+// does, with a consumer that never pauses). Reads samples of the training set in training order, and starts
+// over if the data set is too small.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,7 +12,9 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "bench/benchmark_entry.h"
 #include "bench/device_timer.h"
+#include "config/experiment.h"
 #include "config/trainer_config.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/objectives/objective.h"
@@ -46,10 +51,8 @@ std::pair<std::vector<double>, std::int64_t> read_batches(const data::Dataset& d
   return {std::move(samples), calls};
 }
 
-}  // namespace
-
-BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchmarkOptions& options) {
-  check_seconds(options.seconds);
+BenchmarkReport benchmark_data(const config::Experiment& given, const BenchmarkRun& run) {
+  check_seconds(run.seconds);
   const std::unique_ptr<Objective> objective = make_objective(given.trainer);
   config::Experiment experiment = objective->plan(given, builtin_families(), 1).experiment;
   const config::TrainerConfig& c = experiment.trainer;
@@ -58,7 +61,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchm
   // The number of steps may be unset; one step is enough to open the data.
   if (config::length_is_open(c)) config::set_train_iters(experiment, 1);
   const auto say = [&](std::string_view what, std::int64_t done = 0, std::int64_t total = 0) {
-    if (options.progress) options.progress(what, done, total);
+    run.progress(what, done, total);
   };
   const DataRequest request{.experiment = experiment,
                             .tokenizer = *tokenizer,
@@ -99,7 +102,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchm
   for (const bool ahead : {false, true}) {
     loader.prefetch = ahead ? batches_read_ahead(c.global_batch_size / c.micro_batch_size) : 0;
     say(ahead ? "reading batches ahead" : "reading batches");
-    auto [samples, calls] = read_batches(dataset, loader, options.seconds);
+    auto [samples, calls] = read_batches(dataset, loader, run.seconds);
     report.results.push_back(
         {.name = ahead ? fmt::format("read ahead ({} batches)", loader.prefetch) : "read",
          .timing = summarize(std::move(samples)),
@@ -108,5 +111,17 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const DataBenchm
   }
   return report;
 }
+
+class DataBenchmark final : public Benchmark {
+  std::vector<BenchmarkOption> options() override { return {}; }
+  BenchmarkReport measure(const BenchmarkRun& run) override { return benchmark_data(*run.experiment, run); }
+};
+
+}  // namespace
+
+extern const BenchmarkEntry kDataEntry{.name = "data",
+                                       .make = make_benchmark<DataBenchmark>,
+                                       .subject = BenchmarkSubject::kExperiment,
+                                       .seconds = 2};
 
 }  // namespace primus

@@ -6,10 +6,15 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/text/sizes.h"
+#include "bench/benchmark_entry.h"
 #include "bench/device_timer.h"
 #include "lm/decode/scheduler.h"
+#include "lm/generate/model_folder.h"
+#include "lm/generate/preset_model.h"
 #include "lm/model/language_model.h"
 #include "lm/model/layer_kind.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 namespace {
@@ -185,5 +190,95 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
     report.notes.push_back(fmt::format("{} ({} calls)", choice.what, choice.calls));
   return report;
 }
+
+namespace {
+
+class DecodeBenchmark final : public Benchmark {
+  std::vector<BenchmarkOption> options() override {
+    constexpr std::pair<double, double> kCounts{1, kMaxDecodedTokens}, kFromNone{0, kMaxDecodedTokens};
+    return {{.names = "--model",
+             .value = "MODEL",
+             .help = "a preset (llama3.1_8B), a Hugging Face folder, or the folder of a run; only the "
+                     "model's shape is used",
+             .target = &model_,
+             .reads = folders_among},
+            {.names = "--vocab-size",
+             .value = "N",
+             .help = "vocabulary size, for a preset that has none",
+             .target = &vocabulary_,
+             .range = kCounts},
+            {"--batch", "LIST", "texts that are generated together", &batches_},
+            {.names = "--context",
+             .value = "N",
+             .help = fmt::format(
+                 "tokens in the prompt of each text (default: {}, or as many as the model supports)",
+                 options_.context),
+             .target = &context_,
+             .range = kCounts},
+            {.names = "--tokens,-n",
+             .value = "N",
+             .help = "timed tokens of each text",
+             .target = &options_.tokens,
+             .range = kCounts},
+            {.names = "--warmup",
+             .value = "N",
+             .help = "untimed tokens before those",
+             .target = &options_.warmup,
+             .range = kFromNone}};
+  }
+
+  void check() override {
+    if (vocabulary_ && !names_a_preset(model_))
+      throw invalid(fmt::format("--vocab-size: the folder '{}' already sets the vocabulary size", model_),
+                    "remove --vocab-size; it is only for presets without a vocabulary size");
+    if (context_) options_.context = *context_;
+    options_.batches = parse_sizes("--batch", batches_, 1 << 12);
+  }
+
+  std::string input() const override { return names_a_preset(model_) ? "" : model_; }
+
+  void prepare() override {
+    config_ = names_a_preset(model_) ? preset() : load_model_config(find_model_folder(model_), families_);
+    const std::int64_t fits = config_.max_positions - options_.warmup - options_.tokens;
+    if (context_ || fits < 1 || fits >= options_.context) return;
+    shortened_ =
+        fmt::format("prompts have {} tokens instead of the default {}, because the model has {} positions",
+                    fits, options_.context, config_.max_positions);
+    options_.context = fits;
+  }
+
+  BenchmarkReport measure(const BenchmarkRun& run) override {
+    options_.dtype = run.dtype;
+    options_.progress = run.progress;
+    BenchmarkReport report = benchmark_decoding(turbo::open_device(run.device), config_, families_, options_);
+    report.device += " | " + model_;
+    if (!shortened_.empty()) report.notes.insert(report.notes.begin(), shortened_);
+    return report;
+  }
+
+  ModelConfig preset() const {
+    ModelConfig config = preset_model(model_, families_, vocabulary_);
+    constexpr std::int64_t kMorePadded = 1 << 16;
+    if (vocabulary_ && preset_model(model_, families_, *vocabulary_ + kMorePadded).vocab == config.vocab)
+      throw invalid(fmt::format("--vocab-size: the preset '{}' already sets a vocabulary of {} tokens",
+                                model_, config.vocab),
+                    "remove --vocab-size");
+    return config;
+  }
+
+  const FamilyRegistry families_ = builtin_families();
+  std::string model_ = "llama3.1_8B", batches_ = "1,64", shortened_;
+  std::optional<std::int64_t> vocabulary_, context_;
+  DecodeBenchmarkOptions options_;
+  ModelConfig config_;
+};
+
+}  // namespace
+
+extern const BenchmarkEntry kDecodeEntry{.name = "decode",
+                                         .make = make_benchmark<DecodeBenchmark>,
+                                         .subject = BenchmarkSubject::kDevice,
+                                         .types = MeasuredTypes{},
+                                         .dtype = "bf16"};
 
 }  // namespace primus

@@ -7,7 +7,7 @@
 namespace primus {
 namespace {
 
-class GemmBenchmark final : public Benchmark {
+class GemmBenchmark final : public DeviceBenchmark {
   std::vector<BenchmarkOption> options() override {
     return {{"--shape", "MxNxK", "rows, outputs and inputs of a layer; may be given again", &shapes_},
             {"--M,-M", "N", "rows: with --N and --K another way to give one shape", &m_},
@@ -27,7 +27,7 @@ class GemmBenchmark final : public Benchmark {
     }
     for (const std::string& shape : shapes_) cases_.push_back(parse_gemm_case(shape));
   }
-  BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
+  BenchmarkReport measure_on(Device& device, const OperatorBenchmarkOptions& options) override {
     if (cases_.empty() && device.synchronous()) cases_ = {{512, 768, 768}, {2048, 2048, 2048}};
     // The linear layers of an 8B Llama: fused QKV, attention output, fused gate and up, down.
     if (cases_.empty())
@@ -42,7 +42,10 @@ class GemmBenchmark final : public Benchmark {
 
 }  // namespace
 
-extern const BenchmarkEntry kGemmEntry{"gemm", make_benchmark<GemmBenchmark>,
-                                       MeasuredTypes{.fp16 = true, .fp8 = true, .fp4 = true}};
+extern const BenchmarkEntry kGemmEntry{.name = "gemm",
+                                       .make = make_benchmark<GemmBenchmark>,
+                                       .subject = BenchmarkSubject::kDevice,
+                                       .seconds = 0.5,
+                                       .types = MeasuredTypes{.fp16 = true, .fp8 = true, .fp4 = true}};
 
 }  // namespace primus

@@ -6,7 +6,7 @@
 namespace primus {
 namespace {
 
-class GroupedGemmBenchmark final : public Benchmark {
+class GroupedGemmBenchmark final : public DeviceBenchmark {
   std::vector<BenchmarkOption> options() override {
     return {{"--tokens", "N", "tokens", &which_.tokens},
             {"--experts", "N", "experts", &which_.experts},
@@ -21,7 +21,7 @@ class GroupedGemmBenchmark final : public Benchmark {
     if (skew_) which_.skew = *skew_;
     check_case(which_);
   }
-  BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
+  BenchmarkReport measure_on(Device& device, const OperatorBenchmarkOptions& options) override {
     return benchmark_grouped_gemm(device, which_, options);
   }
 
@@ -31,7 +31,10 @@ class GroupedGemmBenchmark final : public Benchmark {
 
 }  // namespace
 
-extern const BenchmarkEntry kGroupedGemmEntry{"grouped-gemm", make_benchmark<GroupedGemmBenchmark>,
-                                              MeasuredTypes{}};
+extern const BenchmarkEntry kGroupedGemmEntry{.name = "grouped-gemm",
+                                              .make = make_benchmark<GroupedGemmBenchmark>,
+                                              .subject = BenchmarkSubject::kDevice,
+                                              .seconds = 0.5,
+                                              .types = MeasuredTypes{}};
 
 }  // namespace primus

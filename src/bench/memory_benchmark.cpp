@@ -123,13 +123,14 @@ class Cases {
 
 // Bytes count reads plus writes. On a device that shares the host's memory, transfers between host and device
 // are copies within it.
-class MemoryBenchmark final : public Benchmark {
+class MemoryBenchmark final : public DeviceBenchmark {
   std::vector<BenchmarkOption> options() override { return {{"--sizes", "LIST", "of a buffer", &sizes_}}; }
   std::vector<RefusedOption> refused() const override {
-    return {{"--dtype", "bytes are read, written and copied, whatever they stand for", "leave it out"}};
+    return {
+        {"--dtype", "bytes are read, written and copied, whatever they stand for", "remove --vocab-size"}};
   }
   void prepare() override { bytes_ = parse_sizes("--sizes", sizes_, kMaxBytes); }
-  BenchmarkReport measure(Device& device, const OperatorBenchmarkOptions& options) override {
+  BenchmarkReport measure_on(Device& device, const OperatorBenchmarkOptions& options) override {
     DeviceTimer timer(device, options.seconds, options.rotated_bytes, options.progress);
     BenchmarkReport report{.suite = "memory", .device = device.description(), .dtype = {}};
     for (const std::int64_t size : bytes_) Cases(timer, report, size).run();
@@ -144,6 +145,9 @@ class MemoryBenchmark final : public Benchmark {
 
 }  // namespace
 
-extern const BenchmarkEntry kMemoryEntry{"memory", make_benchmark<MemoryBenchmark>};
+extern const BenchmarkEntry kMemoryEntry{.name = "memory",
+                                         .make = make_benchmark<MemoryBenchmark>,
+                                         .subject = BenchmarkSubject::kDevice,
+                                         .seconds = 0.5};
 
 }  // namespace primus

@@ -48,6 +48,8 @@ struct BenchmarkReport {
   double gemm_ceiling = 0, copy_ceiling = 0;
   std::vector<BenchmarkResult> results;
   std::vector<std::string> notes;  // what was omitted, and why
+  // The form of the suite's own that is shown in place of to_text() and to_json(); empty: none.
+  std::string own_text = {}, own_json = {};
 };
 
 // A sentence about noisy figures; empty if there are none.

@@ -7,6 +7,9 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
+#include "base/files/file.h"
+#include "bench/benchmark_entry.h"
 #include "bench/model_shapes.h"
 #include "bench/operator_benchmark.h"
 #include "config/trainer_config.h"
@@ -295,5 +298,72 @@ std::string to_text(const TrainBenchmarkReport& r) {
                       1e3 * r.seconds * r.outside_kernels, 100 * r.outside_kernels);
   return text;
 }
+
+namespace {
+
+class TrainBenchmark final : public Benchmark {
+  std::vector<BenchmarkOption> options() override {
+    constexpr double kMaxSteps = 1e6;
+    return {
+        {.names = "--steps",
+         .value = "N",
+         .help = "training steps to time",
+         .target = &options_.steps,
+         .range = {{1, kMaxSteps}}},
+        {.names = "--warmup",
+         .value = "N",
+         .help = "untimed steps before those",
+         .target = &options_.warmup,
+         .range = {{0, kMaxSteps}}},
+        {"--ceiling",
+         {},
+         "then time the model's matrix products and attention separately, and compare the steps with the "
+         "rate of these alone",
+         &ceiling_},
+        {"--trace", "FILE",
+         "record more steps after the timed ones as a Chrome trace (open it in ui.perfetto.dev)", &trace_},
+        {.names = "--trace-steps",
+         .value = "N",
+         .help = "number of recorded steps",
+         .target = &traced_steps_,
+         .shown_default = std::to_string(options_.traced_steps),
+         .range = {{1, 1000}}}};
+  }
+
+  void check() override {
+    if (traced_steps_ && trace_.empty())
+      throw invalid("--trace-steps needs a trace, but nothing is recorded", "add --trace FILE");
+    options_.traced_steps = traced_steps_.value_or(options_.traced_steps);
+  }
+
+  BenchmarkReport measure(const BenchmarkRun& run) override {
+    constexpr double kCeilingSeconds = 0.3;  // for each of about 15 measurements
+    if (ceiling_) options_.ceiling_seconds = kCeilingSeconds;
+    if (!trace_.empty()) options_.trace = std::make_shared<turbo::TraceRecorder>();
+    options_.progress = [&](std::int64_t done, std::int64_t total) { run.progress("training", done, total); };
+    const TrainBenchmarkReport result = benchmark_training(*run.experiment, builtin_families(), options_);
+    if (options_.trace) {
+      const std::string file = run.own_file(trace_);
+      write_file_atomic(file, options_.trace->chrome_json({.name = result.device}));
+      run.note("trace: " + file);
+      if (options_.trace->full())
+        run.note("note: the trace is full, so later events are missing; record fewer steps (--trace-steps)");
+    }
+    BenchmarkReport report = to_report(result);
+    report.own_text = to_text(result);
+    report.own_json = to_json(result) + "\n";
+    return report;
+  }
+
+  TrainBenchmarkOptions options_;
+  std::string trace_;
+  std::optional<std::int64_t> traced_steps_;
+  bool ceiling_ = false;
+};
+
+}  // namespace
+
+extern const BenchmarkEntry kTrainEntry{
+    .name = "train", .make = make_benchmark<TrainBenchmark>, .subject = BenchmarkSubject::kExperiment};
 
 }  // namespace primus

@@ -30,8 +30,9 @@ const BenchmarkResult* find(const BenchmarkReport& report, const std::string& na
 }
 
 // Prepared for buffers of `sizes`.
-std::unique_ptr<Benchmark> memory_benchmark(const char* sizes) {
-  std::unique_ptr<Benchmark> benchmark = benchmark_named("memory").make();
+std::unique_ptr<DeviceBenchmark> memory_benchmark(const char* sizes) {
+  std::unique_ptr<DeviceBenchmark> benchmark(
+      dynamic_cast<DeviceBenchmark*>(benchmark_named("memory").make().release()));
   *std::get<std::string*>(benchmark->options().at(0).target) = sizes;
   benchmark->prepare();
   return benchmark;
@@ -40,7 +41,7 @@ std::unique_ptr<Benchmark> memory_benchmark(const char* sizes) {
 TEST(MemoryBenchmark, CountsWhatIsReadAndWritten) {
   const auto device = turbo::open_device({.kind = "cpu", .threads = 1});
   const BenchmarkReport report =
-      memory_benchmark("1M,5M")->measure(*device, {.seconds = 0.001, .rotated_bytes = 12 << 20});
+      memory_benchmark("1M,5M")->measure_on(*device, {.seconds = 0.001, .rotated_bytes = 12 << 20});
   EXPECT_EQ(report.results.size(), 2 * 9U);
   const double mib = 1 << 20;
   for (const auto& [name, bytes] : {std::pair("read (sum), 1.00 MiB", mib),
@@ -55,14 +56,14 @@ TEST(MemoryBenchmark, CountsWhatIsReadAndWritten) {
     EXPECT_GE(result->timing.samples, 5);
   }
   EXPECT_THROW(memory_benchmark("0"), Error);
-  EXPECT_THROW(memory_benchmark("1K")->measure(*device, {.seconds = 0}), Error);
+  EXPECT_THROW(memory_benchmark("1K")->measure_on(*device, {.seconds = 0}), Error);
 }
 
 // No suite may look into device memory.
 TEST(MemoryBenchmark, RunsOnADeviceWhoseMemoryFaults) {
   test::GuardDevice device(1, turbo::cpu_kernel_table());
   const BenchmarkReport report =
-      memory_benchmark("8M")->measure(device, {.seconds = 0.001, .rotated_bytes = 16 << 20});
+      memory_benchmark("8M")->measure_on(device, {.seconds = 0.001, .rotated_bytes = 16 << 20});
   EXPECT_EQ(report.results.size(), 9U);
 }
 

@@ -217,20 +217,23 @@ TEST(Newcomers, APreflightCheckIsOneFile) {
   EXPECT_EQ(files_with("\"--rccl-gbs-min\""), std::set<std::string>{"safe/preflight/all_reduce.cpp"});
 }
 
-// A benchmark of a device: its work, which ends with its entry, and its command. A command names the entry by
-// the suite's name.
+// Its work, which ends with its entry, and its command. A command names the entry by the suite's name, and
+// consists of nothing else.
 TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
-  const auto benchmarks = definitions("bench/", "^extern const BenchmarkEntry k\\w+\\{\\s*\"([\\w-]+)\"");
-  EXPECT_GE(benchmarks.size(), 3U);
+  const auto benchmarks =
+      definitions("bench/", "^extern const BenchmarkEntry k\\w+\\{\\s*\\.name = \"([\\w-]+)\"");
+  EXPECT_GE(benchmarks.size(), 11U);
   EXPECT_EQ(benchmarks.size(), definitions("bench/", "^extern const BenchmarkEntry (k\\w+)").size());
   std::map<std::string, std::string> commands;
   for (const auto& [name, file] : definitions("cli/", "make_benchmark_command<\"([\\w-]+)\">"))
-    EXPECT_TRUE(commands.emplace(name, file).second) << name;
+    EXPECT_EQ(commands.emplace(name, file).first->second, file) << name;
   for (const auto& [name, file] : benchmarks) {
     EXPECT_EQ(commands.erase(name), 1U) << name;
     EXPECT_FALSE(file.ends_with(".h")) << file;
   }
   EXPECT_TRUE(commands.empty()) << commands.begin()->first;
+  for (const auto& [name, file] : definitions("cli/", "^ +\"(benchmark [\\w-]+)\","))
+    EXPECT_EQ(definitions(file, "(make_command)<").size(), 0U) << name << " has work in " << file;
   EXPECT_EQ(files_with("MemoryBenchmark"), std::set<std::string>{"bench/memory_benchmark.cpp"});
   EXPECT_EQ(files_with("kBenchmarkMemory"), std::set<std::string>{"cli/benchmark/memory.cpp"});
 }

@@ -1,5 +1,5 @@
 // primus benchmark grouped-gemm
-#include "cli/benchmark/device_benchmark.h"
+#include "cli/benchmark/benchmark_command.h"
 
 namespace primus::cli {
 

@@ -1,5 +1,5 @@
 // primus benchmark memory
-#include "cli/benchmark/device_benchmark.h"
+#include "cli/benchmark/benchmark_command.h"
 
 namespace primus::cli {
 

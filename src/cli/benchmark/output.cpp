@@ -118,8 +118,7 @@ void BenchmarkOutput::write_output(const BenchmarkReport& report,
   write_file_atomic(own(output_), text);
 }
 
-int BenchmarkOutput::finish(BenchmarkReport report, Console& console,
-                            const std::optional<std::string>& shown) const {
+int BenchmarkOutput::finish(BenchmarkReport report, Console& console) const {
   name_place(report, console);
   std::optional<BaselineComparison> comparison;
   if (!baseline_.empty() && baseline_[0] == "compare")
@@ -131,9 +130,9 @@ int BenchmarkOutput::finish(BenchmarkReport report, Console& console,
   } else if (json_) {
     nlohmann::ordered_json json = to_json(report);
     if (comparison) json["baseline"] = to_json(*comparison);
-    console.write(shown ? *shown : json_text(json) + "\n");
+    console.write(report.own_json.empty() ? json_text(json) + "\n" : report.own_json);
   } else {
-    console.print(shown ? *shown : to_text(report));
+    console.print(report.own_text.empty() ? to_text(report) : report.own_text);
   }
   // If standard output is JSON for a program, the comparison goes to standard error.
   if (comparison && !json_)
@@ -149,11 +148,21 @@ int BenchmarkOutput::finish(BenchmarkReport report, Console& console,
   return comparison && comparison->slower() ? 1 : 0;
 }
 
-void PhaseProgress::show(std::string_view what, std::int64_t done, std::int64_t total) {
+void BenchmarkProgress::begin(std::string_view what, std::int64_t total) {
+  what_ = what;
+  line_.reset();
+  line_.emplace(console_.err, ProgressOptions{.label = what_, .total = static_cast<std::uint64_t>(total)});
+}
+
+void BenchmarkProgress::count(std::int64_t done) {
+  if (!line_) begin("measuring", 0);
+  line_->update(static_cast<std::uint64_t>(done), steady_seconds(),
+                std::to_string(done) + " measurements done");
+}
+
+void BenchmarkProgress::show(std::string_view what, std::int64_t done, std::int64_t total) {
   if (what != what_) {
-    what_ = what;
-    line_.reset();
-    line_.emplace(console_.err, ProgressOptions{.label = what_, .total = static_cast<std::uint64_t>(total)});
+    begin(what, total);
     if (!console_.err.ansi) console_.note(what);
   }
   line_->update(static_cast<std::uint64_t>(done), steady_seconds());

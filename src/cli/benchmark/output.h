@@ -26,14 +26,12 @@ class BenchmarkOutput {
   void check(const SideBySide& place = side_by_side(launch::Surroundings::here()));
   // The checks of check() that do not depend on the machine: reads no files.
   void check_words();
-  bool json() const { return json_; }
   const std::string& file() const { return output_; }  // value of --output as given; empty: none
   // The file name that this process uses for another file given by the user. Call after check().
   std::string own(const std::string& file) const { return own_file(file, place_); }
-  // Shows the report as requested, writes --output, and saves or compares the baseline. If `shown` is set, it
-  // is printed instead of the report's own text or JSON. Returns the exit code: 1 if a case is slower than in
-  // the baseline, else 0.
-  int finish(BenchmarkReport report, Console& console, const std::optional<std::string>& shown = {}) const;
+  // Shows the report as requested, writes --output, and saves or compares the baseline. Returns
+  // the exit code: 1 if a case is slower than in the baseline, else 0.
+  int finish(BenchmarkReport report, Console& console) const;
 
  private:
   void name_place(BenchmarkReport& report, Console& console) const;
@@ -46,26 +44,19 @@ class BenchmarkOutput {
   std::string earlier_, earlier_file_;  // text of the baseline, and its file
 };
 
-// Runs measure(progress), which calls progress(N) after N measurements, and shows "measuring  N measurements
-// done". On a terminal the line is erased at the end; elsewhere one line is written every ten seconds.
-template <class Measure>
-BenchmarkReport measured(const Console& console, Measure&& measure) {
-  ProgressLine line(console.err, {.label = "measuring"});
-  return measure([&line](std::int64_t done) {
-    line.update(static_cast<std::uint64_t>(done), steady_seconds(),
-                std::to_string(done) + " measurements done");
-  });
-}
-
-// Shows the current phase of a benchmark and its progress: one line updated in place on a terminal; elsewhere
-// a note per phase and a line every ten seconds. Use from one thread only.
-class PhaseProgress {
+// Shows the progress of a benchmark. Use from one thread only.
+class BenchmarkProgress {
  public:
-  explicit PhaseProgress(const Console& console) : console_(console) {}
-  // `total`: 0 if unknown. Both arguments may count any unit of work.
+  explicit BenchmarkProgress(const Console& console) : console_(console) {}
+  // "measuring  N measurements done": a line updated in place on a terminal; elsewhere one every ten seconds.
+  void count(std::int64_t done);
+  // The current phase and its progress: likewise, and elsewhere a note for each phase. `total`: 0 if unknown.
+  // Both numbers may count any unit of work.
   void show(std::string_view what, std::int64_t done, std::int64_t total);
 
  private:
+  void begin(std::string_view what, std::int64_t total);
+
   const Console& console_;
   std::string what_;
   std::optional<ProgressLine> line_;

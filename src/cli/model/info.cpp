@@ -8,12 +8,12 @@
 
 #include "base/text/json_text.h"
 #include "cli/command.h"
-#include "cli/options/preset_model.h"
 #include "config/experiment.h"
 #include "config/trainer_config.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/exchange/exchange.h"
 #include "lm/generate/model_folder.h"
+#include "lm/generate/preset_model.h"
 #include "lm/model/layer_kind.h"
 #include "lm/model/model_size.h"
 #include "lm/optimizer/optimizer_settings.h"

@@ -1,5 +1,4 @@
-// Models given as the name of a preset ("llama3.1_8B"), a Hugging Face folder, a checkpoint, or a run's
-// folder.
+// Models given as the name of a preset ("llama3.1_8B"); folders of models: model_folder.h.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +6,23 @@
 #include <string>
 #include <vector>
 
-#include "cli/command.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 
-namespace primus::cli {
+namespace primus {
 
 // The model of a preset, as an experiment with no other settings would build it. `vocab`: used if the preset
 // leaves the vocabulary size to a tokenizer. Throws Error.
 ModelConfig preset_model(const std::string& name, const FamilyRegistry& families,
                          std::optional<std::int64_t> vocab = {});
 
+// Maps a model name of AMD Primus ("Llama3.1_8B", "mistral_8x7B", "Deepseek_V2_Lite") to the preset of this
+// program. Other names are returned unchanged.
+std::string preset_of(const std::string& name);
+
 // Whether `text` can only be a preset: it has no '/' and no such folder exists.
 bool names_a_preset(const std::string& text);
-// For Argument::reads: returns the values that are folders.
+// Returns the values that are folders.
 std::vector<std::string> folders_among(const std::vector<std::string>& values);
 
-}  // namespace primus::cli
+}  // namespace primus

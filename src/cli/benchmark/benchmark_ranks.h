@@ -1,0 +1,42 @@
+// Ranks of a benchmark: their options, and starting and connecting them.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "bench/report.h"
+#include "cli/benchmark/output.h"
+#include "cli/command.h"
+#include "cli/options/device.h"
+#include "cli/options/rank_options.h"
+#include "comm/communicator.h"
+#include "comm/rendezvous/environment.h"
+
+namespace primus::cli {
+
+class BenchmarkRanks {
+ public:
+  // Measures on one rank; called on each, perhaps in threads of this process.
+  using Measure = std::function<BenchmarkReport(comm::Communicator& world, Device& device)>;
+
+  // Declares --nproc, --nnodes and what belongs to them, and --transport.
+  void declare(Arguments& args);
+  // Throws errors that do not depend on the machine.
+  void check_words() const;
+  std::int64_t nodes() const { return ranks_.nodes(); }
+  // Starts the ranks if no launcher did; otherwise connects them, and measures on each. Returns the exit
+  // code; rank 0 shows its report through `output`.
+  int run(const DeviceOptions& device, const BenchmarkOutput& output, const SideBySide& jobs,
+          Console& console, const Measure& measure) const;
+
+ private:
+  int run_rank(const comm::JobEnvironment& place, const DeviceOptions& device, const BenchmarkOutput& output,
+               Console& console, const Measure& measure) const;
+  int run_threads(int ranks, const DeviceOptions& device, const BenchmarkOutput& output, Console& console,
+                  const Measure& measure) const;
+
+  RankOptions ranks_;
+  std::string transport_ = "auto";
+};
+
+}  // namespace primus::cli

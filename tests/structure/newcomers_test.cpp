@@ -217,6 +217,15 @@ TEST(Newcomers, APreflightCheckIsOneFile) {
   EXPECT_EQ(files_with("\"--rccl-gbs-min\""), std::set<std::string>{"safe/preflight/all_reduce.cpp"});
 }
 
+// The judge fills in a finding's check, category and verdict, from the entry. Only reports of other processes
+// are read with theirs.
+TEST(Newcomers, EveryFindingComesFromACheck) {
+  for (const std::string folder : {"safe/", "cli/"})
+    for (const auto& [word, file] : definitions(folder, "\\.(check|category) = (?!check_|category_|\")"))
+      EXPECT_EQ(file, "safe/preflight/finding.cpp") << word;
+  for (const auto& [word, file] : definitions("", "(\\.check = \")")) ADD_FAILURE() << word << " in " << file;
+}
+
 // Its work, which ends with its entry, and its command. A command names the entry by the suite's name, and
 // consists of nothing else.
 TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {

@@ -18,6 +18,7 @@
 #include "config/inherit.h"
 #include "launch/local_launch.h"
 #include "safe/preflight/all_reduce.h"
+#include "safe/preflight/completeness.h"
 #include "safe/preflight/environment_facts.h"
 #include "safe/preflight/experiment_checks.h"
 #include "safe/preflight/job.h"
@@ -130,14 +131,15 @@ class Preflight final : public Command {
       report.cluster = std::move(outcome.cluster);
     } else {
       report.nodes.push_back(std::move(own));
-      if (measures() && plan.any_communication()) {
-        report.cluster.push_back({.check = "cluster.exchanges",
-                                  .category = "cluster",
-                                  .verdict = Verdict::kSkip,
-                                  .measured = "tests within and between nodes: the job has one rank"});
-      }
     }
-    require_a_measurement(report);
+    check_completeness({.sections = selects(),
+                        .only_tests = only_perf(),
+                        .lone_exchanges = !job && measures() && plan.any_communication()},
+                       report);
+    if (only_perf()) {  // tests requested by name have no row in the performance table if they are skipped
+      for (const Finding& finding : report.cluster)
+        if (finding.verdict == Verdict::kSkip) report.notes.push_back("not run: " + finding.measured);
+    }
     report.title = fmt::format("Preflight of {} node{}", place.nodes, place.nodes == 1 ? "" : "s");
     report.seconds = steady_seconds() - begin;
     node_.report.show(report, console);
@@ -222,51 +224,6 @@ class Preflight final : public Command {
     return notes;
   }
 
-  // Whether nothing was checked. If the user selects a section that does not apply to the machine, the
-  // machine must not be reported as ready.
-  static bool all_skipped(const Report& report) {
-    const auto is_skipped = [](const Finding& finding) {
-      return finding.verdict == Verdict::kSkip || finding.check == "host.process";
-    };
-    return std::ranges::all_of(report.nodes, [&](const NodeReport& node) {
-      return node.measurements.empty() && std::ranges::all_of(node.findings, is_skipped);
-    });
-  }
-
-  // Fails a run that checked or measured nothing although specific checks were requested.
-  void require_a_measurement(Report& report) const {
-    if (!only_perf()) {
-      if (selects() && all_skipped(report)) {
-        report.cluster.push_back({.check = "cluster.nothing-checked",
-                                  .category = "cluster",
-                                  .verdict = Verdict::kFail,
-                                  .measured = "none of the requested checks could run",
-                                  .wanted = "at least one of them",
-                                  .source = "--host, --gpu and --network",
-                                  .fix = "'primus device list' shows why no GPU was found; for a machine "
-                                         "without GPUs remove --gpu, or set --expected-gpus 0"});
-      }
-      return;
-    }
-    // Tests requested by name that have no row in the performance table.
-    for (const Finding& finding : report.cluster)
-      if (finding.verdict == Verdict::kSkip) report.notes.push_back("not run: " + finding.measured);
-    for (const NodeReport& node : report.nodes) {
-      if (!node.measurements.empty()) return;
-      for (const Finding& finding : node.findings)
-        if (finding.verdict != Verdict::kSkip && finding.check != "host.process") return;
-    }
-    report.cluster.push_back(
-        {.check = "cluster.nothing-measured",
-         .category = "cluster",
-         .verdict = Verdict::kFail,
-         .measured = "none of the requested tests could run",
-         .wanted = "at least one of them",
-         .source = "--perf-test and --tests",
-         .fix = "start the ranks that they need (--nproc 2 within a machine; primus slurm srun -N 2 -- "
-                "direct -- preflight ... between machines), or choose other tests"});
-  }
-
   config::Experiment load_experiment() const { return config::load_experiment(config_, overrides_); }
 
   std::vector<std::string> choose_devices(const Machine& machine, std::vector<Finding>& findings) const {
@@ -310,7 +267,7 @@ class Preflight final : public Command {
     options.network = !only_perf() && (network_ || !selects());
     if (!first_here) {
       NodeReport report{.host = machine->node_name(), .wall_clock = machine->wall_clock()};
-      report.findings.push_back(process_runs());
+      check_process(report);
       // Only the first rank of a machine checks it. Each process checks its own environment.
       if (options.host || options.network) add_environment_facts(*machine, report.facts);
       return report;
@@ -323,15 +280,8 @@ class Preflight final : public Command {
       options.wanted.free_gpu_memory_gib = Wanted{*minimum, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
     // Explicit requirements of the user are always checked.
     NodeReport report = inspect_node(machine, options);
-    if (only_perf()) report.findings.insert(report.findings.begin(), process_runs());
+    if (only_perf()) check_process(report);
     return report;
-  }
-
-  static Finding process_runs() {
-    return {.check = "host.process",
-            .category = "host",
-            .verdict = Verdict::kPass,
-            .measured = "the process runs"};
   }
 
   // The value of a variable; nullopt if unset. Throws if it is not a number.

@@ -28,7 +28,7 @@ void judge_unmeasured(const AllReduceFacts& facts, Judge& judge) {
 }
 
 void judge_all_reduce(const CheckInput& in, Judge& judge) {
-  const AllReduceFacts& facts = *in.all_reduce;
+  const AllReduceFacts& facts = in.facts<AllReduceFacts>();
   if (!facts.rate) {
     judge_unmeasured(facts, judge);
     return;
@@ -55,9 +55,7 @@ void judge_all_reduce(const CheckInput& in, Judge& judge) {
 }  // namespace
 
 void check_all_reduce(const AllReduceFacts& facts, std::vector<Finding>& findings) {
-  CheckInput input = without_machine();
-  input.all_reduce = &facts;
-  run_checks(checks_of("all-reduce"), input, findings);
+  judge_group("all-reduce", facts, findings);
 }
 
 std::optional<Wanted> min_all_reduce(const std::vector<Hardware>& table,

@@ -3,6 +3,7 @@
 // Checks fail closed: a check that throws or reports nothing counts as failed.
 #pragma once
 
+#include <any>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -51,29 +52,18 @@ struct Requirements {
   std::vector<std::string> required_tools;
 };
 
-struct StorageFacts;     // safe/preflight/storage.cpp
-struct ExperimentFacts;  // safe/preflight/experiment_checks.cpp
-struct ClusterFacts;     // safe/preflight/cluster.cpp
-struct SearchFacts;      // safe/preflight/slow_search.cpp
-struct DriverFacts;      // safe/preflight/performance.cpp
-struct DeviceFacts;      // safe/preflight/performance.cpp
-struct AllReduceFacts;   // safe/preflight/all_reduce.h
-
 struct CheckInput {
   const Machine& machine;
   const Inventory& found;
   const Requirements& wanted;
-  // Each pointer is set only for the checks of its group.
-  const StorageFacts* storage = nullptr;
-  const ExperimentFacts* experiment = nullptr;
-  const ClusterFacts* cluster = nullptr;
-  const SearchFacts* search = nullptr;
-  const DriverFacts* drivers = nullptr;
-  const DeviceFacts* device = nullptr;
-  const AllReduceFacts* all_reduce = nullptr;
+  std::any subject = {};  // a pointer; see facts()
+
+  // The facts that the check's group judges, as given to judge_group(). Throws if they are of another type.
+  template <class Facts>
+  const Facts& facts() const {
+    return *std::any_cast<const Facts*>(subject);
+  }
 };
-// Returns the input of checks that do not judge the machine: an empty inventory and no demands.
-CheckInput without_machine();
 
 // Collects the findings of one check.
 class Judge {
@@ -146,10 +136,20 @@ inline std::span<const Check> gpu_checks() { return checks_of("gpu"); }
 // Returns the threshold options of all checks, in order of `place`.
 std::span<const ThresholdOption> threshold_options();
 
+// Returns the input of checks that do not judge the machine: an empty inventory and no demands.
+CheckInput without_machine();
 // Runs checks and appends their findings. `only_demanded`: runs only checks of which the user demands
 // something.
 void run_checks(std::span<const Check> checks, const CheckInput& input, std::vector<Finding>& findings,
                 bool only_demanded = false);
+// Runs the checks of a group that judges `facts`, not the machine, and appends their findings. Such a group
+// and the type of its facts need no other declaration.
+template <class Facts>
+void judge_group(std::string_view group, const Facts& facts, std::vector<Finding>& findings) {
+  CheckInput input = without_machine();
+  input.subject = &facts;
+  run_checks(checks_of(group), input, findings);
+}
 // Returns whether the user demands something of any check.
 bool any_demanded(const Requirements& wanted);
 

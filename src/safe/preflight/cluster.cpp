@@ -46,7 +46,7 @@ std::string fix_of_drift(const std::string& category, const std::string& name) {
 }
 
 void judge_drift(const CheckInput& in, Judge& judge) {
-  const std::vector<NodeReport>& nodes = in.cluster->nodes;
+  const std::vector<NodeReport>& nodes = in.facts<ClusterFacts>().nodes;
   struct Value {
     std::vector<std::string> who;
   };
@@ -116,7 +116,7 @@ void judge_drift(const CheckInput& in, Judge& judge) {
 }
 
 void judge_clocks(const CheckInput& in, Judge& judge) {
-  const auto& [nodes, options] = *in.cluster;
+  const auto& [nodes, options] = in.facts<ClusterFacts>();
   if (nodes.size() < 2) return;
   const auto [first, last] = std::minmax_element(
       nodes.begin(), nodes.end(),
@@ -136,7 +136,7 @@ void judge_clocks(const CheckInput& in, Judge& judge) {
 }
 
 void judge_slow(const CheckInput& in, Judge& judge) {
-  const auto& [nodes, options] = *in.cluster;
+  const auto& [nodes, options] = in.facts<ClusterFacts>();
   if (nodes.size() < 2) return;
   struct Point {
     const NodeReport* node;
@@ -185,7 +185,7 @@ void judge_slow(const CheckInput& in, Judge& judge) {
 }
 
 void judge_missing(const CheckInput& in, Judge& judge) {
-  const ClusterOptions& options = in.cluster->options;
+  const ClusterOptions& options = in.facts<ClusterFacts>().options;
   for (const std::string& name : options.missing) {
     judge.fail(
         {.where = name,
@@ -215,10 +215,8 @@ double scatter_of(const std::vector<double>& values, double middle) {
 
 std::vector<Finding> compare_nodes(const std::vector<NodeReport>& nodes, const ClusterOptions& options) {
   const ClusterFacts facts{nodes, options};
-  CheckInput input = without_machine();
-  input.cluster = &facts;
   std::vector<Finding> findings;
-  run_checks(checks_of("cluster"), input, findings);
+  judge_group("cluster", facts, findings);
   return findings;
 }
 

@@ -26,7 +26,7 @@ namespace {
 std::string bytes(std::int64_t value) { return human_bytes(static_cast<double>(value)); }
 
 void judge_memory(const CheckInput& in, Judge& judge) {
-  const ExperimentFacts& facts = *in.experiment;
+  const ExperimentFacts& facts = in.facts<ExperimentFacts>();
   if (!facts.problem.empty()) {
     judge.fail({.measured = facts.problem,
                 .wanted = "an experiment that can be planned",
@@ -46,11 +46,12 @@ void judge_memory(const CheckInput& in, Judge& judge) {
 }
 
 void judge_checkpoints(const CheckInput& in, Judge& judge) {
-  if (!in.experiment->forecast) return;
-  Path place = std::filesystem::absolute(in.experiment->experiment.output_dir());
+  const ExperimentFacts& facts = in.facts<ExperimentFacts>();
+  if (!facts.forecast) return;
+  Path place = std::filesystem::absolute(facts.experiment.output_dir());
   while (place.has_relative_path() && !Env::posix().status(place)) place = place.parent_path();
   const auto free = static_cast<double>(Env::posix().free_space(place));
-  const auto one = static_cast<double>(in.experiment->forecast->checkpoint_bytes);
+  const auto one = static_cast<double>(facts.forecast->checkpoint_bytes);
   const std::string measured = fmt::format("a checkpoint takes {}, and {} has {} free", human_bytes(one),
                                            place.string(), human_bytes(free));
   if (free >= 2 * one) {
@@ -82,7 +83,7 @@ void read_some(const std::string& name) {
 }
 
 void judge_data(const CheckInput& in, Judge& judge) {
-  const config::Experiment& experiment = in.experiment->experiment;
+  const config::Experiment& experiment = in.facts<ExperimentFacts>().experiment;
   const std::vector<MissingInput> missing = missing_inputs(experiment);
   for (const MissingInput& input : missing) {
     judge.fail({.where = input.key,
@@ -133,9 +134,7 @@ void check_experiment(const config::Experiment& experiment, NodeReport& report) 
       facts.hint = error.hint();
     }
   }
-  CheckInput input = without_machine();
-  input.experiment = &facts;
-  run_checks(checks_of("experiment"), input, report.findings);
+  judge_group("experiment", facts, report.findings);
 }
 
 extern const Check kExperimentMemory{"experiment.memory", "experiment",

@@ -13,9 +13,20 @@
 #include "base/text/json_text.h"
 #include "comm/job.h"
 #include "safe/preflight/all_reduce.h"
+#include "safe/preflight/check.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::preflight {
+
+struct JobFacts {
+  struct Problem {
+    std::string what, fix;
+  };
+  std::vector<Problem> reports;       // of ranks, that cannot be read
+  std::vector<std::string> skipped;   // exchanges that were not measured, and why
+  std::optional<Problem> rendezvous;  // what ended the work of the ranks together
+};
+
 namespace {
 
 std::string report_key(int rank) { return fmt::format("preflight/report/{}", rank); }
@@ -27,14 +38,23 @@ std::string name_of(const JobPreflight& job, int rank) {
   return name.empty() ? fmt::format("rank {}", rank) : fmt::format("{} (rank {})", name, rank);
 }
 
-Finding failure(const char* check, const std::string& measured, const std::string& fix) {
-  return {.check = check,
-          .category = "cluster",
-          .verdict = Verdict::kFail,
-          .measured = measured,
+Finding failure(const JobFacts::Problem& problem) {
+  return {.measured = problem.what,
           .wanted = "all ranks",
           .source = "a rank that does not answer has failed",
-          .fix = fix};
+          .fix = problem.fix};
+}
+
+void judge_reports(const CheckInput& in, Judge& judge) {
+  for (const JobFacts::Problem& problem : in.facts<JobFacts>().reports) judge.fail(failure(problem));
+}
+
+void judge_skipped_exchanges(const CheckInput& in, Judge& judge) {
+  for (const std::string& what : in.facts<JobFacts>().skipped) judge.skip(what);
+}
+
+void judge_rendezvous(const CheckInput& in, Judge& judge) {
+  if (const auto& problem = in.facts<JobFacts>().rendezvous) judge.fail(failure(*problem));
 }
 
 // Returns the ranks of each machine, ordered by their first ranks.
@@ -99,8 +119,11 @@ class Ranks {
     }
     if (nodes_.empty()) nodes_ = {own_};
     JobOutcome outcome{.nodes = nodes_, .cluster = {}};
+    std::vector<Finding> of_job;
+    judge_group("job", facts_, of_job);
+    of_job.insert(of_job.end(), search_findings_.begin(), search_findings_.end());
     if (!first) {
-      outcome.cluster = findings_;  // for this rank's own output
+      outcome.cluster = std::move(of_job);  // for this rank's own output
       return outcome;
     }
     ClusterOptions cluster = job_.cluster;
@@ -108,17 +131,17 @@ class Ranks {
     cluster.missing.insert(cluster.missing.end(), missing_.begin(), missing_.end());
     cluster.missing_after = static_cast<double>(job_.timeout.count()) / 1e3;
     outcome.cluster = compare_nodes(nodes_, cluster);
-    outcome.cluster.insert(outcome.cluster.end(), findings_.begin(), findings_.end());
+    outcome.cluster.insert(outcome.cluster.end(), of_job.begin(), of_job.end());
     return outcome;
   }
 
  private:
   void add_rendezvous_failure(const std::string& what, const std::string& hint) {
     if (!missing_.empty()) return;  // the missing ranks are already reported
-    findings_.push_back(failure(
-        "cluster.rendezvous", "the ranks could not work together: " + what,
+    facts_.rendezvous = {
+        "the ranks could not work together: " + what,
         hint.empty() ? "see the logs of the ranks that the message names, and the network between them"
-                     : hint));
+                     : hint};
   }
 
   // On rank 0: gathers the reports that arrive in time.
@@ -153,7 +176,7 @@ class Ranks {
       report.rank = rank;
       nodes_.push_back(std::move(report));
     } catch (const Error& error) {
-      findings_.push_back(failure("cluster.report", error.what(), error.hint()));
+      facts_.reports.push_back({error.what(), error.hint()});
     }
   }
 
@@ -187,12 +210,7 @@ class Ranks {
   }
 
   void take_results(comm::StoreClient& store, CommunicationResult& result, const Nodes& nodes) {
-    for (const std::string& what : result.skipped) {
-      findings_.push_back({.check = "cluster.communication",
-                           .category = "cluster",
-                           .verdict = Verdict::kSkip,
-                           .measured = what});
-    }
+    facts_.skipped = result.skipped;
     for (NodeReport& node : nodes_) {
       const nlohmann::json theirs = parse_json_object(
           store.wait(rates_key(node.rank), comm::in(job_.timeout)), name_of(job_, node.rank));
@@ -211,8 +229,7 @@ class Ranks {
                                        [&](const NodeReport& r) { return r.rank == ranks.front(); });
       names.push_back(fmt::format("{} (rank {})", report->host, report->rank));
     }
-    std::vector<Finding> found = judge_search(result.search_plan, result.search_rates, names);
-    findings_.insert(findings_.end(), found.begin(), found.end());
+    search_findings_ = judge_search(result.search_plan, result.search_rates, names);
   }
 
   // Adds a measurement to its rank's report. The largest all-reduce within a node has a threshold.
@@ -237,11 +254,31 @@ class Ranks {
   std::vector<NodeReport> nodes_;
   std::vector<std::string> missing_;
   bool same_start_ = false;
-  std::vector<Finding> findings_;
+  JobFacts facts_;
+  std::vector<Finding> search_findings_;
 };
 
 }  // namespace
 
 JobOutcome run_job(const JobPreflight& job, NodeReport own) { return Ranks(job, std::move(own)).run(); }
+
+extern const Check kClusterReport{.name = "cluster.report",
+                                  .category = "cluster",
+                                  .question = "Can the reports of all ranks be read?",
+                                  .judge = judge_reports,
+                                  .may_be_silent = true,
+                                  .group = "job"};
+extern const Check kClusterCommunication{.name = "cluster.communication",
+                                         .category = "cluster",
+                                         .question = "Could all exchanges be measured?",
+                                         .judge = judge_skipped_exchanges,
+                                         .may_be_silent = true,
+                                         .group = "job"};
+extern const Check kClusterRendezvous{.name = "cluster.rendezvous",
+                                      .category = "cluster",
+                                      .question = "Could the ranks work together?",
+                                      .judge = judge_rendezvous,
+                                      .may_be_silent = true,
+                                      .group = "job"};
 
 }  // namespace primus::preflight

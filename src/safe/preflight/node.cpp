@@ -1,31 +1,48 @@
 #include "safe/preflight/node.h"
 
-#include <fmt/format.h>
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "base/terminal/terminal.h"
+#include "safe/preflight/check.h"
 #include "safe/preflight/environment_facts.h"
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {
+// What kept the facts of a section from being collected; empty: nothing.
+struct CollectionFacts {
+  struct Problem {
+    std::string what;
+    bool timed_out = false;
+  };
+  std::optional<Problem> host, gpu, network;
+};
+
 namespace {
 
-// Returns the facts from `collect`; on a failure or timeout, default facts and a finding.
+template <std::optional<CollectionFacts::Problem> CollectionFacts::*section>
+void judge_collection(const CheckInput& in, Judge& judge) {
+  const auto& problem = in.facts<CollectionFacts>().*section;
+  if (!problem) return;
+  judge.fail({.measured = "the machine could not be looked at: " + problem->what,
+              .wanted = "an answer",
+              .source = "checks that cannot be made have failed",
+              .fix = problem->timed_out
+                         ? "look for a file system or driver that hangs (ps axo pid,stat,wchan,cmd "
+                           "shows state D), and reboot the node if it stays"
+                         : "see to what the message names"});
+}
+
+// Returns the facts from `collect`; on a failure or timeout, default facts and what went wrong.
 template <class Facts>
-Facts collected(const char* category, std::function<Facts()> collect, const NodeOptions& options,
-                NodeReport& report) {
-  Guarded<Facts> result = guarded<Facts>(std::move(collect), options.timeout);
+Facts collected(std::function<Facts()> collect, std::chrono::milliseconds timeout,
+                std::optional<CollectionFacts::Problem>& problem) {
+  Guarded<Facts> result = guarded<Facts>(std::move(collect), timeout);
   if (result.value) return std::move(*result.value);
-  report.has_stuck_threads |= result.timed_out;
-  report.findings.push_back(
-      {.check = std::string(category) + ".inventory",
-       .category = category,
-       .verdict = Verdict::kFail,
-       .measured = "the machine could not be looked at: " + result.problem,
-       .wanted = "an answer",
-       .source = "checks that cannot be made have failed",
-       .fix = result.timed_out ? "look for a file system or driver that hangs (ps axo pid,stat,wchan,cmd "
-                                 "shows state D), and reboot the node if it stays"
-                               : "see to what the message names"});
+  problem = {result.problem, result.timed_out};
   return {};
 }
 
@@ -43,15 +60,19 @@ NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const Nod
   }
   // Collect all facts, because checks of one section also use facts of others.
   Inventory found;
-  found.host = collected<HostFacts>(
-      "host", [machine, questions] { return collect_host(*machine, questions); }, options, report);
+  CollectionFacts problems;
+  found.host = collected<HostFacts>([machine, questions] { return collect_host(*machine, questions); },
+                                    options.timeout, problems.host);
   found.gpu = collected<GpuFacts>(
-      "gpu", [machine, timeout = options.tool_timeout] { return collect_gpus(*machine, timeout); }, options,
-      report);
+      [machine, timeout = options.tool_timeout] { return collect_gpus(*machine, timeout); }, options.timeout,
+      problems.gpu);
   found.network = collected<NetworkFacts>(
-      "network", [machine, ports = options.rdma_ports] { return collect_network(*machine, ports); }, options,
-      report);
+      [machine, ports = options.rdma_ports] { return collect_network(*machine, ports); }, options.timeout,
+      problems.network);
+  for (const auto& problem : {problems.host, problems.gpu, problems.network})
+    report.has_stuck_threads |= problem && problem->timed_out;
 
+  judge_group("inventory", problems, report.findings);
   const CheckInput input{.machine = *machine, .found = found, .wanted = options.wanted};
   run_checks(host_checks(), input, report.findings, !options.host);
   run_checks(gpu_checks(), input, report.findings, !options.gpu);
@@ -63,5 +84,24 @@ NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const Nod
   report.seconds = steady_seconds() - begin;
   return report;
 }
+
+extern const Check kHostInventory{.name = "host.inventory",
+                                  .category = "host",
+                                  .question = "Could the machine's system be looked at?",
+                                  .judge = judge_collection<&CollectionFacts::host>,
+                                  .may_be_silent = true,
+                                  .group = "inventory"};
+extern const Check kGpuInventory{.name = "gpu.inventory",
+                                 .category = "gpu",
+                                 .question = "Could the machine's GPUs be looked at?",
+                                 .judge = judge_collection<&CollectionFacts::gpu>,
+                                 .may_be_silent = true,
+                                 .group = "inventory"};
+extern const Check kNetworkInventory{.name = "network.inventory",
+                                     .category = "network",
+                                     .question = "Could the machine's network be looked at?",
+                                     .judge = judge_collection<&CollectionFacts::network>,
+                                     .may_be_silent = true,
+                                     .group = "inventory"};
 
 }  // namespace primus::preflight

@@ -128,10 +128,11 @@ void judge_speed(const Measurement& measurement, const std::optional<Wanted>& wa
 }
 
 void judge_drivers(const CheckInput& in, Judge& judge) {
-  for (const DriverFacts::Unusable& gpus : in.drivers->unusable) {
+  const DriverFacts& facts = in.facts<DriverFacts>();
+  for (const DriverFacts::Unusable& gpus : facts.unusable) {
     const bool installed = gpus.installed;
     judge.say(
-        installed || in.drivers->demanded ? Verdict::kFail : Verdict::kWarn,
+        installed || facts.demanded ? Verdict::kFail : Verdict::kWarn,
         {.measured = fmt::format(
              "primus cannot use the {} GPU{} of this machine: {}", gpus.count, gpus.count == 1 ? "" : "s",
              installed ? gpus.problem : "its plug-in libprimus_" + gpus.kind + ".so is not installed"),
@@ -145,7 +146,7 @@ void judge_drivers(const CheckInput& in, Judge& judge) {
 }
 
 void judge_products(const CheckInput& in, Judge& judge) {
-  const DeviceFacts& facts = *in.device;
+  const DeviceFacts& facts = in.facts<DeviceFacts>();
   if (!facts.measures_rates()) return;
   if (!facts.rates.value) {
     judge_failure(facts.device, facts.rates, judge);
@@ -159,7 +160,7 @@ void judge_products(const CheckInput& in, Judge& judge) {
 }
 
 void judge_memory(const CheckInput& in, Judge& judge) {
-  const DeviceFacts& facts = *in.device;
+  const DeviceFacts& facts = in.facts<DeviceFacts>();
   if (!facts.options.memory || !facts.rates.value) return;  // judge_products reports the failure
   judge_speed(facts.memory_rate(), facts.min_memory(),
               facts.is_cpu()
@@ -169,7 +170,7 @@ void judge_memory(const CheckInput& in, Judge& judge) {
 }
 
 void judge_memory_size(const CheckInput& in, Judge& judge) {
-  const DeviceFacts& facts = *in.device;
+  const DeviceFacts& facts = in.facts<DeviceFacts>();
   const auto& hardware = facts.hardware;
   if (!hardware || hardware->memory_gib <= 0 || facts.rates.value->properties.memory <= 0) return;
   const double gib = static_cast<double>(facts.rates.value->properties.memory) / (1 << 30);
@@ -185,7 +186,7 @@ void judge_memory_size(const CheckInput& in, Judge& judge) {
 }
 
 void judge_corruption(const CheckInput& in, Judge& judge) {
-  const DeviceFacts& facts = *in.device;
+  const DeviceFacts& facts = in.facts<DeviceFacts>();
   if (!facts.scan) return;
   if (!facts.scan->value) {
     judge_failure(facts.device, *facts.scan, judge);
@@ -280,9 +281,7 @@ std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<
                                   .installed = installed,
                                   .problem = installed ? listing->problem : ""});
   }
-  CheckInput input = without_machine();
-  input.drivers = &drivers;
-  run_checks(checks_of("drivers"), input, findings);
+  judge_group("drivers", drivers, findings);
   if (names.empty()) names.emplace_back("cpu");
   return names;
 }
@@ -300,9 +299,7 @@ void measure_device(const std::string& device, const std::vector<Hardware>& tabl
     }
   }
   if (works && options.corruption) scan(facts, report);
-  CheckInput input = without_machine();
-  input.device = &facts;
-  run_checks(checks_of("device"), input, report.findings);
+  judge_group("device", facts, report.findings);
 }
 
 extern const Check kUsableGpus{.name = "performance.devices",

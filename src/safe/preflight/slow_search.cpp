@@ -17,6 +17,7 @@ struct SearchFacts {
   std::vector<double> best = {};           // each node's best pair, GB/s; 0: no pairs
   std::vector<int> pairs_of = {};          // number of pairs per node
   double middle = 0, middle_of_pairs = 0;  // medians of `best`, and of all pairs
+  std::vector<Finding> links = {};         // slow links between good nodes
 };
 
 namespace {
@@ -49,7 +50,7 @@ void summarise_pairs(SearchFacts& facts) {
 }
 
 void judge_nodes(const CheckInput& in, Judge& judge) {
-  const SearchFacts& facts = *in.search;
+  const SearchFacts& facts = in.facts<SearchFacts>();
   const double minimum = facts.share * facts.middle;
   for (std::size_t node = 0; node < facts.names.size(); ++node) {
     if (facts.pairs_of[node] == 0 || facts.best[node] >= minimum) continue;
@@ -60,10 +61,13 @@ void judge_nodes(const CheckInput& in, Judge& judge) {
                 .source = fmt::format("{:.0f} % of what the middle node reaches", 100 * facts.share),
                 .fix = "leave the node out, and look at its network cards, cables and switch ports"});
   }
+  if (judge.silent() && facts.links.empty())
+    judge.pass(fmt::format("no slow node among {}: pairs exchange {:.3g} GB/s in the middle",
+                           facts.names.size(), facts.middle_of_pairs));
 }
 
-// Reports pairs of good nodes that are slow only with each other.
-void judge_pairs(const SearchFacts& facts, Judge& judge) {
+// Finds pairs of good nodes that are slow only with each other.
+void find_slow_pairs(const SearchFacts& facts, std::vector<Finding>& links) {
   for (std::size_t r = 0; r < facts.plan.pairs.size(); ++r) {
     for (std::size_t p = 0; p < facts.plan.pairs[r].size(); ++p) {
       const Group& pair = facts.plan.pairs[r][p];
@@ -71,7 +75,7 @@ void judge_pairs(const SearchFacts& facts, Judge& judge) {
       const double expected = std::min(facts.best[static_cast<std::size_t>(pair[0])],
                                        facts.best[static_cast<std::size_t>(pair[1])]);
       if (rate >= 0.5 * facts.share * expected) continue;
-      judge.warn(
+      links.push_back(
           {.where = range_of(pair, facts.names),
            .measured = fmt::format("{} exchange {:.3g} GB/s with each other, and {:.3g} or more with others",
                                    range_of(pair, facts.names), rate, expected),
@@ -82,7 +86,7 @@ void judge_pairs(const SearchFacts& facts, Judge& judge) {
   }
 }
 
-void judge_fabric(const SearchFacts& facts, Judge& judge) {
+void find_slow_fabric(const SearchFacts& facts, std::vector<Finding>& links) {
   const SearchPlan& plan = facts.plan;
   for (std::size_t level = 0; level + 1 < plan.halves.size(); ++level) {
     for (std::size_t g = 0; g < plan.halves[level].size(); ++g) {
@@ -98,7 +102,7 @@ void judge_fabric(const SearchFacts& facts, Judge& judge) {
       }
       const double rate = facts.rates.halves[level][g];
       if (found < 2 || rate >= facts.share * slower) continue;
-      judge.warn(
+      links.push_back(
           {.where = range_of(group, facts.names),
            .measured = fmt::format("{}: {:.3g} GB/s together, and each half {:.3g} or more by itself",
                                    range_of(group, facts.names), rate, slower),
@@ -111,8 +115,7 @@ void judge_fabric(const SearchFacts& facts, Judge& judge) {
 }
 
 void judge_links(const CheckInput& in, Judge& judge) {
-  judge_pairs(*in.search, judge);
-  judge_fabric(*in.search, judge);
+  for (const Finding& link : in.facts<SearchFacts>().links) judge.warn(link);
 }
 
 }  // namespace
@@ -165,14 +168,12 @@ std::vector<Finding> judge_search(const SearchPlan& plan, const SearchRates& rat
                                   const std::vector<std::string>& names, double share) {
   SearchFacts facts{plan, rates, names, share};
   summarise_pairs(facts);
-  CheckInput input = without_machine();
-  input.search = &facts;
+  std::vector<Finding> links;
+  find_slow_pairs(facts, links);
+  find_slow_fabric(facts, links);
+  facts.links = std::move(links);
   std::vector<Finding> findings;
-  run_checks(checks_of("search"), input, findings);
-  if (findings.empty())
-    Judge(kSlowNode.name, kSlowNode.category, findings)
-        .pass(fmt::format("no slow node among {}: pairs exchange {:.3g} GB/s in the middle", names.size(),
-                          facts.middle_of_pairs));
+  judge_group("search", facts, findings);
   return findings;
 }
 

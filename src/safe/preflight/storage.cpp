@@ -104,7 +104,7 @@ void judge_unwritable(const StorageFacts& facts, Judge& judge) {
 }
 
 void judge_checkpoints(const CheckInput& in, Judge& judge) {
-  const StorageFacts& facts = *in.storage;
+  const StorageFacts& facts = in.facts<StorageFacts>();
   const StorageOptions& options = facts.options;
   if (!facts.times.value) {
     judge_unwritable(facts, judge);
@@ -144,9 +144,7 @@ void check_storage(const StorageOptions& options, NodeReport& report, Env& env) 
                                                     &env] { return run(folder, bytes, env); },
                                                    options.timeout)};
   report.has_stuck_threads |= facts.times.timed_out;
-  CheckInput input = without_machine();
-  input.storage = &facts;
-  run_checks(checks_of("storage"), input, report.findings);
+  judge_group("storage", facts, report.findings);
   if (!facts.times.value) return;
   report.measurements.push_back({.name = "write and sync, checkpoints",
                                  .where = options.folder.string(),

@@ -1,0 +1,23 @@
+// Checks of the preflight itself: a run that checked or measured nothing of what it was asked for has failed.
+// Free functions without state.
+#pragma once
+
+#include "safe/preflight/report.h"
+
+namespace primus::preflight {
+
+// What the user asked for.
+struct Assignment {
+  bool sections = false;        // of the machine, by name
+  bool only_tests = false;      // performance tests only
+  bool lone_exchanges = false;  // tests within or between nodes, but there is one rank
+};
+
+// Adds the findings to the report's cluster. Call when all nodes' findings and measurements are in it.
+void check_completeness(const Assignment& asked, Report& report);
+
+// Adds the finding that the process runs in front of the others. A rank that judges nothing else has it, so
+// that its report is not empty.
+void check_process(NodeReport& report);
+
+}  // namespace primus::preflight

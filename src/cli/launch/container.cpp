@@ -65,11 +65,7 @@ class Container final : public Mode {
   }
 
   std::optional<std::string> asks_for_dry_run_within(const ModeContext& context, Words words) const override {
-    const DirectWords inner = direct_words(words);
-    Arguments arguments;
-    const DeclaredMode direct = cli::declare(kDirect, arguments);
-    parse(arguments, inner.options, "primus direct");
-    return dry_run_of(direct, kDirect, context, inner.command);
+    return dry_run_of_direct(context, words);
   }
 
   launch::Plan plan(const ModeContext& context, Words words) override {

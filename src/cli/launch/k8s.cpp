@@ -60,13 +60,8 @@ class Kubernetes final : public Mode {
 
   // The settings of this machine do not apply in the pods.
   std::optional<std::string> asks_for_dry_run_within(const ModeContext& context, Words words) const override {
-    const DirectWords inner = direct_words(words);
-    Arguments arguments;
-    const DeclaredMode direct = cli::declare(kDirect, arguments);
-    parse(arguments, inner.options, "primus direct");
     const launch::LauncherSettings none;
-    return dry_run_of(direct, kDirect, {.surroundings = context.surroundings, .settings = none},
-                      inner.command);
+    return dry_run_of_direct({.surroundings = context.surroundings, .settings = none}, words);
   }
 
   launch::Plan plan(const ModeContext& context, Words words) override {

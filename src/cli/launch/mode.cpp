@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text/secrets.h"
 #include "cli/grammar.h"
+#include "cli/parse.h"
 #include "launch/process.h"
 
 namespace primus::cli {
@@ -86,6 +87,14 @@ DirectWords direct_words(Words words) {
   const Words command = words.subspan(split == words.end() ? own : own + 1);
   return {{words.begin(), words.begin() + static_cast<std::ptrdiff_t>(own)},
           {command.begin(), command.end()}};
+}
+
+std::optional<std::string> dry_run_of_direct(const ModeContext& context, Words words) {
+  const DirectWords inner = direct_words(words);
+  Arguments arguments;
+  const DeclaredMode direct = declare(kDirect, arguments);
+  parse(arguments, inner.options, "primus direct");
+  return dry_run_of(direct, kDirect, context, inner.command);
 }
 
 void refuse_secrets(const std::vector<std::string>& assignments, std::string_view mode) {

@@ -100,6 +100,8 @@ struct DirectWords {
   std::vector<std::string> options, command;
 };
 DirectWords direct_words(Words words);
+// Like dry_run_of(), for `primus direct` with these words, as direct_words() takes them.
+std::optional<std::string> dry_run_of_direct(const ModeContext& context, Words words);
 
 // Throws Error(kInvalid) if an assignment "NAME=VALUE" would put a secret on a command line of `mode`.
 void refuse_secrets(const std::vector<std::string>& assignments, std::string_view mode);

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "fake_machine.h"
 #include "safe/preflight/node.h"
@@ -504,6 +507,22 @@ TEST(Faults, AClockToolThatSaysNothingIsPassedOver) {
   EXPECT_EQ(machine.clock().source, "timedatectl");
   fake.tool("timedatectl", "");
   EXPECT_EQ(machine.clock().source, "the kernel");
+}
+
+TEST(Faults, ASectionThatDoesNotAnswerFails) {
+  FakeMachine fake;
+  make_nvidia_node(fake);
+  fake.tool("nvidia-smi", "sleep 1");
+  NodeOptions options = options_of_job();
+  options.timeout = std::chrono::milliseconds(100);
+  const NodeReport report = inspect_node(fake.machine(), options);
+  const auto found = std::ranges::find(report.findings, "gpu.inventory", &Finding::check);
+  ASSERT_NE(found, report.findings.end());
+  EXPECT_EQ(found->category, "gpu");
+  EXPECT_EQ(found->verdict, kFail);
+  EXPECT_THAT(found->measured, HasSubstr("could not be looked at"));
+  EXPECT_TRUE(report.has_stuck_threads);
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // sanitizers dislike a thread that outlives main()
 }
 
 TEST(Faults, AnEmptyMachineFails) {

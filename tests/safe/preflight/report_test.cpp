@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "safe/preflight/check.h"
+#include "safe/preflight/completeness.h"
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {
@@ -103,6 +104,41 @@ TEST(Checks, FailClosed) {
   EXPECT_EQ(findings[0].verdict, Verdict::kFail);
   EXPECT_THAT(findings[0].measured, HasSubstr("broken"));
   EXPECT_EQ(findings[1].verdict, Verdict::kFail);
+}
+
+TEST(Checks, FactsOfAnotherTypeAreAFailure) {
+  std::vector<Finding> findings;
+  judge_group("process", 1, findings);  // judges no facts
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].check, "host.process");
+  EXPECT_EQ(findings[0].verdict, Verdict::kPass);
+  findings.clear();
+  judge_group("storage", 1, findings);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].verdict, Verdict::kFail);
+}
+
+TEST(Completeness, ARunThatDidNothingItWasAskedForFails) {
+  const auto checks = [](const Assignment& asked, Report report) {
+    report.cluster.clear();
+    check_completeness(asked, report);
+    std::vector<std::string> names;
+    for (const Finding& finding : report.cluster) names.push_back(finding.check);
+    return names;
+  };
+  NodeReport idle{.host = "node"};
+  idle.findings.push_back({.check = "gpu.count", .category = "gpu", .verdict = Verdict::kSkip});
+  check_process(idle);
+  EXPECT_EQ(idle.findings.front().check, "host.process");
+  const Report nothing{.nodes = {idle}};
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(checks({}, nothing), Names());
+  EXPECT_EQ(checks({.sections = true}, nothing), Names{"cluster.nothing-checked"});
+  EXPECT_EQ(checks({.sections = true, .only_tests = true}, nothing), Names{"cluster.nothing-measured"});
+  EXPECT_EQ(checks({.only_tests = true, .lone_exchanges = true}, nothing),
+            (Names{"cluster.exchanges", "cluster.nothing-measured"}));
+  EXPECT_EQ(checks({.sections = true}, example()), Names());
+  EXPECT_EQ(checks({.only_tests = true}, example()), Names());
 }
 
 TEST(Guard, WorkThatDoesNotAnswerIsLeftBehind) {

@@ -166,7 +166,7 @@ TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
   const auto chosen = [](const ProgramResult& plan) {
     const nlohmann::json forecast = nlohmann::json::parse(plan.out);
-    std::string text = "steps " + forecast.at("steps").dump();
+    std::string text;
     for (const char* key : {"train_epochs", "lr", "seq_length", "global_batch_size", "eval_iters"})
       text += std::string(" ") + key + " " + forecast.at("experiment").at("trainer").at(key).dump();
     return text;
@@ -202,7 +202,12 @@ TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {
   const ProgramResult other = tune("other", with("seq_length=64"));
   ASSERT_EQ(other.exit_code, 0) << other.err;
   EXPECT_THAT(other.err, Not(HasSubstr("global_batch_size=1,")));
-  const ProgramResult resumed = tune("kept", with("seq_length=64"));
+  std::vector<std::string> on_purpose = with("seq_length=64");
+  const ProgramResult refused = tune("kept", on_purpose);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("was trained with seq_length: 512"));
+  on_purpose.emplace_back("allow_data_change=true");
+  const ProgramResult resumed = tune("kept", on_purpose);
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_THAT(resumed.err, AllOf(HasSubstr("global_batch_size=1 (as the run was begun)"),
                                  HasSubstr("seq_length was 512, and is 64")));

@@ -98,7 +98,7 @@ TEST(TorchTitan, SettingsAreReadNatively) {
   EXPECT_DOUBLE_EQ(t.adam_beta2, 0.95);  // TorchTitan's default, not ours
   EXPECT_DOUBLE_EQ(t.weight_decay, 0.1);
   EXPECT_EQ(t.data_path, std::vector<std::string>{"corpus.txt"});
-  EXPECT_THAT(e.warnings, Contains(HasSubstr("decays all parameters")));
+  EXPECT_THAT(e.warnings, Contains(HasSubstr("applies weight decay to all parameters")));
   EXPECT_THAT(e.warnings, Contains(HasSubstr("Primus-Turbo's kernels")));
   EXPECT_THAT(e.provenance_of("train_iters").describe(), HasSubstr("exp.yaml:"));
 }

@@ -179,7 +179,7 @@ TEST(ContainerPlan, DockerWithoutItsDaemonIsPassedOver) {
   const Step step = plan_container(host.request(), host.surroundings()).step;
   EXPECT_EQ(step.argv.front(), "podman");
   EXPECT_THAT(step.notes,
-              testing::Contains("by podman, because docker fails: Cannot connect to the Docker daemon"));
+              testing::Contains("with podman, because docker fails: Cannot connect to the Docker daemon"));
   // Who names it means it, and hears from docker itself.
   ContainerRequest named = host.request();
   named.settings.runtime = "docker";

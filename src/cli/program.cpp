@@ -311,7 +311,7 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   if (is_group(words[0]) && words.size() > 1 && is_help(words[1])) return result;
   if (is_group(words[0]) && !find_command(words[0]) && (words.size() == 1 || words[1].starts_with('-'))) {
     throw invalid(fmt::format("'{}' needs a subcommand", words[0]),
-                  fmt::format("it is one of {}: {} {} ...", fmt::join(subcommands(words[0]), ", "), words[0],
+                  fmt::format("choose one of {}: {} {} ...", fmt::join(subcommands(words[0]), ", "), words[0],
                               subcommands(words[0]).front()));
   }
   const CommandEntry* const entry = resolve(words, used, nowhere);

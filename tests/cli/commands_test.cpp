@@ -131,7 +131,7 @@ TEST(ModelInfo, SaysAllThatAPresetLacks) {
   EXPECT_EQ(result.exit_code, 2);
   for (const char* key : {"num_layers", "hidden_size", "num_attention_heads"}) {
     EXPECT_THAT(result.err,
-                HasSubstr(std::string("of 'llama_base' alone:6:3: error: ") + key + " is missing"));
+                HasSubstr(std::string("with only 'llama_base':6:3: error: ") + key + " is missing"));
   }
   const ProgramResult unknown = run_program({"model", "info", "nothing_like_it"});
   EXPECT_EQ(unknown.exit_code, 2);
@@ -365,7 +365,7 @@ TEST(Config, KeysWithoutMeaningAreNamedWhereTheUserWroteThem) {
   const std::vector<std::string> words = {"config", "validate", "--config", file};
   EXPECT_THAT(
       run_program(words, with_presets).err,
-      HasSubstr("ignored: log_throughput, and 2 keys of presets ('primus config show' lists them)\n"));
+      HasSubstr("memory: log_throughput, and 2 keys of presets ('primus config show' lists them)\n"));
   write_file(presets + "/models/own.yaml",
              "num_layers: 1\nhidden_size: 16\nnum_attention_heads: 2\nvocab_size: 32\nlog_progress: false\n");
   EXPECT_THAT(run_program(words, with_presets).err, HasSubstr("log_throughput, and a key of presets"));
@@ -523,7 +523,7 @@ TEST(Generate, ManyPromptsComeOutInOrderAndAsAlone) {
   }
   const std::pair<const char*, const char*> wrong[] = {
       {"\"1\"\n{\"prompt\": 7}\n", "prompts.jsonl:2:"},
-      {"{\"prompt\": \"1\", \"sed\": 1}", "no key 'sed'"},
+      {"{\"prompt\": \"1\", \"sed\": 1}", "'sed' is not a valid key"},
       {"{\"prompt\": \"1\", \"prompt\": \"2\"}", "twice"},
       {"{\"seed\": 1}", "'prompt' is missing"},
       {"\"1\" x", "prompts.jsonl:1:"},

@@ -171,9 +171,9 @@ TEST_F(DataFiles, TokensBeyondTheVocabularyAreAnErrorWithTheirPlace) {
   const ProgramResult text = with({"11"});
   EXPECT_EQ(text.exit_code, 2);
   EXPECT_THAT(text.err,
-              HasSubstr("n_text_document: error: document 0 holds the token 11 at position 2, beyond "
-                        "the vocabulary of 11; 2 of 9 tokens are"));
-  EXPECT_THAT(text.err, HasSubstr("hint: is this the tokenizer"));
+              HasSubstr("n_text_document: error: document 0 has the token 11 at position 2, outside "
+                        "the vocabulary of 11; in all, 2 of 9 tokens are"));
+  EXPECT_THAT(text.err, HasSubstr("hint: check that the data was made with this tokenizer"));
   const ProgramResult as_json = with({"9", "--json"});
   EXPECT_EQ(as_json.exit_code, 2);
   EXPECT_EQ(json::parse(as_json.out).at("first_beyond_vocabulary"),
@@ -312,7 +312,7 @@ TEST_F(DataFiles, NothingToTrainOnIsSaid) {
     words.insert(words.end(), files.begin(), files.end());
     return run(words).err;
   };
-  EXPECT_THAT(note_of({"empty.txt"}), HasSubstr("warning: the input has no text, so there is nothing"));
+  EXPECT_THAT(note_of({"empty.txt"}), HasSubstr("warning: the input has no text, so the output has no training data"));
   EXPECT_THAT(note_of({"latin1.txt"}), HasSubstr("warning: the input has no line that could be read, so"));
   EXPECT_THAT(note_of({"a.jsonl"}), testing::Not(HasSubstr("no training data")));
 }

@@ -99,11 +99,11 @@ TEST_F(LaunchValues, OfOptionsAreRefused) {
     std::string said;
   };
   for (const Case& c : {Case{{"-N", "two"}, "-N of srun must be a number of nodes"},
-                        {{"-t", "abc"}, "-t of srun must be a time"},
+                        {{"-t", "abc"}, "-t of srun must be a duration"},
                         {{"--mem=64X"}, "--mem of srun must be a size"},
                         {{"--cpus-per-task", "1.5"}, "must be a number of at least 1"},
                         {{"--gpus-per-node=-1"}, "must be a number of GPUs"},
-                        {{"--multi-prog"}, "leave it out"},
+                        {{"--multi-prog"}, "remove it"},
                         {{"--requeue"}, "which belongs to sbatch"},
                         {{"--wait-all-nodes=1"}, "which belongs to sbatch"}})
     for (const Words& dry : {Words{}, Words{"--dry-run"}})
@@ -136,7 +136,7 @@ TEST_F(LaunchValues, OfSettingsAreRefusedWithTheirPlace) {
   };
   for (const Case& c :
        {Case{"slurm:\n  nodes: two\n", ".primus.yaml:2:10: error: nodes must be a number of nodes"},
-        {"slurm: {time: abc}\n", ".primus.yaml:1:15: error: time must be a time"},
+        {"slurm: {time: abc}\n", ".primus.yaml:1:15: error: time must be a duration"},
         {"slurm: {mem: 64X}\n", "mem must be a size"},
         {"slurm: {exclusive: maybe}\n", "exclusive must be one of user, mcs, topo"},
         {"container: {options: {shm-size: foo}}\n", ".primus.yaml:1:33: error: shm-size must be a size"},
@@ -205,7 +205,7 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
   const std::string model = PRIMUS_SOURCE_DIR "/tests/golden/models/llama";
   for (const Case& c :
        {Case{{"preflight", "--tests", "nonsense"}, "there is no test 'nonsense'"},
-        {{"preflight", "--comm-sizes-mb", "x"}, "'x' is no number"},
+        {{"preflight", "--comm-sizes-mb", "x"}, "'x' is not a number"},
         {{"preflight", "--device", "nosuch"}, "no devices of kind 'nosuch'"},
         {{"preflight", "--expected-gpus", "-1"}, "--expected-gpus must be"},
         {{"preflight", "--root", "nowhere"}, "--root: there is no 'nowhere'"},
@@ -279,16 +279,16 @@ TEST_F(LaunchValues, InputsThatAreNotThereAreNamed) {
   EXPECT_THAT(
       plan,
       AllOf(HasSubstr("data_path is 'gone/text' (command line), which does not exist: training will need it"),
-            HasSubstr("tokenizer_model is 'gone/tokenizer' (command line), which is not there"),
+            HasSubstr("tokenizer_model is 'gone/tokenizer' (command line), which does not exist"),
             HasSubstr(
                 "load '/nodes/model' is not on this machine; its existence on the nodes was not checked")));
-  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("is not there")));
+  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("does not exist")));
   // A batch script may start in another folder.
   const std::string with_hooks =
       planned(Words{"--dry-run", "slurm", "srun", "--", "direct", "--patch", "/nodes/p.sh", "--"} + kTrain +
               inputs)
           .out;
-  EXPECT_THAT(with_hooks, Not(HasSubstr("which is not there"))) << "a patch may make them";
+  EXPECT_THAT(with_hooks, Not(HasSubstr("which does not exist"))) << "a patch may make them";
 }
 
 TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {

@@ -75,7 +75,7 @@ TEST(MistakesAsJson, OfOptionsToo) {
     EXPECT_NE(result.err.find(problem["error"].get<std::string>()), std::string::npos) << result.err;
   }
   const std::string many = test::run_program({"train", "pretrain", "--nproc", "100000"}).err;
-  EXPECT_NE(many.find("hint: give 1 to 4096"), std::string::npos) << many;
+  EXPECT_NE(many.find("hint: choose 1 to 4096"), std::string::npos) << many;
   EXPECT_EQ(test::run_program({"generate", "model", "--temperature", "x"}).out, "");
   // Which has no JSON to print.
   EXPECT_EQ(test::run_program({"completion", "nosuchshell", "--json"}).out, "");

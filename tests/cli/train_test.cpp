@@ -719,7 +719,7 @@ TEST(Train, ADryRunNeedsNoFilesButNamesThem) {
   std::vector<std::string> missing;
   for (const json& input : forecast.at("missing")) missing.push_back(input.at("key"));
   EXPECT_THAT(missing, ::testing::ElementsAre("load", "tokenizer_model", "data_path"));
-  EXPECT_THAT(big.err, HasSubstr("load is '/nowhere/model' (command line), which is not there"));
+  EXPECT_THAT(big.err, HasSubstr("load is '/nowhere/model' (command line), which does not exist"));
 }
 
 // A mesh is planned on a laptop, in seconds: what a rank needs, and what it sends.

@@ -204,7 +204,7 @@ TEST(NodeList, TasksOfANode) {
   EXPECT_EQ(tasks_of_node("2(x3),1", 2), 2);
   EXPECT_EQ(tasks_of_node("2(x3),1", 3), 1);
   EXPECT_THAT(error_of([] { tasks_of_node("2(x3),1", 4); }), HasSubstr("has no entry for node 4"));
-  EXPECT_THAT(error_of([] { tasks_of_node("2(x", 0); }), HasSubstr("is no list"));
+  EXPECT_THAT(error_of([] { tasks_of_node("2(x", 0); }), HasSubstr("is not a Slurm list"));
 }
 
 TEST(Hardware, CountsGpusByTheirFiles) {

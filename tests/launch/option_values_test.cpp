@@ -72,7 +72,7 @@ TEST(OptionValues, AMistakeSaysWhatIsWantedAndWhere) {
   };
   EXPECT_THAT(said({"-N", "two"}),
               HasSubstr("-N of srun must be a number of nodes, such as 4, 2-4 or 1k, not 'two'"));
-  EXPECT_THAT(said({"-tabc"}), HasSubstr("-t of srun must be a time"));
+  EXPECT_THAT(said({"-tabc"}), HasSubstr("-t of srun must be a duration"));
   EXPECT_THAT(said({"--mem", "64X"}), HasSubstr("--mem of srun must be a size"));
   EXPECT_THAT(said({"--hint=x"}), HasSubstr("one of compute_bound, memory_bound, multithread"));
 }

@@ -1,4 +1,4 @@
-// The three products of a linear layer by their definition: what the tests of linear and fp8_linear expect.
+// Reference products of a linear layer for the tests of linear and fp8_linear.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Layer {
 inline constexpr GemmRole kRoles[] = {GemmRole::kForward, GemmRole::kInputGradient,
                                       GemmRole::kWeightGradient};
 
-// What the role says, by the definition of a product.
+// The product of a role in double, by definition.
 inline Values product(GemmRole role, const Layer& layer, const Values& a, const Values& b) {
   const auto [tokens, in, out] = layer;
   const auto sum = [](std::int64_t rows, std::int64_t cols, std::int64_t inner, auto term) {

@@ -1,7 +1,7 @@
-// launch() refuses wrong operands before any kernel sees them. Each operator's folder has its checks.cpp: for
-// every kernel a call that is right, and each of its operands in turn with a type that no kernel takes, and
-// one column too wide. turbo_check_test runs them all (primus_entry_list finds the entries), and fails for a
-// kernel that has none.
+// Tests that launch() refuses wrong operands before any kernel runs. The checks.cpp of each operator's folder
+// has a correct call for every kernel. Each operand in turn gets a type that no kernel supports, or an
+// additional column. turbo_check_test runs all of them (primus_entry_list finds the entries) and fails for
+// kernels without checks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace primus::turbo::test {
 
-// Extents that differ from each other, so that no wrong one is right by chance.
+// Extents that differ from each other, so that a wrong one does not match by chance.
 inline constexpr std::int64_t kTokens = 6, kWidth = 10, kExperts = 4, kTopK = 2, kSlots = kTokens * kTopK;
 inline constexpr std::int64_t kHeads = 4, kKvHeads = 2, kHeadDim = 8;
 
@@ -47,10 +47,10 @@ class OperatorChecks {
  public:
   virtual ~OperatorChecks() = default;
   virtual void run() = 0;
-  // The kernels that run() gave a right call of.
+  // The kernels for which run() launched a correct call.
   const std::set<KernelId>& covered() const { return covered_; }
 
-  // Launches without running anything: a scratch arena that only measures.
+  // Launches with a scratch arena that only measures, so no kernel runs. Returns the error, or "".
   template <class Arguments>
   std::string refusal(const Arguments& arguments) {
     try {
@@ -67,8 +67,8 @@ class OperatorChecks {
     EXPECT_EQ(refusal(arguments).substr(0, prefix.size()), prefix) << what;
   }
 
-  // `shaped` are operands whose type and shape a check can know, `typed` are the first elements of views and
-  // what has any extent; `changes` make other attributes wrong.
+  // `shaped` are operands whose type and shape are checked. `typed` are operands whose shape is arbitrary or
+  // unknown, such as the first elements of views. `changes` make other attributes wrong.
   template <class Arguments>
   void expect_checks(const Arguments& right, std::vector<Tensor Arguments::*> shaped,
                      std::vector<Tensor Arguments::*> typed = {},
@@ -96,13 +96,13 @@ class OperatorChecks {
     }
   }
 
-  // `right` lacks nothing but the remainder of its masters.
+  // `right` is correct except that the remainder of its masters is missing.
   template <class Arguments>
   void expect_split_masters(Arguments right) {
     expect_refused(right, "no masters");
     right.remainder = i16({kWidth});
     expect_checks<Arguments>(right, {&Arguments::working, &Arguments::remainder}, {},
-                             {[](Arguments& a) { a.param = f32({kWidth}); },  // two forms at once
+                             {[](Arguments& a) { a.param = f32({kWidth}); },  // both forms at once
                               [](Arguments& a) { a.working = {}; }});
   }
 

@@ -1,5 +1,5 @@
-// What every operator test needs: a device with stream, scratch and context, tensors from and to host vectors
-// of doubles, random inputs, error measures, and gradients by finite differences.
+// Common parts of operator tests: a device with stream, scratch and context; tensors from and to host vectors
+// of doubles; random inputs; error measures; gradients by finite differences.
 //
 //   for (const DeviceUnderTest& spec : devices_under_test()) {
 //     OperatorBench bench(spec);
@@ -8,7 +8,8 @@
 //     EXPECT_LE(normalised_error(bench.download(y), expected), tolerance);
 //   }
 //
-// The reference works in double on the values as the device stores them: pass inputs through rounded() first.
+// References compute in double from the values that the device stores, so pass inputs through rounded()
+// first.
 #pragma once
 
 #include <dlfcn.h>
@@ -50,10 +51,10 @@ using Values = std::vector<double>;
 struct DeviceUnderTest {
   IsaLevel level = best_isa_level();
   int threads = 2;
-  // The guard device: memory that only kernels and copies can reach, asynchronous streams.
+  // The guard device: only kernels and copies can access its memory, and streams are asynchronous.
   bool guarded = false;
-  int emulated_warp = 0;  // > 0: GPU kernels under the emulator, with warps of so many lanes (32 or 64)
-  std::string plugin;     // a GPU, by this plug-in; empty: none
+  int emulated_warp = 0;  // > 0: GPU kernels in the emulator, with warps of 32 or 64 lanes
+  std::string plugin;     // a GPU with this plug-in; empty: none
 
   std::string emulated_name() const { return "emulated GPU, warps of " + std::to_string(emulated_warp); }
   std::string name() const {
@@ -62,8 +63,8 @@ struct DeviceUnderTest {
     return kernels + ", " + std::to_string(threads) + " threads" + (guarded ? ", guarded" : "");
   }
 };
-// The emulator runs on a CPU device. Under that name, a kernel that GPUs lack would look like one of the
-// CPU's.
+// The emulator runs on a CPU device. Its own description keeps a kernel that GPUs lack from being reported as
+// missing on the CPU.
 class EmulatedDevice final : public primus::test::ForwardingDevice {
  public:
   EmulatedDevice(std::unique_ptr<Device> cpu, std::string description)
@@ -76,10 +77,10 @@ class EmulatedDevice final : public primus::test::ForwardingDevice {
 
 inline void PrintTo(const DeviceUnderTest& device, std::ostream* out) { *out << device.name(); }
 
-// Every instruction set this machine has, the guard device with the best of them, and GPU kernels under the
-// emulator. With PRIMUS_TEST_GPU=FILE instead: the first GPU, by this plug-in (scripts/gpu_check); with
-// PRIMUS_TEST_GPU_FAST=1 too, in ways whose last bits change from run to run; with PRIMUS_TEST_GPU_OWN=1,
-// without the vendor's library for attention.
+// Returns all instruction sets of this machine, the guard device with the best of them, and GPU kernels in
+// the emulator. With PRIMUS_TEST_GPU=FILE it returns the first GPU of that plug-in instead
+// (scripts/gpu_check.sh). PRIMUS_TEST_GPU_FAST=1 also allows kernels whose last bits vary, and
+// PRIMUS_TEST_GPU_OWN=1 disables the vendor's library for attention.
 inline std::vector<DeviceUnderTest> devices_under_test() {
   std::vector<DeviceUnderTest> devices;
   if (const char* plugin = std::getenv("PRIMUS_TEST_GPU")) {
@@ -95,7 +96,7 @@ inline std::vector<DeviceUnderTest> devices_under_test() {
 
 // ---- Values -------------------------------------------------------------------------------------
 
-// Standard normal numbers times `scale`; the same for the same seed.
+// Standard normal numbers times `scale`. Equal seeds give equal numbers.
 inline Values random_values(std::int64_t n, std::uint64_t seed, double scale = 1.0) {
   std::vector<float> draws(static_cast<std::size_t>(n));
   fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, draws);
@@ -104,7 +105,7 @@ inline Values random_values(std::int64_t n, std::uint64_t seed, double scale = 1
   return values;
 }
 
-// `value` as an element of this type would hold it.
+// `value` rounded to the type.
 inline double rounded(double value, DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -124,14 +125,14 @@ inline Values rounded(Values values, DType dtype) {
   return values;
 }
 
-// Half a unit in the last place, relative: the most that rounding a result to this type can cost.
+// Half a unit in the last place, relative: the largest error of rounding a result to this type.
 inline double rounding_error(DType dtype) {
   return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24;
 }
 
-// max |actual - expected| / max |expected|: the error relative to the largest element, so that elements which
-// cancel to nearly nothing do not ask for more digits than the sum they come from has. Infinite when a NaN,
-// an infinity or the size differs; absolute when all of `expected` is zero.
+// max |actual - expected| / max |expected|. The error is relative to the largest element, because elements
+// that cancel to nearly zero are only as accurate as the terms of their sum. Infinite if the sizes or any NaN
+// or infinity differ; absolute if all of `expected` is zero.
 inline double normalised_error(const Values& actual, const Values& expected) {
   if (actual.size() != expected.size()) return INFINITY;
   double error = 0, largest = 0;
@@ -147,8 +148,8 @@ inline double normalised_error(const Values& actual, const Values& expected) {
   return largest > 0 ? error / largest : error;
 }
 
-// d loss / d inputs by central differences, to be taken of a reference in double: with steps of 1e-5 the
-// result has about ten digits for smooth functions of magnitude one.
+// d loss / d inputs by central differences of a reference in double. With steps of 1e-5, the result has about
+// ten digits for smooth functions of magnitude one.
 inline Values numeric_gradient(const std::function<double(const Values&)>& loss, Values inputs) {
   Values gradient(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -163,7 +164,7 @@ inline Values numeric_gradient(const std::function<double(const Values&)>& loss,
   return gradient;
 }
 
-// sum of a[i] * b[i]: with random b a scalar loss whose gradient by a is b.
+// The sum of a[i] * b[i]. For random b it is a scalar loss whose gradient with respect to a is b.
 inline double dot(const Values& a, const Values& b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
@@ -186,8 +187,8 @@ class OperatorBench {
   Context& context() { return context_; }
   Meter& meter() { return meter_; }
 
-  // A new tensor, filled with bytes that are NaN in every floating type, so that an element a kernel forgets
-  // shows.
+  // A new tensor, filled with bytes that are NaN in every floating-point type, which reveals elements that a
+  // kernel does not write.
   Tensor empty(DType dtype, Shape shape) {
     Tensor tensor = zeros(dtype, shape);
     const std::vector<unsigned char> poison(static_cast<std::size_t>(tensor.bytes()), 0xFF);
@@ -244,12 +245,12 @@ class OperatorBench {
     }
   }
 
-  // Its bytes, as they are.
+  // Writes raw bytes.
   void write_bytes(const Tensor& tensor, const void* bytes) {
     stream_->copy_to_device(tensor.data, bytes, tensor.bytes());
     stream_->synchronize();
   }
-  // The tensor's bytes, for tests of bit-identity.
+  // Returns the raw bytes, for tests of bit-identity.
   std::vector<unsigned char> bytes(const Tensor& tensor) {
     std::vector<unsigned char> raw(static_cast<std::size_t>(tensor.bytes()));
     stream_->copy_to_host(raw.data(), tensor.data, tensor.bytes());
@@ -318,7 +319,7 @@ class OperatorBench {
     return values;
   }
 
-  std::unique_ptr<Device> device_;  // owns all memory handed out
+  std::unique_ptr<Device> device_;  // owns all allocated memory
   std::unique_ptr<Stream> stream_;
   Arena scratch_;
   Meter meter_;

@@ -14,7 +14,7 @@ struct Settings {
   double lr = 1e-2, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
 };
 
-// One step as torch.optim.AdamW does it, in double.
+// Applies one step of torch.optim.AdamW in double.
 void reference_step(State& s, const Values& grad, double scale, const Settings& set, int step) {
   const double bias1 = 1 - std::pow(set.beta1, step), bias2 = 1 - std::pow(set.beta2, step);
   for (std::size_t i = 0; i < grad.size(); ++i) {
@@ -66,7 +66,7 @@ TEST_P(AdamWTest, TenStepsFollowTheReference) {
   }
 }
 
-// One step from given moments, with moments stored in bf16 or fp32.
+// The moments and parameters after one step from fixed moments, which are stored in bf16 or fp32.
 struct Moments {
   Values first, second, param;
 };
@@ -95,14 +95,14 @@ Moments step_with(OperatorBench& bench, std::int64_t n, DType first, DType secon
   return {bench.download(exp_avg), bench.download(exp_avg_sq), bench.download(param)};
 }
 
-// Each stored moment is one of the two bf16 numbers around the exact one, and on average it is the exact one:
-// the mean of n roundings lies within 5 standard deviations, which are at most half a spacing each.
+// Stochastic rounding gives one of the two bf16 numbers around the exact moment and is unbiased: the mean
+// error of n roundings is within 5 standard deviations. One rounding deviates by at most half a spacing.
 TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCount = 20011;
   const Moments exact = step_with(bench, kCount, DType::kF32, DType::kF32, 0, 0, 3);
   const Moments stored = step_with(bench, kCount, DType::kBF16, DType::kBF16, 77, 5, 3);
-  EXPECT_EQ(stored.param, exact.param) << "the update uses the moments before they are rounded";
+  EXPECT_EQ(stored.param, exact.param) << "the update must use the moments before rounding";
   for (const auto& [rounded_values, values] :
        {std::pair(&stored.first, &exact.first), std::pair(&stored.second, &exact.second)}) {
     double bias = 0, variance = 0;
@@ -111,7 +111,7 @@ TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
       const double value = (*values)[i], error = (*rounded_values)[i] - value;
       const double spacing = value == 0 ? 0 : std::exp2(std::ilogb(value) - 7);
       ASSERT_LE(std::abs(error), spacing) << i;
-      // In units of the spacing: up with the probability of the part that is cut off.
+      // Errors in units of the spacing. A value is rounded up with the probability of its remainder.
       if (spacing == 0) continue;
       bias += error / spacing;
       const double part = std::abs(std::fmod(value, spacing)) / spacing;
@@ -119,19 +119,19 @@ TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
       nearest += std::abs(error) <= spacing / 2;
     }
     EXPECT_LE(std::abs(bias), 5 * std::sqrt(variance));
-    EXPECT_LT(nearest, 0.9 * kCount) << "not simply the nearest one";
+    EXPECT_LT(nearest, 0.9 * kCount) << "rounding is to nearest instead of stochastic";
   }
 }
 
-// The same bits on every device and however the elements are cut; others in another step or for other
-// parameters.
+// The random bits do not depend on the device. They differ for another step, another stream or another
+// element.
 TEST_P(AdamWTest, RandomRoundingDependsOnStreamStepAndElementAlone) {
   OperatorBench bench(GetParam());
   OperatorBench first_device(devices_under_test().front());
   const auto run = [&](OperatorBench& on, std::uint64_t stream, std::int64_t element, int step) {
     return step_with(on, 4099, DType::kF32, DType::kBF16, stream, element, step).second;
   };
-  const std::int64_t far = (std::int64_t{1} << 32) - 2000;  // element numbers beyond 32 bits
+  const std::int64_t far = (std::int64_t{1} << 32) - 2000;  // element numbers beyond 2^32
   const Values one = run(bench, 1, far, 1);
   EXPECT_EQ(one, run(first_device, 1, far, 1));
   EXPECT_EQ(one, run(bench, 1, far, 1));
@@ -140,7 +140,7 @@ TEST_P(AdamWTest, RandomRoundingDependsOnStreamStepAndElementAlone) {
   EXPECT_NE(one, run(bench, 1, far, 2));
 }
 
-// What rounding to nearest cannot do: a second moment that moves by a thousandth of itself at a time arrives.
+// A bf16 second moment that changes by 0.1 % per step converges, which rounding to nearest would prevent.
 TEST_P(AdamWTest, ASlowSecondMomentInBf16DoesNotStop) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCount = 4096;
@@ -161,11 +161,11 @@ TEST_P(AdamWTest, ASlowSecondMomentInBf16DoesNotStop) {
   }
   double mean = 0;
   for (const double value : bench.download(exp_avg_sq)) mean += value / kCount;
-  // 1 - 0.999^400 = 0.330; to nearest it would stop below 0.25, where half a spacing is 0.001.
+  // 1 - 0.999^400 = 0.330. With rounding to nearest it stops below 0.25, where half a spacing is 0.001.
   EXPECT_NEAR(mean, 1 - std::pow(0.999, 400), 0.003);
 }
 
-// A bf16 gradient is the number that it is: the same bits as from the same gradient in fp32.
+// A bf16 gradient gives the same bits as an equal fp32 gradient.
 TEST_P(AdamWTest, AGradientInBf16IsTakenAsItIs) {
   OperatorBench bench(GetParam());
   for (const std::int64_t n : {47, 4096}) {
@@ -241,7 +241,7 @@ TEST_P(AdamWTest, FactorsOfAGroupMultiplyRateAndDecay) {
   EXPECT_EQ(step({.lr = 0.25, .weight_decay = 0.5}, 2, 0.5F), step({.lr = 0.5, .weight_decay = 0.25}, 1, 1));
 }
 
-// A gradient without a finite norm leaves everything as it was, decay included.
+// A gradient with a NaN or infinite norm changes neither weights nor moments; weight decay is skipped, too.
 TEST_P(AdamWTest, ABadStepIsSkippedOnTheDevice) {
   OperatorBench bench(GetParam());
   for (const double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
@@ -283,7 +283,7 @@ TEST_P(AdamWTest, SumOfSquaresIsADoubleSum) {
     bench.run(SumOfSquares{.x = x_device, .out = out, .accumulate = true});
     EXPECT_NEAR(bench.download(out)[0], 2 * expected, 1e-12 * expected);
   }
-  // Squares that a float cannot hold.
+  // Squares that exceed the range of float.
   const Tensor out = bench.zeros(DType::kF64, {1});
   bench.run(SumOfSquares{.x = bench.upload({1e25, 1e25}, DType::kF32, {2}), .out = out, .accumulate = false});
   EXPECT_NEAR(bench.download(out)[0], 2e50, 1e44);

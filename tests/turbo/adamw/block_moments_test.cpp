@@ -1,4 +1,4 @@
-// Moments in 8 bits: the codes themselves, and the AdamW kernel that stores them.
+// Tests 8-bit optimizer moments: their codes, and the AdamW kernel that stores them.
 #include "turbo/block_moments.h"
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 
 // ---- Codes ----------------------------------------------------------------------------------------
 
-// What the formats are, in double: units of a code without its sign, and the largest code.
+// The formats in double: the magnitude of a code in units of its block's scale, and the largest code.
 double units_of(int code) {
   const int exponent = code / 8, digits = code % 8;
   return exponent == 0 ? digits : std::ldexp(8 + digits, exponent - 1);
@@ -30,9 +30,9 @@ double decoded(const Format& format, unsigned char code, double scale) {
   const double magnitude = units_of(format.is_signed ? code & 127 : code) * scale;
   return format.is_signed && code > 127 ? -magnitude : magnitude;
 }
-// The distance between the two codes' numbers around one of so many units.
+// The distance between the two codes around a magnitude of `units`.
 double spacing(double units) { return units < 16 ? 1 : std::exp2(std::ilogb(units) - 3); }
-// The smallest power of two in which the largest magnitude does not exceed the largest code.
+// The smallest power of two with which the largest code covers the magnitude `largest`.
 double scale_for(const Format& format, double largest) {
   double scale = 0x1p-126;
   while (largest > format.top_units() * scale) scale *= 2;
@@ -49,8 +49,9 @@ void expect_format(const Format& format) {
       ASSERT_EQ(scale, std::ldexp(1.0F, static_cast<int>(field) - 127));
       const float value = Codes::decoded(byte, scale);
       ASSERT_EQ(value, decoded(format, byte, scale)) << code;
-      ASSERT_EQ(value, static_cast<float>(BFloat16(value))) << code << ": checkpoints hold it in bf16";
-      // A number that has a code is not rounded, and keeps its number in the unit of a block of its own.
+      ASSERT_EQ(value, static_cast<float>(BFloat16(value)))
+          << code << ": bf16, in which checkpoints store moments, must hold it exactly";
+      // A value that has a code is stored exactly, also when it is the largest value of its own block.
       for (const std::uint32_t random : {0U, 1U, 0x8000U, 0xFFFFU})
         ASSERT_EQ(Codes::encoded(value, field, random), byte) << code;
       ASSERT_EQ(Codes::nearest(value, field), byte) << code;
@@ -64,7 +65,7 @@ void expect_format(const Format& format) {
 TEST(BlockCodes, AreSmallFloatingPointNumbers) {
   expect_format<FirstMomentCodes>(kFirst);
   expect_format<SecondMomentCodes>(kSecond);
-  // OCP's e4m3, with a unit of 2^-9.
+  // The e4m3 format of OCP, with a unit of 2^-9.
   EXPECT_EQ(FirstMomentCodes::decoded(0x7E, 0x1p-9F), 448);
   EXPECT_EQ(FirstMomentCodes::decoded(0x38, 0x1p-9F), 1);
   EXPECT_EQ(FirstMomentCodes::decoded(0x81, 0x1p-9F), -0x1p-9F);
@@ -91,7 +92,8 @@ TEST(BlockCodes, TheUnitIsTheSmallestThatHoldsTheLargestNumber) {
   expect_units<SecondMomentCodes>(kSecond);
 }
 
-// The mean over all random numbers is the number, to their resolution; each is one of two neighbours.
+// Encoding rounds to one of two neighbours. Its mean over all random numbers is the value, up to their
+// resolution.
 TEST(BlockCodes, KeepTheMeanFromOneUnitOn) {
   for (const float value : {1.25F, 7.9F, 9.3F, 100.9F, 70000.5F}) {
     double first = 0, second = 0;
@@ -133,7 +135,7 @@ struct Settings {
   double lr = 1e-2, beta1 = 0.9, beta2 = 0.999, weight_decay = 0.1;
 };
 
-// A moment in one of its types, on a device.
+// A moment on a device: fp32 values, or 8-bit codes with block scales.
 struct Moment {
   Tensor values, scales;
   Format format;
@@ -154,7 +156,7 @@ class BlockMomentsTest : public ::testing::TestWithParam<DeviceUnderTest> {
   Moment second(std::int64_t n, bool coded = true) {
     return zero_moment(kSecond, coded ? DType::kU8 : DType::kF32, n);
   }
-  // The numbers in it.
+  // Returns the decoded values.
   Values read(const Moment& moment) {
     if (moment.scales.absent()) return bench.download(moment.values);
     const auto codes = bench.bytes(moment.values);
@@ -190,7 +192,7 @@ class BlockMomentsTest : public ::testing::TestWithParam<DeviceUnderTest> {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, BlockMomentsTest, ::testing::ValuesIn(devices_under_test()));
 
-// Gradients whose size differs by up to 2^40 within a block, and from block to block.
+// Gradients whose magnitudes vary by up to 2^40 within a block, and also from block to block.
 Values wild_gradient(std::int64_t n, int step) {
   Values grad = random_values(n, static_cast<std::uint64_t>(step));
   for (std::size_t i = 0; i < grad.size(); ++i) {
@@ -200,7 +202,8 @@ Values wild_gradient(std::int64_t n, int step) {
   return rounded(grad, DType::kF32);
 }
 
-// What is stored of the numbers `exact`: in the unit of their block, one of both neighbours, and their mean.
+// Checks the moments `stored` for the exact values `exact`: the scale of each block fits its largest value,
+// every value became one of its two neighbours, and rounding has no bias.
 void expect_stored(const Values& stored, const Values& exact, const Values& scales, const Format& format) {
   double bias = 0, variance = 0;
   for (std::size_t block = 0; block < scales.size(); ++block) {
@@ -227,8 +230,8 @@ void expect_stored(const Values& stored, const Values& exact, const Values& scal
   EXPECT_LE(std::abs(bias), 5 * std::sqrt(variance));
 }
 
-// Against fp32 moments that hold the same numbers at the beginning: the weights get the same bits, and the
-// moments are rounded where they are stored. Each moment alone, and both.
+// A step with 8-bit moments is compared with a step that starts from equal fp32 moments: weights have equal
+// bits, and the new moments are the rounded fp32 ones. Either moment or both are in 8 bits.
 TEST_P(BlockMomentsTest, AStepIsThatOfTheNumbersTheyHold) {
   for (const std::int64_t n : {kMomentBlock, 3 * kMomentBlock, 150 * kMomentBlock}) {
     for (const auto& [first_coded, second_coded] : {std::pair(true, true), {true, false}, {false, true}}) {
@@ -244,7 +247,7 @@ TEST_P(BlockMomentsTest, AStepIsThatOfTheNumbersTheyHold) {
         step(wide_param, grad, wide_m, wide_v, number, {}, 0.75);
         step(param, grad, m, v, number, {}, 0.75, number == 2 ? working : Tensor());
         ASSERT_EQ(bench.bytes(param), bench.bytes(wide_param))
-            << "the update uses moments before they are rounded";
+            << "the update must use the moments before rounding";
         if (number == 2) {
           EXPECT_EQ(bench.download(working), rounded(bench.download(param), DType::kBF16));
         }
@@ -255,7 +258,8 @@ TEST_P(BlockMomentsTest, AStepIsThatOfTheNumbersTheyHold) {
   }
 }
 
-// Two steps in double: only what the first one rounded is between this and the kernel.
+// Two steps follow AdamW in double. The expected values start from the stored moments, so only one rounding
+// separates the two.
 TEST_P(BlockMomentsTest, TheMomentsFollowTheirDefinitionInDouble) {
   constexpr std::int64_t kCount = 20 * kMomentBlock;
   const Settings set;
@@ -269,20 +273,20 @@ TEST_P(BlockMomentsTest, TheMomentsFollowTheirDefinitionInDouble) {
     for (std::size_t i = 0; i < grad.size(); ++i) {
       const double exact_m = set.beta1 * before_m[i] + (1 - set.beta1) * grad[i];
       const double exact_v = set.beta2 * before_v[i] + (1 - set.beta2) * grad[i] * grad[i];
-      // An eighth of the number itself, or a unit, which is 2^-17 of the largest first moment at most and
-      // 2^-33 of the largest second one.
+      // One rounding moves a moment by at most an eighth of itself or by one unit. A unit is at most 2^-17 of
+      // the largest first moment and 2^-33 of the largest second one.
       ASSERT_LE(std::abs(after_m[i] - exact_m), std::abs(exact_m) / 8 + 0x1p-17);
       ASSERT_LE(std::abs(after_v[i] - exact_v), exact_v / 8 + 0x1p-33);
       const double root = std::sqrt(exact_v / (1 - std::pow(set.beta2, number))) + 1e-8;
       const double expected = before[i] * (1 - set.lr * set.weight_decay) -
                               set.lr / (1 - std::pow(set.beta1, number)) * exact_m / root;
-      // 1 - beta2 in fp32 has an error of 3e-8 / 1e-3, half of which the root keeps.
+      // 1 - beta2 in fp32 has a relative error of 3e-8 / 1e-3, which the square root halves.
       ASSERT_NEAR(after[i], expected, 3e-5 * std::abs(expected - before[i]) + 1e-7);
     }
   }
 }
 
-// The bits are those of any other device, and of the same elements cut between blocks.
+// The stored bits do not depend on the device, nor on how blocks are split between calls.
 TEST_P(BlockMomentsTest, DoNotDependOnTheDeviceNorOnHowElementsAreCut) {
   constexpr std::int64_t kBlocks = 37, kCount = kBlocks * kMomentBlock;
   const auto run = [&](OperatorBench& on, const std::vector<std::int64_t>& cuts) {
@@ -293,7 +297,8 @@ TEST_P(BlockMomentsTest, DoNotDependOnTheDeviceNorOnHowElementsAreCut) {
       const Tensor grad = on.upload(wild_gradient(kCount, number), DType::kF32, {kCount});
       for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
         const std::int64_t begin = cuts[i], end = cuts[i + 1], size = kMomentBlock;
-        // No rate: devices divide and take roots in their own way, so weights may differ in the last bit.
+        // The learning rate is 0, because weights may differ in the last bit: devices divide and take square
+        // roots differently.
         on.run(AdamW{
             .param = param.slice(begin * size, end * size),
             .grad = grad.slice(begin * size, end * size),
@@ -320,8 +325,9 @@ TEST_P(BlockMomentsTest, DoNotDependOnTheDeviceNorOnHowElementsAreCut) {
   EXPECT_EQ(run(first_device, {0, kBlocks}), whole);
 }
 
-// However small an element is beside its block's largest, and whatever its gradients do: storing the moments
-// makes the next quotient of first moment and root of the second no more than 2 sqrt(2) times as large.
+// Storing the moments enlarges the ratio of the first moment to the root of the second at most by the factor
+// 2 sqrt(2). This holds for elements far below the largest of their block and for gradients that vanish or
+// are mostly zero.
 TEST_P(BlockMomentsTest, NoUpdateExplodes) {
   constexpr std::int64_t kCount = 8 * kMomentBlock;
   const Moment m = first(kCount), v = second(kCount);
@@ -330,9 +336,9 @@ TEST_P(BlockMomentsTest, NoUpdateExplodes) {
   for (int number = 1; number <= 60; ++number) {
     Values grad = wild_gradient(kCount, number);
     for (std::size_t i = 0; i < grad.size(); ++i) {
-      if (i % 5 == 0 && number > 3) grad[i] = 0;            // dies
-      if (i % 7 == 0) grad[i] *= std::exp2(-2.0 * number);  // vanishes
-      if (i % 11 == 0 && number % 10 != 0) grad[i] = 0;     // comes seldom
+      if (i % 5 == 0 && number > 3) grad[i] = 0;            // becomes zero
+      if (i % 7 == 0) grad[i] *= std::exp2(-2.0 * number);  // decays
+      if (i % 11 == 0 && number % 10 != 0) grad[i] = 0;     // is mostly zero
     }
     const Moment wide_m = first(kCount, false), wide_v = second(kCount, false);
     bench.write(wide_m.values, read(m));
@@ -350,10 +356,11 @@ TEST_P(BlockMomentsTest, NoUpdateExplodes) {
       below_a_unit += exact_v[i] < units[i / static_cast<std::size_t>(kMomentBlock)];
     }
   }
-  EXPECT_GT(below_a_unit, 1000) << "the gradients are wild enough";
+  EXPECT_GT(below_a_unit, 1000) << "too few second moments lie below one unit of their block";
 }
 
-// To nearest, it would stop at about a hundredth of where it goes.
+// A second moment that changes by 0.1 % per step converges. With rounding to nearest it would stop at about a
+// hundredth of its limit.
 TEST_P(BlockMomentsTest, ASlowSecondMomentDoesNotStop) {
   constexpr std::int64_t kCount = 32 * kMomentBlock;
   const Moment m = first(kCount), v = second(kCount);
@@ -361,14 +368,14 @@ TEST_P(BlockMomentsTest, ASlowSecondMomentDoesNotStop) {
     step(bench.zeros(DType::kF32, {kCount}), Values(kCount, 1.0), m, v, number);
   double mean = 0;
   for (const double value : read(v)) mean += value / kCount;
-  // 1 - 0.999^400 = 0.330. A rounding has a variance of |change| * spacing at most, 0.001 * 0.33 / 8, and
-  // 400 of them, in 4096 elements, a standard deviation of 0.002.
+  // 1 - 0.999^400 = 0.330. One rounding has a variance of at most |change| * spacing = 0.001 * 0.33 / 8.
+  // After 400 roundings, the mean of 4096 elements has a standard deviation of 0.002.
   EXPECT_NEAR(mean, 1 - std::pow(0.999, 400), 5 * 0.002);
 }
 
-// The same gradients, to both kinds of moments: how far apart the weights' ways are. A first moment is
-// rounded with a standard deviation of 1/16 of itself at most, and remembers beta1 / sqrt(1 - beta1^2) = 2.06
-// of it: 0.129. A second one, with beta2 = 0.95, 3.04 of it, of which the root keeps half: 0.095. Both: 0.16.
+// Weights with 8-bit and with fp32 moments stay close under equal gradients. A first moment is rounded with a
+// relative standard deviation of at most 1/16 and accumulates beta1 / sqrt(1 - beta1^2) = 2.06 of it: 0.129.
+// A second moment with beta2 = 0.95 accumulates 3.04, which the root halves: 0.095. Together these give 0.16.
 TEST_P(BlockMomentsTest, TwentyStepsStayWithinTheRoundingOfTheirMoments) {
   constexpr std::int64_t kCount = 32 * kMomentBlock;
   const Settings set{.beta2 = 0.95, .weight_decay = 0};
@@ -406,7 +413,7 @@ TEST_P(BlockMomentsTest, ABadStepChangesNeitherCodesNorScales) {
   EXPECT_EQ(bits(), before);
 }
 
-// Split masters are the same numbers.
+// Split masters give the same weights and moments as fp32 masters.
 TEST_P(BlockMomentsTest, WorkOnSplitMasters) {
   constexpr std::int64_t kCount = 4 * kMomentBlock;
   const Tensor param = bench.zeros(DType::kF32, {kCount}),

@@ -1,5 +1,4 @@
-// Attention as the paper writes it, in double, with the whole score matrix: what the kernels are compared
-// with.
+// The reference for attention kernels: the paper's formula in double with the whole score matrix.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +12,7 @@
 
 namespace primus::turbo::test {
 
-// Operands without gaps: q and out [batch*seq_q, heads*dim], k and v [batch*seq_k, kv_heads*dim].
+// Takes contiguous operands: q and out [batch*seq_q, heads*dim], k and v [batch*seq_k, kv_heads*dim].
 class AttentionReference {
  public:
   using Values = std::vector<double>;
@@ -44,7 +43,7 @@ class AttentionReference {
     });
   }
 
-  // The gradient of the dot product of out and d_out; after forward().
+  // Computes the gradients of dot(out, d_out). Call it after forward().
   void backward(const Values& d_out) {
     d_q.assign(q.size(), 0), d_k.assign(k.size(), 0), d_v.assign(v.size(), 0);
     d_sinks.assign(sinks.size(), 0);
@@ -79,7 +78,7 @@ class AttentionReference {
 
   AttentionShape s;
   Values q, k, v;
-  Values first_key, sinks;  // [batch*seq_q], [heads]; empty: none
+  Values first_key, sinks;  // [batch*seq_q], [heads]; empty if unused
   Values out, lse;          // lse [heads, batch*seq_q]
   Values d_q, d_k, d_v, d_sinks;
 

@@ -18,13 +18,14 @@ AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, s
   return {batch, seq, seq, seq, heads, kv_heads, head_dim, value_dim, scale, causal, window, chunk};
 }
 
-// `seq_q` new tokens after seq_k - seq_q cached ones, in a cache with room for more.
+// Attention with a key cache: `seq_q` new tokens follow seq_k - seq_q cached ones. The cache has room for
+// `capacity_k`.
 AttentionShape cached(AttentionShape s, std::int64_t seq_q, std::int64_t seq_k, std::int64_t capacity_k) {
   s.seq_q = seq_q, s.seq_k = seq_k, s.capacity_k = capacity_k, s.q_first = seq_k - seq_q;
   return s;
 }
 
-// Inputs as `dtype` holds them, and what should come out.
+// Inputs rounded to `dtype`, and the expected results.
 struct Expected {
   Expected(const AttentionShape& s, DType dtype)
       : d_out(draw(s.batch * s.seq_q * s.heads * s.value_dim, 4, dtype)),
@@ -32,8 +33,7 @@ struct Expected {
                   draw(s.batch * s.seq_k * s.kv_heads * s.head_dim, 2, dtype),
                   draw(s.batch * s.seq_k * s.kv_heads * s.value_dim, 3, dtype)) {}
 
-  // One document after the other, of these lengths and again from the start, in every sequence but the
-  // second.
+  // Packs documents with these lengths, repeated cyclically, into every sequence except the second.
   Expected& pack(const std::vector<std::int64_t>& lengths) {
     const AttentionShape& s = reference.s;
     for (std::int64_t b = 0; b < s.batch; ++b) {
@@ -64,8 +64,8 @@ struct Expected {
   AttentionReference reference;
 };
 
-// One attention call with all its tensors on a bench. Rows are `gap` elements longer than the heads need, and
-// a cache is longer than its keys; what lies there is NaN and must neither be read nor written.
+// One attention call with all its tensors on a bench. Rows have `gap` unused elements, and a cache has unused
+// rows. Both are filled with NaN and must neither be read nor written.
 class Problem {
  public:
   Problem(OperatorBench& bench, const Expected& expected, DType dtype, std::int64_t gap = 0)
@@ -122,25 +122,25 @@ class Problem {
   }
 
   void expect_matches_reference() {
-    // fp32: a few hundred products per sum, rounded at random. bf16: besides the results, probabilities
-    // inside may have been rounded to bf16. fp16 likewise, and it has three more bits.
+    // fp32: sums of a few hundred products, with random rounding errors. bf16: probabilities may be rounded
+    // to bf16 as well as the results. fp16: as bf16 with three more bits.
     const double tolerance = dtype_ == DType::kF32 ? 2e-6 : dtype_ == DType::kF16 ? 1e-2 / 8 : 1e-2;
     const AttentionReference& reference = expected_.reference;
     EXPECT_LE(normalised_error(bench_.download(forward.out), reference.out), tolerance);
     EXPECT_LE(normalised_error(bench_.download(forward.lse), reference.lse), 1e-6);
-    // A gradient of queries is a sum over all keys: its error grows like the root of their number.
+    // A query gradient is a sum over all keys, so its error grows with the square root of their number.
     const double of_queries = tolerance * std::max(1.0, std::sqrt(static_cast<double>(s_.seq_k) / 256.0));
     expect_gradient(backward.d_q, reference.d_q, s_.seq_q, s_.seq_q, s_.heads * s_.head_dim, of_queries);
     expect_gradient(backward.d_k, reference.d_k, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.head_dim,
                     tolerance);
     expect_gradient(backward.d_v, reference.d_v, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.value_dim,
                     tolerance);
-    // A sum over all tokens of both signs.
+    // A sink gradient is a sum over all tokens, with terms of both signs.
     if (sinks.sinks.absent()) return;
     EXPECT_LE(normalised_error(bench_.download(sinks.d_sinks), reference.d_sinks), 2 * tolerance);
   }
 
-  // Everything the two calls wrote.
+  // Returns the bytes of all results of the calls.
   std::vector<unsigned char> result_bytes() {
     std::vector<unsigned char> all;
     for (const Tensor& t :
@@ -167,7 +167,8 @@ class Problem {
     return bench_.upload(padded, dtype_, {s_.batch * capacity, stride});
   }
 
-  // Of `capacity` rows of each sequence the first `seq` have a gradient.
+  // Compares the gradient in the first `seq` of each sequence's `capacity` rows; the other rows must stay
+  // NaN.
   void expect_gradient(const Tensor& tensor, const Values& expected, std::int64_t seq, std::int64_t capacity,
                        std::int64_t width, double tolerance) {
     const Values all = bench_.download(tensor);
@@ -190,20 +191,20 @@ class Problem {
 
 std::vector<AttentionShape> training_shapes() {
   return {
-      shape(2, 5, 2, 2, 12, 12),             // less than a tile, and than a vector
-      shape(1, 1, 1, 1, 1, 1),               //
+      shape(2, 5, 2, 2, 12, 12),             // shorter than a tile, and head dims below a vector
+      shape(1, 1, 1, 1, 1, 1),               // a single query and key
       shape(2, 130, 4, 2, 16, 24),           // grouped queries, values wider than keys, a tail tile
-      shape(1, 200, 3, 1, 80, 80, 33),       // one key head for all, sliding window inside a tile
-      shape(1, 260, 2, 2, 64, 64, 64),       // sliding window of exactly a tile: tiles to skip on both sides
-      shape(1, 257, 1, 1, 32, 32, 150),      // ... of more than a tile
+      shape(1, 200, 3, 1, 80, 80, 33),       // one key head for all queries, sliding window within a tile
+      shape(1, 260, 2, 2, 64, 64, 64),       // sliding window of exactly a tile: skips tiles on both sides
+      shape(1, 257, 1, 1, 32, 32, 150),      // ... longer than a tile
       shape(1, 100, 2, 1, 20, 7, 0, false),  // not causal
-      shape(1, 130, 1, 1, 8, 8, 10, false),  // not causal, with a limit to the past only
+      shape(1, 130, 1, 1, 8, 8, 10, false),  // not causal; the window limits only earlier keys
       shape(1, 70, 1, 1, 256, 256),          // the widest head
-      shape(1, 66, 2, 2, 192, 128),          // as in multi-head latent attention
+      shape(1, 66, 2, 2, 192, 128),          // as in latent attention
       shape(9, 67, 2, 1, 64, 64),            // more heads than threads: whole heads as work items
       shape(1, 200, 2, 1, 16, 16, 0, true, 64),   // chunks of exactly a tile
-      shape(1, 200, 2, 1, 16, 16, 0, true, 50),   // ... that cut tiles
-      shape(1, 150, 1, 1, 16, 16, 20, true, 70),  // ... and a window
+      shape(1, 200, 2, 1, 16, 16, 0, true, 50),   // ... that end within tiles
+      shape(1, 150, 1, 1, 16, 16, 20, true, 70),  // ... with a window
       shape(1, 90, 1, 1, 16, 16, 0, false, 40),   // ... not causal
   };
 }
@@ -218,17 +219,19 @@ std::vector<AttentionShape> cache_shapes() {
       cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),                // the first tokens
       cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),         // not causal
       cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 1, 300, 320),   // chunks
-      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 3, 257, 320),   // ... of which the queries see two
+      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 3, 257, 320),   // ... the queries see two of them
       cached(shape(1, 0, 2, 2, 32, 16, 0, true, 100), 80, 250, 256),  // ... with a part of a prompt
   };
 }
 
-// The emulator takes a second for a few hundred thousand pairs of query and key, of whole tiles of queries.
+// Whether the emulator is fast enough for the shape. It computes a few hundred thousand query-key pairs per
+// second, and always whole tiles of queries.
 bool quick_to_emulate(const AttentionShape& s) {
   return s.batch * s.heads * std::max<std::int64_t>(s.seq_q, 64) * s.seq_k <= 150'000;
 }
 
-// `prepare` completes the inputs; `gap`: of every second shape's rows.
+// Compares attention with the reference on all devices. `prepare` completes the inputs; every second shape
+// has rows with `gap` unused elements.
 template <class Prepare>
 void expect_all_match(const std::vector<AttentionShape>& shapes, Prepare prepare, std::int64_t gap = 5,
                       const std::vector<DType>& dtypes = {DType::kF32, DType::kBF16}) {
@@ -277,7 +280,7 @@ void expect_finite_differences(const AttentionShape& s) {
   EXPECT_LE(normalised_error(reference.d_sinks, numeric_sinks), 1e-8);
 }
 
-// With a soft cap that shows.
+// Adds a soft cap that is low enough to change the scores.
 AttentionShape capped(AttentionShape s, float cap = 0.5F) {
   s.score_cap = cap;
   return s;
@@ -300,7 +303,7 @@ TEST(Attention, Fp16MatchesReference) {
   expect_all_match({shape(2, 130, 4, 2, 64, 64), shape(1, 150, 2, 1, 16, 16, 20)}, packed, 5, {DType::kF16});
 }
 
-// What nobody measures is refused, not computed unseen.
+// fp16 gradients must be fp16 and cannot be accumulated; other calls throw, as no test covers their accuracy.
 TEST(Attention, Fp16TakesWholeGradientsOfItsOwnType) {
   OperatorBench bench;
   const AttentionShape s = shape(1, 8, 2, 2, 8, 8);
@@ -317,14 +320,14 @@ TEST(Attention, Fp16TakesWholeGradientsOfItsOwnType) {
 
 TEST(Attention, CachedKeysMatchReference) { expect_all_match(cache_shapes(), as_is); }
 
-// Heads and rows as the tiles of warpgroups want them (Hopper, and emulated warps of 32): rings of tiles that
-// are used several times, tiles that only some rows see or nobody, sequences that end within a tile.
+// Shapes for the warpgroup tiles (Hopper, and emulated warps of 32): tile rings that are reused, tiles that
+// few or no rows see, and sequences that end within a tile.
 TEST(Attention, HeadsForWarpgroupsMatchReference) {
   expect_all_match(
       {
           shape(1, 270, 2, 1, 128, 128),                       // three tiles of queries and of keys
           cached(shape(1, 0, 2, 1, 64, 64), 70, 750, 760),     // six tiles of keys, one warpgroup ends early
-          cached(shape(2, 0, 1, 1, 128, 128), 3, 1200, 1210),  // ten, and nothing for one warpgroup
+          cached(shape(2, 0, 1, 1, 128, 128), 3, 1200, 1210),  // ten, and none for one warpgroup
           shape(1, 260, 2, 2, 64, 64, 130),                    // a window
           shape(2, 140, 2, 1, 192, 128),                       // values narrower than keys
           shape(1, 270, 1, 1, 128, 128, 0, true, 100),         // chunks that cut tiles
@@ -347,7 +350,7 @@ TEST(Attention, SinksMatchReference) {
       with_sinks);
 }
 
-// On GPUs heads of 64 and 128 take another path with a cap than without.
+// With a cap, GPUs use other kernels for heads of 64 and 128 than without.
 TEST(Attention, CappedScoresMatchReference) {
   const std::vector<AttentionShape> shapes{capped(shape(2, 130, 4, 2, 16, 24)),
                                            capped(shape(1, 200, 3, 1, 80, 80, 33), 3),
@@ -378,8 +381,7 @@ TEST(Attention, PackedDocumentsMatchReference) {
   }
 }
 
-// Every document of a packed sequence gives what it gives alone, up to the places where tiles are cut.
-// So few that a library has room for them, with and without groups of heads.
+// Few documents, which fit the limit of the vendor's library. Heads are grouped and ungrouped.
 TEST(Attention, FewDocumentsMatchReference) {
   expect_all_match({shape(2, 180, 2, 2, 64, 64), shape(2, 180, 2, 1, 64, 64), shape(1, 200, 2, 1, 128, 128)},
                    [](Expected& expected, DType) {
@@ -420,7 +422,7 @@ TEST(Attention, APackedDocumentEqualsTheDocumentAlone) {
   }
 }
 
-// What documents do not see is not computed: 16 documents cost about a tenth of one.
+// Attention skips keys of other documents: 16 documents cost about a tenth of a single one.
 TEST(Attention, ShortDocumentsCostLess) {
   OperatorBench bench({.threads = 1});
   const Expected whole(shape(1, 2048, 1, 1, 64, 64), DType::kF32);

@@ -1,5 +1,5 @@
-// Attention over parts of the keys, and of the queries, joined: the same as over all of them. What ring
-// attention relies on.
+// Attention computed over parts of queries and keys and then joined equals attention over the whole. Ring
+// attention relies on this.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace {
 
 struct Case {
   AttentionShape shape;
-  std::vector<std::int64_t> query_cuts, key_cuts;  // where parts begin, besides 0
-  std::vector<std::int64_t> documents = {};        // lengths; empty: one text
+  std::vector<std::int64_t> query_cuts, key_cuts;  // where parts begin, except 0
+  std::vector<std::int64_t> documents = {};        // lengths; empty: a single text
   bool sinks = false;
 };
 
@@ -27,9 +27,9 @@ std::vector<Case> cases() {
       {causal_shape(1, 150, 2, 1, 32, 32), {50, 100}, {50, 100}},  // a ring of three ranks
       {causal_shape(1, 150, 2, 2, 24, 16), {70}, {1, 64, 65, 149}, {}, true},     // sinks; parts of one key
       {causal_shape(1, 140, 2, 1, 16, 16), {80}, {30, 64, 90}, {40, 3, 64, 20}},  // packed documents
-      {causal_shape(1, 100, 2, 2, 192, 128), {60}, {33}},                         // as in latent attention
-      {causal_shape(1, 160, 2, 1, 16, 16), {64}, {64, 128}},                      // window, below
-      {causal_shape(1, 160, 2, 1, 16, 16), {50, 90}, {40, 80, 120}},              // chunk
+      {causal_shape(1, 100, 2, 2, 192, 128), {60}, {33}},             // head widths of latent attention
+      {causal_shape(1, 160, 2, 1, 16, 16), {64}, {64, 128}},          // a window, set below
+      {causal_shape(1, 160, 2, 1, 16, 16), {50, 90}, {40, 80, 120}},  // chunks, set below
       {causal_shape(1, 160, 1, 1, 16, 16),
        {100},
        {31, 77},
@@ -37,7 +37,7 @@ std::vector<Case> cases() {
        true},  // chunk, window, documents, sinks
       {causal_shape(2, 90, 2, 1, 20, 7), {}, {10, 20, 30, 40, 50, 60, 70, 80}},  // not causal
       {causal_shape(9, 67, 2, 1, 64, 64), {}, {20, 64}},                         // more heads than threads
-      {causal_shape(1, 384, 4, 2, 64, 64), {128}, {128}},  // chunks that cuDNN takes whole
+      {causal_shape(1, 384, 4, 2, 64, 64), {128}, {128}},                        // parts that cuDNN accepts
   };
   all[5].shape.window = 33;
   all[6].shape.chunk = 50;
@@ -85,8 +85,8 @@ Values slice(const Values& all, std::int64_t begin, std::int64_t end) {
   return all.empty() ? Values() : Values(all.begin() + begin, all.begin() + end);
 }
 
-// Every part of the queries over every part of the keys, in the order of `seed`. Query parts need one
-// sequence.
+// Computes every part of the queries over every part of the keys, in an order given by `seed`. Several query
+// parts require a batch of one sequence.
 Outcome run(OperatorBench& bench, const Case& c, const AttentionReference& all, const Values& d_out_values,
             DType dtype, DType gradient, std::uint32_t seed) {
   const AttentionShape& s = c.shape;
@@ -103,7 +103,7 @@ Outcome run(OperatorBench& bench, const Case& c, const AttentionReference& all, 
   bool first_queries = true;
   for (const auto& [q_begin, q_end] : parts(c.query_cuts, s.seq_q)) {
     const std::int64_t seq_q = q_end - q_begin, tokens = s.batch * seq_q;
-    // With several sequences there is one part: all queries.
+    // A batch of several sequences has a single query part.
     const auto rows = [&](const Values& values, std::int64_t width) {
       return slice(values, q_begin * width, (q_begin + tokens) * width);
     };
@@ -214,7 +214,7 @@ TEST(AttentionParts, MergedInAnyOrderEqualTheWhole) {
         for (std::uint32_t seed = 1; seed <= (emulated ? 1U : 2U); ++seed) {
           SCOPED_TRACE("case " + std::to_string(i) + ", " + std::string(name_of(dtype)) + ", order " +
                        std::to_string(seed) + ", " + spec.name());
-          // Sums of parts that round by themselves: a few rounding errors of each type.
+          // Sums of parts that are rounded separately: a few rounding errors of each type.
           const double tolerance = dtype == DType::kF32 ? 1e-5 : 1e-2;
           const Outcome actual = run(bench, c, expected, d_out, dtype, DType::kF32, seed);
           EXPECT_LE(normalised_error(actual.out, expected.out), tolerance);
@@ -231,7 +231,7 @@ TEST(AttentionParts, MergedInAnyOrderEqualTheWhole) {
   }
 }
 
-// Gradients in the operands' own type: every part rounds once more.
+// Gradients accumulate in the type of the operands, so each part adds a rounding error.
 TEST(AttentionParts, GradientsAccumulateInTheOperandsType) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     OperatorBench bench(spec);
@@ -252,8 +252,8 @@ TEST(AttentionParts, QueriesThatSeeNoKeyGetZeroAndNoWeight) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     OperatorBench bench(spec);
     SCOPED_TRACE(spec.name());
-    // Keys 70 to 100 of a sequence, queries 60 to 90: the first ten come before all of them. Once as tiles,
-    // once with few queries.
+    // Keys begin at position 70 and queries at 60, or at 68 for four queries. The first ten or two queries
+    // precede all keys. The 30 queries use the tiled kernel, the four another one.
     for (const std::int64_t seq_q : {30, 4}) {
       AttentionShape s = causal_shape(1, 100, 2, 1, 16, 8);
       s.seq_q = seq_q, s.seq_k = s.capacity_k = 100;

@@ -14,7 +14,7 @@ struct Model {
   std::int64_t tokens, checkpoints, hidden;
 
   std::size_t stream_size() const { return static_cast<std::size_t>(tokens * hidden); }
-  // `all`: checkpoints, stream, norm, proj, one behind the other.
+  // `all` concatenates checkpoints, stream, norm and proj.
   Values mixed(const Values& all) const {
     const auto n = static_cast<std::size_t>(checkpoints), h = static_cast<std::size_t>(hidden);
     const double *stream = all.data() + n * stream_size(), *norm = stream + stream_size(), *proj = norm + h;
@@ -74,7 +74,7 @@ TEST_P(AttentionResidualTest, ForwardAndBackward) {
       const Tensor d_y = bench.upload(d_out, dtype, rows);
       const Tensor factors = bench.empty(DType::kF32, {model.tokens, model.checkpoints + 1});
       const Values ones_wide(stream_at, 1.0);
-      // The gradients by themselves, and on top of what is there already.
+      // Writes the gradients, and adds them to values that exist.
       for (const bool adds : {false, true}) {
         const Tensor d_checkpoints = bench.upload(ones_wide, dtype, wide);
         const Tensor d_stream = bench.upload(Values(size, 1.0), dtype, rows);

@@ -9,7 +9,7 @@ namespace {
 
 using Form = CausalConvShape::Form;
 
-// Sequences packed from documents, cut into segments as they come.
+// Segments of tokens, with or without packed documents.
 struct Case {
   std::int64_t segments, tokens, channels, width;
   bool bias = false, documents = false;
@@ -20,7 +20,7 @@ struct Case {
   bool silu() const { return form == Form::kSilu; }
   std::int64_t columns() const { return shape().columns(); }
   std::int64_t rows() const { return segments * tokens; }
-  // Documents of 5 tokens; the first of each sequence is 2 long.
+  // The first key of a position: documents have 5 tokens, the first of each sequence has 2.
   std::int64_t first_key(std::int64_t position) const {
     return documents && position >= 2 ? (position - 2) / 5 * 5 + 2 : 0;
   }
@@ -66,7 +66,7 @@ struct Operands {
   }
 };
 
-// One row of the reference: what goes into a sum, and where its gradient goes.
+// Computes rows of the reference: the convolution's sums, and the gradients of the sums.
 struct Reference {
   const Case& c;
   const Operands& o;
@@ -77,7 +77,7 @@ struct Reference {
   double input(std::int64_t row, std::int64_t channel) const {
     return c.silu() ? o.bcx[at(row, 0, channel)] : o.bcx[at(row, 0, channel)] * o.bcx[at(row, 2, channel)];
   }
-  // use(distance, index of the weight) for the tokens that a token sees.
+  // Calls use(distance, index of the weight) for the tokens that a token sees.
   template <class Use>
   void each(std::int64_t row, std::int64_t channel, Use use) const {
     const std::int64_t position = row % c.tokens;
@@ -89,7 +89,7 @@ struct Reference {
     each(row, channel, [&](std::int64_t d, std::size_t w) { sum += o.weight[w] * input(row - d, channel); });
     return sum;
   }
-  // d y / d sum.
+  // Returns dy / dsum.
   double slope(std::int64_t row, std::int64_t channel) const {
     if (!c.silu()) return o.bcx[at(row, 1, channel)];
     const double x = sum(row, channel), gate = 1 / (1 + std::exp(-x));
@@ -100,7 +100,7 @@ struct Reference {
   }
 };
 
-// use(row, channel) for all of them, in order.
+// Calls use(row, channel) for all elements, in order.
 template <class Use>
 void for_each_element(const Case& c, Use use) {
   for (std::int64_t row = 0; row < c.rows(); ++row) {
@@ -118,8 +118,8 @@ Values forward(const Case& c, const Operands& o) {
   return y;
 }
 
-// The gradient of dot(y, d_y) by one of the operands. Gated it is linear in each of them, so that a
-// difference of any size is exact.
+// The gradient of dot(y, d_y) with respect to one operand, by differences. The gated form is linear in each
+// operand, so a difference of any size is exact.
 Values gradient(const Case& c, const Operands& o, Values Operands::*by) {
   const double by_much = c.silu() ? 1e-5 : 0.5;
   Values result((o.*by).size());
@@ -135,7 +135,7 @@ Values gradient(const Case& c, const Operands& o, Values Operands::*by) {
   return result;
 }
 
-// The same by hand for larger ones.
+// The gradient with respect to bcx in closed form, for larger cases.
 Values gradient_of_bcx(const Case& c, const Operands& o) {
   const Reference r{c, o};
   Values result(o.bcx.size());
@@ -200,7 +200,7 @@ struct OnDevice {
     if (c.bias) bias = bench.upload(o.bias, DType::kF32, {c.channels});
     if (c.documents) first_key = bench.upload(c.first_keys(), DType::kI32, {c.rows()});
   }
-  // Calls over segments of this shape; what is before and behind them may be absent.
+  // Calls over segments of this shape. The edges before and after them may be absent.
   CausalConvForward forward(const CausalConvShape& shape, const Tensor& y, const Tensor& before = {}) const {
     return {.shape = shape,
             .bcx = bcx,
@@ -248,7 +248,7 @@ struct OnDevice {
             .d_y = d_y,
             .d_edge = d_edge};
   }
-  // What gradients need where sums go through an activation.
+  // Inputs that gradients need only if an activation follows the sum.
   static Tensor of_sums(const CausalConvShape& shape, const Tensor& tensor) {
     return shape.form == Form::kSilu ? tensor : Tensor();
   }
@@ -256,7 +256,7 @@ struct OnDevice {
   Tensor bcx, weight, d_y, bias, first_key;
 };
 
-// fp32 sums of at most 16 products, and one rounding.
+// fp32 sums of at most 16 products, and the rounding of the result.
 double tolerance(DType dtype) { return rounding_error(dtype) + 2e-6; }
 
 TEST_P(CausalConvTest, ForwardAndBackwardInput) {
@@ -295,14 +295,14 @@ TEST_P(CausalConvTest, BackwardWeightAssignsAndAccumulates) {
   }
 }
 
-// Nothing of another document or sequence is as much as multiplied.
+// Tokens of other documents or sequences are not even multiplied: NaN there has no effect.
 TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
   OperatorBench bench(GetParam());
   for (const Form form : {Form::kGated, Form::kSilu}) {
     const Case c{2, 7, 8, 3, false, true, DType::kF32, form};
     Operands o(c);
     const Values clean = forward(c, o);
-    // The last document of the first sequence is that of positions 2 to 6.
+    // Positions 0 and 1 are the first document of the first sequence.
     for (std::int64_t i = 0; i < 2 * c.columns(); ++i) o.bcx[static_cast<std::size_t>(i)] = NAN;
     const OnDevice on(bench, c, o);
     const Tensor y = bench.empty(c.dtype, {c.rows(), c.channels});
@@ -318,8 +318,8 @@ TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
   }
 }
 
-// Sequences in pieces, each of which knows its edges alone, give what whole sequences give: as on context
-// ranks, where a rank has two pieces of each sequence.
+// Pieces of sequences that get the edges of their neighbours give the results of whole sequences. Context
+// ranks compute this: each has two pieces of every sequence.
 TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
   OperatorBench bench(GetParam());
   for (const Form form : {Form::kGated, Form::kSilu}) {
@@ -333,7 +333,7 @@ TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
         const Tensor edge = bench.empty(DType::kF32, halves.edge()),
                      d_edge = bench.empty(DType::kF32, halves.edge());
         bench.run(CausalConvEdge{.shape = halves, .bcx = on.bcx, .edge = edge});
-        // What is before a piece is the edge of the one before it, and the gradients go the other way.
+        // The edge before a piece comes from the preceding piece; its gradient returns there.
         const auto moved = [&](const Tensor& tensor, std::int64_t by) {
           const Values all = bench.download(tensor);
           Values result(all.size());
@@ -363,7 +363,7 @@ TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
   }
 }
 
-// Three sequences that are read in passes of uneven runs of tokens.
+// Three sequences that are read in passes. Each pass adds a different number of tokens per sequence.
 struct Reading {
   static constexpr std::int64_t kSequences = 3, kTokens = 20, kRing = 8;
 
@@ -372,13 +372,14 @@ struct Reading {
         c(which),
         o(operands),
         weight(on.upload(o.weight, c.dtype, {c.channels, c.width})),
-        // What is left of other sequences may be anything.
+        // The initial contents of the ring must not matter.
         ring(on.empty(DType::kF32, {kSequences, std::max(kRing, 2 * c.width), c.channels})),
         lengths(kSequences, 0) {
     if (c.bias) bias = on.upload(o.bias, DType::kF32, {c.channels});
   }
 
-  // Reads so many more tokens of each sequence, and `nobody` rows behind them, into `y`.
+  // Reads counts[b] more tokens of each sequence b into `y`, followed by `unused` rows that belong to no
+  // sequence.
   void read(const std::vector<std::int64_t>& counts, std::int64_t unused, Values& y) {
     Values rows, starts{0}, ends;
     const std::int64_t wide = c.columns();
@@ -435,13 +436,13 @@ TEST_P(CausalConvTest, ReadingInPassesIsReadingAtOnce) {
       Values y(expected.size(), NAN);
       Reading reading(bench, c, o);
       reading.read({3, 0, 1}, 2, y);    // a prompt
-      reading.read({1, 1, 1}, 0, y);    // a token each
-      reading.read({0, 2, 1}, 0, y);    // few rows, unevenly
-      reading.read({1, 0, 0}, 1, y);    // few rows, and one of nobody
+      reading.read({1, 1, 1}, 0, y);    // one token per sequence
+      reading.read({0, 2, 1}, 0, y);    // few rows, unequal counts
+      reading.read({1, 0, 0}, 1, y);    // few rows, one unused
       reading.read({14, 17, 9}, 3, y);  // more than the ring holds
       reading.read({1, 0, 8}, 0, y);
       EXPECT_LE(normalised_error(y, expected), tolerance(dtype)) << c;
-      // The last tokens are read again, and others after a cut.
+      // Reads the last tokens again, then continues from five tokens before.
       Values again(expected.size(), NAN);
       for (std::int64_t& length : reading.lengths) length -= 1;
       reading.read({1, 1, 1}, 0, again);
@@ -452,7 +453,7 @@ TEST_P(CausalConvTest, ReadingInPassesIsReadingAtOnce) {
         if (std::isnan(again[i])) continue;
         EXPECT_NEAR(again[i], y[i], 1e-6) << c << " at " << i;
       }
-      // A sequence that begins anew sees nothing of what its ring holds.
+      // A sequence that restarts does not see the contents of its ring.
       reading.lengths[1] = 0;
       reading.read({0, 2, 0}, 0, again);
       EXPECT_NEAR(again[static_cast<std::size_t>(Reading::kTokens * channels)],

@@ -36,7 +36,7 @@ class CausalConvChecks final : public OperatorChecks {
                .y = y};
     expect_checks<Cf>(forward, {&Cf::bcx, &Cf::weight, &Cf::bias, &Cf::before, &Cf::first_key, &Cf::y}, {},
                       shapes.operator()<Cf>({[](Cf& a) { a.before = {}; }}));
-    // Nothing is in front of what begins a sequence.
+    // A segment at the beginning of a sequence has no edge before it.
     forward.shape = front, forward.before = forward.bias = forward.first_key = {};
     EXPECT_EQ(refusal(forward), "");
     using Ci = CausalConvBackwardInput;

@@ -15,7 +15,7 @@ Values slice(const Values& all, std::size_t begin, std::size_t size) {
   return {from, from + static_cast<std::ptrdiff_t>(size)};
 }
 
-// `all`: z, b, a_log and bias, one behind the other; gives g, then beta.
+// `all` concatenates z, b, a_log and bias. Returns g, then beta.
 Values gates(const Values& all, std::size_t channels, double lower_bound) {
   const std::size_t heads = kHeads, width = heads * channels, tokens = kTokens;
   const double *z = all.data(), *b = z + tokens * width, *a_log = b + tokens * heads, *bias = a_log + heads;

@@ -8,7 +8,7 @@ namespace {
 class ColumnRunsTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, ColumnRunsTest, ::testing::ValuesIn(devices_under_test()));
 
-// Heads with queries and gates side by side, and columns behind them; in vectors and not.
+// Splits columns of interleaved queries and gates, followed by further columns. Some widths allow vectors.
 TEST_P(ColumnRunsTest, ColumnsGoWhereTheyAreTold) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -31,7 +31,7 @@ TEST_P(ColumnRunsTest, ColumnsGoWhereTheyAreTold) {
                    back = bench.zeros(dtype, {rows, wide});
       bench.run(CopyColumns{.from = on_from, .to = to, .runs = {queries, rest}, .run_count = 2});
       EXPECT_EQ(bench.download(to), expected) << dim;
-      // The way back leaves the columns of no run as they are.
+      // Copying back leaves columns outside the runs unchanged.
       const auto turned = [](ColumnRun run) {
         std::swap(run.from, run.to);
         std::swap(run.from_stride, run.to_stride);

@@ -1,4 +1,4 @@
-// A program that holds kernels for some instruction sets only, on machines of every level.
+// Tests the choice of an instruction set in programs that contain kernels for only some sets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ TEST(IsaLevel, AnOlderMachineGetsAnErrorThatNamesBothLevels) {
   const std::vector<IsaLevel> built{IsaLevel::kV3, IsaLevel::kV4};
   try {
     best_isa_level(built, IsaLevel::kV2);
-    FAIL() << "no error";
+    FAIL() << "no error was thrown";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kUnsupported);
     const std::string message = e.render();

@@ -1,5 +1,5 @@
-// No kernel that the operators' headers declare may lack its place in the list, a CPU kernel, a GPU kernel or
-// a test.
+// Checks that every kernel declared in an operator's header is listed, has a CPU and a GPU implementation,
+// and is tested.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,8 @@ namespace {
 
 constexpr int kKernels = static_cast<int>(KernelId::kCount);
 
-// The build's list has every kernel once, in the order of files and lines: the same on every machine.
+// The build's list contains every kernel once, sorted by header and line, so that it is equal on every
+// machine.
 TEST(KernelCoverage, TheListIsThatOfTheHeaders) {
   const std::filesystem::path root = std::filesystem::path(PRIMUS_SOURCE_DIR) / "src" / "turbo";
   std::vector<std::filesystem::path> headers;
@@ -120,7 +121,7 @@ TEST(KernelTable, AMissingKernelIsAnErrorThatNamesItAndTheDevice) {
   }
 }
 
-// Else a kernel that GPUs lack would look like one that the CPU lacks.
+// The description appears in the error for a missing kernel, which must not blame the CPU for a GPU's gap.
 TEST(KernelTable, TheEmulatorCallsItselfAGpu) {
   test::OperatorBench bench({.emulated_warp = 64});
   EXPECT_EQ(bench.device().description(), "emulated GPU, warps of 64");

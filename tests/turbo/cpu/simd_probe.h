@@ -1,4 +1,4 @@
-// Lets a test reach the inline functions of simd.h as compiled for each instruction set.
+// Gives tests access to the inline functions of simd.h as compiled for each instruction set.
 #pragma once
 
 #include <cstdint>

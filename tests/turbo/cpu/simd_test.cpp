@@ -46,14 +46,15 @@ Probes probes_of(IsaLevel level) {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The distance between neighbouring floats at x.
+// The spacing of floats at x.
 double ulp(double x) {
   const auto f = static_cast<float>(x);
   const double above = std::nextafter(f, kInf);
   return std::isinf(above) ? 0x1p104 : above - static_cast<double>(f);
 }
 
-// Every 4099th float: all magnitudes, both signs, in a pattern that no polynomial knows.
+// Every 4099th bit pattern of a float: all magnitudes and both signs, spread independently of the
+// polynomials' ranges.
 std::vector<float> sweep() {
   std::vector<float> x;
   for (std::uint64_t bits = 0; bits <= 0xFFFFFFFFULL; bits += 4099) {
@@ -134,7 +135,8 @@ TEST_P(SimdTest, SigmoidIsWithinThreeUlp) {
 
 TEST_P(SimdTest, TanhIsWithinFourUlp) {
   std::vector<float> x = sweep();
-  for (int i = -4000; i <= 4000; ++i) x.push_back(0.625F + static_cast<float>(i) * 0x1p-24F);  // the seam
+  // tanh changes its formula at 0.625.
+  for (int i = -4000; i <= 4000; ++i) x.push_back(0.625F + static_cast<float>(i) * 0x1p-24F);
   std::vector<float> y(x.size());
   probes_of(GetParam()).tanh(x.data(), y.data(), static_cast<std::int64_t>(x.size()));
   double worst = 0;

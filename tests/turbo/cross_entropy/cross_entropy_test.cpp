@@ -76,8 +76,8 @@ TEST(CrossEntropy, ReferenceGradientIsFiniteDifferences) {
 TEST(CrossEntropy, MatchesReference) {
   std::map<std::string, OperatorBench> benches;
   for (const DeviceUnderTest& spec : devices_under_test()) benches.try_emplace(spec.name(), spec);
-  // One class; less than a vector; odd; around the block of 2048; real vocabularies, of which the first
-  // stays with a GPU's block from one pass to the next.
+  // One class; fewer than a vector; odd; around the block of 2048; real vocabularies, the smaller of which a
+  // GPU block keeps between its passes over a row.
   for (const std::int64_t vocab : {1, 5, 63, 1000, 2047, 2048, 2049, 50304, 100352}) {
     SCOPED_TRACE(vocab);
     Problem p(vocab > 10'000 ? 2 : 7, vocab);
@@ -85,8 +85,8 @@ TEST(CrossEntropy, MatchesReference) {
       SCOPED_TRACE(cap);
       p.cap = cap;
       const Reference expected = p.expected();
-      // exp is good to 2 ulp and sums of positive terms cannot cancel. Capped logits of up to 8 are good to
-      // 6 ulp, 3e-6 in all, which is what a probability is off by; a loss is around 10.
+      // exp is accurate to 2 ulp, and sums of positive terms cannot cancel. Capped logits of up to 8 are
+      // accurate to 6 ulp or 3e-6, which is the relative error of a probability; losses are around 10.
       for (auto& [name, bench] : benches) {
         SCOPED_TRACE(name);
         for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -125,7 +125,7 @@ TEST(CrossEntropy, MaskedTokensAreExactlyZeroWhateverTheirLogitsAndLabels) {
     OperatorBench bench;
     Problem p(4, 100);
     p.weights = {1, 0, 0, 1};
-    p.labels[1] = -100;  // what data sets write for "ignore"
+    p.labels[1] = -100;  // marks ignored tokens in data sets
     p.labels[2] = 1e9;
     for (std::size_t i = 0; i < 100; ++i) p.logits[100 + i] = i % 2 == 0 ? NAN : INFINITY;
     const CrossEntropy call = p.upload(bench, dtype);
@@ -145,8 +145,8 @@ TEST(CrossEntropy, InfiniteAndHugeLogits) {
   p.weights = {1, 1, 1, 1};
   p.labels = {4999, 10, 20, 30};
   for (std::size_t i = 0; i < 3000; ++i) p.logits[i] = -INFINITY;  // a whole block of excluded classes
-  p.logits[5000 + 10] = 1e30;                                      // certainty
-  p.logits[10000 + 21] = 1e30;                                     // certainty of something else
+  p.logits[5000 + 10] = 1e30;                                      // probability 1 for the label
+  p.logits[10000 + 21] = 1e30;                                     // probability 1 for another class
   p.logits[15000 + 77] = NAN;
   const CrossEntropy call = p.upload(bench, DType::kF32);
   bench.run(call);
@@ -170,7 +170,7 @@ TEST(CrossEntropy, CappedLogitsOfAnySize) {
     Problem p(3, 100);
     p.cap = 8;
     p.weights = {1, 1, 0};
-    p.logits[0] = INFINITY;  // is 8, and -infinity -8
+    p.logits[0] = INFINITY;  // capped to 8, and -infinity to -8
     p.logits[1] = -INFINITY;
     p.logits[100] = NAN;
     p.logits[200] = NAN;
@@ -179,7 +179,7 @@ TEST(CrossEntropy, CappedLogitsOfAnySize) {
     const Values loss = bench.download(call.loss), gradient = bench.download(call.d_logits);
     const Reference expected = reference(Values(p.logits.begin(), p.logits.begin() + 100), {0}, {1}, 8);
     EXPECT_NEAR(loss[0], expected.loss[0], 1e-6 * 8);
-    EXPECT_EQ(gradient[0], 0);  // the cap is flat there
+    EXPECT_EQ(gradient[0], 0);  // the derivative of the cap is 0 there
     EXPECT_EQ(gradient[1], 0);
     EXPECT_TRUE(std::isnan(loss[1]));
     EXPECT_EQ(loss[2], 0);
@@ -203,8 +203,8 @@ TEST(CrossEntropy, ManyThreadsGiveTheSameBits) {
   }
 }
 
-// The columns of one row of logits, cut into parts as ranks would have them: what each part says of itself,
-// and loss and gradients from that.
+// The columns of logits, split as between tensor ranks: the statistics of each part, and the loss and
+// gradients computed from them.
 struct Parts {
   Parts(OperatorBench& bench, const Problem& p, const std::vector<std::int64_t>& cuts, DType gradient)
       : parts(bench.empty(DType::kF32,
@@ -251,8 +251,8 @@ struct Parts {
     }
   }
   Tensor parts;
-  std::vector<Values> losses;  // as each part has it
-  Values d_logits;             // of all columns
+  std::vector<Values> losses;  // as computed by each part
+  Values d_logits;             // for all columns
 };
 
 TEST(CrossEntropy, PartsOfTheColumnsGiveTheWhole) {
@@ -272,7 +272,7 @@ TEST(CrossEntropy, PartsOfTheColumnsGiveTheWhole) {
           const Parts actual(bench, p, cuts, dtype);
           for (const Values& loss : actual.losses) {
             EXPECT_LE(normalised_error(loss, expected.loss), cap > 0 ? 1e-6 : 5e-7);
-            EXPECT_EQ(loss, actual.losses.front()) << "all ranks have the same bits";
+            EXPECT_EQ(loss, actual.losses.front()) << "ranks must have equal bits";
           }
           EXPECT_LE(normalised_error(actual.d_logits, expected.d_logits),
                     rounding_error(dtype) + (cap > 0 ? 4e-6 : 1e-6));
@@ -290,9 +290,9 @@ TEST(CrossEntropy, PartsWithInfiniteLogitsAndNaN) {
     p.weights = {1, 1, 1, 1};
     p.labels = {299, 10, 20, 130};
     for (std::size_t i = 0; i < 100; ++i) p.logits[i] = -INFINITY;  // a whole part of excluded classes
-    p.logits[300 + 10] = 1e30;                                      // certainty
-    p.logits[600 + 250] = NAN;                                      // in another part than the label
-    p.logits[900 + 130] = NAN;                                      // the label's own
+    p.logits[300 + 10] = 1e30;                                      // probability 1 for the label
+    p.logits[600 + 250] = NAN;                                      // outside the label's part
+    p.logits[900 + 130] = NAN;                                      // the label's own logit
     const Parts actual(bench, p, {0, 100, 200, 300}, DType::kF32);
     const Reference expected = reference(Values(p.logits.begin(), p.logits.begin() + 300), {299}, {1});
     for (const Values& loss : actual.losses) {

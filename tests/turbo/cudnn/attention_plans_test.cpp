@@ -1,4 +1,4 @@
-// Which attention calls cuDNN gets, as what, and which it does not.
+// Tests which attention calls are delegated to cuDNN, with which graphs, and which are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, s
   return s;
 }
 
-// Operands as a fused projection has them. Nobody reads what they point to.
+// Operands of a fused projection. Their addresses are never dereferenced.
 void* const kSomewhere = reinterpret_cast<void*>(4096);
 
 Tensor at(void* address, DType type, Shape extents) { return Tensor(address, type, extents); }
@@ -115,7 +115,7 @@ TEST_F(CudnnPlans, OperandsAreOfOneTypeOfSixteenBits) {
     ASSERT_TRUE(attention.find(backward(s, type)).plan);
     for (const std::int64_t id : {kQ, kDQ, kDK, kDV}) EXPECT_EQ(fake::compiled().types.at(id), cudnn_type);
   }
-  EXPECT_EQ(fake::plans_made(), 4) << "a plan is for one type";
+  EXPECT_EQ(fake::plans_made(), 4) << "every type needs its own plan";
   AttentionForward call = forward(s, DType::kF16);
   call.sinks = at(kSomewhere, DType::kF16, {4});
   EXPECT_THAT(attention.find(call).refusal, HasSubstr("sinks in fp16"));
@@ -136,7 +136,7 @@ TEST_F(CudnnPlans, WindowsAndSinksArePartOfTheGraph) {
   EXPECT_THAT(fake::compiled().dims.at(static_cast<std::int64_t>(CudnnTensor::kSinks)),
               ElementsAre(1, 4, 1, 1));
   EXPECT_GE(attention.find(call).workspace.total, 4 * 4);
-  // A window that reaches over the whole sequence is none.
+  // A window as long as the sequence masks nothing.
   s.window = 256;
   attention.find(forward(s));
   EXPECT_EQ(count(cudnn::PointwiseMode::kGreater), 0);
@@ -172,7 +172,7 @@ TEST_F(CudnnPlans, DocumentsAreBatchesOfVaryingLength) {
 TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
   constexpr std::int64_t kSeq = 1024, kOfHead = kSeq * kSeq * 2;
   CudnnAttention attention = make({.good_workspace = 5 * kOfHead, .max_workspace = 100 * kOfHead});
-  // 16 heads in 8 groups of two: two groups at a time.
+  // 16 heads in 8 groups of two. The workspace fits two groups at a time.
   const CudnnCall& call = attention.find(backward(shape(1, kSeq, 16, 8, 64, 64)));
   ASSERT_TRUE(call.plan) << call.refusal;
   EXPECT_EQ(call.head_slices, 4);
@@ -182,11 +182,11 @@ TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
   EXPECT_EQ(fake::compiled().dims.at(kDQ)[1], 4);
   EXPECT_EQ(fake::compiled().dims.at(kDK)[1], 2);
   EXPECT_EQ(fake::compiled().strides.at(kLse)[1], kSeq);
-  // Several sequences: one at a time before heads are parted.
+  // With several sequences, the batch is split before the heads.
   const CudnnCall& many = attention.find(backward(shape(6, kSeq, 4, 4, 64, 64)));
   EXPECT_EQ(many.batch_slices, 6);
   EXPECT_EQ(many.head_slices, 1);
-  // All of it fits.
+  // The workspace fits the whole call.
   EXPECT_EQ(attention.find(backward(shape(1, kSeq, 4, 2, 64, 64))).head_slices, 1);
 }
 
@@ -204,7 +204,8 @@ TEST_F(CudnnPlans, OurOwnKernelDoesADeterministicBackwardOfANarrowWindow) {
   EXPECT_FALSE(call.plan);
   EXPECT_THAT(call.refusal, HasSubstr("a window"));
   EXPECT_EQ(fake::plans_made(), 0);
-  // Where it is no faster: without warpgroups, of other heads, and of a window that hides little or nothing.
+  // cuDNN is used where it is at least as fast: without warpgroups, for other head dims, and for windows that
+  // mask little or nothing.
   EXPECT_TRUE(attention.find(backward(s), false).plan);
   s.window = 640;
   EXPECT_TRUE(attention.find(backward(s), true).plan);
@@ -213,7 +214,7 @@ TEST_F(CudnnPlans, OurOwnKernelDoesADeterministicBackwardOfANarrowWindow) {
   AttentionShape wide = shape(1, 1024, 8, 8, 192, 128);
   wide.window = 100;
   EXPECT_TRUE(attention.find(backward(wide), true).plan);
-  // Atomics need no square of weights, and the forward pass has none.
+  // A backward pass with atomics and a forward pass need no workspace of squared sequence length.
   s.window = 512;
   CudnnAttention fast = make({.deterministic = false});
   EXPECT_TRUE(fast.find(backward(s), true).plan);
@@ -285,7 +286,8 @@ TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
   EXPECT_EQ(fake::plans_made(), 0);
 }
 
-// What context parallelism computes: slices of a sequence with themselves, and with slices before them.
+// Masks depend only on the difference of query and key positions. Context parallelism calls attention on
+// slices at equal positions.
 TEST_F(CudnnPlans, OnlyTheDistanceOfPositionsCounts) {
   CudnnAttention attention = make();
   AttentionShape s = shape(1, 256, 4, 2, 64, 64);
@@ -295,7 +297,7 @@ TEST_F(CudnnPlans, OnlyTheDistanceOfPositionsCounts) {
   EXPECT_EQ(&attention.find(forward(s)), &first);
   s.window = 100;
   EXPECT_EQ(attention.find(forward(s)).problem.window, 100);
-  // Chunks of positions count from the beginning of the sequence.
+  // Chunks are counted from the beginning of the sequence.
   s.window = 0, s.chunk = 128;
   EXPECT_TRUE(attention.find(forward(s)).plan);
   s.q_first = s.k_first = 64;
@@ -320,12 +322,12 @@ TEST_F(CudnnPlans, WhereEveryQuerySeesEveryKeyNothingIsMasked) {
     EXPECT_THAT(fake::compiled().strides.at(kLse), ElementsAre(256, 256, 1, 1));
   }
   EXPECT_EQ(fake::plans_made(), 1);
-  // The last query, at 1255, sees keys from 256 on within a window of 1000; from 257 on in a smaller one.
+  // The last query, at 1255, sees keys from 256 on with a window of 1000, and only from 257 on with 999.
   s.window = 999, s.chunk = 0;
   EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("different positions"));
   s.window = 0, s.chunk = 1200;  // the last queries are in the second chunk
   EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("different positions"));
-  // First keys are absolute positions, and may hide some of the keys.
+  // First keys are absolute positions and may mask some of the keys.
   s.chunk = 0;
   AttentionForward packed = forward(s);
   documents(packed);
@@ -357,7 +359,7 @@ TEST_F(CudnnPlans, GradientsThatAreAddedToOthersGoThroughTheWorkspace) {
   EXPECT_GE(w.d_k, w.d_q + 256 * 8 * 64 * 2);
   EXPECT_GE(w.d_v, w.d_k + 128 * 2 * 64 * 2);
   EXPECT_GE(w.plan, w.d_v + 128 * 2 * 32 * 2);
-  // Whether they are added, and how far apart rows are there, is no matter of the plan.
+  // Calls that accumulate or have other row strides share the plan.
   added.accumulate_d_q = true;
   added.d_q_stride += 64;
   EXPECT_EQ(&attention.find(added), &call);
@@ -377,7 +379,7 @@ TEST_F(CudnnPlans, SlicesOfADeterministicBackwardHaveGradientsOfTheirHeadsApart)
   call.accumulate_d_q = true;
   const CudnnCall& found = attention.find(call);
   ASSERT_TRUE(found.plan) << found.refusal;
-  EXPECT_EQ(found.head_slices, 4);  // keys are half as many as queries
+  EXPECT_EQ(found.head_slices, 4);  // a head's matrix is half as large, as keys are half as many as queries
   EXPECT_EQ(found.problem.d_q_row, 4 * 64);
   EXPECT_EQ(found.problem.d_k_row, 2 * 64);
   EXPECT_THAT(fake::compiled().strides.at(kDQ), ElementsAre(1024 * 4 * 64, 64, 4 * 64, 1));

@@ -1,4 +1,4 @@
-// Our declarations of cuDNN's interface against NVIDIA's header, where it is installed.
+// Compares our declarations of cuDNN's interface with NVIDIA's header, if it is installed.
 #include <cudnn.h>
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ static_assert(sizeof(DataType) == sizeof(cudnnDataType_t) &&
               sizeof(PointwiseMode) == sizeof(cudnnPointwiseMode_t));
 static_assert(sizeof(NumericalNote) == sizeof(cudnnBackendNumericalNote_t));
 
-// Handles are named like theirs, marked as deprecated there.
+// Our handles have names that NVIDIA's header marks as deprecated.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 static_assert(equal(Attribute::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE));
@@ -121,7 +121,7 @@ static_assert(equal(Attribute::kPlanHandle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE));
 #pragma GCC diagnostic pop
 
 TEST(CudnnHeader, FunctionsTakeWhatWeGive) {
-  // The declarations above are compared while this is compiled; here, the signatures' sizes.
+  // Declarations were compared at compile time; this compares the sizes of signatures.
   EXPECT_EQ(sizeof(std::size_t(*)()), sizeof(&cudnnGetVersion));
   EXPECT_LE(kOldestVersion, static_cast<std::size_t>(CUDNN_VERSION));
 }

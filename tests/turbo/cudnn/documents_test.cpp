@@ -1,4 +1,4 @@
-// How packed sequences are cut into documents for cuDNN, on the emulated GPU.
+// Tests how packed sequences are split into documents for cuDNN, on the emulated GPU.
 #define PRIMUS_EMULATED_WARP 32
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 
 struct Cut {
-  std::int32_t left;  // to our own kernel
+  std::int32_t left;  // 1 if our own kernel must compute the call
   std::vector<std::int32_t> lengths;
   std::vector<std::int32_t> of_q, of_tokens;  // where documents begin
 };
@@ -75,7 +75,7 @@ TEST(CutDocuments, MoreThanThereIsRoomForAreLeft) {
 }
 
 TEST(CutDocuments, AnotherUseOfFirstKeyIsLeft) {
-  // The last two positions of each query: no documents.
+  // A window of two positions instead of documents.
   const Cut c = cut({0, 0, 1, 2, 3, 4}, 6, 6);
   EXPECT_EQ(c.left, 1);
   EXPECT_THAT(c.lengths, Each(0));

@@ -1,5 +1,5 @@
-// A cuDNN that computes nothing: it keeps what it is told, offers the engines that a test asks for, and
-// remembers what was executed. One test at a time; reset() forgets all.
+// A fake cuDNN that computes nothing. It stores descriptors, offers the engines that a test sets, and records
+// what was executed. Its state is global: run one test at a time, and call reset() before each.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ namespace primus::turbo::cudnn::fake {
 
 struct Engine {
   std::int64_t number = 0;
-  bool varies = false;   // its results change from run to run
-  bool compiles = true;  // else the plan is refused when it is finalized
+  bool varies = false;   // results differ between runs
+  bool compiles = true;  // false: finalizing the plan fails
   std::int64_t workspace = 0;
 };
 
@@ -25,10 +25,10 @@ struct Settings {
 };
 Settings& settings();
 
-// Of the graph that was compiled last.
+// The graph that was compiled last.
 struct Compiled {
-  std::map<std::int64_t, std::vector<std::int64_t>> dims, strides;  // of tensors in memory, by id
-  std::map<std::int64_t, DataType> types;                           // likewise
+  std::map<std::int64_t, std::vector<std::int64_t>> dims, strides;  // for tensors in memory, by id
+  std::map<std::int64_t, DataType> types;                           // by id
   std::map<std::int64_t, std::int64_t> offsets;                     // id of a tensor's ragged offsets
   std::multiset<PointwiseMode> pointwise;
   int matmuls = 0, reductions = 0;
@@ -36,10 +36,10 @@ struct Compiled {
 const Compiled& compiled();
 int plans_made();
 
-// The addresses of the last execution by id, and its workspace.
+// The addresses passed to the last execution, by id, and its workspace.
 const std::map<std::int64_t, void*>& executed();
 void* executed_workspace();
-// Descriptors that were made and not destroyed.
+// The number of descriptors that were created and not destroyed.
 int alive();
 
 Library library();

@@ -1,4 +1,4 @@
-// A library that says to be cuDNN 9.12, and has no more than that to it.
+// A library that claims to be cuDNN 9.12 and has no other function.
 #include <cstddef>
 
 extern "C" std::size_t cudnnGetVersion() { return 91200; }

@@ -1,4 +1,5 @@
-// Gradients on their way from a library's rows to those of the call, on the emulated GPU.
+// Tests the kernel that copies cuDNN's contiguous gradients into the strided rows of a call, on the emulated
+// GPU.
 #define PRIMUS_EMULATED_WARP 32
 #include <gtest/gtest.h>
 
@@ -9,7 +10,8 @@
 namespace primus::turbo::emulated32 {
 namespace {
 
-// Rows 0, 1, 2, ... of `cols` go to rows of `stride` that hold 1000 everywhere.
+// Copies contiguous rows of 0, 1, 2, ... with `cols` elements into rows of `stride` elements that are all
+// 1000.
 template <class T>
 std::vector<float> spread(std::int64_t rows, std::int64_t cols, std::int64_t stride, bool add) {
   std::vector<BFloat16> from;

@@ -31,7 +31,7 @@ TEST_P(DeltaGatesTest, ForwardAndGradients) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const auto& [rows, heads] : {std::pair{1, 1}, {37, 3}, {5, 32}}) {
       const std::int64_t n = std::int64_t{rows} * heads;
-      // Some of them are far out, where softplus is 0 or its argument.
+      // Some arguments are far from zero, where softplus is 0 or equals its argument.
       Values ba = random_values(2 * n, 1, 4);
       ba.front() = 60, ba.back() = -60;
       if (n > 1) ba[static_cast<std::size_t>(heads)] = 50;

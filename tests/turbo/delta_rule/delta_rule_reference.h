@@ -1,4 +1,4 @@
-// The gated delta rule in double, token by token, and its gradients.
+// A reference in double of the gated delta rule and its gradients, token by token.
 #pragma once
 
 #include <cmath>
@@ -30,7 +30,7 @@ struct DeltaCase {
             .scale = 0.4F};
   }
   std::int64_t rows() const { return batch * sequence; }
-  // Documents of 1, 2, 3, 20 and 71 tokens, again and again.
+  // Documents of 1, 2, 3, 20 and 71 tokens, repeated.
   std::int64_t first_key(std::int64_t position) const {
     std::int64_t begin = 0;
     while (documents) {
@@ -61,7 +61,7 @@ struct DeltaOperands {
 
   explicit DeltaOperands(const DeltaCase& c) {
     const DeltaRuleShape s = c.shape();
-    // Keys that are not normalised must be short, or states grow without bound.
+    // Keys that are not normalised must be short, or the state grows without bound.
     qkv = random_values(c.rows() * s.width(), 1, c.normalise ? 1.0 : 0.5 / std::sqrt(double(c.key_dim)));
     qkv = rounded(qkv, c.dtype);
     d_out = rounded(random_values(c.rows() * s.out_width(), 2), c.dtype);
@@ -80,7 +80,7 @@ struct DeltaResults {
   Values out, d_qkv, d_g, d_beta;
 };
 
-// One value head of one sequence.
+// Computes one value head of one sequence.
 class DeltaReference {
  public:
   DeltaReference(const DeltaCase& of, const DeltaOperands& operands, DeltaResults& results)
@@ -160,7 +160,7 @@ class DeltaReference {
     return step;
   }
 
-  // d_state: of the state behind the token; becomes that of the one in front of it.
+  // d_state is the gradient of the state after the token on entry, and of the state before it on return.
   void backward(std::int64_t row, std::int64_t head, const Step& step, Values& d_state) {
     const auto beta_at = static_cast<std::size_t>(row * s.value_heads + head);
     Values d_q(step.q.size()), d_k(step.k.size());
@@ -211,7 +211,7 @@ inline DeltaResults delta_reference(const DeltaCase& c, const DeltaOperands& o) 
   return r;
 }
 
-// Of the operands that go with the case: made once, however many devices are tested.
+// The reference results of a case, computed once for all devices.
 inline const DeltaResults& delta_expected(const DeltaCase& c) {
   static std::map<std::string, DeltaResults> known;
   const auto [at, added] = known.try_emplace(::testing::PrintToString(c));

@@ -5,7 +5,7 @@
 namespace primus::turbo::test {
 namespace {
 
-// Every gradient of the reference, by differences of its output.
+// The reference's gradients match finite differences of its output.
 TEST(DeltaRuleReference, GradientsAgreeWithDifferences) {
   for (const bool channel_gates : {false, true}) {
     for (const bool normalise : {false, true}) {
@@ -63,7 +63,7 @@ struct OnDevice {
   Tensor qkv, g, beta, first_key, d_out, out, d_qkv, d_g, d_beta;
 };
 
-// The emulator takes a hundred times as long: few cases of each thing.
+// The emulator is a hundred times slower and runs fewer cases.
 std::vector<DeltaCase> cases(const DeviceUnderTest& device) {
   std::vector<DeltaCase> all;
   for (const bool by_channel : {false, true}) {
@@ -92,12 +92,12 @@ std::vector<DeltaCase> cases(const DeviceUnderTest& device) {
   return all;
 }
 
-// Sums of some hundred products in fp32, one behind the other through chunks; gates' gradients are
-// differences of sums. In bf16 GPUs round what tensor cores multiply, and results are rounded once.
+// fp32 sums of some hundred products, accumulated from chunk to chunk. In bf16, GPUs round the factors for
+// tensor cores, and results are rounded once.
 double tolerance(const DeltaCase& c) { return c.dtype == DType::kBF16 ? 1e-2 : 1e-5; }
 
-// The gradient of a gate is a difference of sums of inputs times their gradients, and is as exact as these:
-// where gates let nothing through, it is next to nothing.
+// The gradient of a gate is a difference of sums of inputs times their gradients, so its error scales with
+// these sums. It is close to zero where the gates let nothing through.
 double gate_error(const Values& actual, const DeltaResults& expected, const DeltaOperands& o) {
   double terms = 0, largest = 0;
   for (std::size_t i = 0; i < o.qkv.size(); ++i)
@@ -161,7 +161,7 @@ TEST_P(DeltaRuleTest, TwoRunsAreEqual) {
   }
 }
 
-// Sequences that are read in passes of uneven runs of tokens.
+// Sequences that are read in passes. Each pass adds a different number of tokens per sequence.
 struct Reading {
   static constexpr std::int64_t kRing = 8, kSpare = 3;
 
@@ -170,14 +170,14 @@ struct Reading {
         c(which),
         s(which.shape()),
         o(operands),
-        // What is left of other sequences may be anything.
+        // The initial state must not matter.
         state(on.empty(DType::kF32, {c.batch, s.value_heads, s.key_dim, s.value_dim})),
         recent(on.empty(DType::kF32, {c.batch, kRing, s.value_heads * s.recent_width()})),
         committed(on.empty(DType::kI32, {c.batch})),
         lengths(static_cast<std::size_t>(c.batch), 0) {}
 
-  // Reads so many more tokens of each sequence, and `nobody` rows behind them; returns what was computed for
-  // them against `expected`.
+  // Reads counts[b] more tokens of each sequence b, followed by `unused` rows that belong to no sequence.
+  // Compares the outputs with `expected`.
   void read(const std::vector<std::int64_t>& counts, std::int64_t unused, const Values& expected) {
     Values qkv, g, beta, starts{0}, ends, wanted;
     const auto append = [](const Values& from, std::int64_t row, std::int64_t width, Values& to) {
@@ -243,23 +243,23 @@ TEST_P(DeltaRuleTest, ReadingInPassesIsReadingAtOnce) {
       const Values& expected = delta_expected(c).out;
       Reading reading(bench, c, o);
       reading.read({3, 0, 1}, 2, expected);  // a prompt
-      reading.read({1, 1, 1}, 0, expected);  // a token each
-      reading.read({0, 2, 1}, 0, expected);  // few rows, unevenly
-      reading.cut({0, 2, 1});                // the same pass again
+      reading.read({1, 1, 1}, 0, expected);  // one token per sequence
+      reading.read({0, 2, 1}, 0, expected);  // few rows, unequal counts
+      reading.cut({0, 2, 1});                // repeats the last pass
       reading.read({0, 2, 1}, 0, expected);
       reading.read({1, 0, 0}, 1, expected);
       reading.read({14, 17, 4}, 3, expected);  // more than the ring holds
-      reading.cut({3, 2, 1});                  // and as much as may be lost
+      reading.cut({3, 2, 1});                  // drops as many tokens as can be dropped
       reading.read({1, 1, 1}, 0, expected);
       reading.cut({1, 1, 1});
       reading.read({2, 1, 3}, 0, expected);
-      // Token after token past the ring's end, each of them twice.
+      // Reads single tokens, each twice, until the ring wraps.
       for (int i = 0; i < 10; ++i) {
         reading.read({1, 1, 1}, 0, expected);
         reading.cut({1, 1, 1});
         reading.read({1, 1, 1}, 0, expected);
       }
-      // A sequence that begins anew knows nothing of what was there.
+      // A sequence that restarts does not see its earlier state.
       reading.lengths[1] = 0;
       reading.read({1, 6, 1}, 0, expected);
       reading.read({0, 9, 0}, 0, expected);
@@ -267,7 +267,7 @@ TEST_P(DeltaRuleTest, ReadingInPassesIsReadingAtOnce) {
   }
 }
 
-// The same work whatever the device: MFU and dry runs count it.
+// flops() counts the chunked algorithm on every device, because MFU and dry runs use it.
 TEST(DeltaRule, FlopsAreThoseOfChunks) {
   const DeltaCase c{1, 8192, 16, 32, 128, 128};
   const DeltaRuleForward forward{.shape = c.shape()};

@@ -1,4 +1,4 @@
-// Devices by name, and the door that plug-ins come through.
+// Tests how devices are opened by name and how plug-ins are loaded.
 #include "turbo/devices/devices.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// PRIMUS_PLUGIN_PATH for as long as it lives.
+// Sets PRIMUS_PLUGIN_PATH during its lifetime.
 class PluginPath {
  public:
   explicit PluginPath(const std::string& path) { setenv("PRIMUS_PLUGIN_PATH", path.c_str(), 1); }
@@ -34,7 +34,7 @@ Error error_of(Call&& call) {
   } catch (const Error& error) {
     return error;
   }
-  ADD_FAILURE() << "no error";
+  ADD_FAILURE() << "no error was thrown";
   return invalid("");
 }
 
@@ -102,7 +102,7 @@ TEST(Devices, APluginComputes) {
   EXPECT_EQ(listings[1].devices.at(0).name, "guarded host memory");
 }
 
-// Errors of the world that a plug-in throws are caught by the program as what they are.
+// The program catches an Error that a plug-in throws, with its kind.
 TEST(Devices, ErrorsCrossTheDoor) {
   const PluginPath path(PRIMUS_TEST_PLUGINS);
   const auto device = open_device(parse_device("guard", 1));
@@ -141,7 +141,7 @@ TEST(Devices, WhatIsWrongWithAPluginIsSaid) {
   const PluginPath path(PRIMUS_BROKEN_PLUGINS);
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("other_abi")); }), "other sources"));
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("no_entry")); }), "is no device plug-in"));
-  // A listing goes on.
+  // Listing devices continues after a broken plug-in.
   const std::vector<DeviceListing> listings = list_devices();
   ASSERT_EQ(listings.size(), 3U);
   for (std::size_t i = 1; i < listings.size(); ++i) {
@@ -161,12 +161,12 @@ TEST(Devices, AFileThatIsNoLibraryIsAnError) {
     EXPECT_TRUE(says(error, "libprimus_text.so"));
     EXPECT_FALSE(error.hint().empty());
   }
-  // A plug-in under another name.
+  // A plug-in whose file name is of another kind.
   fs::copy_file(fs::path(PRIMUS_TEST_PLUGINS) / "libprimus_guard.so", folder / "libprimus_cuda.so");
   {
     const PluginPath path(folder.string());
     EXPECT_TRUE(says(error_of([] { open_device(parse_device("cuda")); }), "plug-in of 'guard'"));
-    // Chosen by nobody: 'auto' says why it passes over what is installed.
+    // 'auto' skips the broken plug-in and notes why.
     std::vector<std::string> notes;
     EXPECT_EQ(choose_device(parse_device("auto"), &notes).kind, "cpu");
     ASSERT_EQ(notes.size(), 1U);

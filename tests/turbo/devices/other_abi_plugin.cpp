@@ -1,4 +1,4 @@
-// A plug-in from other sources: everything behind its ABI number is garbage that nobody may look at.
+// A plug-in with another ABI number. The bytes after the number are invalid and must not be read.
 #include "device/plugin.h"
 
 extern "C" const primus::DevicePlugin* primus_device_plugin() {

@@ -1,4 +1,5 @@
-// A tracing device computes what its device computes, and writes down what ran, in the order of each stream.
+// Tests that a tracing device computes what the wrapped device computes, and records the work of each stream
+// in order.
 #include "turbo/devices/tracing_device.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ struct Traced {
   std::shared_ptr<TraceRecorder> recorder = std::make_shared<TraceRecorder>();
 };
 
-// Fills and adds on the compute stream, then copies on another one, which waits for that.
+// Runs fills and an add on the compute stream. A copy stream waits for them and copies the result.
 Traced trace_of(const std::string& name) {
   Traced run{.result = std::vector<float>(kCount)};
   std::unique_ptr<Device> device = open_device(parse_device(name, 1));
@@ -61,7 +62,7 @@ Traced trace_of(const std::string& name) {
 
 TEST(TracingDevice, WritesDownWhatRanOnEachStream) {
   setenv("PRIMUS_PLUGIN_PATH", PRIMUS_TEST_PLUGINS, 1);
-  // The guard device runs its streams late, on threads of their own.
+  // The guard device runs its streams asynchronously, on separate threads.
   for (const char* device : {"cpu", "guard"}) {
     const Traced traced = trace_of(device);
     EXPECT_EQ(traced.result, std::vector<float>(kCount, 3.0F)) << device;
@@ -73,19 +74,19 @@ TEST(TracingDevice, WritesDownWhatRanOnEachStream) {
       EXPECT_LE(spans[i].begin, spans[i].end);
       EXPECT_EQ(spans[i].track, i < 3 ? 1 : 2);
       const double before = i > 0 ? spans[i - 1].end : 0;
-      EXPECT_LE(before, spans[i].begin);  // the copy waits for the sum
+      EXPECT_LE(before, spans[i].begin);  // the copy waits for the add
     }
   }
   unsetenv("PRIMUS_PLUGIN_PATH");
 }
 
-// A device that keeps the times of events itself, as GPUs do: the CPU, whose work is done once it is
-// enqueued, with a clock of its own.
+// A device that measures times by events, as GPUs do: a CPU device, which is done when work is enqueued, with
+// an artificial clock.
 class TimedEvent final : public Event {
  public:
   void synchronize() override { reached = true; }
   double time = 0;
-  bool reached = false;  // once somebody lets it be
+  bool reached = false;  // set by the test or by synchronize()
 };
 
 class TimedStream final : public test::ForwardingStream {
@@ -96,7 +97,7 @@ class TimedStream final : public test::ForwardingStream {
   void synchronize() override {}
 
  private:
-  double clock_ = 0;  // a second for each event
+  double clock_ = 0;  // advances by one second per event
 };
 
 class TimedDevice final : public test::ForwardingDevice {
@@ -139,7 +140,7 @@ TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
   stream->fill_zero(memory, 4);
   recorder->stop();
   stream->fill_zero(memory, 4);
-  // Begin and end of three spans, and where the clocks meet.
+  // Begin and end of three spans, and one event that relates the clocks.
   ASSERT_EQ(events.created.size(), 7U);
   EXPECT_TRUE(recorder->spans().empty());
   for (std::size_t i = 1; i < 5; ++i) events.created[i]->reached = true;
@@ -150,7 +151,7 @@ TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
   EXPECT_EQ(spans[1].name, "fill with zeros");
   EXPECT_DOUBLE_EQ(spans[1].end - spans[1].begin, 1);
   EXPECT_DOUBLE_EQ(spans[1].begin - spans[0].begin, 1);
-  EXPECT_NEAR(spans[0].begin, TraceRecorder::now() + 1, 60);  // the clocks met a moment ago
+  EXPECT_NEAR(spans[0].begin, TraceRecorder::now() + 1, 60);  // the clocks were related a moment ago
   for (TimedEvent* event : events.created) event->reached = true;
   EXPECT_EQ(recorder->spans().size(), 3U);
   device->release(memory);

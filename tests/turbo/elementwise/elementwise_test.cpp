@@ -23,7 +23,7 @@ TEST_P(ElementwiseTest, AddRoundsOnce) {
       Values expected(a.size());
       for (std::size_t i = 0; i < a.size(); ++i)
         expected[i] = rounded(rounded(a[i] + b[i], DType::kF32), dtype);
-      for (const int in_place : {0, 1, 2}) {  // out apart, in a, in b
+      for (const int in_place : {0, 1, 2}) {  // out separate, in a, in b
         const Tensor a_device = bench.upload(a, dtype, {n}), b_device = bench.upload(b, dtype, {n});
         const Tensor out = in_place == 0 ? bench.empty(dtype, {n}) : in_place == 1 ? a_device : b_device;
         bench.run(Add{.a = a_device, .b = b_device, .out = out});
@@ -33,7 +33,7 @@ TEST_P(ElementwiseTest, AddRoundsOnce) {
   }
 }
 
-// Of parts [first, first + count), in fp32 and in the order of comm::Communicator's reductions.
+// The fp32 sum of parts [first, first + count), in the order in which comm::Communicator reduces.
 float sum_of(const std::vector<float>& parts, std::size_t first, std::size_t count) {
   if (count == 1) return parts[first];
   const std::size_t half = std::bit_ceil(count) / 2;
@@ -95,7 +95,7 @@ TEST_P(ElementwiseTest, CastRoundsAndKeepsSpecialValues) {
   }
 }
 
-// Every code, there and back; of a NaN only that it is one.
+// Casts every code and back. NaNs only have to stay NaN.
 TEST_P(ElementwiseTest, CastsOfFp16AreExact) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCodes = 65536;
@@ -154,7 +154,7 @@ TEST_P(ElementwiseTest, CountNonFinite) {
       bench.run(CountNonFinite{.x = x_device, .out = out, .accumulate = true});
       EXPECT_EQ(bench.download(out)[0], 2 * bad);
     }
-    // More in one run than its narrow counter could hold if runs were longer.
+    // More non-finite elements than the narrow counter of a run can hold; the kernel must split its runs.
     const Tensor out = bench.zeros(DType::kI32, {1});
     const std::int64_t n = 70000;
     bench.run(CountNonFinite{.x = bench.empty(dtype, {n}), .out = out, .accumulate = false});
@@ -175,12 +175,12 @@ TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
   };
   draw(out, 0);
   EXPECT_EQ(bench.download(out), Values(expected.begin(), expected.end()));
-  // Two shards draw what the whole draws.
+  // Two shards draw the numbers of the whole tensor.
   const Tensor again = bench.empty(DType::kF32, {n});
   draw(again.slice(0, 777), 0);
   draw(again.slice(777, n), 777);
   EXPECT_EQ(bench.bytes(again), bench.bytes(out));
-  // So do columns [5, 5 + 13) of rows of 103, from row 2 on.
+  // Columns [5, 5 + 13) of rows with 103 columns, from row 2 on, draw the numbers of the whole tensor.
   constexpr std::int64_t kRows = 31, kColumns = 13, kStride = 103, kFirst = 2 * kStride + 5;
   const Tensor columns = bench.empty(DType::kF32, {kRows * kColumns});
   bench.run(RandomNormal{.out = columns,
@@ -205,7 +205,7 @@ TEST_P(ElementwiseTest, NormalNumbersBecomeLogarithmsOfUniformOnes) {
   Values expected;
   for (const double v : x) expected.push_back(std::log(1 + 15 * 0.5 * std::erfc(-v / std::sqrt(2.0))));
   EXPECT_LE(normalised_error(bench.download(values), expected), 1e-6);
-  // Of many, a quarter lies in each quarter of the range.
+  // A quarter of 40000 samples lies in each quarter of the range.
   constexpr std::int64_t kMany = 40000;
   const Tensor many = bench.empty(DType::kF32, {kMany});
   bench.run(RandomNormal{.out = many, .seed = 4, .stream = 5, .offset = 0, .mean = 0, .std = 1});
@@ -241,7 +241,8 @@ TEST_P(ElementwiseTest, Fill) {
 
 TEST_P(ElementwiseTest, CopyRowsScattersGroups) {
   OperatorBench bench(GetParam());
-  // Two sequences of three rows go to rows 1..3 of caches that hold five, columns 2..5 of seven.
+  // Copies two sequences of three rows to rows 1..3 and columns 2..5 of caches with five rows and seven
+  // columns.
   const std::int64_t rows = 6, cols = 4, from_stride = 5, to_stride = 7, group_rows = 3, capacity = 5;
   const Values from = rounded(random_values(rows * from_stride, 1), DType::kBF16);
   const Tensor to = bench.zeros(DType::kBF16, {2 * capacity, to_stride});
@@ -271,7 +272,7 @@ TEST_P(ElementwiseTest, CopyRowsAddsToWhatIsThere) {
   const std::int64_t rows = 37, from_stride = 48, to_stride = 72;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const auto& [first, cols] :
-         {std::pair<std::int64_t, std::int64_t>{8, 40}, {3, 13}}) {  // by vectors, one by one
+         {std::pair<std::int64_t, std::int64_t>{8, 40}, {3, 13}}) {  // with vectors, without
       const Values from = rounded(random_values(rows * from_stride, 1), dtype);
       Values expected = rounded(random_values(rows * to_stride, 2), dtype);
       const Tensor to = bench.upload(expected, dtype, {rows, to_stride});

@@ -9,7 +9,8 @@ namespace {
 struct Case {
   std::int64_t tokens, vocab, hidden;
 };
-// Vocabularies of one, two and three bytes, long runs of one id, several runs of sorted tokens.
+// Vocabularies whose ids need one, two or three bytes, long runs of one id, and several runs of sorted
+// tokens.
 const Case kCases[] = {{1, 1, 1},       {5, 3, 48},      {100, 40, 65},   {600, 50, 192},
                        {2500, 2, 1040}, {1500, 700, 33}, {3000, 70000, 8}};
 
@@ -44,7 +45,7 @@ TEST_P(EmbeddingTest, ForwardGathersRows) {
   }
 }
 
-// The same additions in the same order as the kernel promises, in float: so the result is exact.
+// The sum in float, in the order that the kernel promises, so the result is exact.
 TEST_P(EmbeddingTest, BackwardAddsInTokenOrder) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -70,7 +71,7 @@ TEST_P(EmbeddingTest, BackwardAddsInTokenOrder) {
   }
 }
 
-// The fp32 sum of what was there and all rows, rounded once however many there are.
+// A bf16 gradient is the fp32 sum of the old value and all rows, rounded once.
 TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -79,7 +80,7 @@ TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
       const Tensor tokens = bench.upload(random_tokens(c), DType::kI32, {c.tokens});
       const Tensor d_out =
           bench.upload(rounded(random_values(c.tokens * c.hidden, 1), dtype), dtype, {c.tokens, c.hidden});
-      if (dtype == DType::kF32 && c.tokens * c.hidden > 100'000) continue;  // the other type does for them
+      if (dtype == DType::kF32 && c.tokens * c.hidden > 100'000) continue;  // bf16 covers these cases
       const Values before = rounded(random_values(c.vocab * c.hidden, 2), DType::kBF16);
       for (const bool accumulate : {false, true}) {
         const auto table = [&](DType type) {
@@ -94,8 +95,8 @@ TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
   }
 }
 
-// Three parts of a vocabulary, one of them a single row: their sum is the whole embedding, each element of it
-// from one part, and so is the gradient.
+// The embeddings of three vocabulary parts, one of a single row, add up to the whole. Each element comes from
+// one part. The same holds for the gradient.
 TEST_P(EmbeddingTest, PartsOfAVocabularyAddUpToTheWhole) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -124,7 +125,7 @@ TEST_P(EmbeddingTest, PartsOfAVocabularyAddUpToTheWhole) {
       const Values values = bench.download(of_part);
       for (std::size_t i = 0; i < sum.size(); ++i) {
         if (values[i] == 0) continue;
-        EXPECT_EQ(sum[i], 0) << "two parts have the same token";
+        EXPECT_EQ(sum[i], 0) << "two parts embed the same token";
         sum[i] += values[i];
       }
       const Tensor d_table = bench.empty(DType::kF32, {rows, c.hidden});

@@ -1,4 +1,4 @@
-// Every code of both formats against the definition, and every place where rounding changes its mind.
+// Tests both fp8 formats: every code against its definition, and rounding at every tie.
 #include "turbo/fp8_linear/fp8_format.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace primus::turbo {
 namespace {
 
-// What the specification says of a code.
+// The value of a code by the specification.
 template <class Code>
 struct Definition;
 template <>
@@ -105,7 +105,7 @@ TYPED_TEST(Fp8Format, WhatIsTooSmallBecomesZeroOfItsSign) {
   }
 }
 
-// Against a search through all codes, over all exponents that a float has.
+// Compares with a search through all codes, for floats of all exponents.
 TYPED_TEST(Fp8Format, NumbersOfAnyMagnitudeTakeTheNearestCode) {
   const RandomStream random(7, RandomPurpose::kTest);
   for (std::uint64_t i = 0; i < 20000; ++i) {

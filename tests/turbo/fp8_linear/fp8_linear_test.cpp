@@ -17,7 +17,7 @@ constexpr DType kE4M3 = DType::kF8E4M3, kE5M2 = DType::kF8E5M2;
 class Fp8LinearTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, Fp8LinearTest, ::testing::ValuesIn(devices_under_test()));
 
-// ---- What quantisation is to give ---------------------------------------------------------------
+// ---- Expected results of quantisation ------------------------------------------------------------
 
 using Codes = std::vector<unsigned char>;
 
@@ -42,7 +42,7 @@ Codes codes_of(const Values& x, DType type) {
   return codes;
 }
 
-// The numbers that codes stand for.
+// The values of x after quantisation.
 Values quantized(const Values& x, DType type) {
   const Fp8Scales scales = scales_of(x, type);
   Values values;
@@ -95,7 +95,7 @@ TEST_P(Fp8LinearTest, QuantisationGivesTheCodesOfTheFormats) {
   }
 }
 
-// The largest magnitude is the last element, and there are more elements than one block looks at.
+// The scale comes from the largest magnitude, at any place in a tensor that takes several blocks.
 TEST_P(Fp8LinearTest, TheScaleIsThatOfTheLargestMagnitudeWhereverItIs) {
   OperatorBench bench(GetParam());
   const Shape shape{208, 336};
@@ -106,7 +106,7 @@ TEST_P(Fp8LinearTest, TheScaleIsThatOfTheLargestMagnitudeWhereverItIs) {
   }
 }
 
-// Every number of the formats, every tie between two of them, and what is next to a tie, with the scale 1.
+// All codes of the formats, all ties between neighbours, and the floats next to a tie, with a scale of 1.
 TEST_P(Fp8LinearTest, EveryCodeAndEveryTieIsRoundedAsTheFormatSays) {
   OperatorBench bench(GetParam());
   for (const DType type : {kE4M3, kE5M2}) {
@@ -143,14 +143,14 @@ TEST_P(Fp8LinearTest, ZerosAndTinyNumbersAreQuantised) {
   }
 }
 
-// ---- With scales of steps before ----------------------------------------------------------------
+// ---- With scales of earlier steps ----------------------------------------------------------------
 
 double bits_of(double magnitude) {
   return static_cast<double>(std::bit_cast<std::int32_t>(static_cast<float>(magnitude)));
 }
 
-// What is beyond the range becomes its end: with this scale, all magnitudes above 7 of normal numbers with a
-// standard deviation of 4.
+// A known scale saturates larger values: the elements have a standard deviation of 4, and magnitudes above 7
+// become the largest code. The pass also records the largest magnitude.
 TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
   OperatorBench bench(GetParam());
   for (const Shape& shape : {Shape{16, 16}, {48, 80}, {208, 336}}) {
@@ -167,7 +167,7 @@ TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
         const Tensor input = bench.upload(x, x_type, shape),
                      scales = bench.upload({1 / scale, scale}, DType::kF32, {2});
         const Values before = bench.download(scales);
-        // What is noted already stays where it is larger.
+        // A recorded magnitude stays if it is larger.
         for (const double noted : {0.0, 29.0, 31.0}) {
           const QuantizeFp8 call{.x = input,
                                  .codes = bench.empty(type, shape),
@@ -190,7 +190,7 @@ TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
   }
 }
 
-// Saturation must not hide what went wrong.
+// Infinities become NaN instead of saturating, so that errors stay visible.
 TEST_P(Fp8LinearTest, WithAKnownScaleNonFiniteElementsAreNaNAndOthersAreNot) {
   OperatorBench bench(GetParam());
   const Shape shape{48, 80};
@@ -217,7 +217,7 @@ TEST_P(Fp8LinearTest, WithAKnownScaleNonFiniteElementsAreNaNAndOthersAreNot) {
   }
 }
 
-// The rules of Transformer Engine's DelayedScaling, for one tensor. `history`: the last step's comes first.
+// The rules of Transformer Engine's DelayedScaling for one tensor. `history` begins with the last step.
 struct DelayedTensor {
   std::vector<float> history;
   float scale;
@@ -227,7 +227,7 @@ struct DelayedTensor {
     history.insert(history.begin(), magnitude);
     float decides = magnitude;
     for (const float m : history) {
-      // As in the bits: NaN is above infinity.
+      // As in a comparison of the bits, NaN is above infinity.
       if (!most_recent && (std::isnan(m) || m > decides)) decides = m;
     }
     if (decides > 0 && std::isfinite(decides)) scale = top * std::ldexp(1.0F, -margin) / decides;
@@ -258,7 +258,7 @@ void expect_scales(OperatorBench& bench, const DelayedRule& rule, const std::vec
   for (const Values& magnitudes : steps) {
     Values bits;
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      // Each tensor has another magnitude.
+      // Gives each tensor a different magnitude.
       const auto magnitude =
           static_cast<float>(magnitudes[i % magnitudes.size()] * static_cast<double>(i + 1));
       const bool gradient = i % kTensors == kTensors - 1;
@@ -284,7 +284,7 @@ void expect_scales(OperatorBench& bench, const DelayedRule& rule, const std::vec
 
 TEST_P(Fp8LinearTest, HistoriesDecideScalesByTheRulesOfDelayedScaling) {
   OperatorBench bench(GetParam());
-  // Steps rise and fall; one is zero, and one no finite number: the scale stays as it was.
+  // Magnitudes rise and fall. After a step of zeros or an infinite magnitude, the scale is unchanged.
   const std::vector<Values> steps = {{3}, {0.5, 8}, {0}, {7, 0, 2}, {1e-3}, {double{INFINITY}},
                                      {2}, {4},      {1}};
   for (const std::int64_t length : {1, 2, 4, 256, 257, 700}) {
@@ -296,7 +296,7 @@ TEST_P(Fp8LinearTest, HistoriesDecideScalesByTheRulesOfDelayedScaling) {
   expect_scales(bench, {3, false, 0, kE4M3}, {{1}, {double{NAN}}, {2}, {4}, {8}});
 }
 
-// More steps than one block has threads, so that elements cross from one round to the next.
+// Histories longer than the threads of a block, so that elements move between rounds.
 TEST_P(Fp8LinearTest, LongHistoriesMoveAsAWhole) {
   OperatorBench bench(GetParam());
   for (const std::int64_t steps : {255, 256, 257, 512, 513, 1024}) {
@@ -329,7 +329,7 @@ TEST_P(Fp8LinearTest, ABadStepChangesNoScale) {
   }
 }
 
-// Scales and their inverses are normal numbers, whatever a history holds.
+// Scales and their inverses are normal numbers for every history.
 TEST_P(Fp8LinearTest, ExtremeMagnitudesHaveUsableScales) {
   OperatorBench bench(GetParam());
   for (const auto& [magnitude, scale] : {std::pair(1e-44, 0x1p126), {3.4e38, 0x1p-126}}) {
@@ -346,13 +346,13 @@ TEST_P(Fp8LinearTest, ExtremeMagnitudesHaveUsableScales) {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// Sums of a few hundred terms in fp32. A GPU's tensor cores keep about 14 bits of sums, of which each of some
-// ten additions in a row cuts off one unit at most (fp8_linear.h).
+// fp32 sums of a few hundred terms. Tensor cores of GPUs keep about 14 bits of a sum, and each of about ten
+// additions in a row truncates at most one unit (fp8_linear.h).
 double sum_tolerance(const DeviceUnderTest& device) { return device.plugin.empty() ? 2e-6 : 10 * 0x1p-14; }
 
 struct Types {
-  DType a, b;          // as they come
-  DType a_fp8, b_fp8;  // as they are multiplied
+  DType a, b;          // types of the inputs
+  DType a_fp8, b_fp8;  // types of the products' operands
   DType c;
 };
 
@@ -377,7 +377,7 @@ void expect_product(OperatorBench& bench, GemmRole role, const Layer& layer, con
     for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += before[i];
   }
   bench.run(call);
-  // A GPU's library rounds before and after it adds to a bf16 result.
+  // GPU libraries may round before and after adding to a bf16 result.
   const int roundings = accumulate ? 2 : 1;
   EXPECT_LE(normalised_error(bench.download(call.c), expected),
             roundings * rounding_error(types.c) + tolerance);
@@ -410,7 +410,7 @@ double decibels(const Values& actual, const Values& expected) {
   return 10 * std::log10(signal / noise);
 }
 
-// Primus-Turbo's thresholds.
+// The thresholds of AMD's Primus-Turbo.
 TEST_P(Fp8LinearTest, TheSignalIsFarAboveTheNoiseOfQuantisation) {
   OperatorBench bench(GetParam());
   const Layer layer{64, 256, 96};
@@ -453,7 +453,7 @@ TEST_P(Fp8LinearTest, NonFiniteOperandsStayVisible) {
   }
 }
 
-// The numbers that codes of a known scale stand for.
+// The values of x after quantisation with a known scale.
 Values quantized_by(const Values& x, DType type, float scale) {
   Values values;
   for (const double v : x)
@@ -471,7 +471,7 @@ TEST_P(Fp8LinearTest, WithKnownScalesRolesMatchTheProductsOfQuantisedOperands) {
       const Shapes s = shapes(role, layer);
       const Values a = rounded(random_values(s.a.elements(), 1, 1e-3), DType::kBF16);
       const Values b = rounded(random_values(s.b.elements(), 2, 20), DType::kBF16);
-      // Powers of two, so that inverses are exact. The second saturates a few elements.
+      // Powers of two have exact inverses. b_scale saturates a few elements.
       const float a_scale = 0x1p14F, b_scale = 8;
       const auto scaling = [&](float scale) {
         return Fp8Scaling{.scales = bench.upload({1 / static_cast<double>(scale), static_cast<double>(scale)},
@@ -513,7 +513,7 @@ TEST_P(Fp8LinearTest, ProductsOfZerosAreZero) {
   EXPECT_EQ(bench.download(call.c), Values(static_cast<std::size_t>(s.c.elements())));
 }
 
-// Scratch memory is measured without a device's memory, and is then exactly enough.
+// The scratch size measured without device memory is exactly the size that a call uses.
 TEST_P(Fp8LinearTest, MeasuredScratchIsWhatIsUsed) {
   OperatorBench bench(GetParam());
   const Layer layer{128, 64, 208};

@@ -24,8 +24,8 @@ constexpr GemmProvider kProviders[] = {GemmProvider::kPortable, GemmProvider::kX
                                        GemmProvider::kAvx512Bf16, GemmProvider::kAmx};
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
 
-// A row-major matrix of fp32 or bf16 with a leading dimension beyond its columns. The gap between rows holds
-// a sentinel, so that a test sees reads (NaN spreads) and writes (the sentinel is gone) outside the matrix.
+// A row-major matrix of fp32 or bf16 with unused elements between rows. They hold a sentinel that reveals
+// reads (NaN spreads) and writes (the sentinel changes) outside the matrix.
 class Matrix {
  public:
   Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap = 0)
@@ -122,7 +122,7 @@ GemmArgs arguments(const Problem& p, Operands& x) {
 
 void multiply(ThreadPool& pool, const Problem& p, Operands& x) {
   GemmArgs g = arguments(p, x);
-  // Guard bytes behind the workspace tell of writes beyond what was asked for.
+  // Guard bytes after the workspace reveal writes beyond its size.
   constexpr std::size_t kGuard = 256;
   g.workspace_bytes = cpu_gemm_workspace_bytes(g, pool.size());
   std::vector<unsigned char> workspace(g.workspace_bytes + kGuard, 0xff);
@@ -138,16 +138,15 @@ double element_b(const Problem& p, const Operands& x, std::int64_t j, std::int64
   return p.layout == GemmLayout::kNT ? x.b.at(j, k) : x.b.at(k, j);
 }
 
-// Every element against a float64 sum. The bound is that of a sum in fp32 in any order,
-//   |error| <= (k + 1) eps (|C| + sum |a| |b|),  eps = 2^-24 and doubled for the bf16 units, which round both
-// products of a pair; plus half a unit in the last place when the result is rounded to bf16.
-// `compute` is given the operands and fills C.
+// Compares every element with a float64 sum. The bound is that of an fp32 sum in any order: |error| <= (k +
+// 1) eps (|C| + sum |a| |b|). Here eps is 2^-24, doubled for bf16 units that round both products of a pair. A
+// bf16 result adds half a unit in the last place. `compute` receives the operands and fills C.
 void expect_matches_reference(const Problem& p, FunctionRef<void(Operands&)> compute) {
   Operands x(p, static_cast<unsigned>(p.m * 31 + p.n * 7 + p.k));
   const Operands before = x;
   compute(x);
   EXPECT_TRUE(x.c.gap_untouched()) << p.name();
-  std::vector<double> a, b;  // [m, k] and [n, k], whatever the layout
+  std::vector<double> a, b;  // [m, k] and [n, k] in every layout
   for (std::int64_t i = 0; i < p.m; ++i) {
     for (std::int64_t k = 0; k < p.k; ++k) a.push_back(element_a(p, x, i, k));
   }
@@ -166,7 +165,7 @@ void expect_matches_reference(const Problem& p, FunctionRef<void(Operands&)> com
       }
       double bound = static_cast<double>(p.k + 1) * 0x1p-23 * magnitude;
       if (p.c_type == DType::kBF16) bound += 0x1p-8 * (std::abs(sum) + bound);
-      // A NaN fails this comparison too.
+      // The negated comparison also fails for NaN.
       if (!(std::abs(x.c.at(i, j) - sum) <= bound) && ++failures <= 3) {
         ADD_FAILURE() << p.name() << " at " << i << "," << j << ": " << x.c.at(i, j) << " instead of " << sum
                       << ", bound " << bound;
@@ -183,7 +182,7 @@ void expect_matches_reference(ThreadPool& pool, const Problem& p) {
 struct Extents {
   std::int64_t m, n, k;
 };
-// One tile, edges in each extent, odd k, one row, one column, several panels of k.
+// A single tile, edges in each extent, odd k, a single row, a single column, several panels of k.
 constexpr Extents kExtents[] = {{1, 1, 1},     {1, 40, 33},  {8, 24, 16}, {3, 130, 65}, {16, 16, 32},
                                 {33, 31, 63},  {64, 64, 64}, {65, 97, 1}, {100, 1, 50}, {48, 80, 700},
                                 {2, 70, 1100}, {7, 65, 129}, {9, 33, 77}, {70, 129, 96}};
@@ -192,7 +191,7 @@ class GemmReference : public testing::TestWithParam<std::tuple<GemmProvider, DTy
  protected:
   void SetUp() override {
     std::tie(provider_, ab_) = GetParam();
-    if (!gemm_provider_available(provider_, ab_)) GTEST_SKIP() << "this CPU does not have it";
+    if (!gemm_provider_available(provider_, ab_)) GTEST_SKIP() << "this CPU does not support the provider";
   }
   GemmProvider provider_;
   DType ab_;
@@ -211,7 +210,7 @@ TEST_P(GemmReference, EveryRoleTypeAndOddShape) {
   }
 }
 
-// Several super blocks: of k with the sums of a bf16 result kept aside, and of m and n.
+// A long k takes several blocks. The intermediate sums of a bf16 result are kept separately in fp32.
 TEST_P(GemmReference, LongK) {
   ThreadPool pool(2);
   for (GemmLayout layout : kLayouts) {
@@ -231,7 +230,7 @@ INSTANTIATE_TEST_SUITE_P(Providers, GemmReference,
                          testing::Combine(testing::ValuesIn(kProviders), testing::ValuesIn(kTypes)),
                          parameter_name);
 
-// The path for a few rows, in every vector width that this CPU has.
+// The kernel for few rows matches the reference in every vector width of this CPU.
 TEST(Gemm, FewRowsInEveryVectorWidth) {
   ThreadPool pool(2);
   for (auto level : {gemm::VectorLevel::kBaseline, gemm::VectorLevel::kAvx2, gemm::VectorLevel::kAvx512}) {
@@ -252,7 +251,7 @@ TEST(Gemm, FewRowsInEveryVectorWidth) {
   }
 }
 
-// Calls test(provider, type) for all that this CPU has.
+// Calls test(provider, type) for every pair that this CPU supports.
 template <class Test>
 void for_each_kernel(Test test) {
   for (GemmProvider provider : kProviders) {
@@ -282,7 +281,7 @@ TEST(Gemm, BitIdenticalForAnyNumberOfThreads) {
   });
 }
 
-// A row's place in the matrix changes nothing about how its elements are summed.
+// An element's bits do not depend on the place of its row and column in the matrix.
 TEST(Gemm, BitIdenticalWhenSliced) {
   ThreadPool pool(2);
   for_each_kernel([&](GemmProvider provider, DType ab) {
@@ -309,12 +308,12 @@ TEST(Gemm, BitIdenticalWhenSliced) {
   });
 }
 
-// Rows picked from a larger matrix, some of them twice, give what the same rows give in order.
+// Rows picked from a larger matrix, some of them twice, give the bits of a matrix with these rows in order.
 TEST(Gemm, BitIdenticalWhenRowsArePicked) {
   ThreadPool pool(2);
   for_each_kernel([&](GemmProvider provider, DType ab) {
     for (const GemmLayout layout : kLayouts) {
-      // Several strips with and without an edge, a few rows, more k than one panel.
+      // Several strips with and without an edge, few rows, and more than one panel of k.
       for (const Extents& e : {Extents{130, 70, 96}, {64, 128, 128}, {5, 40, 33}, {70, 33, 1100}}) {
         const Problem p{provider, layout, ab, ab, e.m, e.n, e.k, false, 3};
         const Operands from(p, 11);
@@ -334,7 +333,7 @@ TEST(Gemm, BitIdenticalWhenRowsArePicked) {
           std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
           g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
           cpu_gemm(pool, g);
-          // A few rows times rows of B in order go another way, which sums in another order.
+          // Few rows times the unpicked rows of B use another kernel, which sums in another order.
           if (!of_a && layout == GemmLayout::kNT && e.m <= gemm::kSkinnyRows) continue;
           EXPECT_EQ(std::memcmp(in_order.c.data(), picked.c.data(), picked.c.bytes()), 0) << p.name();
         }
@@ -343,13 +342,14 @@ TEST(Gemm, BitIdenticalWhenRowsArePicked) {
   });
 }
 
-// Where C is written and what is fetched meanwhile must not change a bit, nor write beyond C.
+// Writing C past the caches and prefetching other data neither change C nor write beyond it.
 TEST(Gemm, BitIdenticalPastTheCachesAndReadingAhead) {
   const std::vector<float> elsewhere(3000);
   struct Sizes {
     std::int64_t m, n, k, gap;
   };
-  // Rows of whole cache lines with and without edges of tiles, rows that are none, several panels of k.
+  // Rows of whole cache lines with and without tile edges, rows of partial cache lines, and several panels of
+  // k.
   for (const Sizes& e : {Sizes{96, 128, 256, 16}, {50, 80, 40, 0}, {33, 77, 70, 3}, {64, 64, 9001, 0}}) {
     for (const GemmProvider provider : kProviders) {
       if (!gemm_provider_available(provider, DType::kBF16)) continue;
@@ -359,7 +359,7 @@ TEST(Gemm, BitIdenticalPastTheCachesAndReadingAhead) {
         ThreadPool pool(threads);
         multiply(pool, p, plain);
         GemmArgs g = arguments(p, other);
-        // Rows start on cache lines only where the first one does.
+        // If the first row starts on a cache line, rows of whole cache lines all do.
         std::vector<float> c(static_cast<std::size_t>(g.m * g.ldc + 16), 5.0F);
         float* aligned = c.data();
         while (reinterpret_cast<std::uintptr_t>(aligned) % 64 != 0) ++aligned;
@@ -469,7 +469,7 @@ TEST(Gemm, MisuseThrows) {
   expect_throw([](GemmArgs& g) { g.workspace = nullptr; });
   expect_throw([](GemmArgs& g) { g.ab_dtype = DType::kF64; });
   expect_throw([](GemmArgs& g) { g.c_dtype = DType::kI8; });
-  expect_throw([](GemmArgs& g) { g.provider = GemmProvider::kAmx; });  // fp32 operands have no tiles
+  expect_throw([](GemmArgs& g) { g.provider = GemmProvider::kAmx; });  // AMX has no tiles for fp32 operands
 }
 
 TEST(Gemm, DefaultProviderIsAvailableAndPeaksAreMeasured) {

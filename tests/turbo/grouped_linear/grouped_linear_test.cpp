@@ -6,37 +6,38 @@
 namespace primus::turbo::test {
 namespace {
 
-// Rows of each expert, and rows at the end that belong to nobody.
+// The rows of each expert, followed by rows that belong to no expert.
 struct Case {
   std::vector<std::int64_t> rows;
   std::int64_t unowned, in, out;
 };
 
-// A device of warpgroups takes rows of 256 columns and more by tiles of 128 x 256.
+// Devices with warpgroups use tiles of 128 x 256 for rows of at least 256 columns.
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {{3, 0, 5, 1}, 0, 7, 9},
       {{0, 0, 0}, 4, 5, 3},
       {{70, 1, 0, 9, 16, 40}, 6, 48, 33},
-      // As few rows as decoding has.
+      // As few rows as in decoding.
       {{0, 3, 0, 5, 1, 0}, 2, 264, 37},
-      {{200, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 0, 65, 70},  // one large, sixteen small
-      // Whole lines of 16 bytes: several tiles of 128 each way, full ones and edges; more steps than are
-      // fetched ahead; experts of no rows at both ends.
+      // One large expert and sixteen small ones.
+      {{200, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 0, 65, 70},
+      // Rows of whole 16-byte lines: several tiles of 128 in both dimensions, full and partial ones; more
+      // steps than are prefetched; experts without rows at both ends.
       {{0, 150, 3, 0, 128, 0}, 5, 168, 264},
-      // The same by wide tiles, in all three products; the last step of depth is part of one in all of them.
+      // Wide tiles in all three products. The last step of k is partial in all of them.
       {{0, 140, 3, 0, 1}, 5, 264, 264},
-      // More rows than decoding's kernel takes, and so few that picked ones are gathered first where
-      // warpgroups are.
+      // More rows than the decoding kernel supports, but few enough that picked rows are gathered first on
+      // devices with warpgroups.
       {{2, 0, 9, 1}, 1, 264, 264},
-      // As few rows as decoding has, longer than two of a warp's runs.
+      // As few rows as in decoding, and longer than two runs of a warp.
       {{1, 0, 2, 0}, 1, 1304, 19},
   };
   return all;
 }
 
-// And, where warpgroups are, rows that are read so often that picked ones are gathered first; where a GPU
-// computes, more tiles than it has multiprocessors, so that blocks take several.
+// Adds a case for warpgroups whose rows are read so often that picked rows are gathered first. Adds a case
+// for GPUs with more tiles than multiprocessors, so that a block computes several.
 std::vector<Case> cases_of(const DeviceUnderTest& device) {
   std::vector<Case> result = cases();
   if (device.emulated_warp == 32 || !device.plugin.empty()) result.push_back({{3, 0, 6}, 1, 264, 4096});
@@ -56,7 +57,7 @@ Values offsets_of(const Case& c) {
 
 std::int64_t rows_of(const Case& c) { return static_cast<std::int64_t>(offsets_of(c).back()) + c.unowned; }
 
-// The expert of each row; -1: nobody's.
+// The expert of each row; -1 for rows that belong to no expert.
 std::vector<std::int64_t> owners(const Case& c) {
   std::vector<std::int64_t> owner;
   for (std::size_t e = 0; e < c.rows.size(); ++e)
@@ -116,7 +117,8 @@ TEST_P(GroupedLinearTest, ThreeProducts) {
       const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
       const Tensor y = bench.empty(dtype, {rows, c.out}), d_x = bench.empty(dtype, {rows, c.in});
       const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
-      // Sums of at most 1032 products, or 400 rows: about sqrt(n) roundings of fp32, and one of the result.
+      // Sums of at most 1032 products or 400 rows: about sqrt(n) fp32 rounding errors, plus the rounding of
+      // the result.
       const double tolerance = rounding_error(dtype) + 4e-6;
       const auto run = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& to, bool add) {
         bench.run(GroupedGemm{
@@ -132,7 +134,7 @@ TEST_P(GroupedLinearTest, ThreeProducts) {
       Values twice = expected.d_weights;
       for (double& v : twice) v *= 2;
       EXPECT_LE(normalised_error(bench.download(d_weights), twice), 4e-6);
-      // In bf16: each is rounded once.
+      // A bf16 weight gradient is rounded once per call.
       const Tensor narrow = bench.empty(DType::kBF16, d_weights.shape);
       run(GemmRole::kWeightGradient, d_y, x, narrow, false);
       const Values once = bench.download(narrow);
@@ -145,8 +147,8 @@ TEST_P(GroupedLinearTest, ThreeProducts) {
   }
 }
 
-// Rows picked from a matrix of tokens equal, bit for bit, the same rows copied in order. Every token is
-// picked several times, by large experts and by those of a few rows.
+// Rows picked from a matrix of tokens give the bits of the same rows copied in order. Every token is picked
+// several times, by experts with many and with few rows.
 TEST_P(GroupedLinearTest, PickedRows) {
   OperatorBench bench(GetParam());
   const RandomStream random(5, RandomPurpose::kTest);
@@ -200,8 +202,8 @@ TEST_P(GroupedLinearTest, PickedRows) {
   }
 }
 
-// What one expert's rows and weights hold, or rows that belong to nobody, changes no bit of another expert's
-// results, not even as NaN: tiles and steps of depth reach beyond an expert's end.
+// NaN in one expert's rows and weights, or in rows of no expert, changes no bit of other experts' results,
+// although tiles and steps of k reach beyond an expert's end.
 TEST_P(GroupedLinearTest, ExpertsKeepApart) {
   OperatorBench bench(GetParam());
   const DType dtype = DType::kBF16;
@@ -232,7 +234,7 @@ TEST_P(GroupedLinearTest, ExpertsKeepApart) {
       run(GemmRole::kInputGradient, d_y, weights, d_x);
       run(GemmRole::kWeightGradient, d_y, x, d_weights);
       Expected all{bench.download(y), bench.download(d_x), bench.download(d_weights)};
-      // Its own results are NaN, and not compared.
+      // The poisoned expert's own results are NaN and are not compared.
       for (std::int64_t row = 0; row < rows; ++row) {
         if (owner[static_cast<std::size_t>(row)] != 1) continue;
         std::fill_n(all.y.begin() + row * c.out, c.out, 0.0);
@@ -276,7 +278,7 @@ TEST_P(GroupedLinearTest, Bias) {
         EXPECT_LE(normalised_error(bench.download(gradient), expected), 4e-6);
       }
       const Tensor bias_device = bench.upload(bias, dtype, {experts, n});
-      for (const Tensor& to : {bench.empty(dtype, {rows, n}), device}) {  // the second time in place
+      for (const Tensor& to : {bench.empty(dtype, {rows, n}), device}) {  // the second call is in place
         bench.run(GroupedBias{.x = device, .bias = bias_device, .y = to, .offsets = offsets});
         EXPECT_LE(normalised_error(bench.download(to), sum), rounding_error(dtype) + 1e-7);
       }
@@ -312,7 +314,7 @@ TEST(GroupedLinear, NoThreadCountChangesABit) {
   }
 }
 
-// What measure mode reserves must do for every routing.
+// The bound that measure mode reserves covers the workspace of every routing.
 TEST(GroupedLinear, WorkspaceBoundHoldsForEveryNumberOfRows) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const GemmLayout layout : {GemmLayout::kNT, GemmLayout::kNN, GemmLayout::kTN}) {

@@ -49,7 +49,7 @@ struct Results {
   Values y, mixing, z;
 };
 
-// As the header says it; `z` from mixing where there is one.
+// The definition in the header. `mixing` and `z` are empty for a shape that does not mix.
 Results reference(const Case& c, const Operands& o) {
   const HyperShape s = c.shape();
   const std::int64_t n = c.streams, m = s.products();
@@ -99,7 +99,7 @@ Results reference(const Case& c, const Operands& o) {
   return r;
 }
 
-// dot(y, d_y) + dot(z, d_z).
+// Returns dot(y, d_y) + dot(z, d_z).
 double loss(const Case& c, const Operands& o) {
   const Results r = reference(c, o);
   return dot(r.y, o.d_y) + dot(r.z, o.d_z);
@@ -180,7 +180,7 @@ TEST_P(HyperConnectionTest, ForwardAndBackward) {
                                 .d_products = d_products,
                                 .d_base = d_base,
                                 .d_scale = d_scale});
-    // Two roundings of the sum that goes through both.
+    // The sum of both gradients is rounded twice.
     EXPECT_LE(normalised_error(bench.download(d_x), gradient(c, o, &Operands::x)), 2 * tolerance);
     const double of_factors = 2e-5;
     EXPECT_LE(normalised_error(bench.download(d_products), gradient(c, o, &Operands::products)), of_factors);

@@ -29,7 +29,7 @@ Values reference(const IndexerShape& s, const Operands& x) {
     std::int64_t begin = 0, end = std::min(s.seq_k, (s.q_first + t % s.seq_q + 1) / s.stride);
     if (!x.first_row.empty()) begin = static_cast<std::int64_t>(x.first_row[at(t)]);
     if (!x.end_row.empty()) end = static_cast<std::int64_t>(x.end_row[at(t)]);
-    std::vector<std::pair<double, std::int64_t>> best;  // the highest first, and of equals the lowest row
+    std::vector<std::pair<double, std::int64_t>> best;  // highest score first, then lowest row
     for (std::int64_t row = begin; row < end; ++row) {
       const double value = score(s, x, t, base + row);
       best.emplace_back(std::isnan(value) ? -INFINITY : -value, base + row);
@@ -45,7 +45,7 @@ Values reference(const IndexerShape& s, const Operands& x) {
   return selected;
 }
 
-// Small whole numbers: all sums are exact, and many scores equal.
+// Small integers: all sums are exact, and many scores are equal.
 Values whole_numbers(std::int64_t n, std::uint64_t seed) {
   Values values = random_values(n, seed);
   for (double& value : values) value = std::round(value);
@@ -87,10 +87,10 @@ TEST_P(IndexerTest, ChoosesTheHighestScoresOfWhatAQuerySees) {
   const IndexerShape shapes[] = {
       {.batch = 1, .seq_q = 1, .seq_k = 1, .heads = 1, .head_dim = 1, .top_k = 3},
       {.batch = 2, .seq_q = 9, .seq_k = 9, .heads = 2, .head_dim = 5, .top_k = 4},
-      // The last queries of a sequence; several tiles of heads, columns and keys.
+      // The last queries of a sequence, with several tiles of heads, columns and keys.
       {.batch = 1, .seq_q = 3, .seq_k = 600, .heads = 3, .head_dim = 24, .top_k = 100, .q_first = 597},
       {.batch = 1, .seq_q = 2, .seq_k = 70, .heads = 70, .head_dim = 136, .top_k = 20, .q_first = 68},
-      // A row for every four tokens: the first queries see none.
+      // One key row per four tokens: the first queries see none.
       {.batch = 2, .seq_q = 22, .seq_k = 5, .heads = 4, .head_dim = 8, .top_k = 2, .stride = 4},
   };
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -114,7 +114,7 @@ TEST_P(IndexerTest, DocumentsAndGivenEnds) {
   EXPECT_EQ(run(bench, s, x, DType::kBF16, DType::kF32), reference(s, x));
 }
 
-// Zeros of either sign are equal, and a NaN is on the list.
+// Zeros of either sign are equal, and NaN scores are selected.
 TEST_P(IndexerTest, ZerosAndNaNs) {
   OperatorBench bench(GetParam());
   const IndexerShape s{
@@ -125,7 +125,8 @@ TEST_P(IndexerTest, ZerosAndNaNs) {
   EXPECT_EQ(run(bench, s, x, DType::kF32, DType::kF32), (Values{0, 1, 2, 7}));
 }
 
-// Two sequences whose pages lie crosswise; the second one has new tokens in the middle of a page.
+// Rows selected from pages equal those selected from contiguous keys. The pages of two sequences are
+// interleaved, and the second sequence's new tokens lie within a page.
 TEST_P(IndexerTest, PagesAreChosenFromLikeRows) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kPage = 64, kPages = 4, kHeads = 3, kDim = 16, kTopK = 30;
@@ -150,7 +151,7 @@ TEST_P(IndexerTest, PagesAreChosenFromLikeRows) {
       for (const double row : reference(s, x))
         expected.push_back(row < 0 ? -1 : static_cast<double>(place(static_cast<std::int64_t>(row))));
     }
-    // A row of no sequence.
+    // A row that belongs to no sequence.
     q.resize(q.size() + at(kHeads * kDim), 1.0);
     w.resize(w.size() + at(kHeads), 1.0);
     expected.resize(expected.size() + at(kTopK), -1.0);

@@ -10,7 +10,7 @@ constexpr LatentShape kShapes[] = {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// Element `i` of head `h` in a row of `heads` heads of `dim`.
+// The index of element `i` of head `h` in a row of `heads` heads of width `dim`.
 std::size_t in_head(std::int64_t row, std::int64_t heads, std::int64_t h, std::int64_t dim, std::int64_t i) {
   return at((row * heads + h) * dim + i);
 }
@@ -63,7 +63,8 @@ TEST_P(LatentAttentionTest, JoinsAndItsGradientIsTheTranspose) {
                                   .d_q = d_q,
                                   .d_kv = d_kv,
                                   .d_rope_key = d_rope_key});
-      // The map is linear, so its gradient is what makes both inner products equal, for any operands.
+      // The map is linear, so element i of its gradient is the dot product of d_qkv with the image of unit
+      // vector i.
       const auto gradient_of = [&](const std::function<Values(const Values&)>& map, const Values& like) {
         Values gradient;
         Values unit(like.size(), 0.0);
@@ -74,7 +75,7 @@ TEST_P(LatentAttentionTest, JoinsAndItsGradientIsTheTranspose) {
         }
         return gradient;
       };
-      if (s.heads > 4) continue;  // the reference takes its time
+      if (s.heads > 4) continue;  // the reference is slow
       const Values no_q(q.size()), no_kv(kv.size()), no_key(rope_key.size());
       EXPECT_EQ(bench.download(d_q),
                 gradient_of([&](const Values& v) { return reference_qkv(s, kTokens, v, no_kv, no_key); }, q));
@@ -143,8 +144,8 @@ TEST_P(LatentAttentionTest, ProjectsPerHead) {
   }
 }
 
-// The product is linear in both operands, so its gradients are what makes the inner products equal: of d_out
-// with the product of x and up, of d_x with x, and of d_up with up.
+// The product is linear in both operands, so its gradients satisfy <d_x, x> = <d_up, up> = <d_out, product of
+// x and up>. The definition is summed in double here.
 TEST_P(LatentAttentionTest, GradientsOfProjections) {
   using Side = LatentProject::Side;
   OperatorBench bench(GetParam());
@@ -161,7 +162,7 @@ TEST_P(LatentAttentionTest, GradientsOfProjections) {
         };
         const Values x = draw(kTokens * s.heads * x_dim, 1), d_out = draw(kTokens * s.heads * out_dim, 2),
                      up = draw(s.heads * s.up_dim() * s.rank, 3);
-        Values d_x(x.size()), d_up(up.size(), 1.0);  // 1: what is there already
+        Values d_x(x.size()), d_up(up.size(), 1.0);  // 1: values to which the gradient is added
         for (std::int64_t t = 0; t < kTokens; ++t) {
           for (std::int64_t h = 0; h < s.heads; ++h) {
             for (std::int64_t i = 0; i < width; ++i) {

@@ -89,7 +89,7 @@ TEST_P(LatentPoolingTest, ForwardAndBackward) {
     bench.run(LatentPooling{.shape = s, .x = x, .bias = bias, .out = out});
     const double tolerance = rounding_error(c.dtype) + 2e-6;
     EXPECT_LE(normalised_error(bench.download(out), reference(s, o)), tolerance);
-    if (s.dim > 100) continue;  // differences of so many would take long
+    if (s.dim > 100) continue;  // finite differences would take too long
     const Tensor d_x = bench.empty(c.dtype, x.shape), d_bias = bench.empty(DType::kF32, bias.shape);
     bench.run(LatentPoolingBackward{.shape = s,
                                     .x = x,
@@ -99,7 +99,7 @@ TEST_P(LatentPoolingTest, ForwardAndBackward) {
                                     .d_bias = d_bias,
                                     .workspace = {}});
     EXPECT_LE(normalised_error(bench.download(d_x), gradient(c, o, &Operands::x)), tolerance);
-    // A gate alone decides nothing.
+    // A softmax over a single gate is constant, so the bias has no gradient.
     const Values expected =
         s.ratio == 1 && !s.overlap ? Values(o.bias.size()) : gradient(c, o, &Operands::bias);
     EXPECT_LE(normalised_error(bench.download(d_bias), expected), 2 * tolerance);

@@ -15,7 +15,7 @@ TEST_P(LayerNormTest, IsTheReference) {
     for (const std::int64_t n : {1, 5, 128, 300}) {
       constexpr std::int64_t kRows = 9;
       Values x = random_values(kRows * n, 1);
-      for (double& value : x) value += 3;  // a mean that matters
+      for (double& value : x) value += 3;  // a mean that is far from zero
       x = rounded(x, dtype);
       const Values weight = rounded(random_values(n, 2), dtype),
                    bias = rounded(random_values(n, 3), DType::kF32);

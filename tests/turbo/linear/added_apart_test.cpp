@@ -8,7 +8,7 @@
 namespace primus::turbo {
 namespace {
 
-// Addresses only: nothing here is multiplied.
+// Operands that are addresses only; no test here multiplies them.
 struct Operands {
   std::array<char, 1> a, b, c, workspace;
 
@@ -31,14 +31,14 @@ TEST(AddedApart, IsWhatALibraryWouldRoundTwice) {
   EXPECT_TRUE(is_added_apart(operands.call(GemmRole::kInputGradient, 4, 8, 16, DType::kF16)));
   Gemm call = operands.call(GemmRole::kInputGradient, 4, 8, 16);
   call.accumulate = false;
-  EXPECT_FALSE(is_added_apart(call)) << "nothing is added";
+  EXPECT_FALSE(is_added_apart(call)) << "the product does not accumulate";
   call = operands.call(GemmRole::kInputGradient, 4, 8, 16);
   call.c.dtype = DType::kF32;
-  EXPECT_FALSE(is_added_apart(call)) << "fp32 is rounded once";
+  EXPECT_FALSE(is_added_apart(call)) << "fp32 results are rounded once";
   call = operands.call(GemmRole::kInputGradient, 4, 8, 16);
   call.b.dtype = DType::kF32;
-  EXPECT_FALSE(is_added_apart(call)) << "a library takes no mixed operands";
-  EXPECT_FALSE(is_added_apart(operands.call(GemmRole::kInputGradient, 0, 8, 16))) << "there is nothing";
+  EXPECT_FALSE(is_added_apart(call)) << "libraries do not support mixed operands";
+  EXPECT_FALSE(is_added_apart(operands.call(GemmRole::kInputGradient, 0, 8, 16))) << "the product is empty";
   call = operands.call(GemmRole::kInputGradient, 4, 8, 16);
   call.role = GemmRole::kWeightGradient;
   EXPECT_FALSE(is_added_apart(call)) << "weight gradients may be rounded twice";
@@ -53,7 +53,7 @@ TEST(AddedApart, TakesRowsThatFillTilesAndFitTheMemory) {
   EXPECT_EQ(rows(2049, 4096, kAddedBytes), 2048);
   EXPECT_EQ(rows(8192, 14336, kAddedBytes), 512);  // 32 MiB hold 585 rows of 14336 floats
   EXPECT_EQ(rows(100, 4096, 1 << 20), 100);
-  EXPECT_EQ(rows(8192, 1 << 20, kAddedBytes), kAddedRows) << "one tile's rows, however wide";
+  EXPECT_EQ(rows(8192, 1 << 20, kAddedBytes), kAddedRows) << "at least the rows of a tile, for any width";
 }
 
 TEST(AddedApart, PartsCoverTheResultOnceAndLeaveTheLibraryItsWorkspace) {

@@ -24,7 +24,7 @@ class AlgorithmCacheTest : public ::testing::Test {
             .next_microseconds = 13.25,
             .of = 8};
   }
-  // What the cache gives for a key, and how often it measured.
+  // Returns the cache's choice for a key. measurements_ counts the calls that measured.
   std::optional<AlgorithmChoice> ask(AlgorithmCache& cache, const std::string& key, std::uint64_t measured,
                                      bool usable = true) {
     return cache.choose(
@@ -47,7 +47,7 @@ TEST_F(AlgorithmCacheTest, WhatWasMeasuredOnceIsKept) {
   EXPECT_EQ(ask(first, "a", 1), choice(1));
   EXPECT_EQ(ask(first, "a", 2), choice(1));
   EXPECT_EQ(ask(first, "b", 3), choice(3));
-  AlgorithmCache second = cache();  // another process
+  AlgorithmCache second = cache();  // as another process
   EXPECT_EQ(ask(second, "a", 4), choice(1));
   EXPECT_EQ(ask(second, "b", 5), choice(3));
   EXPECT_EQ(measurements_, 2);
@@ -78,7 +78,7 @@ TEST_F(AlgorithmCacheTest, NothingMeasuredIsNothingKept) {
   EXPECT_EQ(ask(first, "a", 2), choice(2));
 }
 
-// Every rank comes at the same time: one measures, all take what it found.
+// Of ranks that start at the same time, only one measures, and all use its choice.
 TEST_F(AlgorithmCacheTest, RanksAgree) {
   std::atomic<int> measurements{0};
   std::vector<std::optional<AlgorithmChoice>> got(6);
@@ -136,12 +136,12 @@ TEST_F(AlgorithmCacheTest, WhatIsNoneOfOursIsAsIfItWereNotThere) {
     write(text);
     AlgorithmCache one = cache();
     EXPECT_EQ(ask(one, "a", 9), choice(9));
-    AlgorithmCache next = cache();  // and the file is whole again
+    AlgorithmCache next = cache();  // the file was rewritten
     EXPECT_EQ(ask(next, "a", 10), choice(9));
   }
 }
 
-// A damaged file gives a choice as it was written, or none: never another one's bits by accident of parsing.
+// A damaged file never makes choose() throw: each call returns a stored or a measured choice.
 TEST_F(AlgorithmCacheTest, DamagedBytesNeverThrow) {
   AlgorithmCache first = cache();
   ask(first, "a", 1);

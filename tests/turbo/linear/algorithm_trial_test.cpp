@@ -12,10 +12,10 @@ namespace {
 
 using Limits = AlgorithmTrials::Limits;
 
-// A GPU whose clock falls as it is kept busy, and recovers in pauses.
+// A simulated GPU whose clock falls under load and recovers in pauses.
 class Gpu {
  public:
-  // Seconds of a product: when the GPU is cool, and in a step. Zero: it does not run.
+  // Seconds per product on a cool GPU and under the load of a training step; 0 if the algorithm does not run.
   struct Algorithm {
     double cool, hot;
   };
@@ -58,7 +58,7 @@ class Gpu {
 TEST(AlgorithmTrials, TheFastestInTheStateOfAStepIsChosen) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials();
-  // The second is the fastest on a cool GPU, the third in a step.
+  // The second is the fastest on a cool GPU, the third under the load of a step.
   const auto trial = gpu.choose(trials, {{1.00e-3, 1.20e-3}, {0.80e-3, 1.25e-3}, {1.05e-3, 1.10e-3}});
   ASSERT_TRUE(trial);
   EXPECT_EQ(trial->best, 2);
@@ -76,7 +76,7 @@ TEST(AlgorithmTrials, TheLibrarysChoiceStaysUnlessAnotherIsClearlyFaster) {
   EXPECT_EQ(close->best, 0);
   EXPECT_NEAR(close->next, 0.995e-3, 1e-9);
   EXPECT_EQ(gpu.choose(trials, {{1e-3, 1e-3}, {0.98e-3, 0.98e-3}})->best, 1);
-  // Also where many others are faster than it is in the first round.
+  // This also holds if many others are faster in the first round.
   std::vector<Gpu::Algorithm> many(8, {0.995e-3, 0.995e-3});
   many[0] = {1e-3, 1e-3};
   EXPECT_EQ(gpu.choose(trials, many)->best, 0);
@@ -116,7 +116,7 @@ TEST(AlgorithmTrials, BurstsTakeTheGpuAsItComes) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials(AlgorithmTrials::bursts());
   const double before = gpu.now();
-  // The second is the fastest on a cool GPU alone.
+  // The second is the fastest only on a cool GPU.
   const auto trial = gpu.choose(trials, {{1.00e-3, 1.20e-3}, {0.80e-3, 1.25e-3}});
   ASSERT_TRUE(trial);
   EXPECT_EQ(trial->best, 1);
@@ -139,7 +139,7 @@ TEST(AlgorithmTrials, AllOfThemTakeNoMoreThanTheyMay) {
   }
   EXPECT_GT(sustained, 6);
   EXPECT_LT(sustained, 20);
-  // The short ones are four candidates and three rounds of three: at most 0.2 s each.
+  // A short trial times four candidates, then three finalists in three rounds: at most 0.2 s.
   EXPECT_LT(gpu.now() - before, Limits{}.all + 0.5 + 0.2 * (40 - sustained));
 }
 
@@ -152,7 +152,7 @@ TEST(AlgorithmTrials, SmallProductsAreShort) {
   EXPECT_EQ(trial->best, 1);
   EXPECT_FALSE(trial->sustained);
   EXPECT_LT(gpu.now() - before, 0.02);
-  EXPECT_GT(gpu.products(1), 100);  // enough of them to be timed
+  EXPECT_GT(gpu.products(1), 100);  // enough products to be timed
 }
 
 }  // namespace

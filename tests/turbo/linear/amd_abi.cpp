@@ -1,5 +1,5 @@
-// Our declarations of hipBLASLt's and rocBLAS's interfaces against AMD's headers. Compiled by
-// scripts/check-amd-abi.sh, where somebody has these; everything happens at compile time.
+// Compares our declarations of the hipBLASLt and rocBLAS interfaces with AMD's headers, at compile time.
+// scripts/check-amd-abi.sh compiles this file if the headers are installed.
 #include <hipblaslt/hipblaslt.h>
 #include <rocblas/rocblas.h>
 
@@ -9,13 +9,14 @@
 #include "turbo/linear/hipblaslt.h"
 #include "turbo/linear/rocblas.h"
 
-// Newer headers of rocBLAS hide a function behind a macro of its name.
+// Newer rocBLAS headers define a macro with the name of a function.
 #undef rocblas_gemm_ex
 
 namespace primus::turbo {
 namespace {
 
-// Whether callers of one pass what the other expects: addresses for addresses, and numbers of the same size.
+// Whether two parameter types are passed alike: both are pointers or neither is, both are floating-point or
+// neither is, and sizes are equal.
 template <class Ours, class Theirs>
 constexpr bool kSameArgument =
     std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
@@ -37,7 +38,7 @@ requires(sizeof...(Ours) ==
                     sizeof(std::declval<ours>().our_field) == sizeof(std::declval<theirs>().their_field), \
                 #their_field)
 
-// rocBLAS marks rocblas_set_atomics_mode as deprecated: its default will change to what we set.
+// rocBLAS marks rocblas_set_atomics_mode as deprecated: its default will become the mode that we set.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 SAME_CALL(hipblaslt, create, hipblasLtCreate);

@@ -28,7 +28,7 @@ constexpr const char* kNowhere[] = {"libhipblaslt-that-is-not-there.so.1"};
 constexpr const char* kNoRocblas[] = {"librocblas-that-is-not-there.so.5"};
 constexpr const char* kNotWhole[] = {OLD_HIPBLASLT, "libhipblaslt-that-is-not-there.so.1"};
 
-// The stand-in's state, at its beginning.
+// Opens the fake library and resets its state.
 FakeAmd& state_of(const char* library) {
   void* const opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (!opened) throw std::runtime_error(dlerror());
@@ -78,7 +78,7 @@ class AmdProductsTest : public ::testing::Test {
   }
   Gemm small() { return gemm(GemmRole::kForward, {5, 12, 7}, {DType::kBF16, DType::kF32}, false); }
 
-  // The product is the CPU operator's, and what its definition says, rounded once.
+  // The product matches the CPU operator and the definition, rounded once.
   void expect_product(GemmRole role, const Layer& layer, Types types, bool accumulate) {
     SCOPED_TRACE("role " + std::to_string(static_cast<int>(role)) + " tokens " +
                  std::to_string(layer.tokens) + " " + std::string(name_of(types.operands)) + " to " +
@@ -107,7 +107,7 @@ class AmdProductsTest : public ::testing::Test {
                                     {DType::kBF16, DType::kBF16},
                                     {DType::kF16, DType::kF32},
                                     {DType::kF16, DType::kF16}}) {
-            // Those are ours: a library may round twice.
+            // Our kernels compute these, because a library may round twice.
             if (accumulate && types.result != DType::kF32 && role != GemmRole::kWeightGradient) continue;
             expect_product(role, layer, types, accumulate);
           }
@@ -119,7 +119,7 @@ class AmdProductsTest : public ::testing::Test {
   FakeAmd& lt_ = state_of(FAKE_HIPBLASLT);
   FakeAmd& rocblas_ = state_of(FAKE_ROCBLAS);
   const std::string folder_ = ::testing::TempDir() + "amd-products-" + std::to_string(getpid());
-  AmdProducts::Options options_;  // finds the stand-ins by the real ones' names
+  AmdProducts::Options options_;  // finds the fakes by the names of the real libraries
   int stream_ = 0;
   std::map<std::string, int> choices_;
   OperatorBench bench_;
@@ -165,7 +165,8 @@ TEST_F(AmdProductsTest, AShapeIsAskedAboutOnce) {
   Gemm call = small();
   EXPECT_TRUE(products().multiply({call}));
   EXPECT_TRUE(products().multiply({call}));
-  call.spared = 8;  // hipBLASLt cannot leave multiprocessors to others, so this is no other product
+  call.spared =
+      8;  // hipBLASLt cannot reserve multiprocessors for other kernels, so the product stays the same
   EXPECT_TRUE(products().multiply({call}));
   EXPECT_EQ(lt_.questions, 1);
   EXPECT_EQ(lt_.products, 3);
@@ -229,9 +230,9 @@ TEST_F(AmdProductsTest, RocblasMultipliesWhatHipblasltHasNoAlgorithmFor) {
 
 TEST_F(AmdProductsTest, RocblasMayWantMemoryOrBeSlow) {
   options_.hipblaslt = false;
-  rocblas_.status = 7;  // done, but not as fast as it could be
+  rocblas_.status = 7;  // done, but slower than possible
   EXPECT_TRUE(products().multiply({small()}));
-  rocblas_.status = 5;  // its kernel wants a larger workspace
+  rocblas_.status = 5;  // the kernel needs a larger workspace
   EXPECT_FALSE(
       products().multiply({gemm(GemmRole::kForward, {6, 12, 7}, {DType::kF32, DType::kF32}, false)}));
 }
@@ -268,7 +269,7 @@ TEST_F(AmdProductsTest, TheEnvironmentChoosesTheLibraries) {
   EXPECT_EQ(options("own"), std::pair(false, false));
   try {
     options("cublas");
-    ADD_FAILURE() << "cublas was taken";
+    ADD_FAILURE() << "cublas was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
     EXPECT_THAT(error.render(), HasSubstr("PRIMUS_MATMUL_LIBRARY=cublas names no library"));
@@ -276,7 +277,7 @@ TEST_F(AmdProductsTest, TheEnvironmentChoosesTheLibraries) {
   unsetenv("PRIMUS_MATMUL_LIBRARY");
 }
 
-// Algorithms are timed on the host's memory by the host's clock.
+// Times algorithms in host memory with the host's clock.
 class HostTrials final : public TrialDevice {
  public:
   void begin() override { ++trials; }
@@ -296,9 +297,9 @@ class AmdTuning : public AmdProductsTest {
  protected:
   AmdTuning() {
     lt_.trials = true;
-    lt_.slow = 2;  // so the third is the fastest
+    lt_.slow = 2;  // the third is the fastest
   }
-  // A product of 10^9 operations, which is enough to be timed.
+  // A product of 10^9 operations, enough to be timed.
   const Gemm call_ = gemm(GemmRole::kWeightGradient, {512, 1024, 1024}, {DType::kBF16, DType::kF32}, false);
   const std::string file_ = folder_ + "/matmul-AMD_Instinct_MI300X-hipblaslt-100100.json";
   HostTrials trials_;
@@ -310,11 +311,11 @@ TEST_F(AmdTuning, TheFastestAlgorithmIsChosenAndKept) {
   EXPECT_EQ(lt_.last_algorithm, 2);
   EXPECT_THAT(choices_, ElementsAre(Pair("products: hipBLASLt, algorithm chosen by timing", 1)));
   EXPECT_TRUE(std::filesystem::exists(file_));
-  // The next run takes it from the file.
+  // The next run reads the choice from the file.
   forget();
   products().tune({call_}, trials_);
   EXPECT_EQ(trials_.trials, 1);
-  Gemm added = call_;  // later microbatches add, by the same algorithm
+  Gemm added = call_;  // accumulating microbatches use the same algorithm
   added.accumulate = true;
   EXPECT_TRUE(products().multiply({added}));
   EXPECT_EQ(lt_.last_algorithm, 2);

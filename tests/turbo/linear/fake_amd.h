@@ -1,6 +1,6 @@
-// What a test tells the stand-ins for hipBLASLt and rocBLAS, and what they tell it. Each of them is a library
-// of its own that is opened like the real one, computes on the host, and is as strict as it can be about what
-// it is given. One test at a time.
+// The state that a test shares with the fakes of hipBLASLt and rocBLAS. Each fake is a separate library that
+// is opened like the real one, computes on the host, and checks its arguments strictly. The state is global,
+// so run one test at a time.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,26 @@
 
 namespace primus::turbo::test {
 
-// Found in each library as "fake_amd_state".
+// Each library exports it as "fake_amd_state".
 struct FakeAmd {
-  // What the test sets.
+  // Set by the test.
   int version = 100100;  // of hipBLASLt
-  int start_status = 0;  // what creating a handle answers
-  int algorithms = 3;    // for every product; 0: hipBLASLt has none
-  bool trials = false;   // products compute nothing, and the first `slow` algorithms take long
+  int start_status = 0;  // the status of creating a handle
+  int algorithms = 3;    // per product; 0: hipBLASLt has none
+  bool trials = false;   // products compute nothing, and the first `slow` algorithms take longer
   int slow = 0;
-  int status = 0;           // what a product answers
-  int workspace = 1 << 20;  // bytes that the even algorithms need
-  // What the library says.
-  char error[200] = "";          // the first thing that was wrong
-  int handles = 0, objects = 0;  // that are alive
+  int status = 0;           // the status of a product
+  int workspace = 1 << 20;  // bytes that algorithms with even numbers need
+  // Set by the library.
+  char error[200] = "";          // the first misuse
+  int handles = 0, objects = 0;  // not yet destroyed
   int questions = 0, products = 0;
   int last_algorithm = -1;
   void *stream = nullptr, *workspace_memory = nullptr;
-  bool atomics = true;  // of rocBLAS
+  bool atomics = true;  // rocBLAS only
 };
 
-// A matrix by columns, of fp32, bf16 or fp16, as a library sees it.
+// A column-major matrix of fp32, bf16 or fp16, as libraries use them.
 struct FakeMatrix {
   DType type;
   std::int64_t rows, cols, leading;
@@ -54,7 +54,7 @@ struct FakeMatrix {
   }
 };
 
-// d = alpha * op(a) * op(b) + beta * c. False where their sizes do not fit.
+// d = alpha * op(a) * op(b) + beta * c. Returns false if sizes do not match.
 inline bool fake_multiply(const FakeMatrix& a, bool a_transposed, const FakeMatrix& b, bool b_transposed,
                           const FakeMatrix& c, const FakeMatrix& d, double alpha, double beta) {
   const std::int64_t m = a_transposed ? a.cols : a.rows, k = a_transposed ? a.rows : a.cols;
@@ -71,7 +71,7 @@ inline bool fake_multiply(const FakeMatrix& a, bool a_transposed, const FakeMatr
       double sum = 0;
       for (std::int64_t p = 0; p < k; ++p)
         sum += (a_transposed ? a.get(p, i) : a.get(i, p)) * (b_transposed ? b.get(j, p) : b.get(p, j));
-      // As BLAS says: without beta, c is not read.
+      // As in BLAS, c is not read if beta is 0.
       d.set(i, j, alpha * sum + (beta == 0 ? 0 : beta * c.get(i, j)));
     }
   }

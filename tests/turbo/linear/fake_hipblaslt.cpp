@@ -1,5 +1,5 @@
-// A libhipblaslt that computes on the host (fake_amd.h). Written from AMD's documentation of the interface,
-// with the numbers of its header, and not from our declarations.
+// A fake libhipblaslt that computes on the host (fake_amd.h). It follows AMD's documentation and the
+// constants of AMD's header, independently of our declarations.
 #include <chrono>
 #include <cstddef>
 #include <string>
@@ -165,7 +165,7 @@ int hipblasLtMatmul(void* handle, Desc* desc, const void* alpha, const void* a, 
   if (number < 0 || number >= state.algorithms) return fail("algorithm " + std::to_string(number));
   const std::size_t needed = workspace_of(number);
   if (needed > bytes || (needed > 0 && !workspace)) return fail("workspace of a product");
-  if (needed > 0) std::memset(workspace, 0x5A, needed);  // it may be used
+  if (needed > 0) std::memset(workspace, 0x5A, needed);  // overwrites the workspace, as a kernel may
   ++state.products;
   state.last_algorithm = number;
   state.stream = stream;

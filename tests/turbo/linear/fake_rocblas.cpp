@@ -1,5 +1,5 @@
-// A librocblas that computes on the host (fake_amd.h). Written from AMD's documentation of the interface,
-// with the numbers of its header, and not from our declarations.
+// A fake librocblas that computes on the host (fake_amd.h). It follows AMD's documentation and the constants
+// of AMD's header, independently of our declarations.
 #include <cstddef>
 #include <string>
 

@@ -32,7 +32,7 @@ Benches every_bench() {
   return benches;
 }
 
-// On all devices: the reference takes as long as some of them.
+// Tests a product on all devices. They share the reference, which is slow.
 void expect_product(Benches& benches, GemmRole role, const Layer& layer, Types types, bool accumulate) {
   const DType result = types.c;
   SCOPED_TRACE("role " + std::to_string(static_cast<int>(role)) + " tokens " + std::to_string(layer.tokens) +
@@ -55,7 +55,7 @@ void expect_product(Benches& benches, GemmRole role, const Layer& layer, Types t
                     .accumulate = accumulate,
                     .workspace = {}};
     bench.run(call);
-    // A GPU's library rounds a weight gradient before and after it is added to a bf16 one.
+    // A GPU library may round a weight gradient before and after adding it to a bf16 one.
     const int roundings = role == GemmRole::kWeightGradient && accumulate ? 2 : 1;
     EXPECT_LE(normalised_error(bench.download(call.c), expected), roundings * rounding_error(result) + 2e-6);
     EXPECT_EQ(call.flops(), 2.0 * static_cast<double>(layer.tokens * layer.in * layer.out));
@@ -78,8 +78,8 @@ TEST(Linear, RolesMatchReference) {
   }
 }
 
-// A GPU multiplies these in bf16 parts, by tiles of 64 x 128 (gpu_split.h): several of them, edges, long sums
-// in pieces, and experts as few as a line holds.
+// GPUs split the fp32 operands of routers into bf16 parts and use tiles of 64 x 128 (gpu_split.h). The cases
+// have several tiles, edges, long sums in pieces, and as few experts as a line holds.
 TEST(Linear, ProductsOfRoutersMatchReference) {
   Benches benches = every_bench();
   for (const Layer& layer : {Layer{70, 520, 136}, {300, 72, 24}, {1, 1032, 128}, {40, 264, 8}}) {
@@ -94,7 +94,8 @@ TEST(Linear, ProductsOfRoutersMatchReference) {
   }
 }
 
-// A GPU adds these to 16 bits in two parts (added_apart.h). Elsewhere they are one product, and take a while.
+// GPUs compute these sums for a 16-bit result in two parts (added_apart.h). Other devices compute one product
+// and are slow.
 TEST(Linear, LargeSumsMatchReference) {
   Benches benches;
   for (const DeviceUnderTest& spec : devices_under_test()) {
@@ -105,13 +106,13 @@ TEST(Linear, LargeSumsMatchReference) {
   expect_product(benches, GemmRole::kInputGradient, layer, {DType::kBF16, DType::kBF16, DType::kBF16}, true);
 }
 
-// fp16 goes with fp16 alone, and its results are fp16 or fp32. A single row is what decoding has: nothing
-// special here.
+// fp16 operands require fp16 operands, and results are fp16 or fp32. A single row, as in decoding, has no
+// kernel of its own in fp16.
 TEST(Linear, ProductsInFp16MatchReference) {
   Benches benches = every_bench();
   std::vector<Layer> all = layers();
   all.push_back({1, 256, 40});
-  all.push_back({64, 128, 64});  // all extents are multiples of 16 bytes: what libraries take
+  all.push_back({64, 128, 64});  // all extents are multiples of 16 bytes, which libraries need
   for (const Layer& layer : all) {
     for (const GemmRole role : kRoles) {
       for (const bool accumulate : {false, true}) {
@@ -122,7 +123,7 @@ TEST(Linear, ProductsInFp16MatchReference) {
   }
 }
 
-// Sums are in fp32: parts that fp16 cannot hold cancel.
+// Sums are computed in fp32: terms beyond the range of fp16 cancel.
 TEST(Linear, SumsInFp16DoNotOverflow) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());
@@ -130,7 +131,7 @@ TEST(Linear, SumsInFp16DoNotOverflow) {
     constexpr std::int64_t kLength = 64;
     Values a(kLength, 1000.0), b(kLength, 1000.0);
     for (std::size_t i = kLength / 2; i < b.size(); ++i) b[i] = -1000;
-    b[0] = 1008;  // 1000 and 1008 are whole numbers of fp16's steps there
+    b[0] = 1008;  // 1000 and 1008 are representable in fp16
     const Gemm call{.role = GemmRole::kForward,
                     .a = bench.upload(a, DType::kF16, {1, kLength}),
                     .b = bench.upload(b, DType::kF16, {1, kLength}),
@@ -156,7 +157,7 @@ TEST(Linear, Fp16BesideAnotherTypeIsRefused) {
   EXPECT_THROW(call(DType::kF16, DType::kF16, DType::kBF16).check(), std::logic_error);
 }
 
-// As decoding has them: GPUs have a kernel of their own for these.
+// GPUs have a kernel for products with few rows, as in decoding.
 TEST(Linear, ProductsOfFewRowsMatchReference) {
   Benches benches = every_bench();
   for (const Layer& layer : {Layer{1, 8, 1},
@@ -171,7 +172,7 @@ TEST(Linear, ProductsOfFewRowsMatchReference) {
   }
 }
 
-// What a text gets does not depend on how many others are decoded beside it, up to eight.
+// The result of a row does not depend on the other rows that are decoded with it, up to eight rows in all.
 void expect_rows_alike(const Layer& layer) {
   const Shapes s = shapes(GemmRole::kForward, layer);
   const Values x = random_values(s.a.elements(), 1), w = random_values(s.b.elements(), 2);
@@ -194,7 +195,7 @@ void expect_rows_alike(const Layer& layer) {
   }
 }
 
-// Of long rows, one or two take another way (gpu_few_rows_ring.h) than eight.
+// One or two long rows use another kernel (gpu_few_rows_ring.h) than eight.
 TEST(Linear, ARowIsTheSameAmongFewOthersOnAGpu) {
   expect_rows_alike({8, 1096, 50});
   expect_rows_alike({8, 8208, 34});
@@ -207,7 +208,7 @@ struct Around {
   std::int64_t heads = 0, head_dim = 0;
 };
 
-// The bits of a product with what is around it are those of the operators one after the other.
+// A fused product gives the bits of the same operators run one after another.
 void expect_steps(OperatorBench& bench, const Around& c) {
   SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " to " + std::to_string(c.out) +
                ", end " + std::to_string(static_cast<int>(c.end)));
@@ -300,13 +301,13 @@ TEST(Linear, WhatIsAroundAProductIsTakenWhereItPays) {
     EXPECT_EQ(taken(1, 4096), gpu);
     EXPECT_EQ(taken(2, 4096), gpu);
     EXPECT_FALSE(taken(3, 4096));
-    EXPECT_FALSE(taken(1, 512));    // would have other bits than among more rows
+    EXPECT_FALSE(taken(1, 512));    // the bits would differ from those with more rows
     EXPECT_FALSE(taken(2, 65536));  // does not fit shared memory
   }
 }
 
-// A sum of one number and zeros is that number: nothing of an fp32 operand may get lost on the way, at any
-// magnitude that has 24 digits above bf16's smallest normal number.
+// An fp32 operand times one keeps all bits, for every magnitude whose 24 bits all lie above bf16's smallest
+// normal number.
 TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
   const Layer layer{40, 40, 19};
   const Shapes forward = shapes(GemmRole::kForward, layer);
@@ -327,7 +328,7 @@ TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
               .c = bench.empty(DType::kF32, forward.c),
               .workspace = {}};
     bench.run(call);
-    const Values y = bench.download(call.c);  // [tokens, out]: the weight, transposed
+    const Values y = bench.download(call.c);  // [tokens, out], the transposed weight
     for (std::int64_t t = 0; t < layer.tokens; ++t) {
       for (std::int64_t o = 0; o < layer.out; ++o) {
         EXPECT_EQ(y[static_cast<std::size_t>(t * layer.out + o)],
@@ -340,7 +341,7 @@ TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
             .c = bench.empty(DType::kF32, forward.b),
             .workspace = {}};
     bench.run(call);
-    const Values d_w = bench.download(call.c);  // [out, in]: d_y, transposed
+    const Values d_w = bench.download(call.c);  // [out, in], the transposed d_y
     for (std::int64_t t = 0; t < layer.tokens; ++t) {
       for (std::int64_t o = 0; o < layer.out; ++o) {
         EXPECT_EQ(d_w[static_cast<std::size_t>(o * layer.in + t)],
@@ -350,8 +351,8 @@ TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
   }
 }
 
-// Rounded once, from a sum of terms that are exact to 2^-14: then a few results in a hundred are so close to
-// the middle of two bf16 numbers that they may go either way.
+// A result is rounded once, from a sum whose terms are exact to 2^-14. A few percent of the results are so
+// close to the middle between two bf16 numbers that they may round either way.
 TEST(Linear, Bf16ResultsOfFp32OperandsAreRoundedOnce) {
   const Layer layer{130, 80, 64};
   const GemmRole role = GemmRole::kInputGradient;

@@ -28,7 +28,7 @@ void run(OperatorBench& bench, const State& s, const Values& grad, double scale,
                  .weight_decay_factor = 0.5F});
 }
 
-// Lion's algorithm in double. Gradients are far enough from 0 that no sign hangs on a rounding.
+// Lion in double. The mixed gradients are far enough from 0 that rounding cannot change a sign.
 TEST_P(LionTest, TenStepsFollowTheReference) {
   OperatorBench bench(GetParam());
   for (const std::int64_t n : {1, 47, 20011}) {

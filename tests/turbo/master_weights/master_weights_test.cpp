@@ -1,5 +1,5 @@
-// Masters that are split into a bf16 value and 16 bits: the split itself, bit for bit, and every optimizer's
-// kernel, which must do with them what it does with fp32 masters.
+// Tests masters that are split into a bf16 value and a 16-bit remainder: the split is exact, and every
+// optimizer gives the results of fp32 masters.
 #include "turbo/master_weights.h"
 
 #include <array>
@@ -21,9 +21,8 @@ float of_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
 bool is_nan(std::uint32_t bits) { return (bits & 0x7FFFFFFFU) > 0x7F800000U; }
 
-// Upper halves of fp32 numbers: zero, the smallest and largest denormals, the step from them to normal
-// numbers, ones with an even and an odd last bit, the step from one exponent to the next, the largest finite
-// ones, infinity, and NaN.
+// Upper halves of fp32 numbers: zero, the smallest and largest denormals and the next normal numbers, even
+// and odd last bits, changes of the exponent, the largest finite numbers, infinity and NaN.
 constexpr std::array<std::uint32_t, 20> kHighHalves = {0x0000, 0x0001, 0x0002, 0x007E, 0x007F, 0x0080, 0x0081,
                                                        0x00FF, 0x0100, 0x3F7F, 0x3F80, 0x3F81, 0x4048, 0x7EFF,
                                                        0x7F00, 0x7F7E, 0x7F7F, 0x7F80, 0x7FC0, 0x7FFF};
@@ -37,7 +36,7 @@ void for_each_master(Visit visit) {
   }
 }
 
-// Halves above and below the middle between two neighbours, and the middle itself.
+// Lower halves at, next to and far from the middle between two bf16 neighbours.
 template <class Visit>
 void for_each_high_half(Visit visit) {
   for (std::uint32_t high = 0; high < 0x10000U; ++high) {
@@ -60,18 +59,18 @@ void expect_exact(std::uint32_t bits) {
   if (!tie) {
     ASSERT_EQ(working.bits, BFloat16(master).bits) << std::hex << bits;
   } else {
-    ASSERT_EQ(working.bits, (bits >> 16) + 1) << std::hex << bits << ": away from zero";
+    ASSERT_EQ(working.bits, (bits >> 16) + 1) << std::hex << bits << ": ties must round away from zero";
   }
 }
 
 TEST(SplitMasters, AreExactForEveryRemainder) { for_each_master(expect_exact); }
 TEST(SplitMasters, AreExactForEveryValue) { for_each_high_half(expect_exact); }
 
-// Against the definition, in double: no bf16 number is nearer to the master than its value.
+// Compared with the definition in double: the value is the bf16 number nearest to the master.
 TEST(SplitMasters, TheValueIsTheNearestOne) {
   const auto value_of = [](std::uint32_t high) { return static_cast<double>(of_bits(high << 16)); };
   for (const std::uint32_t high : kHighHalves) {
-    if (high >= 0x7F7FU) continue;  // its neighbour is an infinity
+    if (high >= 0x7F7FU) continue;  // the next number is infinity
     for (std::uint32_t low = 0; low < 0x10000U; ++low) {
       const double master = of_bits(high << 16 | low);
       const double below = master - value_of(high), above = value_of(high + 1) - master;
@@ -104,7 +103,7 @@ std::vector<T> download_as(OperatorBench& bench, const Tensor& tensor) {
 TEST_P(MasterWeightsTest, RoundMastersGivesBothParts) {
   OperatorBench bench(GetParam());
   std::vector<float> masters;
-  // The emulator is slow: every 7th of them there, which meets every remainder's bits.
+  // The slow emulator tests every 7th master, which still covers all bits of remainders.
   std::uint32_t count = 0;
   const std::uint32_t each = GetParam().emulated_warp > 0 ? 7 : 1;
   for_each_master([&](std::uint32_t bits) {
@@ -125,7 +124,7 @@ TEST_P(MasterWeightsTest, RoundMastersGivesBothParts) {
   EXPECT_EQ(bench.bytes(working_alone), bench.bytes(working));
 }
 
-// Masters of every size, halves that are ties, and what a weight should not be but may become.
+// Masters of every magnitude, ties, infinities and NaN.
 std::vector<float> odd_masters(std::int64_t n) {
   std::vector<float> masters(static_cast<std::size_t>(n));
   const Values normal = random_values(n, 11);
@@ -145,7 +144,7 @@ std::vector<float> odd_masters(std::int64_t n) {
   return masters;
 }
 
-// The operands of a step that every optimizer takes, once for each form of masters.
+// The operands of a step, common to all optimizers, in one form of masters.
 struct Step {
   Tensor param, working, remainder, grad, first, second, grad_scale, scalars;
 };
@@ -163,7 +162,7 @@ struct After {
   bool operator==(const After&) const = default;
 };
 
-// Three steps by `run(bench, step)`, the last of which a bad gradient skips.
+// Runs three steps by `run(bench, step)`. The last one has a bad gradient and is skipped.
 template <class Run>
 After steps_with(const DeviceUnderTest& device, const Form& form, std::int64_t n, Run run) {
   OperatorBench bench(device);
@@ -200,7 +199,7 @@ After steps_with(const DeviceUnderTest& device, const Form& form, std::int64_t n
   } else {
     after.masters = download_as<std::uint32_t>(bench, s.param);
   }
-  // A NaN stays one in each form, but GPUs make NaNs whose payload a split does not keep.
+  // NaNs stay NaN in both forms, but a split does not preserve the payloads of GPU NaNs.
   for (std::size_t i = 0; i < after.masters.size(); ++i) {
     if (!std::isnan(of_bits(after.masters[i]))) continue;
     after.masters[i] = bits_of(std::numeric_limits<float>::quiet_NaN());
@@ -212,7 +211,7 @@ After steps_with(const DeviceUnderTest& device, const Form& form, std::int64_t n
 
 template <class Run>
 void expect_equal_forms(const DeviceUnderTest& device, Run run) {
-  for (const std::int64_t n : {1, 47, 4099, 20012}) {  // the last one by several elements at a time
+  for (const std::int64_t n : {1, 47, 4099, 20012}) {  // the last size uses vectors
     const After wide = steps_with(device, kWide, n, run), split = steps_with(device, kSplit, n, run);
     EXPECT_EQ(split, wide) << n;
     std::size_t moved = 0;

@@ -11,7 +11,8 @@ struct Plan {
   std::vector<int> offsets, rows, slots;
 };
 
-// By the definition: slots expert by expert, in order, the kept ones only. `sequences` of so many slots.
+// The plan by definition: kept slots ordered by expert, then by number. Slots belong to `sequences` sequences
+// of equal length.
 Plan reference_plan(const std::vector<int>& experts, const Values& weights, int expert_count, int capacity,
                     bool by_weight, int top_k = 1, int sequences = 1) {
   Plan plan;
@@ -23,7 +24,7 @@ Plan reference_plan(const std::vector<int>& experts, const Values& weights, int 
       if (experts[slot] == e) mine.push_back(static_cast<int>(slot));
     }
     if (capacity > 0 && static_cast<int>(mine.size()) > capacity) {
-      // Position by position, and in each position sequence by sequence.
+      // Orders by position, and within a position by sequence.
       const int positions = static_cast<int>(experts.size()) / top_k / sequences;
       std::stable_sort(mine.begin(), mine.end(),
                        [&](int x, int y) { return x / top_k % positions < y / top_k % positions; });
@@ -54,7 +55,7 @@ struct Slots {
       : tokens(token_count), top_k(choices), expert_count(count) {
     const RandomStream random(seed, RandomPurpose::kTest);
     for (std::int64_t slot = 0; slot < tokens * top_k; ++slot) {
-      // Skewed: the first experts are popular, the last has nobody.
+      // Skewed: the first experts are popular, the last one gets no tokens.
       const float u = random.uniform(static_cast<std::uint64_t>(slot));
       experts.push_back(static_cast<int>(u * u * static_cast<float>(count - 1)));
       weights.push_back(std::floor(8 * random.uniform(static_cast<std::uint64_t>(slot + 100000))) / 8);
@@ -68,7 +69,8 @@ Values doubles(const std::vector<int>& values) { return {values.begin(), values.
 class MoePermuteTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, MoePermuteTest, ::testing::ValuesIn(devices_under_test()));
 
-// Each rank sends a token once to each rank that has an expert of it, and all ranks agree on the rows.
+// Each rank sends a token once to each rank that has one of its experts, and all ranks compute consistent row
+// numbers.
 TEST_P(MoePermuteTest, PlanDispatch) {
   OperatorBench bench(GetParam());
   struct Case {
@@ -95,7 +97,7 @@ TEST_P(MoePermuteTest, PlanDispatch) {
     const Shape slots{s.tokens, c.top_k};
     const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, slots);
     const Tensor dropped = c.drops ? bench.upload(doubles(kept), DType::kI32, slots) : Tensor();
-    // No more than there are, and just as many as the fullest part needs.
+    // The tokens of a rank are always enough rows; the fullest part needs exactly `fullest`.
     int fullest = 0;
     for (int from = 0; from < c.ranks; ++from) {
       for (int to = 0; to < c.ranks; ++to) {
@@ -106,7 +108,7 @@ TEST_P(MoePermuteTest, PlanDispatch) {
     }
     for (const int maximum : {c.tokens, fullest}) {
       for (const int rank : {0, c.ranks - 1}) {
-        SCOPED_TRACE(testing::Message() << c.ranks << " ranks, rank " << rank << ", most " << maximum);
+        SCOPED_TRACE(testing::Message() << c.ranks << " ranks, rank " << rank << ", maximum " << maximum);
         const Tensor plan =
             bench.empty(DType::kI32, DispatchPlan::shape(c.ranks, c.tokens, c.top_k, maximum));
         const PlanDispatch call{.experts = experts,
@@ -172,7 +174,7 @@ TEST_P(MoePermuteTest, PlanRouting) {
     const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {tokens, top_k});
     const Tensor weights = bench.upload(s.weights, DType::kF32, {tokens, top_k});
     for (const int capacity : {0, 1, 5, 40}) {
-      if (tokens > 100 && capacity > 0 && capacity < 40) continue;  // an emulated GPU takes a while
+      if (tokens > 100 && capacity > 0 && capacity < 40) continue;  // the emulated GPU is slow
       for (const bool by_weight : {false, true}) {
         const Tensor plan = bench.empty(DType::kI32, RoutingPlan::shape(count, tokens, top_k));
         bench.run(PlanRouting{.experts = experts,
@@ -197,8 +199,8 @@ TEST_P(MoePermuteTest, PlanRouting) {
   }
 }
 
-// A plan for some of the experts is what the whole plan says about them, with fewer rows; and what another
-// plan dropped stays dropped.
+// A plan for a subset of the experts equals the whole plan restricted to them, with fewer rows. Slots that
+// the whole plan dropped stay dropped.
 TEST_P(MoePermuteTest, APlanForSomeExperts) {
   OperatorBench bench(GetParam());
   for (const std::int64_t tokens : {200, 30}) {
@@ -216,7 +218,7 @@ TEST_P(MoePermuteTest, APlanForSomeExperts) {
       for (const auto& [first, own] : {std::pair{0, 2}, {2, 3}, {5, 4}, {0, 9}}) {
         const int begin = offsets[static_cast<std::size_t>(first)];
         const int end = offsets[static_cast<std::size_t>(first + own)];
-        // Room for exactly as many rows as there are.
+        // Exactly as many rows as needed.
         const Tensor plan = bench.empty(DType::kI32, RoutingPlan::shape(own, tokens, top_k, end - begin));
         bench.run(PlanRouting{.experts = experts,
                               .weights = {},

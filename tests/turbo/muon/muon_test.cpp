@@ -66,9 +66,9 @@ TEST_P(MuonTest, NormalizesByTheRootOfASum) {
     const Tensor out = bench.empty(dtype, {n});
     const Tensor from = bench.upload(x, DType::kF32, {n});
     bench.run(MuonNormalize{.x = from, .sum_of_squares = bench.upload({49}, DType::kF64, {1}), .out = out});
-    // The factor is rounded, and so is the product.
+    // Both the factor and the product are rounded.
     EXPECT_LE(normalised_error(bench.download(out), expected), rounding_error(dtype) + 2 * 0x1p-24);
-    // Nothing to normalise stays nothing.
+    // A zero matrix stays zero.
     const Tensor none = bench.zeros(DType::kF32, {n});
     bench.run(MuonNormalize{.x = none, .sum_of_squares = bench.zeros(DType::kF64, {1}), .out = out});
     EXPECT_EQ(bench.download(out), Values(static_cast<std::size_t>(n)));
@@ -93,7 +93,7 @@ TEST_P(MuonTest, PolynomialOfASymmetricMatrix) {
                                .a = 3.4375F,
                                .b = -4.75F,
                                .c = 2.03125F});
-      // Two products and two sums, each rounded, of terms that may cancel.
+      // Two products and two sums, each rounded; the terms may cancel.
       EXPECT_LE(normalised_error(bench.download(out), expected), rounding_error(dtype) + 8 * 0x1p-24);
     }
   }
@@ -128,7 +128,7 @@ TEST_P(MuonTest, UpdateFollowsTheReference) {
   }
 }
 
-// The momentum stays, and nobody takes a NaN from the direction.
+// A bad step leaves the momentum unchanged and sets the direction to zero, so that no NaN spreads.
 TEST_P(MuonTest, ABadStepIsSkippedOnTheDevice) {
   OperatorBench bench(GetParam());
   const Tensor momentum = bench.upload({4, 5, 6}, DType::kF32, {3});

@@ -1,4 +1,4 @@
-// The numbers of MXFP4 by tables, in double: what tests of the rounding and of products compare with.
+// A reference of MXFP4 in double, by tables, for tests of the rounding and of products.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace primus::turbo::test {
 
-// Codes 0 to 7; with 8 more, their negatives.
+// The magnitudes of codes 0 to 7. Codes 8 to 15 are their negatives.
 inline constexpr std::array<double, 8> kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 
 inline double nearest(double x) {
@@ -26,7 +26,7 @@ inline double nearest(double x) {
   return std::copysign(kNumbers[best], x);
 }
 
-// The scale of a block; NaN where one of its numbers is not finite.
+// The scale of a block; NaN if one of its elements is not finite.
 inline double scale_of(const Values& block) {
   double largest = 0;
   for (const double x : block) {
@@ -37,12 +37,12 @@ inline double scale_of(const Values& block) {
   int exponent = 0;  // largest = fraction * 2^exponent, fraction in [1, 2)
   const double fraction = 2 * std::frexp(largest, &exponent);
   --exponent;
-  // fp32 numbers below the least normal one have no exponent of their own.
+  // fp32 numbers below the smallest normal one have no exponent of their own.
   if (exponent >= -126 && fraction >= 1.75) ++exponent;
   return std::ldexp(1.0, std::clamp(exponent - 2, -127, 125));
 }
 
-// Of matrices below each other, each `of_matrix` rows.
+// Rounds matrices that are stacked vertically, each with `of_matrix` rows.
 inline Values expected_numbers(const Values& x, std::int64_t cols, RoundMxfp4::Blocks blocks,
                                std::int64_t of_matrix) {
   const auto rows = static_cast<std::int64_t>(x.size()) / cols;
@@ -66,7 +66,7 @@ inline Values expected_numbers(const Values& x, std::int64_t cols, RoundMxfp4::B
   return out;
 }
 
-// Each whole run of 16 rows times H/4, with H by Sylvester's rule.
+// Multiplies each complete run of 16 rows by H/4, where H is Sylvester's Hadamard matrix.
 inline Values transformed(const Values& x, std::int64_t cols, std::int64_t begin, std::int64_t end) {
   Values out = x;
   for (std::int64_t block = begin; block < end; block += kMxBlock) {

@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, Mxfp4Test, ::testing::ValuesIn(devices_under_t
 
 // ---- The format, by tables ----------------------------------------------------------------------
 
-// Bit for bit, but for what a NaN says.
+// Compares bit by bit, except for the payload of NaNs.
 void expect_same(const Values& actual, const Values& expected, const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) {
@@ -55,7 +55,7 @@ TEST_P(Mxfp4Test, NumbersAreThoseOfTheFormat) {
   }
 }
 
-// All sixteen codes, every tie, and what is next to a tie, under scales from the least to the largest.
+// All sixteen codes, every tie, and the floats next to a tie, with scales from the smallest to the largest.
 TEST_P(Mxfp4Test, EveryCodeAndEveryTieIsRoundedAsTheFormatSays) {
   OperatorBench bench(GetParam());
   Values x;
@@ -70,11 +70,11 @@ TEST_P(Mxfp4Test, EveryCodeAndEveryTieIsRoundedAsTheFormatSays) {
           of_scale.push_back(sign * static_cast<double>(next));
       }
     }
-    // Two blocks, each with 6 in front.
+    // Two blocks that begin with 6, which determines the scale.
     of_scale.insert(of_scale.begin(), 6);
     of_scale.insert(of_scale.begin() + kMxBlock, 6);
     of_scale.resize(2 * kMxBlock);
-    // Of the least scales the neighbours of ties are no numbers of fp32.
+    // With the smallest scales, the neighbours of ties are not representable in fp32.
     for (const double value : of_scale) x.push_back(rounded(std::ldexp(value, exponent), DType::kF32));
   }
   const auto rows = static_cast<std::int64_t>(x.size()) / kMxBlock;
@@ -88,7 +88,7 @@ TEST_P(Mxfp4Test, EveryCodeAndEveryTieIsRoundedAsTheFormatSays) {
               expected_numbers(turned, rows, Blocks::kColumns, kMxBlock), "columns");
 }
 
-// The largest magnitude, just below and above where the scale doubles and where a number saturates.
+// Largest magnitudes just below and above the values at which the scale doubles or an element saturates.
 TEST_P(Mxfp4Test, TheLargestMagnitudeDecidesTheScale) {
   OperatorBench bench(GetParam());
   for (const float largest : {3.4999998F, 3.5F, 3.75F, 4.0F, 5.0F, 6.0F, 6.5F, 6.9999995F, 7.0F, 7.5F}) {
@@ -114,7 +114,7 @@ TEST_P(Mxfp4Test, ZerosTinyHugeInfiniteAndNoNumbers) {
   expect_numbers(bench, rounded(top, DType::kF32), DType::kF32, shape);
   for (const double bad : {static_cast<double>(INFINITY), static_cast<double>(-INFINITY), std::nan("")}) {
     Values x = rounded(random_values(shape.elements(), 1), DType::kBF16);
-    x[35 * 64 + 40] = bad;  // its block is lost, and no other
+    x[35 * 64 + 40] = bad;  // affects only its own block
     expect_numbers(bench, x, DType::kBF16, shape);
   }
 }
@@ -139,7 +139,7 @@ TEST_P(Mxfp4Test, RunsOfSixteenRowsAreTransformedAndTheRestIsNot) {
 TEST_P(Mxfp4Test, GroupsOfPickedRowsHaveBlocksOfTheirOwn) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kTokens = 50, kRows = 130, kCols = 40;
-  const Values offsets = {0, 0, 33, 34, 34, 99, 120};  // of six groups; ten rows are nobody's
+  const Values offsets = {0, 0, 33, 34, 34, 99, 120};  // for six groups; ten rows belong to none
   const Values x = integers(kTokens * kCols, 5);
   Values picks;
   for (std::int64_t r = 0; r < kRows; ++r) picks.push_back(static_cast<double>(r * 7 % kTokens));
@@ -176,7 +176,7 @@ Values counted(std::int64_t n, double first = 0) {
   return values;
 }
 
-// With 6 in each block, so that scales are 1.
+// Every block contains 6, so that scales are 1.
 TEST_P(Mxfp4Test, RoundingAtRandomKeepsTheMean) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kRows = 128, kCols = 256;
@@ -214,14 +214,14 @@ TEST_P(Mxfp4Test, RoundingAtRandomKeepsTheMean) {
         sum += numbers[i];
         ++count;
       }
-      // Five standard deviations of the mean of as many draws.
+      // Five standard deviations of the mean of `count` draws.
       const double deviation = std::sqrt((exact - below) * (above - exact) / static_cast<double>(count));
       EXPECT_NEAR(sum / static_cast<double>(count), exact, 5 * deviation + 1e-6) << value;
     }
   }
 }
 
-// Rows, and columns of fused parts, that are computed elsewhere.
+// Rows and fused column parts that are computed separately draw the random bits of the whole matrix.
 TEST_P(Mxfp4Test, RandomBitsAreThoseOfTheTokenTheColumnTheStepAndTheName) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kRows = 64, kCols = 128;

@@ -51,7 +51,8 @@ Values download(OperatorBench& bench, const Masters& masters) {
   return w;
 }
 
-// Steps of random walks, against the rule in double; sums of few numbers of few digits are exact in fp32.
+// A window of random walks, compared with the rule in double. Sums of few numbers with few digits are exact
+// in fp32.
 TEST_P(OscillationTest, AWindowFollowsTheReference) {
   OperatorBench bench(GetParam());
   constexpr float kRatio = 1.25F;

@@ -14,7 +14,7 @@ constexpr MarginBins kRange{.low = -1, .high = 1};
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// Margins of each expert.
+// For each expert, the margin in each token: its score minus the largest biased score that is not chosen.
 std::vector<Values> margins(const Values& logits, const Values& bias) {
   std::vector<Values> of(kExperts);
   for (std::size_t t = 0; t < kTokens; ++t) {
@@ -53,7 +53,7 @@ TEST_P(QuantileBalanceTest, CountsMarginsAndSetsTheBiasByTheirQuantile) {
       total += counted[e * kBins + b];
     }
     EXPECT_EQ(total, kTokens);
-    EXPECT_LE(moved, 2);  // a margin at the edge of a bin
+    EXPECT_LE(moved, 2);  // a margin near the edge of a bin
     Values sorted = expected[e];
     std::sort(sorted.begin(), sorted.end());
     target.push_back(-sorted[kTokens * (kExperts - kTopK) / kExperts]);

@@ -15,11 +15,11 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    all.push_back({1, 3, dtype});  // fewer, and the gradient cancels: a scalar's norm is its sign
+    all.push_back({1, 3, dtype});  // with fewer columns the gradient cancels: a scalar's norm is its sign
     all.push_back({1, 48, dtype});
     all.push_back({7, 129, dtype});
     all.push_back({300, 96, dtype});
-    all.push_back({37, 896, dtype});  // in bf16 a warp's registers hold the row
+    all.push_back({37, 896, dtype});  // bf16 rows that fit the registers of a warp
     all.push_back({3, 2048, dtype});
   }
   return all;
@@ -102,7 +102,7 @@ TEST_P(RmsNormTest, ForwardWithResidual) {
     const Values delta = rounded(random_values(tokens * hidden, 4), dtype);
     const Values weight = rounded(random_values(hidden, 2), dtype);
     Values sum(x.size());
-    // What is normalised is the sum as it is stored.
+    // The norm is computed from the stored, rounded sum.
     for (std::size_t i = 0; i < x.size(); ++i) sum[i] = rounded(x[i] + delta[i], dtype);
     const Values expected = reference_forward(sum, weight, tokens);
     const Shape shape{tokens, hidden};
@@ -123,7 +123,8 @@ TEST_P(RmsNormTest, ForwardWithResidual) {
   }
 }
 
-// What is stored minus one multiplies as the whole weight does, in registers of a warp and beyond them.
+// A weight stored minus one gives the results of the whole weight, for rows that fit a warp's registers and
+// for longer ones.
 TEST_P(RmsNormTest, WeightsMayBeStoredMinusOne) {
   OperatorBench bench(GetParam());
   for (const auto& [tokens, hidden, dtype] : cases()) {
@@ -179,7 +180,7 @@ TEST_P(RmsNormTest, Backward) {
 
     Values with_residual = expected.d_x;
     for (std::size_t i = 0; i < d_sum.size(); ++i) with_residual[i] += d_sum[i];
-    for (const int in_place : {0, 1, 2}) {  // d_x apart, in d_sum, in d_y
+    for (const int in_place : {0, 1, 2}) {  // d_x separate, in d_sum, in d_y
       input.d_sum = bench.upload(d_sum, dtype, shape);
       input.d_y = bench.upload(d_y, dtype, shape);
       input.d_x = in_place == 0 ? d_x : in_place == 1 ? input.d_sum : input.d_y;
@@ -187,7 +188,7 @@ TEST_P(RmsNormTest, Backward) {
       EXPECT_LE(normalised_error(bench.download(input.d_x), with_residual), rounding_error(dtype) + 1e-6);
     }
 
-    // Both gradients at once, also where d_x takes the memory of d_y.
+    // Computes both gradients in one call, also with d_x in the memory of d_y.
     for (const bool in_place : {false, true}) {
       const Values before = random_values(hidden, 7);
       RmsNormBackwardInput both = input;
@@ -218,7 +219,7 @@ TEST_P(RmsNormTest, Backward) {
     for (double& value : twice) value *= 2;
     EXPECT_LE(normalised_error(bench.download(d_weight), twice), 2e-6);
 
-    // In bf16 the sum is rounded once, also when it is added to what is there.
+    // A bf16 weight gradient is rounded once, also when it accumulates.
     gradient.accumulate = false;
     gradient.d_weight = bench.empty(DType::kBF16, {hidden});
     bench.run(gradient);

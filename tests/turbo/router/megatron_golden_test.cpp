@@ -1,5 +1,5 @@
-// The router against Megatron-LM's own (tests/golden/megatron/write_router_golden.py): choices, weights, what
-// is dropped, losses, their gradient, and the step of the experts' bias.
+// Compares the router with Megatron-LM's (tests/golden/megatron/write_router_golden.py): chosen experts,
+// weights, dropped slots, losses, their gradient, and the update of the expert bias.
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@
 namespace primus::turbo::test {
 namespace {
 
-constexpr double kTolerance = 1e-5;  // of fp32 on both sides
+constexpr double kTolerance = 1e-5;  // both sides compute in fp32
 
 const std::filesystem::path kGolden = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/megatron";
 
@@ -29,7 +29,7 @@ Values values_of(const TensorView& tensor) {
   return values;
 }
 
-// The rule that Megatron-LM's settings stand for.
+// The rule for settings of Megatron-LM.
 RouterRule rule_of(const nlohmann::json& settings) {
   RouterRule rule;
   rule.top_k = settings.at("topk");
@@ -111,7 +111,7 @@ class RouterCase {
     EXPECT_EQ(std::count(rows_.begin(), rows_.end(), -1), json_.at("dropped"));
   }
 
-  // Of a slot's expert in a [tokens, experts] table.
+  // The index of a slot's expert in a [tokens, experts] table.
   std::size_t place(std::size_t slot) const {
     return at(static_cast<std::int64_t>(slot) / k_, chosen_[slot]);
   }
@@ -163,7 +163,7 @@ class RouterCase {
   const nlohmann::json& settings_;
   const SafetensorsFile& file_;
   RouterRule rule_;
-  std::int64_t n_, k_;  // experts, and choices of a token
+  std::int64_t n_, k_;  // experts, and chosen experts per token
   Values logits_values_;
   std::int64_t tokens_;
   Tensor logits_, bias_, experts_, weights_, plan_;

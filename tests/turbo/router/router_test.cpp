@@ -38,7 +38,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// --- the definition, in double
+// --- The definition in double
 
 Values scores_of(Scoring scoring, const Values& logits) {
   Values scores = logits;
@@ -200,7 +200,7 @@ TEST_P(RouterTest, GradientIsThatOfFiniteDifferences) {
         }
       }
       const double balance_scale = segments > 0 ? 0.7 : 0, z_scale = segments == 3 ? 0 : 0.3;
-      // Choices and loads are constants of the gradient.
+      // Chosen experts and loads are constants for the gradient.
       const auto loss = [&](const Values& l) {
         double sum = dot(previous, l);
         for (std::int64_t t = 0; t < tokens; ++t) {
@@ -261,7 +261,7 @@ TEST_P(RouterTest, BalancedExpertsHaveABalanceLossOfOne) {
   EXPECT_LE(normalised_error(bench.download(sums), {1, lse * lse}), 1e-6);
 }
 
-// With the scalars of step `step`, for tokens first, first + 1, ...
+// Random numbers of step `step` for the tokens first, first + 1, ...
 RouterRandom random_of(OperatorBench& bench, std::int64_t tokens, RouterRandom random, double step,
                        int first = 0) {
   Values numbers(static_cast<std::size_t>(tokens));
@@ -271,8 +271,7 @@ RouterRandom random_of(OperatorBench& bench, std::int64_t tokens, RouterRandom r
   return random;
 }
 
-// What a token draws depends on its number in the step's global batch, not on the microbatch it is in.
-// Loads of two microbatches, each of which counts half: as much as their mean.
+// A running load over two microbatches, with a share of one half, gives the mean balance loss of both.
 TEST_P(RouterTest, LoadsOfMoreMicrobatchesCountByTheirMean) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kMany = 33, kOf = 7;
@@ -299,6 +298,7 @@ TEST_P(RouterTest, LoadsOfMoreMicrobatchesCountByTheirMean) {
   EXPECT_NEAR(balance(load, 0.5F), of_both / 2, 1e-6 * of_both);
 }
 
+// The noise of a token depends on its number in the global batch, not on its microbatch.
 TEST_P(RouterTest, NoiseBelongsToTheTokenWhateverIsAroundIt) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 24, hidden = 67, experts = 8, k = 2;
@@ -332,7 +332,7 @@ TEST_P(RouterTest, NoiseBelongsToTheTokenWhateverIsAroundIt) {
   EXPECT_EQ(second_half, Values(whole.begin() + static_cast<std::ptrdiff_t>(whole.size() / 2), whole.end()));
   EXPECT_EQ(chosen_half,
             Values(chosen.begin() + static_cast<std::ptrdiff_t>(chosen.size() / 2), chosen.end()));
-  // Another token, step, layer or seed draws something else.
+  // Another token, step, layer or seed gives other noise.
   EXPECT_NE(noise(tokens, random_of(bench, tokens, identity, 4, 1)), whole);
   EXPECT_NE(noise(tokens, random_of(bench, tokens, identity, 5)), whole);
   EXPECT_NE(noise(tokens, random_of(bench, tokens, {.seed = 9, .layer = 3}, 4)), whole);
@@ -389,7 +389,7 @@ TEST_P(RouterTest, ForcedBalance) {
     }
     for (const double e : chosen) ++load[static_cast<std::size_t>(e)];
     const int maximum = *std::max_element(load.begin(), load.end());
-    // 100 expected; for random ones four standard deviations more at most.
+    // 100 are expected; the uniform rule may exceed them by four standard deviations.
     EXPECT_LE(maximum, forced == RouterRule::Forced::kEven ? 100 : 140);
   }
 }
@@ -415,7 +415,7 @@ TEST_P(RouterTest, NanLogitsStillChooseDifferentExperts) {
   }
 }
 
-// Kernels keep the chosen in arrays of fixed size: also in a build without assertions.
+// Rules that exceed the fixed array sizes of kernels throw, also in builds without assertions.
 TEST_P(RouterTest, WhatKernelsHaveNoRoomForIsRefused) {
   OperatorBench bench(GetParam());
   const std::int64_t n = 2 * RouterRule::kMaxTopK;
@@ -447,7 +447,7 @@ TEST_P(RouterTest, ExpertLoadAndBiasUpdate) {
                        .load = load});
   EXPECT_EQ(bench.download(load), (Values{4, 1, 2, 0, 1}));
   const Tensor bias = bench.upload({1, 1, 1, 1}, DType::kF32, {4});
-  bench.run(ExpertBiasUpdate{.load = load, .bias = bias, .rate = 0.25F});  // the mean is 1.75
+  bench.run(ExpertBiasUpdate{.load = load, .bias = bias, .rate = 0.25F});  // the mean load is 1.75
   EXPECT_EQ(bench.download(bias), (Values{0.75, 1.25, 0.75, 1.25}));
 }
 
@@ -482,7 +482,7 @@ TEST(Router, NoThreadCountChangesABit) {
   }
 }
 
-// Logits from which little, or nothing but themselves, is left.
+// Logits for which the square root of softplus is nearly zero or nearly the root of the logit.
 TEST_P(RouterTest, RootsOfSoftplusFarOut) {
   OperatorBench bench(GetParam());
   const Values logits = {-60, 25, 90, -20};

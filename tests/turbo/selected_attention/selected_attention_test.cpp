@@ -45,7 +45,7 @@ struct Gradients {
   Values d_q, d_kv;
 };
 
-// By the chain rule; the test of small shapes compares it with finite differences.
+// The gradients by the chain rule. Another test compares them with finite differences for small shapes.
 Gradients reference_gradients(const Sizes& s, const Operands& x, const Values& d_out) {
   const Result forward = reference(s, x);
   Gradients g{Values(x.q.size()), Values(x.kv.size())};
@@ -76,7 +76,7 @@ Gradients reference_gradients(const Sizes& s, const Operands& x, const Values& d
   return g;
 }
 
-// Lists without order, with empty places anywhere, and one that is empty altogether.
+// Lists in random order with empty places anywhere; one list is entirely empty.
 Values random_lists(const Sizes& s, std::uint64_t seed) {
   Values lists;
   const Values draws = random_values(s.tokens * s.rows, seed);
@@ -143,7 +143,7 @@ Outputs run(OperatorBench& bench, const Sizes& s, const Uploaded& x, const Tenso
 
 constexpr Sizes kSmall{
     .tokens = 3, .rows = 5, .selected = 4, .heads = 2, .key_dim = 3, .value_dim = 2, .scale = 0.7F};
-// One key; several tiles of places, heads and columns; a value as wide as the key.
+// A small case; one key; several tiles of places, heads and columns; a value as wide as the key.
 constexpr Sizes kShapes[] = {
     kSmall,
     {.tokens = 2, .rows = 1, .selected = 1, .heads = 1, .key_dim = 1, .value_dim = 1, .scale = 1},
@@ -186,7 +186,7 @@ TEST_P(SelectedAttentionTest, IsTheReferenceForwardAndBackward) {
         const Outputs y = run(bench, s, up, d);
         const Result expected = reference(s, x);
         const Gradients gradients = reference_gradients(s, x, d_out);
-        // In bf16 weights and their gradients are rounded on the way into products on tensor cores.
+        // In bf16, weights and their gradients are rounded for tensor cores.
         const double tolerance = dtype == DType::kBF16 ? 1e-2 : 1e-5;
         EXPECT_LE(normalised_error(bench.download(y.out), expected.out), tolerance);
         EXPECT_LE(normalised_error(bench.download(y.lse), expected.lse), 1e-5);
@@ -202,7 +202,7 @@ TEST_P(SelectedAttentionTest, IsTheReferenceForwardAndBackward) {
                                          .d_out = d,
                                          .d_sinks = d_sinks,
                                          .accumulate = false});
-        if (s.heads > 5) continue;  // the reference takes its time
+        if (s.heads > 5) continue;  // the reference is slow
         const Values numeric = numeric_gradient(
             [&](const Values& moved) {
               return dot(reference(s, {x.q, x.kv, moved, x.selected}).out, d_out);
@@ -214,7 +214,7 @@ TEST_P(SelectedAttentionTest, IsTheReferenceForwardAndBackward) {
   }
 }
 
-// What nobody chose may hold anything: empty pages of a cache do.
+// Rows that are not selected may hold NaN, as empty pages of a cache do.
 TEST_P(SelectedAttentionTest, RowsThatNobodyChoseAreNotRead) {
   OperatorBench bench(GetParam());
   const Sizes s = kShapes[2];

@@ -8,7 +8,7 @@ namespace {
 class SituTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, SituTest, ::testing::ValuesIn(devices_under_test()));
 
-// An odd width, and one that vectors take.
+// An odd width and one for vectors.
 constexpr std::int64_t kTokens = 3, kWidths[] = {33, 64};
 
 Values reference(const Values& gate_up, std::int64_t ffn, double beta, double linear_beta) {
@@ -34,7 +34,7 @@ TEST_P(SituTest, ForwardAndBackward) {
         const double b = static_cast<double>(beta), l = static_cast<double>(linear_beta);
         const Tensor device = bench.upload(gate_up, dtype, {kTokens, 2 * ffn});
         const Tensor out = bench.empty(dtype, {kTokens, ffn});
-        // A tanh of 4 ulp, a sigmoid and three products.
+        // tanh is accurate to 4 ulp; a sigmoid and three products follow.
         const double tolerance = rounding_error(dtype) + 1e-6;
         bench.run(SituForward{.gate_up = device, .out = out, .beta = beta, .linear_beta = linear_beta});
         EXPECT_LE(normalised_error(bench.download(out), reference(gate_up, ffn, b, l)), tolerance);

@@ -14,7 +14,7 @@ Values capped(const Values& x, double cap) {
   return y;
 }
 
-// From far below the cap to far beyond it.
+// Values from far below to far above the cap.
 constexpr std::int64_t kRows = 37, kCols = 29;
 constexpr float kCaps[] = {0.5F, 30.0F, 1e6F};
 Values some_values(DType dtype) { return rounded(random_values(kRows * kCols, 1, 20), dtype); }
@@ -29,7 +29,7 @@ TEST_P(SoftCapTest, IsATanhOfThisSize) {
       const Tensor in_place = bench.upload(x, dtype, {kRows, kCols});
       for (const Tensor& y : {apart, in_place}) {
         bench.run(SoftCap{.x = in_place, .y = y, .cap = cap});
-        // A tanh of 4 ulp, a quotient and a product.
+        // tanh is accurate to 4 ulp; a quotient and a product follow.
         EXPECT_LE(normalised_error(bench.download(y), expected), rounding_error(dtype) + 4e-7) << cap;
       }
     }
@@ -59,7 +59,8 @@ TEST_P(SoftCapTest, GradientIsThatOfFiniteDifferences) {
     for (const Tensor& d_x : {apart, gradient}) {
       bench.run(SoftCapBackward{
           .y = bench.upload(y, DType::kF32, {kRows, kCols}), .d_y = gradient, .d_x = d_x, .cap = cap});
-      // The slope is 1 - t^2: what t was rounded by counts twice, and the differences have some nine digits.
+      // The derivative is 1 - t^2, so the rounding error of t counts twice. The finite differences have about
+      // nine digits.
       EXPECT_LE(normalised_error(bench.download(d_x), expected), 4e-7) << cap;
     }
   }

@@ -71,7 +71,7 @@ TEST_P(SwigluTest, ForwardAndBackward) {
     const Values expected = reference_backward(gate_up, d_out, tokens);
     const Tensor d_out_device = bench.upload(d_out, dtype, {tokens, ffn});
     const Tensor apart = bench.empty(dtype, {tokens, 2 * ffn});
-    for (const Tensor& d_gate_up : {apart, gate_up_device}) {  // the second overwrites its input
+    for (const Tensor& d_gate_up : {apart, gate_up_device}) {  // the second call overwrites gate_up
       bench.run(SwigluBackward{.gate_up = gate_up_device, .d_out = d_out_device, .d_gate_up = d_gate_up});
       EXPECT_LE(normalised_error(bench.download(d_gate_up), expected), tolerance) << ffn;
     }
@@ -93,7 +93,7 @@ Values gelu_forward(const Values& gate_up, std::int64_t tokens) {
 TEST_P(SwigluTest, GeluForwardAndBackward) {
   OperatorBench bench(GetParam());
   for (const auto& [tokens, ffn, dtype] : cases()) {
-    if (tokens * ffn > 1000) continue;  // for finite differences
+    if (tokens * ffn > 1000) continue;  // finite differences take too long
     const Values gate_up = rounded(random_values(tokens * 2 * ffn, 1, 3.0), dtype);
     const Values d_out = rounded(random_values(tokens * ffn, 2), dtype);
     const Tensor device = bench.upload(gate_up, dtype, {tokens, 2 * ffn});
@@ -157,7 +157,7 @@ TEST_P(SwigluTest, LargeGatesSaturateAndNanPasses) {
 
 constexpr double kLimit = 1.5;
 
-// gpt-oss's activation, or SwiGLU of what is clamped.
+// The activation of gpt-oss (alpha 1.702, shift 1), or SwiGLU with clamped inputs (alpha 1, shift 0).
 struct Clamp {
   float alpha, shift;
 };
@@ -200,7 +200,7 @@ TEST_P(SwigluTest, ClampedForwardAndBackward) {
   }
 }
 
-// Rows of experts with the weights of their slots; the last slots were dropped, the last rows are nobody's.
+// Expert rows weighted by their slots. The last slots are dropped, and the last rows belong to no slot.
 struct Weighted {
   static constexpr std::int64_t kTokens = 5, kTopK = 3, kSlots = kTokens * kTopK, kOwned = 12;
   Values weights, slots;
@@ -229,7 +229,7 @@ struct WeightedGradients {
   Values by_gate_up, by_weight;
 };
 
-// By finite differences, once for all devices: they take longer than all kernels.
+// Gradients by finite differences, computed once for all devices because they are slower than the kernels.
 const WeightedGradients& weighted_gradients(DType dtype, std::int64_t ffn, const Weighted& w,
                                             const Values& gate_up, const Values& d_out, bool weigh_input) {
   static std::map<std::tuple<DType, std::int64_t, bool>, WeightedGradients> known;
@@ -294,7 +294,7 @@ TEST_P(SwigluTest, WeightedForwardAndBackward) {
         backward({}, bench.empty(dtype, {rows, 2 * ffn}), d_weights);
         EXPECT_LE(normalised_error(bench.download(d_weights), by_weight), 2e-6);
         const Tensor sum = bench.upload(before, DType::kF32, of_slots);
-        backward(sum, device, sum);  // the gradient overwrites gate and up
+        backward(sum, device, sum);  // the gradient overwrites gate_up
         EXPECT_LE(normalised_error(bench.download(device), by_gate_up), tolerance);
         for (std::size_t i = 0; i < before.size(); ++i) by_weight[i] += before[i];
         EXPECT_LE(normalised_error(bench.download(sum), by_weight), 2e-6);

@@ -1,4 +1,5 @@
-// The engine refuses calls that make no sense, in every build: std::logic_error with the operator's name.
+// Tests that the engine refuses invalid calls in every build: it throws std::logic_error with the operator's
+// name.
 #include <gtest/gtest.h>
 
 #include "engine/operators.h"
@@ -16,7 +17,7 @@ class EngineChecks : public ::testing::Test {
  protected:
   EngineChecks() { tape_.begin({.weight_gradients = &queue_}); }
 
-  Rank rank_{turbo::make_cpu_device(1)};  // it measures: no kernel runs
+  Rank rank_{turbo::make_cpu_device(1)};  // measures only, so no kernel runs
   WeightGradientQueue queue_;
   Tape tape_{rank_.context(), rank_.stash()};
 };
@@ -38,7 +39,7 @@ TEST_F(EngineChecks, CallsThatMakeNoSenseAreRefused) {
   tape_.abandon();
 }
 
-// Shapes are for kernels to check; launch() does it.
+// launch() checks shapes before any kernel runs.
 TEST_F(EngineChecks, WrongShapesReachNoKernel) {
   {
     const Value odd = tape_.input(DType::kF32, {6, 9}, true);

@@ -1,4 +1,4 @@
-// Attention over sequences that several ranks hold together = attention over the whole sequences.
+// Tests that attention over sequences split between context ranks equals attention over whole sequences.
 #include "engine/context_attention.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ constexpr std::int64_t kSequences = 2, kSequence = 48;
 
 struct Case {
   const char* name;
-  turbo::AttentionShape shape;  // without batch and lengths
+  turbo::AttentionShape shape;  // batch and lengths are set later
   bool documents = false, sinks = false;
 };
 
@@ -55,9 +55,9 @@ const Case kCases[] = {
     {"ValuesOfAnotherSize", shape_of(2, 2, 12, 8)},
     {"Window", shape_of(2, 1, 8, 8, 7)},
     {"Chunk", shape_of(2, 2, 8, 8, 0, 20)},
-    // Of two ranks, whose slices have 12 tokens, a chunk begins with a slice's last token.
+    // With two ranks, whose slices have 12 tokens, a chunk begins with the last token of a slice.
     {"ChunkFromALastToken", shape_of(2, 2, 8, 8, 0, 11)},
-    // The last query alone does not see the first key; then all queries see all keys before them.
+    // The window hides the first key from the last query only; then a window that hides no key.
     {"WindowOfAllButOne", shape_of(2, 2, 8, 8, kSequence - 1)},
     {"WindowOfAll", shape_of(2, 2, 8, 8, kSequence)},
     {"Documents", shape_of(2, 2, 8, 8), true},
@@ -66,11 +66,11 @@ const Case kCases[] = {
 };
 
 struct Result {
-  std::vector<float> out, d_qkv, d_sinks;  // rows of this rank's tokens
+  std::vector<float> out, d_qkv, d_sinks;  // for this rank's tokens
   turbo::Meter meter;
 };
 
-// Of one rank: forward and backward of the tokens it holds.
+// Runs forward and backward on one rank, for its tokens.
 Result attend(Mesh mesh, const Case& c, DType dtype, Exchange exchange,
               const std::vector<std::int64_t>& tokens) {
   const std::int64_t width =
@@ -137,7 +137,7 @@ std::vector<std::int64_t> tokens_of(int ranks, int rank) {
   return test::tokens_of(kSequences, kSequence, ranks, rank);
 }
 
-// Of all ranks.
+// Runs all ranks as threads.
 std::vector<Result> attend_together(int ranks, const Case& c, DType dtype, Exchange exchange) {
   return test::on_context_ranks<Result>(ranks, [&](Mesh mesh, int rank) {
     return attend(std::move(mesh), c, dtype, exchange, tokens_of(ranks, rank));
@@ -185,8 +185,8 @@ TEST_P(ContextAttention, EqualsAttentionOverWholeSequences) {
   }
 }
 
-// Where nothing but causality hides keys, those of a rank are one call, however many slices they are: large
-// products, all of them as a library takes them. Every rank has the same work.
+// If only causality masks keys, all keys of a rank take one call, also if they are several slices. This gives
+// large products that cuDNN accepts. Every rank computes equally many operations.
 TEST(ContextAttentionCalls, OneForEachRanksKeysAndTheSameWorkEverywhere) {
   Case wide = kCases[0];
   wide.shape.window = 4 * kSequence;
@@ -200,9 +200,9 @@ TEST(ContextAttentionCalls, OneForEachRanksKeysAndTheSameWorkEverywhere) {
         };
         EXPECT_EQ(line(turbo::KernelId::kAttentionForward).calls, kSequences * ranks);
         EXPECT_EQ(line(turbo::KernelId::kAttentionBackward).calls, kSequences * ranks);
-        // The first part of a query is where the others are added.
+        // The first part of a query is written directly; the others are merged into it.
         EXPECT_EQ(line(turbo::KernelId::kAttentionMerge).calls, kSequences * (ranks - 1));
-        // Up to the diagonal, of which a rank has as much as it has tokens.
+        // The causal pairs are divided equally between the ranks.
         EXPECT_EQ(line(turbo::KernelId::kAttentionForward).flops,
                   results[0].meter.lines[static_cast<std::size_t>(turbo::KernelId::kAttentionForward)].flops);
       }

@@ -1,4 +1,4 @@
-// Threads that are context ranks of one another, and which tokens each of them holds.
+// Runs context ranks as threads, and gives the tokens that each of them holds.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 namespace primus::test {
 
-// The tokens of a rank, counted through all sequences.
+// Returns the tokens of a rank, numbered across all sequences.
 inline std::vector<std::int64_t> tokens_of(std::int64_t sequences, std::int64_t sequence, int ranks,
                                            int rank) {
   std::vector<std::int64_t> tokens;
@@ -26,7 +26,7 @@ inline std::vector<std::int64_t> tokens_of(std::int64_t sequences, std::int64_t 
   return tokens;
 }
 
-// Rows `tokens` of a matrix.
+// Returns the rows `tokens` of a matrix.
 inline std::vector<float> rows_of(const std::vector<float>& matrix, std::int64_t width,
                                   const std::vector<std::int64_t>& tokens) {
   std::vector<float> rows;
@@ -35,7 +35,7 @@ inline std::vector<float> rows_of(const std::vector<float>& matrix, std::int64_t
   return rows;
 }
 
-// |a - b| / |b|.
+// Returns |a - b| / |b|.
 inline double distance(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double difference = 0, size = 0;
@@ -46,13 +46,13 @@ inline double distance(const std::vector<float>& a, const std::vector<float>& b)
   return std::sqrt(difference / std::max(size, 1e-30));
 }
 
-// on_thread_ranks() of so many context ranks.
+// Runs body(mesh, rank) on `ranks` context ranks. Returns the results, or throws the error of a rank.
 template <class Result, class Body>
 std::vector<Result> on_context_ranks(int ranks, Body body) {
   return on_thread_ranks<Result>(ranks, {.context = ranks}, body);
 }
 
-// An input of a tape with a gradient, in `dtype`; while measuring, its memory only.
+// Creates a tape's input with a gradient, in `dtype`. While measuring, it only reserves the memory.
 inline engine::Value tape_input(engine::Tape& tape, engine::Rank& rank, DType dtype,
                                 const std::vector<float>& values, std::int64_t rows, std::int64_t columns) {
   const engine::Value wide = tape.input(DType::kF32, {rows, columns}, false);
@@ -69,7 +69,7 @@ inline engine::Value tape_input(engine::Tape& tape, engine::Rank& rank, DType dt
   return value;
 }
 
-// A tensor's values in fp32; while measuring, zeros.
+// Returns a tensor's values in fp32; while measuring, zeros.
 inline std::vector<float> read_wide(engine::Rank& rank, const Tensor& tensor) {
   std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
   const engine::Buffer buffer = rank.stash().allocate(tensor.elements() * size_of(DType::kF32));

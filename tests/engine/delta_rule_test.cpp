@@ -1,4 +1,5 @@
-// The delta rule of sequences that several ranks hold together = that of whole sequences; and over a cache.
+// Tests that the delta rule over sequences split between context ranks, and over a cache, equals that over
+// whole sequences.
 #include "engine/delta_rule.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ turbo::DeltaRuleShape shape_of(bool channel_gates) {
           .scale = 0.4F};
 }
 
-// Inputs of all tokens.
+// The inputs of all tokens.
 struct Inputs {
   std::vector<float> qkv, g, beta, d_gated;
   explicit Inputs(const turbo::DeltaRuleShape& s)
@@ -46,7 +47,7 @@ struct Inputs {
 };
 
 struct Result {
-  std::vector<float> out, gated, d_qkv, d_g, d_beta;  // rows of this rank's tokens
+  std::vector<float> out, gated, d_qkv, d_g, d_beta;  // for this rank's tokens
   std::int64_t forwards = 0;
 };
 
@@ -55,7 +56,7 @@ struct Case {
   DType dtype;
 };
 
-// Of one rank: forward and backward of the tokens it holds.
+// Runs forward and backward on one rank, for its tokens.
 Result run_rank(Mesh mesh, const Case& c, const std::vector<std::int64_t>& tokens) {
   turbo::DeltaRuleShape s = shape_of(c.channel_gates);
   const Inputs all(s);
@@ -92,7 +93,7 @@ Result run_rank(Mesh mesh, const Case& c, const std::vector<std::int64_t>& token
         const Tensor to = options.first_key.tensor();
         if (!rank.measuring()) rank.compute().copy_to_device(to.data, first_keys.data(), to.bytes());
       }
-      // What reads the output needs it again in the backward pass.
+      // swiglu reads the output in the backward pass, so the delta rule is recomputed there.
       tape.enter_block(0);
       Value out = delta_rule(qkv, g, beta, s, options);
       const Value gated = swiglu(out);
@@ -131,7 +132,7 @@ TEST_P(ContextDeltaRule, EqualsThatOfWholeSequences) {
     for (int r = 0; r < ranks; ++r) {
       const Result& part = results[static_cast<std::size_t>(r)];
       const auto tokens = tokens_of(ranks, r);
-      // The same kernels over the same rows.
+      // Bits are equal, because the same kernels run over the same rows.
       EXPECT_EQ(part.out, rows_of(whole.out, s.out_width(), tokens));
       EXPECT_EQ(part.d_qkv, rows_of(whole.d_qkv, s.width(), tokens));
       EXPECT_EQ(part.d_g, rows_of(whole.d_g, s.gates(), tokens));
@@ -166,7 +167,8 @@ TEST(DeltaRuleOperator, ContextRanksDivideKeyHeads) {
   EXPECT_FALSE(delta_rule_divides(16, 3));
 }
 
-// A prompt and then token after token, of two texts, is what whole sequences give.
+// Two texts that are decoded from a cache, first prompts and then single tokens, give the outputs of whole
+// sequences.
 TEST(DeltaRuleOperator, OverACacheIsWhatTrainingSees) {
   turbo::DeltaRuleShape s = shape_of(true);
   const Inputs all(s);

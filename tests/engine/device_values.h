@@ -1,4 +1,4 @@
-// Numbers for tests that give a tape its inputs: made at random, to device memory, and back.
+// Random numbers for tests of tapes, and their transfer to and from device memory.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace primus::test {
 
-// Standard normal; the same for the same seed.
+// Standard normal numbers. Equal seeds give equal numbers.
 inline std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(count));
   fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, values);

@@ -1,5 +1,5 @@
-// What runs beside tokens on their way to experts of other ranks: the order of launches and events on guard
-// devices, whose streams run late, and the same bits with and without it.
+// Tests work that overlaps the transfer of tokens to experts on other ranks: the order of launches and events
+// on guard devices, whose streams are asynchronous, and equal bits with and without overlap.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,8 @@
 namespace primus::test {
 namespace {
 
-// What the host hands to a rank's streams, which are numbered as they are made.
+// The launches and events that the host enqueues on a rank's streams. Streams are numbered in order of
+// creation.
 struct Order {
   enum class What : std::uint8_t { kProduct, kOtherKernel, kRecord, kWait };
   struct Entry {
@@ -29,8 +30,9 @@ struct Order {
   std::vector<Entry> entries;
   std::vector<StreamKind> streams;
 
-  // Of each wait of the compute stream for the last stream that was made for collectives, beside the rank's
-  // first: the products that the compute stream got between the start of what it waits for and the wait.
+  // In-flight tokens use the last communication stream created, if a rank has several. For each wait of the
+  // compute stream for that stream, this counts the products enqueued between the start of the transfer and
+  // the wait.
   std::vector<int> overlapped_products() const {
     std::size_t compute = 0, in_flight = 0, for_collectives = 0;
     for (std::size_t s = 0; s < streams.size(); ++s) {
@@ -99,19 +101,19 @@ class RecordingDevice final : public ForwardingDevice {
 struct Training {
   std::vector<double> losses;
   std::map<std::string, std::vector<std::byte>> weights;  // by rank and name
-  std::vector<int> overlap;                               // of rank 0's last step
-  std::string went_wrong;                                 // first, on rank 0
+  std::vector<int> overlap;                               // of the last step of rank 0
+  std::string went_wrong;                                 // first non-finite operator of rank 0
   bool same(const Training& other) const { return losses == other.losses && weights == other.weights; }
 };
 
-// Throws in place of a product that is enqueued while tokens are on their way.
+// Throws at a product that is enqueued while tokens are in flight.
 class FailingDevice final : public ForwardingDevice {
  public:
   using ForwardingDevice::ForwardingDevice;
   std::unique_ptr<Stream> create_stream(StreamKind kind) override {
     return std::make_unique<FailingStream>(below().create_stream(kind), *this);
   }
-  // The rank's; null: nothing fails.
+  // The context of the rank that fails; null: none fails.
   void fail_overlapped(const turbo::Context* context) { context_ = context; }
 
  private:
@@ -146,8 +148,8 @@ TestBatch batch_of(const SessionSettings& settings, int step, int rank) {
           static_cast<std::uint64_t>(10 * step + rank)};
 }
 
-// Two steps of one microbatch on two guard devices that share the experts. The first element of `poisoned` is
-// not a number.
+// Trains two steps of one microbatch on two guard devices that share the experts. The first element of the
+// parameter `poisoned` is NaN.
 Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute = false,
                          const std::string& poisoned = {}) {
   SessionSettings settings = settings_of(model, overlap);
@@ -198,7 +200,7 @@ Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute 
   return training;
 }
 
-// One dense block, and one with routed and shared experts.
+// A dense block, and a block with routed and shared experts.
 ModelConfig model_of(bool all_to_all) {
   ModelConfig model = tiny_deepseek();
   model.mtp = {};
@@ -210,10 +212,10 @@ class ExpertOverlap : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Ways, ExpertOverlap, ::testing::Bool(),
                          [](const auto& way) { return way.param ? "AllToAll" : "AllGather"; });
 
-// Forward: the wide half of the shared experts beside the dispatch, the narrow one beside the return. In the
-// backward pass the narrow half's two gradients beside what is the return's dual, and the wide half's beside
-// the dispatch's. Tokens that are gathered once more, for the gradients of the experts' weights, are waited
-// for at once.
+// In the forward pass, the shared experts' wide product overlaps the dispatch, and the narrow one overlaps
+// the return. In the backward pass, the two gradients of the narrow product overlap the first transfer, and
+// those of the wide one the last. The transfer between them gathers tokens again for the gradients of expert
+// weights, and overlaps nothing.
 TEST_P(ExpertOverlap, ProductsOfSharedExpertsStandBetweenStartAndWait) {
   const Training overlap = train_on_guards(model_of(GetParam()), true);
   EXPECT_EQ(overlap.overlap, (std::vector<int>{1, 1, 2, 0, 2}));
@@ -227,7 +229,7 @@ TEST_P(ExpertOverlap, ChangesNoBit) {
   EXPECT_TRUE(train_on_guards(model, true, true).same(apart)) << "recomputed";
 }
 
-// A group of recomputed blocks is replayed while gradients of its last block are on their way.
+// A group of recomputed blocks is replayed while gradients of its last block are in flight.
 TEST_P(ExpertOverlap, ReplaysStandWithinWhatIsOnItsWay) {
   ModelConfig model = model_of(GetParam());
   model.layers = 3;
@@ -236,7 +238,7 @@ TEST_P(ExpertOverlap, ReplaysStandWithinWhatIsOnItsWay) {
   EXPECT_TRUE(train_on_guards(model, true, false).same(apart)) << "not recomputed";
 }
 
-// Whoever catches the error may begin a step anew.
+// After a failed step, the caller can begin another step.
 TEST_P(ExpertOverlap, AStepThatFailsLeavesNothingOnItsWay) {
   const ModelConfig model = model_of(GetParam());
   const double expected = train_on_guards(model, true).losses.front();
@@ -254,7 +256,7 @@ TEST_P(ExpertOverlap, AStepThatFailsLeavesNothingOnItsWay) {
         device.fail_overlapped(&rank.context());
         EXPECT_THROW(step.microbatch(0, batch), Error);
         device.fail_overlapped(nullptr);
-        EXPECT_EQ(rank.context().spared, 0) << "nothing is beside products any more";
+        EXPECT_EQ(rank.context().spared, 0) << "no transfer overlaps products after the error";
         step.begin(1);
         EXPECT_TRUE(rank.stash().empty());
         step.microbatch(0, batch);
@@ -265,7 +267,7 @@ TEST_P(ExpertOverlap, AStepThatFailsLeavesNothingOnItsWay) {
       false, [] { return std::make_unique<FailingDevice>(guard_device()); });
 }
 
-// The search looks at what operators made, and not at what is still on its way.
+// The search for non-finite values reads operators' outputs, but not values that are still in flight.
 TEST_P(ExpertOverlap, TheFirstOperatorThatGoesWrongIsNamed) {
   EXPECT_EQ(train_on_guards(model_of(GetParam()), true, false, "layers.1.moe.down").went_wrong,
             "layers.1.linear_combine");

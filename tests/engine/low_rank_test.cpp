@@ -1,4 +1,4 @@
-// Adapters with dropout on a tape of their own: outputs and gradients against the mask written out, in
+// Tests LoRA adapters with dropout on a tape: outputs and gradients are compared with explicit masks in
 // double.
 #include "engine/low_rank.h"
 
@@ -26,7 +26,7 @@ constexpr std::uint64_t kSeed = 21;
 constexpr float kRate = 0.3F, kScale = 1.5F;
 using Numbers = std::vector<double>;
 
-// a [m, k] · b [k, n].
+// Returns a [m, k] · b [k, n].
 Numbers times(const Numbers& a, const Numbers& b, std::int64_t m, std::int64_t k, std::int64_t n) {
   Numbers c;
   for (std::int64_t i = 0; i < m; ++i) {
@@ -60,7 +60,7 @@ Numbers plus(Numbers values, const Numbers& others, double factor) {
 
 Numbers wide(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 
-// A linear layer with an adapter, as a unit's parameters are.
+// A linear layer with an adapter.
 class Adapted {
  public:
   struct Result {
@@ -84,7 +84,8 @@ class Adapted {
     fill(scalars_, std::vector<double>{4, 0, 0, 0, 0});
   }
 
-  // With another token in each row: `first` and those after it.
+  // Runs forward and backward. `after` applies dropout to the adapter's output instead of its input, and
+  // without `scope` no dropout is active.
   Result run(float rate, bool after, bool scope,
              WeightGradientQueue::Policy policy = WeightGradientQueue::Policy::kInline,
              RecomputePolicy recompute = {}) {
@@ -122,7 +123,7 @@ class Adapted {
     return result;
   }
 
-  // Of the tokens' columns of a matrix so wide: 0, or 1 / (1 - rate).
+  // The mask of all tokens for a matrix of `cols` columns: 0, or 1 / (1 - rate).
   static Numbers mask(std::int64_t cols) {
     Numbers values;
     for (const std::int32_t token : kNumbers) {
@@ -154,7 +155,7 @@ class Adapted {
   Tensor scalars_;
 };
 
-// Sums of at most 14 products of three fp32 numbers.
+// The tolerance covers sums of at most 14 products of three fp32 numbers.
 void expect_near(const std::vector<float>& values, const Numbers& expected, const char* what) {
   ASSERT_EQ(values.size(), expected.size());
   double error = 0, largest = 0;
@@ -165,7 +166,7 @@ void expect_near(const std::vector<float>& values, const Numbers& expected, cons
   EXPECT_LE(error, 3e-6 * largest) << what;
 }
 
-// y = x Wᵀ + s (m∘x) Aᵀ Bᵀ, and its gradients.
+// Dropout of the adapter's input: y = x Wᵀ + s (m∘x) Aᵀ Bᵀ, and its gradients.
 TEST(LowRankDropout, OfWhatAReadsIsTheMaskWrittenOut) {
   Adapted layer;
   const Adapted::Result got = layer.run(kRate, false, true);
@@ -188,7 +189,7 @@ TEST(LowRankDropout, OfWhatAReadsIsTheMaskWrittenOut) {
               "dB");
 }
 
-// y = x Wᵀ + s m∘(x Aᵀ Bᵀ).
+// Dropout of the adapter's output: y = x Wᵀ + s m∘(x Aᵀ Bᵀ), and its gradients.
 TEST(LowRankDropout, OfWhatBGivesIsTheMaskWrittenOut) {
   Adapted layer;
   const Adapted::Result got = layer.run(kRate, true, true);

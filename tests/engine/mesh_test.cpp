@@ -1,4 +1,4 @@
-// Which ranks a mesh puts together, on each axis: as Megatron-LM does.
+// Tests which ranks form the groups of each mesh axis, which must be as in Megatron-LM.
 #include "engine/mesh.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ std::unique_ptr<comm::Communicator> world_of(int rank, int ranks) {
   return std::make_unique<comm::MeasuringCommunicator>("world", rank, ranks);
 }
 
-// The groups of all ranks, each in its own order. A group's name tells it from others.
+// Returns the groups of all ranks, each in the order of its ranks. Groups are told apart by name.
 template <class Choose>
 std::vector<std::vector<int>> groups(const MeshShape& shape, int ranks, Choose choose) {
   std::map<std::string, std::map<int, int>> members;
@@ -29,7 +29,8 @@ std::vector<std::vector<int>> groups(const MeshShape& shape, int ranks, Choose c
     Mesh mesh(world_of(r, ranks), shape);
     comm::Communicator* group = choose(mesh);
     if (!group) continue;
-    EXPECT_TRUE(members[group->name()].emplace(group->rank(), r).second) << "two ranks in one place";
+    EXPECT_TRUE(members[group->name()].emplace(group->rank(), r).second)
+        << "two ranks have the same number in a group";
   }
   std::vector<std::vector<int>> lists;
   for (const auto& [name, places] : members) {
@@ -49,7 +50,7 @@ const auto kExperts = [](Mesh& m) { return m.experts(); };
 template <ReduceGroup kGroup>
 const auto kReduction = [](Mesh& m) { return m.reduction(kGroup).all; };
 
-// The example that Megatron-LM's own documentation writes out: 16 ranks, tensor 2, pipeline 4.
+// The example in Megatron-LM's documentation: 16 ranks, tensor 2, pipeline 4.
 TEST(Mesh, MegatronsExample) {
   const MeshShape shape{.tensor = 2, .pipeline = 4};
   EXPECT_THAT(
@@ -70,8 +71,8 @@ TEST(Mesh, MegatronsExample) {
   EXPECT_TRUE(groups(shape, 16, kExperts).empty());
 }
 
-// 8 ranks, tensor 2, context 2: gradients of what is split over tensor ranks are summed over data and
-// context.
+// 8 ranks, tensor 2, context 2. Gradients of parameters split over tensor ranks are summed over data and
+// context ranks.
 TEST(Mesh, ContextRanksShareSequencesAndGradients) {
   const MeshShape shape{.tensor = 2, .context = 2};
   EXPECT_THAT(groups(shape, 8, kContext), UnorderedElementsAre(ElementsAre(0, 2), ElementsAre(1, 3),
@@ -89,7 +90,7 @@ TEST(Mesh, ContextRanksShareSequencesAndGradients) {
   EXPECT_EQ(mesh.place().context, 0);
 }
 
-// 8 ranks, tensor 2, 4 expert ranks: experts are spread over tensor and data ranks together.
+// 8 ranks, tensor 2, 4 expert ranks. The expert axis spans tensor and data ranks.
 TEST(Mesh, ExpertsAreSpreadInTheirOwnWay) {
   const MeshShape shape{.tensor = 2, .expert = 4};
   EXPECT_THAT(groups(shape, 8, kExperts),
@@ -148,7 +149,8 @@ TEST(Mesh, AxesThatDoNotDivideTheRanksAreRefused) {
   }
 }
 
-// What decides about multiprocessors and copy engines on GPUs.
+// Each group declares the work that its collectives overlap. GPUs choose multiprocessors or copy engines by
+// it.
 TEST(Mesh, SaysWhatItsGroupsRunBeside) {
   using comm::Overlap;
   const Mesh mesh(world_of(0, 64),
@@ -177,7 +179,7 @@ TEST(Mesh, SaysWhatItsGroupsRunBeside) {
   EXPECT_EQ(found, wanted);
 }
 
-// What is measured, and timed, before a start has the pieces that will run.
+// A measuring mesh uses copy engines for the same groups as the real mesh.
 TEST(Mesh, MeasuresTheExchangesThatItHas) {
   for (const bool copied : {false, true}) {
     const Mesh mesh(std::make_unique<comm::MeasuringCommunicator>("world", 1, 4, copied), {.tensor = 2});

@@ -1,4 +1,4 @@
-// Operators of experts on a tape of their own: several users of one value, and gradients that nobody wants.
+// Tests expert operators on a tape: several users of a value, and gradients that are not needed.
 #include "engine/moe_operators.h"
 
 #include <gtest/gtest.h>
@@ -28,8 +28,8 @@ class WeightedSwiglu {
     rank_.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
   }
 
-  // Of a sum over as many calls on the same rows, and then of swiglu without weights if `plain`, each with
-  // the same gradient.
+  // The gradients of `calls` weighted swiglus of the same rows, followed by a swiglu without weights if
+  // `plain`. All outputs get the same gradient.
   Gradients of(int calls, bool plain, bool rows_differ = true, bool weights_differ = true) {
     WeightGradientQueue queue;
     Tape tape(rank_.context(), rank_.stash());
@@ -74,7 +74,7 @@ class WeightedSwiglu {
   Rank rank_;
 };
 
-// x + x and x + x + x + x are exact multiples of x.
+// The gradients of two and four users are exact multiples of a single one.
 TEST(MoeOperators, GradientsOfSeveralUsersAddUp) {
   WeightedSwiglu swiglu;
   const auto once = swiglu.of(1, false);
@@ -87,7 +87,7 @@ TEST(MoeOperators, GradientsOfSeveralUsersAddUp) {
   }
 }
 
-// The other user's part is there before memory for the weights' gradient is taken.
+// The gradient of the plain swiglu exists before the weighted one adds to it.
 TEST(MoeOperators, TheGradientOfAnotherUserIsKept) {
   WeightedSwiglu swiglu;
   const auto weighted = swiglu.of(1, false), plain = swiglu.of(0, true), both = swiglu.of(1, true);
@@ -104,8 +104,8 @@ TEST(MoeOperators, EachGradientIsTheSameWithoutTheOther) {
   EXPECT_NE(both.weights, std::vector<float>(both.weights.size()));
 }
 
-// Of the loads of several microbatches and ranks the balance loss counts their mean (load_share), and so does
-// its gradient: a quarter of a quarter of it, exactly.
+// The balance loss divides summed loads by the number of microbatches and ranks (load_share). Its gradient
+// scales exactly with load_share.
 TEST(MoeOperators, TheBalanceGradientIsOfTheMeanLoad) {
   Rank rank(std::make_unique<test::GuardDevice>(2, turbo::cpu_kernel_table()));
   rank.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});

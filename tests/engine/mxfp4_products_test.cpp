@@ -1,4 +1,4 @@
-// Products in MXFP4 are those of the numbers that their operands become.
+// Tests that MXFP4 products equal products of the rounded operands.
 #include "engine/mxfp4_products.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ using Blocks = RoundMxfp4::Blocks;
 class Mxfp4ProductsTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, Mxfp4ProductsTest, ::testing::ValuesIn(devices_under_test()));
 
-// The operands that products are of.
+// The rounded operand of a product.
 Values operand(const Values& x, std::int64_t cols, bool weight, bool weight_gradient) {
   const auto rows = static_cast<std::int64_t>(x.size()) / cols;
   if (weight_gradient) return expected_numbers(transformed(x, cols, 0, rows), cols, Blocks::kColumns, rows);
@@ -49,7 +49,7 @@ TEST_P(Mxfp4ProductsTest, ProductsAreThoseOfTheNumbers) {
   }
 }
 
-// The transform is the same in both operands, so all that is lost is what rounding loses.
+// Both operands have the same transform, so it cancels and only rounding changes the product.
 TEST_P(Mxfp4ProductsTest, ProductsAreNearThoseOfTheOperands) {
   OperatorBench bench(GetParam());
   const Layer layer{96, 64, 64};
@@ -68,7 +68,7 @@ TEST_P(Mxfp4ProductsTest, ProductsAreNearThoseOfTheOperands) {
       error += (actual[i] - exact[i]) * (actual[i] - exact[i]);
       size += exact[i] * exact[i];
     }
-    // Each operand is off by some 11 % of its own size, independently.
+    // Each operand has an independent relative error of about 11 %.
     EXPECT_LE(std::sqrt(error / size), 0.2);
     EXPECT_GE(std::sqrt(error / size), 0.1);
   }
@@ -131,7 +131,7 @@ TEST_P(Mxfp4ProductsTest, ExpertsMultiplyAsLayersOfTheirRows) {
                                      operand(b, kIn, true, gradient));
       expected.insert(expected.end(), c.begin(), c.end());
     }
-    expected.resize(static_cast<std::size_t>(call.product.c.elements()));  // nobody's rows are zero
+    expected.resize(static_cast<std::size_t>(call.product.c.elements()));  // rows of no expert are zero
     EXPECT_LE(normalised_error(bench.download(call.product.c), expected), 1e-5);
   }
 }

@@ -1,5 +1,5 @@
-// Operators of several ranks against one rank: outputs and all gradients, with ranks as threads. Every rank
-// is measured first and gets exactly the memory that measuring found.
+// Compares operators on several ranks, which are threads, with one rank: outputs and all gradients. Every
+// rank is measured first and gets exactly the measured memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -64,15 +64,15 @@ Matrix stacked(const std::vector<Matrix>& parts) {
   return whole;
 }
 
-// The part of rank `r` of `n` of equal parts.
+// Returns part `r` of `n` equal parts.
 Matrix row_part(const Matrix& m, int n, int r) { return m.rows_of(m.rows * r / n, m.rows * (r + 1) / n); }
 Matrix col_part(const Matrix& m, int n, int r) { return m.cols_of(m.cols * r / n, m.cols * (r + 1) / n); }
-// Gate rows, then up rows, of such a part.
+// Returns part `r` of the gate rows, followed by part `r` of the up rows.
 Matrix gate_up_part(const Matrix& m, int n, int r) {
   return stacked({row_part(m.rows_of(0, m.rows / 2), n, r), row_part(m.rows_of(m.rows / 2, m.rows), n, r)});
 }
 
-// max |a - b| / max |b|.
+// Returns max |a - b| / max |b|.
 double difference(const Floats& a, const Floats& b) {
   if (a.size() != b.size()) return INFINITY;
   double error = 0, largest = 0;
@@ -89,13 +89,13 @@ void add_to(Floats& sum, const Floats& part) {
   for (std::size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
 }
 
-// What a program works with on its rank.
+// The inputs of a program on its rank.
 struct Scene {
   Value x;                      // differentiable, [rows, cols]
   std::vector<Value> integers;  // [n] each
   std::vector<Parameter*> weights;
-  Communicator *world, *tokens;  // null: alone
-  ExpertParallel* experts;       // null: alone
+  Communicator *world, *tokens;  // null: a single rank
+  ExpertParallel* experts;       // null: a single rank
 };
 
 struct Program {
@@ -103,7 +103,7 @@ struct Program {
   std::vector<Integers> integers = {};
   Floats token_weights = {};
   std::vector<Matrix> weights = {};
-  std::vector<Shape> shapes = {};  // of weights; empty: matrices
+  std::vector<Shape> shapes = {};  // of the weights; empty: matrices
   std::function<Value(const Scene&)> forward = {};
   Floats d_y = {};  // empty: y is a loss
   RecomputePolicy recompute = {};
@@ -117,7 +117,7 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// One microbatch of the program on a rank with or without memory.
+// Runs one microbatch of the program, on a rank that measures or has memory.
 Outcome step(Rank& rank, const Program& p, Communicator* world) {
   std::unique_ptr<Communicator> tokens;
   if (world && p.tokens > 1) {
@@ -191,7 +191,7 @@ Outcome step(Rank& rank, const Program& p, Communicator* world) {
   return outcome;
 }
 
-// Measures, takes exactly that memory, and runs.
+// Measures, reserves exactly the measured memory, and runs.
 Outcome run(const Program& p, Communicator* world) {
   Rank rank(turbo::make_cpu_device(1));
   std::unique_ptr<Communicator> measuring;
@@ -232,25 +232,25 @@ std::vector<Outcome> run_ranks(int ranks, const std::function<Program(int)>& pro
   return outcomes;
 }
 
-// Sums of n terms in another order, each rounded to fp32: a few units in the last place.
+// The tolerance for sums of n terms in another order, each rounded to fp32: a few units in the last place.
 constexpr double kRounding = 2e-6;
 
 const RecomputePolicy kPolicies[] = {{}, {.classes = 0, .full_layers = 1, .layers_per_group = 1}};
 
-// --- products beside collectives (results: tests/lm/train/mesh_test.cpp)
+// --- Products that overlap collectives (for results see tests/lm/train/mesh_test.cpp)
 
 TEST(TensorParallelOptions, AsMuchOfAProductAsTheCollectiveTakes) {
   const TensorParallel::Options options{.min_bytes = 0, .flops_per_byte = 1000, .rows_multiple = 128};
-  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1'000'000), 1024);  // of 1000 rows, whole tiles
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1'000'000), 1024);  // 1000 rows, rounded up to whole tiles
   EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1'024'000), 1024);
   EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1), 128);
-  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 8'000'000), 4096);  // a collective longer than the product
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 8'000'000), 4096);  // the collective takes longer
   EXPECT_EQ(options.overlapped_rows(4096, 1e6, 3'000'000), 3072);
-  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 3'100'000), 4096);  // less than a quarter would be left
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 3'100'000), 4096);  // the rest would be less than a quarter
   EXPECT_EQ(options.overlapped_rows(100, 1e6, 1), 100);
 }
 
-// --- feed-forward: column and row parts of two matrices
+// --- Feed-forward: column and row parts of two matrices
 
 TEST(ParallelOperators, FeedForwardOnAnyNumberOfRanks) {
   constexpr std::int64_t kTokens = 12, kHidden = 8, kFfn = 24;
@@ -286,7 +286,7 @@ TEST(ParallelOperators, FeedForwardOnAnyNumberOfRanks) {
   }
 }
 
-// Two users of x, so that the gradient that comes back through the group is added to another.
+// x has two users, so the gradient that returns through the group is added to another one.
 TEST(ParallelOperators, GradientsAreAddedToThoseOfOtherUsers) {
   const Matrix x = Matrix::random(4, 3, 1), w = Matrix::random(3, 3, 2), d_y = Matrix::random(4, 3, 3);
   const auto forward = [](const Scene& s) {
@@ -296,7 +296,7 @@ TEST(ParallelOperators, GradientsAreAddedToThoseOfOtherUsers) {
     flush(sum);
     return sum.sum;
   };
-  // The halves of w add up to it, and x comes back once from itself and once from each rank.
+  // The ranks' halves of w add up to w. x is added once locally and once by each rank.
   const int n = 2;
   const auto halves = [&] {
     Matrix half = w;
@@ -330,7 +330,7 @@ TEST(ParallelOperators, GradientsAreAddedToThoseOfOtherUsers) {
   }
 }
 
-// --- vocabulary: tokens in, loss out
+// --- Vocabulary: embedding and loss
 
 TEST(ParallelOperators, VocabularyPartsCoverItAndAreNeverEmpty) {
   for (const std::int64_t size : {4, 5, 100, 511, 512, 1000, 50257, 128256}) {
@@ -394,12 +394,12 @@ TEST(ParallelOperators, VocabularyOnAnyNumberOfRanks) {
       const Matrix d_x{kTokens, kHidden, one.d_x};
       for (int r = 0; r < n; ++r) {
         const Outcome& own = many[static_cast<std::size_t>(r)];
-        EXPECT_EQ(own.y, many[0].y) << "the loss has the same bits on all ranks";
+        EXPECT_EQ(own.y, many[0].y) << "the loss must have equal bits on all ranks";
         EXPECT_LE(difference(own.y, one.y), kRounding);
         EXPECT_LE(difference(own.d_x, row_part(d_x, n, r).values), kRounding);
         for (const std::size_t w : {0U, 1U}) {
           const Matrix d_whole{vocab, kHidden, one.d_weights[w]};
-          // A part without a token has no gradient, and relative to nothing there is no difference.
+          // If no token is in the part, both gradients are zero.
           EXPECT_LE(difference(own.d_weights[w], part(d_whole, r).values), kRounding) << w;
         }
       }
@@ -407,20 +407,20 @@ TEST(ParallelOperators, VocabularyOnAnyNumberOfRanks) {
   }
 }
 
-// --- experts
+// --- Experts
 
 constexpr std::int64_t kExperts = 4, kTopK = 2, kHidden = 8, kFfn = 6, kTokens = 12;
 
 struct Mixture {
   const char* name;
   std::int64_t capacity;
-  bool biases;  // and results that are weighed, as gpt-oss has them
+  bool biases;  // also applies the weights to the results, as gpt-oss does
   int ranks, tokens, expert_tensor;
   bool all_to_all = false;
-  bool shared = false;  // a matrix beside the way there, and another beside the way back
+  bool shared = false;  // two more products, one during the dispatch and one during the return
 };
 
-// Parts of [experts, 2 ffn, hidden] or [experts, hidden, ffn], as matrices of all experts' rows.
+// Parts of [experts, 2 ffn, hidden] or [experts, hidden, ffn], as matrices with the rows of all experts.
 Matrix expert_part(const Matrix& m, std::int64_t first, std::int64_t count, bool gate_up, int n, int r) {
   const std::int64_t rows = m.rows / kExperts;
   std::vector<Matrix> parts;
@@ -433,8 +433,8 @@ Matrix expert_part(const Matrix& m, std::int64_t first, std::int64_t count, bool
 
 class ParallelExperts : public ::testing::TestWithParam<Mixture> {};
 
-// `ranks` ranks share the experts; every `tokens` of them share a microbatch. One device takes the
-// microbatches one after the other.
+// `ranks` ranks share the experts, and each `tokens` consecutive ranks share a microbatch. The results equal
+// those of one rank that has all experts and computes the microbatches in sequence.
 TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
   const Mixture m = GetParam();
   const int shards = m.ranks / m.expert_tensor, microbatches = m.ranks / m.tokens;

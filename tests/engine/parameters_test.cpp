@@ -1,4 +1,4 @@
-// What is stored of parameters, and their initial values, which belong to a parameter's name.
+// Tests the memory of parameters, their shards, and their initial values, which depend on a parameter's name.
 #include "engine/parameters.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace primus::engine {
 namespace {
 
-// The initial values of the parameter "layers.7.attention.qkv" in a store that has `others` before it.
+// Returns the initial values of "layers.7.attention.qkv" in a store with the parameters `others` before it.
 std::vector<float> initial_values(const std::vector<std::string>& others, std::uint64_t seed) {
   Rank rank(turbo::make_cpu_device(1));
   rank.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
@@ -28,7 +28,7 @@ std::vector<float> initial_values(const std::vector<std::string>& others, std::u
   return values;
 }
 
-// A stage of a pipeline, which holds some blocks only, starts from the same weights as the whole model.
+// A pipeline stage that holds only some blocks starts with the same weights as the whole model.
 TEST(ParameterStore, InitialValuesDependOnSeedAndNameAlone) {
   const std::vector<float> single = initial_values({}, 3);
   EXPECT_EQ(initial_values({"embedding", "layers.6.attention.qkv"}, 3), single);
@@ -52,14 +52,14 @@ TEST(ParameterStore, EveryNameHasValuesOfItsOwn) {
   EXPECT_NE(values[0], values[1]);
 }
 
-// The same place in all reduce groups.
+// Uses the same place in all reduce groups.
 GroupPlaces groups_of(const GroupPlace& place) {
   GroupPlaces groups;
   groups.fill(place);
   return groups;
 }
 
-// A matrix, a norm and a router in one group.
+// Declares a norm, a matrix and a router in one group.
 void declare_block(ParameterStore& store) {
   store.begin_group("layers.0");
   store.add("layers.0.norm", {40}, Initializer::constant(1));
@@ -76,22 +76,22 @@ std::int64_t bytes_of(const ParameterStore::Layout& layout, bool frozen = false)
   return rank.high_water().persistent;
 }
 
-// Each parameter is rounded up to a multiple of 64 elements.
+// Each parameter is padded to a multiple of 64 elements.
 constexpr std::int64_t kNarrow = 64 + 96 * 42, kWide = 8 * 48;
 
 TEST(ParameterStore, StoresWhatItsUseNeedsAndNoMore) {
   const std::vector<StateSpec> two = {{"a"}, {"b", DType::kBF16}};
   EXPECT_EQ(bytes_of({.compute = DType::kBF16, .train = false}), 2 * kNarrow + 4 * kWide);
   EXPECT_EQ(bytes_of({.compute = DType::kF32, .train = false}), 4 * (kNarrow + kWide));
-  // Values, master, gradient, and the states in their types.
+  // Bytes per element of values, master, gradient, and the states in their types.
   EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = {two}}),
             (2 + 4 + 4 + 6) * kNarrow + (4 + 4 + 6) * kWide);
-  // What is frozen has neither master nor gradient nor states.
+  // Frozen parameters have no master, gradient or states.
   EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = {two}}, true), 2 * kNarrow + 4 * kWide);
 }
 
-// The biases by which routers balance are read without a gather: nothing that is frozen beside them, a router
-// among it, may shard them with it.
+// The router's choice bias is read without a gather, so it has its own unit and is not sharded, although all
+// parameters of its group are frozen.
 TEST(ParameterStore, WhatIsNeverShardedIsByItself) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     Rank rank(turbo::make_cpu_device(1));
@@ -109,7 +109,8 @@ TEST(ParameterStore, WhatIsNeverShardedIsByItself) {
   }
 }
 
-// Every element is stored by as many ranks as there are copies, counted by one, and starts as on one rank.
+// Every element is stored on as many ranks as there are copies, belongs to one rank's slice, and has the
+// initial value of an unsharded store.
 TEST(ParameterStore, ShardsAreTheWhole) {
   Rank one(turbo::make_cpu_device(1));
   one.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
@@ -163,12 +164,12 @@ TEST(ParameterStore, ShardsAreTheWhole) {
   }
 }
 
-// Parts of a matrix [10, 6]: where their elements are in it, whatever shard is asked for.
+// Parts of a matrix [10, 6]: whole_elements() maps every range of a part to elements of the matrix.
 TEST(Placement, ElementsOfThePartsAreThoseOfTheWhole) {
   struct Part {
     Shape shape;
     Placement placement;
-    std::vector<std::int64_t> elements;  // of the whole one
+    std::vector<std::int64_t> elements;  // of the whole matrix
   };
   const auto numbers = [](const std::vector<std::int64_t>& rows, std::int64_t begin, std::int64_t end) {
     std::vector<std::int64_t> elements;
@@ -205,7 +206,7 @@ TEST(Placement, ElementsOfThePartsAreThoseOfTheWhole) {
             << begin << " to " << end;
       }
     }
-    // And back, by rows of the whole one.
+    // Conversely, elements_in_rows() maps rows of the matrix to elements of the part.
     for (std::int64_t row = 0; row <= 10; ++row) {
       for (std::int64_t end = row; end <= 10; ++end) {
         const FlatRange range = elements_in_rows(p, row, end - row);
@@ -235,7 +236,7 @@ TEST(Placement, WhatIsNoPartOfTheWholeIsRefused) {
   EXPECT_THROW(add({4, 3}, {.whole = whole, .rows = {{6, 4}}, .column = 4}), std::logic_error);
 }
 
-// The parts that ranks of a mesh have start as the whole parameter does.
+// Parts of a parameter on a mesh start with the values of the whole parameter.
 TEST(Placement, PartsStartAsTheWhole) {
   const auto values_of = [](const Shape& shape, Placement placement, const GroupPlace& place) {
     Rank rank(turbo::make_cpu_device(1));

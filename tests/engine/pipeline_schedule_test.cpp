@@ -1,5 +1,5 @@
-// Every schedule of every size: what depends on something comes after it, transfers meet, nothing waits for
-// ever, and gaps and memory are those that the papers state.
+// Tests pipeline schedules of every kind and many sizes: work follows its inputs, sends match receives, no
+// stage deadlocks, and idle time and memory are as the papers state.
 #include "engine/pipeline_schedule.h"
 
 #include <gtest/gtest.h>
@@ -41,8 +41,8 @@ void for_each_schedule(ScheduleKind kind, Check&& check) {
   }
 }
 
-// Runs the lists as the strictest machine would: each stage does one item after the other, a transfer waits
-// for both sides, and whatever an item needs must be there when its turn comes.
+// Runs a schedule under strict rules: a stage runs its items one after the other, a transfer needs both sides
+// at once, and an item's inputs must be present when its turn comes.
 class StrictMachine {
  public:
   explicit StrictMachine(const PipelineSchedule& schedule) : schedule_(schedule), shape_(schedule.shape) {}
@@ -71,7 +71,7 @@ class StrictMachine {
         }
       }
     }
-    for (int s = 0; s < shape_.stages; ++s) EXPECT_EQ(head(s), nullptr) << "stage " << s << " waits for ever";
+    for (int s = 0; s < shape_.stages; ++s) EXPECT_EQ(head(s), nullptr) << "stage " << s << " never finishes";
     const auto expected = static_cast<std::size_t>(shape_.parts() * schedule_.microbatches);
     EXPECT_EQ(forwards_.size(), expected);
     EXPECT_EQ(backwards_.size(), expected);
@@ -95,7 +95,7 @@ class StrictMachine {
         EXPECT_TRUE(part + 1 == shape_.parts() || gradients_[s].count({part, work.microbatch}))
             << "backward without gradient";
         EXPECT_TRUE(backwards_.insert(item).second);
-        // Microbatches of a chunk come back in order: gradients are summed in this order.
+        // A chunk's microbatches run backward in order, because gradients are summed in this order.
         EXPECT_EQ(work.microbatch, next_backward_[part]++);
         hand_over(s, part - 1, true, work.microbatch);
         break;
@@ -126,7 +126,7 @@ class StrictMachine {
   const PipelineSchedule& schedule_;
   const PipelineShape& shape_;
   std::set<Item> forwards_, backwards_, weights_;
-  std::map<int, std::set<Item>> activations_, gradients_;  // by stage: what has come for a part
+  std::map<int, std::set<Item>> activations_, gradients_;  // by receiving stage
   std::map<int, std::int64_t> next_backward_;
 };
 
@@ -138,7 +138,7 @@ TEST_P(EverySchedule, MeetsDependenciesAndNeverDeadlocks) {
 
 TEST_P(EverySchedule, PairsSendsAndReceivesInOrderOnEachLink) {
   for_each_schedule(GetParam(), [](const PipelineSchedule& schedule) {
-    using Message = std::tuple<bool, std::int64_t, int>;  // gradient, microbatch, the part that it is for
+    using Message = std::tuple<bool, std::int64_t, int>;  // gradient, microbatch, receiving part
     std::map<std::pair<int, int>, std::vector<Message>> sent, received;
     for (int s = 0; s < schedule.shape.stages; ++s) {
       for (const Work& w : schedule.stages[static_cast<std::size_t>(s)]) {
@@ -151,15 +151,15 @@ TEST_P(EverySchedule, PairsSendsAndReceivesInOrderOnEachLink) {
   });
 }
 
-// With forward, input gradient and weight gradient of a chunk each taking one unit. A stage's own work is
-// 3 chunks x microbatches.
+// The forward, input gradient and weight gradient of a chunk each take one unit, so a stage works for 3 x
+// chunks x microbatches units.
 TEST_P(EverySchedule, HasTheGapsAndTheMemoryOfItsPaper) {
   for_each_schedule(GetParam(), [](const PipelineSchedule& schedule) {
     const PipelineTimeline timeline = simulate(schedule);
     const std::int64_t p = schedule.shape.stages, v = schedule.shape.chunks, m = schedule.microbatches;
     const double gaps = timeline.makespan - static_cast<double>(3 * v * m);
     EXPECT_NEAR(timeline.bubble, gaps / timeline.makespan, 1e-12);
-    const auto all = static_cast<double>(p - 1);  // one unit on each other stage
+    const auto all = static_cast<double>(p - 1);  // one unit on every other stage
     for (int s = 0; s < p; ++s) {
       const std::int64_t peak = timeline.peak_stash[static_cast<std::size_t>(s)];
       EXPECT_LE(peak, m * v);
@@ -174,7 +174,7 @@ TEST_P(EverySchedule, HasTheGapsAndTheMemoryOfItsPaper) {
           EXPECT_EQ(peak, std::min(m, p - s));
           EXPECT_DOUBLE_EQ(gaps, 3 * all);
           break;
-        case ScheduleKind::kInterleaved:  // section 2.2.2: the same for chunks of 1 / v of the work
+        case ScheduleKind::kInterleaved:  // section 2.2.2: the gaps of 1F1B with chunks of 1 / v of the work
           EXPECT_EQ(peak, std::min(m * v, 2 * (p - 1 - s) + (v - 1) * p + 1));
           EXPECT_DOUBLE_EQ(gaps, 3 * all);
           break;
@@ -184,13 +184,13 @@ TEST_P(EverySchedule, HasTheGapsAndTheMemoryOfItsPaper) {
             EXPECT_DOUBLE_EQ(gaps, all);
           }
           break;
-        case ScheduleKind::kZeroBubbleV:  // no gap but until the last stage begins; memory of 1F1B
+        case ScheduleKind::kZeroBubbleV:  // gaps only until the last stage begins; memory of 1F1B
           EXPECT_LE(peak, 2 * p);
           if (m >= p) {
             EXPECT_DOUBLE_EQ(gaps, all);
           }
           break;
-        // Qi et al. 2024, table 2. 1F1B's gaps are 6 (p - 1) and its memory is 2 p in these chunks.
+        // Qi et al. 2024, table 2. In these chunks, 1F1B has gaps of 6 (p - 1) and a memory of 2 p.
         case ScheduleKind::kVHalf:  // half the memory and half the gaps
           EXPECT_LE(peak, p + 2);
           EXPECT_LE(gaps, m < p ? 6 * all : 3 * all);
@@ -204,7 +204,8 @@ TEST_P(EverySchedule, HasTheGapsAndTheMemoryOfItsPaper) {
   });
 }
 
-// Transfers that take time make no stage wait for itself, and cost at least the way there and back.
+// Transfers that take time never shorten a schedule. They lengthen one with a single microbatch by at least a
+// round trip.
 TEST_P(EverySchedule, StandsTransfersThatTakeTime) {
   for_each_schedule(GetParam(), [](const PipelineSchedule& schedule) {
     const PipelineTimeline quick = simulate(schedule);
@@ -242,7 +243,7 @@ TEST(PipelineSchedule, IsWhatOneWouldWriteByHand) {
                          transfer(Kind::kSend, 0, true, 0), f1, b1, transfer(Kind::kSend, 1, true, 0)}));
 }
 
-// One stage of 1F1B is plain accumulation: what training on one device runs.
+// A single stage of 1F1B is gradient accumulation, which a single device runs.
 TEST(PipelineSchedule, OfOneStageAccumulates) {
   const PipelineSchedule schedule = make_schedule(ScheduleKind::kOneForwardOneBackward, 1, 1, 3);
   std::vector<Work> expected;
@@ -280,7 +281,7 @@ TEST(PipelineSchedule, RefusesNumbersThatCannotBeAndSaysWhichToChange) {
             "a pipeline has at least one stage, one chunk and one microbatch | ");
 }
 
-// A list that a test has spoilt is noticed.
+// simulate() throws for a list that deadlocks.
 TEST(PipelineSchedule, SimulationRefusesListsThatDeadlock) {
   PipelineSchedule schedule = make_schedule(ScheduleKind::kOneForwardOneBackward, 2, 1, 2);
   std::swap(schedule.stages[1][0], schedule.stages[1][2]);

@@ -1,5 +1,5 @@
-// What data ranks add up, and how: each sequence counts once, whatever ranks share it, and fp32 is summed by
-// pairs.
+// Tests how data ranks sum: each sequence counts once, however many ranks share it, and fp32 numbers are
+// summed in pairs.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRanks = 4;
 
-// A number of each rank after body(parallel, number) on all of them.
+// Gives each rank a number, runs body(parallel, number) on all ranks, and returns the resulting numbers.
 std::vector<float> on_ranks(const MeshShape& shape, const std::function<float(const Mesh&)>& number,
                             const std::function<void(DataParallel&, const Tensor&)>& body) {
   return test::on_thread_ranks<float>(kRanks, shape, [&](Mesh mesh, int) {
@@ -36,14 +36,14 @@ std::vector<float> on_ranks(const MeshShape& shape, const std::function<float(co
 }
 
 TEST(RankSums, OverDataEverySequenceCountsOnce) {
-  // Two data ranks, each of which shares its sequences with another context rank.
+  // Two data ranks, each with two context ranks that share its sequences.
   EXPECT_EQ(on_ranks(
                 {.context = 2}, [](const Mesh& mesh) { return static_cast<float>(mesh.data_rank() + 1); },
                 [](DataParallel& parallel, const Tensor& tensor) { parallel.sum_over_data(tensor); }),
             std::vector<float>(kRanks, 3.0F));
 }
 
-// (1e8 + 1) + (-1e8 + 5), where fp32 steps by 8; one after the other it would be 5.
+// (1e8 + 1) + (-1e8 + 5) is 8, because fp32 steps by 8 there. A sequential sum would be 5.
 TEST(RankSums, AreOfPairs) {
   const std::vector<float> numbers = {1e8F, 1.0F, -1e8F, 5.0F};
   EXPECT_EQ(on_ranks(

@@ -1,4 +1,4 @@
-// A rank takes the memory that was planned, or says what it was for.
+// Tests that a rank reserves the planned memory, and that its error states the purposes of the memory.
 #include "engine/rank.h"
 
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Has so many bytes, and no more.
+// A device with a limited number of bytes.
 class SmallDevice final : public test::ForwardingDevice {
  public:
   explicit SmallDevice(std::int64_t bytes) : ForwardingDevice(turbo::make_cpu_device(1)), left_(bytes) {}
@@ -41,7 +41,7 @@ TEST(Rank, SaysWhatMemoryWasForWhereTheDeviceHasTooLittle) {
   Rank rank(std::make_unique<SmallDevice>(13 * kMiB - 1));
   try {
     rank.reserve(kPlan);
-    FAIL() << "there is no room for scratch";
+    FAIL() << "reserve() accepted a plan that exceeds the device's memory";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("8.00 MiB for weights, gradients and optimizer states"),

@@ -1,4 +1,4 @@
-// What a call that makes no sense is refused with.
+// The error text of calls that throw std::logic_error.
 #pragma once
 
 #include <stdexcept>
@@ -6,7 +6,7 @@
 
 namespace primus::test {
 
-// The words of the std::logic_error that `call` throws; "accepted" where it throws none.
+// Returns the text of the std::logic_error that `call` throws, or "accepted".
 template <class Call>
 std::string refusal(Call&& call) {
   try {

@@ -1,5 +1,5 @@
-// Several tapes live at once: any legal order of forward, input-gradient and weight-gradient work over
-// microbatches and two halves of a model (a zero-bubble V on one device) gives bit-identical gradients.
+// Tests several live tapes: every legal order of forward, input-gradient and weight-gradient work over
+// microbatches and two halves of a model (a zero-bubble V on one device) gives the same gradient bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using Kind = Work::Kind;
 
 constexpr std::int64_t kMicrobatches = 4, kBatch = 2, kSequence = 16;
 
-// Two chunks on one stage.
+// A schedule with two chunks on a single stage.
 PipelineSchedule schedule_of(std::vector<Work> list, bool weights) {
   const ScheduleKind kind = weights ? ScheduleKind::kZeroBubbleV : ScheduleKind::kGPipe;
   return {.kind = kind,
@@ -28,8 +28,8 @@ PipelineSchedule schedule_of(std::vector<Work> list, bool weights) {
           .stages = {std::move(list)}};
 }
 
-// A random order of all work that respects: forward(1) after forward(0), backward after forward and from the
-// last chunk down, weight gradients after backward.
+// A random order of all work that respects the dependencies: chunks forward in order, then backward from the
+// last chunk, and weight gradients after their backward.
 PipelineSchedule random_schedule(unsigned seed, bool weights) {
   std::mt19937 random(seed);
   struct Progress {
@@ -58,7 +58,7 @@ PipelineSchedule random_schedule(unsigned seed, bool weights) {
   }
 }
 
-// Plain gradient accumulation: one microbatch after the other.
+// Gradient accumulation: one microbatch after the other.
 PipelineSchedule sequential_schedule() {
   std::vector<Work> list;
   for (std::int64_t m = 0; m < kMicrobatches; ++m) {
@@ -68,7 +68,7 @@ PipelineSchedule sequential_schedule() {
   return schedule_of(std::move(list), false);
 }
 
-// A model in two chunks, on whatever rank it is given, measuring or real.
+// A model in two chunks, on a measuring or a real rank.
 class Executor : private ChunkedModel {
  public:
   Executor(Rank& rank, const ModelConfig& config, const RecomputePolicy& recompute)
@@ -172,8 +172,8 @@ TEST_P(AnyLegalSchedule, GivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Embeddings, AnyLegalSchedule, testing::Bool(),
                          [](const auto& tied) { return tied.param ? "Tied" : "Untied"; });
 
-// Zero-bubble V with its usual order keeps microbatches in turn, so nothing is ever parked; a hostile order
-// parks.
+// Weight gradients of microbatches in order are not parked. In reversed order they are, which takes more
+// stash.
 TEST(WeightGradientQueue, ParksOnlyWhatIsOutOfTurn) {
   Rank rank(turbo::make_cpu_device(1));
   Executor executor(rank, test::tiny_llama(), {});

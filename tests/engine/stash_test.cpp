@@ -1,4 +1,4 @@
-// The stash lends blocks of one arena, and takes each back with its last owner.
+// Tests that the stash allocates blocks from an arena and frees each with its last owner.
 #include "engine/stash.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::int64_t kUnit = Arena::kAlignment;
 
-// Addresses of an arena. Any will do: neither looks at the memory. (AddressSanitizer keeps its books below
-// these.)
+// Fake addresses of an arena. They are never dereferenced. (AddressSanitizer's shadow memory lies below
+// them.)
 void* at(std::int64_t units) {
   return reinterpret_cast<void*>((std::uintptr_t{1} << 46) + static_cast<std::uintptr_t>(units * kUnit));
 }
@@ -39,7 +39,7 @@ TEST(Stash, ABlockStaysUntilItsLastOwnerGoes) {
     first.reset();
     EXPECT_FALSE(first);
     EXPECT_TRUE(second.unique());
-    EXPECT_EQ(arena.in_use(), 2 * kUnit) << "the second owner still has it";
+    EXPECT_EQ(arena.in_use(), 2 * kUnit) << "the second owner keeps the block";
   }
   EXPECT_TRUE(stash.empty());
 }
@@ -53,14 +53,14 @@ TEST(Stash, OwnersMoveWithoutLettingGo) {
   EXPECT_FALSE(from);  // NOLINT(bugprone-use-after-move): a moved buffer is empty
   EXPECT_TRUE(to.unique());
   EXPECT_EQ(address_of(to), address);
-  // What is assigned to lets go of what it had.
+  // Assignment releases the block of the target.
   Buffer other = stash.allocate(kUnit);
   other = std::move(to);
   EXPECT_EQ(address_of(other), address);
   EXPECT_EQ(arena.in_use(), kUnit);
   const Buffer& same = other;
   other = same;
-  EXPECT_TRUE(other.unique()) << "assigned to itself";
+  EXPECT_TRUE(other.unique()) << "self-assignment keeps the block";
   other = {};
   EXPECT_TRUE(stash.empty());
 }
@@ -76,7 +76,8 @@ TEST(Stash, AViewHasTheTypeAndShapeThatWereAskedFor) {
   EXPECT_EQ(buffer.view(DType::kBF16, {12}).data, whole.data);
 }
 
-// What one microbatch gave back, the next one gets, at the same addresses: recorded graphs rely on it.
+// Freed blocks are allocated again at the same addresses. Recorded graphs rely on it when they replay
+// microbatches.
 TEST(Stash, WhatWasGivenBackIsLentAgain) {
   Arena arena("stash", at(0), 6 * kUnit);
   Stash stash(arena);
@@ -96,7 +97,7 @@ TEST(Stash, WhatWasGivenBackIsLentAgain) {
   EXPECT_EQ(arena.high_water(), 6 * kUnit);
 }
 
-// Owners point into the stash's books, which grow while they are out.
+// Owners point into the stash's table of blocks, which grows while they exist.
 TEST(Stash, LendsManyBlocksAtOnce) {
   Arena arena("stash", at(0), 4096 * kUnit);
   Stash stash(arena);
@@ -122,10 +123,10 @@ TEST(Stash, OutOfRoomIsAnErrorThatHarmsNothing) {
   const Buffer rest = stash.allocate(kUnit);
   EXPECT_EQ(address_of(rest), at(1));
   held.reset();
-  EXPECT_EQ(arena.in_use(), kUnit) << "the block of the one that is left";
+  EXPECT_EQ(arena.in_use(), kUnit) << "the block of the remaining owner";
 }
 
-// A measuring stash counts what a real one would need, and has no addresses.
+// A measuring stash counts the memory that a real one needs, and returns no addresses.
 TEST(Stash, MeasuringFindsWhatARealOneNeeds) {
   const auto run = [](Stash& stash) {
     const Buffer a = stash.allocate(5 * kUnit);
@@ -148,7 +149,7 @@ TEST(Stash, MeasuringFindsWhatARealOneNeeds) {
   Arena small("stash", at(0), measured.high_water() - kUnit);
   Stash too_small(small);
   EXPECT_THROW(run(too_small), Error);
-  EXPECT_TRUE(too_small.empty()) << "unwinding gave back what was lent";
+  EXPECT_TRUE(too_small.empty()) << "unwinding must free all blocks";
 }
 
 TEST(Stash, AnEmptyBufferHasNoView) {

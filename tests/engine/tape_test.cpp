@@ -1,5 +1,5 @@
-// The tape by itself, under operators of the test's own: what is called in which order, how long memory
-// lives, where it lies, and what is refused.
+// Tests the tape with operators of its own: the order of calls, lifetimes and addresses of memory, and
+// refused calls.
 #include "engine/tape.h"
 
 #include <gmock/gmock.h>
@@ -30,11 +30,11 @@ using ::testing::IsEmpty;
 using ::testing::Lt;
 using ::testing::StartsWith;
 
-constexpr std::int64_t kElements = 4;  // of every value: each takes one block of the arena
+constexpr std::int64_t kElements = 4;  // per value; a value takes one block of the arena
 using Numbers = std::vector<float>;
 using Log = std::vector<std::string>;
 
-// What each call of an operator has besides its inputs.
+// The attributes of an operator call.
 struct Noted {
   Log* log;
   std::atomic<bool>* stop = nullptr;  // set by backward_input
@@ -63,7 +63,7 @@ struct Tenfold {
   enum Out : OutputName { kFirst, kTenfold };
 };
 
-// Adds this operator's part to what other users of the input left.
+// Adds this operator's part to the gradients of other users of the input.
 template <class Function>
 void contribute(OperatorCall& op, Function&& part) {
   const auto [out, previous] = op.d_in(Unary::kX);
@@ -104,7 +104,7 @@ constexpr Operator kSquare{.name = "square",
                            .backward_input = square_backward,
                            .for_input = saves(Unary::kX)};
 
-// Reads an input in the backward pass that it never asked to keep.
+// Reads an input in the backward pass without having saved it.
 constexpr Operator kForgetful{.name = "forgetful",
                               .operator_class = OperatorClass::kActivation,
                               .forward = square_forward,
@@ -125,7 +125,7 @@ constexpr Operator kSum{.name = "sum",
                         .forward = sum_forward,
                         .backward_input = sum_backward};
 
-// x * factor + shift; without a factor, it is 1. The gradient of the factor is not needed here.
+// x * factor + shift. A missing factor is 1. No gradient of the factor is computed.
 struct Affine {
   enum In : InputName { kX, kFactor, kShift };
   enum Out : OutputName { kY };
@@ -150,7 +150,7 @@ constexpr Operator kAffine{.name = "affine",
                            .backward_input = affine_backward,
                            .for_input = saves(Affine::kFactor, Affine::kShift)};
 
-// A name stands for an input or for an output, and a number for neither.
+// Input and output names convert to places of their kind only, and integers convert to neither.
 static_assert(std::is_convertible_v<Affine::In, InputPlace> &&
               std::is_convertible_v<Affine::Out, OutputPlace>);
 static_assert(!std::is_convertible_v<Affine::Out, InputPlace> &&
@@ -161,7 +161,7 @@ static_assert(!std::is_constructible_v<InputPlace, Affine::Out> &&
 static_assert(saves(Affine::kShift, Affine::kY, Affine::kX).inputs == 0b101 &&
               saves(Affine::kY).outputs == 1);
 
-// By a parameter, element by element.
+// Multiplies by a parameter, element by element.
 void multiply_forward(OperatorCall& op) {
   note(op, "");
   fill(op.out(Unary::kY),
@@ -192,7 +192,7 @@ constexpr Operator kFailing{.name = "failing",
                             .backward_input = multiply_backward,
                             .backward_weight = failing_weight};
 
-// Outputs: x + 1, and ten times that, which can be made from the first.
+// Outputs x + 1 and 10 (x + 1). The second can be recomputed from the first.
 void tenfold_from_first(OperatorCall& op) {
   note(op, "from first ");
   fill(op.out(Tenfold::kTenfold), [y = op.out(Tenfold::kFirst)](std::int64_t i) { return 10 * data(y)[i]; });
@@ -212,7 +212,7 @@ constexpr Operator kTenfold{.name = "tenfold",
                             .from_first = tenfold_from_first,
                             .backward_input = tenfold_backward};
 
-// Starts the backward pass: the sum over elements, in element 0.
+// Starts the backward pass. Element 0 is the sum over all elements.
 void loss_forward(OperatorCall& op) {
   note(op, "");
   fill(op.out(Unary::kY), [x = op.in(Unary::kX)](std::int64_t i) {
@@ -231,7 +231,7 @@ constexpr Operator kLoss{.name = "loss",
 
 class TapeTest : public ::testing::Test {
  protected:
-  // A parameter with memory of its own.
+  // A parameter with its own memory.
   struct Weight {
     Weight(std::string name, float value, std::vector<int> uses = {0}) : values(kElements, value) {
       parameter.name = std::move(name);
@@ -247,7 +247,7 @@ class TapeTest : public ::testing::Test {
   TapeTest() { begin(); }
   ~TapeTest() override {
     tape_.abandon();
-    EXPECT_EQ(blocks(), 0) << "an empty tape holds memory";
+    EXPECT_EQ(blocks(), 0) << "an abandoned tape must hold no memory";
   }
 
   void begin() { tape_.begin({.weight_gradients = &queue_}); }
@@ -290,7 +290,7 @@ class TapeTest : public ::testing::Test {
   Tape tape_{context_, stash_};
 };
 
-// --- order
+// --- Order
 
 TEST_F(TapeTest, BackwardMeetsTheLastCallFirst) {
   Weight a("a", 2), b("b", 3);
@@ -300,7 +300,7 @@ TEST_F(TapeTest, BackwardMeetsTheLastCallFirst) {
   tape_.backward();
   EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply b", "w multiply b", "d square", "d multiply a",
                                       "w multiply a"));
-  // b (a x)^2, for x = 1, 2, 3, 4.
+  // y = b (a x)^2, for x = 1, 2, 3, 4.
   EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{24, 48, 72, 96}));
   EXPECT_EQ(a.gradient, (Numbers{12, 48, 108, 192}));
   EXPECT_EQ(b.gradient, (Numbers{4, 16, 36, 64}));
@@ -321,7 +321,7 @@ TEST_F(TapeTest, WeightGradientsWaitWhereTheyAreDeferred) {
   EXPECT_EQ(a.gradient, (Numbers{12, 48, 108, 192}));
 }
 
-// The second microbatch comes back first: its weight gradient is parked, with what it needs.
+// The second microbatch runs backward first, so its weight gradient is parked together with its operands.
 TEST_F(TapeTest, GradientsAreSummedInTheOrderOfMicrobatches) {
   Weight w("w", 2);
   Tape second(context_, stash_);
@@ -342,16 +342,16 @@ TEST_F(TapeTest, GradientsAreSummedInTheOrderOfMicrobatches) {
   EXPECT_EQ(w.gradient, (Numbers{2, 4, 6, 8}));
 }
 
-// Each in its turn, as backward meets them; what the parameter held before the first is overwritten.
+// Uses add in the order of the backward pass. The first one overwrites the old content of the gradient.
 TEST_F(TapeTest, EveryUseOfAParameterAddsToItsGradient) {
   Weight w("w", 2, {0, 0});
   call(kLoss, multiply(multiply(input(), w), w));
   tape_.backward();
   EXPECT_EQ(w.parameter.turn, 2);
-  EXPECT_EQ(w.gradient, (Numbers{4, 8, 12, 16}));  // 2 w x
+  EXPECT_EQ(w.gradient, (Numbers{4, 8, 12, 16}));  // d (w^2 x) / dw = 2 w x
 }
 
-// A turn passes all the same where no gradient comes to an operator.
+// The parameter's turn advances also for an operator that no gradient reaches.
 TEST_F(TapeTest, WhatNoGradientReachesHasNoGradient) {
   Weight aside("aside", 2), used("used", 3);
   const Value x = input();
@@ -372,18 +372,19 @@ TEST_F(TapeTest, OnlyWhatCanHaveAGradientIsRecorded) {
   {
     const Value x = input(false);
     call(kTwice, multiply(x, frozen));
-    EXPECT_EQ(blocks(), 1) << "nothing is kept of a call without a gradient";
+    EXPECT_EQ(blocks(), 1) << "calls without a gradient keep nothing";
     EXPECT_THAT(refusal([&] { tape_.set_gradient(x, x.tensor()); }), StartsWith("Tape::set_gradient: "));
   }
   const Value x = input();
   call(kLoss, multiply(x, frozen));
   take_log();
   tape_.backward();
-  EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply frozen")) << "it passes gradients on";
+  EXPECT_THAT(take_log(), ElementsAre("d loss", "d multiply frozen"))
+      << "a frozen parameter passes gradients on";
   EXPECT_EQ(numbers(tape_.gradient(x)), Numbers(kElements, 2));
 }
 
-// --- memory
+// --- Memory
 
 TEST_F(TapeTest, AValueLivesAsLongAsSomebodyHoldsIt) {
   const Value x = input();
@@ -395,17 +396,17 @@ TEST_F(TapeTest, AValueLivesAsLongAsSomebodyHoldsIt) {
     EXPECT_EQ(blocks(), 2);
     EXPECT_EQ(numbers(copy.tensor()), (Numbers{2, 4, 6, 8}));
   }
-  EXPECT_EQ(blocks(), 1) << "its gradient needs neither input nor output";
+  EXPECT_EQ(blocks(), 1) << "the gradient needs neither input nor output";
 }
 
-// An input of an operator, an output in between, and an input of the tape.
+// Three kinds of saved values: an operator's input, an intermediate output, and an input of the tape.
 TEST_F(TapeTest, WhatAGradientNeedsStaysUntilItWasComputed) {
   Weight w("w", 3);
   tape_.begin({.weight_gradients = &deferred_});
   call(kLoss, multiply(call(kSquare, call(kTwice, input())), w));
-  EXPECT_EQ(blocks(), 3) << "the input, what is squared, what is multiplied";
+  EXPECT_EQ(blocks(), 3) << "the tape's input, the input of square, the input of multiply";
   tape_.backward();
-  EXPECT_EQ(blocks(), 4) << "the input and its gradient, what is multiplied and its product's gradient";
+  EXPECT_EQ(blocks(), 4) << "the input, its gradient, the input of multiply, the gradient of its output";
   deferred_.run(tape_);
   EXPECT_EQ(blocks(), 2) << "the input and its gradient";
   begin();
@@ -416,11 +417,11 @@ TEST_F(TapeTest, AnOperatorInPlaceTakesItsInputsMemory) {
   const Value x = input();
   const Value y = call(kTwice, x);
   void* const address = y.tensor().data;
-  EXPECT_NE(address, x.tensor().data) << "the tape's inputs stay";
+  EXPECT_NE(address, x.tensor().data) << "inputs of the tape are not overwritten";
   const Value z = call(kTwice, y);
   EXPECT_EQ(z.tensor().data, address);
   EXPECT_EQ(numbers(z.tensor()), (Numbers{4, 8, 12, 16}));
-  EXPECT_THAT(refusal([&] { y.tensor(); }), StartsWith("Value::tensor: check failed")) << "it is no more";
+  EXPECT_THAT(refusal([&] { y.tensor(); }), StartsWith("Value::tensor: check failed")) << "y was overwritten";
   call(kLoss, z);
   tape_.backward();
   EXPECT_EQ(numbers(tape_.gradient(x)), Numbers(kElements, 4));
@@ -429,7 +430,7 @@ TEST_F(TapeTest, AnOperatorInPlaceTakesItsInputsMemory) {
 TEST_F(TapeTest, WhatOthersNeedIsNotOverwritten) {
   const Value x = input();
   const Value held = call(kTwice, x), copy = held;
-  EXPECT_NE(call(kTwice, held).tensor().data, held.tensor().data) << "somebody else holds it";
+  EXPECT_NE(call(kTwice, held).tensor().data, held.tensor().data) << "another handle holds it";
   const Value saved = call(kTwice, x);
   const Value squared = call(kSquare, saved);
   EXPECT_NE(call(kTwice, saved).tensor().data, saved.tensor().data) << "a gradient needs it";
@@ -456,7 +457,7 @@ TEST_F(TapeTest, GradientsOfAddendsAreNotCopied) {
   EXPECT_EQ(blocks(), 3);
 }
 
-// The next microbatch finds everything where the one before had it: recorded graphs rely on it.
+// Every microbatch gets the same addresses, because recorded graphs rely on it.
 TEST_F(TapeTest, EveryMicrobatchHasTheSameAddresses) {
   Weight w("w", 3);
   const auto addresses = [&] {
@@ -494,8 +495,8 @@ TEST_F(TapeTest, WhatIsSharedOutlivesTheTape) {
   EXPECT_EQ(numbers(gradient.view(DType::kF32, {kElements})), Numbers(kElements, 1));
 }
 
-// A pipeline's chunk: what came from the part before is read where it lies, and the gradient of what went to
-// the part behind comes without a copy, when nobody holds the value any more.
+// As in a pipeline's chunk: the activation received from the preceding part is used in its buffer, and the
+// gradient received from the following part is used without a copy, after all handles of the value are gone.
 TEST_F(TapeTest, ChunksTakeTheMemoryThatTheyAreGiven) {
   Buffer received = stash_.allocate(kElements * 4);
   void* const address = received.view(DType::kF32, {kElements}).data;
@@ -512,14 +513,14 @@ TEST_F(TapeTest, ChunksTakeTheMemoryThatTheyAreGiven) {
   EXPECT_EQ(blocks(), 2) << "the chunk's input and its gradient";
 }
 
-// --- optional inputs
+// --- Optional inputs
 
 TEST_F(TapeTest, AnInputKeepsItsPlaceIfAnotherIsMissing) {
   const auto weighted = [this](const Value& x, const Value& factor, const Value& shift) {
     return tape_.record(kAffine, {{Affine::kX, x}, {Affine::kFactor, factor}, {Affine::kShift, shift}},
                         nullptr, {{Affine::kY, DType::kF32, {kElements}}}, Noted{&log_})[Affine::kY];
   };
-  // The same if the call is replayed.
+  // A replayed call gives the same result.
   for (const bool drop : {false, true}) {
     tape_.begin({.recompute = {.classes = drop ? RecomputePolicy::bit(OperatorClass::kActivation) : 0U},
                  .weight_gradients = &queue_});
@@ -535,7 +536,7 @@ TEST_F(TapeTest, AnInputKeepsItsPlaceIfAnotherIsMissing) {
   }
 }
 
-// --- recomputation
+// --- Recomputation
 
 TEST_F(TapeTest, WhatAPolicyDropsIsReplayedWhenItIsNeeded) {
   Weight w("w", 3);
@@ -547,7 +548,7 @@ TEST_F(TapeTest, WhatAPolicyDropsIsReplayedWhenItIsNeeded) {
   tape_.enter_block(0);
   call(kLoss, multiply(call(kSquare, call(kTwice, x)), w));
   tape_.leave_block();
-  EXPECT_EQ(blocks(), 2) << "the input and what is squared; the square is gone";
+  EXPECT_EQ(blocks(), 2) << "the tape's input and the input of square; the square was dropped";
   EXPECT_THAT(observed, ElementsAre("twice", "square", "multiply", "loss"));
   take_log();
   tape_.backward();
@@ -559,7 +560,7 @@ TEST_F(TapeTest, WhatAPolicyDropsIsReplayedWhenItIsNeeded) {
   tape_.set_observer({});
 }
 
-// All that a block made is made again from its input, once each, and in order.
+// A replay recomputes the block's values from its input, once each and in order.
 TEST_F(TapeTest, AReplayBeginsAtWhatIsStillThere) {
   tape_.begin({.recompute = {.full_layers = 1}, .weight_gradients = &queue_});
   const Value x = input();
@@ -573,7 +574,7 @@ TEST_F(TapeTest, AReplayBeginsAtWhatIsStillThere) {
   take_log();
   tape_.backward();
   EXPECT_THAT(take_log(), ElementsAre("twice", "square", "d square", "d square", "d twice"));
-  EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{64, 512, 1728, 4096}));  // of (2 x)^4
+  EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{64, 512, 1728, 4096}));  // d (2 x)^4 / dx
 }
 
 TEST_F(TapeTest, ReplaysFromAnOutputKeepIt) {
@@ -590,14 +591,14 @@ TEST_F(TapeTest, ReplaysFromAnOutputKeepIt) {
     call(kLoss, call(kSquare, both[Tenfold::kTenfold]));
   }
   tape_.leave_block();
-  EXPECT_EQ(blocks(), 2) << "the input and output 0; neither h nor output 1";
+  EXPECT_EQ(blocks(), 2) << "the input and output 0; h and output 1 were dropped";
   take_log();
   tape_.backward();
   EXPECT_THAT(take_log(), ElementsAre("d loss", "from first tenfold", "d square", "d tenfold", "d twice"));
-  EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{1200, 2000, 2800, 3600}));  // of (10 (2 x + 1))^2
+  EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{1200, 2000, 2800, 3600}));  // d (10 (2 x + 1))^2 / dx
 }
 
-// Outside of blocks a policy drops nothing; what a model asks to be replayed is, whatever the policy says.
+// A policy drops values only within blocks. A model's set_replay() drops them under any policy.
 TEST_F(TapeTest, DropsWhatPolicyOrModelSay) {
   tape_.begin({.recompute = {.classes = RecomputePolicy::bit(OperatorClass::kActivation)},
                .weight_gradients = &queue_});
@@ -611,11 +612,11 @@ TEST_F(TapeTest, DropsWhatPolicyOrModelSay) {
   tape_.leave_block();
   tape_.begin({.train = false, .recompute = {.full_layers = 1}});
   tape_.enter_block(0);
-  EXPECT_FALSE(tape_.drops(OperatorClass::kActivation)) << "an evaluation has nothing to replay for";
+  EXPECT_FALSE(tape_.drops(OperatorClass::kActivation)) << "an evaluation drops nothing for replay";
   tape_.leave_block();
 }
 
-// --- evaluation
+// --- Evaluation
 
 TEST_F(TapeTest, EvaluationKeepsNothing) {
   tape_.begin({.train = false});
@@ -633,13 +634,13 @@ TEST_F(TapeTest, EvaluationKeepsNothing) {
     EXPECT_THAT(refusal([&] { tape_.set_gradient(x, x.tensor()); }), StartsWith("Tape::set_gradient: "));
   }
   EXPECT_THAT(used, Each(1));
-  EXPECT_LE(arena_.high_water(), 3 * Arena::kAlignment) << "what goes in, and what two calls make of it";
-  EXPECT_THAT(slots, Each(Lt(4))) << "slots are used again";
+  EXPECT_LE(arena_.high_water(), 3 * Arena::kAlignment) << "the input and the outputs of two calls";
+  EXPECT_THAT(slots, Each(Lt(4))) << "slots are reused";
   EXPECT_EQ(blocks(), 0);
   EXPECT_THAT(refusal([&] { tape_.backward(); }), StartsWith("Tape::backward: check failed"));
 }
 
-// --- stops and errors
+// --- Stops and errors
 
 TEST_F(TapeTest, NoOperatorBeginsOnceAStopIsAskedFor) {
   std::atomic<bool> stop = false;
@@ -657,7 +658,7 @@ TEST_F(TapeTest, NoOperatorBeginsOnceAStopIsAskedFor) {
 TEST_F(TapeTest, AStopInTheBackwardPassLeavesNothingBehind) {
   Weight first("first", 2), second("second", 3);
   std::atomic<bool> stop = false;
-  // The turn of microbatch 0 never comes.
+  // Microbatch 0 never runs, so the weight gradient of microbatch 1 stays parked.
   tape_.begin({.microbatch = 1, .weight_gradients = &queue_, .stop = &stop});
   {
     const Value x = multiply(input(), first);
@@ -676,7 +677,7 @@ TEST_F(TapeTest, AStopInTheBackwardPassLeavesNothingBehind) {
   EXPECT_EQ(blocks(), 0);
 }
 
-// An error is told, and not replaced by a failed assertion of the tape that it leaves.
+// The error reaches the caller instead of a failed assertion in the tape's destructor.
 TEST_F(TapeTest, AnErrorInAWeightGradientLeavesTheTapeToItsEnd) {
   Weight w("w", 2);
   {
@@ -690,14 +691,14 @@ TEST_F(TapeTest, AnErrorInAWeightGradientLeavesTheTapeToItsEnd) {
   EXPECT_EQ(queue_.pending(), 0U);
 }
 
-// --- misuse
+// --- Misuse
 
 TEST_F(TapeTest, ANewBeginningNeedsAnEndOfTheOldOne) {
   Weight w("w", 2);
   {
     const Value x = input();
     EXPECT_THAT(refusal([&] { begin(); }), AllOf(StartsWith("Tape::begin: "), HasSubstr("handles")));
-    EXPECT_EQ(numbers(x.tensor()), (Numbers{1, 2, 3, 4})) << "the tape is as it was";
+    EXPECT_EQ(numbers(x.tensor()), (Numbers{1, 2, 3, 4})) << "a refused begin() changes nothing";
   }
   tape_.begin({.weight_gradients = &deferred_});
   call(kLoss, multiply(input(), w));
@@ -722,12 +723,12 @@ TEST_F(TapeTest, CallsThatFitNoEntryAreRefused) {
     });
   };
   EXPECT_THAT(of_input(Entry::kMaxInputs), StartsWith("sum: check failed"));
-  EXPECT_THAT(of_input(Sum::kA), StartsWith("sum: check failed")) << "a name given twice";
+  EXPECT_THAT(of_input(Sum::kA), StartsWith("sum: check failed")) << "the same name twice";
   const auto of_outputs = [&](std::initializer_list<Tape::Output> outputs) {
     return refusal([&] { tape_.record(kSum, {{Sum::kA, x}, {Sum::kB, x}}, nullptr, outputs, Noted{&log_}); });
   };
   EXPECT_THAT(of_outputs({output(0), output(1), output(2), output(3)}), StartsWith("sum: check failed"));
-  EXPECT_THAT(of_outputs({output(1)}), StartsWith("sum: check failed")) << "the first is left out";
+  EXPECT_THAT(of_outputs({output(1)}), StartsWith("sum: check failed")) << "the first output is missing";
   EXPECT_THAT(log_, IsEmpty());
 }
 

@@ -1,4 +1,4 @@
-// Products beside collectives by themselves (in models: tests/lm/train/mesh_test.cpp).
+// Tests products that overlap collectives, without a model (for models see tests/lm/train/mesh_test.cpp).
 #include "engine/tensor_parallel.h"
 
 #include <gtest/gtest.h>
@@ -15,10 +15,10 @@ namespace primus::engine {
 namespace {
 
 constexpr int kRanks = 2;
-constexpr std::int64_t kTokens = 6, kIn = 5, kOut = 4;  // of all ranks
+constexpr std::int64_t kTokens = 6, kIn = 5, kOut = 4;  // totals over all ranks
 
-// The gradient of a rank's rows of x, which so many products use, each with a weight of its own that is the
-// same.
+// Returns the gradient of a rank's rows of x, which `products` products use. Each product has its own weight
+// with equal values.
 std::vector<float> gradient_of(Mesh mesh, int products) {
   Rank rank(turbo::make_cpu_device(1), std::move(mesh));
   rank.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
@@ -57,7 +57,7 @@ std::vector<std::vector<float>> gradients_of(int products) {
       kRanks, {.tensor = kRanks}, [&](Mesh mesh, int) { return gradient_of(std::move(mesh), products); });
 }
 
-// x + x is an exact multiple of x.
+// The gradient of two users is an exact multiple of that of one user.
 TEST(TensorParallel, TheGradientsOfSeveralUsersOfAnInputAddUp) {
   const auto once = gradients_of(1), twice = gradients_of(2);
   for (std::size_t r = 0; r < once.size(); ++r) {

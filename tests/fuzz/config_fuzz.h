@@ -1,4 +1,4 @@
-// What the config fuzzers and the corpus test do with one input.
+// Checks one input of the config fuzzers and of the corpus test.
 #pragma once
 
 #include <cstdlib>
@@ -12,8 +12,8 @@
 
 namespace primus::config {
 
-// Loads `text` as the experiment `name`. It must load or throw an Error with a message; what loads must
-// survive being written out and read again. Anything else aborts.
+// Loads `text` as the experiment `name`. It must load or throw an Error with a message. A loaded experiment
+// must stay equal when it is written and read again. Any other outcome aborts.
 inline void fuzz_experiment(std::string_view text, const std::string& name) {
   LoadOptions options;
   options.environment = [](const std::string& variable) -> std::optional<std::string> {
@@ -30,7 +30,7 @@ inline void fuzz_experiment(std::string_view text, const std::string& name) {
     return;
   }
   const std::string yaml = to_yaml(*experiment);
-  // Secrets are not written out, so their variables must give them back.
+  // Secrets are not written out, so their variables supply them when the experiment is read again.
   options.environment = [&](const std::string& variable) -> std::optional<std::string> {
     const auto found = experiment->env.find(variable);
     return found == experiment->env.end() ? std::nullopt : std::optional<std::string>(found->second);

@@ -1,4 +1,4 @@
-// Experiments in TOML from anywhere.
+// Fuzzes experiments in TOML.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,4 @@
-// Experiments in YAML from anywhere.
+// Fuzzes experiments in YAML.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

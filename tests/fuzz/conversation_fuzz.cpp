@@ -1,4 +1,5 @@
-// Any bytes as a conversation: tokens in every format, as many marks as tokens, or an Error with a place.
+// Fuzzes conversations: any bytes give tokens in every format, with one mark per token, or an Error with a
+// location.
 #include <cstdint>
 #include <string>
 
@@ -26,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (conversation.messages.empty()) {
     if (conversation.ids.size() != conversation.learned.size() || conversation.starts.empty())
       __builtin_trap();
-    // Where one begins, another ends.
+    // A sequence starts where the previous one ends.
     const auto last = static_cast<size_t>(conversation.starts.back());
     if (last > 0 && last >= conversation.ids.size()) __builtin_trap();
     return 0;
@@ -37,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       try {
         data::ConversationWriter(format, *tokenizer, inline_bos).write(conversation, tokens);
       } catch (const Error&) {
-        continue;  // turns that the format cannot express
+        continue;  // the format does not support these turns
       }
       if (tokens.ids.size() != tokens.learned.size()) __builtin_trap();
     }

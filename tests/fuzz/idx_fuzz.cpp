@@ -1,4 +1,5 @@
-// Any bytes as the index of a data set: an Error, or a data set whose every token and sample can be read.
+// Fuzzes the index of a data set: any bytes give an Error, or a data set whose tokens and samples can all be
+// read.
 #include <cstdint>
 #include <vector>
 
@@ -8,7 +9,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace primus::data;
-  // The index's text serves as the tokens too.
+  // The same bytes serve as the tokens.
   const std::vector<uint8_t> copy(data, data + size);
   const primus::MappedFile file(nullptr, std::as_bytes(std::span(copy)));
   try {
@@ -18,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       tokens.resize(static_cast<size_t>(dataset->length(i)));
       dataset->read(i, 0, tokens);
     }
-    // Sequences do not lie over each other.
+    // Sequences do not overlap.
     if (static_cast<size_t>(dataset->tokens()) > size) __builtin_trap();
     const GptDataset samples(dataset, {0, dataset->sequences(), 3, 20, 1234}, {}, "train");
     std::vector<int32_t> sample(4);

@@ -1,4 +1,4 @@
-// Any bytes as JSON lines: texts, or an Error with a place.
+// Fuzzes JSON lines: any bytes give texts, or an Error with a location.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 #include "quick.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // Every broken line is an exception; many of them take long and find nothing that few do not.
+  // Every broken line throws an exception. Many of them are slow and find no more than a few do.
   if (std::count(data, data + size, '\n') > 8) return -1;
   primus::data::TextBlock block;
   block.text.assign(reinterpret_cast<const char*>(data), size);

@@ -1,6 +1,6 @@
-// For targets whose inputs mostly end in an exception: AddressSanitizer tidies up its fake stacks at each of
-// them, which takes ten times as long as the input. Without fake stacks only the use of a dead frame goes
-// unseen; everything else is still found. Include it once in a program (the runtime's own is a weak symbol).
+// For fuzz targets whose inputs mostly end in an exception. AddressSanitizer cleans up its fake stacks at
+// each exception, which takes ten times as long as the input. Without fake stacks only the use of a dead
+// stack frame is missed. Include this once per program; it overrides the runtime's weak symbol.
 #pragma once
 
 extern "C" const char* __asan_default_options();

@@ -1,4 +1,4 @@
-// Any bytes: a safetensors file, a shard index and a manifest are read or refused, in bounded time and
+// Fuzzes safetensors files, shard indexes and manifests: any bytes are read or refused in bounded time and
 // memory.
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-// What the reader accepts is consistent: names are found, and the bytes are covered once.
+// Checks an accepted file: names are found, and bytes are covered once.
 void check(const primus::SafetensorsFile& file) {
   std::uint64_t covered = file.header().size();
   for (std::size_t i = 0; i < file.size(); ++i) {
@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const primus::Error&) {
   }
   try {
-    // Sealed here, or no mutation would pass the checksum.
+    // Appends the checksum, which no mutation would get right.
     std::string sealed = std::string(text) + "\"manifest_crc32c\":\"";
     sealed += fmt::format("{:08x}\"}}\n", primus::crc32c(0, primus::as_bytes(sealed)));
     primus::Manifest::parse(sealed, "fuzz");

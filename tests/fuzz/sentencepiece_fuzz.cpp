@@ -1,4 +1,4 @@
-// Any bytes as a SentencePiece .model: an Error or a tokenizer that works.
+// Fuzzes SentencePiece models: any bytes give an Error or a working tokenizer.
 #include <cstdint>
 #include <string>
 

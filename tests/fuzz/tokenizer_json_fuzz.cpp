@@ -1,4 +1,4 @@
-// Any bytes as a tokenizer.json: an Error or a tokenizer that works.
+// Fuzzes tokenizer.json: any bytes give an Error or a working tokenizer.
 #include <cstdint>
 #include <string>
 

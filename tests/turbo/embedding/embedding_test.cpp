@@ -95,8 +95,8 @@ TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
   }
 }
 
-// The embeddings of three vocabulary parts, one of a single row, add up to the whole. Each element comes from
-// one part. The same holds for the gradient.
+// The embeddings of three vocabulary parts, one of a single row, add up to the whole embedding. Each element
+// comes from one part. The gradients add up, too.
 TEST_P(EmbeddingTest, PartsOfAVocabularyAddUpToTheWhole) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

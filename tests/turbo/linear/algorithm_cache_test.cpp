@@ -78,7 +78,7 @@ TEST_F(AlgorithmCacheTest, NothingMeasuredIsNothingKept) {
   EXPECT_EQ(ask(first, "a", 2), choice(2));
 }
 
-// Of ranks that start at the same time, only one measures, and all use its choice.
+// If ranks start at the same time, only one measures, and all use its choice.
 TEST_F(AlgorithmCacheTest, RanksAgree) {
   std::atomic<int> measurements{0};
   std::vector<std::optional<AlgorithmChoice>> got(6);

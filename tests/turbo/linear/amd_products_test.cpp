@@ -165,8 +165,8 @@ TEST_F(AmdProductsTest, AShapeIsAskedAboutOnce) {
   Gemm call = small();
   EXPECT_TRUE(products().multiply({call}));
   EXPECT_TRUE(products().multiply({call}));
-  call.spared =
-      8;  // hipBLASLt cannot reserve multiprocessors for other kernels, so the product stays the same
+  // hipBLASLt cannot reserve multiprocessors for other kernels, so the product is the same.
+  call.spared = 8;
   EXPECT_TRUE(products().multiply({call}));
   EXPECT_EQ(lt_.questions, 1);
   EXPECT_EQ(lt_.products, 3);

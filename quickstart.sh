@@ -16,11 +16,11 @@ esac
 cores=$(nproc)
 echo "The first build takes $(((10 + cores - 1) / cores)) to $(((26 + cores - 1) / cores)) minutes on $cores cores, and 500 MB in build/."
 scripts/install-packages.sh build quickstart
-# Kernels for this machine's instruction set only are a third of all kernels. Format strings were checked during
-# development.
+# Builds CPU kernels only for this machine's instruction set, which are a third of all. Format strings were checked
+# during development.
 scripts/build.sh -DPRIMUS_TESTS=OFF -DPRIMUS_CPU_KERNELS=native -DPRIMUS_CHECK_FORMATS=OFF
 
-# One verse a line, an empty line between chapters; the references at the beginning of lines are left out.
+# Writes one verse per line without its reference, and an empty line between chapters.
 text=build/quickstart/kjv.txt
 if [ ! -s "$text" ]; then
   mkdir -p build/quickstart

@@ -145,10 +145,10 @@ def main():
     for framework in DRIVERS:
         parser.add_argument(f"--{framework}", type=pathlib.Path)
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--only", choices=list(DRIVERS), help="one framework, which may need a Python of its own")
+    parser.add_argument("--only", choices=list(DRIVERS), help="only this framework")
     parser.add_argument("--primus", default=str(pathlib.Path(__file__).resolve().parent.parent / "build/bin/primus"))
     parser.add_argument("--own-presets", action="store_true", help="with the presets of the checkout")
-    parser.add_argument("--list", action="store_true", help="print what was refused, and why")
+    parser.add_argument("--list", action="store_true", help="print the refused experiments and the reasons")
     args = parser.parse_args()
     env = dict(os.environ)
     if args.own_presets:

@@ -58,7 +58,7 @@ def check(value, schema, path, problems):
         keys = schema.get("x-kubernetes-list-map-keys")
         if keys:
             names = [tuple(element.get(key) for key in keys) for element in value]
-            problems += [f"{path}: {name} is there twice" for name in sorted(set(names)) if names.count(name) > 1]
+            problems += [f"{path}: {name} occurs twice" for name in sorted(set(names)) if names.count(name) > 1]
         for i, element in enumerate(value):
             check(element, schema.get("items", {}), f"{path}[{i}]", problems)
     if isinstance(value, dict):

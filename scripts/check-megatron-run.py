@@ -280,9 +280,9 @@ def main():
     parser.add_argument("--primus", type=pathlib.Path, default=ROOT / "build/bin/primus")
     parser.add_argument("--case", action="append", choices=list(CASES))
     parser.add_argument("--device", choices=list(TOLERANCES), default="cpu")
-    parser.add_argument("--tolerance", type=float, help="relative, of losses in fp32")
-    parser.add_argument("--folder", type=pathlib.Path, help="an empty folder for what is written, which stays")
-    parser.add_argument("--quiet", action="store_true", help="one line for each case")
+    parser.add_argument("--tolerance", type=float, help="relative tolerance of fp32 losses")
+    parser.add_argument("--folder", type=pathlib.Path, help="an empty folder in which all files are kept")
+    parser.add_argument("--quiet", action="store_true", help="print one line per case")
     args = parser.parse_args()
     args.primus = args.primus.absolute()
     args.tolerance = args.tolerance or TOLERANCES[args.device]

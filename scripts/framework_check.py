@@ -8,10 +8,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def main(description, framework, tolerance, compare, devices={"cpu": 1e-5}):
-    """Runs compare(arguments, folder), which says whether the curves are the same; returns the exit code.
+    """Runs compare(arguments, folder), which returns whether the curves agree. Returns the exit code.
 
-    `framework`: the option that names its checkout. `tolerance`: what --tolerance holds, for --help. `devices`: what it can
-    train on, with the tolerance there."""
+    `framework` is the name of the option for its checkout, and `tolerance` the help text of --tolerance.
+    `devices` are the devices that can be tested, with their default tolerances."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--" + framework, type=pathlib.Path, required=True)
     parser.add_argument("--python", type=pathlib.Path, required=True)
@@ -19,8 +19,8 @@ def main(description, framework, tolerance, compare, devices={"cpu": 1e-5}):
     parser.add_argument("--tolerance", type=float, help=tolerance)
     if len(devices) > 1:
         parser.add_argument("--device", choices=list(devices), default="cpu")
-    parser.add_argument("--folder", type=pathlib.Path, help="an empty folder for what is written, which stays")
-    parser.add_argument("--quiet", action="store_true", help="one line")
+    parser.add_argument("--folder", type=pathlib.Path, help="an empty folder in which all files are kept")
+    parser.add_argument("--quiet", action="store_true", help="print one line")
     args = parser.parse_args()
     args.primus = args.primus.absolute()
     args.tolerance = args.tolerance or devices[getattr(args, "device", "cpu")]

@@ -15,13 +15,12 @@ ones; lines changed since then are omitted. --hand: uses the mutants in a TOML f
 All mutants are written into one copy of the tree, each with a switch (mutant_switch.h), and built once. Then
 each test runs separately without a mutant, to measure its time and the mutants that it reaches. For each
 mutant, the tests that reach it run, the fastest first, until one fails:
-the quickest first, until one fails:
 
-    killed     a test failed, or timed out twice, the second time after all others have ended: it used five times its usual
-               CPU time (at least 2 s, and 10 s of wall time), or was idle for that long
+  killed     a test failed, or timed out twice, the second time after all others have ended: it used five times its usual
+             CPU time (at least 2 s, and 10 s of wall time), or was idle for that long
   survived   every test that reaches it passed: a test is missing, or the change makes no difference (docs/mutations.md)
   unreached  no test reaches it
-    refused    the compiler rejected it; another one is drawn
+  refused    the compiler rejected it; another one is drawn
 
 --slow: runs the slow programs for the remaining mutants. --programs: these programs instead of the default
 ones. --tests: only tests that match this GoogleTest filter, measured again; for a test that has just been
@@ -430,15 +429,15 @@ def main():
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=100, help="mutants of the sample")
-    parser.add_argument("--seed", type=int, default=1, help="what the sample is drawn with")
-    parser.add_argument("--at", metavar="COMMIT", help="draw the sample of this commit's sources")
-    parser.add_argument("--only", action="append", default=[], metavar="PATH", help="a folder or file to take mutants of")
+    parser.add_argument("--count", type=int, default=100, help="number of mutants in the sample")
+    parser.add_argument("--seed", type=int, default=1, help="random seed of the sample")
+    parser.add_argument("--at", metavar="COMMIT", help="draw the sample from this commit's sources")
+    parser.add_argument("--only", action="append", default=[], metavar="PATH", help="a folder or file to mutate")
     parser.add_argument("--hand", type=pathlib.Path, metavar="FILE", help="the mutants of a TOML file instead of a sample")
-    parser.add_argument("--slow", action="store_true", help="then test what is left by programs that take minutes")
-    parser.add_argument("--programs", help="test programs to run, with commas between")
-    parser.add_argument("--tests", metavar="FILTER", help="only these tests, and measure them anew")
-    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "mutation", help="where the copy is kept")
+    parser.add_argument("--slow", action="store_true", help="also run the slow programs for the remaining mutants")
+    parser.add_argument("--programs", help="comma-separated test programs to run")
+    parser.add_argument("--tests", metavar="FILTER", help="only these tests, measured again")
+    parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build" / "mutation", help="the folder of the copy")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="parallel compilations")
     parser.add_argument("--parallel", type=int, default=2, help="parallel tests")
     parser.add_argument("--list", action="store_true", help="show the mutants, compiled or not, and stop")

@@ -2,7 +2,7 @@
 """Draws docs/images/training-vs-pytorch.svg from the tables of docs/performance.md. Needs only Python.
 
     scripts/performance-plots.py            writes the picture
-    scripts/performance-plots.py --check    exits 1 if the picture is not what the tables give
+    scripts/performance-plots.py --check    exits 1 if the picture differs from the tables
 """
 import html
 import pathlib

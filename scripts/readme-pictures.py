@@ -28,7 +28,7 @@ COLORS = {"31": "#f14c4c", "32": "#23d18b", "33": "#f5d76e", "34": "#6cb6ff", "3
 
 
 class Screen:
-    """A terminal that knows the few control sequences Primus writes: carriage return, up, clear, and colours."""
+    """A terminal with the few control sequences that Primus writes: carriage return, up, clear, and colours."""
 
     def __init__(self):
         self.lines, self.row, self.column, self.style = [[] for _ in range(ROWS)], 0, 0, ""
@@ -77,7 +77,7 @@ class Screen:
 
 
 def watch(command, seconds):
-    """Runs `command` on a terminal; returns its screen as it was when about four fifths of `seconds` were over."""
+    """Runs `command` on a terminal. Returns the screen after about four fifths of `seconds`."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.environ.update(TERM="xterm-256color", LANG="C.UTF-8", COLUMNS=str(COLUMNS), LINES=str(ROWS))
@@ -124,7 +124,7 @@ def terminal_svg(lines, prompt):
         for begin, text, style in runs:
             if not text.strip():
                 continue
-            # Each run is stretched to its cells, so that bars and curves meet whatever font the reader has.
+            # Stretches each piece of text to its cells, so that bars and curves meet in every font.
             fill = {"bold": "#ffffff", "dim": "#8b929e", "": "#d7dae0"}.get(style, style)
             weight = ' font-weight="bold"' if style == "bold" else ""
             out.append(f'<text x="{12 + begin * 8}" y="{44 + number * 17}" textLength="{len(text) * 8}" '

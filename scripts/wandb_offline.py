@@ -86,8 +86,8 @@ def make(folder, project, target):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--project", help="of W&B, over the experiment's")
-    parser.add_argument("--dir", default=".", help="where wandb/ is made (default: here)")
+    parser.add_argument("--project", help="W&B project, instead of the experiment's")
+    parser.add_argument("--dir", default=".", help="the folder in which wandb/ is created (default: the current one)")
     parser.add_argument("runs", nargs="+", metavar="RUN", type=pathlib.Path, help="folders of runs")
     arguments = parser.parse_args()
     for folder in arguments.runs:

@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--build", default="build", type=pathlib.Path)
     parser.add_argument("--tokenizer", action="append", required=True, help="tokenizer.json; may be repeated")
     parser.add_argument("--text", action="append", required=True, type=pathlib.Path)
-    parser.add_argument("--repeat", default=4, type=int, help="how often the text goes into the JSON lines")
+    parser.add_argument("--repeat", default=4, type=int, help="copies of the text in the JSON lines")
     args = parser.parse_args()
 
     import tokenizers

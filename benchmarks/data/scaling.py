@@ -3,10 +3,10 @@
 on half the data each.
 
   python3 benchmarks/data/scaling.py --build build --tokenizer tokenizer.json --text english.txt
+
 Two processes that share nothing show the maximum gain of this machine. A measurement counts only if other
 processes used at most a few percent of the CPU meanwhile; the script waits for that. Prints the best of
-several.
-else used more than a few percent of the processors meanwhile; the script waits for that. Prints the best of some.
+several measurements.
 """
 import argparse
 import json
@@ -49,11 +49,11 @@ def main():
     parser.add_argument("--build", default="build", type=pathlib.Path)
     parser.add_argument("--tokenizer", required=True)
     parser.add_argument("--text", required=True, type=pathlib.Path)
-    parser.add_argument("--megabytes", default=100, type=int, help="of JSON lines, made by repeating the text")
-    parser.add_argument("--rounds", default=5, type=int, help="measurements of each kind that count")
-    parser.add_argument("--minutes", default=30, type=float, help="how long to wait for a quiet machine")
-    parser.add_argument("--noise", default=0.06, type=float, help="share of a processor that others may use")
-    parser.add_argument("--folder", default=None, help="where the files go, e.g. /dev/shm")
+    parser.add_argument("--megabytes", default=100, type=int, help="size of the JSON lines, which repeat the text")
+    parser.add_argument("--rounds", default=5, type=int, help="undisturbed measurements of each kind")
+    parser.add_argument("--minutes", default=30, type=float, help="maximum time to wait for an idle machine")
+    parser.add_argument("--noise", default=0.06, type=float, help="share of a core that other processes may use")
+    parser.add_argument("--folder", default=None, help="the folder of the files, e.g. /dev/shm")
     args = parser.parse_args()
 
     text = args.text.read_text(encoding="utf-8")

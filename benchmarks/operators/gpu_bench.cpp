@@ -525,14 +525,14 @@ int run(int argc, char** argv) {
         "--decoding] [--own] [--fast] [--tune FOLDER]\n"
         "  --attention    only attention\n"
         "  --delta        only the delta rule of linear attention\n"
-        "  --memory       only what is bound by memory\n"
+        "  --memory       only memory-bound operators\n"
         "  --products     only matrix products\n"
-        "  --experts      only products of experts, shaped as Mixtral's and DeepSeek-V2-Lite's, beside dense "
+        "  --experts      only grouped products with the shapes of Mixtral and DeepSeek-V2-Lite, and dense "
         "ones\n"
-        "  --decoding     only products of a few rows, as decoding has them, each with other weights\n"
-        "  --own          attention by our own kernels, without the vendor's library\n"
-        "  --fast         kernels whose last bits change from run to run\n"
-        "  --tune FOLDER  products by algorithms that are chosen by timing, and kept in the folder\n");
+        "  --decoding     only products with few rows, as in decoding, each with other weights\n"
+        "  --own          uses our attention kernels instead of the vendor's library\n"
+        "  --fast         also uses kernels whose last bits vary between runs\n"
+        "  --tune FOLDER  chooses the algorithms of products by timing, and stores the choices in FOLDER\n");
     return argc < 2 ? 2 : 0;
   }
   void* library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);

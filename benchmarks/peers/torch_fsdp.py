@@ -30,7 +30,7 @@ def arguments():
     for name in ("layers", "sequence", "microbatch", "microbatches"):
         parser.add_argument(name, type=int)
     parser.add_argument("recompute", type=int, choices=(0, 1))
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: to try it")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu is for trying the script")
     parser.add_argument("--losses", action="store_true", help="print rank 0's loss of every step")
     return parser.parse_args()
 

@@ -30,10 +30,10 @@ def arguments(description):
         parser.add_argument(name, type=int)
     parser.add_argument("mode", choices=("bf16", "amp"))
     parser.add_argument("compile", type=int, choices=(0, 1))
-    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu: to try it")
-    parser.add_argument("--steps", type=int, default=6, help="that are timed")
-    parser.add_argument("--adapters", type=int, metavar="RANK", help="train low-rank adapters of this rank alone")
-    parser.add_argument("--losses", action="store_true", help="print the loss of every step, those that warm up too")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cpu is for trying the script")
+    parser.add_argument("--steps", type=int, default=6, help="number of timed steps")
+    parser.add_argument("--adapters", type=int, metavar="RANK", help="train only low-rank adapters of this rank")
+    parser.add_argument("--losses", action="store_true", help="print the loss of every step, including warm-up steps")
     return parser.parse_args()
 
 

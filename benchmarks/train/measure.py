@@ -133,7 +133,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=5)
     options.add_argument("--peer")
-    options.add_argument("--dtype", choices=("fp32", "bf16"), help="only this one (by default both, one after the other)")
+    options.add_argument("--dtype", choices=("fp32", "bf16"), help="only this type (default: both, one after the other)")
     options.add_argument("--skip-run", action="store_true")
     options.add_argument("--only-run", action="store_true")
     options.add_argument("--saves", type=int, default=10)
@@ -169,7 +169,7 @@ def main():
               f"{processor:.2f} s of processor time")
         for name, (costs, noise) in (("time", wall), ("processor time", work)):
             print(f"    a checkpoint costs, in {name}: {spread(costs)}\n    the same sums without one: {spread(noise)}")
-        print(f"    threads that do not train took {beside:.2f} s of processor time for each: {100 * beside / processor:.1f} % of a step")
+        print(f"    threads that do not train took {beside:.2f} s of processor time per checkpoint: {100 * beside / processor:.1f} % of a step")
     if options.quickstart:
         seconds, memory = quickstart(options.quickstart)
         print(f"primus quickstart: {seconds:.0f} s, {memory / 1e9:.2f} GB at most")

@@ -121,11 +121,11 @@ def processor():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=8, help="steps that are timed, of each run")
-    parser.add_argument("--ranks", type=int, default=2, help="processes of one thread, beside one process with so many threads")
+    parser.add_argument("--steps", type=int, default=8, help="timed steps of each run")
+    parser.add_argument("--ranks", type=int, default=2, help="number of one-thread processes, compared with one process of as many threads")
     parser.add_argument("--micro-batch", type=int, default=1, help="sequences of one rank's microbatch")
-    parser.add_argument("--at-least", type=float, metavar="RATIO", help="rate, before: the median that is asked for")
-    parser.add_argument("--within", type=float, metavar="SHARE", help="memory: the difference that is allowed, as 0.02")
+    parser.add_argument("--at-least", type=float, metavar="RATIO", help="rate, before: the required median")
+    parser.add_argument("--within", type=float, metavar="SHARE", help="memory: the allowed difference, such as 0.02")
     parser.add_argument("--level", default="no_shard", help="data_parallel_sharding_strategy of the processes")
     parser.add_argument("words", nargs="*", metavar="rate|start|memory|before PRIMUS, WORD",
                         help="what to measure, and settings for all runs, as on the command line")

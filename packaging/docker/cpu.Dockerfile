@@ -1,10 +1,10 @@
-# Primus for CPUs. From the repository's root (scripts/build-images.sh --cpu does it with podman, and tries the image):
+# Primus for CPUs. From the repository's root (scripts/build-images.sh --cpu uses podman, and tests the image):
 #
 #   docker build -f packaging/docker/cpu.Dockerfile -t primus:cpu .
 #   docker run --rm --user "$(id -u):$(id -g)" --volume "$PWD:/workspace" primus:cpu train pretrain --config exp.yaml
 FROM debian:bookworm AS build
 WORKDIR /src
-# What changes seldom comes first: packages, then sources, then what is only installed.
+# Rarely changed layers come first: packages, then sources, then files that are only installed.
 COPY scripts/install-packages.sh scripts/debian-packages.txt scripts/
 RUN scripts/install-packages.sh build && rm -rf /var/lib/apt/lists/*
 COPY CMakeLists.txt CMakePresets.json LICENSE ./
@@ -27,7 +27,7 @@ COPY scripts/install-packages.sh scripts/debian-packages.txt /opt/packages/
 RUN /opt/packages/install-packages.sh runtime && rm -rf /var/lib/apt/lists/* /opt/packages
 COPY --from=build /opt/primus /opt/primus
 ENV PATH=/opt/primus/bin:$PATH
-# No USER: in rootless podman and on Kubernetes volumes belong to root within. --user takes any other one.
+# No USER: in rootless podman and on Kubernetes, volumes belong to root inside the container. --user selects another user.
 WORKDIR /workspace
 ENTRYPOINT ["primus"]
 CMD ["--help"]

@@ -1,9 +1,9 @@
-# Primus for NVIDIA GPUs: the driver of the host, and the libraries of CUDA 13 in the image. From the repository's root:
+# Primus for NVIDIA GPUs. The image has the libraries of CUDA 13, and uses the host's driver. From the repository's root:
 #
 #   docker build -f packaging/docker/cuda.Dockerfile -t primus:cuda .
 #   docker run --rm --gpus all --ipc host primus:cuda device list
 #
-# CUDA_ARCHS chooses for which GPUs, as scripts/build-gpu.sh takes them.
+# CUDA_ARCHS selects the GPU architectures, with the names of scripts/build-gpu.sh.
 FROM debian:bookworm AS cuda-packages
 # NVIDIA's package source for Debian 12.
 RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates curl \
@@ -13,7 +13,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates
 
 FROM cuda-packages AS build
 WORKDIR /src
-# What changes seldom comes first: packages, then sources, then what is only installed.
+# Rarely changed layers come first: packages, then sources, then files that are only installed.
 COPY scripts/install-packages.sh scripts/debian-packages.txt scripts/
 RUN scripts/install-packages.sh build && rm -rf /var/lib/apt/lists/*
 RUN apt-get update \
@@ -40,16 +40,16 @@ LABEL org.opencontainers.image.title="Primus" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY scripts/install-packages.sh scripts/debian-packages.txt /opt/packages/
-# cuDNN compiles some of its attention when it is first used, with NVRTC.
+# cuDNN compiles some attention kernels with NVRTC at first use.
 RUN /opt/packages/install-packages.sh runtime && apt-get update \
     && apt-get install -y --no-install-recommends libcublas-13-0 libcudnn9-cuda-13 cuda-nvrtc-13-0 libnccl2 \
     && rm -rf /var/lib/apt/lists/* /opt/packages
 COPY --from=build /opt/primus /opt/primus
-# The folder that the packages fill; /usr/local/cuda-13.0/lib64 is a link that only some of them bring.
+# The packages install libraries in this folder. Only some of them create the link /usr/local/cuda-13.0/lib64.
 ENV PATH=/opt/primus/bin:$PATH \
     LD_LIBRARY_PATH=/usr/local/cuda-13.0/targets/x86_64-linux/lib \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
-# No USER: in rootless podman and on Kubernetes volumes belong to root within. --user takes any other one.
+# No USER: in rootless podman and on Kubernetes, volumes belong to root inside the container. --user selects another user.
 WORKDIR /workspace
 ENTRYPOINT ["primus"]
 CMD ["--help"]

@@ -1,16 +1,16 @@
-# Primus for AMD GPUs: the driver of the host, and HIP's runtime as Debian 12 has it. From the repository's root
-# (scripts/build-images.sh --rocm does it with podman):
+# Primus for AMD GPUs. The image has Debian 12's HIP runtime, and uses the host's driver. From the repository's root
+# (scripts/build-images.sh --rocm uses podman):
 #
 #   docker build -f packaging/docker/rocm.Dockerfile -t primus:rocm .
 #   docker run --rm --device /dev/kfd --device /dev/dri --group-add "$(stat -c %g /dev/kfd)" --ipc host primus:rocm device list
 #
-# HIP_ARCHS chooses for which GPUs, as scripts/build-gpu.sh takes them. The runtime of Debian 12, HIP 5.2, knows none after gfx90a
-# (MI200): an MI300 needs AMD's image (primus container) and a plug-in that was built there.
+# HIP_ARCHS selects the GPU architectures, with the names of scripts/build-gpu.sh. HIP 5.2, the runtime of Debian 12, supports
+# no GPU after gfx90a (MI200). An MI300 needs AMD's image (primus container) and a plug-in that was built in it.
 #
-# Up to the program itself this is cpu.Dockerfile, so an engine that has built that one begins with HIP.
+# The steps up to the build of the program equal those of cpu.Dockerfile, so a container engine reuses their layers.
 FROM debian:bookworm AS build
 WORKDIR /src
-# What changes seldom comes first: packages, then sources, then what is only installed.
+# Rarely changed layers come first: packages, then sources, then files that are only installed.
 COPY scripts/install-packages.sh scripts/debian-packages.txt scripts/
 RUN scripts/install-packages.sh build && rm -rf /var/lib/apt/lists/*
 COPY CMakeLists.txt CMakePresets.json LICENSE ./
@@ -37,7 +37,7 @@ COPY scripts/install-packages.sh scripts/debian-packages.txt /opt/packages/
 RUN /opt/packages/install-packages.sh runtime hip-runtime && rm -rf /var/lib/apt/lists/* /opt/packages
 COPY --from=build /opt/primus /opt/primus
 ENV PATH=/opt/primus/bin:$PATH
-# No USER: in rootless podman and on Kubernetes volumes belong to root within. --user takes any other one.
+# No USER: in rootless podman and on Kubernetes, volumes belong to root inside the container. --user selects another user.
 WORKDIR /workspace
 ENTRYPOINT ["primus"]
 CMD ["--help"]

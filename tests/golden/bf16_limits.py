@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""How close to the goldens bf16 can come: prints the table of README.md beside this file. Run by hand; needs torch and
-transformers 5, and a built Primus:
+"""Prints the table of README.md in this folder: how close bf16 can come to the goldens. Run by hand; needs
+torch, transformers 5 and a built Primus:
 
     tests/golden/bf16_limits.py build/bin/primus
 
-Three columns for each golden, each the worst normalised error (max |a-b| / max |b|) against transformers in float64:
-  weights  float64, but the weights rounded to bf16: what no bf16 training can be better than, whoever does it
-  peer     transformers in bf16, eager
+Each golden has three columns, each with the worst normalised error (max |a-b| / max |b|) against transformers
+in float64:
+  weights  float64 with weights rounded to bf16: a lower bound for bf16 training in any implementation
+  peer     transformers in bf16, with eager attention
   Primus   primus model verify --dtype bf16
-Mixtures send every token to the experts of the float64 run, as `model verify` does.
+
+In mixtures of experts, every token uses the experts of the float64 run, as in `model verify`.
 """
 
 import json
@@ -26,8 +28,8 @@ PLAIN_TOPK = torch.topk
 
 
 class Choices:
-    """Stands in for torch.topk, which every router calls in the same order: notes the choices of the first run, and
-    makes later runs choose the same."""
+    """Replaces torch.topk, which all routers call in a fixed order: records the choices of the first run, and
+    repeats them in later runs."""
 
     def __init__(self):
         self.noted, self.next = [], None

@@ -1,4 +1,4 @@
-"""What the scripts beside this file share: how a model in float64 learns for ten steps, and the files of a golden."""
+"""Shared by the scripts in this folder: ten training steps of a model in float64, and the files of a golden."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "c
 
 
 def separate_experts(name: str, tensor: torch.Tensor, gate: str, up: str, down: str) -> dict:
-    """The tensors that a parameter is in files which have the experts apart; transformers keeps all in one."""
+    """The tensors of a parameter in a file with a tensor per expert; transformers has one tensor for all."""
     at, _, last = name.rpartition(".")
     if last == "gate_up_proj":
         half = tensor.shape[1] // 2
@@ -29,7 +29,7 @@ def ten_steps(logits_of, trained: dict, ids: torch.Tensor) -> tuple:
     trajectory, gradients = [], {}
     for step in range(10):
         optimizer.zero_grad()
-        # A model's own loss is in fp32.
+        # The model's own loss would be in fp32.
         loss = torch.nn.functional.cross_entropy(logits_of(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
         if step == 0:
@@ -42,7 +42,8 @@ def ten_steps(logits_of, trained: dict, ids: torch.Tensor) -> tuple:
 
 def save_golden(folder: pathlib.Path, ids: torch.Tensor, logits: torch.Tensor, outcome: tuple, published,
                 version: dict) -> None:
-    """Writes io, gradients and the trajectory. `published` makes of a parameter's name and values the file's tensors."""
+    """Writes io, gradients and the trajectory. `published` converts a parameter's name and values to the tensors
+    of the file."""
     trajectory, gradients = outcome
     save_file({"input_ids": ids, "logits": logits.detach().to(torch.float32).contiguous()}, folder / "io.safetensors")
     save_file({name: values.to(torch.float32) for key, gradient in gradients.items()

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Renders conversations with the chat templates that Primus writes, as transformers does it.
+"""Renders conversations by transformers with the chat templates that Primus writes.
 
     write_chat.py PRIMUS FOLDER
 
-Writes FOLDER/FORMAT.json: the template of each format (by `primus data conversations --json`), and what transformers
-5.24 renders with it, with and without a generation prompt. tests/lm/data/chat_template_test.cpp compares them with
-what is learned. Needs transformers.
+Writes FOLDER/FORMAT.json: the template of each format (by `primus data conversations --json`), and the output
+of transformers 5.24 for it, with and without a generation prompt. tests/lm/data/chat_template_test.cpp
+compares this with the text that is trained. Needs transformers.
 """
 
 import json
@@ -27,7 +27,7 @@ FORMATS = ["alpaca", "squad", "chatml", "llama3", "mistral", "gemma", "phi3", "p
 
 
 def tokenizer_files(folder: pathlib.Path) -> None:
-    """Bytes of ASCII, and the special tokens; the same as tiny_tokenizer's in tests/lm/data."""
+    """A tokenizer of ASCII bytes and the special tokens, as tiny_tokenizer in tests/lm/data."""
     def symbol(c: int) -> str:
         return chr(c) if 32 < c < 127 else chr(256 + c)
 

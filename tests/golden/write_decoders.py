@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the goldens of decoders that are close to Llama: tiny models of transformers in float64, as README.md beside
-this file says what a golden holds. Run by hand, with the names of models or for all; needs torch and transformers 5.
+"""Writes the goldens of decoders that resemble Llama: tiny models of transformers in float64, with the files
+described in README.md in this folder. Run by hand, with names of models or for all; needs torch and
+transformers 5.
 
-Each has what its family adds to Llama, at sizes where it shows: windows shorter than the sequence, heads that rotate in
-part, a context longer than the one that longrope or yarn began with, factors that are not 1, experts' biases that are not
-zero, caps that scores and logits reach, rotations by kind of layer.
+Each uses the additions of its family, with sizes at which they have an effect: windows shorter than the
+sequence, partial rotation of heads, a context longer than the original one of longrope or yarn, factors other
+than 1, nonzero expert biases, caps that scores and logits reach, and rotations by kind of layer.
 """
 
 import sys
@@ -49,14 +50,14 @@ MODELS = {
     "gemma3": lambda: transformers.Gemma3TextConfig(**GEMMA, sliding_window_pattern=3, rope_parameters=BY_KIND),
     "ministral3": lambda: transformers.Ministral3Config(**COMMON | {"num_hidden_layers": 3}, head_dim=32, rope_parameters=YARN),
 }
-# Matrices whose whole result a norm divides by its size. A step of AdamW turns them by the learning rate over their own
-# size. At half of this size that was so far that rounding the weights to bf16, with float64 from there on, moved the
-# gradient norm of the tenth step by 5.6 %; now it moves none of the ten by more than 0.4 %.
+# Matrices that are followed by a norm. An AdamW step rotates them by the learning rate divided by their size. With half
+# of this size, the rotation was so large that rounding the weights to bf16, followed by float64, moved the gradient norm
+# of the tenth step by 5.6 %. Now it moves none of the ten by more than 0.4 %.
 NORMED = {"olmo2": ("q_proj.weight", "k_proj.weight", "o_proj.weight", "down_proj.weight")}
 
 
 def published(name: str, tensor: torch.Tensor, model) -> dict:
-    """The tensors that a parameter is in files, as transformers itself writes them."""
+    """The tensors of a parameter in a file, as transformers writes them."""
     at, _, last = name.rpartition(".")
     tensor = tensor.detach().float().contiguous()
     if model.config.model_type == "glm4_moe" and tensor.dim() == 3:
@@ -80,9 +81,9 @@ def write(name: str, config) -> None:
     with torch.no_grad():
         for key, p in model.named_parameters():
             norm = "norm" in key
-            centre = norm and not config.model_type.startswith("gemma")  # whose weights of norms are around zero
-            # As in write_lfm2.py: larger ones would leave bf16 no digits. Where norms follow, the gradients of keys' biases
-            # cancel: larger queries make more of them.
+            centre = norm and not config.model_type.startswith("gemma")  # Gemma stores norm weights minus one
+            # As in write_lfm2.py, larger weights would be too inaccurate in bf16. If norms follow, the gradients of key
+            # biases nearly cancel, and larger queries enlarge them.
             of_queries = 0.7 if getattr(config, "use_qk_norm", False) else 0.5
             scale = 1 if "embed" in key or key.endswith(NORMED.get(name, ())) else of_queries if "q_proj" in key else 0.5
             p.copy_(torch.randn_like(p) * (0.1 if norm or key.endswith("bias") else scale * p.shape[-1] ** -0.5) + centre)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the golden models/deepseek_v4: a tiny model of transformers in float64, as README.md beside this file says
-what a golden holds. Run by hand; needs torch and transformers 5.24.
+"""Writes the golden models/deepseek_v4: a tiny model of transformers in float64, with the files described in
+README.md in this folder. Run by hand; needs torch and transformers 5.24.
 
-Four layers have all three kinds of attention, the first of them routes by a table, and the sequence is longer than the
-window and than what the indexer chooses, so that every choice matters. YaRN stretches the frequencies of compressed
-layers. The clamp of gates is felt. The indexer has no gradient: what it makes is a choice. Files have the names of the
-published ones, as transformers saves them.
+Its four layers have all three kinds of attention, and the first layer routes by a table. The sequence is
+longer than the window and than the indexer's selection, so that every choice has an effect. YaRN scales the
+frequencies of compressed layers, and some gates are clamped. The indexer has no gradient, because its output
+is a choice. Files have the published names, as transformers saves them.
 """
 
 
@@ -29,7 +29,7 @@ CONFIG = transformers.DeepseekV4Config(
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors that a parameter is in files."""
+    """The tensors of a parameter in a file."""
     tensor = tensor.detach().float()
     names = {".self_attn.compressor.indexer.scorer.weights_proj": ".attn.indexer.weights_proj",
              ".self_attn.compressor.indexer.q_b_proj": ".attn.indexer.wq_b",
@@ -54,7 +54,7 @@ def main() -> None:
         for key, p in model.named_parameters():
             norm = "norm" in key
             small = norm or key.endswith(("base", "position_bias", "sinks"))
-            scale = 0.1 if small else 1 if "embed" in key else 0.5 * p.shape[-1] ** -0.5  # what multiplies, as in write_lfm2.py
+            scale = 0.1 if small else 1 if "embed" in key else 0.5 * p.shape[-1] ** -0.5  # small where results are multiplied, as in write_lfm2.py
             p.copy_(torch.randn_like(p) * scale + norm)
             if key.endswith("scale"):
                 p.copy_(1 + 0.1 * torch.randn_like(p))
@@ -65,7 +65,7 @@ def main() -> None:
                 buffer.copy_(torch.stack([torch.randperm(CONFIG.n_routed_experts)[:buffer.shape[1]] for _ in buffer]))
     model.save_pretrained(folder)
     saved = set(load_file(folder / "model.safetensors"))
-    # What stands in the code as fp32 is float64 here, too.
+    # Explicit fp32 in the code becomes float64.
     torch.Tensor.float = torch.Tensor.double
     functional_softmax = torch.Tensor.softmax
     torch.Tensor.softmax = lambda self, dim, dtype=None: functional_softmax(self, dim)

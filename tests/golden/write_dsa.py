@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the goldens models/deepseek_v32 and models/glm_moe_dsa, or those that are named: tiny models of transformers
-in float64, as README.md beside this file says what a golden holds. Run by hand; needs torch and transformers 5.
+"""Writes the goldens models/deepseek_v32 and models/glm_moe_dsa, or only the named ones: tiny models of
+transformers in float64, with the files described in README.md in this folder. Run by hand; needs torch and
+transformers 5.
 
-Lists of selected tokens are shorter than the sequences. A seed is looked for with which no score at the end of a list
-is close to the first one behind it, so that rounding decides nothing. Indexers have no gradients, and optimizers leave
-them alone.
+Lists of selected tokens are shorter than the sequences. The script searches for a seed with which the last
+selected score differs clearly from the first one that is not selected, so that rounding cannot change a
+selection. Indexers have no gradients and are not trained.
 """
 
 import sys
@@ -27,13 +28,13 @@ TOKENS, SEEDS, TRIALS = (2, 24), 200, 12
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors that a parameter is in files."""
+    """The tensors of a parameter in a file."""
     tensor = tensor.detach().float()
     return separate_experts(name, tensor, "gate_proj", "up_proj", "down_proj")
 
 
 class Margins:
-    """How far the last selected score is from the first one that is not, as a share of the largest."""
+    """The distance of the last selected score from the first one not selected, as a share of the largest."""
 
     def __init__(self, model, topk: int):
         self.least, self.topk = 1.0, topk
@@ -91,7 +92,7 @@ def first_margin(config, seed: int) -> float:
 
 
 def train(config, model, ids):
-    """Ten steps: the losses and norms, the first gradients, and the least margin on the way."""
+    """Runs ten steps. Returns the losses and norms, the first gradients, and the smallest margin."""
     named = dict(model.named_parameters())
     margins = Margins(model, config.index_topk)
     trained = {key: p for key, p in named.items() if ".indexer." not in key}

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the goldens of flash-linear-attention's models in float64, as README.md beside this file says what a golden
-holds: models/gated_deltanet (grouped-query attention in one layer), models/gated_deltanet_latent (latent attention in
-one, as AMD Primus's hybrids have it, and a tied head) and models/kda (delta attention alone). Run by hand; needs torch,
-transformers 5, einops and flash-linear-attention with fla-core.
+"""Writes the goldens of flash-linear-attention's models in float64, with the files described in README.md in
+this folder: models/gated_deltanet (grouped-query attention in one layer), models/gated_deltanet_latent
+(latent attention in one layer, as in the hybrids of AMD Primus, and a tied head) and models/kda (delta
+attention only). Run by hand; needs torch, transformers 5, einops and flash-linear-attention with fla-core.
 
-Modules, their wiring and the names of parameters are fla's. Its kernels run on GPUs and in float32: here each is
-replaced by its definition, token by token, in PyTorch. fla builds no latent attention into its models: its layer takes
-the place of the delta network, with the model's epsilon in the norms of latents, as in AMD Primus.
+The modules, their wiring and the names of parameters are fla's. Its kernels need a GPU and compute in
+float32, so each is replaced by its definition in PyTorch, token by token. fla's models have no latent
+attention: its layer replaces a delta network here, and the norms of latents use the model's epsilon, as in
+AMD Primus.
 """
 
 import fla
@@ -27,14 +28,14 @@ LATENT = {"layers": [0], "num_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, 
 
 
 def convolution(x, weight, *_, **__):
-    """A causal convolution of each channel by itself, then SiLU. x: [batch, tokens, channels]."""
+    """A causal convolution of each channel, followed by SiLU. x: [batch, tokens, channels]."""
     width = weight.shape[-1]
     padded = F.pad(x.transpose(1, 2), (width - 1, 0))
     return F.silu(F.conv1d(padded, weight.view(-1, 1, width), groups=x.shape[-1])).transpose(1, 2), None
 
 
 def delta_rule(q, k, v, g, beta, A_log, dt_bias, **_):
-    """S = exp(g) S, then S += k beta (v - S^T k)^T, and out = S^T q / sqrt(K). g: for each head, or each of its keys."""
+    """S = exp(g) S, then S += k beta (v - S^T k)^T, and out = S^T q / sqrt(K). g: per head, or per key channel."""
     heads = v.shape[2]
     by_channel = g.dim() == 4
     g = g + (dt_bias.view(heads, -1) if by_channel else dt_bias)
@@ -63,7 +64,7 @@ def attention(q, k, v, **_):
 
 
 def rotated(self, q, k, **_):
-    """Pairs lie half a head apart."""
+    """Rotates pairs that are half a head apart."""
     half = self.dim // 2
     frequencies = self.base ** (-torch.arange(half, dtype=torch.float64) / half)
     angles = torch.arange(q.shape[1], dtype=torch.float64)[:, None] * frequencies
@@ -76,7 +77,7 @@ def rotated(self, q, k, **_):
 
 
 def by_definition() -> None:
-    """fla's kernels, and what is written in them alone."""
+    """Replaces fla's kernels, and functions that only kernels implement."""
     gated_deltanet.causal_conv1d = convolution
     gated_deltanet.chunk_gated_delta_rule = kda.chunk_kda = delta_rule
     attn.flash_attn_func = mla.flash_attn_func = attention
@@ -89,8 +90,8 @@ def by_definition() -> None:
 
 
 def initialise(model) -> None:
-    # The norm of what a head's first token reads multiplies rounding errors: its epsilon and the scales of the weights
-    # are such that this stays within what fp32 and bf16 have.
+    # The norm of a head's first outputs amplifies rounding errors. The epsilon and the scales of the weights keep the
+    # errors within the accuracy of fp32 and bf16.
     with torch.no_grad():
         for key, p in model.named_parameters():
             if key.endswith("A_log"):

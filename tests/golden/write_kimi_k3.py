@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the golden models/kimi_k3: a tiny Kimi K3 (text backbone) in float64, as README.md beside this file says what
-a golden holds. Run by hand with the path of a checkout of github.com/AMD-AGI/Primus; needs torch.
+"""Writes the golden models/kimi_k3: a tiny Kimi K3 (text backbone) in float64, with the files described in
+README.md in this folder. Run by hand with the path of a checkout of github.com/AMD-AGI/Primus; needs torch.
 
-No published implementation runs without a GPU. Primus's own eager references compute what is Kimi K3's alone, from its
-files: the delta rule step by step, its gate and norm (kda_kernels/_eager), the mixture of attention residuals
-(attn_res_kernels/_eager) and SiTU. What is between them is written here as its modules have it: latent attention without
-positions and with an output gate, the latent mixture of experts, and the order of a layer
-(KimiK3Layer.forward). All in float64. Names and config.json are those that the modules' comments give of
-moonshotai/Kimi-K3, whose files were not at hand.
+No published implementation runs without a GPU. The eager references of AMD Primus compute the parts that only
+Kimi K3 has: the delta rule step by step, its gate and norm (kda_kernels/_eager), the mixture of attention
+residuals (attn_res_kernels/_eager) and SiTU. This script computes the rest as the modules of AMD Primus do:
+latent attention without positions and with an output gate, the latent mixture of experts, and the order of a
+layer (KimiK3Layer.forward). All of it is in float64. Names and config.json follow the modules' comments about
+moonshotai/Kimi-K3, whose files were not available.
 """
 
 import importlib.util
@@ -51,12 +51,12 @@ residuals = load("residuals", "attn_res_kernels/_eager/reference.py")
 situ_activation = load("situ_activation", "situ_activation.py")
 
 
-# Norms of what may be small (a head's first token, a stream that began anew) multiply rounding errors: their epsilon
-# and the scales of the weights are such that this stays within what fp32 and bf16 have. A mixture's score gets a gradient
-# by how its candidates differ along the gradient of the mixture, which the norm behind makes almost orthogonal to their sum:
-# a small candidate beside a large one leaves what bf16 rounds away of the large one. With matrices into the stream at half
-# of this size, rounding the results of products, norms and mixtures (and float64 for all else, the delta rule, too) moved
-# the gradients of res_proj by 0.02 to 0.05; now no gradient by more than 0.03.
+# Norms of small values (a head's first token, a restarted stream) amplify rounding errors. Their epsilon and the scales of
+# the weights keep the errors within the accuracy of fp32 and bf16. The gradient of a mixture's score depends on the
+# differences of its candidates along the gradient of the mixture, which the following norm makes almost orthogonal to their
+# sum. If one candidate is much smaller than another, this is mostly the bf16 rounding error of the larger one. With half of
+# this size for the matrices into the stream, rounding the results of products, norms and mixtures (with float64 for the
+# rest, including the delta rule) moved the gradients of res_proj by 0.02 to 0.05. Now it moves no gradient by more than 0.03.
 INTO_STREAM = ("o_proj", "mlp.down_proj", "shared_experts.down_proj", "routed_expert_up_proj")
 
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the golden models/kimi_linear: a tiny Kimi Linear of transformers in float64, as README.md beside this file
-says what a golden holds. Run by hand; needs torch and transformers 5.
+"""Writes the golden models/kimi_linear: a tiny Kimi Linear of transformers in float64, with the files
+described in README.md in this folder. Run by hand; needs torch and transformers 5.
 
-Four layers: dense with delta attention, then mixtures with delta, latent and delta attention. transformers computes the
-delta rule, its gates and the router in float32 whatever the model's type; here its source runs with float64 written in
-those places. Files have the published names: a tensor for each expert, and for each of the three convolutions.
-transformers' own conversion writes them, but for the dense layer, whose `mlp` it calls block_sparse_moe, too.
+It has four layers: a dense one with delta attention, then mixtures with delta, latent and delta attention.
+transformers computes the delta rule, its gates and the router in float32 for every model type, so this script
+runs its source with float64 in these places. Files have the published names: a tensor per expert, and one for
+each of the three convolutions. transformers' own conversion writes them. Only the dense layer is renamed,
+because transformers also calls its `mlp` block_sparse_moe.
 """
 
 import importlib
@@ -27,7 +28,7 @@ CONFIG = transformers.KimiLinearConfig(
 
 
 def in_float64():
-    """The module of Kimi Linear, computing all in float64."""
+    """The module of Kimi Linear with all computations in float64."""
     module = importlib.import_module("transformers.models.kimi_linear.modeling_kimi_linear")
     source = inspect.getsource(module).replace("torch.float32", "torch.float64").replace(".float()", ".double()")
     exec(compile(source, module.__file__, "exec"), module.__dict__)
@@ -35,7 +36,7 @@ def in_float64():
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors that a parameter is in files."""
+    """The tensors of a parameter in a file."""
     tensor = tensor.detach().float()
     name = name.replace(".forget_gate.", ".")
     at = name.rpartition(".")[0]
@@ -47,8 +48,8 @@ def published(name: str, tensor: torch.Tensor) -> dict:
     return separate_experts(name, tensor, "w1", "w3", "w2")
 
 
-# The norm of what a head's first token reads multiplies rounding errors: its epsilon and the scales of the weights are
-# such that this stays within what fp32 and bf16 have.
+# The norm of a head's first outputs amplifies rounding errors. The epsilon and the scales of the weights keep the errors
+# within the accuracy of fp32 and bf16.
 def initialise(model) -> None:
     with torch.no_grad():
         for key, p in model.named_parameters():

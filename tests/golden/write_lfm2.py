@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the goldens models/lfm2 and models/lfm2_moe: tiny models of transformers in float64, as README.md beside
-this file says what a golden holds. Run by hand; needs torch and transformers 5.
+"""Writes the goldens models/lfm2 and models/lfm2_moe: tiny models of transformers in float64, with the files
+described in README.md in this folder. Run by hand; needs torch and transformers 5.
 
-The dense one has biases, a kernel of 4 and a feed-forward whose width follows from block_multiple_of; the mixture is as
-published, in small, with a bias of experts that is not zero. transformers keeps all experts in one tensor; files have
-them apart, as the published ones.
+The dense model has biases, a convolution of width 4 and a feed-forward width derived from block_multiple_of.
+The mixture is a small version of the published one, with a nonzero expert bias. transformers has one tensor
+for all experts; files have a tensor per expert, as published.
 """
 
 
@@ -24,7 +24,7 @@ MODELS = {
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors that a parameter is in files."""
+    """The tensors of a parameter in a file."""
     tensor = tensor.detach().float()
     return separate_experts(name, tensor, "w1", "w3", "w2")
 
@@ -37,7 +37,7 @@ def write(name: str, config) -> None:
     with torch.no_grad():
         for key, p in model.named_parameters():
             norm = "norm" in key
-            scale = 1 if "embed" in key else 0.5  # gates multiply: larger ones would leave bf16 no digits
+            scale = 1 if "embed" in key else 0.5  # gates multiply, so larger weights would be too inaccurate in bf16
             p.copy_(torch.randn_like(p) * (0.1 if norm or key.endswith("bias") else scale * p.shape[-1] ** -0.5) + norm)
         for key, buffer in model.named_buffers():
             if key.endswith("expert_bias"):

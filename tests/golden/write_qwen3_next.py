@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the goldens models/qwen3_next, models/qwen3_5_moe and models/qwen3_5: tiny models of transformers in float64,
-as README.md beside this file says what a golden holds. Run by hand; needs torch and transformers 5.
+"""Writes the goldens models/qwen3_next, models/qwen3_5_moe and models/qwen3_5: tiny models of transformers in
+float64, with the files described in README.md in this folder. Run by hand; needs torch and transformers 5.
 
-transformers runs its gated delta rule in fp32 whatever the model's type is; here it runs in the model's. It keeps all
-experts in one tensor; files have them apart, as what it saves. Epsilons of norms are large: where a state has little in
-it yet, its norm divides by little, and ten steps would make much of the rounding of the first.
+transformers computes its gated delta rule in fp32 for every model type; this script uses the model's type.
+transformers has one tensor for all experts; files have a tensor per expert, as transformers saves them. The
+epsilons of norms are large: at the first tokens, states are small, and their norms would amplify rounding
+errors over the ten steps.
 """
 
 
@@ -32,7 +33,7 @@ MODELS = {
 
 
 def delta_rule(query, key, value, g, beta, **_):
-    """The gated delta rule, token by token, as torch_recurrent_gated_delta_rule has it with normalised queries and keys."""
+    """The gated delta rule token by token, like torch_recurrent_gated_delta_rule with normalised queries and keys."""
     def heads(x):
         x = x.repeat_interleave(value.shape[2] // x.shape[2], dim=2)
         return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
@@ -49,7 +50,7 @@ def delta_rule(query, key, value, g, beta, **_):
 
 
 class Float64(torch.nn.Module):
-    """Nothing that the model does is rounded to fp32 on the way."""
+    """Keeps the model from rounding intermediate values to fp32."""
 
     def __enter__(self):
         self.float, self.softmax, self.to = torch.Tensor.float, torch.nn.functional.softmax, torch.Tensor.to
@@ -62,7 +63,7 @@ class Float64(torch.nn.Module):
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors that a parameter is in files."""
+    """The tensors of a parameter in a file."""
     tensor = torch.Tensor.detach(tensor).to(torch.float32)
     return separate_experts(name, tensor, "gate_proj", "up_proj", "down_proj")
 
@@ -74,9 +75,9 @@ def write(name: str, config) -> None:
         config, attn_implementation="eager", experts_implementation="eager").float()
     with torch.no_grad():
         for key, p in model.named_parameters():
-            one = key.endswith("linear_attn.norm.weight")  # other norms are around zero
+            one = key.endswith("linear_attn.norm.weight")  # other norms store weights minus one
             if key.endswith("A_log"):
-                p.copy_(torch.log(torch.rand_like(p) + 0.1))  # so that much of a state is left after some tokens
+                p.copy_(torch.log(torch.rand_like(p) + 0.1))  # states decay slowly
             elif p.dim() == 1:
                 p.copy_(torch.randn_like(p) * 0.1 + one * 0.5)
             else:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the golden models/qwen3_vl_moe: a tiny mixture of Qwen3-VL of transformers in float64, as README.md beside
-this file says what a golden holds. Run by hand; needs torch and transformers 5.
+"""Writes the golden models/qwen3_vl_moe: a tiny mixture of Qwen3-VL of transformers in float64, with the
+files described in README.md in this folder. Run by hand; needs torch and transformers 5.
 
-The folder is as the models are published: a text_config beside a vision_config, names below model.language_model, all
-experts of a layer in two tensors that lie by columns, and the tensors of the part that sees images. transformers reads
-it so, and writes experts by rows. Gradients have the names that Primus gives the text part, with experts apart.
-transformers computes the router in float32; here its source runs with float64 written in that place.
+The folder has the published layout: a text_config and a vision_config, names below model.language_model, all
+experts of a layer in two tensors stored by columns, and the tensors of the vision part. transformers reads
+this layout and writes experts by rows. Gradients have the names that Primus uses for the text part, with a
+tensor per expert. transformers computes the router in float32, so this script runs its source with float64 in
+that place.
 """
 
 import importlib
@@ -28,7 +29,7 @@ VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2
 
 
 def in_float64():
-    """The module of Qwen3-VL's mixtures, computing all in float64."""
+    """The module of Qwen3-VL's mixtures with all computations in float64."""
     module = importlib.import_module("transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe")
     source = inspect.getsource(module).replace("torch.float32", "torch.float64").replace(".float()", ".double()")
     exec(compile(source.replace("dtype=torch.float,", "dtype=torch.float64,"), module.__file__, "exec"),
@@ -37,7 +38,7 @@ def in_float64():
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors that a parameter is in files of the text part alone."""
+    """The tensors of a parameter in a file of only the text part."""
     name = name.replace("model.language_model.", "model.")
     return separate_experts(name, tensor.detach().float(), "gate_proj", "up_proj", "down_proj")
 
@@ -53,7 +54,7 @@ def main() -> None:
     with torch.no_grad():
         for key, p in model.named_parameters():
             norm = "norm" in key
-            # As in write_decoders.py: larger matrices would leave bf16 no digits.
+            # As in write_decoders.py, larger matrices would be too inaccurate in bf16.
             scale = 8 if "embed_tokens" in key else 0.5
             p.copy_(torch.randn_like(p) * (0.1 if norm else scale * p.shape[-1] ** -0.5) + norm)
     model.save_pretrained(folder)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes the goldens beside this file: models of tests/golden/models with low-rank adapters of PEFT (Hugging Face), in
-float64. Run by hand, with names of models or without; needs torch, peft and transformers: 5 for Llama, whose golden lies
-in this folder, and 4 for the mixtures, each in a folder of its own. (Version 4 has a module for each matrix of each
-expert, so that PEFT gives each expert adapters of its own.)
+"""Writes the goldens in this folder: models of tests/golden/models with low-rank adapters of PEFT (Hugging
+Face), in float64. Run by hand, with names of models or for all. Needs torch, peft and transformers: version 5
+for Llama, whose golden is in this folder, and version 4 for the mixtures, each of which has a subfolder.
+(Version 4 has a module for each matrix of each expert, so PEFT gives each expert its own adapters.)
 
-adapters.safetensors has A and B of every projection (fp32, PEFT's names without its prefix), io.safetensors input_ids
-and the logits, gradients.safetensors d loss / d A and d B, golden.json the loss, the gradient norm, and those of ten
-AdamW steps, as in tests/golden/models. Megatron-LM fuses q, k and v, and gate and up: their adapters have one A there,
-and here the same Parameter, which is saved once, under the first name. So do the two of each expert. Routers are frozen,
-and score in float64, too.
+adapters.safetensors has A and B of every projection (fp32, PEFT's names without its prefix), io.safetensors
+input_ids and the logits, gradients.safetensors d loss / d A and d B, and golden.json the loss, the gradient
+norm, and those of ten AdamW steps, as in tests/golden/models. Megatron-LM fuses q, k and v, and also gate and
+up, so their adapters share one A. Here they share a Parameter, which is saved once under the first name. The
+same applies to the gate and up of each expert. Routers are frozen and compute in float64, too.
 """
 
 import json
@@ -24,17 +24,17 @@ HERE = pathlib.Path(__file__).resolve().parent
 MODELS = HERE.parent / "models"
 DIM, ALPHA = 6, 9
 FUSED = [["q_proj", "k_proj", "v_proj"], ["o_proj"], ["gate_proj", "up_proj"], ["down_proj"]]
-# Mixtures take smaller steps: after larger ones rounding to bf16 alone moves the last gradient norms by a tenth.
+# Mixtures take smaller steps. With larger ones, only rounding to bf16 moves the last gradient norms by a tenth.
 ADAMW = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 
 
 def changes_of(name: str) -> dict:
-    """Of config.json. DeepSeek-V2 of version 4 does not scale scores as YaRN asks."""
+    """Changes of config.json. DeepSeek-V2 of version 4 omits YaRN's scale of the scores."""
     return {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}} if name == "deepseek_v2" else {}
 
 
 def read_config(name: str) -> transformers.PretrainedConfig:
-    """As version 4 names what version 5 has under rope_parameters and num_local_experts."""
+    """The configuration with version 4's names for version 5's rope_parameters and num_local_experts."""
     values = json.loads((MODELS / name / "config.json").read_text()) | changes_of(name)
     if int(transformers.__version__.split(".")[0]) < 5:
         rope = values.pop("rope_parameters")
@@ -47,7 +47,7 @@ def read_config(name: str) -> transformers.PretrainedConfig:
 
 
 def in_float64(function):
-    """What models compute in fp32 whatever they are in."""
+    """Wraps a function so that dtype=torch.float32 becomes torch.float64."""
     def wrapped(*args, dtype=None, **rest):
         return function(*args, dtype=torch.float64 if dtype == torch.float32 else dtype, **rest)
     return wrapped
@@ -57,8 +57,7 @@ def write(name: str) -> None:
     base, to = MODELS / name, HERE if name == "llama" else HERE / name
     to.mkdir(exist_ok=True)
     torch.manual_seed(5)
-    # Latent attention has no module that is fused of queries, keys and values: none of its projections is adapted but
-    # the output's.
+    # Latent attention has no fused query, key and value projection, so only its output projection is adapted.
     groups = FUSED[1:] if name.startswith("deepseek") else FUSED
     model = transformers.AutoModelForCausalLM.from_pretrained(base, config=read_config(name), dtype=torch.float64,
                                                               attn_implementation="eager")
@@ -75,7 +74,7 @@ def write(name: str) -> None:
                 getattr(part, matrix).lora_A["default"].weight = first.weight
                 torch.nn.init.normal_(getattr(part, matrix).lora_B["default"].weight, std=0.05)
 
-    # As fp32 holds them. named_parameters() has a shared one once.
+    # Values rounded to fp32. named_parameters() lists a shared parameter once.
     trained = {name.removeprefix("base_model.model.").replace(".default", ""): p
                for name, p in model.named_parameters() if p.requires_grad}
     assert all(".lora_" in name for name in trained)
@@ -96,7 +95,7 @@ def write(name: str) -> None:
         optimizer.zero_grad()
         loss = model(ids, labels=ids).loss
         loss.backward()
-        for p in trained.values():  # of experts that no token chose, as here
+        for p in trained.values():  # zero for experts that no token chose, as in Primus
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         if step == 0:
             save_file({name: p.grad.float().contiguous() for name, p in trained.items()}, to / "gradients.safetensors")

@@ -1,17 +1,18 @@
-"""Megatron-LM's core on a CPU: one process for each rank, a world over gloo. Import before anything of megatron.core.
+"""Runs Megatron-LM's core on a CPU: one process per rank, and a world over gloo. Import it before any module
+of megatron.core.
 
-What Megatron takes for granted and a CPU does not have is put right here, and nothing else of it is changed:
+It replaces only functions that need CUDA or another missing package:
 
-  torch.cuda.current_device   names the device on which modules make their tensors.
-  device="cuda", cuda(),      in calls of torch mean the CPU, and tensors say that their type is the one of CUDA, which
-  pin_memory, type()          optimizers and the clipping of gradients ask for.
-  torch.cuda.Stream           has nothing to wait for.
-  all_to_all_single           takes counts that are tensors: they come from the device as arrays.
-  states of random numbers    of tensor ranks are those of CUDA; nothing is drawn here.
+  torch.cuda.current_device   returns the device on which modules create their tensors.
+  device="cuda", cuda(),      mean the CPU in torch calls, and tensors report their CUDA type, which optimizers
+  pin_memory, type()          and gradient clipping check.
+  torch.cuda.Stream           does nothing.
+  all_to_all_single           accepts counts that are tensors: they come from the device as arrays.
+  random number states        of tensor ranks are CUDA's; nothing is drawn here.
   Transformer Engine          is absent; two modules use its names although the import failed.
-  torch.topk                  takes the first of equal values, as it does on CUDA (108 sizes up to [65536, 256], torch
-                              2.11 on an H200, all equal). Which of them it takes on a CPU is arbitrary, and dropping
-                              by position is topk of zeros and ones.
+  torch.topk                  takes the first of equal values, as on CUDA (108 sizes up to [65536, 256], torch
+                              2.11 on an H200, all equal). On a CPU it may take any of them, and dropping by
+                              position is a topk of zeros and ones.
 """
 
 import contextlib
@@ -80,7 +81,7 @@ def first_topk(values, k, dim=-1, largest=True, sorted=True):
 
 
 def use_cpu() -> None:
-    """For the rest of this thread."""
+    """Replaces torch.topk, and CUDA devices in the torch calls of this thread."""
     torch.topk = torch.Tensor.topk = first_topk
     OnCpu().__enter__()
 

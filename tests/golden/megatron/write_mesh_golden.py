@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Writes meshes/golden.json and meshes/MODEL/model.safetensors: training on several ranks as Megatron-LM does it, ten steps of
-four microbatches for every mesh below. Run by hand; needs torch and megatron-core (megatron_on_cpu.py).
+"""Writes meshes/golden.json and meshes/MODEL/model.safetensors: training with Megatron-LM on several ranks,
+ten steps of four microbatches for every mesh below. Run by hand; needs torch and megatron-core
+(megatron_on_cpu.py).
 
-  write_mesh_golden.py [MESH ...]    the meshes named, and the one rank of their models; without names all
+  write_mesh_golden.py [MESH ...]    only these meshes, and the single rank of their models; default: all
 
-golden.json has Megatron's version, the settings of each model under its command line's names, the tokens, and the losses
-of every step of every mesh, the mean over all microbatches. "tokens" is [steps, microbatches, sequences, positions + 1]:
-of each sequence the inputs are all but the last, and the labels all but the first. model.safetensors has the initial
-weights in Hugging Face's layout.
+golden.json has Megatron's version, the settings of each model under the names of its command line, the
+tokens, and the losses of every step of every mesh as means over all microbatches. "tokens" is [steps,
+microbatches, sequences, positions + 1]: the inputs of a sequence are all tokens but the last, and the labels
+all but the first. model.safetensors has the initial weights in Hugging Face's layout.
 
-Megatron's own are the model with its parallel layers, the dispatch of tokens to experts, the pipeline's schedule, the
-reductions of gradients, clipping by the norm over all ranks, and the optimizer (AdamW of PyTorch, as without Apex). Ranks
-are processes that talk by gloo. What a training script brings is written down here: initial weights, data, the sum of the
-loss. Norms and attention are Transformer Engine's in Megatron and PyTorch's here; so on several context ranks what gathers
-the keys is ours, from Megatron's collectives and with its shares of a sequence. No scheduler changes the learning rate, nor
-does one spare norms the weight decay: it is on all parameters.
+Megatron provides the model with its parallel layers, the dispatch of tokens to experts, the pipeline
+schedule, the reduction of gradients, clipping by the norm over all ranks, and the optimizer (PyTorch's AdamW,
+as without Apex). Ranks are processes that communicate over gloo. This script provides the parts of a training
+script: initial weights, data, and the sum of the loss. Megatron takes norms and attention from Transformer
+Engine, and this script from PyTorch. With several context ranks this script therefore gathers the keys
+itself, by Megatron's collectives and with its division of sequences. The learning rate is constant, and
+weight decay applies to all parameters, including norms.
 """
 
 import json
@@ -53,7 +55,7 @@ MIXTURE = DENSE | {
 MODELS = {"dense": DENSE, "mixture": MIXTURE}
 TENSOR, CONTEXT, PIPELINE = (f"{axis}_parallel_size" for axis in ("tensor_model", "context", "pipeline_model"))
 EXPERT, EXPERT_TENSOR = "expert_model_parallel_size", "expert_tensor_parallel_size"
-# Ranks, axes, and what else the experiment says.
+# Model, ranks, axes, and further settings of the experiment.
 MESHES = {
     "one": ("dense", 1, {}, {}),
     "dp2": ("dense", 2, {}, {}),
@@ -68,7 +70,7 @@ MESHES = {
     "mixture_ep4": ("mixture", 4, {EXPERT: 4}, {"moe_token_dispatcher_type": "alltoall"}),
     "mixture_tp2_ep2": ("mixture", 2, {TENSOR: 2, EXPERT: 2, EXPERT_TENSOR: 1}, {"moe_token_dispatcher_type": "alltoall"}),
     "mixture_tp2_ep2_etp2": ("mixture", 4, {TENSOR: 2, EXPERT: 2, EXPERT_TENSOR: 2},
-                             {"moe_token_dispatcher_type": "allgather"}),  # gloo gathers no uneven parts
+                             {"moe_token_dispatcher_type": "allgather"}),  # gloo cannot gather uneven parts
     "mixture_ep2_pp2": ("mixture", 4, {PIPELINE: 2, EXPERT: 2}, {"moe_token_dispatcher_type": "alltoall"}),
 }
 
@@ -101,7 +103,7 @@ class Attention(torch.nn.Module):
 class Norm(torch.nn.RMSNorm):
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **_):
         super().__init__(hidden_size, eps)
-        self.weight.sequence_parallel = config.sequence_parallel  # Megatron sums such gradients over tensor ranks
+        self.weight.sequence_parallel = config.sequence_parallel  # Megatron sums these gradients over tensor ranks
 
 
 def config_of(settings: dict, axes: dict, further: dict) -> TransformerConfig:
@@ -128,7 +130,7 @@ def part_of_model(config: TransformerConfig) -> GPTModel:
 
 
 def whole_name(name: str, config: TransformerConfig) -> str:
-    """What the parameter is called in the model of one rank."""
+    """The name of the parameter in the model of one rank."""
     parts = name.split(".")
     if parts[0] == "decoder" and parts[1] == "layers":
         parts[2] = str(int(parts[2]) + get_transformer_layer_offset(config))
@@ -146,7 +148,7 @@ def own_part(name: str, whole: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     ranks, rank = ((parallel_state.get_expert_tensor_parallel_world_size(), parallel_state.get_expert_tensor_parallel_rank())
                    if expert else (parallel_state.get_tensor_model_parallel_world_size(),
                                    parallel_state.get_tensor_model_parallel_rank()))
-    if "linear_fc1" in name:  # gate and up
+    if "linear_fc1" in name:  # rows of gate, then of up
         return torch.cat([half.chunk(ranks)[rank] for half in whole.chunk(2)])
     dim = next(i for i, (x, y) in enumerate(zip(whole.shape, shape)) if x != y)
     return whole.chunk(ranks, dim)[rank]
@@ -165,7 +167,7 @@ def train(name: str, tokens: torch.Tensor, weights_file: pathlib.Path) -> list[f
     model = part_of_model(config)
     if weights_file.exists():
         weights = torch.load(weights_file)
-    else:  # of one rank: the first to run
+    else:  # the run with one rank, which comes first
         weights = draw_weights(model)
         torch.save(weights, weights_file)
         layout = {key: part.clone().contiguous() for of, tensor in weights.items()
@@ -211,7 +213,7 @@ def train(name: str, tokens: torch.Tensor, weights_file: pathlib.Path) -> list[f
             forward_step_func=forward_step, data_iterator=batches(step), model=model, num_microbatches=microbatches,
             seq_length=BATCH["seq_length"], micro_batch_size=BATCH["micro_batch_size"], forward_only=False)
         assert optimizer.step()[0]
-        # Tensor ranks all report the same; stages before the last report nothing.
+        # Tensor ranks report equal numbers, and only the last stage reports.
         sums = torch.tensor([[r["sum"], r["count"]] for r in reports], dtype=torch.float64).reshape(-1, 2).sum(0)
         torch.distributed.all_reduce(sums)
         losses.append(float(sums[0] / sums[1]))

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Writes NAME/golden.json and NAME/golden.safetensors for the steps below, and model.safetensors for those that do not
-take another's: one step of two microbatches as Megatron-LM's GPTModel computes it, with the losses that shape routers
-and with multi-token prediction. Run by hand; needs torch and `pip install --no-deps megatron-core==0.16.1`.
+"""Writes NAME/golden.json and NAME/golden.safetensors for the steps below, and model.safetensors for those
+that do not use the weights of another: one step of two microbatches by Megatron-LM's GPTModel, with the
+auxiliary losses of routers and with multi-token prediction. Run by hand; needs torch and `pip install
+--no-deps megatron-core==0.16.1`.
 
-golden.json has Megatron's version, the settings under its command line's names, where each microbatch's documents begin
-if they are packed, and what came out: the loss, that of each depth of multi-token prediction, and those of each layer's
-router without their coefficients, each the mean over microbatches; and how many tokens each expert had, where a bias
-follows that. golden.safetensors has tokens, labels and loss_mask [microbatches, sequences, positions], and the
-gradients under the names of the weights in Hugging Face's layout; experts' biases there are those after the step.
+golden.json has Megatron's version, the settings under the names of its command line, the starts of each
+microbatch's documents if they are packed, and the results, which are means over microbatches: the loss, that
+of each depth of multi-token prediction, and those of each layer's router without their coefficients. If the
+expert bias is updated, it also has the number of tokens of each expert. golden.safetensors has tokens, labels
+and loss_mask [microbatches, sequences, positions], and the gradients under the names of the weights in
+Hugging Face's layout. The expert biases in it are those after the step.
 
-Megatron's own are the model, its losses and their scales (schedules.forward_step_calc_loss), and the step of the bias;
-what a training script brings is written down here: data, the sum of the masked loss, and attention itself, which
-Megatron leaves to Transformer Engine or to random states of CUDA.
+Megatron provides the model, its losses and their scales (schedules.forward_step_calc_loss), and the update of
+the bias. This script provides the parts of a training script: data, the sum of the masked loss, and attention
+itself, which in Megatron needs Transformer Engine or random states of CUDA.
 """
 
 import json
@@ -59,7 +61,7 @@ STEPS = {
                            "document_starts": [[0, 5, 6, 8, 19], [0, 9]]},
     "mixtral": {"settings": MIXTRAL | TWO_SEQUENCES},
 }
-# Settings that are of the script, or have another name in TransformerConfig.
+# Settings of this script, or with another name in TransformerConfig.
 NOT_OF_THE_CONFIG = set(COMMON | TWO_SEQUENCES) - {"hidden_size", "num_attention_heads"} | {
     "model_type", "multi_latent_attention", "num_experts"}
 
@@ -139,7 +141,7 @@ def published(name: str, tensor: torch.Tensor, config: TransformerConfig) -> dic
     }
     if rest in plain:
         return {at + plain[rest]: tensor}
-    if rest == "self_attention.linear_qkv.weight":  # of each group its queries, keys and values
+    if rest == "self_attention.linear_qkv.weight":  # per group: queries, keys and values
         groups, width = config.num_query_groups, config.kv_channels
         of_group = tensor.reshape(groups, -1, width, tensor.shape[1])
         q, k, v = of_group.split([of_group.shape[1] - 2, 1, 1], dim=1)
@@ -173,7 +175,7 @@ def run_step(model: GPTModel, step: dict) -> tuple[dict, dict]:
     tokens, labels = (torch.randint(VOCAB, shape, generator=draw) for _ in range(2))
     mask = torch.ones(shape)
     mask[0, 0, 3] = mask[0, -1, 10] = 0
-    mask[1, 0, 5:12] = 0  # so that microbatches have different numbers of tokens
+    mask[1, 0, 5:12] = 0  # gives microbatches different numbers of tokens
     places = torch.arange(positions).repeat(batch, 1)
     documents = [packed(starts, positions) for starts in step.get("document_starts", [])] or [None] * MICROBATCHES
     loss = 0.0

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Writes router.json and router.safetensors: what Megatron-LM's TopKRouter makes of given logits. Run by hand; needs
-torch and `pip install --no-deps megatron-core==0.16.1`.
+"""Writes router.json and router.safetensors: results of Megatron-LM's TopKRouter for given logits. Run by
+hand; needs torch and `pip install --no-deps megatron-core==0.16.1`.
 
-router.json has Megatron's version and the cases: each one's settings, and what came out (losses without their
-coefficients; rows: what an expert takes at most). router.safetensors has for each case, tokens in the order of
+router.json has Megatron's version and the cases with their settings and results (losses without their
+coefficients; rows: the capacity of an expert). router.safetensors has for each case, with tokens ordered by
 [sequences, positions]:
 
   NAME.logits         [tokens, experts]
-  NAME.expert_bias    [experts], where there is one: before, and NAME.new_expert_bias after get_updated_expert_bias
+  NAME.expert_bias    [experts], if used: before the step; NAME.new_expert_bias: after get_updated_expert_bias
   NAME.chosen         [tokens, topk] int32, ascending: the experts of a token, before any is dropped
   NAME.probs          [tokens, experts], 0 where not chosen or dropped
-  NAME.d_probs        [tokens, experts] given: the objective is (probs * d_probs).sum() + the losses times coefficients
+  NAME.d_probs        [tokens, experts] input: the objective is (probs * d_probs).sum() + the losses times coefficients
   NAME.d_logits       [tokens, experts] its gradient, by autograd
 """
 
@@ -52,7 +52,7 @@ CASES = {
     "drop_little": (1, 20, 6, {"topk": 3, "capacity": 1.1, "drop": "probs", "load_balancing": "seq_aux_loss",
                                "aux": 0.7}),
 }
-# get_capacity: slots, experts and a factor. Some have a product or a quotient that rounding carries over an integer.
+# Arguments of get_capacity: slots, experts and a factor. In some, rounding moves a product or quotient across an integer.
 CAPACITIES = [(64, 5, 0.8), (100, 10, 1.1), (100, 5, 1.15), (300, 10, 1.1), (4096, 8, 1.25), (70, 7, 1.4), (48, 6, 0.3),
               (8192 * 8, 64, 1.05), (1000, 8, 1.2), (30, 3, 1.7), (100, 3, 1.05), (100, 7, 1.05)]
 
@@ -72,7 +72,7 @@ def config_of(experts: int, s: dict) -> TransformerConfig:
 
 def run(name: str, batch: int, positions: int, experts: int, s: dict, seed: int) -> tuple[dict, dict]:
     draw = torch.Generator().manual_seed(seed)
-    # Experts of different worth, so that they are not balanced.
+    # Experts have different mean logits, so that they are not balanced.
     logits = torch.randn(positions, batch, experts, generator=draw) + torch.linspace(0.8, -0.8, experts)
     logits.requires_grad_()
     d_probs = torch.randn(positions * batch, experts, generator=draw)
@@ -92,7 +92,7 @@ def run(name: str, batch: int, positions: int, experts: int, s: dict, seed: int)
     dropped = int(chosen.sum() - kept.sum())
     assert (dropped > 0) == ("capacity" in s)
 
-    def by_sequence(x: torch.Tensor) -> torch.Tensor:  # Megatron has positions outside
+    def by_sequence(x: torch.Tensor) -> torch.Tensor:  # Megatron's outer dimension is positions
         return x.detach().reshape(positions, batch, experts).transpose(0, 1).reshape(-1, experts).contiguous()
 
     experts_of_token = by_sequence(chosen).nonzero()[:, 1].reshape(-1, s["topk"])

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes the variants beside this file: goldens of tests/golden/models under another config.json, whose weights still
-fit. For what the goldens' own configurations leave at its neutral value. Run by hand, for all of them or those that are
-named; needs torch and transformers 5.
+"""Writes the variants in this folder: goldens of tests/golden/models with another config.json that fits the
+same weights. They cover settings that are neutral in the goldens' own configurations. Run by hand, with names
+or for all; needs torch and transformers 5.
 
-NAME.json has the golden and what changes (null: the key is taken out), NAME.safetensors input_ids [1, 24] and the
-logits [1, 24, vocab], computed by transformers in float64 and stored in fp32. NAME.gradients.safetensors has d loss /
-d weight of every weight under its published name, as a sketch (sketch() below) of 256 numbers: all of it would be
-several megabytes.
+NAME.json has the golden and the changed keys (null removes a key), and NAME.safetensors input_ids [1, 24] and
+the logits [1, 24, vocab], computed by transformers in float64 and stored in fp32. NAME.gradients.safetensors
+has d loss / d weight of every weight under its published name, as a sketch (sketch() below) of 256 numbers,
+because the full gradients take several megabytes.
 """
 
 import json
@@ -37,15 +37,14 @@ VARIANTS = {
     "rope_mscale": ("deepseek_v3", {"rope_parameters": {
         "rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.2,
         "original_max_position_embeddings": 16} | THETA}),
-    # DeepSeek-V4's branches: they alone count, whatever stands beside them, and YaRN's factor is computed where none is
-    # written.
+    # The branches of DeepSeek-V4 override other rope keys, and YaRN's attention factor, which is not given, is computed.
     "rope_branches": ("deepseek_v4", {
         "partial_rotary_factor": None, "qk_rope_head_dim": None, "rope_theta": 123.0, "compress_rope_theta": 456.0,
         "rope_parameters": {
             "main": {"rope_type": "default", "rope_theta": 20000.0, "partial_rotary_factor": 1 / 3},
             "compress": {"rope_type": "yarn", "rope_theta": 2000.0, "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.2,
                          "original_max_position_embeddings": 16, "partial_rotary_factor": 1 / 3}}}),
-    # 7 of 16 columns: 4 frequencies, which rotate 8.
+    # 7 of 16 columns give 4 frequencies, which rotate 8 columns.
     "rope_odd_columns": ("qwen3_next", {
         "partial_rotary_factor": 0.45,
         "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.45} | THETA}),
@@ -55,9 +54,9 @@ SKETCH = 256
 
 
 def sketch(values: numpy.ndarray) -> numpy.ndarray:
-    """The sums of SKETCH groups of elements, each with a sign of its own. The hash (splitmix64) of an element's place
-    in the row-major tensor decides: the low bits the group, the highest bit the sign, 1 for minus. No element is left
-    out, and errors as they come in arithmetic do not cancel."""
+    """The sums of SKETCH groups of elements with random signs. The hash (splitmix64) of an element's index in the
+    row-major tensor gives its group by the low bits, and its sign by the highest bit (1 means minus). Every element
+    counts, and typical arithmetic errors do not cancel."""
     flat = values.astype(numpy.float64).ravel()
     hashed = (numpy.arange(flat.size, dtype=numpy.uint64) + numpy.uint64(1)) * numpy.uint64(0x9E3779B97F4A7C15)
     hashed = (hashed ^ hashed >> numpy.uint64(30)) * numpy.uint64(0xBF58476D1CE4E5B9)
@@ -68,9 +67,9 @@ def sketch(values: numpy.ndarray) -> numpy.ndarray:
 
 
 def gradients(model: torch.nn.Module, folder: pathlib.Path) -> dict[str, torch.Tensor]:
-    """Of every parameter, under its published name: transformers' own way of saving names and splits them."""
+    """The gradient of every parameter under its published name: transformers names and splits them when saving."""
     for parameter in model.parameters():
-        frozen = parameter.grad is None  # an indexer, say: it stays out
+        frozen = parameter.grad is None  # for example an indexer, which is omitted
         parameter.data = torch.full_like(parameter, torch.nan) if frozen else parameter.grad
     for buffer in model.buffers():
         if buffer.is_floating_point():

@@ -1,6 +1,6 @@
-// What every communicator must do, checked against references that are computed the plain way: element by
-// element, in the order of comm/communicator.h; within rounding where a communicator has another order. Every
-// rank runs it, with the same arguments; it does not matter how ranks live.
+// Checks that every communicator must pass. The references are computed element by element, in the order that
+// comm/communicator.h documents; a communicator with another order must agree within rounding. Every rank
+// calls run() with the same arguments. Ranks may be threads, processes or GPUs.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,14 +22,14 @@
 
 namespace primus::comm::test {
 
-// Host values of any type, one int64 or float per element.
+// Host values of any type: one int64 or float per element.
 inline std::vector<std::byte> make_values(DType dtype, std::int64_t count, int rank, int salt) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(count * size_of(dtype)));
   for (std::int64_t i = 0; i < count; ++i) {
     const auto draw = Philox::block({static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(rank),
                                      static_cast<std::uint32_t>(salt), 7},
                                     {1, 2});
-    // Magnitudes from 2^-12 to 2^11: sums depend on their order.
+    // Magnitudes range from 2^-12 to 2^11, so that sums depend on their order.
     const float real = std::ldexp(static_cast<float>(static_cast<std::int32_t>(draw[0])) * 0x1p-31F,
                                   static_cast<int>(draw[1] % 24) - 12);
     std::byte* const to = bytes.data() + i * size_of(dtype);
@@ -61,8 +61,8 @@ inline std::vector<std::byte> make_values(DType dtype, std::int64_t count, int r
   return bytes;
 }
 
-// The order of comm/communicator.h: the ranks before the largest power of two below their number, the rest,
-// and both together.
+// The order of comm/communicator.h: first sums the ranks below p, the largest power of two that is less than
+// their number, then the ranks from p on, then adds both sums.
 template <class T, class A>
 A reduce_element(const std::vector<std::vector<std::byte>>& inputs, std::size_t i, std::size_t first,
                  std::size_t last, Reduction reduction) {
@@ -114,7 +114,7 @@ inline std::vector<std::byte> reduce_plainly(DType dtype, const std::vector<std:
     case DType::kI32:
       reduce_plainly<std::int32_t, std::int64_t>(inputs, out, reduction);
       break;
-    case DType::kI64:  // sums wrap; the largest is that of signed numbers
+    case DType::kI64:  // sums wrap; the maximum compares as signed
       max ? reduce_plainly<std::int64_t, std::int64_t>(inputs, out, reduction)
           : reduce_plainly<std::uint64_t, std::uint64_t>(inputs, out, reduction);
       break;
@@ -125,8 +125,7 @@ inline std::vector<std::byte> reduce_plainly(DType dtype, const std::vector<std:
   return out;
 }
 
-// Whether a communicator adds up in the order of comm/communicator.h, as the host's do, or in an order of its
-// own (comm/nccl).
+// kRanks: sums have the order of comm/communicator.h, as on hosts. kAny: any order, as in comm/nccl.
 enum class Order { kRanks, kAny };
 
 class Conformance {
@@ -134,7 +133,7 @@ class Conformance {
   Conformance(Communicator& comm, Device& device, Stream& stream, Order order = Order::kRanks)
       : comm_(comm), device_(device), stream_(stream), order_(order), n_(comm.size()), rank_(comm.rank()) {}
 
-  // Empty, or the first things that are wrong.
+  // Returns "", or a description of the first failures.
   std::string run(const std::vector<std::int64_t>& counts) {
     for (const DType dtype :
          {DType::kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kI32, DType::kI64, DType::kU8}) {
@@ -186,8 +185,9 @@ class Conformance {
     wrong_ +=
         fmt::format("rank {} of {}: {}: wrong from byte {} of {}\n", rank_, n_, what, at, wanted.size());
   }
-  // A reduction of part `part` of every rank's input. In another order than ours, n roundings of both sums
-  // differ by at most 2 n u times the sum of magnitudes; two numbers in fp32 have only one sum.
+  // Checks one reduction: `got` is part `part` of the reduced inputs. With another order than ours, n
+  // roundings in both sums differ by at most 2 n u times the sum of magnitudes. Two fp32 numbers have only
+  // one sum, which is compared exactly.
   void expect_reduction(const Tensor& got, const std::vector<Bytes>& inputs, int part, Reduction reduction,
                         const std::string& what) {
     const auto bytes = static_cast<std::ptrdiff_t>(got.bytes());
@@ -199,7 +199,7 @@ class Conformance {
     if (exact) return expect(got, wanted, what);
     const Bytes result = download(got);
     const double unit = std::ldexp(1.0, got.dtype == DType::kF32 ? -24 : got.dtype == DType::kF16 ? -11 : -8);
-    // Of fp16 below 2^-14; sums of such numbers are exact, but not means.
+    // The spacing of fp16 numbers below 2^-14. Sums of them are exact, means are not.
     const double minimum = got.dtype == DType::kF16 ? 0x1p-24 : 0;
     const auto real = [&](const Bytes& from, std::int64_t at) -> double {
       if (got.dtype == DType::kBF16) {
@@ -283,7 +283,7 @@ class Conformance {
     release(data);
   }
 
-  // Parts of `rows` rows, of which each pair has its own number. What lies behind them is not looked at.
+  // Parts of `rows` rows. Each pair of ranks exchanges its own row count; the rows after it are not checked.
   void all_to_all_rows(DType dtype, std::int64_t rows) {
     constexpr std::int64_t kWidth = 3;
     const auto between = [&](int from, int to) {
@@ -318,7 +318,7 @@ class Conformance {
     release(sends, receives);
   }
 
-  // Out of place, every pair has its own count, some of them none.
+  // Out of place, every pair of ranks has its own count, and some counts are 0.
   void all_to_all(DType dtype, std::int64_t count, bool in_place) {
     const auto between = [&](int from, int to) {
       return in_place ? count / (1 + (from + to) % 3)
@@ -352,8 +352,7 @@ class Conformance {
     release(in, out);
   }
 
-  // Everybody sends two tensors to every rank, itself included, receives posted first in one half of the
-  // ranks.
+  // Every rank sends two tensors to every rank, itself included. Half of the ranks post their receives first.
   void exchange(DType dtype, std::int64_t count) {
     std::vector<Transfer> sends, receives;
     std::vector<Tensor> tensors;

@@ -1,5 +1,5 @@
-// A communicator that says that its exchanges take copy engines, and hands every call on to another one. What
-// is built on that (engine/tensor_parallel.h) runs on any device so.
+// A communicator that claims to exchange by copy engines and forwards every call to another one. With it,
+// code for copy engines (engine/tensor_parallel.h) can be tested on any device.
 #pragma once
 
 #include <memory>

@@ -23,7 +23,7 @@ std::atomic<int> slowness{0}, alive{0}, aborted{0}, ids{0}, blocks{0};
 std::mutex errors_mutex;
 std::map<int, Result> errors;  // by rank
 
-// The ranks of a group, and what is under way between them.
+// The ranks of a group, and the calls and messages in flight between them.
 struct Group {
   std::mutex mutex;
   std::condition_variable changed;
@@ -32,7 +32,7 @@ struct Group {
     std::vector<Bytes> inputs;
     int came = 0, left = 0;
   };
-  std::map<int, Meeting> meetings;                        // by the call's number
+  std::map<int, Meeting> meetings;                        // by call number
   std::map<std::pair<int, int>, std::deque<Bytes>> mail;  // by sender and receiver
 };
 
@@ -48,7 +48,7 @@ struct Communicator {
 
 Communicator& of(Comm comm) { return *reinterpret_cast<Communicator*>(comm); }
 
-// One call as its kernel sees it. The kernel owns a reference, because it may outlive its communicator.
+// One call, as its kernel sees it. The kernel shares ownership because it may outlive the communicator.
 struct Work {
   std::shared_ptr<Communicator> comm;
   Kind kind;
@@ -182,13 +182,13 @@ Result meet(Kind kind, const void* in, void* out, std::size_t count, DataType ty
   return launch(std::move(work), stream);
 }
 
-// The group call that this thread has begun.
+// The group call that this thread has started.
 thread_local std::unique_ptr<Work> group_work;
 thread_local StreamHandle group_stream = nullptr;
 
 Result add_part(bool sends, const void* data, std::size_t count, DataType type, int peer, Comm comm,
                 StreamHandle stream) {
-  if (!group_work) return Result::kInvalidUsage;  // alone, a send would wait for its receiver
+  if (!group_work) return Result::kInvalidUsage;  // outside a group, a send would wait for its receiver
   group_work->comm = shared(comm);
   group_work->parts.push_back(
       {sends, peer, const_cast<void*>(data), count * static_cast<std::size_t>(size_of(dtype_of(type)))});

@@ -1,19 +1,19 @@
-// A library of collectives with NCCL's interface for ranks that are threads of one process, on devices whose
-// memory is the host's: "stream handles" are Stream objects of a CPU or guard device. What goes wrong with a
-// real one can be ordered. Built as a shared library of its own, so that it is found as the real one is.
+// A collectives library with NCCL's interface, for ranks that are threads of one process. Devices use host
+// memory, and "stream handles" are Stream objects of a CPU or guard device. Tests can inject the failures of
+// a real library. It is built as a separate shared library, so that it is loaded as NCCL is.
 #pragma once
 
 extern "C" {
-// What this thread is told when it asks for the version.
+// Sets the version that this thread gets when it asks for one.
 void fake_nccl_version(int version);
-// From now on asking for errors in communicators of this rank (of the group) gives `result`; 0: none.
+// From now on, error queries on communicators of this rank (of the group) return `result`. 0: no error.
 void fake_nccl_error(int rank, int result);
-// So many times a communicator says that it is not ready after each call; negative: for ever.
+// Number of times that a communicator reports "in progress" after each call. Negative: forever.
 void fake_nccl_slowness(int times);
-// Communicators that were made, and not destroyed or aborted.
+// Number of communicators that were made and neither destroyed nor aborted.
 int fake_nccl_alive();
-// Communicators that were aborted.
+// Number of communicators that were aborted.
 int fake_nccl_aborted();
-// The most blocks of a kernel that the last communicator may take, as its configuration says.
+// Max blocks per kernel in the configuration of the communicator made last.
 int fake_nccl_blocks();
 }

@@ -21,7 +21,7 @@ TEST(FlightRecorder, KeepsTheLastRecordsInFixedMemory) {
     recorder.started(id);
     recorder.ended(id, false);
   }
-  recorder.ended(1, true);  // long gone: changes nothing
+  recorder.ended(1, true);  // ended long ago: changes nothing
   const auto records = recorder.records();
   ASSERT_EQ(records.size(), FlightRecorder::kRecords);
   for (std::size_t i = 0; i < records.size(); ++i) {
@@ -31,8 +31,8 @@ TEST(FlightRecorder, KeepsTheLastRecordsInFixedMemory) {
   EXPECT_EQ(records.back().to_string(), "all_reduce #5000 (sum of 1024 fp32) of group 'world'");
 }
 
-// A rank that has an excuse is looked for again after `timeout`, so that a dead one is found soon; how long
-// an activity may take is another time.
+// A rank with an excuse is checked again after `timeout`, so that a dead rank is found soon. The limit for
+// the activity itself, `activity_timeout`, is separate.
 TEST(Excused, IsForATimeoutAndNotForTheLongestActivity) {
   RankState state;
   state.timeout = std::chrono::seconds(10);
@@ -87,7 +87,7 @@ TEST(FlightRecorder, WritesStatesAndTimesAsJson) {
   EXPECT_FALSE(RankStatus::decode("{\"sequence\": \"x\"}"));
 }
 
-// A reader beside the writer sees whole records only: each has the count that its sequence says.
+// A concurrent reader sees only whole records: each record's count matches its sequence number.
 TEST(FlightRecorder, IsReadWhileItIsWritten) {
   FlightRecorder recorder;
   const int group = recorder.add_group("world", 2);

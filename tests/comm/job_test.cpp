@@ -1,4 +1,4 @@
-// Jobs of real processes: every collective over shared memory and TCP, and all that can go wrong with a rank.
+// Jobs of real processes: every collective over shared memory and TCP, and every failure of a rank.
 #include "comm/job.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 struct Outcome {
   launch::LaunchResult result;
-  std::string text;  // what the ranks wrote
+  std::string text;  // output of the ranks
   double seconds = 0;
 };
 
@@ -57,14 +57,14 @@ Outcome run(const Run& what) {
   return outcome;
 }
 
-// Of Primus: other programs come and go there while the tests run.
+// Lists only files of Primus: other programs create and remove theirs while the tests run.
 std::vector<std::string> shared_memory_files() {
   std::vector<std::string> files = Env::posix().list("/dev/shm");
   std::erase_if(files, [](const std::string& file) { return file.find("primus") == std::string::npos; });
   return files;
 }
 
-// Those that stay: another test's ranks have some for as long as they connect.
+// Returns sockets that still exist after 10 s. Ranks of another test have some while they connect.
 std::string abstract_sockets() {
   std::string all;
   for (const Deadline end = in(10s);;) {
@@ -102,14 +102,14 @@ struct Faults : ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, Faults, ::testing::Values("shm", "tcp"),
                          [](const auto& each) { return std::string(each.param); });
 
-// Ranks that something else than mpirun started have nobody to exchange with through MPI.
+// Ranks that were not started by mpirun cannot exchange data through MPI.
 TEST(Mpi, NeedsItsLauncher) {
   const Outcome outcome = run({.arguments = {"conform", "mpi"}});
   EXPECT_NE(outcome.result.exit_code, 0);
   EXPECT_THAT(outcome.text, HasSubstr("no MPI launcher started the ranks"));
 }
 
-// The launcher ends all, at once.
+// The launcher ends all ranks at once.
 TEST_P(Faults, AKilledRankEndsTheJob) {
   const auto before = shared_memory_files();
   const Outcome outcome = run({.arguments = {"die", GetParam()}, .ranks = 3});
@@ -120,7 +120,7 @@ TEST_P(Faults, AKilledRankEndsTheJob) {
   EXPECT_EQ(abstract_sockets(), "");
 }
 
-// Without a launcher that ends them, the others notice by themselves.
+// Without a launcher that ends them, the other ranks notice the loss on their own.
 TEST_P(Faults, AKilledRankIsNamedByTheOthers) {
   const Outcome outcome = run(
       {.arguments = {"die", GetParam()}, .ranks = 3, .environment = {{"IGNORE_SIGTERM", "1"}}, .grace = 60s});
@@ -130,7 +130,7 @@ TEST_P(Faults, AKilledRankIsNamedByTheOthers) {
   EXPECT_LT(outcome.seconds, 30);
 }
 
-// Rank 0 holds the rendezvous: the others notice its end as well.
+// Rank 0 hosts the rendezvous. The other ranks notice its end as well.
 TEST_P(Faults, RankZeroIsMissedToo) {
   const Outcome outcome = run({.arguments = {"die_first", GetParam()},
                                .ranks = 3,
@@ -217,7 +217,7 @@ TEST(Job, WhoIsWaitedForIsSaid) {
   EXPECT_THAT(outcome.text, HasSubstr("[rank 0] waiting for rank 1 of 3 (1 s)"));
 }
 
-// It took five minutes until one of them gave up.
+// Ranks with different transports fail soon, with an error that names them. They used to wait five minutes.
 TEST(Job, RanksThatWouldExchangeInDifferentWaysAreNamed) {
   const Outcome outcome = run({.arguments = {"conform"},
                                .ranks = 3,
@@ -250,7 +250,7 @@ TEST(Job, ANetworkNeedsAToken) {
   }
 }
 
-// Two machines: network namespaces that a virtual cable joins. Within each, ranks share memory.
+// Two hosts: network namespaces joined by a virtual cable. Within each, ranks use shared memory.
 TEST(Job, RanksOfTwoHosts) {
   const std::string names[] = {"primus_a_" + std::to_string(getpid()),
                                "primus_b_" + std::to_string(getpid())};
@@ -271,7 +271,7 @@ TEST(Job, RanksOfTwoHosts) {
   }
   if (!made) {
     clean();
-    GTEST_SKIP() << "network namespaces need root, and the program ip";
+    GTEST_SKIP() << "network namespaces need root and the program 'ip'";
   }
   pid_t pids[2];
   for (int host = 0; host < 2; ++host) {

@@ -1,4 +1,4 @@
-// The communicator without peers, and the traffic that every communicator counts.
+// The communicator without peers, which is for measuring, and the traffic that every communicator counts.
 #include "comm/measuring.h"
 
 #include <gtest/gtest.h>
@@ -40,11 +40,11 @@ TEST(Measuring, CountsCallsAndBytesByKindWithoutMemory) {
   EXPECT_DOUBLE_EQ(traffic[Kind::kExchange].bytes, 40.0);
   EXPECT_EQ(traffic[Kind::kBarrier].calls, 1);
   EXPECT_DOUBLE_EQ(traffic.total_bytes(), 2 * 2.0 * 1023 / 1024 * 8192 + 1023 * (16 + 8 + 400 + 8) + 40.0);
-  // Whole parts, however many rows of them are counted.
+  // Counts the whole parts, because the row counts are unknown on the host.
   const Tensor rows(nullptr, DType::kBF16, {2048, 3}), part_counts = tensor(1024, DType::kI32);
   comm.all_to_all_rows(*stream, rows, part_counts, rows, part_counts);
   EXPECT_DOUBLE_EQ(traffic[Kind::kAllToAll].bytes, 1023 * (8.0 + 12.0));
-  // It checks as the others do.
+  // Arguments are checked as by the other communicators.
   EXPECT_THROW(comm.all_to_all_rows(*stream, rows, tensor(1024), rows, part_counts), std::logic_error);
   EXPECT_THROW(comm.all_gather(*stream, tensor(4), tensor(4)), std::logic_error);
 }

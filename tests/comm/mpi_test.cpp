@@ -1,5 +1,5 @@
-// Ranks that Open MPI's mpirun starts: every collective through MPI, and what happens when a rank fails.
-// Skipped where the plug-in was not built, or there is no mpirun.
+// Ranks that Open MPI's mpirun starts: every collective through MPI, and failures of ranks. Skipped without
+// the plug-in or without mpirun.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -19,9 +19,9 @@ using ::testing::HasSubstr;
 
 struct MpiJob : ::testing::Test {
   void SetUp() override {
-    if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
+    if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "mpirun was not found: install openmpi-bin";
     if (!std::filesystem::exists(MPI_PLUGIN))
-      GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
+      GTEST_SKIP() << MPI_PLUGIN " was not found: install libopenmpi-dev and build again";
   }
 
   static SubprocessResult run(int ranks, std::vector<std::string> arguments,
@@ -48,7 +48,7 @@ TEST_F(MpiJob, EveryCollectiveEqualsItsReference) {
   }
 }
 
-// What mpirun starts needs no variables, and takes shared memory within a host.
+// Ranks started by mpirun need no variables, and use shared memory within a host.
 TEST_F(MpiJob, TheLauncherIsEnough) {
   const SubprocessResult result = run(2, {"conform"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;

@@ -1,4 +1,4 @@
-// Our declarations of NCCL's interface against NVIDIA's header, where it is installed.
+// Compares our declarations of NCCL's interface with NVIDIA's header, where it is installed.
 #include <gtest/gtest.h>
 #include <nccl.h>
 
@@ -31,7 +31,7 @@ static_assert(equal(Operation::kSum, ncclSum) && equal(Operation::kMax, ncclMax)
 static_assert(equal(Operation::kMean, ncclAvg));
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId) && sizeof(Result) == sizeof(ncclResult_t));
 static_assert(sizeof(DataType) == sizeof(ncclDataType_t) && sizeof(Operation) == sizeof(ncclRedOp_t));
-// Newer versions only append to it.
+// Newer versions only append to the struct.
 static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
 static_assert(offsetof(Config, version) == offsetof(ncclConfig_t, version));
 static_assert(offsetof(Config, blocking) == offsetof(ncclConfig_t, blocking));
@@ -41,7 +41,8 @@ static_assert(offsetof(Config, max_ctas) == offsetof(ncclConfig_t, maxCTAs));
 static_assert(offsetof(Config, net_name) == offsetof(ncclConfig_t, netName));
 static_assert(offsetof(Config, split_share) == offsetof(ncclConfig_t, splitShare));
 
-// A parameter of ours can stand for one of theirs: both are pointers, of one size as numbers, or ids.
+// Whether one of our types matches one of NCCL's: both are pointers, or both are structs or numbers of equal
+// size.
 template <class Ours, class Theirs>
 constexpr bool stands_for() {
   if constexpr (std::is_pointer_v<Ours> || std::is_pointer_v<Theirs>) {
@@ -77,7 +78,7 @@ TEST(NcclHeader, FunctionsTakeWhatWeGive) {
   EXPECT_TRUE((SameCall<decltype(Library::receive), decltype(&ncclRecv)>::value));
 }
 
-// Every function is there under its name.
+// The installed library has every function under its name.
 TEST(NcclHeader, TheInstalledLibraryOpens) {
   const char* const files[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", nullptr};
   DeviceCollectives collectives{};

@@ -1,4 +1,4 @@
-// Jobs whose ranks are threads on guard devices, over a library with NCCL's interface (fake_nccl.h).
+// Jobs whose ranks are threads on guard devices, with a library that has NCCL's interface (fake_nccl.h).
 #pragma once
 
 #include <functional>
@@ -17,7 +17,7 @@ namespace primus::comm::test {
 
 inline const KernelTable kNoKernels;
 
-// Of the rank whose thread asks.
+// The GPU of this thread's rank.
 inline thread_local std::string this_gpu;
 inline thread_local std::function<void()> this_guard;
 
@@ -41,7 +41,7 @@ struct Rank {
   int rank;
 };
 
-// Runs `body` once per rank of a job, each in its thread. What each rank's body throws, "" for nothing.
+// Runs `body` once per rank of a job, each in its own thread. Returns each rank's exception text; "" if none.
 inline std::vector<std::string> on_all_ranks(int ranks, const std::function<void(Rank&)>& body,
                                              CopyEngines copy_engines = CopyEngines::kAuto) {
   Socket listener = listen_on("127.0.0.1", 0);

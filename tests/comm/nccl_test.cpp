@@ -1,5 +1,5 @@
-// The communicator of GPUs without a GPU: over a library with NCCL's interface whose ranks are threads
-// (fake_nccl.h), on guard devices. Results, groups, and all that can go wrong with a rank or the library.
+// The GPU communicator without a GPU, on a library with NCCL's interface (fake_nccl.h) whose ranks are
+// threads on guard devices: results, groups, and failures of ranks and of the library.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ const Controls& fake() {
 
 struct Nccl : ::testing::Test {
   void TearDown() override {
-    EXPECT_EQ(fake().alive(), 0) << "a communicator of the library was left behind";
+    EXPECT_EQ(fake().alive(), 0) << "a communicator of the library was not destroyed";
     fake().slowness(0);
     for (int rank = 0; rank < 8; ++rank) fake().error(rank, 0);
   }
@@ -80,7 +80,7 @@ TEST_P(NcclRanks, EveryCollectiveEqualsItsReference) {
     EXPECT_EQ(test::Conformance(*world, r.device, *stream, test::Order::kAny).run({7}), "");
   });
   EXPECT_EQ(errors, none(GetParam()));
-  EXPECT_EQ(fake().aborted(), aborted) << "a good end takes leave of the peers";
+  EXPECT_EQ(fake().aborted(), aborted) << "a regular end must not abort communicators";
 }
 
 TEST_F(Nccl, GroupsSplitNestAndAreMadeAgain) {
@@ -104,7 +104,8 @@ TEST_F(Nccl, GroupsSplitNestAndAreMadeAgain) {
   EXPECT_EQ(errors, none(4));
 }
 
-// What leaves multiprocessors to a product beside it.
+// Only groups that overlap with matrix products limit their blocks, which leaves multiprocessors to the
+// products.
 TEST_F(Nccl, OnlyGroupsBesideProductsTakeFewBlocks) {
   const auto errors = on_all_ranks(2, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
@@ -122,7 +123,7 @@ TEST_F(Nccl, OnlyGroupsBesideProductsTakeFewBlocks) {
   EXPECT_EQ(errors, none(2));
 }
 
-// The library may say of any call that it is not done with it yet.
+// Calls are repeated or polled while the library reports that they are in progress.
 TEST_F(Nccl, CallsThatTakeTheLibraryTimeAreWaitedFor) {
   fake().slowness(300);
   const auto errors = on_all_ranks(2, [&](Rank& r) {
@@ -144,7 +145,7 @@ TEST_F(Nccl, WorkRunsInTheOrderOfTheCallsOverStreams) {
       const std::int32_t one = 1;
       slow->copy_to_device(value.data, &one, 4);
       world->all_reduce(*slow, value, value, Reduction::kSum);   // 2
-      world->all_reduce(*quick, value, value, Reduction::kSum);  // 4, if it comes behind the other
+      world->all_reduce(*quick, value, value, Reduction::kSum);  // 4 if it runs after the other
       std::int32_t result = 0;
       quick->copy_to_host(&result, value.data, 4);
       quick->synchronize();
@@ -175,7 +176,7 @@ TEST_F(Nccl, TheFlightRecorderFollowsTheDevice) {
     EXPECT_EQ(last().to_string(), "barrier #1 of group 'world'");
     EXPECT_EQ(last().state, FlightRecorder::State::kEnqueued);
     std::this_thread::sleep_for(50ms);
-    EXPECT_EQ(last().state, FlightRecorder::State::kEnqueued) << "the stream has not come to it";
+    EXPECT_EQ(last().state, FlightRecorder::State::kEnqueued) << "the stream has not reached it";
     if (r.rank == 0) {
       go = true;
       EXPECT_TRUE(wait_for(FlightRecorder::State::kRunning));
@@ -189,7 +190,7 @@ TEST_F(Nccl, TheFlightRecorderFollowsTheDevice) {
   EXPECT_EQ(errors, none(2));
 }
 
-// ---- What goes wrong ----------------------------------------------------------------------------
+// ---- Failures -----------------------------------------------------------------------------------
 
 TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
   std::atomic<int> named{0};
@@ -204,11 +205,12 @@ TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
     } else {
       const Tensor data(r.device.allocate(4000), DType::kF32, {1000});
       world->all_reduce(*stream, data, data, Reduction::kMax);
-      stream->synchronize();  // wakes up when the library's work is ended
-      // The rank whose watchdog is first ends the other's wait, perhaps before that one has asked around.
+      stream->synchronize();  // wakes up when the library's work is aborted
+      // The first watchdog that acts aborts the wait of the other rank, possibly before that rank has
+      // collected the state of its peers.
       if (r.job.state().recorder.records().back().waiting_for == 1) ++named;
     }
-    // What is in memory now is no result: whoever waits for the device is told so.
+    // The memory now holds no valid result, so waiting for the device throws.
     ASSERT_TRUE(this_guard);
     EXPECT_THROW(this_guard(), Error);
     r.job.state().abort->check();
@@ -218,11 +220,11 @@ TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
     EXPECT_THAT(error,
                 HasSubstr("all_reduce #2 (max of 1000 fp32) of group 'world' did not complete within"));
     EXPECT_THAT(error, HasSubstr("rank 1 has not called it: its last one there was barrier #1"));
-    EXPECT_THAT(error, Not(HasSubstr("rank 0 has not"))) << "who waits, too, is not the cause";
+    EXPECT_THAT(error, Not(HasSubstr("rank 0 has not"))) << "a rank that also waits is not the cause";
   }
 }
 
-// A rank that says what it is busy with is no rank that hangs, on the vendor's library as on hosts.
+// A rank that reports what it is busy with does not count as hanging, with NCCL as on hosts.
 TEST_F(Nccl, ABusyRankIsWaitedFor) {
   for (const bool on_device : {true, false}) {
     std::atomic<int> notices{0};
@@ -245,7 +247,7 @@ TEST_F(Nccl, ABusyRankIsWaitedFor) {
     });
     EXPECT_EQ(errors, none(3)) << on_device;
     EXPECT_GE(notices, 2);
-    EXPECT_LE(notices, 10) << "now and then only";
+    EXPECT_LE(notices, 10) << "notices must be rare";
   }
 }
 
@@ -313,7 +315,8 @@ TEST_F(Nccl, AReceiveThatNobodySendsIsNamed) {
   }
 }
 
-// A driver has room for so much work, and a rank that waits for room there would not hear of an abort.
+// A driver queues a limited amount of work. A rank that blocked on a full queue could not react to an abort,
+// so the communicator limits how far the host runs ahead.
 TEST_F(Nccl, ARankThatIsFarAheadWaits) {
   const auto errors = on_all_ranks(2, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
@@ -370,7 +373,7 @@ TEST_F(Nccl, AnAbortWakesAllRanksAndStaysTheCause) {
   for (const std::string& error : errors) EXPECT_EQ(error, "the data set of rank 2 is broken");
 }
 
-// Its peers may not wait for a rank that leaves in the middle, nor it for them.
+// When a rank leaves in the middle, neither it nor its peers wait for each other.
 TEST_F(Nccl, ARankThatFailsLeavesAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   const auto errors = on_all_ranks(2, [&](Rank& r) {
@@ -382,7 +385,7 @@ TEST_F(Nccl, ARankThatFailsLeavesAtOnce) {
     r.job.state().abort->check();
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "the data of rank 1 is broken");
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s) << "less than peers get to say goodbye";
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4s) << "the rank must not wait until peers leave";
 }
 
 TEST_F(Nccl, RanksThatShareAGpuAreNamed) {
@@ -455,7 +458,7 @@ TEST(NcclLibrary, VersionsAreReadInBothNotations) {
   EXPECT_EQ(nccl::version_text(2804), "2.8.4");
 }
 
-// A job of one rank on one GPU runs where there is no such library.
+// A job of one rank on one GPU runs without NCCL.
 TEST_F(Nccl, OneRankNeedsNoLibrary) {
   const char* const absent[] = {"libnot_there.so.2", nullptr};
   const DeviceCollectives nothing = fake_collectives(absent);

@@ -1,6 +1,6 @@
-// Exchanges of tensor ranks by copy engines, without a GPU: over a table with what a device offers for that,
-// whose ranks are threads on guard devices. A stream that does not wait for what it must wait for finds
-// poison, because every buffer is overwritten as soon as its work is over.
+// Exchanges between tensor ranks by copy engines, without a GPU: on a table of the functions that a device
+// offers for that, with ranks that are threads on guard devices. Every buffer is overwritten with poison once
+// its work is done, so a stream that misses a wait reads poison.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,19 +30,19 @@ using test::Rank;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// ---- What a plug-in offers, on guard devices: all of them translate addresses in the same way ------------
+// ---- The functions of a plug-in, on guard devices: all translate addresses by one offset -----------------
 
 constexpr std::uintptr_t kPage = 4096;
 constexpr std::ptrdiff_t kOpened = kPage;  // handles are not addresses
 
 std::atomic<int> opened{0}, mapped{0};
 std::atomic<bool> refuses_to_open{false};  // on the rank "0000:01"
-std::atomic<bool> garbles{false};          // two ranks share the wrong place
+std::atomic<bool> garbles{false};          // two ranks share the wrong address
 
 PeerHandle share(int, const void* address, std::int64_t& offset) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   const std::uintptr_t base = at / kPage * kPage;
-  // The page beside it, of the same buffer where each of two ranks has one.
+  // The neighbouring page. With two ranks, it belongs to the same buffer.
   const std::ptrdiff_t wrong = !garbles ? 0 : test::this_gpu == "0000:00" ? kOpened : -kOpened;
   const std::uintptr_t handle = base + kOpened + static_cast<std::uintptr_t>(wrong);
   offset = static_cast<std::int64_t>(at - base);
@@ -100,11 +100,11 @@ constexpr DevicePeers kPeers{.share = share,
 struct PeerCopies : ::testing::Test {
   PeerCopies() { collectives.peers = &kPeers; }
   void TearDown() override {
-    EXPECT_EQ(opened, 0) << "somebody's memory is still mapped";
+    EXPECT_EQ(opened, 0) << "memory of a peer is still mapped";
     EXPECT_EQ(mapped, 0);
     refuses_to_open = garbles = false;
   }
-  // Of tensor ranks, all ranks of the job.
+  // A group of tensor ranks that has all ranks of the job.
   static std::unique_ptr<Communicator> group_of(Communicator& world) {
     std::vector<int> members(static_cast<std::size_t>(world.size()));
     std::iota(members.begin(), members.end(), 0);
@@ -116,7 +116,8 @@ struct PeerCopies : ::testing::Test {
     const auto all = [&](Rank& r) {
       const auto world = r.job.world(r.device, &collectives);
       const auto group = group_of(*world);
-      // Nobody's memory goes while another stream may read it: a GPU keeps what is mapped, this one does not.
+      // Ranks end together, so that no memory is unmapped while another stream reads it. A GPU keeps mapped
+      // memory alive; these devices do not.
       const auto wait_for_all = [&] {
         ++through;
         for (int i = 0; i < 6000 && through < ranks; ++i) std::this_thread::sleep_for(10ms);
@@ -147,7 +148,7 @@ TEST_P(PeerCopiesRanks, EveryCollectiveEqualsItsReference) {
   EXPECT_EQ(errors, none(GetParam()));
 }
 
-// Writes a number to every element of a tensor, or adds up what is wrong with one.
+// Fills a tensor with a number, or counts the elements that differ from it.
 struct Numbers {
   Tensor tensor;
   std::int32_t value;
@@ -184,8 +185,8 @@ void dawdle(Stream& stream, std::chrono::microseconds time) {
       &time, sizeof(time));
 }
 
-// The same two buffers again and again, poisoned as soon as the stream may use them for something else, with
-// ranks that take turns at being slow.
+// Reuses two buffers in every round, and poisons each as soon as the stream may reuse it. The ranks take
+// turns at being slow.
 TEST_P(PeerCopiesRanks, MemoryIsUsedAgainInTheOrderOfTheStream) {
   constexpr std::int64_t kCount = 20000;
   constexpr std::int32_t kPoison = -1;
@@ -213,7 +214,7 @@ TEST_P(PeerCopiesRanks, MemoryIsUsedAgainInTheOrderOfTheStream) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Gathers of what is large go the same way: apart and in place.
+// Large gathers use copy engines, too, out of place and in place.
 TEST_P(PeerCopiesRanks, LargeGathersTooAndMemoryIsUsedAgain) {
   constexpr std::int64_t kCount = 300000;  // more than a MiB
   std::atomic<int> wrong{0};
@@ -239,7 +240,7 @@ TEST_P(PeerCopiesRanks, LargeGathersTooAndMemoryIsUsedAgain) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Hosts are ahead of their devices by as much as the communicator lets them.
+// Hosts run ahead of their devices as far as the communicator allows.
 TEST_F(PeerCopies, ManyExchangesAreUnderWay) {
   std::atomic<int> wrong{0};
   const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
@@ -262,16 +263,16 @@ TEST_F(PeerCopies, ManyExchangesAreUnderWay) {
 
 // ---- Sums --------------------------------------------------------------------------------------------
 
-// Rows of ones and zeros times a weight: each rank's part of each element is one number in bf16.
+// One rank's part of one output element. It is exact in bf16.
 BFloat16 part_of(int rank, std::int64_t row, std::int64_t column) {
   return BFloat16(std::ldexp(static_cast<float>((rank * 37 + row * 11 + column * 5) % 251 + 1),
                              static_cast<int>((rank * 3 + row + column) % 7) - 8));
 }
 
-// Tensor ranks' sums are made in fp32 and rounded once, whatever brings the parts.
+// Sums over tensor ranks are made in fp32 and rounded once, whichever transport delivers the parts.
 TEST_F(PeerCopies, PartsOfProductsAreAddedInFp32AndRoundedOnce) {
   constexpr int kRanks = 4;
-  constexpr std::int64_t kRows = 8, kColumns = 24;  // rows of all ranks, which are also what they multiply by
+  constexpr std::int64_t kRows = 8, kColumns = 24;  // rows of all ranks; also the inner dimension
   std::atomic<int> through{0}, wrong{0}, rounded_otherwise{0};
   const auto body = [&](Rank& r) {
     auto device = std::make_unique<primus::test::GuardDevice>(1, turbo::cpu_kernel_table());
@@ -282,7 +283,7 @@ TEST_F(PeerCopies, PartsOfProductsAreAddedInFp32AndRoundedOnce) {
     const auto bytes = [](const std::vector<BFloat16>& values) {
       return static_cast<std::int64_t>(values.size() * sizeof(BFloat16));
     };
-    std::vector<BFloat16> x, weight;  // the identity, and in each column one row's parts
+    std::vector<BFloat16> x, weight;  // x: the identity; weight: one rank's parts
     for (std::int64_t row = 0; row < kRows; ++row)
       for (std::int64_t k = 0; k < kRows; ++k) x.push_back(BFloat16(k == row ? 1.0F : 0.0F));
     for (std::int64_t column = 0; column < kColumns; ++column)
@@ -316,16 +317,16 @@ TEST_F(PeerCopies, PartsOfProductsAreAddedInFp32AndRoundedOnce) {
         rounded_otherwise += each.bits != once.bits;
       }
     }
-    // As in on_tensor_ranks().
+    // Ends together with the other ranks, as in on_tensor_ranks().
     ++through;
     for (int i = 0; i < 6000 && through < kRanks; ++i) std::this_thread::sleep_for(10ms);
   };
   EXPECT_EQ(on_all_ranks(kRanks, body, wanted), none(kRanks));
   EXPECT_EQ(wrong, 0);
-  EXPECT_GT(rounded_otherwise, 10) << "this tells nothing";
+  EXPECT_GT(rounded_otherwise, 10) << "too few elements tell the roundings apart";
 }
 
-// ---- What goes wrong ------------------------------------------------------------------------------
+// ---- Failures -------------------------------------------------------------------------------------
 
 Tensor numbers_on(Device& device, std::int64_t count) {
   return {device.allocate(count * 4), DType::kI32, {count}};
@@ -335,7 +336,7 @@ std::vector<Transfer> swap_with(int peer, const Tensor& own, const Tensor& their
   return {Transfer::send(own, peer), Transfer::receive(theirs, peer)};
 }
 
-// Its host does not come: the other's waits for it in the call.
+// One rank's host never makes the call. The other's host waits for it inside the call.
 TEST_F(PeerCopies, ARankThatDoesNotCallIsNamed) {
   const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
     group.set_timeout(300ms);
@@ -345,7 +346,7 @@ TEST_F(PeerCopies, ARankThatDoesNotCallIsNamed) {
     stream->synchronize();
     if (r.rank == 0) group.exchange(*stream, swap_with(1, own, theirs));
     while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
-    stream->synchronize();  // wakes up
+    stream->synchronize();  // the wait ends
     r.job.state().abort->check();
   });
   for (const std::string& error : errors) {
@@ -355,7 +356,7 @@ TEST_F(PeerCopies, ARankThatDoesNotCallIsNamed) {
   }
 }
 
-// Its host comes, and its device does not: the other's device waits.
+// One rank's host makes the call, but its device never reaches it. The other's device waits.
 TEST_F(PeerCopies, ADeviceThatDoesNotComeIsNamedAndAllWakeUp) {
   const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
     group.set_timeout(300ms);
@@ -372,7 +373,7 @@ TEST_F(PeerCopies, ADeviceThatDoesNotComeIsNamedAndAllWakeUp) {
     }
     for (int i = 0; i < 3; ++i) group.exchange(*stream, swap_with(1 - r.rank, own, theirs));
     while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
-    if (r.rank == 0) stream->synchronize();  // wakes up, though rank 1 is still stuck
+    if (r.rank == 0) stream->synchronize();  // the wait ends, though rank 1 is still stuck
     go = true;
     stream->synchronize();
     r.job.state().abort->check();
@@ -393,7 +394,7 @@ TEST_F(PeerCopies, AnAbortWakesDevicesAndHosts) {
     } else {
       const int other = 1 - r.rank;
       for (int i = 0; i < 20; ++i) group.exchange(*stream, swap_with(other, own, theirs));
-      // One of them never gets what it waits for.
+      // One of the exchanges never completes.
       if (r.rank == 0) group.exchange(*stream, swap_with(2, own, theirs));
       while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
     }
@@ -422,7 +423,7 @@ TEST_F(PeerCopies, DifferentSizesAreRefused) {
   }
 }
 
-// ---- Where it does not work, the library does it ---------------------------------------------------
+// ---- Fallback to the library where copy engines do not work ----------------------------------------
 
 TEST_F(PeerCopies, WhereOneRankCannotAllRanksUseTheLibrary) {
   refuses_to_open = true;

@@ -1,5 +1,5 @@
-// One rank of a job, for tests: rank_program SCENARIO [auto|shm|tcp|mpi] [FOLDER]. Prints what went wrong,
-// and exits with 0, or with the error's code. DEVICE=cuda: on GPU number LOCAL_RANK (scripts/gpu_check.sh).
+// One rank of a job, for tests: rank_program SCENARIO [auto|shm|tcp|mpi] [FOLDER]. Prints failures, and exits
+// with 0 or with the error's exit code. DEVICE=cuda runs it on GPU number LOCAL_RANK (scripts/gpu_check.sh).
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ struct Scene {
   Communicator& world;
   Device& device;
   Stream& stream;
-  test::Order order;  // of sums
+  test::Order order;  // order of sums
 
   Tensor zeros(std::int64_t count) const {
     return {device.allocate(count * size_of(DType::kF32)), DType::kF32, {count}};
@@ -37,7 +37,7 @@ int conform(Scene& s) {
   test::Conformance conformance(s.world, s.device, s.stream, s.order);
   std::string wrong = conformance.run(s.world.size() <= 3 ? std::vector<std::int64_t>{0, 1, 7, 1021, 150001}
                                                           : std::vector<std::int64_t>{0, 1, 7, 2503});
-  // Groups of their own, made at the same time by different ranks.
+  // Different ranks make groups at the same time.
   std::vector<int> half;
   for (int rank = 0; rank < s.world.size(); ++rank) {
     if (rank % 2 == s.world.rank() % 2) half.push_back(rank);
@@ -48,7 +48,7 @@ int conform(Scene& s) {
   return wrong.empty() ? 0 : 1;
 }
 
-// All ranks sum for ever; something ends them.
+// All ranks sum forever, until a test ends them.
 [[noreturn]] void sum_for_ever(Scene& s) {
   const Tensor tensor = s.zeros(100000);
   for (;;) s.world.all_reduce(s.stream, tensor, tensor, Reduction::kMax);
@@ -81,7 +81,7 @@ std::unique_ptr<Communicator> tensor_ranks(Scene& s) {
   return s.world.split(all, "tensor.0", Overlap::kProducts);
 }
 
-// As tensor ranks, which may have another way than the others.
+// Checks a group of tensor ranks, which may use another transport than the world.
 int conform_tensor(Scene& s) {
   const auto group = tensor_ranks(s);
   std::printf("exchanges by copy engines: %s %s\n", group->by_copy_engines() ? "yes" : "no",
@@ -92,7 +92,7 @@ int conform_tensor(Scene& s) {
   return wrong.empty() ? 0 : 1;
 }
 
-// The device of rank 1 never comes to an exchange that its host has called.
+// The device of rank 1 never reaches an exchange that its host has called.
 int stuck(Scene& s) {
   const auto group = tensor_ranks(s);
   const Tensor own = s.zeros(1000), theirs = s.zeros(1000);

@@ -1,4 +1,4 @@
-// The environment of a job and its key-value store: what ranks share, and what strangers may not do.
+// The environment of a job and its key-value store: what ranks share, and how strangers are rejected.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(JobEnvironment, ReadsWhatTorchrunSets) {
   EXPECT_EQ(e->token, "secret");
   const Variables minimum = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "7"}};
   EXPECT_EQ(read(minimum)->local_world, 2);
-  // torchrun keeps MASTER_PORT for its own store.
+  // torchrun reserves MASTER_PORT for its own store, so the next port is used.
   auto agent = minimum;
   agent["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   EXPECT_EQ(read(agent)->master_port, 8);
@@ -171,7 +171,7 @@ TEST(Store, SharesValuesSumsAndBarriers) {
   }
 }
 
-// The store holds 256 MiB at a time, and forgets what was erased.
+// The store holds up to 256 MiB at a time. Erased values free their space.
 TEST(Store, ErasedValuesTakeNoRoom) {
   Rendezvous rendezvous(1);
   const auto a = rendezvous.join(0);
@@ -205,7 +205,7 @@ TEST(Store, RefusesAWrongTokenASecondRankAndAnotherSize) {
   EXPECT_THAT(error_of([&] { rendezvous.join(e); }), HasSubstr("wrong token"));
   EXPECT_EQ(rendezvous.server->strangers(), 2);
   EXPECT_THAT(error_of([&] { rendezvous.join(0); }), HasSubstr("two processes were started with RANK=0"));
-  EXPECT_FALSE(abort->aborted());  // none of these harms the job
+  EXPECT_FALSE(abort->aborted());  // none of these aborts the job
   e = rendezvous.environment(2);
   e.world = 4;
   const std::string differs = "rank 2 was started with WORLD_SIZE=4, rank 0 with WORLD_SIZE=3";
@@ -261,7 +261,7 @@ TEST(Store, ATakenPortAndAnUnknownNameAreErrorsOfTheUser) {
   }
   EXPECT_THAT(error_of([] { listen_on("no such host", 1); }), HasSubstr("cannot find the address of"));
   JobEnvironment e = rendezvous.environment(1);
-  e.master_port = 1;  // nobody listens there
+  e.master_port = 1;  // no listener on this port
   EXPECT_THAT(error_of([&] {
                 StoreClient(e, in(200ms), std::make_shared<AbortState>(),
                             [](const std::string&) { return ""; });
@@ -288,7 +288,7 @@ TEST(Store, ALostRankAndAnAbortReachEveryRank) {
   EXPECT_EQ(error_of([&] { d->wait("never", in(30s)); }), "the loss is no number");
 }
 
-// Rank 0 ends right after it has said why, beside peers that keep the server busy.
+// Rank 0 ends right after it has reported the reason, while its peers keep the server busy.
 TEST(Store, TheReasonArrivesBeforeRank0Ends) {
   constexpr int kWorld = 5;
   for (int round = 0; round < 60; ++round) {
@@ -317,7 +317,7 @@ TEST(Store, TheReasonArrivesBeforeRank0Ends) {
 
 // ---- Strangers ----------------------------------------------------------------------------------
 
-// True when the other side closes within the time.
+// Whether the other side closes the connection within `time`.
 bool closes(const Socket& socket, std::chrono::milliseconds time) {
   char buffer[4096];
   const Deadline end = in(time);
@@ -333,7 +333,7 @@ bool closes(const Socket& socket, std::chrono::milliseconds time) {
 TEST(Store, StrangersCostNothing) {
   Rendezvous rendezvous(2);
   const auto a = rendezvous.join(0);
-  // More of them than there is room for, all silent; one sends a byte now and then.
+  // More silent connections than the server accepts; one of them sends a byte now and then.
   std::vector<Socket> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(rendezvous.stranger());
   std::thread slow([&] {
@@ -347,18 +347,18 @@ TEST(Store, StrangersCostNothing) {
   const Socket garbage = rendezvous.stranger();
   send_all(garbage, std::string(100000, '\xff'), in(5s));
   EXPECT_TRUE(closes(garbage, 10s));
-  const auto b = rendezvous.join(1);  // an honest rank gets in nevertheless, once there is room
+  const auto b = rendezvous.join(1);  // a legitimate rank joins nevertheless, once a place is free
   b->set("key", "value");
   EXPECT_EQ(a->get("key"), "value");
   slow.join();
   for (const Socket& one : silent) EXPECT_TRUE(closes(one, 10s));
 }
 
-// Whoever knows the token can still not make the server take memory without bounds, or fall over.
+// A client with the token cannot make the server allocate unbounded memory or crash.
 TEST(Store, BrokenFramesDropTheirSender) {
   const std::string frames[] = {
       wire::u32(0xffffffff) + "x",            // too long
-      wire::u32(0),                           // nothing in it
+      wire::u32(0),                           // empty
       wire::u32(9) + std::string(9, '\x7f'),  // an unknown type
       wire::Writer(wire::Type::kSet, 1).string(std::string(600, 'k')).string("v").frame(),
       wire::Writer(wire::Type::kSet, 1).frame(),  // fields are missing

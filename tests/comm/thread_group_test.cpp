@@ -1,4 +1,4 @@
-// Collectives between threads, with both kinds of links: results, order, mistakes, aborts, timeouts.
+// Collectives between threads, with both kinds of links: results, order, misuse, aborts and timeouts.
 #include "comm/local/thread_group.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 const KernelTable kNoKernels;
 
-// Runs `body` once per rank, each in its thread, and hands on what it throws.
+// Runs `body` once per rank, each in its own thread, and rethrows its exception.
 void on_all_ranks(int ranks, const local::ThreadOptions& options,
                   const std::function<void(HostCommunicator&)>& body) {
   auto comms = local::make_thread_group(ranks, options);
@@ -49,7 +49,7 @@ struct Threads : ::testing::TestWithParam<std::tuple<int, bool>> {
   local::ThreadOptions options() const { return {.timeout = 60s, .rings = std::get<1>(GetParam())}; }
 };
 
-// The largest exceed what goes at once and an accumulator, with few ranks also a block and a ring.
+// The largest sizes exceed one transfer and one accumulator; with few ranks also a block and a ring.
 TEST_P(Threads, EveryCollectiveEqualsItsReference) {
   on_all_ranks(ranks(), options(), [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
@@ -74,7 +74,7 @@ TEST_P(Threads, SplitGroupsWorkAndNest) {
   on_all_ranks(ranks(), options(), [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
     const auto stream = device.create_stream(StreamKind::kCompute);
-    // Even and odd ranks, in descending order; then each alone; then the same group again.
+    // Even and odd ranks, in descending order; then one-rank groups; then the first groups again.
     std::vector<int> members;
     for (int rank = comm.size() - 1; rank >= 0; --rank) {
       if (rank % 2 == comm.rank() % 2) members.push_back(rank);
@@ -109,7 +109,7 @@ TEST(ThreadGroup, TwoStreamsKeepTheOrderOfTheCalls) {
                second = device.create_stream(StreamKind::kCommunication);
     std::vector<std::int32_t> values(100, comm.rank() + 1);
     const Tensor data(values.data(), DType::kI32, {100});
-    // Rank 1 holds its first stream up: the second call must wait for the first one nevertheless.
+    // Rank 1 blocks its first stream: the second call must still wait for the first one.
     if (comm.rank() == 1) {
       const int nothing = 0;
       first->launch([](KernelContext&, const void*) { std::this_thread::sleep_for(20ms); }, &nothing,
@@ -143,17 +143,18 @@ TEST(ThreadGroup, SumsArePairwiseAndMeansAreRoundedOnce) {
   on_all_ranks(4, {.timeout = 60s}, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
     const auto stream = device.create_stream(StreamKind::kCompute);
-    // (1e8 + 1) + (-1e8 + 5): 1e8, and fp32 steps by 8 there, so -99999992; one after the other it would
-    // be 5.
+    // fp32 has a spacing of 8 here: 1e8 + 1 rounds to 1e8 and -1e8 + 5 to -99999992, so the sum of both is 8.
+    // Added one after another, the numbers would give 5.
     const float large[] = {1e8F, 1.0F, -1e8F, 5.0F};
     float value = large[comm.rank()];
     comm.all_reduce(*stream, {&value, DType::kF32, {1}}, {&value, DType::kF32, {1}}, Reduction::kSum);
     EXPECT_EQ(value, 8.0F);
-    const float small[] = {256.0F, 1.0F, 1.0F, 1.0F};  // bf16 steps by 2 here: one by one they would be lost
+    const float small[] = {256.0F, 1.0F, 1.0F, 1.0F};  // the spacing is 2 in bf16: added one by one, the ones
+                                                       // would be lost
     BFloat16 half(small[comm.rank()]);
     comm.all_reduce(*stream, {&half, DType::kBF16, {1}}, {&half, DType::kBF16, {1}}, Reduction::kSum);
     EXPECT_EQ(static_cast<float>(half), 260.0F);       // 259 in fp32, rounded to even
-    const float many[] = {2048.0F, 1.0F, 1.0F, 1.0F};  // likewise of fp16
+    const float many[] = {2048.0F, 1.0F, 1.0F, 1.0F};  // likewise in fp16
     Float16 ieee(many[comm.rank()]);
     comm.all_reduce(*stream, {&ieee, DType::kF16, {1}}, {&ieee, DType::kF16, {1}}, Reduction::kSum);
     EXPECT_EQ(static_cast<float>(ieee), 2052.0F);  // 2051 in fp32
@@ -163,7 +164,7 @@ TEST(ThreadGroup, SumsArePairwiseAndMeansAreRoundedOnce) {
   });
 }
 
-// ---- What goes wrong ----------------------------------------------------------------------------
+// ---- Failures -----------------------------------------------------------------------------------
 
 TEST(ThreadGroup, WrongArgumentsAreRefusedAtOnce) {
   on_all_ranks(2, {}, [&](HostCommunicator& comm) {
@@ -201,11 +202,11 @@ TEST(ThreadGroup, WrongArgumentsAreRefusedAtOnce) {
     refused([&] { comm.split(others, "x"); });
     refused([&] { comm.split(twice, "x"); });
     refused([&] { comm.split(outside, "x"); });
-    comm.barrier(*stream);  // and nothing is broken
+    comm.barrier(*stream);  // the communicator still works
   });
 }
 
-// Every rank makes one call; all must fail with a text that has `parts`, and soon.
+// Every rank makes one call. All must fail soon, with a text that contains `parts`.
 void expect_abort(int ranks, const local::ThreadOptions& options, const std::vector<std::string>& parts,
                   const std::function<void(HostCommunicator&, Stream&)>& body) {
   std::atomic<int> failed = 0;
@@ -215,7 +216,7 @@ void expect_abort(int ranks, const local::ThreadOptions& options, const std::vec
     const auto stream = device.create_stream(StreamKind::kCompute);
     const std::string text = error_of([&] { body(comm, *stream); });
     for (const std::string& part : parts) EXPECT_THAT(text, HasSubstr(part));
-    // Later calls say the same, on every communicator of the job.
+    // Later calls throw this error again, on every communicator of the job.
     EXPECT_EQ(error_of([&] { comm.barrier(*stream); }), text);
     const int self[] = {comm.rank()};
     EXPECT_EQ(error_of([&] { comm.split(self, "alone"); }), text);
@@ -265,7 +266,7 @@ TEST(ThreadGroup, DifferentSizesAndTypesAreNamed) {
                  const std::int64_t five[] = {5, 5}, more[] = {5, 6};
                  comm.all_to_all(stream, {in.data(), DType::kU8, {20}}, five, {out.data(), DType::kU8, {20}},
                                  comm.rank() == 0 ? more : five);
-                 comm.barrier(stream);  // rank 1 got what it expected, and learns of it here
+                 comm.barrier(stream);  // rank 1 got what it expected, and finds the abort here
                });
 }
 
@@ -276,14 +277,14 @@ TEST(ThreadGroup, AMissingRankIsNamedWithWhatItDidLast) {
                [](HostCommunicator& comm, Stream& stream) {
                  comm.barrier(stream);
                  std::vector<std::int64_t> in(8), out(24);
-                 if (comm.rank() == 1) {  // busy elsewhere until the others have given up
+                 if (comm.rank() == 1) {  // busy until the other ranks have given up
                    while (!comm.state().abort->aborted()) std::this_thread::sleep_for(1ms);
                  }
                  comm.all_gather(stream, {in.data(), DType::kI64, {8}}, {out.data(), DType::kI64, {24}});
                });
 }
 
-// Ranks 0 and 1 wait in a chain that ends at rank 2, which does nothing.
+// Ranks 0 and 1 wait in a chain that ends at rank 2, which makes no call.
 TEST(ThreadGroup, AChainOfWaitingRanksIsFollowedToItsEnd) {
   expect_abort(3, {.timeout = 300ms}, {"rank 2 has not called it"},
                [](HostCommunicator& comm, Stream& stream) {
@@ -315,7 +316,7 @@ TEST(ThreadGroup, AbortWakesEverybodyWithTheFirstReason) {
   }
 }
 
-// Memory that was shown to a peer must not be read after the call has thrown: each rank frees it at once.
+// After a call has thrown, no rank reads a peer's memory: each rank frees its own at once.
 TEST(ThreadGroup, AfterAnAbortNobodyReadsAPeersMemory) {
   for (int round = 0; round < 20; ++round) {
     std::atomic<bool> go = false;

@@ -1,4 +1,4 @@
-// Any device, with a count of how often the host has waited for it.
+// Wraps any device and counts how often the host waits for it.
 //
 //   auto waits = std::make_shared<CountingDevice::Waits>();
 //   CountingDevice device(std::make_unique<GuardDevice>(...), waits);
@@ -17,12 +17,12 @@ namespace primus::test {
 class CountingDevice final : public ForwardingDevice {
  public:
   struct Waits {
-    std::atomic<std::int64_t> streams = 0;  // for all of a stream's work
+    std::atomic<std::int64_t> streams = 0;  // waits for a whole stream
     std::atomic<std::int64_t> events = 0;
   };
   using Counter = std::shared_ptr<Waits>;
 
-  // `at_end` is called when the device goes.
+  // Calls `at_end` when the device is destroyed.
   CountingDevice(std::unique_ptr<Device> below, Counter waits,
                  std::function<void(const Waits& waits)> at_end = {})
       : ForwardingDevice(std::move(below)), waits_(std::move(waits)), at_end_(std::move(at_end)) {}

@@ -20,7 +20,7 @@ namespace {
 
 const KernelTable kNoKernels;
 
-// A kernel that waits for a flag, so that a test can hold a stream up.
+// A kernel that waits for a flag. With it, a test can block a stream.
 struct Gate {
   std::atomic<bool>* open;
 };
@@ -135,7 +135,8 @@ TEST(CpuStream, WorkRunsBehindTheCallersBackInOrder) {
   for (int i = 0; i < 100; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
 }
 
-// A checkpoint is copied by the thread that writes it, which is nicer than those that train.
+// A copy stream works on the calling thread. A checkpoint is therefore copied by its writer thread, which has
+// a lower priority than the training threads.
 TEST(CpuStream, TransfersAreMadeByWhoeverAsks) {
   CpuDevice device(2, kNoKernels);
   const auto stream = device.create_stream(StreamKind::kCopy);
@@ -148,7 +149,7 @@ TEST(CpuStream, TransfersAreMadeByWhoeverAsks) {
   ASSERT_EQ(threads.size(), 1U);
   EXPECT_EQ(threads[0], std::this_thread::get_id());
 
-  constexpr std::size_t kBytes = (5 << 20) + 7;  // more than a thread copies where there are several
+  constexpr std::size_t kBytes = (5 << 20) + 7;  // other streams split such copies among threads
   std::vector<std::vector<unsigned char>> memory, back(4);
   for (unsigned char i = 0; i < 4; ++i) memory.emplace_back(kBytes, i);
   std::vector<std::thread> copying;
@@ -171,7 +172,7 @@ TEST(CpuStream, EventsOrderTwoStreams) {
   const Gate gate{&open};
   std::vector<int> order;
   const Append one{&order, 1}, two{&order, 2};
-  event->synchronize();  // never recorded: holds nobody up
+  event->synchronize();  // never recorded: does not wait
   second->wait(*event);
   first->launch(&wait_for_gate, &gate, sizeof(gate));
   first->launch(&append, &one, sizeof(one));
@@ -184,7 +185,7 @@ TEST(CpuStream, EventsOrderTwoStreams) {
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
   event->synchronize();
 
-  // Recorded again, the event stands for the new point.
+  // Recorded again, the event marks the new point.
   open = false;
   first->launch(&wait_for_gate, &gate, sizeof(gate));
   first->launch(&append, &one, sizeof(one));
@@ -207,7 +208,7 @@ TEST(CpuStream, AFailureIsReportedOnceAndDropsWhatFollowedIt) {
   stream->launch(&fail, nullptr, 0);
   stream->launch(&append, &one, sizeof(one));
   stream->record(*event);
-  // Whoever waits for the event hears of it, host or stream.
+  // Both a host and a stream that wait for the event get the error.
   EXPECT_THROW(event->synchronize(), Error);
   EXPECT_THROW(device.create_stream(StreamKind::kCompute)->wait(*event), Error);
   const auto other = device.create_stream(StreamKind::kCommunication);

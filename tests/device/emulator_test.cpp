@@ -1,4 +1,4 @@
-// The emulated GPU: what kernels may rely on, and what it refuses where hardware would do anything.
+// The emulated GPU: guarantees to kernels, and errors where the behaviour of hardware is undefined.
 #define PRIMUS_EMULATED_WARP 32
 #include "device/gpu/emulator.h"
 
@@ -165,7 +165,7 @@ TEST(Emulator, WhatAKernelThrowsLeavesTheLaunchAndTheNextOneRuns) {
   EXPECT_EQ(ran, 1);
 }
 
-// Some of the threads of a block wait for the kernel in front, as `early` says.
+// The threads from `first` on wait for the previous kernel.
 struct Waits {
   static constexpr int kThreads = 64;
   int first = 0;
@@ -182,7 +182,7 @@ TEST(Emulator, AKernelThatStartsEarlyWaitsInEveryThread) {
   ThreadPool pool(2);
   Context context(pool, 0);
   launch(context, 3, Waits{});
-  launch(context, 3, Waits{40});  // it begins when the one in front is over
+  launch(context, 3, Waits{40});  // starts after the previous kernel has ended
   launch(context, 3, WaitsEarly{});
   EXPECT_THAT(([&] { launch(context, 1, WaitsEarly{{40}}); }),
               ThrowsMessage<std::logic_error>(

@@ -1,5 +1,6 @@
-// Streams and devices that pass everything on to another one. Tests derive from them and override what they
-// count, delay or spoil. Only graphs are not passed on: the device below does not know streams of this kind.
+// Streams and devices that forward every call to another one. Tests derive from them and override the calls
+// that they count, delay or corrupt. Graphs are not forwarded, because the wrapped device cannot use these
+// streams.
 #pragma once
 
 #include <atomic>

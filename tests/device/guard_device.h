@@ -1,10 +1,10 @@
-// A CPU device that behaves like a GPU where it matters to a test: the addresses it hands out can be neither
-// read nor written by the host, and every stream, the compute stream too, runs behind the host's back, a
-// little late. Code that touches tensor memory outside kernels and copies dies; code that forgets to
-// synchronise computes nonsense.
+// A CPU device that behaves like a GPU in the ways that tests need. The host can neither read nor write the
+// addresses that it hands out, and every stream, the compute stream included, runs asynchronously and a
+// little late. Code that accesses tensor memory outside kernels and copies crashes; code that forgets to
+// synchronise computes wrong results.
 //
-// Two equal address ranges are reserved. Handed-out addresses lie in the first, which is never accessible;
-// kernels and copies reach the memory at the same place of the second, by the constant offset of CpuContext.
+// Two equal address ranges are reserved. Handed-out addresses lie in the first, which is never accessible.
+// Kernels and copies reach the memory at the same place of the second, by the constant offset of CpuContext.
 //
 //   GuardDevice device(2, turbo::cpu_kernel_table());
 #pragma once
@@ -28,7 +28,7 @@
 
 namespace primus::test {
 
-// A stream with a worker that dawdles before each piece of work.
+// A stream with a worker that sleeps before each operation.
 class GuardStream final : public Stream {
  public:
   GuardStream(int threads, std::ptrdiff_t offset, std::chrono::microseconds delay)
@@ -73,9 +73,9 @@ class GuardStream final : public Stream {
 
 class GuardDevice final : public Device {
  public:
-  static constexpr std::size_t kRange = std::size_t{1} << 36;  // of addresses, not of memory
+  static constexpr std::size_t kRange = std::size_t{1} << 36;  // address space, not memory
 
-  // `copy_delay`: of each operation on a stream for copies.
+  // `copy_delay` applies to each operation on a copy stream.
   GuardDevice(int threads, const KernelTable& kernels,
               std::chrono::microseconds delay = std::chrono::microseconds(20),
               std::chrono::microseconds copy_delay = std::chrono::microseconds(20))
@@ -108,7 +108,7 @@ class GuardDevice final : public Device {
             .host_memory = true};
   }
 
-  // Whole pages, with an inaccessible one behind them.
+  // Allocates whole pages, followed by an inaccessible one.
   void* allocate(std::int64_t bytes) override {
     const std::size_t pages = (static_cast<std::size_t>(bytes) + kPage - 1) / kPage * kPage + kPage;
     const std::size_t offset = end_;
@@ -121,17 +121,17 @@ class GuardDevice final : public Device {
     return base_ + offset;
   }
 
-  // The addresses are not used again, so that a stale one is always caught.
+  // Addresses are never reused, so that every access to a stale one faults.
   void release(void* address) noexcept override {
     const auto block = taken_.find(static_cast<std::size_t>(static_cast<char*>(address) - base_));
     if (block == taken_.end()) return;
-    // Mapping afresh gives the memory back and forbids access in one.
+    // Mapping the range again frees the memory and forbids access in one call.
     mmap(alias(block->first), block->second, PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     taken_.erase(block);
   }
 
-  // Nothing guards it: the host may use pinned memory while copies run, and must know when.
+  // Pinned memory is not guarded: the host may use it during copies, and must order its accesses.
   void* allocate_pinned(std::int64_t bytes) override {
     const auto whole = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
     return std::aligned_alloc(kPage, (whole + kPage - 1) / kPage * kPage);
@@ -154,7 +154,7 @@ class GuardDevice final : public Device {
   int threads_;
   std::chrono::microseconds delay_, copy_delay_;
   const KernelTable& kernels_;
-  ThreadPool pool_;  // never works: workspaces are sized by the number of threads
+  ThreadPool pool_;  // runs nothing; its thread count sizes workspaces
   cpu::CpuContext context_;
   char* base_ = nullptr;
   std::size_t end_ = 0;                                 // offset of the first address never handed out

@@ -1,10 +1,10 @@
-// The guard device as a plug-in, libprimus_guard.so: what a vendor's plug-in has to do, and how the tests
-// load a second kind of device through the same door.
+// The guard device as a plug-in, libprimus_guard.so. It shows what a vendor's plug-in must implement, and
+// lets tests load a second kind of device through the plug-in interface.
 //
-// PRIMUS_GUARD_COPY_DELAY: microseconds before each operation on a stream for copies.
-// PRIMUS_GUARD_WAITS: a file for how often the host has waited, for streams and for events: "12 100".
-// PRIMUS_GUARD_GRAPHS: streams can be recorded; a file for how many graphs were recorded, and launched: "4
-// 36".
+// PRIMUS_GUARD_COPY_DELAY: microseconds before each operation on a copy stream.
+// PRIMUS_GUARD_WAITS: file for the numbers of host waits, for streams and for events: "12 100".
+// PRIMUS_GUARD_GRAPHS: enables recording of streams; file for the numbers of graphs recorded and launched:
+// "4 36".
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -30,7 +30,7 @@ std::chrono::microseconds copy_delay() {
   return std::chrono::microseconds(text ? std::atoi(text) : 20);
 }
 
-// As the opened device has them.
+// Must equal the properties of the opened device.
 DeviceProperties plugin_properties() {
   DeviceProperties properties = GuardDevice::guard_properties();
   properties.graphs = std::getenv("PRIMUS_GUARD_GRAPHS") != nullptr;

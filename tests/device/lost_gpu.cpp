@@ -1,11 +1,11 @@
-// A GPU that is lost in the middle of a run, without harm to the real one: a library to preload (LD_PRELOAD).
-// It stands between everything that asks the driver for its functions (CUDA's runtime, cuBLASLt, cuDNN) and
-// the driver. After so many launches of kernels each function that works on the device fails, as it does when
-// a GPU falls off the bus. Made for x86-64 Linux; scripts/gpu_lost.sh runs it.
+// A library to preload (LD_PRELOAD) that simulates the loss of a GPU during a run. The real GPU is not
+// affected. It wraps the driver functions that CUDA's runtime, cuBLASLt and cuDNN look up. After a given
+// number of kernel launches, every function that uses the device fails, as when a GPU falls off the bus. For
+// x86-64 Linux; scripts/gpu_lost.sh runs it.
 //
-//   PRIMUS_LOSE_GPU_AFTER   launches until then; unset: never
-//   PRIMUS_LOSE_GPU_WITH    what the driver says from then on; 999 by default, CUDA_ERROR_UNKNOWN
-//   PRIMUS_LOSE_GPU_COUNT   a file that the number of launches is written to when the process ends
+//   PRIMUS_LOSE_GPU_AFTER   kernel launches until the loss; unset: never
+//   PRIMUS_LOSE_GPU_WITH    error code of the driver from then on; by default 999, CUDA_ERROR_UNKNOWN
+//   PRIMUS_LOSE_GPU_COUNT   file for the number of launches, written when the process ends
 //
 // Thread-safe.
 #include <dlfcn.h>
@@ -22,8 +22,8 @@
 namespace {
 
 using Word = std::uintptr_t;
-// Any of the driver's functions: all take whole words, twelve at most. Words that a caller did not pass are
-// read from its frame and passed on, and nobody looks at them.
+// Any driver function: all take machine words, twelve at most. Words that a caller did not pass are read from
+// its frame and forwarded; the driver ignores them.
 using Function = int (*)(Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
 
 constexpr const char* kLaunches[] = {"cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel",
@@ -41,7 +41,7 @@ struct Slot {
 };
 std::array<Slot, kSlots> slots;
 std::size_t used = 0;
-std::mutex mutex;  // of slots and used
+std::mutex mutex;  // guards slots and used
 
 std::int64_t number_in(const char* variable, std::int64_t otherwise) {
   const char* const text = std::getenv(variable);
@@ -87,7 +87,7 @@ bool names(const char* const (&list)[kCount], const char* name) {
   return false;
 }
 
-// What to give in place of the driver's function of this name.
+// Returns the replacement of the driver function `name`.
 void* in_place_of(void* real, const char* name) {
   const bool launch = names(kLaunches, name);
   if (!real || (!launch && !names(kOthers, name))) return real;
@@ -99,7 +99,7 @@ void* in_place_of(void* real, const char* name) {
   return reinterpret_cast<void*>(kStandIns[at]);
 }
 
-void* real_get_address = nullptr;  // the driver's cuGetProcAddress; both versions begin with these words
+void* real_get_address = nullptr;  // the driver's cuGetProcAddress, version 1 or 2: the leading words agree
 
 int get_address(const char* name, void** function, Word version, Word flags, Word status) {
   using GetAddress = int (*)(const char*, void**, Word, Word, Word);
@@ -113,7 +113,7 @@ int get_address(const char* name, void** function, Word version, Word flags, Wor
 
 }  // namespace
 
-// In place of the C library's, for every library of the process.
+// Replaces the C library's dlsym, for every library of the process.
 extern "C" __attribute__((visibility("default"))) void* dlsym(void* handle, const char* name) noexcept {
   using Find = void* (*)(void*, const char*);
   static const Find kFind = [] {

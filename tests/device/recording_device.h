@@ -1,6 +1,6 @@
-// Any device, with streams that can be recorded (Device::capture), as a GPU's are; and a count of what became
-// of the work. What a GPU forbids while it records is an error here: the recording thread may not wait for
-// the stream, use events on it or take memory. Other threads and streams go on.
+// Wraps any device, adds streams that can be recorded (Device::capture), as on a GPU, and counts kernels and
+// replays. Actions that a GPU forbids during a recording are errors here: the recording thread may not wait
+// for the stream, use events on it or allocate memory. Other threads and streams continue.
 //
 //   auto counts = std::make_shared<RecordingDevice::Counts>();
 //   RecordingDevice device(turbo::make_cpu_device(2), counts);
@@ -20,7 +20,7 @@
 
 namespace primus::test {
 
-// Of a device that records what the one below does not.
+// Adds graph support to the properties of a device without it.
 inline DeviceProperties with_graphs(DeviceProperties properties) {
   properties.graphs = true;
   return properties;
@@ -30,13 +30,13 @@ class RecordingDevice final : public ForwardingDevice {
  public:
   struct Counts {
     int captures = 0;
-    int replays = 0;                    // launches of graphs, the first one of each included
-    std::int64_t kernels = 0;           // of the compute stream, started one by one
-    std::int64_t replayed_kernels = 0;  // by graphs
+    int replays = 0;                    // launches of graphs, including the first of each
+    std::int64_t kernels = 0;           // started one by one on the compute stream
+    std::int64_t replayed_kernels = 0;  // started by graphs
   };
   using Counter = std::shared_ptr<Counts>;
 
-  // `at_end` is called when the device goes.
+  // Calls `at_end` when the device is destroyed.
   RecordingDevice(std::unique_ptr<Device> below, Counter counts,
                   std::function<void(const Counts& counts)> at_end = {})
       : ForwardingDevice(std::move(below)), counts_(std::move(counts)), at_end_(std::move(at_end)) {}
@@ -158,7 +158,7 @@ class RecordingDevice final : public ForwardingDevice {
 
   Counter counts_;
   std::function<void(const Counts&)> at_end_;
-  Recorded* recording_ = nullptr;  // of the recording thread
+  Recorded* recording_ = nullptr;  // used by the recording thread
   std::atomic<const Stream*> recorded_stream_ = nullptr;
   std::atomic<std::thread::id> recorder_{};
 };

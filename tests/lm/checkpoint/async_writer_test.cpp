@@ -15,10 +15,10 @@ using ::testing::HasSubstr;
 
 const Path kRoot = "/run/checkpoints";
 
-// Tensors in memory, and one that a function gives.
+// Tensors in memory, and one tensor that a function fills.
 struct MixedTensors : TestTensors {
   MixedTensors() {
-    add("large", DType::kF32, {3, 1 << 20}, 1);  // over two pieces
+    add("large", DType::kF32, {3, 1 << 20}, 1);  // more than two pieces
     add("odd", DType::kI8, {13}, 2);
     add("empty", DType::kF32, {0}, 3);
     add("filled", DType::kF32, {2, 1 << 20}, 4);
@@ -62,7 +62,7 @@ TEST(SnapshotBuffer, CopiesWithManyHands) {
   }
 }
 
-// What is read before the tensors change costs no copy, the rest is copied once.
+// Data that is read before the tensors change costs no copy. The rest is copied once.
 TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
   MixedTensors tensors;
   const auto was = tensors.storage;
@@ -88,13 +88,13 @@ TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
     EXPECT_EQ(read(sources[3], half, half), std::vector(was[3].begin() + half, was[3].end()));
     if (in_time == InTime::kMax) continue;
     for (const std::size_t i : {0, 1}) EXPECT_EQ(read(sources[i]), was[i]);
-    // The next step changes them again, when all is read.
+    // The next step changes the tensors again, after everything was read.
     buffer.before_change();
     EXPECT_TRUE(buffer.was_late());
   }
 }
 
-// A tensor in another order in the file may be read again when its slabs are put together.
+// A tensor whose axes have another order in the file is kept, because assembling its slabs may read it twice.
 TEST(SnapshotBuffer, KeepsWhatIsReadTwice) {
   TestTensors tensors;
   tensors.add("turned", DType::kF32, {2, 3, 4}, 1);
@@ -110,7 +110,7 @@ TEST(SnapshotBuffer, KeepsWhatIsReadTwice) {
   EXPECT_EQ(read(sources[0]), was);
 }
 
-// Training waits for a reader that is in the middle of a tensor, and not for one that comes later.
+// Training waits for a reader that is in the middle of a tensor, but not for one that has yet to start.
 TEST(SnapshotBuffer, WaitsForWhoReadsWhereTheTensorsLie) {
   TestTensors tensors;
   tensors.add("a", DType::kF32, {1000}, 1);
@@ -160,7 +160,8 @@ TEST(SnapshotBuffer, ErrorsReachEveryCopierAndReader) {
   EXPECT_EQ(error_of([&] { read(buffer.sources()[0]); }), "device lost");
 }
 
-// The tensors change right after wait_copied(), as an optimizer would; what is saved is what they were.
+// The tensors change right after wait_copied(), as in an optimizer update. The file has the values from
+// before.
 TEST(AsyncWriter, SavesWhatTheTensorsWere) {
   FaultEnv env;
   AsyncWriter writer(kRoot, {}, env);
@@ -184,18 +185,18 @@ TEST(AsyncWriter, StableSourcesAreWrittenFromWhereTheyAre) {
   const TestSnapshot saved(5);
   writer.save(saved.snapshot, AsyncWriter::Sources::kStable);
   writer.wait_copied();
-  EXPECT_EQ(writer.last_saved(), 5) << "they are in use until all is written";
+  EXPECT_EQ(writer.last_saved(), 5) << "the tensors are in use until everything is written";
   std::uint64_t bytes = 0;
   for (const auto* tensors : {&saved.snapshot.model, &saved.snapshot.optimizer}) {
     for (const TensorSource& tensor : *tensors) bytes += tensor.bytes();
   }
   EXPECT_EQ(writer.last_written().all, bytes);
-  EXPECT_EQ(writer.last_written().direct, 0U) << "files in memory have no page cache to go past";
+  EXPECT_EQ(writer.last_written().direct, 0U) << "files in memory cannot bypass a page cache";
   writer.wait();
   saved.expect_equal(*find_resume_point(kRoot, Validation::kFull, env).reader);
 }
 
-// Holds the writing thread inside a save, so that what the caller sees meanwhile can be tested.
+// Blocks the writer thread inside a save, so that tests can check what the caller sees meanwhile.
 struct HeldSnapshot : TestSnapshot {
   explicit HeldSnapshot(std::int64_t iteration) : TestSnapshot(iteration) {
     snapshot.model[0].data = nullptr;
@@ -253,7 +254,7 @@ TEST(AsyncWriter, ErrorsSurfaceOnceAtTheNextCall) {
   fail();
   EXPECT_THAT(error_of([&] { writer.save(second.snapshot); }), HasSubstr("cannot save checkpoint"));
   EXPECT_EQ(writer.last_saved(), 1);
-  // With room again, it goes on.
+  // With enough space, saving works again.
   env.set_capacity(1 << 20);
   writer.save(second.snapshot);
   writer.wait();

@@ -45,7 +45,7 @@ TEST_F(CheckpointTest, RoundTrip) {
   for (const auto validation : {Validation::kFull, Validation::kStructure}) {
     TestSnapshot(100).expect_equal(open(100, validation));
   }
-  // The model part is a model folder by itself.
+  // The model part alone is a valid model folder.
   EXPECT_EQ(SafetensorsFolder::open("/run/checkpoints/iter_0000100", env_).size(), 2U);
 }
 
@@ -119,7 +119,7 @@ TEST_F(CheckpointTest, RetentionKeepsTheLastOnes) {
       << "0 keeps all";
 }
 
-// A user went back: `latest` is what counts, and what lies ahead is neither counted nor removed.
+// After a user returned to an older checkpoint, `latest` decides. Newer ones are neither counted nor removed.
 TEST_F(CheckpointTest, AfterGoingBackTheNewOneIsKept) {
   for (const std::int64_t iteration : {100, 200, 300}) save(iteration);
   write_file_atomic("/run/checkpoints/latest", "iter_0000100\n", env_);
@@ -172,7 +172,7 @@ TEST_F(CheckpointTest, WhatIsSetAsideIsNoCheckpointOfTheRunAndNotLost) {
     EXPECT_EQ(root.set_aside(), Path("/run/checkpoints") / aside);
     EXPECT_FALSE(resume().reader);
     EXPECT_FALSE(root.set_aside());
-    // A folder of checkpoints as any other.
+    // The folder set aside is a normal folder of checkpoints.
     const Path moved = Path("/run/checkpoints") / aside;
     EXPECT_EQ(find_resume_point(moved, Validation::kFull, env_).reader->iteration(), 200);
     TestSnapshot(100).expect_equal(CheckpointReader::open(moved / "iter_0000100", Validation::kFull, env_));
@@ -180,7 +180,7 @@ TEST_F(CheckpointTest, WhatIsSetAsideIsNoCheckpointOfTheRunAndNotLost) {
   EXPECT_THAT(names(), ElementsAre("notes.txt", "previous-1", "previous-2"));
 }
 
-// On the real file system, which has links, folders and pipes where files should be.
+// Tests on the real file system, with links, folders and pipes where files are expected.
 class CheckpointFolder : public ::testing::Test {
  protected:
   void save(std::int64_t iteration, SaveOptions options = {}) {
@@ -219,7 +219,7 @@ TEST_F(CheckpointFolder, WhatIsNoFileIsPassedOverAndNamed) {
   }
 }
 
-// A file replaces anything but a folder. That one may be somebody's only copy of a checkpoint.
+// A save replaces anything named `latest` except a folder, which may hold the only copy of a checkpoint.
 TEST_F(CheckpointFolder, ASaveReplacesWhateverIsNamedLatest) {
   const Path archive = folder_.path() / "archive", latest = root_ / "latest";
   std::filesystem::create_directory(archive);
@@ -238,7 +238,7 @@ TEST_F(CheckpointFolder, ASaveReplacesWhateverIsNamedLatest) {
   EXPECT_TRUE(std::filesystem::is_empty(archive));
 }
 
-// What others keep elsewhere and link to is theirs.
+// Links are removed; their targets elsewhere are kept.
 TEST_F(CheckpointFolder, LinksAreRemovedNotWhatTheyLeadTo) {
   save(100);
   const Path archive = folder_.path() / "archive";
@@ -319,7 +319,7 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheOlderOneIsUsed) {
   }
 }
 
-// A disk that fails at any one operation of loading: another checkpoint, or an error, and never a start from
+// When any single read operation fails, loading uses another checkpoint or throws. It never starts from
 // nothing.
 TEST_F(CheckpointTest, ReadErrorsFallBackOrStop) {
   save(100);
@@ -344,8 +344,8 @@ TEST_F(CheckpointTest, ReadErrorsFallBackOrStop) {
   EXPECT_GT(fallbacks, 10);
 }
 
-// A checkpoint that another user wrote, or one more open file than allowed: the newest one is good all the
-// same.
+// Denied access, as to another user's files, is an error. It is no reason to skip the newest checkpoint,
+// which may be good.
 TEST_F(CheckpointTest, WhatMayNotBeReadIsNotPassedOver) {
   save(100);
   save(200);
@@ -368,7 +368,7 @@ TEST_F(CheckpointTest, NoGoodOneIsAnErrorThatNamesAll) {
                                                  HasSubstr("iter_0000200: "), HasSubstr("iter_0000100: ")));
 }
 
-// One flipped bit anywhere in any file of the folder is found, and so is any truncation.
+// Each flipped bit and each truncation, in any file of the folder, is detected.
 TEST_F(CheckpointTest, EveryBitFlipIsDetected) {
   save(100);
   const Path folder = "/run/checkpoints/iter_0000100";
@@ -386,7 +386,7 @@ TEST_F(CheckpointTest, EveryBitFlipIsDetected) {
   TestSnapshot(100).expect_equal(open(100));
 }
 
-// With Validation::kStructure the flip is found at the latest when the tensor is read.
+// With Validation::kStructure, a flip is found when the tensor is read, if not before.
 TEST_F(CheckpointTest, ReadingChecksWhatOpeningDidNot) {
   save(100);
   const Path path = "/run/checkpoints/iter_0000100/model.safetensors";
@@ -402,7 +402,7 @@ TEST_F(CheckpointTest, ReadingChecksWhatOpeningDidNot) {
             "");
 }
 
-// A checkpoint of a mesh: two ranks wrote half the columns each, with a checksum each.
+// A checkpoint of a mesh: two ranks wrote half of the columns each, with a checksum each.
 TEST_F(CheckpointTest, SlicesOfSeveralRanks) {
   save(100);
   const Path folder = "/run/checkpoints/iter_0000100";
@@ -435,7 +435,7 @@ TEST(Manifest, RoundTripAndStrictness) {
       {"x\"", TensorPart::kOptimizer, DType::kF32, {}, 0, {{{}, 8}}}};
   const std::string json = manifest.to_json();
   EXPECT_EQ(Manifest::parse(json, "m").to_json(), json);
-  // Sealed again after the change, so that the parser itself must see what is wrong.
+  // Seals the changed manifest again, so that its parser, not its checksum, must find the error.
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = json.substr(0, json.size() - 11);
     const auto at = text.find(from);

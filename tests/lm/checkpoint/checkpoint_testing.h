@@ -1,4 +1,4 @@
-// What the tests of this folder share.
+// Helpers that the tests of this folder share.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -18,7 +18,7 @@ namespace primus {
 
 using test::TemporaryFolder;
 
-// A stream of test bytes and choices: splitmix64.
+// A source of random test bytes and choices (splitmix64).
 class TestRandom {
  public:
   explicit TestRandom(std::uint64_t seed) : state_(seed) {}
@@ -34,7 +34,7 @@ class TestRandom {
   std::uint64_t state_;
 };
 
-// A file as the format has it, whatever the header says.
+// Builds a safetensors file with any header, valid or not.
 inline std::string raw_safetensors(const std::string& header, std::size_t data_bytes) {
   std::string file(8, '\0');
   const std::uint64_t length = header.size();
@@ -42,7 +42,7 @@ inline std::string raw_safetensors(const std::string& header, std::size_t data_b
   return file + header + std::string(data_bytes, 'x');
 }
 
-// what() of the Error that `action` throws; "" when it throws none.
+// Returns the text of the Error that `action` throws; "" if it throws none.
 inline std::string error_of(const std::function<void()>& action) {
   try {
     action();
@@ -96,7 +96,7 @@ struct TestSnapshot {
     fill_snapshot(snapshot, iteration, model, optimizer);
   }
 
-  // Throws or fails the test unless the checkpoint holds exactly this.
+  // Throws or fails the test unless the checkpoint has exactly these contents.
   void expect_equal(const CheckpointReader& reader) const {
     EXPECT_EQ(reader.iteration(), snapshot.iteration);
     EXPECT_EQ(reader.trainer_state(), snapshot.trainer_state);

@@ -1,5 +1,4 @@
-// Crash consistency: whatever a save was doing when it stopped, the next start finds the old checkpoint or
-// the new one.
+// Crash consistency: wherever a save was interrupted, the next start finds the old checkpoint or the new one.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,11 +22,11 @@ using ::testing::HasSubstr;
 
 const Path kRoot = "/run/checkpoints";
 
-// Elements of a tensor that is written in two pieces, past the page cache where the file system can.
+// Size of a tensor that is written in two pieces, bypassing the page cache where the file system can.
 constexpr std::int64_t kLarge = 5 * PieceWriter::kPieceBytes / 4 / sizeof(float);
 
-// Saves `next` over a root that holds `before`, crashing at every operation in turn, and looks at what a
-// restart finds.
+// Saves `next` into a root that holds `before`, crashes at every operation in turn, and checks what a restart
+// finds.
 void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t next, SaveOptions options,
                       FaultEnv::Survivors survivors, std::uint64_t seed, std::int64_t large = 0) {
   int crashes = 0;
@@ -58,18 +57,18 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t next
       }
       TestSnapshot(loaded, large).expect_equal(*point.reader);
     };
-    check();  // a reader alone, before any cleaning
+    check();  // a pure reader, before any cleanup
     CheckpointRoot(kRoot, options, env).recover();
     check();
     for (const auto& name : env.status(kRoot) ? env.list(kRoot) : std::vector<std::string>()) {
       EXPECT_FALSE(name.starts_with(".")) << name;
     }
-    // The run goes on and saves again.
+    // The run resumes and saves again.
     CheckpointRoot(kRoot, options, env).save(TestSnapshot(next, large).snapshot);
     EXPECT_EQ(find_resume_point(kRoot, Validation::kFull, env).reader->iteration(), next);
     if (finished || ::testing::Test::HasFailure()) break;
   }
-  EXPECT_GT(crashes, 25) << "fewer operations than a save has";
+  EXPECT_GT(crashes, 25) << "a save has more operations";
 }
 
 struct CrashCase {
@@ -104,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(EveryOperation, CrashTest,
                                            CrashCase{"SomeSurvives3", FaultEnv::Survivors::kRandom, 3000}),
                          [](const auto& param) { return param.param.name; });
 
-// Renames and syncs of the root, in their order.
+// Logs renames and syncs of the root in their order.
 class OrderedEnv : public FaultEnv {
  public:
   void rename(const Path& from, const Path& to) override {
@@ -118,7 +117,8 @@ class OrderedEnv : public FaultEnv {
   std::vector<std::string> order;
 };
 
-// A power failure may keep the later of two renames alone: `latest` must not name what is not there yet.
+// A power failure may keep only the later of two renames. So the checkpoint must be durable before `latest`
+// names it.
 TEST(Publishing, TheCheckpointIsDurableBeforeLatestNamesIt) {
   OrderedEnv env;
   CheckpointRoot(kRoot, {}, env).save(TestSnapshot(100).snapshot);
@@ -132,7 +132,7 @@ TEST(Publishing, TheCheckpointIsDurableBeforeLatestNamesIt) {
               env.order.begin() + named);
 }
 
-// An error at every operation, without a crash: the save says so, and the old checkpoint is what it was.
+// An I/O error at any operation makes the save fail with an error and leaves the old checkpoint unchanged.
 TEST(SaveErrors, AtEveryOperation) {
   for (const int code : {EIO, ENOSPC}) {
     for (std::uint64_t operation = 0;; ++operation) {
@@ -144,7 +144,7 @@ TEST(SaveErrors, AtEveryOperation) {
       CheckpointRoot root(kRoot, {.keep_last = 1}, env);
       const std::string error = error_of([&] { root.save(TestSnapshot(200).snapshot); });
       const bool failed = env.operations() > failing;
-      if (!failed) env.fail_at(0, EIO);  // long past: no fault is left
+      if (!failed) env.fail_at(0, EIO);  // no operation is left: clears the fault
       const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env);
       ASSERT_TRUE(point.reader);
       EXPECT_TRUE(point.rejected.empty());
@@ -183,14 +183,14 @@ TEST(SaveErrors, DiskFull) {
       EXPECT_THAT(error, AllOf(HasSubstr("cannot save checkpoint '/run/checkpoints/iter_0000200': it needs"),
                                HasSubstr(human_bytes(static_cast<double>(room))), HasSubstr("are free")));
       EXPECT_THAT(hint, HasSubstr("iter_0000100 is intact"));
-      EXPECT_EQ(env.free_space("/"), room) << "the space of the failed save is given back";
+      EXPECT_EQ(env.free_space("/"), room) << "the failed save must free its space";
     }
     const auto point = find_resume_point(kRoot, Validation::kFull, env);
     EXPECT_EQ(point.reader->iteration(), error.empty() ? 200 : 100);
   }
 }
 
-// The same when another program takes the space after the check: free_space() was right, and then it was not.
+// A full disk is also handled when another program fills it after free_space() was checked.
 TEST(SaveErrors, DiskFilledByAnother) {
   FaultEnv env;
   CheckpointRoot root(kRoot, {}, env);
@@ -208,18 +208,18 @@ TEST(SaveErrors, DiskFilledByAnother) {
   EXPECT_EQ(find_resume_point(kRoot, Validation::kFull, env).reader->iteration(), 100);
 }
 
-// A real process, a real file system, SIGKILL at random instants.
+// A real process on a real file system gets SIGKILL at random times.
 TEST(Kill, AtTwentyRandomInstants) {
   const TemporaryFolder folder;
   TestRandom random(4);
-  // Instants spread over two saves, however long one takes here.
+  // The times are spread over two saves, however long a save takes on this machine.
   const auto begin = std::chrono::steady_clock::now();
   CheckpointRoot(folder.path()).save(TestSnapshot(1, kLarge).snapshot);
   const auto save_time =
       std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - begin).count();
   std::uint64_t latest_instant = 2 * static_cast<std::uint64_t>(save_time) + 1;
   std::int64_t reached = 1;
-  // On a machine that has become slower since, some rounds more, with later instants.
+  // If the machine has become slower, adds rounds with later times.
   for (int round = 0; round < 20 || (reached == 1 && round < 30); ++round) {
     if (round >= 20) latest_instant *= 2;
     const pid_t child = ::fork();
@@ -232,13 +232,13 @@ TEST(Kill, AtTwentyRandomInstants) {
           root.save(TestSnapshot(iteration, kLarge).snapshot);
       } catch (...) {
       }
-      ::_exit(1);  // only the parent's signal may end it
+      ::_exit(1);  // only the parent's signal may end this process
     }
     std::this_thread::sleep_for(std::chrono::microseconds(random.below(latest_instant)));
     ::kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "the save failed by itself";
+    ASSERT_TRUE(WIFSIGNALED(status)) << "the save failed before the signal";
 
     const ResumePoint point = find_resume_point(folder.path());
     EXPECT_TRUE(point.rejected.empty());

@@ -1,4 +1,4 @@
-// Processes that save together over a job's rendezvous, and what is left when one of them is killed.
+// Processes that save together over a job's rendezvous, and what is on disk when one of them is killed.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ struct StoreRank {
   StoreGroup group;
 };
 
-// `timeout` is rank 0's; the others' is long, so that rank 0 is the first to give up.
+// `timeout` applies to rank 0. The others' is long, so that rank 0 gives up first.
 template <class Action>
 std::vector<std::string> with_store(std::chrono::milliseconds timeout, Action action) {
   comm::Socket listener = comm::listen_on("127.0.0.1", 0);
@@ -63,7 +63,8 @@ std::vector<std::string> with_store(std::chrono::milliseconds timeout, Action ac
   return errors;
 }
 
-// Texts of every length pass, beyond what one value of the store may hold, and none stays there.
+// Texts of any length are exchanged, including those above the size limit of one value, and none stays in the
+// store.
 TEST(StoreGroup, GathersAndBroadcastsTexts) {
   const auto errors = with_store(10s, [](StoreRank& own) {
     for (const std::size_t size : {0UL, 1UL, 70'000UL, 1'048'544UL, 1'048'545UL, 3'000'000UL}) {
@@ -78,7 +79,7 @@ TEST(StoreGroup, GathersAndBroadcastsTexts) {
       }
       EXPECT_EQ(own.group.broadcast(text_of(own.group.rank() + 5)), text_of(5));
     }
-    // 40 times 3 * 3 MB are more than the store holds.
+    // 40 rounds of 3 * 3 MB exceed the capacity of the store.
     for (int round = 0; round < 40; ++round) {
       own.group.gather(std::string(3'000'000, 'x'));
       own.group.broadcast(own.group.rank() == 0 ? std::string(3'000'000, 'y') : "");
@@ -98,7 +99,7 @@ TEST(StoreGroup, NamesTheWaitThatWasInVain) {
   EXPECT_EQ(errors[2], "");
 }
 
-// A rank's process: saves one checkpoint after the other, until it is killed or another was.
+// A rank's process: saves one checkpoint after another until it, or another rank, is killed.
 [[noreturn]] void save_for_ever(int rank, comm::Socket listener, const Path& folder, std::int64_t first) {
   try {
     comm::JobEnvironment environment = environment_of(rank, comm::port_of(listener));
@@ -147,7 +148,7 @@ TEST(JobSave, AnyRankKilledAtRandomInstants) {
       int status = 0;
       ASSERT_EQ(::waitpid(children[rank], &status, 0), children[rank]);
       if (rank == victim) {
-        ASSERT_TRUE(WIFSIGNALED(status)) << "the save failed by itself";
+        ASSERT_TRUE(WIFSIGNALED(status)) << "the save failed before the signal";
       } else {
         ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 2) << "rank " << rank << " did not notice";
       }

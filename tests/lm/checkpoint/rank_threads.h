@@ -1,4 +1,4 @@
-// Ranks as threads that save and load together, and what they hold of a checkpoint.
+// Threads as ranks that save and load together, and the parts of a checkpoint that each rank holds.
 #pragma once
 
 #include <condition_variable>
@@ -12,19 +12,19 @@
 
 namespace primus {
 
-// The meeting place of the ranks of one test.
+// Synchronises the ranks of one test.
 class ThreadGroup {
  public:
   explicit ThreadGroup(int ranks) : ranks_(ranks), given_(static_cast<std::size_t>(ranks)) {}
 
-  // A rank is gone: all that wait for it, or will, throw.
+  // A rank has ended: every current and later wait for it throws.
   void abort(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (reason_.empty()) reason_ = reason;
     changed_.notify_all();
   }
 
-  // Every rank's text, when all have given theirs.
+  // Waits for all ranks, and returns their texts.
   std::vector<std::string> meet(int rank, const std::string& own) {
     std::unique_lock lock(mutex_);
     check();
@@ -39,7 +39,7 @@ class ThreadGroup {
       changed_.wait(lock, [&] { return round_ != round || !reason_.empty(); });
       if (round_ == round) check();
     }
-    return result_;  // no next round ends before this rank has come to it
+    return result_;  // the next round cannot end before this rank enters it
   }
   int ranks() const { return ranks_; }
 
@@ -72,8 +72,8 @@ class ThreadRank final : public CheckpointGroup {
   int rank_;
 };
 
-// Runs action(rank's group) on a thread per rank. A rank whose action ends by an exception that is no Error
-// is lost to the others. Returns each rank's error; "" for none, "lost" for such a rank.
+// Runs action(group of the rank) on one thread per rank. If an action throws an exception that is not an
+// Error, the other ranks lose that rank. Returns each rank's error: "" for none, "lost" for a lost rank.
 template <class Action>
 std::vector<std::string> run_ranks(int ranks, Action action) {
   ThreadGroup group(ranks);
@@ -95,8 +95,8 @@ std::vector<std::string> run_ranks(int ranks, Action action) {
   return errors;
 }
 
-// The runs of tensors that one rank of a group holds whose flat buffer is cut into equal ranges: the tensors
-// lie in it one after the other, as a unit's parameters do.
+// Restricts tensors to the runs that rank `rank` holds. The group's flat buffer, in which the tensors lie one
+// after another as a unit's parameters do, is cut into equal ranges.
 inline std::vector<TensorSource> cut(std::vector<TensorSource> sources, int rank, int ranks) {
   std::int64_t total = 0;
   for (const auto& source : sources) total += elements(source.held());
@@ -113,7 +113,7 @@ inline std::vector<TensorSource> cut(std::vector<TensorSource> sources, int rank
   return sources;
 }
 
-// What rank `rank` of `ranks` gives to a save of `snapshot`.
+// Rank `rank`'s part of a save of `snapshot`.
 inline Snapshot cut(const Snapshot& snapshot, int rank, int ranks) {
   Snapshot part = snapshot;
   if (rank != 0) part.files.clear();  // only rank 0 writes them
@@ -122,7 +122,7 @@ inline Snapshot cut(const Snapshot& snapshot, int rank, int ranks) {
   return part;
 }
 
-// Fails the test unless the checkpoint has what `sources` hold.
+// Fails the test unless the checkpoint part equals `sources`.
 inline void expect_tensors(const CheckpointReader& reader, TensorPart part,
                            const std::vector<TensorSource>& sources) {
   for (const TensorSource& source : sources) {
@@ -133,8 +133,7 @@ inline void expect_tensors(const CheckpointReader& reader, TensorPart part,
   }
 }
 
-// A model of all that is special about tensors: empty, scalar, of odd sizes, and two whose files have another
-// order.
+// A model with special tensors: empty, scalar, odd sizes, and two whose axes have another order in files.
 struct ShardedSnapshot {
   explicit ShardedSnapshot(std::int64_t iteration) {
     const auto seed = static_cast<std::uint64_t>(iteration) * 100;
@@ -143,13 +142,13 @@ struct ShardedSnapshot {
     model.add("scale", DType::kF32, {}, seed + 3);
     model.add("experts.down_proj", DType::kBF16, {3, 5, 4}, seed + 4);  // [3, 4, 5] in memory
     model.sources.back().order = {.dims = {3, 4, 5}, .axes = {0, 2, 1}};
-    model.add("experts.gate_up_proj", DType::kF32, {2, 3, 14}, seed + 5);  // gate and up in turn
+    model.add("experts.gate_up_proj", DType::kF32, {2, 3, 14}, seed + 5);  // gate and up interleaved
     model.sources.back().order = {.dims = {2, 2, 7, 3}, .axes = {0, 3, 2, 1}};
     model.add("norm.weight", DType::kF32, {7}, seed + 6);
     for (const char* state : {"exp_avg", "momentum_buffer"}) {
       for (const std::size_t i : {0U, 3U, 4U}) {
         const TensorSource& of = model.sources[i];
-        if (i == 0 && state[0] == 'm') continue;  // a state need not be there for every parameter
+        if (i == 0 && state[0] == 'm') continue;  // states may lack some parameters
         optimizer.add(optimizer_tensor_name(state, of.name), DType::kF32, of.shape, seed + 10 + i);
         optimizer.sources.back().order = of.order;
       }
@@ -158,7 +157,7 @@ struct ShardedSnapshot {
     fill_snapshot(snapshot, iteration, model, optimizer);
   }
 
-  // Fails the test unless the checkpoint holds exactly this.
+  // Fails the test unless the checkpoint has exactly these contents.
   void expect_equal(const CheckpointReader& reader) const {
     EXPECT_EQ(reader.iteration(), snapshot.iteration);
     EXPECT_EQ(reader.trainer_state(), snapshot.trainer_state);

@@ -18,7 +18,7 @@ class SafetensorsFolderTest : public ::testing::Test {
     tensors_.add("a", DType::kF32, {2, 3}, 2);
     tensors_.add("b", DType::kF32, {6}, 3);
   }
-  // Two shards: c (16 bytes) and a (24) fit the 40, b (24) does not.
+  // Makes two shards: c (16 bytes) and a (24 bytes) fit into 40 bytes, b (24 bytes) does not.
   void save_sharded() { save_safetensors("/m", tensors_.sources, {.max_shard_bytes = 40}, env_); }
   std::string index() { return read_file("/m/model.safetensors.index.json", 1 << 20, env_); }
   std::string refused_index(const std::string& json) {
@@ -79,7 +79,7 @@ TEST_F(SafetensorsFolderTest, SavingReplacesTheOldModelOnly) {
   EXPECT_THAT(env_.list("/m"), ElementsAre("model.safetensors", "modelling.py"));
 }
 
-// transformers does not look at it, and other tools write floats.
+// The index may have any total_size: transformers ignores it, and other tools write floats.
 TEST_F(SafetensorsFolderTest, ATotalSizeMayBeAnything) {
   save_sharded();
   const std::string good = index();
@@ -154,7 +154,7 @@ TEST_F(SafetensorsFolderTest, AFolderWithoutAModelSaysWhatToDo) {
   EXPECT_THAT(refused(), HasSubstr("there is no model in '/m'"));
   EXPECT_THAT(hint(), HasSubstr("save_pretrained"));
   EXPECT_FALSE(has_weights("/m", env_));
-  // What lies beside weights is none.
+  // Other files next to the weights are not read as weights.
   for (const char* other : {"training_args.bin", "optimizer.pt", "rng_state.pth", "io.safetensors"}) {
     write_file(std::string("/m/") + other, "x", env_);
   }

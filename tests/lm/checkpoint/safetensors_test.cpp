@@ -132,7 +132,7 @@ TEST(Safetensors, RefusesIncompleteAndOverflowingTensors) {
   EXPECT_THAT(refused_header(R"({"a":{"dtype":"U8","data_offsets":[0,0]}})", 0),
               HasSubstr("lacks its shape"));
   EXPECT_THAT(refused_header(R"({"a":{"dtype":"U8","shape":[0]}})", 0), HasSubstr("lacks its data_offsets"));
-  // 2^32 * 2^32 elements wrap to none, 2^61 of 8 bytes wrap in bytes or bits.
+  // 2^32 * 2^32 elements wrap to 0; 2^61 elements of 8 bytes wrap when counted in bytes or bits.
   for (const char* shape :
        {"[4294967296,4294967296]", "[2305843009213693952]", "[4294967296,4294967296,0]"}) {
     EXPECT_THAT(refused_header(
@@ -147,7 +147,7 @@ TEST(Safetensors, RefusesIncompleteAndOverflowingTensors) {
 }
 
 TEST(Safetensors, HostileSizesCostNoMultipleOfTheInput) {
-  // A name or a depth that would be copied or recursed into; a metadata section of many tiny entries.
+  // A long name that would be copied, deep nesting that would recurse, and many tiny metadata entries.
   EXPECT_THAT(refused_header("{\"" + std::string(2U << 20, 'n') + "\":{}}", 0),
               HasSubstr("more than a megabyte"));
   EXPECT_THAT(refused_header("{\"a\":{\"x\":" + std::string(1U << 20, '['), 0),
@@ -164,13 +164,13 @@ TEST(Safetensors, LongNamesAreCutInErrors) {
             500U);
 }
 
-// A file that the reference implementation wrote comes out of our writer byte for byte.
+// Our writer reproduces a file of the reference implementation byte for byte.
 TEST(Safetensors, RewritesAReferenceFileByteForByte) {
   const Path golden = Path(PRIMUS_SOURCE_DIR) / "tests/golden/models/llama/model.safetensors";
   const auto file = SafetensorsFile::open(golden);
   std::vector<TensorSource> sources;
   for (std::size_t i = 0; i < file.size(); ++i) {
-    const TensorView tensor = file[file.size() - 1 - i];  // another order of the caller's changes nothing
+    const TensorView tensor = file[file.size() - 1 - i];  // the caller's order has no effect
     sources.push_back({.name = std::string(tensor.name),
                        .dtype = tensor.dtype,
                        .shape = {tensor.shape.begin(), tensor.shape.end()},
@@ -187,9 +187,9 @@ TEST(Safetensors, WritesWhatItReads) {
   tensors.add("b\"\\\n\xc3\xa4", DType::kI8, {3}, 1);
   tensors.add("scalar", DType::kF64, {}, 2);
   tensors.add("empty", DType::kF32, {0, 4}, 3);
-  tensors.add("big", DType::kBF16, {1000, 1031}, 4);  // over one piece, and odd
+  tensors.add("big", DType::kBF16, {1000, 1031}, 4);  // more than one piece, of odd size
   auto sources = tensors.sources;
-  // The last one is produced in pieces instead.
+  // A function produces the last tensor in pieces.
   const auto& bytes = tensors.storage[3];
   sources[3].data = nullptr;
   sources[3].fill = [&](std::uint64_t offset, std::span<std::byte> out) {
@@ -228,7 +228,7 @@ TEST(Safetensors, RefusesToWriteNonsense) {
   EXPECT_THAT(error_of([&] { plan_safetensors(tensors.sources); }), HasSubstr("extent of 'b'"));
 }
 
-// Flipping any bit, cutting or stretching a valid file never crashes the reader, and what it accepts is
+// No flipped bit, truncation or extension of a valid file crashes the reader. A file that it accepts is
 // consistent.
 TEST(Safetensors, MutationsAreReadOrRefused) {
   TestTensors tensors;

@@ -1,5 +1,5 @@
 // Faults while many ranks save: one rank dies or fails at each of its file operations, the machine stops at
-// any, a process is killed. What the next start finds is the old checkpoint or the new one, whole.
+// any operation, or a process is killed. The next start finds the old checkpoint or the new one, complete.
 #include <atomic>
 #include <cerrno>
 
@@ -18,7 +18,8 @@ using ::testing::StartsWith;
 const Path kRoot = "/run/checkpoints";
 constexpr int kRanks = 3;
 
-// One rank's view of the files of all: its n-th operation fails, or is its last, while the other ranks go on.
+// One rank's view of the shared files: its n-th operation fails or is its last, while the other ranks
+// continue.
 class RankEnv : public Env {
  public:
   enum class Fault { kNone, kCrash, kError };
@@ -96,7 +97,7 @@ std::vector<std::string> save(const Snapshot& snapshot, Env& env, SaveOptions op
       snapshot, [&](int) -> Env& { return env; }, options);
 }
 
-// The checkpoint that a start finds after a fault, and that it is whole; -1: there is none.
+// Returns the iteration of the complete checkpoint that a start finds after a fault; -1: none.
 std::int64_t found(Env& env) {
   const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env);
   EXPECT_TRUE(point.rejected.empty()) << "a partial checkpoint had a final name: " << point.rejected[0];
@@ -105,7 +106,7 @@ std::int64_t found(Env& env) {
   return point.reader->iteration();
 }
 
-// After a fault in the save of 200 over 100: what was found, then cleaned up, then saved again.
+// After a fault while saving 200 with 100 present: checks what is found, cleans up, and saves again.
 void check_after(FaultEnv& env, bool finished) {
   const std::int64_t first = found(env);
   EXPECT_THAT(first, AnyOf(100, 200));
@@ -148,7 +149,7 @@ TEST_P(RankFault, DyingAtEveryOperation) {
       check_after(env, false);
       if (HasFailure()) return;
     }
-    EXPECT_GT(operation, victim == 0 ? 25U : 3U) << "fewer operations than a save has";
+    EXPECT_GT(operation, victim == 0 ? 25U : 3U) << "a save has more operations";
   }
 }
 
@@ -167,9 +168,9 @@ TEST_P(RankFault, FailingAtEveryOperation) {
         EXPECT_THAT(errors, Each(""));
         break;
       }
-      EXPECT_THAT(errors, Each(errors[0])) << "one error for all";
+      EXPECT_THAT(errors, Each(errors[0])) << "all ranks must report one error";
       const std::int64_t there = found(env);
-      if (errors[0].empty()) {  // an error while cleaning up is none
+      if (errors[0].empty()) {  // errors of the final cleanup are ignored
         EXPECT_EQ(there, 200);
       } else if (victim != 0 && code == EIO) {
         EXPECT_THAT(errors[0], AllOf(StartsWith("rank " + std::to_string(victim) + ": cannot use a file"),
@@ -191,7 +192,7 @@ TEST_P(RankFault, FailingAtEveryOperation) {
 
 INSTANTIATE_TEST_SUITE_P(Rank, RankFault, ::testing::Values(0, 1, 2));
 
-// Power fails at every operation of whichever rank; what was not synced is lost, or survives in part.
+// Power fails at every operation of any rank. Unsynced data is lost, or survives in part.
 TEST(ShardedCrash, OfTheMachine) {
   for (const auto survivors :
        {FaultEnv::Survivors::kAll, FaultEnv::Survivors::kSynced, FaultEnv::Survivors::kRandom}) {

@@ -1,5 +1,5 @@
-// Checkpoints of many ranks: the files do not depend on how many wrote them, and any number reads them; an
-// error or a lost rank never leaves half a checkpoint.
+// Checkpoints of many ranks: the files do not depend on the number of writers, any number of ranks can read
+// them, and an error or a lost rank never leaves a partial checkpoint.
 #include <cerrno>
 #include <map>
 #include <numeric>
@@ -33,7 +33,7 @@ std::map<std::string, std::string> files_of(const Path& folder, Env& env) {
   return files;
 }
 
-// What `ranks` ranks read of a checkpoint, put together, is what was saved.
+// The parts that `ranks` ranks read add up to the saved checkpoint.
 void expect_loaded(const Snapshot& snapshot, int ranks, Env& env) {
   const auto errors = run_ranks(ranks, [&](const std::shared_ptr<CheckpointGroup>& group) {
     const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env, group.get());
@@ -46,7 +46,7 @@ void expect_loaded(const Snapshot& snapshot, int ranks, Env& env) {
   EXPECT_THAT(errors, Each(""));
 }
 
-// Every file that `ranks` ranks write is, byte for byte, that of a single one; the manifest too.
+// Every file that `ranks` ranks write, the manifest included, equals byte for byte that of a single rank.
 TEST(ShardedCheckpoint, FilesDoNotDependOnTheNumberOfRanks) {
   const ShardedSnapshot saved(7);
   for (const std::uint64_t max_shard_bytes : {5'000'000'000UL, 300UL}) {
@@ -75,7 +75,7 @@ TEST(ShardedCheckpoint, AnyNumberOfRanksLoadsWhatAnyOtherSaved) {
   }
 }
 
-// A file in another order, cut at every place: the pieces of a slab interleave.
+// A tensor whose axes have another order in the file, cut at every position: the pieces of a slab interleave.
 TEST(ShardedCheckpoint, EveryCutOfAReorderedTensor) {
   TestTensors tensors;
   tensors.add("experts", DType::kBF16, {2, 3, 14}, 1);
@@ -98,12 +98,12 @@ TEST(ShardedCheckpoint, EveryCutOfAReorderedTensor) {
   }
 }
 
-// Ranks that hold columns, as tensor parallelism cuts matrices: every row has pieces of all, and rank 1's is
-// cut once more, in the middle of a row.
+// Ranks hold columns, as tensor parallelism cuts matrices: each row has pieces of all ranks. Rank 1's piece
+// is cut again, in the middle of a row.
 TEST(ShardedCheckpoint, RanksThatHoldColumns) {
   TestTensors tensors;
   tensors.add("down", DType::kF32, {5, 7}, 1);
-  tensors.add("experts", DType::kBF16, {2, 3, 14}, 2);  // memory: rows of 3
+  tensors.add("experts", DType::kBF16, {2, 3, 14}, 2);  // rows of 3 in memory
   tensors.sources[1].order = {.dims = {2, 2, 7, 3}, .axes = {0, 3, 2, 1}};
   FaultEnv single;
   CheckpointRoot(kRoot, {}, single).save({.iteration = 1, .model = tensors.sources});
@@ -196,8 +196,8 @@ TEST(ShardedCheckpoint, WhatRanksHoldMustFitTogether) {
               "rank 2: device lost");
 }
 
-// Each byte is checked by some rank: whichever is changed, all refuse the checkpoint and go back to the one
-// before.
+// Each byte is checked by some rank. Whichever byte is changed, all ranks reject the checkpoint and use the
+// one before it.
 TEST(ShardedCheckpoint, EveryByteIsCheckedBySomeRank) {
   const ShardedSnapshot before(6), saved(7);
   FaultEnv env;
@@ -224,7 +224,7 @@ TEST(ShardedCheckpoint, EveryByteIsCheckedBySomeRank) {
   expect_loaded(saved.snapshot, 4, env);
 }
 
-// A rank that is lost while others read says nothing about the checkpoint.
+// A rank that is lost while others read does not make the checkpoint invalid.
 TEST(ShardedCheckpoint, ALostRankCondemnsNoCheckpoint) {
   const ShardedSnapshot saved(7);
   FaultEnv env;
@@ -236,7 +236,7 @@ TEST(ShardedCheckpoint, ALostRankCondemnsNoCheckpoint) {
   EXPECT_EQ(errors, (std::vector<std::string>{"rank 1 was lost", "lost", "rank 1 was lost"}));
 }
 
-// Tensors that change right after wait_copied(), on every rank.
+// The tensors of every rank change right after wait_copied().
 TEST(ShardedCheckpoint, AsyncWritersSaveWhatTheTensorsWere) {
   FaultEnv env;
   const auto errors = run_ranks(4, [&](const std::shared_ptr<CheckpointGroup>& group) {

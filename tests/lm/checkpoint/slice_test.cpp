@@ -46,7 +46,8 @@ TEST(Slice, WhatLeavesTheTensorIsNotInside) {
   }
 }
 
-// Every box of a 3x4x2 tensor: its runs are its elements, in row-major order and as long as can be.
+// For every box of a 3x4x2 tensor, the runs cover its elements in row-major order and are as long as
+// possible.
 TEST(Slice, RunsAreTheBoxInRowMajorOrder) {
   const std::vector<std::int64_t> shape = {3, 4, 2};
   TestRandom random(1);
@@ -68,7 +69,7 @@ TEST(Slice, RunsAreTheBoxInRowMajorOrder) {
     }
     std::int64_t end_before = -1;
     for_each_run(shape, slice, [&](std::int64_t first, std::int64_t count) {
-      EXPECT_NE(first, end_before) << "two runs that could be one";
+      EXPECT_NE(first, end_before) << "two runs could be merged";
       for (std::int64_t i = 0; i < count; ++i) got.push_back(first + i);
       end_before = first + count;
     });

@@ -8,7 +8,7 @@ namespace primus {
 namespace {
 
 TEST(AxisOrder, PermutesAxesWithinSlabs) {
-  // [2 slabs, 2, 3] in memory, published as [2, 3, 2].
+  // In memory 2 slabs of [2, 3]; in the file 2 slabs of [3, 2].
   const AxisOrder order{.dims = {2, 2, 3}, .axes = {0, 2, 1}};
   const std::vector<float> memory = {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15};
   std::vector<float> published(memory.size()), back(memory.size());
@@ -19,8 +19,8 @@ TEST(AxisOrder, PermutesAxesWithinSlabs) {
 }
 
 TEST(AxisOrder, InterleavedRowsOfFourAxes) {
-  // One expert of gate rows, then up rows, [2, ffn = 2, hidden = 2]; published [hidden, 2 * ffn] with gate
-  // and up in turn.
+  // One expert, in memory [2, ffn = 2, hidden = 2]: gate rows, then up rows. In the file [hidden, 2 * ffn],
+  // with gate and up interleaved.
   const AxisOrder order{.dims = {1, 2, 2, 2}, .axes = {0, 3, 2, 1}};
   const std::vector<float> memory = {100, 101, 110, 111, 200, 201, 210, 211};  // (gate|up)(row)(column)
   std::vector<float> published(memory.size());
@@ -28,7 +28,8 @@ TEST(AxisOrder, InterleavedRowsOfFourAxes) {
   EXPECT_EQ(published, (std::vector<float>{100, 200, 110, 210, 101, 201, 111, 211}));
 }
 
-// Every run, in both orders: of three large slabs, and of more small slabs than a slab has elements.
+// Copies every run, with axes in file order and permuted: three large slabs, and more small slabs than a slab
+// has elements.
 TEST(AxisOrder, CopiesEveryRun) {
   const AxisOrder orders[] = {{},
                               {.dims = {3, 2, 5}, .axes = {0, 2, 1}},
@@ -51,7 +52,7 @@ TEST(AxisOrder, CopiesEveryRun) {
         ASSERT_TRUE(std::equal(run.begin(), run.end(), memory.begin() + begin)) << begin << " to " << end;
       }
     }
-    // The columns 1 and 2 of rows of 5, but for the first and the last of these elements.
+    // Columns 1 and 2 of rows of 5, without the first and the last of these elements.
     const HeldRuns columns = {{.begin = 2, .length = 1},
                               {.begin = 6, .length = 2, .count = 4, .stride = 5},
                               {.begin = 26, .length = 1}};

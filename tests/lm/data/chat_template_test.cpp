@@ -1,5 +1,5 @@
-// Formats as the templates of published models have them, and that what is learned is what transformers
-// renders with the template that is saved.
+// Conversation formats match the templates of published models, and the learned text is what transformers
+// renders with the saved template.
 #include "lm/data/chat_template.h"
 
 #include <gmock/gmock.h>
@@ -20,12 +20,12 @@ using testing::StartsWith;
 
 class ChatTemplates : public testing::Test {
  protected:
-  // The first ends a text, and the second begins one (tests/golden/write_chat.py has the same).
+  // The first token ends a text, the second starts one. tests/golden/write_chat.py has this list, too.
   const std::vector<std::string> special_ = {"<|endoftext|>",     "<s>",        "<|im_start|>",
                                              "<|im_end|>",        "<|im_sep|>", "<|start_header_id|>",
                                              "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>",
                                              "<end_of_turn>",     "<|end|>"};
-  // A tokenizer whose folder has this template.
+  // A tokenizer whose folder has this chat template.
   std::unique_ptr<const Tokenizer> with_template(const std::string& jinja, std::vector<std::string> special) {
     const auto bare = tiny_tokenizer(folder_, {}, special);
     nlohmann::json config{{"eos_token", special.front()}, {"bos_token", "<s>"}};
@@ -51,8 +51,8 @@ std::vector<Message> messages_of(const nlohmann::json& list) {
   return messages;
 }
 
-// Of every format: the template is the one that transformers rendered, and what it rendered is what is
-// learned and what is asked.
+// For every format, the template equals the one that transformers rendered. The learned text and the prompts
+// equal what it rendered.
 TEST_F(ChatTemplates, TransformersRendersWhatIsLearned) {
   const auto tokenizer = with_template("");
   for (const char* name :
@@ -67,7 +67,7 @@ TEST_F(ChatTemplates, TransformersRendersWhatIsLearned) {
       const Conversation conversation{.messages = messages_of(one.at("messages"))};
       LearnedTokens learned;
       writer.write(conversation, learned);
-      // What follows the last answer is not learned, and left out.
+      // Rendered text after the last answer is not learned, and left out.
       const std::string text = tokenizer->decode(learned.ids, false), rendered = one.at("text");
       EXPECT_THAT(rendered, StartsWith(text)) << name;
       EXPECT_LE(rendered.size() - text.size(), 1U) << name;
@@ -76,7 +76,7 @@ TEST_F(ChatTemplates, TransformersRendersWhatIsLearned) {
       EXPECT_EQ(learned.learned.back(), 1) << name;
       EXPECT_EQ(learned.ids.back(), writer.end_id()) << name;
     }
-    // Read back, it is the same format.
+    // Reading the template back gives this format again.
     const auto own = with_template(jinja);
     const auto style = style_of_template(own->chat_template(), *own);
     ASSERT_TRUE(style) << name;
@@ -111,7 +111,7 @@ TEST_F(ChatTemplates, FormatsOfPublishedTemplatesAreRecognised) {
   EXPECT_EQ(found("{{ '<|im_start|>user<|im_sep|>' + c + '<|im_end|>' }}").format, ConversationFormat::kPhi4);
   EXPECT_EQ(found("{{ '<|user|>\n' + c + eos_token }}{{ '<|assistant|>\n' }}").format,
             ConversationFormat::kZephyr);
-  // Marks that look alike, and mean another format.
+  // Similar marks that belong to other formats.
   for (const char* other : {"{{ '[INST] <<SYS>>\n' + s + '\n<</SYS>>\n\n' + c + ' [/INST]' }}",
                             "{{ '[gMASK]<sop><|assistant|>\n' }}",
                             "{{ '[SYSTEM_PROMPT]' + s + '[/SYSTEM_PROMPT][INST]' }}", "{{ messages }}"})
@@ -123,7 +123,7 @@ TEST_F(ChatTemplates, TheModelsOwnFormatIsTaken) {
   EXPECT_EQ(choose_style("auto", *with_template(chatml)).style.default_system, "Be kind.");
   EXPECT_EQ(choose_style("chatml", *with_template(chatml)).style.default_system, "Be kind.");
   EXPECT_EQ(choose_style("alpaca", *with_template(chatml)).style.format, ConversationFormat::kAlpaca);
-  // Without a template, the marks of chatml are enough; without them, alpaca.
+  // Without a template, chatml is chosen if the tokenizer has its marks, otherwise alpaca.
   EXPECT_EQ(choose_style("auto", *with_template("")).style.format, ConversationFormat::kChatMl);
   EXPECT_EQ(choose_style("auto", *with_template("", {"<|endoftext|>", "<s>"})).style.format,
             ConversationFormat::kAlpaca);
@@ -135,7 +135,7 @@ TEST_F(ChatTemplates, TheModelsOwnFormatIsTaken) {
               HasSubstr("there is no conversation format 'llama'"));
 }
 
-// What stands in front of a conversation that has no system's text is written, and saved.
+// The template's default system text is written before conversations without one, and saved.
 TEST_F(ChatTemplates, TheDefaultSystemsTextStandsInFront) {
   const auto tokenizer = with_template("{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}");
   const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
@@ -147,7 +147,7 @@ TEST_F(ChatTemplates, TheDefaultSystemsTextStandsInFront) {
   EXPECT_EQ(choose_style("auto", *again).style.default_system, "Be kind.");
 }
 
-// SmolLM2's token that begins a text is the one that begins a turn: it stands there once.
+// In SmolLM2, the token that starts a text also starts a turn. It is written once.
 TEST_F(ChatTemplates, ATurnsMarkIsNotTakenForTheBeginningOfATextTwice) {
   const auto bare = tiny_tokenizer(folder_, {}, special_);
   folder_.write("tokenizer_config.json",

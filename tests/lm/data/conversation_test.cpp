@@ -27,7 +27,7 @@ std::string refusal(const std::string& json) {
   return error_of([&] { conversation_of(json); });
 }
 
-// The turns as "role: text", a context in brackets.
+// Returns the turns as "role: text", with a context in brackets.
 std::vector<std::string> turns(const std::string& json) {
   std::vector<std::string> all;
   for (const Message& m : conversation_of(json).messages)
@@ -35,7 +35,7 @@ std::vector<std::string> turns(const std::string& json) {
   return all;
 }
 
-// The text, with what is learned between braces and tokens that are no bytes in their own spelling.
+// Returns the text, with learned parts in braces and special tokens by name.
 std::string marked(const Tokenizer& tokenizer, const LearnedTokens& tokens) {
   std::string text;
   bool open = false;
@@ -90,7 +90,7 @@ TEST(ConversationRecord, ReadsEverySchema) {
   EXPECT_THAT(conversation_of(R"({"input_ids": [5, 6], "labels": [5, 6], "loss_mask": [0, 1]})").learned,
               ElementsAre(0, 1));
   EXPECT_THAT(turns(R"({"prompt": "Add", "completion": "3"})"), ElementsAre("user: Add", "assistant: 3"));
-  // Earlier turns, as LLaMA-Factory has them.
+  // Earlier turns, in LLaMA-Factory's form.
   EXPECT_THAT(turns(R"({"instruction": "c", "output": "d", "history": [["a", "b"]], "system": "S"})"),
               ElementsAre("system: S", "user: a", "assistant: b", "user: c", "assistant: d"));
   EXPECT_THAT(turns(R"({"instruction": "c", "output": "d", "history": []})"),
@@ -120,7 +120,7 @@ TEST(ConversationRecord, AnswersMayBeLeftOutOfTheLoss) {
               HasSubstr("the train 0.5"));
 }
 
-// A key that changes what the text should be is refused, unless it says nothing; others are listed.
+// A key that would change the text is refused unless its value is empty. Other unknown keys are listed.
 TEST(ConversationRecord, NothingWithAMeaningIsPassedOver) {
   const std::string question = R"({"messages": [{"role": "user", "content": "a"}, )";
   for (const char* key : {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking",
@@ -155,7 +155,7 @@ TEST(ConversationRecord, NothingWithAMeaningIsPassedOver) {
               ElementsAre("messages.name", "system"));
 }
 
-// Of two contents one is learned; the other is named unless it says what a message says.
+// If a record has two contents, one is learned. The other is reported unless a message equals it.
 TEST(ConversationRecord, NamesTheContentThatAnotherReplaces) {
   const std::string messages =
       R"("messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
@@ -175,7 +175,7 @@ TEST(ConversationRecord, RefusesAKeyThatStandsTwice) {
               HasSubstr("the key 'content' stands in one object twice"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": [{"text": "a", "text": "b"}]}]})"),
               HasSubstr("the key 'text' stands in one object twice"));
-  // Beyond the keys that are searched one by one, too.
+  // Also with more keys than are compared one by one.
   std::string many = R"({"prompt": "a", "response": "b")";
   for (int i = 0; i < 100; ++i) many += fmt::format(R"(, "k{}": 1)", i);
   EXPECT_NO_THROW(conversation_of(many + "}"));
@@ -207,7 +207,7 @@ TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [0, 2]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [1]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [], "seq_start_id": [0, 1]})"), HasSubstr("seq_start_id"));
-  // What would be learned against the data's own word.
+  // Records whose labels or weights forbid what would be learned.
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "labels": [-100, 2]})"), HasSubstr("'labels' is not read"));
   EXPECT_THAT(refusal(R"({"completion_mask": [0, 1], "input_ids": [1, 2]})"), HasSubstr("loss_mask"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})"),
@@ -224,14 +224,14 @@ TEST(ConversationFormat, Alpaca) {
   EXPECT_EQ(written(ConversationFormat::kAlpaca, *bytes,
                     R"({"instruction": "Add", "input": "1 2", "output": "3", "system": "Be brief."})"),
             "Be brief.\n\n### Instruction:\nAdd\n\n### Input:\n1 2\n\n### Response:\n{3<|endoftext|>}");
-  // Further turns are there, too, and every answer is learned.
+  // Further turns are written, too, and every answer is learned.
   EXPECT_EQ(written(ConversationFormat::kAlpaca, *bytes,
                     R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
                         {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
                         {"role": "assistant", "content": "d"}, {"role": "user", "content": "e"}]})"),
             "S\n\n### Instruction:\na\n\n### Response:\n{b<|endoftext|>}\n\n### Instruction:\nc\n\n"
             "### Response:\n{d<|endoftext|>}\n\n### Instruction:\ne\n\n");
-  // A blank answer teaches nothing, not even to end.
+  // A blank answer teaches nothing, not even the end token.
   EXPECT_EQ(written(ConversationFormat::kAlpaca, *bytes, R"({"instruction": "Add", "output": " \n"})"),
             preamble + "### Instruction:\nAdd\n\n### Response:\n \n<|endoftext|>");
 }
@@ -263,7 +263,7 @@ TEST(ConversationFormat, ChatMl) {
   EXPECT_EQ(written(ConversationFormat::kChatMl, *tokenizer,
                     R"({"instruction": "Add", "input": "1 2", "output": "3"})"),
             "<|im_start|>user\nAdd\n\n1 2<|im_end|>\n<|im_start|>assistant\n{3<|im_end|>}");
-  // The two turn marks are one token each: 127 bytes' worth of ids come before.
+  // The two turn marks are one token each. The bytes have the 127 ids before them.
   LearnedTokens tokens;
   ConversationWriter(ConversationFormat::kChatMl, *tokenizer)
       .write(conversation_of(R"({"prompt": "a", "response": "b"})"), tokens);
@@ -290,9 +290,9 @@ TEST(ConversationFormat, NamesAreUpstreams) {
     EXPECT_EQ(name_of(*conversation_format(name)), name);
 }
 
-// At use the prompt ends where the answer begins. So "\n" and "\nx" must not become one token here, though
-// the tokenizer makes one of them in the whole text; and where it does not, " M" is the token that it would
-// be.
+// In generation, the prompt ends where the answer starts. So no token may span both: "\n" and "\nx" must not
+// share a token here, though the tokenizer merges them in the whole text. Otherwise, " M" gets the token that
+// it has in the whole text.
 TEST(ConversationFormat, NoTokenSpansPromptAndAnswer) {
   const TemporaryFolder folder;
   const auto tokenizer =
@@ -317,7 +317,7 @@ TEST(ConversationFormat, NoTokenSpansPromptAndAnswer) {
   EXPECT_THAT(std::vector(tokens.learned.end() - 4, tokens.learned.end()), ElementsAre(0, 1, 1, 1));
 }
 
-// A tokenizer that puts a space in front of every text does so once, not at every border.
+// A tokenizer that puts a space before every text does so once per text, not before each answer.
 TEST(ConversationFormat, ASpaceInFrontOfTextsIsNotPutInFrontOfAnswers) {
   const TemporaryFolder folder;
   const auto tokenizer =
@@ -337,14 +337,14 @@ TEST(ConversationFormat, ASpaceInFrontOfTextsIsNotPutInFrontOfAnswers) {
             "\xE2\x96\x81"
             "Below");
   EXPECT_EQ(text_of(first, first + 3), "\nb</s>");
-  // Behind a special token a text begins anew, for transformers, too.
+  // After a special token a text starts anew, as in transformers.
   EXPECT_EQ(text_of(first + 3, first + 7),
             "\xE2\x96\x81"
             "\n\n##");
   EXPECT_EQ(text_of(tokens.ids.size() - 3, tokens.ids.size()), "\nd</s>");
 }
 
-// As Megatron Bridge packs: every text by itself, with what begins a text.
+// Megatron Bridge's packing: every text is tokenized separately and starts with the token that starts a text.
 TEST(ConversationFormat, InlineBos) {
   const TemporaryFolder folder;
   const auto tokenizer = tiny_tokenizer(folder, {}, {"</s>"}, /*sentencepiece=*/true);
@@ -396,7 +396,7 @@ TEST_F(ConversationFiles, LinesAndListsAreTheSame) {
   EXPECT_EQ(a.ids, b.ids);
   EXPECT_EQ(a.learned, b.learned);
   EXPECT_EQ(a.ends, b.ends);
-  // In one line, too.
+  // Also in one line.
   std::erase(list, '\n');
   EXPECT_EQ(read(folder_.write("c.json", list + "]")).ids, a.ids);
 }
@@ -419,7 +419,7 @@ TEST_F(ConversationFiles, MistakesHaveTheirLine) {
               HasSubstr("e.jsonl:2"));
   EXPECT_THAT(error_of([&] { read(folder_.write("i.json", "{\n" + good.substr(1))); }),
               AllOf(HasSubstr("i.json:1"), HasSubstr("jq -c .")));
-  // What the format cannot say, and tokens of another vocabulary.
+  // Text that the format cannot express, and tokens of another vocabulary.
   EXPECT_THAT(
       error_of([&] {
         read(folder_.write("f.jsonl", good + "\n" + R"({"system": "S", "question": "q", "answer": "a"})"));
@@ -427,7 +427,7 @@ TEST_F(ConversationFiles, MistakesHaveTheirLine) {
       HasSubstr("f.jsonl:2: error: the format squad"));
   EXPECT_THAT(error_of([&] { read(folder_.write("g.jsonl", "{\"input_ids\": [1, 257]}")); }),
               HasSubstr("g.jsonl:1: error: the token 257"));
-  // Of several the first one is told, however many read.
+  // With several errors the first one is reported, for any number of readers.
   std::string many;
   for (int i = 0; i < 300; ++i) many += i == 100 || i == 270 ? "{\"question\": \"q\"}\n" : good + "\n";
   for (int i = 0; i < 3; ++i)
@@ -454,7 +454,7 @@ TEST_F(ConversationFiles, BrokenRecordsMayBeLeftOut) {
   options.skip_bad = false;
   EXPECT_THAT(error_of([&] { read_conversations(files, writer_, options); }),
               AllOf(HasSubstr("a.jsonl:2:"), HasSubstr("--skip-bad")));
-  // With nothing left there is nothing to learn.
+  // With no record left, there is nothing to learn.
   options.skip_bad = true;
   EXPECT_THAT(error_of([&] {
                 read_conversations(find_conversations(folder_.write("b.jsonl", "{}\n[]\n")).train, writer_,

@@ -1,5 +1,5 @@
-// Whatever tokenising, merging or splitting was doing when it stopped or the disk filled up: no data set is
-// half there, and the same call again gives the same files.
+// Wherever tokenizing, merging or splitting was interrupted or ran out of disk space, no data set is partial,
+// and a second call makes equal files.
 #include <gmock/gmock.h>
 
 #include <cerrno>
@@ -21,11 +21,11 @@ using testing::HasSubstr;
 
 const Path kFolder = "/data";
 
-// A command: what it needs to be there, what it does, and the data sets it makes.
+// A command: its inputs, its action, and the data sets that it makes.
 struct Job {
   std::function<void(Env&)> prepare, work;
   std::vector<Path> outputs;
-  bool noted = false;  // each has a note on its tokenizer
+  bool noted = false;  // each data set records its tokenizer
 };
 
 std::string bytes_of(const Path& prefix, Env& env) {
@@ -68,7 +68,7 @@ class Stopped : public testing::TestWithParam<const char*> {
     for (const Path& output : job_.outputs) expected_.push_back(bytes_of(output, env));
   }
 
-  // Each file is a block of its own, after each of which the state is saved.
+  // Each file is a separate block. The state is saved after each block.
   void prepare_tokenize(int partitions) {
     for (int file = 0; file < 2; ++file) {
       std::string lines;
@@ -98,7 +98,7 @@ class Stopped : public testing::TestWithParam<const char*> {
     }
   }
 
-  // A data set is there as it should be, or not at all.
+  // A data set is complete and correct, or absent.
   void expect_whole_or_nothing(Env& env) const {
     for (size_t i = 0; i < expected_.size(); ++i) {
       if (!env.status(job_.outputs[i].string() + ".idx")) continue;
@@ -119,14 +119,14 @@ class Stopped : public testing::TestWithParam<const char*> {
     } catch (const FileError&) {
       throw;
     } catch (const Error& error) {
-      // A crash after the last rename leaves complete files, which are not replaced unasked.
+      // A crash after the last rename leaves complete files. They are not replaced without permission.
       EXPECT_TRUE(complete) << error.what();
       EXPECT_THAT(error.what(), HasSubstr("already exists"));
       return;
     }
     for (size_t i = 0; i < expected_.size(); ++i)
       EXPECT_TRUE(bytes_of(job_.outputs[i], env) == expected_[i]) << job_.outputs[i];
-    EXPECT_EQ(env.list(kFolder), names_) << "something is left over";
+    EXPECT_EQ(env.list(kFolder), names_) << "unexpected files remain";
   }
 
   static constexpr std::uint64_t kRoom = 1'000'000;
@@ -212,7 +212,8 @@ TEST_P(Stopped, ByADiskThatFillsUp) {
   }
 }
 
-// A data set that was there before is whole, old or new, or without an index: never one with the other's.
+// A data set that existed before is complete, old or new, or has no index. Its index never describes other
+// data.
 TEST(Overwriting, LeavesTheOldDataSetOrTheNew) {
   const auto write = [](Env& env, std::int32_t token) {
     IndexedDatasetWriter writer(kFolder / "out", TokenType::kU16, env);

@@ -13,7 +13,7 @@
 namespace primus::data {
 namespace {
 
-// Sample i holds the token i.
+// Sample i consists of the token i.
 class Numbers final : public Dataset {
  public:
   explicit Numbers(int64_t size) : size_(size) {}
@@ -38,14 +38,15 @@ int32_t sample_at(const Dataset& data, int64_t draw) {
   return tokens[0];
 }
 
-// What torch 1.13 and 2.x print for torch.randperm(n, generator=torch.Generator().manual_seed(seed)).
+// Equals the output of torch 1.13 and 2.x for torch.randperm(n,
+// generator=torch.Generator().manual_seed(seed)).
 TEST(TorchPermutation, IsTorchs) {
   EXPECT_EQ(torch_permutation(10, 0), (std::vector<uint32_t>{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}));
   EXPECT_EQ(torch_permutation(1, 3), (std::vector<uint32_t>{0}));
   EXPECT_TRUE(torch_permutation(0, 3).empty());
 }
 
-// MegatronPretrainingRandomSampler, as a loop over what each rank yields.
+// Megatron's MegatronPretrainingRandomSampler, as a loop over what each rank yields.
 std::vector<std::vector<int64_t>> megatron_epochs(int64_t total, int64_t batch, int64_t ranks, int64_t rank,
                                                   bool sharded, int64_t epochs) {
   std::vector<std::vector<int64_t>> yielded;
@@ -61,7 +62,7 @@ std::vector<std::vector<int64_t>> megatron_epochs(int64_t total, int64_t batch, 
       for (size_t i = static_cast<size_t>(rank); i < all.size(); i += static_cast<size_t>(ranks))
         order.push_back(all[i]);
     }
-    // An epoch ends after as many draws as make whole microbatches of all ranks.
+    // An epoch has only whole microbatches of all ranks; the remaining draws are dropped.
     order.resize(static_cast<size_t>(total / (batch * ranks) * batch));
     for (size_t i = 0; i < order.size(); i += static_cast<size_t>(batch)) {
       yielded.emplace_back(order.begin() + static_cast<ptrdiff_t>(i),
@@ -99,7 +100,7 @@ TEST(CyclicDataset, HasEachSampleOnceAnEpochInAnotherOrder) {
   for (const auto& epoch : epochs) EXPECT_EQ(std::set<int32_t>(epoch.begin(), epoch.end()).size(), 20u);
   EXPECT_NE(epochs[0], epochs[1]);
   EXPECT_NE(epochs[1], epochs[2]);
-  EXPECT_EQ(sample_at(*data, 20), epochs[1][0]);  // going back changes nothing
+  EXPECT_EQ(sample_at(*data, 20), epochs[1][0]);  // reading an earlier sample changes nothing
 }
 
 TEST(CyclicDataset, RefusesTooFewSamples) {

@@ -21,7 +21,7 @@ inline std::string read_all(const std::filesystem::path& path) {
   return text.str();
 }
 
-// Runs `action`, which must throw an Error, and returns what it prints.
+// Runs `action`, which must throw an Error, and returns the text of the error.
 template <class Action>
 std::string error_of(const Action& action) {
   try {
@@ -30,7 +30,7 @@ std::string error_of(const Action& action) {
     EXPECT_EQ(error.exit_code(), 2);
     return error.render();
   }
-  ADD_FAILURE() << "no error";
+  ADD_FAILURE() << "the action threw no error";
   return "";
 }
 

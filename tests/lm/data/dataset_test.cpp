@@ -41,7 +41,7 @@ std::string some_text(int paragraphs) {
   return text;
 }
 
-// Sequences 1 2 3 9 | 1 2 3 9 ..., of which 9 is a pad token.
+// Sequences 1 2 3 9 | 1 2 3 9 ..., in which 9 is a pad token.
 class PaddedSource final : public TokenSource {
  public:
   int64_t sequences() const override { return 50; }
@@ -54,7 +54,7 @@ class PaddedSource final : public TokenSource {
   uint64_t fingerprint() const override { return 0; }
 };
 
-// No loss where a pad token would have to be predicted; it is no reason to predict nothing behind it.
+// Positions whose label is a pad token have no loss. Later positions keep theirs.
 TEST(GptDataset, PadTokensAreNoLabels) {
   const GptDataset dataset(std::make_shared<PaddedSource>(), {0, 50, 6, 30, 1234}, {.pad = 9}, "train");
   std::vector<int32_t> tokens(7);
@@ -69,7 +69,7 @@ TEST(GptDataset, PadTokensAreNoLabels) {
   }
 }
 
-// What a step divides its loss by, without reading where nothing is masked.
+// Counts the labels that a step divides its loss by. Data without a mask need not be read.
 TEST(GptDataset, CountsLabelsThatAreLearned) {
   const auto source = std::make_shared<PaddedSource>();
   const GptDataset plain(source, {0, 50, 6, 30, 1234}, {}, "train");
@@ -133,7 +133,7 @@ class OpenDatasets : public testing::Test {
   std::unique_ptr<const Tokenizer> tokenizer_ = make_byte_tokenizer();
 };
 
-// Two tokenizers may have as many ids and give them to other texts.
+// Two tokenizers may have equally many ids with different meanings.
 TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   TokenizeOptions tokenize;
   tokenize.inputs = {folder_.write("book.txt", some_text(200))};
@@ -151,11 +151,11 @@ TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   options_.allow_other_tokenizer = true;
   EXPECT_NO_THROW(open());
   options_.allow_other_tokenizer = false;
-  // What is done with a data set of other software: the ids are of any tokenizer.
+  // A null tokenizer is accepted, as for data of other software, whose ids may be of any tokenizer.
   tokenizer_ = make_null_tokenizer(1000);
   EXPECT_NO_THROW(open());
 
-  // Data that somebody else put there since: the note is not of it.
+  // Data that replaced it later: the record of the tokenizer does not apply to it.
   tokenizer_ = load_tokenizer("HuggingFaceTokenizer", (folder_ / "tokenizer.json").string());
   IndexedDatasetWriter writer(options_.data_path.front(), TokenType::kU16);
   writer.add_sequence(Tokens(200, 7));
@@ -184,13 +184,13 @@ TEST_F(OpenDatasets, PlainTextIsTokenizedOnceAndReused) {
 
   folder_.write("book.txt", some_text(2001));
   open();
-  EXPECT_GT(calls, 0) << "other contents, other cache";
+  EXPECT_GT(calls, 0) << "changed contents need a new cache";
   for (const auto& entry : std::filesystem::directory_iterator(folder_ / "cache")) {
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos);
   }
 }
 
-// Where nobody chose a split, text has some held out, and none of it is trained on.
+// Without an explicit split, some text is held out, and none of it is trained on.
 TEST_F(OpenDatasets, TextHasSomeHeldOut) {
   options_.hold_out_text = true;
   options_.valid_samples = options_.test_samples = 2;
@@ -206,7 +206,7 @@ TEST_F(OpenDatasets, TextHasSomeHeldOut) {
     for (int64_t i = 0; i < samples; ++i) text += tokenizer_->decode(sample_of(set, i).tokens) + "|";
     return text;
   };
-  // Of a pass over all training data, no sample has the end of the book; the validation data is there.
+  // In one pass over all training data, no sample contains the end of the book, which is validation data.
   options_.valid_samples = options_.test_samples = 0;
   options_.train_samples = samples_of_epochs(options_, *tokenizer_, 1);
   const Datasets whole = open();
@@ -310,7 +310,7 @@ TEST_F(OpenDatasets, BlendDrawsByWeight) {
   options_.data_path = {(folder_ / "one").string(), (folder_ / "two").string()};
   options_.train_samples = 1000;
   const Datasets plain = open();
-  EXPECT_EQ(plain.train->size(), 2 * (499 / 16)) << "without weights nothing is repeated";
+  EXPECT_EQ(plain.train->size(), 2 * (499 / 16)) << "without weights no sample is repeated";
   ASSERT_EQ(plain.notes.size(), 1u);
 }
 
@@ -328,7 +328,7 @@ TEST_F(OpenDatasets, OrdersAreKeptAndUsedAgain) {
   EXPECT_EQ(sample_of(*open().train, 3).tokens, expected);
   EXPECT_EQ(std::filesystem::last_write_time(orders[0]), written);
 
-  // A damaged one is built again.
+  // A damaged file is built again.
   std::string damaged = read_all(orders[0]);
   damaged[damaged.size() - 3] ^= 1;
   folder_.write("cache/" + orders[0].filename().string(), damaged);
@@ -337,7 +337,7 @@ TEST_F(OpenDatasets, OrdersAreKeptAndUsedAgain) {
   folder_.write("cache/" + orders[0].filename().string(), damaged.substr(0, 100));
   EXPECT_EQ(sample_of(*open().train, 3).tokens, expected);
 
-  // Another seed, another order; other data under the old name, too.
+  // Another seed, or other data under the old name, gives another order.
   options_.seed = 5;
   open();
   EXPECT_EQ(orders_in(options_.cache_dir).size(), 2u);
@@ -362,7 +362,7 @@ TEST_F(OpenDatasets, OrdersAreBuiltByManyAtOnce) {
   EXPECT_EQ(orders_in(options_.cache_dir).size(), 1u);
 }
 
-// Documents of text end with the token for that, unless append_eod is off.
+// Text documents end with the end-of-document token, unless append_eod is off.
 TEST_F(OpenDatasets, DocumentsOfTextEndWithTheirToken) {
   std::string lines;
   for (int i = 0; i < 500; ++i) lines += "{\"text\": \"abc\"}\n";
@@ -380,7 +380,7 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   options_.valid_data_path = {folder_.write("v.txt", std::string(500, 'v'))};
   options_.valid_samples = 2;
   EXPECT_EQ(sample_of(*open().valid, 1).tokens[3], 'v');
-  // Who has no test data does without.
+  // A missing test set is accepted.
   options_.test_samples = 1;
   EXPECT_EQ(open().test, nullptr);
   EXPECT_NE(open().valid, nullptr);
@@ -390,7 +390,7 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   EXPECT_THAT(error(), HasSubstr("there is validation or test data, and no training data"));
 }
 
-// As Megatron-LM has it: a share of 0 means that there is no such set.
+// A share of 0 means that the set does not exist, as in Megatron-LM.
 TEST_F(OpenDatasets, AShareOfZeroIsNoSet) {
   use(std::vector<Tokens>(20, Tokens(100, 1)));
   options_.valid_samples = options_.test_samples = 2;
@@ -415,14 +415,14 @@ TEST_F(OpenDatasets, TheFingerprintIsOfTheContent) {
   std::filesystem::rename(folder_ / "d.idx", folder_ / "moved.idx");
   options_.data_path = {(folder_ / "moved").string()};
   EXPECT_EQ(open().train_fingerprint, first);
-  // Another token, another division of the same tokens, and more of them.
+  // Other tokens, other document boundaries, and more tokens.
   for (const auto& other : {std::vector{Tokens(70, 1), Tokens(40, 2), Tokens(90, 4)},
                             {Tokens(71, 1), Tokens(39, 2), Tokens(90, 3)},
                             {Tokens(70, 1), Tokens(40, 2), Tokens(90, 3), Tokens(1, 3)}}) {
     use(other);
     EXPECT_NE(open().train_fingerprint, first);
   }
-  // Text under an old name.
+  // Changed text under an old name.
   options_.data_path = {folder_.write("t.txt", some_text(50))};
   const uint64_t text = open().train_fingerprint;
   EXPECT_EQ(open().train_fingerprint, text);
@@ -443,7 +443,7 @@ TEST_F(OpenDatasets, DamagedCachedTokensAreMadeAgain) {
     std::ofstream(path, std::ios::binary) << content;
   };
   const std::vector<std::function<void()>> damages = {
-      [&] { write(bin, std::string(good.size(), '\1')); },  // of equal size
+      [&] { write(bin, std::string(good.size(), '\1')); },  // wrong contents of equal size
       [&] { write(bin, good.substr(0, good.size() / 2)); },
       [&] { write(idx, index.substr(0, 40)); },
       [&] { std::filesystem::remove(idx); },
@@ -461,7 +461,7 @@ TEST_F(OpenDatasets, DamagedCachedTokensAreMadeAgain) {
   }
 }
 
-// What was cut off or overwritten under a run must neither end the process without a word nor be trained on.
+// Data truncated or overwritten during a run is reported. It is neither trained on nor crashes the process.
 TEST_F(OpenDatasets, DataThatChangesDuringTheRunIsNoticed) {
   std::vector<Tokens> sequences(400, Tokens(100, 1));  // many pages
   for (const char* name : {"d.bin", "d.idx", "order"}) {
@@ -475,7 +475,7 @@ TEST_F(OpenDatasets, DataThatChangesDuringTheRunIsNoticed) {
       EXPECT_THAT(error_of([&] { sample_of(*sets.train, i); }),
                   testing::AllOf(HasSubstr(file.filename().string()), HasSubstr("while it was in use")));
     }
-    // Overwritten by something of the same size: an index whose every place lies outside.
+    // Overwritten with an index of equal size whose positions are all out of range.
     std::ofstream(file, std::ios::binary) << std::string(size, '\x7f');
     EXPECT_THAT(error_of([&] { sample_of(*sets.train, 0); }), HasSubstr("while it was in use"));
   }
@@ -538,7 +538,7 @@ TEST_F(OpenDatasets, SequenceLongerThanTheData) {
   EXPECT_THAT(error(), HasSubstr("holds 16 tokens, fewer than the 17 of one sample"));
 }
 
-// By the user's name for it, not by that of the tokens in the cache.
+// The error has the user's file name, not that of the cached tokens.
 TEST_F(OpenDatasets, TextThatIsTooShortIsNamed) {
   const std::string path = folder_.write("short.txt", "too short");
   options_.data_path = {path};
@@ -550,7 +550,7 @@ TEST_F(OpenDatasets, TokenBeyondTheVocabulary) {
   options_.split = "1";
   EXPECT_THAT(error(),
               HasSubstr("document 0 holds the token 257 at position 32, beyond the vocabulary of 257"));
-  // Only the first sample is read when the data is opened.
+  // Opening the data reads only the first sample.
   Tokens one(400, 5);
   one[399] = 257;
   use({one});
@@ -591,7 +591,7 @@ TEST_F(OpenDatasets, BadBlends) {
   EXPECT_THAT(error(), testing::AllOf(HasSubstr("'-1' is no blend weight for 'a'"), HasSubstr("hint: ")));
 }
 
-// Samples whose tokens are their number.
+// A data set whose sample i has the tokens 10 i, 10 i + 1 and so on.
 class CountingDataset final : public Dataset {
  public:
   explicit CountingDataset(int64_t size) : size_(size) {}
@@ -647,7 +647,7 @@ TEST(BlendedDataset, ADescriptionNamesThreeAndCountsTheOthers) {
   EXPECT_EQ(blend_of(5), "a blend of counting, counting, counting and 2 more");
 }
 
-// Tokens that count; 9 ends a document.
+// Two samples with the given tokens, of which 9 ends a document.
 class Listed final : public Dataset {
  public:
   explicit Listed(Tokens tokens) : tokens_(std::move(tokens)) {}

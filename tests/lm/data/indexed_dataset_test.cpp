@@ -46,7 +46,7 @@ TEST(IndexedDataset, KeepsEveryTokenType) {
       {TokenType::kI64, 8, {INT32_MIN, 7}}};
   for (const auto& [type, width, tokens] : cases) {
     IndexedDatasetWriter writer(folder / "x", type);
-    writer.end_document();  // an empty one
+    writer.end_document();  // an empty document
     writer.add_sequence(tokens);
     writer.add_sequence({});
     writer.end_document();
@@ -59,7 +59,7 @@ TEST(IndexedDataset, KeepsEveryTokenType) {
     EXPECT_EQ(data->tokens(), 2);
     EXPECT_EQ(sequence(*data, 0), tokens);
     EXPECT_EQ(sequence(*data, 1), std::vector<int32_t>());
-    // Little endian two's complement, as numpy writes them.
+    // Little-endian two's complement, as numpy writes it.
     std::string expected;
     for (const int32_t token : tokens) {
       const auto bits = static_cast<uint64_t>(static_cast<int64_t>(token));
@@ -69,7 +69,8 @@ TEST(IndexedDataset, KeepsEveryTokenType) {
   }
 }
 
-// Of more than 256 MiB, pieces of 16 KiB are read: the first, the last, and those at even distances between.
+// For more than 256 MiB, the fingerprint covers pieces of 16 KiB: the first, the last, and others at equal
+// distances.
 TEST(IndexedDataset, TheFingerprintOfMuchDataIsOfPiecesAllOverIt) {
   const TemporaryFolder folder;
   IndexedDatasetWriter writer(folder / "x", TokenType::kI32);
@@ -84,7 +85,8 @@ TEST(IndexedDataset, TheFingerprintOfMuchDataIsOfPiecesAllOverIt) {
     ASSERT_TRUE(file);
   };
   put("x.idx", 34, kTokens);  // the length of the sequence
-  std::filesystem::resize_file(folder / "x.bin", static_cast<uint64_t>(kBytes));  // without taking room
+  std::filesystem::resize_file(folder / "x.bin", static_cast<uint64_t>(kBytes));  // a sparse file, without
+                                                                                  // disk space
   const auto fingerprint = [&] { return IndexedDataset::open(folder / "x")->fingerprint(); };
   const uint64_t zeros = fingerprint();
   EXPECT_EQ(fingerprint(), zeros);
@@ -103,7 +105,7 @@ TEST(IndexedDataset, WriterRefusesTokensThatDoNotFit) {
     const std::vector<int32_t> tokens = {65536};
     EXPECT_THAT(error_of([&] { writer.add_sequence(tokens); }), HasSubstr("token 65536 does not fit uint16"));
   }
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "a dropped writer leaves nothing";
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "a destroyed writer leaves no files";
 }
 
 TEST(IndexedDataset, TokenTypeFollowsTheVocabulary) {
@@ -151,7 +153,7 @@ TEST_F(BrokenIndex, AnyTruncationIsAnError) {
   }
 }
 
-// One large sequence, named again and again, would be terabytes to merge, to split or to put in order.
+// An index that names one large sequence many times would need terabytes to merge, split or order.
 TEST_F(BrokenIndex, SequencesThatLieOverEachOther) {
   const auto all = static_cast<int32_t>(data_.size() / 2);
   for (size_t i = 0; i < 61; ++i) {
@@ -159,7 +161,7 @@ TEST_F(BrokenIndex, SequencesThatLieOverEachOther) {
     put<int64_t>(kPointers + 8 * i, 0);
   }
   EXPECT_THAT(error(), HasSubstr("they lie over each other"));
-  // In another order, and with a hole, they are fine.
+  // Sequences in another order and with a gap are accepted.
   for (size_t i = 0; i < 61; ++i) {
     put<int32_t>(kLengths + 4 * i, 1);
     put<int64_t>(kPointers + 8 * i, static_cast<int64_t>(4 * (60 - i)));

@@ -1,4 +1,4 @@
-// The files that people bring: which are read, as what, and how they are unpacked.
+// Input files: which files are read, in which format, and how they are decompressed.
 #include <gmock/gmock.h>
 #include <zstd.h>
 
@@ -38,7 +38,7 @@ class Inputs : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// gzip -t finds such files sound, and Python reads them.
+// Zeros after a gzip member are padding: gzip -t accepts such files, and Python reads them.
 TEST_F(Inputs, ZerosBehindAMemberOfGzipAreFilling) {
   for (const size_t zeros : {0u, 1u, 511u, 300'000u}) {
     const std::string filling(zeros, '\0');
@@ -53,7 +53,7 @@ TEST_F(Inputs, ZerosBehindAMemberOfGzipAreFilling) {
               HasSubstr("d.jsonl.gz: error"));
 }
 
-// zstd takes windows of up to 2^27 bytes by itself; dumps have longer ones (--long=31).
+// By default, zstd accepts windows of up to 2^27 bytes. Dumps have longer ones (--long=31).
 TEST_F(Inputs, LongWindowsOfZstdAreRead) {
   const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(), ZSTD_freeCCtx);
   ZSTD_CCtx_setParameter(context.get(), ZSTD_c_compressionLevel, 1);
@@ -61,7 +61,7 @@ TEST_F(Inputs, LongWindowsOfZstdAreRead) {
   std::string packed(1 << 10, '\0');
   ZSTD_outBuffer out{packed.data(), packed.size(), 0};
   ZSTD_inBuffer in{kLine.data(), kLine.size(), 0};
-  // In two steps: then the file does not say how long its content is, and the window counts.
+  // Written in two steps, so that the file lacks its content size and the window size matters.
   ASSERT_FALSE(ZSTD_isError(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_continue)));
   ASSERT_EQ(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_end), 0u);
   packed.resize(out.pos);
@@ -114,11 +114,11 @@ TEST_F(Inputs, TwoStarsReachAllFoldersBelow) {
   EXPECT_EQ(find_inputs({in + "/**"}).size(), 4u);
   EXPECT_THAT(error_with(in + "/**/*.md"), HasSubstr("no file matches"));
   EXPECT_EQ(find_inputs({in + "/**/*.PY"}).size(), 3u);
-  EXPECT_EQ(find_inputs({in + "/**.py"}).size(), 1u);  // one star to glob(3)
+  EXPECT_EQ(find_inputs({in + "/**.py"}).size(), 1u);  // glob(3) treats ** as one star
   EXPECT_THAT(error_with(in + "/**/deep/*.py"), HasSubstr("names folders behind **"));
 }
 
-// Each command names options of its own.
+// Hints name the options of the command that is running.
 TEST_F(Inputs, HintsAreThoseOfTheCommand) {
   TrainTokenizerOptions options;
   options.inputs = {folder_.write("a.jsonl", "{\"body\": \"a\"}\n")};

@@ -1,4 +1,4 @@
-// The order of samples, equal to what Megatron-LM's own GPTDataset and BlendedDataset return.
+// The order of samples equals that of Megatron-LM's GPTDataset and BlendedDataset.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -16,12 +16,12 @@ using nlohmann::json;
 
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/megatron/";
 
-// numpy.sum adds eight runs side by side and then those in pairs. In the pairs both ones beside 2^60 are
-// lost; from left to right only the first would be.
+// numpy.sum makes eight partial sums and adds these in pairs. The pairs 1 + 2^60 and -2^60 + 1 lose both
+// ones; a sum from left to right would lose only the first.
 TEST(NumpyRandom, SumsAsNumpyDoes) {
   EXPECT_EQ(pairwise_sum(std::vector<double>{1, 0x1p60, -0x1p60, 1, 1, 1, 1, 1}), 4);
-  // Here 2^60 meets its opposite before any other number: all of the last eight belong to the runs, and only
-  // what comes behind them is added at the end.
+  // Each partial sum takes every eighth number, so 2^60 and -2^60 cancel first and no other number is lost. A
+  // remainder, like the 17th number, is added at the end.
   std::vector<double> sixteen(16, 1);
   sixteen[0] = 0x1p60;
   sixteen[8] = -0x1p60;
@@ -125,8 +125,8 @@ TEST(OrderGolden, MockDataOfThe7BRun) {
             (std::array<uint64_t, 3>{14720009523256885943u, 5289165793277281929u, 5723463798027875435u}));
 }
 
-// As GPTDataset decides: of two epochs the last is one by itself where it gives less than 80 % of its
-// samples. An epoch of 50 tokens has four samples of ten, because the last needs one token more.
+// GPTDataset separates the last epoch if less than 80 % of its samples are used. An epoch of 50 tokens has
+// four samples of ten tokens, because the last sample needs one more token as its label.
 TEST(OrderGolden, AnEpochWhoseTokensComeOutEvenHasOneSampleLess) {
   const auto separate = [](int64_t samples) {
     return build_sample_order(
@@ -134,8 +134,8 @@ TEST(OrderGolden, AnEpochWhoseTokensComeOutEvenHasOneSampleLess) {
                "even")
         .separate_last_epoch;
   };
-  EXPECT_TRUE(separate(6));   // 2 of the last epoch, fewer than int(0.8 * 4)
-  EXPECT_FALSE(separate(7));  // 3 are not
+  EXPECT_TRUE(separate(6));   // uses 2 samples of the last epoch, fewer than int(0.8 * 4)
+  EXPECT_FALSE(separate(7));  // 3 samples are enough
 }
 
 TEST(OrderGolden, Blends) {
@@ -153,7 +153,7 @@ TEST(OrderGolden, SplitsRoundAsPython) {
   EXPECT_EQ(shares[1].last, 12333);
   EXPECT_EQ(shares[2].first, 12333);
   EXPECT_EQ(shares[2].last, 12345);
-  // 2.5 of 5 is 2, 3.5 of 7 is 4: halves go to the even number, and no sequence is in two shares.
+  // Shares round to even: 2.5 of 5 is 2, and 3.5 of 7 is 4. No sequence is in two shares.
   for (const auto& [sequences, border] : {std::pair(5, 2), std::pair(7, 4)}) {
     const auto halves = split_sequences("1,1", sequences);
     EXPECT_EQ(halves[0].first, 0);

@@ -18,7 +18,7 @@ using Tokens = std::vector<int32_t>;
 
 class Rearrange : public testing::Test {
  protected:
-  // Documents of the given sequences.
+  // Writes documents of the given sequences.
   Path write(const std::string& name, const std::vector<std::vector<Tokens>>& documents,
              TokenType type = TokenType::kU16) const {
     IndexedDatasetWriter writer(folder_ / name, type);
@@ -56,8 +56,7 @@ TEST_F(Rearrange, PartsTogetherAreTheWhole) {
   EXPECT_EQ(bytes(folder_ / "again"), bytes(whole));
 }
 
-// The note of whose ids they are goes along (made_by.h).
-// Writes the data set at `prefix` again, with a note.
+// Writes the data set at `prefix` again, with a record of its tokenizer (made_by.h).
 void note_made_by(const Path& prefix, const Tokenizer& tokenizer) {
   const auto before = IndexedDataset::open(prefix);
   IndexedDatasetWriter writer(prefix, before->token_type());
@@ -92,7 +91,7 @@ TEST_F(Rearrange, WhoseIdsTheyAreIsHandedOn) {
   split_dataset(folder_ / "same", {{folder_ / "x", 0, 2}, {folder_ / "y", 2, 5}});
   EXPECT_FALSE(is_refused("y", *bytes_of));
   EXPECT_TRUE(is_refused("y", *other));
-  // Of one part nothing is known, so nothing is of the whole.
+  // If the tokenizer of one part is unknown, so is that of the merged data.
   merge_datasets({a, c}, folder_ / "unknown");
   EXPECT_FALSE(is_refused("unknown", *other));
   note_made_by(c, *other);
@@ -127,7 +126,7 @@ TEST_F(Rearrange, WhatIsThereIsReplacedOnlyWhenTold) {
               HasSubstr("--overwrite"));
   EXPECT_EQ(read_all(taken.string() + ".bin"), before);
   EXPECT_FALSE(IndexedDataset::exists(folder_ / "x"));
-  std::filesystem::remove(taken.string() + ".bin");  // half of a data set is somebody's, too
+  std::filesystem::remove(taken.string() + ".bin");  // half of a data set must be kept, too
   EXPECT_THAT(error_of([&] { merge_datasets({a, b}, taken); }), HasSubstr("taken.idx' already exists"));
   merge_datasets({a}, taken, {}, Existing::kReplace);
   EXPECT_EQ(read_all(taken.string() + ".bin"), read_all(a.string() + ".bin"));

@@ -29,7 +29,7 @@ class SftData : public testing::Test {
     if (options.train_samples == 0) options.train_samples = 1;
     return open_sft_datasets(options, *bytes_);
   }
-  // A has four tokens, of which the last two are learned, B two and C three.
+  // Three conversations: A has four tokens, of which the last two are learned, B has two and C three.
   SftOptions three(bool pack) const {
     return {.dataset = folder_.write("three.jsonl", R"({"input_ids": [1, 2, 3, 4], "loss_mask": [0, 0, 1, 1]}
 {"input_ids": [5, 6], "loss_mask": [1, 1]}
@@ -40,7 +40,7 @@ class SftData : public testing::Test {
             .shuffle = false,
             .seq_length = 5};
   }
-  // As many conversations of one learned token each, which tells them apart.
+  // `count` conversations with one learned token each: their index.
   SftOptions numbered(int count) const {
     std::string lines;
     for (int i = 0; i < count; ++i)
@@ -59,7 +59,7 @@ class SftData : public testing::Test {
     data.sample(draw, tokens, mask);
     return mask;
   }
-  // The numbers of `numbered` in so many draws.
+  // Returns the indices of the conversations of numbered() in `count` draws.
   std::vector<int32_t> numbers(const Dataset& data, int64_t first, int64_t count) const {
     std::vector<int32_t> all;
     for (int64_t i = 0; i < count; ++i) all.push_back(tokens_of(data, first + i)[1]);
@@ -75,14 +75,14 @@ TEST_F(SftData, PaddedSamplesLearnByLabel) {
   const Dataset& train = *data.train;
   EXPECT_FALSE(train.separates_documents());
   EXPECT_THAT(tokens_of(train, 0), ElementsAre(1, 2, 3, 4, kPad, kPad));
-  // At the input 2 the label 3 is learned: the first token of the answer.
+  // The input 2 has the label 3, the first learned token of the answer.
   EXPECT_THAT(mask_of(train, 0), ElementsAre(0, 1, 1, 0, 0));
   EXPECT_THAT(tokens_of(train, 1), ElementsAre(5, 6, kPad, kPad, kPad, kPad));
   EXPECT_THAT(mask_of(train, 1), ElementsAre(1, 0, 0, 0, 0));
   EXPECT_THAT(mask_of(train, 2), ElementsAre(1, 1, 0, 0, 0));
   EXPECT_EQ(train.learned_tokens(0), 2);
   EXPECT_EQ(train.learned_tokens(1), 1);
-  EXPECT_THAT(tokens_of(train, 3), ElementsAre(1, 2, 3, 4, kPad, kPad)) << "the next pass";
+  EXPECT_THAT(tokens_of(train, 3), ElementsAre(1, 2, 3, 4, kPad, kPad)) << "the second pass";
   EXPECT_THAT(data.notes, IsEmpty());
   EXPECT_THAT(data.facts, ElementsAre(HasSubstr(
                               "3 conversations packed into 3 sequences, 60.0 % full; the loss is over 5 of 9 "
@@ -94,7 +94,7 @@ TEST_F(SftData, PacksKeepConversationsApart) {
   const Dataset& train = *data.train;
   ASSERT_TRUE(train.separates_documents());
   EXPECT_THAT(tokens_of(train, 0), ElementsAre(1, 2, 3, 4, 5, 6));
-  // 5 is learned nowhere: it begins a conversation, and 4 is of another.
+  // The label 5 is never learned: it starts a conversation, and the input 4 belongs to another.
   EXPECT_THAT(mask_of(train, 0), ElementsAre(0, 1, 1, 0, 1));
   std::vector<int32_t> starts;
   train.document_starts(0, starts);
@@ -109,7 +109,7 @@ TEST_F(SftData, PacksKeepConversationsApart) {
   const Batch& batch = batches.next();
   EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 3, 0, 0, 1, 2, 0, 1));
   EXPECT_THAT(batch.document_starts, ElementsAre(0, 4, 5, 8, 10));
-  EXPECT_EQ(batch.loss_divisor, 5) << "the one microbatch has all five labels";
+  EXPECT_EQ(batch.loss_divisor, 5) << "the microbatch has all five labels";
 
   SftOptions joined = three(true);
   joined.separate = false;
@@ -127,12 +127,13 @@ TEST_F(SftData, PacksAreFilledFirstFitLongestFirst) {
 )"),
                      .pack = true,
                      .seq_length = 6};
-  // Seven places: 6 tokens fill the first but one; 3 and the two of 2 go into the second.
+  // Samples have seven tokens. The conversation of 6 fills most of the first; those of 3, 2 and 2 share the
+  // second.
   const Datasets data = open(options);
   std::set<std::vector<int32_t>> samples = {tokens_of(*data.train, 0), tokens_of(*data.train, 1)};
   EXPECT_THAT(samples, ElementsAre(std::vector<int32_t>{3, 4, 5, 6, 7, 8, kPad},
                                    std::vector<int32_t>{9, 10, 11, 1, 2, 12, 13}));
-  options.shuffle = false;  // as they come
+  options.shuffle = false;  // in the order of the file
   const Datasets in_order = open(options);
   EXPECT_THAT(tokens_of(*in_order.train, 0), ElementsAre(1, 2, 9, 10, 11, 12, 13));
   EXPECT_THAT(tokens_of(*in_order.train, 1), ElementsAre(3, 4, 5, 6, 7, 8, kPad));
@@ -150,12 +151,12 @@ TEST_F(SftData, LongConversationsLoseTheirEnd) {
   const Datasets data = open(options);
   EXPECT_THAT(tokens_of(*data.train, 0), ElementsAre(1, 2, 3, 4));
   EXPECT_THAT(mask_of(*data.train, 0), ElementsAre(1, 1, 1));
-  EXPECT_THAT(tokens_of(*data.train, 1), ElementsAre(6, 7, 8, 9)) << "the last token is a label only";
+  EXPECT_THAT(tokens_of(*data.train, 1), ElementsAre(6, 7, 8, 9)) << "the last token is only a label";
   EXPECT_THAT(data.notes,
               ElementsAre(HasSubstr("1 conversations are longer than seq_length (3): their ends are cut off"),
                           HasSubstr("2 conversations have nothing to learn within seq_length")));
   options.inline_bos = true;
-  options.seq_length = 4;  // five tokens are not too long: the last is a label
+  options.seq_length = 4;  // five tokens fit: the last is only a label
   EXPECT_THAT(open(options).notes, SizeIs(1));
   options.seq_length = 3;
   EXPECT_THAT(open(options).notes,
@@ -180,7 +181,7 @@ TEST_F(SftData, EachEpochHasAnOrderOfItsOwn) {
     std::ranges::sort(epoch);
     for (int i = 0; i < 50; ++i) EXPECT_EQ(epoch[static_cast<size_t>(i)], i);
   }
-  EXPECT_EQ(numbers(*again.train, 50, 50), second) << "whatever was drawn before";
+  EXPECT_EQ(numbers(*again.train, 50, 50), second) << "draws do not depend on earlier draws";
   SftOptions none = options;
   none.shares = "0,100,0";
   EXPECT_THAT(error_of([&] { open(none); }), HasSubstr("there are no conversations in this share"));
@@ -192,7 +193,7 @@ TEST_F(SftData, EachEpochHasAnOrderOfItsOwn) {
   EXPECT_TRUE(std::ranges::is_sorted(numbers(*open(options).train, 50, 50)));
 }
 
-// All ranks together draw what one would.
+// All ranks together draw the samples that one rank would draw.
 TEST_F(SftData, RanksShareTheSamplesOfOne) {
   const Datasets data = open(numbered(30));
   const auto drawn = [&](int ranks, int64_t micro_batch) {
@@ -221,14 +222,14 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   const Datasets data = open(options);
   const std::vector<int32_t> held = numbers(*data.valid, 0, 3);
   EXPECT_TRUE(std::ranges::is_sorted(held));
-  EXPECT_EQ(numbers(*data.valid, 3, 3), held) << "it is repeated";
+  EXPECT_EQ(numbers(*data.valid, 3, 3), held) << "the validation data repeats";
   const std::vector<int32_t> trained = numbers(*data.train, 0, 247);
   for (const int32_t number : held) EXPECT_EQ(std::ranges::find(trained, number), trained.end());
   EXPECT_EQ(std::set(trained.begin(), trained.end()).size(), 247U);
   EXPECT_EQ(data.test, nullptr);
   EXPECT_THAT(data.facts, Contains(HasSubstr("3 sequences; an evaluation draws 4")));
 
-  options.valid_samples = 0;  // nothing is evaluated: all is trained on
+  options.valid_samples = 0;  // without evaluation, everything is trained on
   EXPECT_THAT(open(options).facts, Contains(HasSubstr("250 conversations")));
   options.shares = "80,10,10";
   options.valid_samples = options.test_samples = 1;
@@ -244,7 +245,7 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   EXPECT_THAT(small.notes, ElementsAre(HasSubstr("too few")));
 }
 
-// Else chance, which seeds decide, would leave an evaluation without anything to evaluate.
+// Otherwise the seed could select only conversations without labels for an evaluation.
 TEST_F(SftData, WhatTeachesNothingIsNotHeldOut) {
   std::string lines;
   for (int i = 0; i < 20; ++i) {
@@ -282,7 +283,7 @@ TEST_F(SftData, FoldersBringTheirParts) {
   EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("split (50,50,0) has no effect")));
   EXPECT_EQ(open(options).train_fingerprint, data.train_fingerprint);
   options.shares = "";
-  // What is learned and how it is written are part of what was trained on.
+  // The fingerprint depends on the labels and on the format.
   std::set<uint64_t> fingerprints = {data.train_fingerprint};
   options.format = "squad";
   fingerprints.insert(open(options).train_fingerprint);
@@ -296,7 +297,7 @@ TEST_F(SftData, FoldersBringTheirParts) {
               HasSubstr("it is one of auto, alpaca, squad, chatml, llama3"));
 }
 
-// A folder that has nothing but train.jsonl is as that file would be.
+// A folder with only train.jsonl is treated like that file.
 TEST_F(SftData, OfAFolderWithoutValidationAHundredthIsHeldOut) {
   SftOptions options = numbered(50);
   std::filesystem::rename(options.dataset, folder_.write("only/train.jsonl", ""));

@@ -1,4 +1,4 @@
-// Small tokenizers of Hugging Face's form whose merges a test chooses.
+// Small tokenizers in Hugging Face's format, with merges that a test chooses.
 #pragma once
 
 #include <fstream>
@@ -15,10 +15,10 @@ namespace primus::data {
 
 using Merges = std::vector<std::pair<std::string, std::string>>;
 
-// The character that stands for a byte in byte-level vocabularies (GPT-2's table), for ASCII.
+// Returns the character for an ASCII byte in byte-level vocabularies (GPT-2's table).
 inline std::string byte_symbol(char c) {
   if (c > ' ' && c < '\x7f') return std::string(1, c);
-  const int code = 256 + static_cast<unsigned char>(c);  // of the bytes 0 to 32, in order
+  const int code = 256 + static_cast<unsigned char>(c);  // bytes 0 to 32 in order
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
@@ -28,9 +28,9 @@ inline std::string byte_symbols(const std::string& text) {
   return symbols;
 }
 
-// ASCII byte by byte and the given merges, which nothing keeps from crossing words; then the special tokens,
-// of which the first ends a text. With `sentencepiece`, a text begins with a space that is put there, and
-// spaces are U+2581.
+// A tokenizer with one token per ASCII byte, then the merges, which may cross words, then the special tokens,
+// of which the first ends a text. With `sentencepiece`, a space is put before each text and spaces are
+// U+2581.
 inline std::unique_ptr<const Tokenizer> tiny_tokenizer(const TemporaryFolder& folder, const Merges& merges,
                                                        const std::vector<std::string>& special,
                                                        bool sentencepiece = false) {

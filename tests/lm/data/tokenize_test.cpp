@@ -1,4 +1,4 @@
-// tokenize_corpus: what it writes, in which order, and what stays of it when it is interrupted.
+// tokenize_corpus: its output, the order of documents, and its files after an interruption.
 #include "lm/data/tokenize.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ Tokens tokens_of(const std::string& text, bool eod = true) {
   return tokens;
 }
 
-// All documents of a data set; each is the list of its sequences.
+// Returns all documents of a data set, each as a list of its sequences.
 std::vector<std::vector<Tokens>> documents_of(const Path& prefix) {
   const auto data = IndexedDataset::open(prefix);
   std::vector<std::vector<Tokens>> documents(static_cast<size_t>(data->documents()));
@@ -65,7 +65,7 @@ class Tokenize : public testing::Test {
     options_.append_eod = true;
     options_.workers = 2;
   }
-  // Over what an earlier call of the test left.
+  // Replaces the output of an earlier call in the test.
   TokenizeResult run() {
     TokenizeOptions options = options_;
     options.existing = Existing::kReplace;
@@ -78,7 +78,7 @@ class Tokenize : public testing::Test {
   std::string bytes() const {
     return read_all(output().string() + ".bin") + read_all(output().string() + ".idx");
   }
-  // Everything in the folder that is no input.
+  // Returns every file in the folder that is not an input.
   std::vector<std::string> left_over() const {
     std::vector<std::string> names;
     for (const std::string& name : Env::posix().list(folder_.path())) {
@@ -153,7 +153,7 @@ TEST_F(Tokenize, ProgressCountsTheBytesOfAllFiles) {
   options_.inputs = {folder_.write("a.jsonl", many_lines()), folder_.write("b.txt", std::string(3000, 'b')),
                      folder_.write("c.jsonl", many_lines())};
   options_.progress_seconds = 0;
-  // Bytes of the files before each one, in the order in which they are read.
+  // Size of all files that are read before each one.
   std::map<std::string, uint64_t> before;
   uint64_t total = 0, last = 0;
   for (const std::string& input : options_.inputs) {
@@ -175,7 +175,7 @@ TEST_F(Tokenize, ProgressCountsTheBytesOfAllFiles) {
   EXPECT_EQ(inputs.size(), 3u);
 }
 
-// Text without any place to cut is cut between characters, wherever they begin.
+// Text without a better place is cut between characters, at any alignment.
 TEST(PartEnd, NoCharacterIsCut) {
   for (const std::string character : {"\u00e9", "\u20ac", "\U0001F600"}) {
     for (size_t shift = 0; shift < 4; ++shift) {
@@ -198,11 +198,11 @@ TEST_F(Tokenize, PartitionsDealDocumentsAsMegatronDoes) {
   std::string order;
   for (const auto& document : documents_of(output())) order += static_cast<char>(document[0][0]);
   EXPECT_EQ(order, "adgbecf");
-  EXPECT_EQ(left_over().size(), 3u);  // .bin, .idx, and which tokenizer made them
+  EXPECT_EQ(left_over().size(), 3u);  // .bin, .idx, and the record of the tokenizer
 }
 
-// A line that is too long is refused where it begins, before all of it is read: a small compressed file may
-// hold gigabytes.
+// A line that is too long is refused before all of it is read, with the place where it starts. A small
+// compressed file may contain gigabytes.
 TEST_F(Tokenize, LongLinesAreRefusedByPlace) {
   options_.max_line_bytes = 1 << 20;
   const std::string head = "{\"text\": \"x\"}\n",
@@ -230,7 +230,7 @@ TEST_F(Tokenize, LongLinesAreRefusedByPlace) {
     }
     EXPECT_TRUE(left_over().empty());
   }
-  // Behind others of the same block, an empty one among them.
+  // The long line follows others of its block, including an empty one.
   options_.max_line_bytes = 1 << 10;
   options_.inputs = {folder_.write("h.jsonl", head + "\n" + std::string(2 << 10, ' ') + "\n" + head)};
   EXPECT_THAT(error(), HasSubstr("h.jsonl:3: error: the line has more than 1.00 KiB"));
@@ -238,7 +238,7 @@ TEST_F(Tokenize, LongLinesAreRefusedByPlace) {
   options_.skip_bad = false;
   options_.inputs = {folder_.write("f.jsonl", longest + "\n" + head + longest)};
   EXPECT_EQ(run().documents, 3u);
-  // Text without line ends is cut anyway.
+  // Text without line ends is cut and accepted.
   options_.inputs = {folder_.write("g.txt", std::string(3 << 20, 'a'))};
   EXPECT_EQ(run().documents, 1u);
 }
@@ -258,7 +258,7 @@ TEST_F(Tokenize, ALongLineCostsNoMoreMemoryThanItMayHave) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 32 << 10);  // KiB; the line has 128 MiB
 }
 
-// As many workers as the system starts, this thread at least.
+// If the system cannot start all workers, the work runs with fewer, at least with this thread.
 TEST_F(Tokenize, WorksWithTheThreadsThereAre) {
   if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
@@ -267,11 +267,11 @@ TEST_F(Tokenize, WorksWithTheThreadsThereAre) {
   options_.workers = 1000;
   EXPECT_EXIT(
       {
-        limit_address_space(std::size_t{400} << 20);  // 1000 stacks take 8 GB
+        limit_address_space(std::size_t{400} << 20);  // 1000 stacks need 8 GB
         try {
           run();
         } catch (const std::bad_alloc&) {
-          std::exit(0);  // the stacks left too little memory for the work: an error, not an abort
+          std::exit(0);  // the stacks left too little memory: an error, not an abort
         }
         std::exit(bytes() == expected ? 0 : 1);
       },
@@ -327,7 +327,7 @@ TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
   EXPECT_EQ(run().skipped_lines, 3u);
 }
 
-// Python's json module reads such lines, and the tokenizers then fail.
+// Python's json module reads such lines, but tokenizers then fail.
 TEST_F(Tokenize, HalfASurrogatePairIsNoText) {
   for (const char* half : {"\\ud800", "\\udc00", "\\ud800\\u0041", "\\ud800\\ud800"}) {
     options_.inputs = {folder_.write("a.jsonl", R"({"text": "x)" + std::string(half) + "y\"}\n")};
@@ -384,7 +384,7 @@ TEST_F(Tokenize, TextThatIsNoUtf8IsBroken) {
   options_.inputs.erase(options_.inputs.begin());
   options_.skip_bad = false;
   EXPECT_THAT(error(), HasSubstr("b.txt:2:3: error: not valid UTF-8 (byte 0xFF)"));
-  // Each paragraph is a sequence; of the first nothing is left, and its frame stays.
+  // Each paragraph is a sequence. The first one loses all bytes and keeps only the end-of-document token.
   options_.inputs = {folder_.write("c.txt", std::string(1500, '\xFF') + "\n\n" + std::string(1500, 'c'))};
   options_.skip_bad = true;
   EXPECT_EQ(run().skipped_lines, 1u);
@@ -415,7 +415,7 @@ TEST_F(Tokenize, FilesOfOtherEncodingsAreNamed) {
     options_.inputs = {folder_.write("e.txt", "\x1F\x8B\x08\xFF")};
     EXPECT_THAT(error(), HasSubstr("let its name end in .gz"));
   }
-  // One NUL is a broken line.
+  // One NUL makes only its line invalid.
   options_.inputs = {folder_.write("f.txt", std::string("first\nsec\0nd\nthird\n", 19))};
   EXPECT_EQ(run().skipped_lines, 1u);
   options_.skip_bad = false;
@@ -453,7 +453,7 @@ TEST_F(Tokenize, TwoProcessesDoNotWriteOneDataSet) {
   EXPECT_THAT(error(), HasSubstr("another process writes"));
 }
 
-// The byte tokenizer, with something done at each text.
+// The byte tokenizer, which calls a function at each text.
 class Watched final : public Tokenizer {
  public:
   explicit Watched(std::function<void()> at_each_text) : at_each_text_(std::move(at_each_text)) {}
@@ -496,12 +496,12 @@ class Interrupted : public Tokenize, public testing::WithParamInterface<Interrup
     run();
     expected_ = bytes();
     options_.output_prefix = folder_ / "out2";
-    options_.save_seconds = 0;  // after every block
+    options_.save_seconds = 0;  // saves after every block
   }
   std::string expected_;
 };
 
-// A killed process: whatever it had saved is used.
+// After a process is killed, the next call uses everything that it had saved.
 TEST_P(Interrupted, ByKilling) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -529,7 +529,7 @@ TEST_P(Interrupted, OnRequestAgainAndAgain) {
   options_.save_seconds = 1000;
   std::atomic<bool> stop = false;
   options_.stop = &stop;
-  const Watched tokenizer([&] { stop = true; });  // after each block
+  const Watched tokenizer([&] { stop = true; });  // stops after each block
   TokenizeResult result;
   int calls = 0;
   do {
@@ -558,15 +558,15 @@ TEST_F(Tokenize, FilesThatAreThereAreReplacedOnlyWhenTold) {
   EXPECT_THAT(error_of([this] { tokenize_corpus(options_, *tokenizer_); }),
               testing::AllOf(HasSubstr("out_text_document.bin' already exists"), HasSubstr("--overwrite")));
   EXPECT_EQ(bytes(), before);
-  EXPECT_EQ(left_over().size(), 3u);  // .bin, .idx, and which tokenizer made them
+  EXPECT_EQ(left_over().size(), 3u);  // .bin, .idx, and the record of the tokenizer
   options_.append_eod = false;
   options_.existing = Existing::kReplace;
   run();
   EXPECT_NE(bytes(), before);
 }
 
-// Killed while it gave the files their names, the same command goes on; another one is still refused, and the
-// work that it is not to touch stays.
+// After a process was killed while renaming its final files, the command resumes. A command with other
+// options is still refused and leaves the unfinished work unchanged.
 TEST_F(Tokenize, ItsOwnHalfNamedFilesAreNoReasonToStop) {
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
   options_.workers = 1;
@@ -600,8 +600,7 @@ TEST_F(Tokenize, WorkOfOtherOptionsIsNotContinued) {
   EXPECT_EQ(documents_of(output())[0][0], tokens_of("document 0", false));
 }
 
-// Inputs that were written anew, as long as before, are another text.
-// A broken line is named by its place in the file, also where another call read what stands before it.
+// An invalid line has its correct line number, even if an earlier call read the lines before it.
 TEST_F(Tokenize, LinesAreCountedOnWhereWorkGoesOn) {
   options_.inputs = {folder_.write("a.jsonl", "{\"text\": \"x\"}\n"),
                      folder_.write("b.jsonl", many_lines() + "{]\n")};
@@ -617,7 +616,7 @@ TEST_F(Tokenize, LinesAreCountedOnWhereWorkGoesOn) {
   const Watched rest([&] { ++texts; });
   EXPECT_THAT(error_of([&] { tokenize_corpus(options_, rest); }), HasSubstr("b.jsonl:20001:2: error"));
   EXPECT_GT(texts, 0);
-  EXPECT_LE(texts, 20'001 - before) << "it went on, and did not begin anew";
+  EXPECT_LE(texts, 20'001 - before) << "the call must resume, not start again";
 }
 
 TEST_F(Tokenize, WorkOnOtherInputsIsNotContinued) {

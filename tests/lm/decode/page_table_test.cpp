@@ -24,7 +24,8 @@ struct Sequence {
   Tokens tokens;
 };
 
-// Reads what is not there already.
+// Adds a sequence, and writes only the tokens that no shared page holds. Returns the number of shared tokens,
+// or -1 if too few pages are free.
 std::int64_t read(PageTable& table, Sequence& s, const Tokens& tokens) {
   std::vector<PageTable::Copy> copies;
   const std::int64_t known = table.share(tokens, s.pages);
@@ -46,12 +47,12 @@ TEST(PageTable, TextsThatBeginAlikeShareThePagesOfTheirBeginning) {
   other[9] = 99;
   EXPECT_EQ(table.match(other), 9);
   EXPECT_EQ(read(table, b, other), 9);
-  EXPECT_EQ(table.free(), 6) << "two pages are shared, and a copy of the third was needed";
+  EXPECT_EQ(table.free(), 6) << "two pages are shared, and the third is copied";
   EXPECT_EQ(a.pages[1], b.pages[1]);
   EXPECT_NE(a.pages[2], b.pages[2]);
   table.release(a.pages);
-  EXPECT_EQ(table.free(), 7) << "what b has is not free";
-  EXPECT_EQ(table.match(numbers(10)), 10) << "a's last page has not been taken for anything";
+  EXPECT_EQ(table.free(), 7) << "the pages of b are in use";
+  EXPECT_EQ(table.match(numbers(10)), 10) << "the last page of a was not reused";
   table.release(b.pages);
   EXPECT_EQ(table.free(), 10);
 }
@@ -68,7 +69,7 @@ TEST(PageTable, APageOfSeveralSequencesIsCopiedBeforeOneWrites) {
   EXPECT_EQ(copies[0].to, a.pages[1]);
   copies.clear();
   ASSERT_TRUE(table.grow(b.pages, 6, 7, copies));
-  EXPECT_TRUE(copies.empty()) << "b is alone with it now";
+  EXPECT_TRUE(copies.empty()) << "only b uses the page now";
 }
 
 TEST(PageTable, TakesThePagesFirstThatHaveBeenFreeForTheLongest) {
@@ -79,7 +80,7 @@ TEST(PageTable, TakesThePagesFirstThatHaveBeenFreeForTheLongest) {
   table.release(a.pages);
   table.release(b.pages);
   EXPECT_EQ(read(table, c, {70}), 0);
-  EXPECT_EQ(table.match(numbers(8)), 4) << "of a its last page";
+  EXPECT_EQ(table.match(numbers(8)), 4) << "only the last page of a was reused";
   EXPECT_EQ(table.match(Tokens{50, 51, 52, 53, 54}), 5);
 }
 
@@ -96,7 +97,7 @@ TEST(PageTable, ChangesNothingWhereTooFewAreFree) {
   EXPECT_TRUE(table.grow(a.pages, 6, 12, copies));
 }
 
-// A model of the memory says at any time whether each sequence's pages hold what it has read.
+// Compares with a model of the memory: at any time, each sequence's pages hold the tokens that it has read.
 TEST(PageTable, PagesHoldWhatTheirSequencesHaveRead) {
   constexpr std::int64_t kPages = 12, kPageTokens = 4;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
@@ -104,7 +105,7 @@ TEST(PageTable, PagesHoldWhatTheirSequencesHaveRead) {
     std::uint64_t draws = 0;
     const auto below = [&](std::uint32_t n) { return static_cast<std::int32_t>(random.below(draws++, n)); };
     PageTable table(kPages, kPageTokens);
-    std::map<std::int64_t, std::int32_t> memory;  // token that lies at page * kPageTokens + offset
+    std::map<std::int64_t, std::int32_t> memory;  // token at page * kPageTokens + offset
     std::vector<std::optional<Sequence>> sequences(4);
     const auto address = [&](const Sequence& s, std::int64_t position) {
       return s.pages[static_cast<std::size_t>(position / kPageTokens)] * kPageTokens + position % kPageTokens;
@@ -127,7 +128,7 @@ TEST(PageTable, PagesHoldWhatTheirSequencesHaveRead) {
     for (int round = 0; round < 200; ++round) {
       std::optional<Sequence>& chosen = sequences[static_cast<std::size_t>(below(4))];
       Tokens tokens(static_cast<std::size_t>(1 + below(9)));
-      for (std::int32_t& token : tokens) token = below(2);  // many texts begin alike
+      for (std::int32_t& token : tokens) token = below(2);  // many texts share their first tokens
       if (!chosen) {
         Sequence s;
         const std::int64_t known = table.share(tokens, s.pages);

@@ -27,7 +27,7 @@ TEST(Sampler, ZeroTemperatureTakesTheLikeliestAndTheFirstOfEquals) {
 }
 
 TEST(Sampler, DrawsInProportionToProbability) {
-  // p = 1/2, 1/4, 1/8, 1/8; temperature 2 takes the square root of the odds.
+  // Probabilities 1/2, 1/4, 1/8 and 1/8. Temperature 2 takes the square root of their ratios.
   const std::vector<float> logits{std::log(4.0F), std::log(2.0F), 0, 0};
   constexpr int kCount = 20000;
   auto check = [&](const SamplingSettings& settings, const std::vector<double>& expected) {
@@ -47,13 +47,13 @@ TEST(Sampler, DrawsInProportionToProbability) {
 }
 
 TEST(Sampler, TopPStopsWhereTheSumReachesIt) {
-  // Two equal tokens and p = 1/2, both exact in binary: the first alone reaches p.
+  // Two equal tokens and p = 1/2, both exact in binary: one token reaches p.
   EXPECT_EQ(draw({0, 0}, {.temperature = 1, .top_p = 0.5}, 300).size(), 1U);
   EXPECT_EQ(draw({0, 0, 0, 0}, {.temperature = 1, .top_k = 2, .top_p = 0.5}, 300).size(), 1U);
   EXPECT_EQ(draw({0, 0, 0, 0}, {.temperature = 1, .top_p = 0.75}, 300).size(), 3U);
 }
 
-// Top-p is a share of what top-k left: 0.57 of 0.7 is less than the 0.4 of the first token.
+// Top-p is relative to the probability that top-k keeps: 0.57 of 0.7 is less than the first token's 0.4.
 TEST(Sampler, TopPIsAShareOfWhatTopKLeft) {
   std::vector<float> logits{std::log(0.4F), std::log(0.2F), std::log(0.1F)};
   logits.resize(33, std::log(0.01F));
@@ -62,7 +62,7 @@ TEST(Sampler, TopPIsAShareOfWhatTopKLeft) {
 }
 
 TEST(Sampler, SortsAsFarAsTopPReaches) {
-  // Nearly uniform over more tokens than are sorted at first: half of them are in.
+  // Nearly uniform over more tokens than are sorted at first: top-p keeps half of them.
   std::vector<float> logits(1000);
   for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = -1e-4F * static_cast<float>(i);
   const auto counts = draw(logits, {.temperature = 1, .top_p = 0.5}, 5000);

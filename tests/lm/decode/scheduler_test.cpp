@@ -1,4 +1,4 @@
-// Texts that come and go at any time are, token by token, those that are written alone.
+// Texts that start and end at any time equal, token by token, texts that are generated one at a time.
 #include "lm/decode/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::unique_ptr<Decoder> decoder_of(const ModelConfig& config, const ReaderSetti
   return random_decoder(std::move(device), config, kSeed, settings, all_families());
 }
 
-// Prompts of some lengths, several of which begin alike, and texts that grow into another page.
+// Prompts of several lengths, some with a common start, and texts that grow into another page.
 std::vector<DecodeRequest> some_requests(const ModelConfig& config) {
   std::vector<DecodeRequest> requests;
   const std::vector<std::size_t> lengths{1, 70, 62, 60, 125, 50, 70, 130};
@@ -55,7 +55,7 @@ std::vector<Generation> each_alone(const ModelConfig& config, const ReaderSettin
   return texts;
 }
 
-// Submits in random order and at random times, again and again, and cancels some.
+// Submits requests repeatedly, in random order and at random times, and cancels some.
 void expect_each_as_alone(const ModelConfig& config, const ReaderSettings& settings, std::uint64_t seed,
                           const std::vector<DecodeRequest>& requests, const std::vector<Generation>& single,
                           DecodeCounts& counts) {
@@ -189,7 +189,7 @@ TEST(Scheduler, LogProbsAreThoseOfOnePassOverTheWholeText) {
   }
 }
 
-// The prompt of a group is read once, and lies in memory once.
+// The prompt of a group is read once and stored once.
 TEST(Scheduler, AGroupSharesItsPrompt) {
   const ModelConfig config = longer(tiny_config());
   const auto decoder = decoder_of(config, {.capacity = 256, .pass_tokens = 64, .sequences = 8});
@@ -202,12 +202,12 @@ TEST(Scheduler, AGroupSharesItsPrompt) {
   EXPECT_EQ(decoder->running(), 8);
   EXPECT_EQ(decoder->counts().read, prompt - 1 + decoder->counts().written);
   EXPECT_EQ(decoder->counts().shared, 7 * (prompt - 1));
-  EXPECT_EQ(decoder->reader().free_pages(), pages - 2 - 8) << "two in common, and one for each text";
+  EXPECT_EQ(decoder->reader().free_pages(), pages - 2 - 8) << "two shared pages, and one for each text";
   while (decoder->step()) continue;
   EXPECT_EQ(decoder->reader().free_pages(), pages);
 }
 
-// Delta rules and convolutions have no pages: their states are copied.
+// Delta rules and convolutions have no pages, so their states are copied.
 TEST(Scheduler, AGroupSharesStates) {
   for (const NamedConfig& named : all_configs()) {
     const ModelConfig& config = named.config;
@@ -255,7 +255,7 @@ TEST(Scheduler, CancelledTextsGiveTheirPagesBack) {
   EXPECT_FALSE(decoder->step());
 }
 
-// A long prompt does not keep other texts from being written.
+// While a long prompt is read, other texts continue.
 TEST(Scheduler, StepsReadNoMoreThanTheirBudgetAndWriteAllTheWhile) {
   const ModelConfig config = longer(tiny_config());
   const auto decoder = decoder_of(config, {.capacity = 256, .pass_tokens = 10, .sequences = 4});
@@ -292,7 +292,7 @@ TEST(Scheduler, RefusesWhatCannotBeWritten) {
   EXPECT_THROW(decoder_of(config, {.capacity = 0}), Error);
   EXPECT_THROW(decoder_of(config, {.capacity = config.max_positions + 1}), Error);
 
-  // As many as fit, none, and fewer than none.
+  // max_tokens of 0, below 0, and above the capacity.
   int ended = 0;
   for (const std::int64_t maximum : {std::int64_t{0}, std::int64_t{-5}, std::int64_t{1} << 60}) {
     decoder->submit({.prompt = some_tokens(20, config.vocab),
@@ -329,8 +329,8 @@ TEST(Scheduler, CallbacksMaySubmitAndCancel) {
                        }});
   while (decoder->step()) continue;
   EXPECT_EQ(first, 5);
-  EXPECT_EQ(second, 1) << "nothing is shown of a text that has been cancelled";
-  EXPECT_EQ(third, 3) << "it ended itself";
+  EXPECT_EQ(second, 1) << "a cancelled text gets no further tokens";
+  EXPECT_EQ(third, 3) << "its callback ended the text";
 }
 
 TEST(Scheduler, NeverTouchesDeviceMemory) {
@@ -355,8 +355,8 @@ TEST(Scheduler, NeverTouchesDeviceMemory) {
   EXPECT_EQ(write(std::make_unique<GuardDevice>(2, turbo::cpu_kernel_table())), write(cpu()));
 }
 
-// The memory of a training session that also writes is the most that steps or writing take, and not their
-// sum.
+// A training session that also generates reserves the maximum of the memory for steps and for generation, not
+// their sum.
 TEST(DecodePhase, SharesMemoryWithTheStepsOfTraining) {
   SessionSettings settings{.model = longer(tiny_config()),
                            .step = {.micro_batch = 2, .sequence = 200, .microbatches = 1},
@@ -374,14 +374,15 @@ TEST(DecodePhase, SharesMemoryWithTheStepsOfTraining) {
     TrainingSession session(rank, settings, builtin_families());
     BatchReader(rank, session.model(), *session.decoding()).measure();
     const engine::MemoryPlan writing = rank.high_water();
-    EXPECT_EQ(writing.stash > training.stash, sequences == 64) << "either may be the larger one";
+    EXPECT_EQ(writing.stash > training.stash, sequences == 64) << "the test needs both cases";
     EXPECT_EQ(both.stash, std::max(training.stash, writing.stash));
     EXPECT_EQ(both.scratch, std::max(training.scratch, writing.scratch));
     EXPECT_EQ(both.persistent, training.persistent);
   }
 }
 
-// Ranks with a part of each weight, of the layers, or of each value: texts, log-probs and steps of one rank.
+// Ranks that share weights, layers or tensors generate texts, log-probabilities and steps equal to those of
+// one rank.
 TEST(Scheduler, RanksThatShareTheModelStepTogether) {
   ModelConfig config = longer(tiny_config());
   SessionSettings settings{.model = config,

@@ -1,5 +1,5 @@
-// Reads one text, token by token or in pieces, and gives the logits behind it: for tests of what a reader
-// says.
+// Reads one text, token by token or in pieces, and returns the logits of the next token. For tests of
+// readers.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class TokenReader {
  public:
   explicit TokenReader(BatchReader& reader) : reader_(reader) {}
 
-  // Reads `tokens` behind those read before; the logits of what follows the last, until the next call.
+  // Reads `tokens` after those read before. Returns the logits of the next token, valid until the next call.
   std::span<const float> read(std::span<const std::int32_t> tokens) { return read(tokens, {}).values; }
   NextLogits read(std::span<const std::int32_t> tokens, const WantedLogits& wanted) {
     if (reader_.length(sequence_) == 0) reader_.reserve(sequence_, reader_.settings().capacity);
@@ -32,10 +32,10 @@ class TokenReader {
     reader_.read({&last, 1}, wanted);
     return reader_.next(0);
   }
-  // Begins anew with the first `length` tokens, or none of them where the reader cannot share so many.
+  // Keeps only the first `length` tokens, or none of them if the reader cannot share that many.
   void truncate(std::int64_t length) {
     if (length >= this->length()) return;
-    tokens_.resize(static_cast<std::size_t>(length) + 1);  // one of them is to be read
+    tokens_.resize(static_cast<std::size_t>(length) + 1);  // one of them must be read again
     reader_.release(sequence_);
     sequence_ = *reader_.begin(tokens_);
     tokens_.resize(static_cast<std::size_t>(reader_.length(sequence_)));

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the event files that the native writer makes with the real TensorBoard.
+"""Reads event files of the native writer with the real TensorBoard.
 
 Optional (pip install tensorboard); the native tests check the bytes without it. Usage:
 

@@ -50,7 +50,7 @@ class Detectors {
   std::vector<std::unique_ptr<Detector>> all_;
 };
 
-// The detectors that speak, in turn, as "name@iteration".
+// Returns the warnings of all detectors in order, as "name@iteration".
 template <class Of>
 std::vector<std::string> reported(std::int64_t steps, Of of) {
   Detectors detectors;
@@ -74,7 +74,7 @@ std::vector<std::string> reported_of(const std::vector<double>& validation) {
   return names;
 }
 
-// A loss that is finite again has recovered.
+// A loss that is NaN once and then finite again is not reported.
 TEST(Detectors, ANanThatPassesIsNoDivergence) {
   Detectors detectors;
   const std::vector<RunWarning> first = detectors.iteration(step(1, kNaN));
@@ -86,14 +86,14 @@ TEST(Detectors, AHealthyRunHasNothingToTell) {
   EXPECT_THAT(reported(500,
                        [](std::int64_t i) {
                          const auto x = static_cast<double>(i);
-                         // Noise of 5 %, steps of 0.9 to 1.2 s, norms that fall.
+                         // Noise of 5 %, steps of 0.9 to 1.2 s, falling norms.
                          return step(i, 3 + 7 / x + 0.1 * std::sin(x), 1 + 4 / x,
                                      1.05 + 0.15 * std::cos(3 * x));
                        }),
               IsEmpty());
 }
 
-// As lr=1 does it: from 7.6 to 147 within 60 steps.
+// The loss of a run with lr=1: it grows from 7.6 to 147 within 60 steps.
 TEST(Detectors, ALossThatHasGrownIsToldOnce) {
   const auto diverging = [](std::int64_t i) {
     return step(i, i <= 20 ? 7.6 : 7.6 + 3.5 * static_cast<double>(i - 20));
@@ -107,7 +107,7 @@ TEST(Detectors, ALossThatHasGrownIsToldOnce) {
   EXPECT_THAT(found[0].advice, HasSubstr("lower lr"));
 }
 
-// What lr=1 does within the first five steps.
+// The loss of a run with lr=1 in its first five steps.
 TEST(Detectors, ALossThatGrowsFromTheFirstStepOnIsTold) {
   EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i == 1 ? 5.5 : 18.5); }),
               ElementsAre("loss_growth@5"));
@@ -117,7 +117,7 @@ TEST(Detectors, OneBadBatchIsNoDivergence) {
   EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i == 30 ? 80.0 : 3.0); }), IsEmpty());
 }
 
-// A loss near zero is noise in tenfolds.
+// Near zero, noise changes a loss tenfold. Only growth to a large loss is reported.
 TEST(Detectors, ALossThatIsLearnedByHeartMayGrowTenfold) {
   EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i < 10   ? 3.0
                                                                : i < 40 ? 0.01
@@ -144,7 +144,7 @@ TEST(Detectors, AGradientNormThatSpikes) {
               ElementsAre("gradient_spike@50"));
   EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 50 || i == 150 ? 20 : 1); }),
               ElementsAre("gradient_spike@50", "gradient_spike@150"));
-  // The first steps, and norms without anything to learn.
+  // The first steps are not checked, and tiny norms are ignored.
   EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 10 ? 20 : 1); }), IsEmpty());
   EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 50 ? 5e-4 : 1e-5); }), IsEmpty());
 }
@@ -152,22 +152,22 @@ TEST(Detectors, AGradientNormThatSpikes) {
 TEST(Detectors, AStepTimeThatHasDoubled) {
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i <= 51 ? 1.0 : 2.1); }),
               ElementsAre("slow_steps@61"));
-  // One slow step in ten, as with a checkpoint.
+  // One slow step in ten is accepted, as with checkpoints.
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i % 10 == 0 ? 9.0 : 1.0); }),
               IsEmpty());
-  // Short steps count by time: 20 of 10 ms are nothing.
+  // Short steps are judged by their total time: 20 steps of 0.1 s are too little.
   EXPECT_THAT(reported(500, [](std::int64_t i) { return step(i, 3, 1, i > 480 ? 0.1 : 0.01); }), IsEmpty());
 }
 
 TEST(Detectors, AnEvaluationThatGotWorseThreeTimes) {
   EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.3, 3.4, 3.5}), ElementsAre("worse_evaluations@60"));
   EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.15, 3.3, 3.4}), IsEmpty());
-  // After a new best it is told again.
+  // After a new best loss, the next growth is reported again.
   EXPECT_THAT(reported_of({3, 3.1, 3.2, 3.3, 2, 2.1, 2.2, 2.3}),
               ElementsAre("worse_evaluations@40", "worse_evaluations@80"));
 }
 
-// The log and warnings.jsonl have it once, and a run that goes on still knows the evaluations before.
+// The log and warnings.jsonl have each warning once. A resumed run remembers earlier evaluations.
 TEST(Detectors, WarningsOfAMonitor) {
   FaultEnv env;
   const RunFolder folder({"/work", "amd", "root", "test"});
@@ -190,7 +190,7 @@ TEST(Detectors, WarningsOfAMonitor) {
   EXPECT_EQ(warnings[1].iteration, 50);
   const std::string said = read_file(logs / "warning.log", 1 << 20, env);
   EXPECT_THAT(said, HasSubstr("iteration 22: the loss has grown from 3 (best, near iteration 1) to 50"));
-  // A run that goes on from before it has no such warning any more.
+  // A run that resumes from before the warnings removes them.
   TrainingMonitor(folder, {.resume_iteration = 20}, log, env).sync();
   EXPECT_THAT(recorded_warnings(folder.warnings_file(), env), IsEmpty());
 }
@@ -215,7 +215,7 @@ TEST(RunEndings, AreReadAsWritten) {
   EXPECT_EQ(read_ending(folder, env)->text, "rank 0 was lost");
   EXPECT_EQ(ending_of(Error(ErrorKind::kNumerics, "lm loss is NaN"), 1).reason, "NaN");
   EXPECT_EQ(ending_of(std::bad_alloc(), 1).reason, "out of memory");
-  // As ranks pass it on.
+  // The error text as another rank forwards it.
   EXPECT_EQ(ending_of(Error(ErrorKind::kInvalid, "rank 1: cannot write: No space left on device"), 1).reason,
             "disk full");
   write_file_atomic(folder / kEndingFile, "{\"state\":\"", env);

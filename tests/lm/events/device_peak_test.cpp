@@ -1,4 +1,4 @@
-// The best rate of each device, kept for later runs.
+// The best rate of each device, which is stored for later runs.
 #include "lm/events/device_peak.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(DevicePeak, TheBestIsKeptPerDevice) {
   EXPECT_FALSE(DevicePeak("cpu | fp32", file).value());
   DevicePeak("cpu | fp32", file).seen(1e11);
   EXPECT_EQ(DevicePeak("cpu | bf16", file).value(), 8e11);
-  // Of two processes the better stays.
+  // With two processes, the higher value is kept.
   DevicePeak late("cpu | bf16", file);
   first.seen(9e11);
   late.seen(8.5e11);
@@ -37,7 +37,7 @@ TEST(DevicePeak, AMistakeGivesWayToAMeasurement) {
   const Path file = folder.path() / "peaks.json";
   DevicePeak("d", file).seen(100);
   DevicePeak peak("d", file);
-  peak.measured(25);  // slow, and not impossible
+  peak.measured(25);  // slow, but possible
   EXPECT_EQ(peak.value(), 100);
   peak.measured(0);
   EXPECT_EQ(peak.value(), 100);
@@ -61,7 +61,7 @@ TEST(DevicePeak, WhatIsNoPeakIsPassedOver) {
   EXPECT_FALSE(peak.value());
   peak.seen(5);
   EXPECT_EQ(DevicePeak("d", file).value(), 5);
-  // No place to keep it: this run still knows.
+  // If the value cannot be stored, this run still uses it.
   DevicePeak nowhere("d", Path("/proc/no/such/peaks.json"));
   nowhere.seen(7);
   EXPECT_EQ(nowhere.value(), 7);

@@ -16,9 +16,9 @@ namespace {
 using namespace std::string_literals;
 using ::testing::HasSubstr;
 
-// --- a second implementation of the format, reading ---
+// --- an independent reader of the format ---
 
-// The polynomial division bit by bit, from the definition of CRC32C.
+// CRC32C by its definition: polynomial division, bit by bit.
 std::uint32_t crc_by_definition(std::string_view data) {
   std::uint32_t crc = ~0U;
   for (const char c : data) {
@@ -58,8 +58,8 @@ std::vector<std::string> records(std::string_view file) {
 }
 
 TEST(TfRecord, BytesAreRight) {
-  // 8 bytes length, its masked CRC, "abc", its masked CRC; CRC32C("123456789") = e3069283 anchors our
-  // reference.
+  // Layout: 8 bytes of length, its masked CRC, "abc", its masked CRC. The known CRC32C("123456789") =
+  // e3069283 verifies the reference implementation.
   EXPECT_EQ(crc_by_definition("123456789"), 0xe3069283U);
   const std::string record = tfrecord("abc");
   ASSERT_EQ(record.size(), 8U + 4 + 3 + 4);

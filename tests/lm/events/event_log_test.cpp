@@ -99,7 +99,7 @@ TEST(EventLog, OtherRanksWriteWhatIsTheirOwn) {
                              R"("data_wait_share":0.25})");
 }
 
-// Steps after the checkpoint that a process resumed from do not count, whatever they are.
+// Steps after the checkpoint from which a process resumed are void.
 TEST(EventLog, AResumedRunMakesLaterStepsVoid) {
   FaultEnv env;
   {
@@ -117,7 +117,7 @@ TEST(EventLog, AResumedRunMakesLaterStepsVoid) {
   EXPECT_THAT(in_order(kFile, env),
               ElementsAre("begin@0", "step@1", "step@2", "checkpoint@2", "begin@2", "step@3"));
   EXPECT_THAT(rare(kFile, env), ElementsAre("begin@2", "checkpoint@2", "begin@0"));
-  EventLog(kFile, env).write(event(0, RunFacts{}));  // anew
+  EventLog(kFile, env).write(event(0, RunFacts{}));  // a new run
   EXPECT_THAT(in_order(kFile, env), ElementsAre("begin@0", "begin@0"));
   std::string text;
   EventLine last;
@@ -125,7 +125,7 @@ TEST(EventLog, AResumedRunMakesLaterStepsVoid) {
 }
 
 TEST(EventLog, ATornLineCostsOnlyItself) {
-  // From the newline to all but the first character.
+  // Cuts off between one character, the newline, and all characters but the first.
   const std::string stop =
       R"({"event":"stop","step":1,"rank":0,"time":1000.500000,"cause":"SIGTERM","before":0,"facts":{}})";
   for (std::size_t cut = 2; cut <= stop.size(); ++cut) {
@@ -147,7 +147,7 @@ TEST(EventLog, ATornLineCostsOnlyItself) {
   }
 }
 
-// Offsets that lead nowhere (an edited file) cost time, and no events.
+// Wrong offsets, as in an edited file, cost time but no events.
 TEST(EventLog, WrongOffsetsAreNoticed) {
   FaultEnv env;
   {
@@ -187,7 +187,7 @@ TEST(EventLog, AFullDiskLosesNoRareEvent) {
   EXPECT_THAT(rare(kFile, env), ElementsAre("end@9", "stop@0", "begin@0"));
 }
 
-// Any one operation fails, or the process dies there: what was written is whole.
+// At any single operation that fails or ends the process: each line written before is complete.
 TEST(EventLog, SurvivesEverySingleFailure) {
   const auto work = [](FaultEnv& env) {
     for (int start = 0; start < 2; ++start) {
@@ -207,7 +207,7 @@ TEST(EventLog, SurvivesEverySingleFailure) {
     FaultEnv env;
     env.fail_at(at, EIO);
     work(env);
-    env.reboot(FaultEnv::Survivors::kAll);  // no fault is left to be met by the reader
+    env.reboot(FaultEnv::Survivors::kAll);  // clears the fault before the reader runs
     EXPECT_EQ(in_order(kFile, env), expected) << at;
     FaultEnv killed;
     killed.crash_at(at);
@@ -272,7 +272,7 @@ TEST(EventLog, HostileLinesAreNoEvents) {
   }
 }
 
-// Whatever bytes are changed, a line is refused, or its facts are an object within the line.
+// With any bytes changed, a line is refused, or its facts are a JSON object within the line.
 TEST(EventLog, ChangedBytesAreRefusedOrRead) {
   const std::string good =
       R"({"event":"step","step":12,"rank":3,"time":1.5,"cause":"a\u00e9\"","before":7,"facts":{"iteration":1,"x":[1,"b"]}})";
@@ -349,8 +349,7 @@ TEST(EventLog, AMillionHostileLinesTakeBoundedTimeAndMemory) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 200 << 10) << "KiB";
 }
 
-// The cost of a step: what it takes to add one to the log. Printed; at 0.5 % it allows steps 200 times as
-// long.
+// Prints the time to log one step. For an overhead of 0.5 %, steps must take 200 times as long.
 TEST(EventLog, CostOfAStep) {
   const test::TemporaryFolder folder;
   for (const int rank : {0, 1}) {

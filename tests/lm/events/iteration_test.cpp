@@ -87,7 +87,7 @@ TEST(FormatIteration, MemoryAndOtherLosses) {
   EXPECT_THAT(line, HasSubstr(" | hip mem usage/free/total/usage_ratio: 96.00GB/96.00GB/192.00GB/50.00% | "));
 }
 
-// What is not known, or says nothing, makes no line longer.
+// Unknown or uninformative values are left out of the line.
 TEST(FormatIteration, LeavesOutWhatSaysNothing) {
   IterationRecord record = record_for_test();
   record.memory = DeviceMemory{"cpu", 1e9, 2e9};
@@ -103,12 +103,11 @@ TEST(FormatIteration, SaysNan) {
   EXPECT_THAT(format_iteration(record), HasSubstr(" | lm loss: NAN | "));
 }
 
-// What users' scripts do with Primus's logs, as regular expressions in their public parsers:
+// Parses a line as users' public log parsers do, with these regular expressions:
 //   iteration\s+(\d+)\s*/\s*(\d+)
 //   <label>:\s*([0-9.+-eE]+)(?:/([0-9.]+))?
-// matched here by hand: after the label, optional blanks, the longest run of number characters, and a second
-// number after
-// "/" or "(avg ".
+// The match is written by hand: after the label come optional blanks, the longest run of number characters,
+// and a second number after "/" or "(avg ".
 struct Value {
   double first = 0.0;
   std::optional<double> second;
@@ -181,7 +180,7 @@ TEST(FormatIteration, ParsersOfPrimusLogsReadIt) {
     EXPECT_DOUBLE_EQ(found->first, values.first) << label;
     EXPECT_EQ(found->second, values.second) << label;
   }
-  // Segments are split at '|' and matched at their beginning.
+  // Splits the line at '|' and matches each segment at its start.
   for (std::size_t at = line.find(" | "); at != std::string::npos; at = line.find(" | ", at + 1)) {
     EXPECT_NE(line[at + 3], ' ') << line.substr(at);
   }

@@ -1,4 +1,4 @@
-// What a person sees of a run.
+// The live view of a run in a terminal.
 #include "lm/events/live_view.h"
 
 #include <gmock/gmock.h>
@@ -65,7 +65,7 @@ TEST(LiveView, ShowsWhatMatters) {
         "saved       at step 400", "In the beginning was the word, and the"}) {
     EXPECT_THAT(text, HasSubstr(what));
   }
-  // What a model writes does not drive the terminal.
+  // Control characters in generated text do not reach the terminal.
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(text, HasSubstr("▇"));
 }
@@ -79,7 +79,7 @@ TEST(LiveView, FitsEveryWindow) {
       for (const std::string& line : lines) EXPECT_LE(display_width(line), width);
     }
   }
-  // The last line that stays is the progress.
+  // If only one line fits, it shows the progress.
   const auto one = render(state, Terminal{}, 80, 1, 100);
   ASSERT_EQ(one.size(), 1U);
   EXPECT_THAT(one[0], HasSubstr("step 420/1000"));

@@ -31,7 +31,7 @@ IterationRecord record(std::int64_t iteration) {
 
 std::string text(Env& env, const Path& path = kFile) { return read_file(path, 1U << 30, env); }
 
-// The iteration of each line; a last line without newline counts as -2.
+// Returns the iteration of each line. A last line without newline gives -2.
 std::vector<std::int64_t> iterations(Env& env, const Path& path = kFile) {
   std::vector<std::int64_t> result;
   const std::string all = text(env, path);
@@ -126,7 +126,7 @@ TEST(MetricsFile, AFileThatIsRemovedIsWrittenAgain) {
   file.write(record(5));
   EXPECT_EQ(file.take_trouble(), "");
   EXPECT_THAT(iterations(env), ElementsAre(1, 2, 3, 4, 5));
-  // What somebody else writes or cuts off cannot be mended, only told.
+  // Changes by another program cannot be repaired, only reported.
   env.open(kFile, OpenMode::kUpdate)->truncate(3);
   file.write(record(6));
   EXPECT_THAT(file.take_trouble(), HasSubstr("changed by somebody else"));
@@ -147,7 +147,7 @@ TEST(MissingIterations, AreNamed) {
   EXPECT_EQ(missing({1, 2, 3, 4}, 3), "");
   EXPECT_EQ(missing({1, 2}, 3), "3");
   EXPECT_EQ(missing({1, 5, 6, 8}, 9), "2-4, 7, 9");
-  EXPECT_EQ(missing({21, 22}, 23), "23") << "a run that began from another one's checkpoint";
+  EXPECT_EQ(missing({21, 22}, 23), "23") << "a run that started from the checkpoint of another run";
   EXPECT_EQ(missing({}, 3), "1-3");
   EXPECT_EQ(missing({}, 0), "");
   EXPECT_EQ(missing({1, 3, 5, 7, 9, 11, 13}, 13), "2, 4, 6, 8, 10, ...");
@@ -204,7 +204,7 @@ TEST(MetricsFile, NothingGoodLeavesNothing) {
   }
 }
 
-// Lines are read backwards in steps: the answer must not depend on where the steps fall.
+// Lines are read backwards in blocks. The result must not depend on the block borders.
 TEST(MetricsFile, LongFilesAndLongLines) {
   FaultEnv env;
   make_folders("/run", env);
@@ -220,7 +220,7 @@ TEST(MetricsFile, LongFilesAndLongLines) {
   EXPECT_EQ(text(env).size(), all.size());
   { MetricsFile file(kFile, 500, env); }
   EXPECT_EQ(text(env), all.substr(0, end_of_500));
-  // A line beyond all reason, torn.
+  // A torn line that is far too long.
   write_file(kFile, all + "{\"iteration\":" + std::string(3 << 20, '1'), env);
   { MetricsFile file(kFile, 2000, env); }
   EXPECT_EQ(text(env).size(), all.size());
@@ -264,8 +264,8 @@ TEST(MetricsFile, SyncOutlivesAPowerFailure) {
   EXPECT_THAT(iterations(env), ElementsAre(1, 2));
 }
 
-// A run of 12 iterations with checkpoints at every fourth, killed at every single operation on files
-// (SIGKILL: what was written stays, a write may be half done), then started again: exactly one line for each
+// A run of 12 iterations with checkpoints at every fourth is killed at each single file operation (SIGKILL:
+// completed writes stay, one may be partial) and then restarted. The file must have exactly one line per
 // iteration.
 TEST(MetricsFile, OneLineForEachIterationWhateverKills) {
   constexpr int kLast = 12, kEvery = 4;
@@ -292,7 +292,7 @@ TEST(MetricsFile, OneLineForEachIterationWhateverKills) {
       env.crash_at(first);
       EXPECT_THROW(run(env, checkpoint), SimulatedCrash);
       env.reboot(survivors, first);
-      // Killed again while it repairs or soon after.
+      // Killed again during the repair or soon after.
       env.crash_at(env.operations() + first % 5);
       try {
         run(env, checkpoint);

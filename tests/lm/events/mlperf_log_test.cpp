@@ -74,7 +74,7 @@ std::vector<std::string> keys(FaultEnv& env) {
   return names;
 }
 
-// Times and places are of the moment and of the source.
+// Removes the times and source lines, which vary.
 std::string without_times(std::string log) {
   log = std::regex_replace(log, std::regex(R"("time_ms": \d+)"), "\"time_ms\": T");
   return std::regex_replace(log, std::regex(R"("lineno": \d+)"), "\"lineno\": N");
@@ -83,7 +83,7 @@ std::string without_times(std::string log) {
 TEST(MlperfLog, HasTheFormOfMlperf) {
   FaultEnv env;
   const LoggedRun run(env);
-  EXPECT_FALSE(env.status(kFile).has_value()) << "nothing is written before the run begins";
+  EXPECT_FALSE(env.status(kFile).has_value()) << "the file must not exist before the run begins";
   const std::int64_t before = unix_milliseconds();
   run.log->begin(0);
   run.train(1, 2);
@@ -117,7 +117,8 @@ TEST(MlperfLog, HasTheFormOfMlperf) {
           line(end, "run_stop", "null", samples(16) + ", \"status\": \"success\""));
   const std::vector<json> all = events(env);
   EXPECT_EQ(all[0].at("time_ms"), all[1].at("time_ms"));
-  EXPECT_LE(all[1].at("time_ms").get<std::int64_t>(), before - 5000) << "init_start is in the past";
+  EXPECT_LE(all[1].at("time_ms").get<std::int64_t>(), before - 5000)
+      << "init_start must have the time when the process started";
   for (std::size_t i = 2; i < all.size(); ++i) {
     EXPECT_GE(all[i].at("time_ms").get<std::int64_t>(), before);
     EXPECT_GE(all[i].at("time_ms"), all[i - 1].at("time_ms"));
@@ -125,7 +126,7 @@ TEST(MlperfLog, HasTheFormOfMlperf) {
   }
 }
 
-// What a process that is killed leaves: every event reaches the file before the next thing happens.
+// A killed process loses no event: each is written to the file before the run continues.
 TEST(MlperfLog, LosesNothingWhenKilled) {
   FaultEnv env;
   const LoggedRun run(env);
@@ -146,7 +147,7 @@ TEST(MlperfLog, WithoutItsTargetARunIsAborted) {
     run.log->begin(0);
     run.train(1, 6);
     run.evaluate(6, 9, false);
-    EXPECT_EQ(keys(env).back(), "eval_stop") << "no block begins behind the last step";
+    EXPECT_EQ(keys(env).back(), "eval_stop") << "no block may start after the last step";
     EXPECT_TRUE(run.log->end());
     EXPECT_TRUE(run.log->end());
   }
@@ -196,7 +197,7 @@ TEST(MlperfLog, ARunThatGoesOnAppends) {
 TEST(MlperfLog, ARunThatHasOnlyToEvaluateBeginsWithIt) {
   FaultEnv env;
   const LoggedRun run(env);
-  EXPECT_TRUE(run.log->end()) << "it had nothing to do";
+  EXPECT_TRUE(run.log->end()) << "end() must succeed before any event";
   EXPECT_FALSE(env.status(kFile).has_value());
   run.evaluate(6, 1, true);
   const std::vector<std::string> names = keys(env);

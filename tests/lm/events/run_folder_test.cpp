@@ -46,10 +46,11 @@ TEST(RunLock, LetsOneProcessIn) {
   const test::TemporaryFolder folder;
   {
     const RunLock held(folder.path());
-    // flock() belongs to the open file, so a second one of this process is refused as another process's is.
+    // flock() belongs to the open file, so a second lock in this process is refused like that of another
+    // process.
     try {
       const RunLock second(folder.path());
-      ADD_FAILURE() << "two locks";
+      ADD_FAILURE() << "the folder was locked twice";
     } catch (const Error& error) {
       EXPECT_EQ(error.exit_code(), 2);
       EXPECT_NE(std::string(error.what()).find("another process is training"), std::string::npos);

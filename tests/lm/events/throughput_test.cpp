@@ -24,11 +24,11 @@ TEST(ThroughputMeter, AnIterationFasterThanThePeakRaisesIt) {
   EXPECT_DOUBLE_EQ(meter.update(2, {.seconds = 1, .tokens = 1, .model_flops = 400}, 1).now.mfu.value(), 1.0);
   EXPECT_EQ(meter.peak(), 200);
   EXPECT_DOUBLE_EQ(meter.update(3, {.seconds = 1, .tokens = 1, .model_flops = 200}, 2).now.mfu.value(), 0.5);
-  // A time that may be too short is no proof.
+  // A time that may be too short does not raise the peak.
   const IterationWork hasty{.seconds = 0.1, .tokens = 1, .model_flops = 400, .exact = false};
   EXPECT_DOUBLE_EQ(meter.update(4, hasty, 2.1).now.mfu.value(), 1.0);
   EXPECT_EQ(meter.peak(), 200);
-  // Nothing is made up where no peak is known.
+  // Without a known peak, no MFU is reported.
   ThroughputMeter unknown({.peak_flops_per_device = 0});
   EXPECT_FALSE(unknown.update(1, {.seconds = 1, .tokens = 1, .model_flops = 400}, 0).now.mfu);
   EXPECT_EQ(unknown.peak(), 0);
@@ -38,7 +38,7 @@ TEST(ThroughputMeter, AnIterationThatIsTooFastIsNotBelieved) {
   ThroughputMeter meter({.peak_flops_per_device = 100});
   EXPECT_FALSE(meter.update(1, {.seconds = 1, .tokens = 1, .model_flops = 201}, 0).now.mfu);
   EXPECT_EQ(meter.peak(), 100);
-  // Twice as fast as at the start is the end, in however many steps.
+  // The peak may rise to at most twice its first value, in any number of steps.
   meter.update(2, {.seconds = 1, .tokens = 1, .model_flops = 190}, 1);
   EXPECT_EQ(meter.peak(), 190);
   EXPECT_FALSE(meter.update(3, {.seconds = 1, .tokens = 1, .model_flops = 300}, 2).now.mfu);
@@ -57,7 +57,7 @@ TEST(ThroughputMeter, AveragesSkipAndRestart) {
   double now = 0;
   for (int i = 0; i < 6; ++i) {
     now += seconds[i];
-    // A resumed run: the skipped ones are this process's first, whatever their number.
+    // After a resume, the first iterations of the process are skipped, whatever their numbers.
     t.push_back(meter.update(101 + i, {.seconds = seconds[i], .tokens = 12, .model_flops = 12}, now));
   }
   EXPECT_FALSE(t[0].average.has_value());

@@ -83,7 +83,7 @@ TEST(TrainingMonitor, TensorboardCanBeOff) {
   EXPECT_FALSE(env.status(run.folder.tensorboard()).has_value());
 }
 
-// Every sink in turn cannot be written (a file stands where its folder should be): the others do not notice.
+// For each sink, a file blocks its folder so that it cannot be written. The other sinks are not affected.
 TEST(TrainingMonitor, SinksFailAlone) {
   const RunFolder folder(kRun);
   for (const char* dead : {"logs", "tensorboard"}) {
@@ -95,7 +95,7 @@ TEST(TrainingMonitor, SinksFailAlone) {
     EXPECT_GT(run.monitor.dropped(), 0U) << dead;
     EXPECT_EQ(count(read(env, folder.metrics_file()), "\n"), 3U) << dead;
     if (dead == std::string("tensorboard")) {
-      // Said once, with the reason.
+      // The failure is logged once, with its reason.
       const std::string log = read(env, folder.rank_logs("pre_trainer", 0) / "warning.log");
       EXPECT_EQ(count(log, "the TensorBoard file cannot be written, training goes on"), 1U);
     }
@@ -117,7 +117,7 @@ TEST(TrainingMonitor, AFullDiskStopsNothing) {
               HasSubstr("metrics.jsonl is written again"));
 }
 
-// Any one operation on files fails: training goes on, and the metrics have every line.
+// When any single file operation fails, training continues, and the metrics have every line.
 TEST(TrainingMonitor, AnySingleFailureLosesNoMetrics) {
   const auto work = [](FaultEnv& env, bool& started) {
     MonitoredRun run(env);
@@ -135,7 +135,7 @@ TEST(TrainingMonitor, AnySingleFailureLosesNoMetrics) {
     try {
       work(env, started);
     } catch (const Error&) {
-      // Only before the first step, where the metrics file is repaired.
+      // Throws only before the first step, while the metrics file is repaired.
       ASSERT_FALSE(started) << "operation " << at;
       continue;
     }
@@ -158,7 +158,7 @@ TEST(TrainingMonitor, AListenerThatFailsIsNamedOnceAndHoldsUpNobody) {
   Failing view;
   MonitoredRun run(env, {.view = &view});
   for (int i = 1; i <= 5; ++i) run.monitor.iteration(record(i));
-  EXPECT_EQ(view.calls, 5) << "it is called again";
+  EXPECT_EQ(view.calls, 5) << "the view must be called again";
   EXPECT_EQ(count(read(env, run.folder.metrics_file()), "\n"), 5U);
   const std::string log = read(env, run.folder.rank_logs("pre_trainer", 0) / "info.log");
   EXPECT_EQ(count(log, "the live view fails, training goes on: the screen is gone"), 1U);
@@ -174,11 +174,11 @@ TEST(TrainingMonitor, EveryRankHasItsEvents) {
   third.monitor.evaluation({.iteration = 1, .lm_loss = 0.5});
   third.monitor.end({.state = RunEnding::State::kFinished, .iteration = 1});
   EXPECT_EQ(count(read(env, event_file(third.folder.root(), 2)), "\n"), 4U);
-  EXPECT_FALSE(env.status(third.folder.metrics_file())) << "rank 0 has it";
+  EXPECT_FALSE(env.status(third.folder.metrics_file())) << "only rank 0 writes metrics";
   EXPECT_FALSE(env.status(third.folder.root() / kEndingFile));
 }
 
-// The stream records faults and findings of detectors.
+// Faults and detector findings are recorded in the event stream.
 TEST(TrainingMonitor, WarningsAndFaultsAreEvents) {
   FaultEnv env;
   RunFolder(kRun).create(env);
@@ -209,18 +209,18 @@ TEST(TrainingMonitor, WarningsAndFaultsAreEvents) {
   EXPECT_EQ(recorded_warnings(run.folder.warnings_file(), env).size(), 1U);
 }
 
-// Writes a run for tests/lm/events/check_tensorboard.py, which reads it with the real TensorBoard. Run by
-// that script.
+// Writes a run for tests/lm/events/check_tensorboard.py, which runs this test and reads the run with the real
+// TensorBoard.
 TEST(TrainingMonitor, WritesARunForTensorboard) {
   const char* workspace = std::getenv("PRIMUS_TENSORBOARD_CHECK");
-  if (workspace == nullptr) GTEST_SKIP() << "only under check_tensorboard.py";
+  if (workspace == nullptr) GTEST_SKIP() << "runs only under check_tensorboard.py";
   const RunFolder folder({workspace, "amd", "root", "check"});
   folder.create();
   Logger log({});
   TrainingMonitor first(folder, {}, log);
   for (int i = 1; i <= 300; ++i) first.iteration(record(i));
   first.evaluation({.iteration = 300, .lm_loss = 0.5});
-  // Killed, and resumed from the checkpoint of iteration 200: these take the place of what was written above.
+  // The first process was killed. The second resumes from iteration 200 and replaces the later data.
   TrainingMonitor second(folder, {.resume_iteration = 200}, log);
   for (int i = 201; i <= 250; ++i) {
     IterationRecord again = record(i);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks by hand that transformers asks a tuned model as Primus taught it.
+"""Checks that transformers prompts a tuned model as Primus trained it. Run by hand.
 
     check_chat.py PRIMUS [FORMAT ...]
 
@@ -18,7 +18,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 CHATS = 40
-# The tokens that each format is written with, beside one that begins and one that ends a text.
+# The special tokens of each format, without the tokens that start and end a text.
 FORMATS = {
     "alpaca": [], "squad": [], "mistral": [], "zephyr": [], "phi3": ["<|end|>"],
     "chatml": ["<|im_start|>", "<|im_end|>"], "phi4": ["<|im_start|>", "<|im_sep|>", "<|im_end|>"],
@@ -50,7 +50,7 @@ def check(primus: str, name: str, folder: pathlib.Path) -> bool:
         {"role": "user", "content": question(i)}, {"role": "assistant", "content": answer(i)}]}) + "\n" for i in range(CHATS)))
     special = [word for token in ["<s>", *FORMATS[name]] for word in ("--special", token)]
     run("data", "train-tokenizer", "--input", folder / "text.txt", "--vocab-size", 400, *special, "--output", folder / "tok")
-    # As Llama's: a token stands in front of every text.
+    # As in Llama's tokenizer, a token precedes every text.
     tokenizer = json.loads((folder / "tok/tokenizer.json").read_text())
     bos = next(token["id"] for token in tokenizer["added_tokens"] if token["content"] == "<s>")
     tokenizer["post_processor"] = {

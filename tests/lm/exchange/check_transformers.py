@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks by hand that Hugging Face transformers loads what `primus model export` writes.
+"""Checks that Hugging Face transformers loads exports of `primus model export`. Run by hand.
 
     check_transformers.py PRIMUS [FAMILY ...]
 
@@ -19,22 +19,22 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 LIMIT = 1e-6  # the goldens are stored in fp32
 NOT_IN_TRANSFORMERS = {"kimi_k3"}
-# How a model is run and by what it was written, and what training alone reads.
+# Keys about the writer, the use of a model, or only its training.
 OTHER_KEYS = {"_name_or_path", "architectures", "dtype", "output_router_logits", "router_aux_loss_coef",
               "transformers_version", "use_cache"}
-# What an export says in another way: widths as they are, lists of layers in place of an interval, no windows.
+# Keys that an export replaces: explicit widths, lists of layers instead of an interval, no windows.
 OTHERWISE_SAID = {
     "lfm2": {"block_auto_adjust_ff_dim", "block_multiple_of", "intermediate_size"},
     "llama4": {"interleave_moe_layer_step"},
     "mixtral": {"head_dim"},
-    "phi3": {"rope_parameters"},  # with the factor that follows from the lengths
+    "phi3": {"rope_parameters"},  # with the factor computed from the lengths
     "qwen2": {"max_window_layers"},
     "qwen3": {"max_window_layers"},
 }
 
 
 def differences(exported: pathlib.Path, original: pathlib.Path) -> list[str]:
-    """What the original's configuration says, as transformers reads it, and the export's does not."""
+    """Returns the settings of the original, as transformers reads them, that differ in the export."""
     ours, theirs = (AutoConfig.from_pretrained(folder).to_dict() for folder in (exported, original))
     keys = theirs.keys() - OTHER_KEYS - OTHERWISE_SAID.get(original.name, set())
     return sorted(f"{key}: {ours.get(key)} for {theirs[key]}" for key in keys if ours.get(key) != theirs[key])

@@ -1,6 +1,6 @@
-// Model folders in and out: what was published comes back bit for bit, quantised weights come out as the
-// numbers they stand for, and a folder that does not fit its config.json is refused before anything is
-// written.
+// Import and export of model folders: published weights are preserved bit for bit, quantised weights become
+// the numbers that they encode, and a folder that does not match its config.json is refused before anything
+// is written.
 #include "lm/exchange/exchange.h"
 
 #include <fmt/format.h>
@@ -66,7 +66,7 @@ TEST_P(Golden, ImportThenExportGivesTheSameBytes) {
   EXPECT_GT(report.files, 1u);
   exchange(in, out);
   expect_same_tensors(out, golden(GetParam()));
-  // Read again, what was written is the same model.
+  // The written folder reads back as an equal model.
   const FamilyRegistry families = builtin_families();
   EXPECT_EQ(write_model_config(load_model_config(find_model_folder(out), families), DType::kF32, families),
             write_model_config(load_model_config(find_model_folder(golden(GetParam())), families),
@@ -93,7 +93,7 @@ TEST(Exchange, ChangesTheTypeAndRoundsToNearest) {
     const TensorView tensor = ours[i], reference = theirs.at(ours[i].name);
     elements += static_cast<std::int64_t>(reference.data.size() / 4);
     if (tensor.name.ends_with("e_score_correction_bias")) {
-      EXPECT_EQ(tensor.dtype, DType::kF32);  // what a model always keeps in fp32
+      EXPECT_EQ(tensor.dtype, DType::kF32);  // parameters that models always keep in fp32
       continue;
     }
     ASSERT_EQ(tensor.dtype, DType::kBF16);
@@ -108,8 +108,8 @@ TEST(Exchange, ChangesTheTypeAndRoundsToNearest) {
   EXPECT_EQ(report.parameters, elements);
 }
 
-// Qwen3-VL's mixtures have the experts of a layer in two tensors by columns: [experts, hidden, 2 ffn] and
-// [experts, ffn, hidden]. They come out apart and by rows, under the names of Qwen 3's.
+// Qwen3-VL's mixtures store the experts of a layer by columns in two tensors: [experts, hidden, 2 ffn] and
+// [experts, ffn, hidden]. The export has one tensor per expert, by rows, with Qwen 3's names.
 TEST(Exchange, ReadsTheExpertsOfQwen3VlByColumns) {
   const TemporaryFolder folder;
   exchange(golden("qwen3_vl_moe"), folder.path() / "out");
@@ -185,7 +185,7 @@ TEST(Exchange, CompanionsAreWhatTheirNamesSay) {
     }
     std::filesystem::remove(in / name);
   }
-  EXPECT_FALSE(std::filesystem::exists(out)) << "nothing is written";
+  EXPECT_FALSE(std::filesystem::exists(out)) << "the target must not exist";
 }
 
 // Writes `sources` as the weights of a copy of a golden's folder.
@@ -198,7 +198,7 @@ Path with_weights(const TemporaryFolder& folder, const std::string& name,
   return path;
 }
 
-// The golden's tensors; those that `replace` takes are left to it.
+// Returns the golden's tensors, except those that `replace` handles.
 template <class Replace>
 std::vector<TensorSource> sources_of(const SafetensorsFolder& weights, Replace&& replace) {
   std::vector<TensorSource> sources;
@@ -214,8 +214,8 @@ std::vector<TensorSource> sources_of(const SafetensorsFolder& weights, Replace&&
   return sources;
 }
 
-// Published Llama 4, Gemma 3 and Ministral 3 see images, too: what is written is the language model alone.
-// transformers 5 has its tensors within "model.".
+// Published Llama 4, Gemma 3 and Ministral 3 also process images. The export has only the language model. In
+// transformers 5, its tensor names start with "model.".
 TEST(Exchange, TakesTheLanguageModelOfAModelThatSees) {
   for (const auto& [model, type] :
        {std::pair("llama4", "llama4"), {"gemma3", "gemma3"}, {"ministral3", "mistral3"}}) {
@@ -246,7 +246,7 @@ TEST(Exchange, TakesTheLanguageModelOfAModelThatSees) {
   }
 }
 
-// Qwen3.5's publication: the export is the golden that it was made of.
+// Exporting Qwen3.5 in its published layout gives the golden that it was made from.
 TEST(Exchange, TakesExpertsThatLieInTwoTensors) {
   const TemporaryFolder folder;
   const Path in = folder.path() / "in", out = folder.path() / "out";
@@ -257,16 +257,17 @@ TEST(Exchange, TakesExpertsThatLieInTwoTensors) {
   const std::string experts = "model.language_model.layers.0.mlp.experts.";
   const SafetensorsFolder weights = SafetensorsFolder::open(in);
   EXPECT_TRUE(weights.find(experts + "gate_up_proj") && !weights.find(experts + "0.gate_proj.weight"));
-  // Fewer experts than there are would be another model, and more are missing.
+  // A config.json with fewer or more experts than the weights is refused.
   const std::int64_t count = weights.at(experts + "down_proj").shape[0];
   const Path fewer = folder.path() / "fewer", more = folder.path() / "more";
   test::write_published_qwen3_5(golden("qwen3_5_moe"), fewer, count - 1);
-  EXPECT_THAT(refusal(folder, fewer), ::testing::HasSubstr("mlp.gate.weight"));  // the router's rows
+  EXPECT_THAT(refusal(folder, fewer), ::testing::HasSubstr("mlp.gate.weight"));  // the router has too many
+                                                                                 // rows
   test::write_published_qwen3_5(golden("qwen3_5_moe"), more, count + 1);
   EXPECT_NE(refusal(folder, more), "");
 }
 
-// Who names a file wants one.
+// A target with the name of a model file is refused, because the output is a folder.
 TEST(Exchange, NamesOfFilesAreNoTargets) {
   const TemporaryFolder folder;
   const auto error_of = [&](const char* name) {
@@ -287,7 +288,8 @@ TEST(Exchange, NamesOfFilesAreNoTargets) {
   EXPECT_EQ(error_of("Llama-3.1-8B"), "written");
 }
 
-// DeepSeek-V3's publication, made here of numbers that e4m3 holds exactly: sign, 4 bits, 3 bits, bias 7.
+// DeepSeek-V3's published format, here with numbers that e4m3 (1 sign, 4 exponent and 3 mantissa bits, bias
+// 7) represents exactly.
 TEST(Exchange, ReadsFloat8WithItsScales) {
   const TemporaryFolder folder;
   const SafetensorsFolder weights = SafetensorsFolder::open(golden("deepseek_v3"));
@@ -327,7 +329,7 @@ TEST(Exchange, ReadsFloat8WithItsScales) {
     ASSERT_EQ(static_cast<double>(value), expected) << i;
   }
   EXPECT_FALSE(written.find(name + "_scale_inv"));
-  // Training cannot read it as it is, and says what to do.
+  // Training refuses these weights, with a hint.
   try {
     require_float(SafetensorsFolder::open(in).at(name));
     FAIL();
@@ -336,7 +338,7 @@ TEST(Exchange, ReadsFloat8WithItsScales) {
   }
 }
 
-// gpt-oss's publication: two numbers to a byte, the first in the low half; the last two axes are exchanged.
+// gpt-oss's published format: two numbers per byte, the low half first, with the last two axes swapped.
 TEST(Exchange, ReadsMxfp4) {
   constexpr std::array<float, 8> kMagnitudes = {0, .5F, 1, 1.5F, 2, 3, 4, 6};
   constexpr std::int64_t kExperts = 2, kInner = 64, kRows = 6, kGroups = kInner / 32;
@@ -355,7 +357,7 @@ TEST(Exchange, ReadsMxfp4) {
   EXPECT_EQ(used, (std::set<std::string, std::less<>>{"w_blocks", "w_scales"}));
   EXPECT_EQ(tensor.dtype, DType::kBF16);
   std::vector<float> values(kExperts * kInner * kRows);
-  tensor.read(0, std::span(values).first(100));  // in two pieces
+  tensor.read(0, std::span(values).first(100));  // reads in two pieces
   tensor.read(100, std::span(values).subspan(100));
   for (std::int64_t e = 0; e < kExperts; ++e) {
     for (std::int64_t r = 0; r < kRows; ++r) {
@@ -366,14 +368,14 @@ TEST(Exchange, ReadsMxfp4) {
         const float expected = std::ldexp((code & 8U ? -1.0F : 1.0F) * kMagnitudes[code & 7U],
                                           scales[static_cast<std::size_t>(group)] - 127);
         ASSERT_EQ(values[static_cast<std::size_t>((e * kInner + c) * kRows + r)], expected);
-        ASSERT_EQ(static_cast<float>(BFloat16(expected)), expected);  // so bf16 holds it exactly
+        ASSERT_EQ(static_cast<float>(BFloat16(expected)), expected);  // bf16 represents it exactly
       }
     }
   }
   EXPECT_THROW(find_published(tensors, "w", {kExperts, kRows, kInner}, used), Error);
 }
 
-// The message of the error; the target must not have appeared.
+// Returns the text of the error. The target must not exist afterwards.
 std::string refusal(const TemporaryFolder& folder, const Path& from) {
   const Path out = folder.path() / "refused";
   try {
@@ -397,7 +399,7 @@ TEST(Exchange, WhatDoesNotFitIsRefusedByName) {
     try {
       SafetensorsFolder::open(in).at(lost);
       FAIL();
-    } catch (const Error& error) {  // another expert's is not meant
+    } catch (const Error& error) {  // the message must name the missing expert
       EXPECT_EQ(error.hint().find("did you mean"), std::string::npos) << error.hint();
     }
   }
@@ -420,7 +422,7 @@ TEST(Exchange, WhatDoesNotFitIsRefusedByName) {
   }
 }
 
-// Multi-token prediction publishes the embedding and the head once more.
+// Multi-token prediction stores copies of the embedding and the head. Copies that differ are refused.
 TEST(Exchange, CopiesThatDifferAreRefused) {
   const FamilyRegistry families = builtin_families();
   const Path file = golden("llama") / "config.json";
@@ -461,7 +463,7 @@ TEST(Exchange, NeverWritesOverAnything) {
   expect_same_tensors(folder.path() / "empty", golden("llama"));
 }
 
-// A target as a shell completes it, and one that is a link to an empty folder elsewhere.
+// Targets as a shell completes them, and a link to an empty folder elsewhere.
 TEST(Exchange, TargetsAreTakenAsTheyAreTyped) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "empty");
@@ -523,7 +525,7 @@ TEST(Exchange, OnlyAnotherModelIsReplacedAndOnlyWhenTold) {
   expect_same_tensors(golden("qwen3_moe"), out);
   EXPECT_FALSE(std::filesystem::exists(out / "notes.txt"));
   EXPECT_EQ(Env::posix().list(folder.path()), std::vector<std::string>{"out"});
-  // Whatever is more than a model stays.
+  // A folder with more than a model is not replaced.
   for (const char* more : {"folder", "manifest.json"}) {
     std::string(more) == "folder" ? make_folders(out / more) : write_file(out / more, "{}");
     EXPECT_THAT(error_of(golden("llama"), out, Existing::kReplace), ::testing::HasSubstr("no model folder"));
@@ -531,7 +533,7 @@ TEST(Exchange, OnlyAnotherModelIsReplacedAndOnlyWhenTold) {
   }
 }
 
-// Only what a copy left behind is removed, and only when that copy is dead.
+// Removes only files that an earlier copy left, and only if its process has ended.
 TEST(Exchange, NobodyElsesWorkIsRemoved) {
   const TemporaryFolder folder;
   const Path out = folder.path() / "out", partial = folder.path() / "out.partial";
@@ -559,7 +561,7 @@ TEST(Exchange, NobodyElsesWorkIsRemoved) {
   EXPECT_FALSE(std::filesystem::exists(partial));
 }
 
-// What one element of a Llama becomes when it is written in another type.
+// Returns one element of a Llama after conversion from `from` to `to`.
 std::string written_as(DType from, const void* element, DType to) {
   const TemporaryFolder folder;
   const SafetensorsFolder weights = SafetensorsFolder::open(golden("llama"));
@@ -599,7 +601,7 @@ TEST(Exchange, NumbersDoNotBecomeInfinite) {
             "tensor 'model.norm.weight' holds 3.40282e+38, which bf16 cannot");
   EXPECT_EQ(written_as(DType::kF64, &beyond, DType::kF32),
             "tensor 'model.norm.weight' holds 1e+300, which is beyond fp32");
-  EXPECT_EQ(written_as(DType::kF32, &infinite, DType::kF16), "inf");  // as it was
+  EXPECT_EQ(written_as(DType::kF32, &infinite, DType::kF16), "inf");  // unchanged
 }
 
 TEST(Exchange, TensorsThatAreNotFiniteAreNamed) {
@@ -678,7 +680,7 @@ TEST(Exchange, ACrashAtAnyPointLeavesTheTargetWholeOrAbsent) {
     if (env.status(out)) {
       expect_whole(env);
     } else {
-      write(env);  // what the first attempt left does not hold up another
+      write(env);  // files of the first attempt must not block the second
       expect_whole(env);
     }
   }
@@ -699,7 +701,7 @@ TEST(Elements, HalvesRoundToNearestEven) {
     from_float(std::array{value}, DType::kF16, bytes);
     return std::bit_cast<std::uint16_t>(bytes);
   };
-  // Every half comes back as itself.
+  // Every fp16 number converts back to itself.
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const auto h = static_cast<std::uint16_t>(bits);
     float value = 0;
@@ -711,15 +713,15 @@ TEST(Elements, HalvesRoundToNearestEven) {
       ASSERT_EQ(half(value), h);
     }
   }
-  EXPECT_EQ(half(1 + 0x1p-11F), 0x3c00);             // a tie goes to the even one
-  EXPECT_EQ(half(1 + 3 * 0x1p-11F), 0x3c02);         // upwards, too
-  EXPECT_EQ(half(1 + 0x1p-11F + 0x1p-20F), 0x3c01);  // beyond a tie
+  EXPECT_EQ(half(1 + 0x1p-11F), 0x3c00);             // ties round to even
+  EXPECT_EQ(half(1 + 3 * 0x1p-11F), 0x3c02);         // also upwards
+  EXPECT_EQ(half(1 + 0x1p-11F + 0x1p-20F), 0x3c01);  // above a tie
   EXPECT_EQ(half(65519.996F), 0x7bff);
   EXPECT_EQ(half(65520.0F), 0x7c00);
   EXPECT_EQ(half(0x1p-25F), 0x0000);
   EXPECT_EQ(half(0x1.8p-25F), 0x0001);
   EXPECT_EQ(half(-0.0F), 0x8000);
-  EXPECT_EQ(half(0x1.ffcp-15F + 0x1p-25F), 0x0400);  // the largest subnormal rounds up to a normal one
+  EXPECT_EQ(half(0x1.ffcp-15F + 0x1p-25F), 0x0400);  // the largest subnormal rounds up to a normal number
 }
 
 }  // namespace

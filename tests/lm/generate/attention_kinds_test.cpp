@@ -1,5 +1,5 @@
-// Generation with a cache equals teacher forcing for every kind of attention, and documents packed into one
-// sequence do not see each other.
+// For every kind of attention, generation with a cache equals teacher forcing, and documents packed into one
+// sequence do not attend to each other.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,7 +32,7 @@ TEST_P(AttentionKinds, DecodingEqualsTeacherForcing) {
   ModelConfig config = GetParam().config;
   config.max_positions = 256;
   const FamilyRegistry families = all_families();
-  // Beyond 64 keys few queries take another path through attention.
+  // With more than 64 keys, a few queries use another code path of attention.
   const auto tokens = some_tokens(90, config.vocab);
   const auto reference = teacher_forcing(config, kSeed, tokens, families);
   const auto decoder = random_decoder(cpu(), config, kSeed, {.capacity = 100, .pass_tokens = 11}, families);
@@ -43,7 +43,7 @@ TEST_P(AttentionKinds, DecodingEqualsTeacherForcing) {
   }
 }
 
-// Heads that rotate in part, and caps on the logits of routers and output.
+// Partly rotated heads, and caps on the logits of the router and of the output.
 TEST(CappedLogits, DecodingEqualsTeacherForcing) {
   ModelConfig config = tiny_config();
   config.family = "primus_gpt";
@@ -71,7 +71,7 @@ TEST(CappedLogits, DecodingEqualsTeacherForcing) {
   }
 }
 
-// The same for every family as published: experts, latent caches and yarn included.
+// Decoding also equals teacher forcing for every published family, with experts, latent caches and YaRN.
 class Families : public testing::TestWithParam<NamedConfig> {};
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Families, testing::ValuesIn(writing_golden_configs()),
@@ -92,7 +92,8 @@ TEST_P(Families, DecodingEqualsTeacherForcing) {
 
 TEST_P(AttentionKinds, PackedDocumentsAreSeparate) {
   ModelConfig config = GetParam().config;
-  if (config.attention.chunk > 0) GTEST_SKIP() << "chunks are counted from the start of the sequence";
+  if (config.attention.chunk > 0)
+    GTEST_SKIP() << "attention chunks are counted from the start of the sequence, not of the document";
   config.max_positions = 256;
   const FamilyRegistry families = all_families();
   const auto tokens = some_tokens(100, config.vocab);

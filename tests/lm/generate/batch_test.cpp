@@ -1,4 +1,4 @@
-// Many sequences decoded together give, token by token, what each gives alone.
+// Sequences that are decoded together equal, token by token, sequences that are decoded separately.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::unique_ptr<Decoder> batch_decoder(std::unique_ptr<Device> device, const Mod
   return decoder;
 }
 
-// Unequal lengths: of one token, of less and of more than a page and a pass.
+// Prompts of different lengths: one token, and less and more than a page and a pass.
 std::vector<BatchPrompt> some_prompts(const ModelConfig& config, std::int64_t longest) {
   std::vector<BatchPrompt> prompts;
   const std::vector<std::int64_t> lengths{1, 5, 70, 17, 33, 2, 64, 40};
@@ -62,7 +62,7 @@ void expect_each_as_alone(const ModelConfig& config, DType compute) {
                           .capacity = std::min<std::int64_t>(config.max_positions, 100),
                           .pass_tokens = 24,
                           .sequences = 3};
-  settings.pages = 4;  // two of the longest, or four of others: some wait
+  settings.pages = 4;  // two of the longest or four others: some must wait
   const auto batch = batch_decoder(cpu(), config, settings);
   const std::vector<Generation> texts = together(*batch, prompts);
   EXPECT_EQ(batch->reader().free_pages(), 4);
@@ -123,11 +123,11 @@ TEST(Batch, RecordedPassesWriteTheSameTexts) {
     const auto recorded = batch_decoder(std::make_unique<RecordingDevice>(cpu(), counts), config, settings);
     const std::vector<Generation> expected = together(*plain, prompts), actual = together(*recorded, prompts);
     for (std::size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(actual[i].ids, expected[i].ids) << i;
-    EXPECT_GT(counts->replays, 20) << "most passes are replayed";
+    EXPECT_GT(counts->replays, 20) << "most passes must be replayed";
   }
 }
 
-// However few logits a pass tells, they are those of the full rows.
+// The top-k logits of a pass equal those of its full rows.
 TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
   const ModelConfig config = tiny_config();
   const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 3});
@@ -163,7 +163,7 @@ TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
       }
     }
   }
-  // More than the device looks for: all of them.
+  // With top_k above the limit of the device, all logits are returned.
   reader.read(inputs, {.top_k = 65});
   EXPECT_TRUE(reader.next(0).ids.empty());
 }
@@ -213,7 +213,7 @@ TEST(Batch, WhatDoesNotFitIsRefusedBeforeAnythingIsRead) {
   const BatchReader::Input input{1, tokens};
   EXPECT_THROW(reader.read({&input, 1}), Error) << "no pages are reserved";
   EXPECT_TRUE(reader.reserve(0, 64) && reader.reserve(1, 10));
-  EXPECT_FALSE(reader.reserve(2, 1)) << "two pages are all there are";
+  EXPECT_FALSE(reader.reserve(2, 1)) << "only two pages exist";
   EXPECT_EQ(reader.free_pages(), 0);
   reader.read({&input, 1});
   EXPECT_EQ(reader.length(1), 10);

@@ -16,7 +16,7 @@ using test::chain_decoder;
 using test::chain_of;
 using test::random_decoder;
 
-// After "Assistant:" the model writes " hey\nUser:" and would go on for ever.
+// After "Assistant:" the model repeats " hey\nUser:" forever.
 const auto kChain = chain_of(": hey\nUsr: ");
 
 const GenerateSettings kGreedy{
@@ -56,7 +56,7 @@ TEST(Conversation, TheReplyEndsWhereTheModelBeginsTheUsersTurn) {
   EXPECT_EQ(reply.text, "hi");
   EXPECT_EQ(streamed, "hi");
   EXPECT_EQ(reply.reason, StopReason::kCallback);
-  // The reply is read again without the user's turn, of which the last token had not been read.
+  // The new prompt ends the reply before the user's turn. The last generated token was never read.
   const std::string written = " hi\nUser:", again = "User: Hello\nAssistant: hi\nUser: And now?\nAssistant:";
   held();
   EXPECT_EQ(conversation.say("And now?").text, "hi");
@@ -128,12 +128,11 @@ TEST(Conversation, SaysHowMuchOfALongTurnIsLost) {
   const std::string line(500, 'a');
   const auto reply = conversation.say(line);
   EXPECT_GT(reply.prompt_tokens, line.size());
-  EXPECT_GT(reply.lost_tokens, 380U);  // of more than 500, at most 120 stay
+  EXPECT_GT(reply.lost_tokens, 380U);  // at most 120 of more than 500 tokens fit
   EXPECT_LT(reply.lost_tokens, reply.prompt_tokens);
 }
 
-// What stands in front of every text stays there when turns are forgotten, and the places of the others with
-// it.
+// When old turns are forgotten, the token that starts the text stays first.
 TEST(Conversation, ForgetsWholeTurnsBehindABeginningOfText) {
   const data::TemporaryFolder folder;
   data::tiny_tokenizer(folder, {}, {"<|endoftext|>", "<s>"});  // 127 and 128
@@ -157,7 +156,7 @@ TEST(Conversation, ForgetsWholeTurnsBehindABeginningOfText) {
   Conversation conversation(*decoder, *tokenizer, settings);
   const auto turn = std::string("\nUser: a line of words\nAssistant: ok").size();
   conversation.say("a line of words");
-  EXPECT_EQ(held(), static_cast<std::int64_t>(turn));  // the first has no line end, and <s>
+  EXPECT_EQ(held(), static_cast<std::int64_t>(turn));  // the first turn has <s> instead of a line end
   conversation.say("a line of words");
   held();
   for (int i = 0; i < 4; ++i) {
@@ -185,14 +184,14 @@ TEST(Conversation, EndsTheReplyWhenItMaySayNoMore) {
   EXPECT_EQ(reply.reason, StopReason::kMaxTokens);
 }
 
-// A model that was fine-tuned is asked as it was taught.
+// A fine-tuned model gets prompts in the format of its fine-tuning.
 TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
   const auto decoder = replies("\nok", 512);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   const data::ConversationWriter writer(data::ConversationFormat::kAlpaca, *tokenizer);
   GenerateSettings settings = kGreedy;
-  settings.stop_ids.clear();  // the writer knows what ends an answer
+  settings.stop_ids.clear();  // the writer has the id that ends an answer
   Conversation conversation(*decoder, *tokenizer, settings, &writer);
   const auto reply = conversation.say("one");
   EXPECT_EQ(reply.text, "ok");
@@ -208,14 +207,14 @@ TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
   conversation.say("three");
   EXPECT_EQ(conversation.say("four").forgotten_turns, 0U);
   held();
-  // Room for 472 tokens: of the five turns the oldest are forgotten.
+  // 472 tokens fit, so the oldest of the five turns are forgotten.
   EXPECT_GT(conversation.say(std::string(200, 'x')).forgotten_turns, 0U);
   EXPECT_LE(held(), 512);
   conversation.clear();
   EXPECT_EQ(conversation.turns(), 0U);
 }
 
-// A system's text stands in front of every turn, and stays when turns are forgotten.
+// A system message precedes all turns, and stays when turns are forgotten.
 TEST(Conversation, ASystemsTextStaysInFront) {
   const auto decoder = replies("\nok", 120);
   Held held(*decoder);
@@ -234,13 +233,13 @@ TEST(Conversation, ASystemsTextStaysInFront) {
   conversation.clear();
   conversation.say("one");
   EXPECT_EQ(held(), prompt({{"system", "Be brief.", {}}, {"user", "one", {}}}) + 2);
-  // Where there is no place for it, that is said.
+  // A format without a place for a system message is refused.
   const data::ConversationWriter squad(data::ConversationFormat::kSquad, *tokenizer);
   EXPECT_THROW(Conversation(*decoder, *tokenizer, kGreedy, &squad, "x"), Error);
   EXPECT_THROW(Conversation(*decoder, *tokenizer, kGreedy, nullptr, "x"), Error);
 }
 
-// SQuAD's has one question and one answer: each turn stands alone.
+// The SQuAD format has one question and one answer, so each turn starts a new text.
 TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
   const auto decoder = replies(": ok", 512);
   Held held(*decoder);
@@ -253,7 +252,8 @@ TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
   EXPECT_EQ(held(), length);
 }
 
-// Short convolutions cannot go back to where two prompts part: the second one is read from its beginning.
+// Short convolutions cannot return to the position where two prompts diverge. The second prompt is read from
+// its start.
 TEST(Conversation, AFormatOfOneTurnBeginsAnewWhereTheModelForgetsAll) {
   ModelConfig config = test::tiny_config();
   config.family = "lfm2";

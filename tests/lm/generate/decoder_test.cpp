@@ -28,7 +28,7 @@ double largest(std::span<const float> values) {
   return result;
 }
 
-// A few hundred fp32 additions in another order: errors of some 1e-6 of the largest logit.
+// A few hundred fp32 additions in another order differ by about 1e-6 of the largest logit.
 void expect_close(std::span<const float> a, std::span<const float> b, double tolerance) {
   ASSERT_EQ(a.size(), b.size());
   const double limit = tolerance * largest(b);
@@ -37,7 +37,7 @@ void expect_close(std::span<const float> a, std::span<const float> b, double tol
   }
 }
 
-// Initializing them there would need more memory than decoding does.
+// Copies weights, because initializing them in `to` would need more memory than decoding does.
 void copy_weights(Decoder& from, Decoder& to) {
   auto target = to.store().parameters().begin();
   for (const engine::Parameter& p : from.store().parameters()) {
@@ -77,16 +77,16 @@ TEST(Decoder, ComputesInBf16) {
   const auto tokens = some_tokens(20, config.vocab);
   const auto reference = test::teacher_forcing(config, kSeed, tokens);
   const auto decoder = random_decoder(test::cpu(), config, kSeed, {.compute = DType::kBF16, .capacity = 32});
-  // 2^-8 per rounding, a dozen of them in a row.
+  // A dozen roundings in a row, by 2^-8 each.
   expect_close(decoder->read(tokens), reference.back(), 5e-2);
 }
 
-// What a GPU fuses while it decodes (engine/normed.h), with what the families have around a projection: the
-// emulated kernels against the CPU's.
+// Products that a GPU fuses during decoding (engine/normed.h), with the biases and head norms of some
+// families: the emulated kernels agree with the CPU's.
 TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
   ModelConfig grouped = tiny_config();
   grouped.layers = 1, grouped.hidden = 1032;  // shorter rows are not fused
-  grouped.ffn = 16, grouped.vocab = 40;       // emulated products take a while
+  grouped.ffn = 16, grouped.vocab = 40;       // emulated products are slow
   grouped.init_std = 0.05;
   ModelConfig biased = grouped, normed = grouped;
   biased.family = "qwen2", normed.family = "qwen3";
@@ -98,14 +98,14 @@ TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
     test::TestDecoder gpu(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(32)), config,
                           builtin_families(), settings);
     copy_weights(*cpu, gpu);
-    // Passes of two rows and of one. As much as bf16 leaves between two ways of computing (ComputesInBf16).
+    // Passes of two rows and of one. The tolerance is that of two bf16 computations (ComputesInBf16).
     const auto some = std::span(tokens).first(3);
     expect_close(gpu.read(some), cpu->read(some), 5e-2);
   }
 }
 
-// That reads parameters which the product does not name. Where ranks gather what an operator names, the norm
-// is an operator of its own.
+// A fused product reads parameters that its operator does not declare. Where ranks gather declared
+// parameters, the norm is a separate operator.
 TEST(Decoder, RanksThatGatherTheirWeightsFuseNothing) {
   ModelConfig config = tiny_config();
   config.family = "qwen2";  // with biases
@@ -130,7 +130,7 @@ TEST(Decoder, RanksThatGatherTheirWeightsFuseNothing) {
   test::on_ranks(
       2, {},
       [&](engine::Rank& rank) {
-        // As much as bf16 leaves between two ways of computing (ComputesInBf16).
+        // The tolerance is that of two bf16 computations (ComputesInBf16).
         expect_close(logits_of(rank), expected, 5e-2);
       },
       false, [] { return std::make_unique<test::GuardDevice>(1, turbo::emulated_kernel_table(32)); });
@@ -147,12 +147,12 @@ TEST(Decoder, ForgetsWhatIsTruncated) {
   EXPECT_EQ(decoder->length(), 9);
   const auto again = decoder->read(std::span(tokens).subspan(9, 1));
   EXPECT_TRUE(std::equal(again.begin(), again.end(), expected.begin(), expected.end()));
-  decoder->truncate(50);  // nothing there
+  decoder->truncate(50);  // beyond the end: no effect
   EXPECT_EQ(decoder->length(), 10);
 }
 
-// What keeps the last inputs alone, or a state: a few tokens can be forgotten, in one cut or in several, and
-// after a deeper one all are read again. `exactly`: to the bit.
+// Layers that keep only their last inputs, or a state, can forget a few tokens, in one cut or in several.
+// After a deeper cut, all tokens are read again. `exactly`: results are equal bit by bit.
 void expect_short_memory(const ModelConfig& config, bool exactly) {
   const auto tokens = some_tokens(30, config.vocab);
   const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 32});
@@ -166,7 +166,7 @@ void expect_short_memory(const ModelConfig& config, bool exactly) {
   decoder->truncate(14);
   ASSERT_EQ(decoder->length(), 14);
   EXPECT_THAT(read(14, 15), testing::Pointwise(testing::FloatNear(exactly ? 0 : 1e-5F), expected));
-  // What was read since position 14 lies where older inputs were.
+  // Tokens read since position 14 have overwritten older inputs.
   read(15, 17);
   decoder->truncate(13);
   EXPECT_EQ(decoder->length(), 0);

@@ -30,14 +30,14 @@ std::unique_ptr<LossEvaluator> evaluator(const ModelConfig& config, const Evalua
   return result;
 }
 
-// -ln p of a token.
+// Returns -ln p of a token.
 double loss_of(const std::vector<float>& logits, std::int32_t token) {
   double total = 0;
   for (const float z : logits) total += std::exp(static_cast<double>(z));
   return std::log(total) - static_cast<double>(logits[static_cast<std::size_t>(token)]);
 }
 
-// The sum of -ln p over a window, from the logits of one pass.
+// Returns the sum of -ln p over a window, from the logits of one pass.
 double reference_loss(const ModelConfig& config, const std::vector<std::int32_t>& tokens) {
   const auto logits = test::teacher_forcing(config, kSeed, tokens);
   double sum = 0;
@@ -67,7 +67,7 @@ TEST(LossEvaluator, WindowsFollowEachOtherAndTheLastMayBeShort) {
   }
   for (const std::int64_t batch : {1, 2, 3, 5}) {
     const auto e = evaluator(config, {.sequence = 16, .batch = batch});
-    e->add(std::span(tokens).first(5));  // in any pieces
+    e->add(std::span(tokens).first(5));  // in pieces of any size
     e->add(std::span(tokens).subspan(5));
     e->finish();
     EXPECT_EQ(e->tokens(), 39);
@@ -75,7 +75,7 @@ TEST(LossEvaluator, WindowsFollowEachOtherAndTheLastMayBeShort) {
   }
 }
 
-// A weight that is no number is found, and so is the operator that met it.
+// A NaN weight gives an error that names the operator that met it.
 TEST(LossEvaluator, ALossThatIsNotANumberIsAnErrorThatSaysWhere) {
   const ModelConfig config = tiny_config();
   const auto tokens = some_tokens(17, config.vocab);
@@ -97,7 +97,7 @@ TEST(LossEvaluator, ALossThatIsNotANumberIsAnErrorThatSaysWhere) {
   }
 }
 
-// As fine-tuning sees them: each alone, and the tokens that count are those to learn, as labels.
+// As in fine-tuning, each conversation is separate, and only labels to learn count.
 TEST(Conversations, AnswersAloneCount) {
   const ModelConfig config = tiny_config();
   data::TokenizedConversations conversations;
@@ -113,7 +113,7 @@ TEST(Conversations, AnswersAloneCount) {
   add(9, {5, 6, 7, 8});
   add(17, {0, 3, 15, 16});        // its first token is never predicted
   add(12, {});                    // nothing to learn
-  add(30, {10, 16, 17, 28, 29});  // its last thirteen tokens do not fit
+  add(30, {10, 16, 17, 28, 29});  // its last 13 tokens do not fit
   double expected = 0;
   for (const auto& [i, learned] :
        {std::pair<std::size_t, std::vector<std::size_t>>{0, {5, 6, 7, 8}}, {1, {3, 15, 16}}, {3, {10, 16}}}) {
@@ -146,7 +146,7 @@ TEST(LossEvaluator, RefusesIdsBeyondTheVocabulary) {
   EXPECT_THROW(evaluator(config, {.sequence = 65}), Error);
 }
 
-// A model of zeros gives every one of its 384 tokens the same probability.
+// A model of zeros, which gives each of its 384 tokens an equal probability.
 ModelConfig uniform_config() {
   ModelConfig config = tiny_config();
   config.vocab = 384;
@@ -171,7 +171,7 @@ TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
   const double uniform = std::log(384.0);
   const LossReport text = evaluate("a.txt", tokenizer.get());
   EXPECT_EQ(text.bytes, 26U);
-  EXPECT_EQ(text.tokens, 26);  // 26 bytes and the end of the document, of which the first is not predicted
+  EXPECT_EQ(text.tokens, 26);  // 26 bytes and the end of the document; the first token is not predicted
   EXPECT_EQ(text.documents, 1);
   EXPECT_NEAR(text.loss, uniform, 1e-5);
   EXPECT_NEAR(text.perplexity, 384, 1e-2);
@@ -180,7 +180,7 @@ TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
   const LossReport lines = evaluate("a.jsonl", tokenizer.get());
   EXPECT_EQ(lines.documents, 2);
   EXPECT_EQ(lines.bytes, 7U);
-  EXPECT_EQ(lines.tokens, 8);  // 3 + 1 + 4 + 1, but the first
+  EXPECT_EQ(lines.tokens, 8);  // 3 + 1 + 4 + 1, without the first
 
   const LossReport indexed = evaluate("b", tokenizer.get());
   EXPECT_EQ(indexed.tokens, 3);
@@ -205,17 +205,17 @@ TEST(EvaluateLoss, TokensBeyondTheVocabularyAreNamedWithTheirPlace) {
   };
   try {
     evaluate(0);
-    FAIL() << "a token beyond the vocabulary was taken";
+    FAIL() << "a token beyond the vocabulary was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(
         std::string(error.what()),
         prefix.string() + ": document 1 holds the token 384 at position 3, beyond the vocabulary of 384");
     EXPECT_NE(error.hint().find("data inspect"), std::string::npos);
   }
-  EXPECT_EQ(evaluate(5), 5);  // which ends in front of it
+  EXPECT_EQ(evaluate(5), 5);  // ends before that token
 }
 
-// Their loss would be one of another text.
+// With another tokenizer, the ids would mean another text.
 TEST(EvaluateLoss, IdsOfAnotherTokenizerAreRefused) {
   const TemporaryFolder folder;
   const Path prefix = folder.path() / "b";
@@ -251,16 +251,16 @@ TEST(EvaluateLoss, StopsAfterEnoughTokens) {
                     {.inputs = {(folder.path() / "a.jsonl").string(), (folder.path() / "none").string()},
                      .max_tokens = 100});
   EXPECT_EQ(report.tokens, 100);
-  EXPECT_LE(report.bytes, 101U);  // of text: the tokenizer's end of document has none
+  EXPECT_LE(report.bytes, 101U);  // bytes of text: the end-of-document token has none
 }
 
-// What a percentage and the time left are shown from.
+// Reports the finished share, from which a percentage and the time left are computed.
 TEST(EvaluateLoss, SaysWhichShareIsDone) {
   const TemporaryFolder folder;
   const auto tokenizer = make_byte_tokenizer();
   std::string text;
   for (int i = 0; i < 6000; ++i) text += "Ye shall not eat of it, neither shall ye touch it.\n\n";
-  write_file(folder.path() / "a.txt", text);  // of two blocks
+  write_file(folder.path() / "a.txt", text);  // two blocks
   write_file(folder.path() / "b.txt", text);
   const auto shares = [&](EvaluateOptions options) {
     std::vector<double> seen;
@@ -279,7 +279,7 @@ TEST(EvaluateLoss, SaysWhichShareIsDone) {
   EXPECT_NEAR(shares({.inputs = {a, b}})[one.size()], 0.5, 0.1);
   EXPECT_NEAR(shares({.inputs = {folder.path().string()}})[one.size()], 0.5, 0.1);
   EXPECT_LT(shares({.inputs = {a}, .max_tokens = 100000}).front(), 0.6);
-  // Of one block.
+  // One block.
   write_file(folder.path() / "c.jsonl", "{\"text\": \"a\"}\n{\"text\": \"bcdefghi\"}\n");
   EXPECT_LT(shares({.inputs = {(folder.path() / "c.jsonl").string()}}).front(), 0.5);
 }
@@ -294,7 +294,7 @@ TEST(EvaluateLoss, RefusesEmptyData) {
                Error);
 }
 
-// Its repaired characters would give a loss of something else.
+// Replacing invalid characters would change the text and its loss.
 TEST(EvaluateLoss, RefusesTextThatIsNotUtf8) {
   const TemporaryFolder folder;
   const auto tokenizer = make_byte_tokenizer();

@@ -92,7 +92,7 @@ TEST(Generate, EndsWhenTheContextIsFull) {
   const Generation result =
       generate(*decoder, bytes("a"), {.sampling = {.temperature = 0}, .max_tokens = 100});
   EXPECT_EQ(result.reason, StopReason::kContextFull);
-  EXPECT_EQ(result.ids, bytes("bcde"));  // three of them read, and the one they lead to
+  EXPECT_EQ(result.ids, bytes("bcde"));  // three of these are read; the fourth is predicted
 }
 
 TEST(Generate, NeverChoosesAnIdTheTokenizerDoesNotHave) {
@@ -119,7 +119,7 @@ TEST(OpeningWords, AreWholeAndBeginASentenceIfTheyCan) {
   EXPECT_EQ(words("ftware licenses tied to the underly"), "licenses tied to the");
   EXPECT_EQ(words("ftware licenses tied. The name of it is"), "The name of it");
   EXPECT_EQ(words("ftware licenses tied\n\nThe name of it is"), "The name of it");
-  EXPECT_EQ(words("is it so? No, it is"), "it so? No, it") << "two words are not enough of a sentence";
+  EXPECT_EQ(words("is it so? No, it is"), "it so? No, it") << "two words are too few for a sentence";
   EXPECT_EQ(words("one two thr"), "two");
   EXPECT_EQ(words("one two"), "") << "'two' may be cut off";
   EXPECT_EQ(words("one"), "");

@@ -1,6 +1,6 @@
-// A new model family, added from outside as a program that uses Primus as a library would: composition,
-// config.json, a line in a registry. An ordinary experiment then trains a model of it, saves, goes on from
-// the checkpoint, and generates from it.
+// A new model family, added by a program that uses Primus as a library: its composition, its config.json and
+// one registry entry. An ordinary experiment then trains a model of it, saves it, resumes from the
+// checkpoint, and generates text.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,8 +21,8 @@
 namespace primus {
 namespace {
 
-// --- the family: attention and feed-forward side by side (GPT-J, Wang and Komatsuzaki 2021), heads normed,
-// and on even layers a window over what came before
+// --- the family: parallel attention and feed-forward (GPT-J, Wang and Komatsuzaki 2021), head norms, and
+// sliding windows on even layers
 
 class ParallelBlock final : public Block {
  public:
@@ -76,20 +76,20 @@ FamilyRegistry families() {
   return registry;
 }
 
-// --- and what one does with it
+// --- using the family
 
 ModelConfig small_config() {
   ModelConfig config = test::tiny_config();
   config.family = "parallel";
   config.layers = 3;
   config.head_dim = 16;
-  config.vocab = 384;  // the byte tokenizer's 257, padded
+  config.vocab = 384;  // the byte tokenizer's 257 ids, padded
   config.max_positions = 128;
   config.init_std = 0.05;
   return config;
 }
 
-// A folder of random weights, as published ones come.
+// Writes a folder of random weights in the published layout.
 void publish(const Path& folder) {
   const FamilyRegistry registry = families();
   const auto random = test::random_decoder(test::cpu(), small_config(), 5, {.capacity = 8}, registry);
@@ -142,7 +142,7 @@ TEST(OutsideFamily, TrainsSavesReloadsAndGenerates) {
   const TrainingSummary whole = train(once.path(), published.path(), {});
   ASSERT_TRUE(whole.checkpoint);
   EXPECT_EQ(whole.last_step, 12);
-  EXPECT_LT(whole.last_loss, std::log(384.0));  // where a model begins that knows nothing
+  EXPECT_LT(whole.last_loss, std::log(384.0));  // below the loss of uniform guesses
 
   train(twice.path(), published.path(), {"exit_interval=6"});
   const TrainingSummary resumed = train(twice.path(), published.path(), {});

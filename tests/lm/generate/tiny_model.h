@@ -26,7 +26,7 @@ inline ModelConfig tiny_config() {
   c.head_dim = 8;
   c.vocab = 96;
   c.max_positions = 64;
-  c.init_std = 0.3;  // large, so that one token is clearly likelier than another
+  c.init_std = 0.3;  // large, so that token probabilities differ clearly
   return c;
 }
 
@@ -51,8 +51,8 @@ inline void fill(engine::Rank& rank, engine::ParameterStore& store, std::string_
   throw invalid("no such parameter");
 }
 
-// Logits of every position of a sequence in one pass without a cache: what decoding must agree with. fp32.
-// `documents`: the sequence is packed from documents of these lengths.
+// Returns the fp32 logits of every position of a sequence, from one pass without a cache. Decoding must agree
+// with them. `documents`: lengths of the documents packed into the sequence.
 inline std::vector<std::vector<float>> teacher_forcing(const ModelConfig& config, std::uint64_t seed,
                                                        const std::vector<std::int32_t>& tokens,
                                                        const FamilyRegistry& families = builtin_families(),
@@ -102,14 +102,14 @@ inline std::vector<std::vector<float>> teacher_forcing(const ModelConfig& config
   return rows;
 }
 
-// A decoder whose reader can also be asked directly.
+// A decoder with direct access to its reader.
 struct TestDecoder : Decoder, TokenReader {
   TestDecoder(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
               const ReaderSettings& settings)
       : Decoder(std::move(device), config, families, settings), TokenReader(reader()) {}
 };
 
-// A decoder with the random weights of `seed`.
+// A decoder with random weights from `seed`.
 inline std::unique_ptr<TestDecoder> random_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
                                                    std::uint64_t seed, const ReaderSettings& settings,
                                                    const FamilyRegistry& families = builtin_families()) {
@@ -119,8 +119,8 @@ inline std::unique_ptr<TestDecoder> random_decoder(std::unique_ptr<Device> devic
   return decoder;
 }
 
-// A model of bytes (and the byte tokenizer's end of text) that always goes on with next[byte]: the embedding
-// is the identity, the block adds nothing, and the head maps each byte to the one after it.
+// A model of bytes (and of the byte tokenizer's end of text) that always continues with next[byte]: the
+// embedding is the identity, the block adds nothing, and the head maps each byte to the next one.
 inline std::unique_ptr<Decoder> chain_decoder(const std::vector<std::pair<int, int>>& next,
                                               std::int64_t capacity) {
   ModelConfig c = tiny_config();
@@ -143,7 +143,7 @@ inline std::unique_ptr<Decoder> chain_decoder(const std::vector<std::pair<int, i
   return decoder;  // all other weights are zero
 }
 
-// For next above: each byte of `text` is followed by the one behind it.
+// Returns the `next` for chain_decoder(): each byte of `text` is followed by its successor.
 inline std::vector<std::pair<int, int>> chain_of(std::string_view text) {
   std::vector<std::pair<int, int>> next;
   for (std::size_t i = 0; i + 1 < text.size(); ++i) {

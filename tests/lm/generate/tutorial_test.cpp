@@ -1,5 +1,5 @@
 // The tutorial of docs/models.md, "Add your own model": its code is compiled and its experiment is run as
-// they are printed there (CMakeLists.txt takes them out).
+// printed there (CMakeLists.txt extracts them).
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ FamilyRegistry families() {
   return registry;
 }
 
-// The experiment's `overrides: {...}`, in an experiment that needs no more.
+// Puts the tutorial's `overrides: {...}` into a minimal experiment.
 std::string experiment_in(const Path& workspace) {
   const std::string text = read_file(Path(PRIMUS_SOURCE_DIR) / "docs" / "models.md");
   const std::string fence = "```yaml\n";

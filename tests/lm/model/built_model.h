@@ -1,4 +1,4 @@
-// A model's parameters in memory, drawn at random, and what a checkpoint would hold of them, for tests.
+// A model's parameters in memory with random values, and their tensors in a checkpoint, for tests.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Reading a config.json made in a test.
+// Reads a config.json that a test makes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ inline ModelConfig read(const nlohmann::json& root) {
   return read_model_config(root.dump(), "config.json", builtin_families());
 }
 
-// The message of the error that reading gives.
+// Returns the text of the error that reading `root` gives.
 inline std::string refusal(const nlohmann::json& root) {
   try {
     read(root);

@@ -1,5 +1,5 @@
-// Keys of config.json: none that changes what transformers computes passes without effect, and none that
-// nobody knows passes without a word.
+// Keys of config.json: a key that changes what transformers computes always has an effect or is refused, and
+// an unknown key is always reported.
 #include "lm/model/config_keys.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ std::vector<std::string> notes_of(const json& root) {
   return notes;
 }
 
-// Another value of the same type, that makes a model where there can be one.
+// Returns another value of the same type, which gives a valid model where possible.
 json another(const json& value) {
   if (value.is_boolean()) return !value.get<bool>();
   if (value.is_number_integer()) return value.get<std::int64_t>() * 2 + (value == 0 ? 1 : 0);
@@ -59,8 +59,8 @@ json another(const json& value) {
 
 // transformers_defaults.json has every key of transformers' configuration classes.
 TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
-  // Forward passes return no router logits; windows are as wide as they are only where there are any; latent
-  // attention computes with the widths of its parts, and more keys than queries are as many.
+  // Keys without effect. Forward passes do not return router logits; the width of windows matters only if
+  // layers have windows; latent attention uses the widths of its parts and as many key as query heads.
   const std::set<std::string> any = {"output_router_logits", "pretraining_tp"};
   const std::set<std::string> windows = {"max_window_layers", "sliding_window"};
   const std::map<std::string, std::set<std::string>> without_say = {
@@ -69,18 +69,18 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"qwen3_moe", {"sliding_window"}},
       {"deepseek_v2", {"head_dim", "num_key_value_heads", "qk_head_dim", "n_group", "topk_group"}},
       {"deepseek_v3", {"num_key_value_heads", "qk_head_dim"}},
-      // Of dense layers the list goes before their number.
+      // The list of layers overrides the number of dense ones.
       {"deepseek_v32", {"first_k_dense_replace", "head_dim", "num_key_value_heads", "qk_head_dim"}},
       {"glm_moe_dsa", {"first_k_dense_replace", "head_dim", "num_key_value_heads", "qk_head_dim"}},
-      {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}},  // lists go before them
+      {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}},  // lists override them
       {"lfm2", {"full_attn_idxs"}},
       {"kimi_linear", {"head_dim", "num_key_value_heads", "qk_head_dim"}},
-      {"phi3", {"original_max_position_embeddings"}},  // of longrope
-      // A list goes before the interval; windows need both of their keys.
+      {"phi3", {"original_max_position_embeddings"}},  // only for longrope
+      // A list overrides the interval; windows need both of their keys.
       {"smollm3", {"no_rope_layer_interval", "sliding_window", "use_sliding_window"}},
-      // A list goes before the pattern.
+      // A list overrides the pattern.
       {"gemma3_text", {"_sliding_window_pattern"}},
-      // The branches of rope_parameters go before them.
+      // The branches of rope_parameters override these.
       {"deepseek_v4", {"compress_rope_theta", "partial_rotary_factor", "rope_theta"}}};
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
   std::size_t keys = 0;
@@ -102,8 +102,8 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
   EXPECT_GT(keys, 150U);
 }
 
-// transformers 5.23 breaks where there are fewer keys than queries, and rotates head_dim columns in V3, where
-// V2's class overwrites it.
+// transformers 5.23 fails with fewer key than query heads. It rotates head_dim columns in V3; V2's class
+// overwrites head_dim.
 TEST(ConfigKeys, HeadsOfLatentAttention) {
   for (const std::string family : {"deepseek_v2", "deepseek_v3"}) {
     const json root = golden(family);
@@ -202,7 +202,7 @@ TEST(ConfigKeys, IdsOutsideTheVocabularyAreNoted) {
   EXPECT_EQ(notes_of(root).size(), 1U);
 }
 
-// As transformers 5.23 has it.
+// As in transformers 5.23.
 TEST(ConfigKeys, RopeParametersThatStandElsewhereOrNowhere) {
   json root = golden("llama");
   root.erase("rope_parameters");
@@ -226,7 +226,7 @@ TEST(ConfigKeys, RopeParametersThatStandElsewhereOrNowhere) {
   EXPECT_EQ(refusal(deepseek), "'mscale_all_dim' is not supported with this rope_type");
 }
 
-// DeepSeek-V4's two branches alone say how positions are rotated, as in transformers 5.24.
+// Only the two branches of DeepSeek-V4 define how positions are rotated, as in transformers 5.24.
 TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   const json root = golden("deepseek_v4");
   json changed = root;
@@ -235,12 +235,12 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   EXPECT_EQ(read(changed).attention.pooled.theta, 2000);
   EXPECT_EQ(read(changed).rope_theta, 500);
   changed["rope_parameters"]["compress"].erase("rope_theta");
-  EXPECT_EQ(read(changed).attention.pooled.theta, 10000);  // rope_theta's, not compress_rope_theta's
+  EXPECT_EQ(read(changed).attention.pooled.theta, 10000);  // from rope_theta, not compress_rope_theta
   changed = root;
   changed["rope_parameters"]["compress"]["attention_factor"] = 1.3;
   EXPECT_EQ(read(changed).rope_scaling.attention_factor, 1.3);
   changed["rope_parameters"]["compress"].erase("attention_factor");
-  EXPECT_EQ(read(changed).rope_scaling.attention_factor, std::nullopt);  // computed of the stretch
+  EXPECT_EQ(read(changed).rope_scaling.attention_factor, std::nullopt);  // computed from the factor
   EXPECT_EQ(read(json::parse(write_model_config(read(changed), DType::kF32, builtin_families()))),
             read(changed));
   changed = root;
@@ -266,13 +266,14 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   EXPECT_EQ(notes_of(changed), std::vector<std::string>{
                                    "config.json: keys rope_parameters.rope_type, "
                                    "rope_parameters.main.beta_fast are unknown to Primus and were ignored"});
-  // What compress_rates were called before.
+  // The older names of compress_rates.
   changed = root;
   changed["compress_rate_csa"] = 3;
   changed["compress_rate_hca"] = 7;
   EXPECT_EQ(read(changed).attention.pooled.sparse_ratio, 3);
   EXPECT_EQ(read(changed).attention.pooled.heavy_ratio, 7);
-  // Released files have no branches: then YaRN does not scale rotations unless they say so.
+  // Released files have no branches. YaRN then does not scale rotations, unless the file sets
+  // attention_factor.
   json flat = root;
   flat["rope_parameters"] = nullptr;
   flat["rope_scaling"] = {{"type", "yarn"}, {"factor", 16}, {"original_max_position_embeddings", 16}};
@@ -280,7 +281,7 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1);
   flat["rope_scaling"]["attention_factor"] = 1.3;
   EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1.3);
-  // transformers sets 1 only where the key is missing: a null is computed from the stretch.
+  // transformers uses 1 only if the key is missing. null means computed from the factor.
   json computed = flat;
   computed["rope_scaling"]["attention_factor"] = nullptr;
   EXPECT_EQ(read(computed).rope_scaling.attention_factor, std::nullopt);
@@ -290,13 +291,13 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   EXPECT_EQ(read(json::parse(write_model_config(read(computed), DType::kF32, builtin_families()))),
             read(computed));
   flat.erase("partial_rotary_factor");
-  EXPECT_EQ(read(flat).rotary_dim(), 8);  // by qk_rope_head_dim
+  EXPECT_EQ(read(flat).rotary_dim(), 8);  // from qk_rope_head_dim
   flat.erase("qk_rope_head_dim");
   EXPECT_EQ(refusal(flat),
             "'qk_rope_head_dim' is 3; it must be even, and at most head_dim and index_head_dim");
 }
 
-// One entry more than there are layers, in every list that has one for each.
+// Lists with one entry per layer must not have one more, or one fewer.
 TEST(ConfigKeys, ListsOfLayersThatAreTooLongAreRefused) {
   std::size_t lists = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kTests / "golden/models")) {
@@ -315,7 +316,7 @@ TEST(ConfigKeys, ListsOfLayersThatAreTooLongAreRefused) {
     }
   }
   EXPECT_GT(lists, 8U);
-  // Released files of DeepSeek-V4 list the layers of multi-token prediction behind the others.
+  // Released files of DeepSeek-V4 list the layers of multi-token prediction after the others.
   json ratios = golden("deepseek_v4");
   ratios.erase("layer_types");
   ratios["num_nextn_predict_layers"] = 1;
@@ -352,7 +353,7 @@ TEST(ConfigKeys, IdsOfTokensAreWrittenAsTheyWereRead) {
   }
 }
 
-// Models that see images say it beside their text_config, within it, or both.
+// Models that process images have the key next to their text_config, inside it, or in both places.
 TEST(ConfigKeys, ATiedHeadMayBeSaidOfTheWholeModel) {
   json text = golden("qwen3_5");
   text["tie_word_embeddings"] = false;
@@ -364,7 +365,7 @@ TEST(ConfigKeys, ATiedHeadMayBeSaidOfTheWholeModel) {
   EXPECT_FALSE(read(root).tied_embeddings);
 }
 
-// The text part of Qwen3-VL is Qwen 3: tokens of texts have one position, whatever mrope says of images.
+// The text part of Qwen3-VL is Qwen 3: text tokens have one position each, so mrope has no effect.
 TEST(ConfigKeys, TheTextPartOfQwen3VlIsQwen3) {
   json text = golden("qwen3");
   const ModelConfig original = read(text);
@@ -422,7 +423,7 @@ TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
             "'quantization_config': weights quantised by fp8 with blocks of [64,64] cannot be read");
   EXPECT_EQ(with({{"quant_method", "mxfp4"}}), "accepted");
   EXPECT_EQ(with(json::object()), "accepted");
-  // Models that see images, too, say it beside their text_config.
+  // Models that also process images have the key next to their text_config.
   const json outside = {{"model_type", "llama"},
                         {"quantization_config", {{"quant_method", "awq"}}},
                         {"text_config", golden("llama")}};
@@ -439,7 +440,7 @@ TEST(ConfigKeys, WhatNobodyKnowsIsNotedOnce) {
   EXPECT_EQ(notes_of(root),
             std::vector<std::string>{"config.json: keys logits_scaling, qk_norm, rope_parameters.mscale are "
                                      "unknown to Primus and were ignored"});
-  // A key of another family, and one that says nothing.
+  // A key of another family is reported, but not a null.
   json mixtral = golden("mixtral");
   mixtral["norm_topk_prob"] = false;
   mixtral["residual_multiplier"] = nullptr;
@@ -472,8 +473,8 @@ TEST(ConfigKeys, ARefusedKeyIsNamedAsTheFileHasIt) {
   }
 }
 
-// The keys of the config.json's that were published for these families, all of them, as they were written by
-// the versions of transformers of their time; values are the goldens'.
+// All keys of the config.json files that were published for these families by the transformers versions of
+// their time. The values are the goldens'.
 TEST(ConfigKeys, PublishedModelsGiveNoNote) {
   const char* const common =
       "_name_or_path architectures attention_dropout bos_token_id eos_token_id head_dim "
@@ -583,7 +584,7 @@ TEST(ConfigKeys, PublishedModelsGiveNoNote) {
       {"ministral3", "sliding_window"}};
   for (const auto& [name, keys] : published) {
     json root = golden(name);
-    root["vocab_size"] = 1 << 20;  // the ids of special tokens are those of the published models
+    root["vocab_size"] = 1 << 20;  // covers the special token ids of the published models
     EXPECT_EQ(notes_of(root), std::vector<std::string>{}) << name;
     json all = json::object();
     std::istringstream words(common + (" " + keys));

@@ -1,4 +1,4 @@
-// Models of flash-linear-attention: what their config.json means, and what is refused by which name.
+// Models of flash-linear-attention: the meaning of their config.json, and which keys errors name.
 #include <gtest/gtest.h>
 
 #include <filesystem>

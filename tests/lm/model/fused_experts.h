@@ -1,5 +1,5 @@
-// A mixture of Qwen3.5 as its publisher has it: the language model below model.language_model, all experts of
-// a layer in two tensors, and beside it what multi-token prediction and images need.
+// A mixture of Qwen3.5 in its published layout: the language model under model.language_model, all experts of
+// a layer in two tensors, and further tensors for multi-token prediction and images.
 #pragma once
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@
 
 namespace primus::test {
 
-// Writes the golden's weights in that layout into the folder `to`. `experts`: of config.json, where that is
-// to be another number than the tensors have.
+// Writes the golden's weights in that layout into the folder `to`. `experts`: if not 0, the number of experts
+// in config.json, instead of that of the tensors.
 inline void write_published_qwen3_5(const Path& golden, const Path& to, std::int64_t experts = 0) {
   const SafetensorsFolder weights = SafetensorsFolder::open(golden);
   auto text = nlohmann::json::parse(read_file(golden / "config.json"));
@@ -41,7 +41,7 @@ inline void write_published_qwen3_5(const Path& golden, const Path& to, std::int
       add(name, t, {t.shape.begin(), t.shape.end()}, t.data.data());
       continue;
     }
-    // Where all experts are written when the first one's gate and down are met.
+    // All experts are written at the gate_proj and at the down_proj of the first one.
     const bool gate = name.ends_with(".experts.0.gate_proj.weight");
     if (!gate && !name.ends_with(".experts.0.down_proj.weight")) continue;
     const std::string whole = name.substr(0, at) + (gate ? ".experts.gate_up_proj" : ".experts.down_proj");

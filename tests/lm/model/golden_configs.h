@@ -1,4 +1,4 @@
-// The configurations of all golden models: one of every family, as published but small.
+// The configurations of all golden models: one small model per published family.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline std::vector<NamedConfig> golden_configs() {
   return all;
 }
 
-// Of those that write texts.
+// The golden models that can generate text.
 inline std::vector<NamedConfig> writing_golden_configs() {
   std::vector<NamedConfig> all = golden_configs();
   std::erase_if(all, [](const NamedConfig& named) { return named.config.any_keeps(Keeps::kPooled); });

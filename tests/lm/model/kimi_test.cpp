@@ -1,4 +1,4 @@
-// Kimi Linear and Kimi K3: what their config.json and their settings mean, and what is refused by which name.
+// Kimi Linear and Kimi K3: the meaning of their config.json and settings, and which keys errors name.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -40,7 +40,8 @@ TEST(Kimi, LayersAreListedByNamesOrNumbers) {
   root["linear_attn_config"]["kda_layers"] = {4, 4};
   EXPECT_EQ(refusal(root), "'kda_layers' names a layer twice");
   root["linear_attn_config"].erase("kda_layers");
-  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 1, 2, 3}));  // transformers' own pattern
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 1, 2, 3}));  // the default pattern of
+                                                                              // transformers
   root["layer_types"] = {"linear_attention", "full_attention", "mamba", "linear_attention"};
   EXPECT_EQ(refusal(root), "'layer_types': \"mamba\" is not supported for this model family");
 }
@@ -83,14 +84,14 @@ TEST(Kimi, K3IsReadAsItIsWritten) {
   EXPECT_EQ(read(json::parse(write_model_config(c, DType::kF32, builtin_families()))), c);
   json root = golden("kimi_k3");
   root.erase("activation_situ_beta");
-  EXPECT_EQ(read(root).situ_beta, 1);  // as the published code takes it
+  EXPECT_EQ(read(root).situ_beta, 1);  // the default of the published code
   root["attn_res_block_size"] = 1;
   root["num_hidden_layers"] = 100;
   root["linear_attn_config"].erase("kda_layers");
   EXPECT_EQ(refusal(root), "'attn_res_block_size' makes more than 63 checkpoints of the residual stream");
 }
 
-// "line: message" of the error; "" when there is none.
+// Returns "line: message" of the error; "" if there is none.
 std::string refused(const std::string& overrides) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };
@@ -99,7 +100,7 @@ std::string refused(const std::string& overrides) {
     const std::string text =
         "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n"
         "    model: kimi_k3_curve.yaml\n    overrides:\n      mock_data: true\n" +
-        overrides;  // line 10 on
+        overrides;  // starts at line 10
     model_config_of(config::load_experiment_text(text, "exp.yaml", {}, options), std::nullopt,
                     builtin_families());
   } catch (const Error& error) {

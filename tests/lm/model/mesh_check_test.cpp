@@ -1,4 +1,4 @@
-// A mesh that a model cannot be spread over is refused, with the key to change and a number that works.
+// A mesh that does not fit the model is refused. The error names the key to change and a value that works.
 #include "lm/model/mesh_check.h"
 
 #include <gmock/gmock.h>
@@ -59,9 +59,10 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   ModelConfig latent = mixture();
   latent.set_layers(&LayerSpec::attention, &kLatentAttention);
   latent.attention.latent.kv_rank = 16;
-  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // its heads of keys and values are heads
+  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // latent attention has one key-value head per
+                                                            // head
   latent.attention.indexer = {.heads = 2, .head_dim = 8, .top_k = 4};
-  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // ranks have indexers whole
+  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // every rank has the whole indexer
   EXPECT_THAT(mismatch(latent, {.context = 2}).what, ::testing::HasSubstr("sparse attention"));
   ModelConfig pooled = mixture();
   pooled.set_layers(&LayerSpec::attention, &kCompressedAttention);

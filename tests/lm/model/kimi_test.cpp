@@ -40,8 +40,7 @@ TEST(Kimi, LayersAreListedByNamesOrNumbers) {
   root["linear_attn_config"]["kda_layers"] = {4, 4};
   EXPECT_EQ(refusal(root), "'kda_layers' names a layer twice");
   root["linear_attn_config"].erase("kda_layers");
-  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 1, 2, 3}));  // the default pattern of
-                                                                              // transformers
+  EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 1, 2, 3}));  // transformers' default pattern
   root["layer_types"] = {"linear_attention", "full_attention", "mamba", "linear_attention"};
   EXPECT_EQ(refusal(root), "'layer_types': \"mamba\" is not supported for this model family");
 }

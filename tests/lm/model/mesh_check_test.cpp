@@ -59,8 +59,7 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   ModelConfig latent = mixture();
   latent.set_layers(&LayerSpec::attention, &kLatentAttention);
   latent.attention.latent.kv_rank = 16;
-  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // latent attention has one key-value head per
-                                                            // head
+  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // each head has its own keys and values
   latent.attention.indexer = {.heads = 2, .head_dim = 8, .top_k = 4};
   EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // every rank has the whole indexer
   EXPECT_THAT(mismatch(latent, {.context = 2}).what, ::testing::HasSubstr("sparse attention"));

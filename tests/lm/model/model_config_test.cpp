@@ -1,4 +1,5 @@
-// config.json: what is read, what is refused and by which name, and that what is written reads back the same.
+// config.json: which keys are read, which are refused and how errors name them, and that a written file reads
+// back as an equal model.
 #include "lm/model/model_config.h"
 
 #include <fmt/format.h>
@@ -97,7 +98,7 @@ TEST(ModelConfig, RefusesByName) {
   EXPECT_NE(refusal(with("head_dim", 7)).find("head_dim"), std::string::npos);
   EXPECT_NE(refusal(with("attention_dropout", 0.1)).find("attention_dropout"), std::string::npos);
   EXPECT_EQ(refusal(with("attention_dropout", 0.0)), "accepted");
-  // transformers' classes of these families rotate whole heads, whatever config.json says.
+  // transformers' classes of these families rotate whole heads, whatever config.json sets.
   EXPECT_EQ(refusal(with("partial_rotary_factor", 0.5)),
             "'partial_rotary_factor': 0.5 is not supported for this model family");
   EXPECT_EQ(refusal(with("rope_parameters", {{"rope_theta", 1e4}, {"partial_rotary_factor", 0.5}})),
@@ -138,7 +139,7 @@ TEST(ModelConfig, BrokenTextIsRefusedAtItsPlace) {
   }
 }
 
-// An error about a key has its line and column, unless the key stands in several places.
+// Errors about a key have its line and column, unless the key occurs in several places.
 TEST(ModelConfig, ErrorsAboutKeysHaveAPlace) {
   const FamilyRegistry families = builtin_families();
   const auto place = [&](const std::string& text) {
@@ -156,7 +157,7 @@ TEST(ModelConfig, ErrorsAboutKeysHaveAPlace) {
               testing::StartsWith("config.json:3:3: 'hidden_size' must be"));
   EXPECT_THAT(place("{\"model_type\": \"llama\",\n" + rest + "}"),
               testing::StartsWith("config.json: 'hidden_size'"));
-  // Of a multimodal model, the language model's key.
+  // In a multimodal model, the place is that of the language model's key.
   EXPECT_THAT(place("{\"vision_config\": {\n" + hidden +
                     "},\n\"text_config\": {\"model_type\": \"llama\",\n" + rest + ",\n" + hidden + "}}"),
               testing::StartsWith("config.json:5:3: 'hidden_size' must be"));
@@ -168,7 +169,7 @@ json golden(const std::string& family) {
   return json::parse(read_file(Path(PRIMUS_SOURCE_DIR) / "tests/golden/models" / family / "config.json"));
 }
 
-// As published models of OpenAI are described.
+// The configuration as OpenAI publishes it.
 TEST(ModelConfig, ReadsGptOssAsPublished) {
   const json root{{"model_type", "gpt_oss"},
                   {"attention_bias", true},
@@ -208,11 +209,11 @@ TEST(ModelConfig, ReadsGptOssAsPublished) {
   EXPECT_EQ(store.elements(), 20914757184);  // gpt-oss 20B: 20.91B in its model card
 }
 
-// A published Llama 4 sees images, too; its language model is described in text_config.
+// A published Llama 4 also processes images. Its language model is described in text_config.
 TEST(ModelConfig, ReadsTheTextPartOfLlama4) {
   json text = golden("llama4");
   const std::string expected = write_model_config(read(text), DType::kF32, builtin_families());
-  text["attn_temperature_tuning"] = 4;  // Scout says so for true
+  text["attn_temperature_tuning"] = 4;  // Scout's spelling of true
   text["no_rope_layers"] = json::array({1, 0});
   const json root{{"model_type", "llama4"}, {"vision_config", {{"hidden_size", 8}}}, {"text_config", text}};
   EXPECT_EQ(write_model_config(read(root), DType::kF32, builtin_families()), expected);
@@ -261,7 +262,8 @@ TEST(ModelConfig, CountsFlopsAsMegatronDoes) {
   c.kv_heads = 8;
   c.head_dim = 128;
   c.vocab = 128256;
-  // Llama 3 8B at 8192: 51.47 GFLOP per token with causal attention halved.
+  // Llama 3 8B at a sequence length of 8192: 51.47 GFLOP per token, with half of the attention because it is
+  // causal.
   EXPECT_NEAR(training_flops(c, 1, 8192) / 8192 / 1e9, 51.47, 0.01);
 }
 
@@ -280,7 +282,7 @@ TEST(RopeTable, StretchesLongWavelengthsOnly) {
   const float* sin_a = &a[64 + 32];  // sines of position 1
   const float* sin_b = &b[64 + 32];
   EXPECT_FLOAT_EQ(sin_a[0], sin_b[0]);             // the fastest frequency is kept
-  EXPECT_NEAR(sin_b[31] * 8.0F, sin_a[31], 1e-7);  // the slowest is divided by the factor (sin x = x there)
+  EXPECT_NEAR(sin_b[31] * 8.0F, sin_a[31], 1e-7);  // the slowest is divided by the factor: sin x = x here
 }
 
 TEST(RopeTable, EqualLimitsLeaveNothingBetween) {
@@ -318,7 +320,7 @@ TEST(ModelConfig, RefusesSizesWhoseProductsWrap) {
   }
 }
 
-// Experts, shared experts and latents multiply sizes as heads and layers do.
+// The sizes of experts, shared experts and latents are multiplied, as heads and layers are.
 TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
   const auto with = [](const std::string& family, const json& changes) {
     json root = golden(family);
@@ -343,7 +345,7 @@ TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
   EXPECT_EQ(with("deepseek_v2",
                  {{"n_shared_experts", 1024}, {"moe_intermediate_size", maximum}, {"hidden_size", 2}}),
             "the shared experts are 68719476736 wide");
-  // Each expert is an object, whatever its size.
+  // Each expert is an object, so their number is limited even if they are small.
   EXPECT_EQ(with("qwen3_moe", {{"num_hidden_layers", 1000},
                                {"num_experts", 1024},
                                {"num_local_experts", 1024},
@@ -352,7 +354,7 @@ TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
   EXPECT_NE(with("llama", {{"num_hidden_layers", 100000}}).find("num_hidden_layers"), std::string::npos);
 }
 
-// Whatever the family: the kernels have room for so many.
+// The limit of the kernels applies to every family.
 TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
   for (const char* family : {"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"}) {
     json root = golden(family);
@@ -371,7 +373,7 @@ TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
     root["n_group"] = root["topk_group"] = 128;
     EXPECT_EQ(refusal(root), "'n_group' must be a whole number from 1 to 64, not 128") << family;
   }
-  // A family from outside may not ask its keys.
+  // An external family may forget to check its keys.
   Family careless = builtin_families().find("llama");
   careless.model_type = "careless";
   careless.read = [](const json&, ModelConfig& c) {
@@ -385,11 +387,12 @@ TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
   EXPECT_THROW(read_model_config(root.dump(), "config.json", families), Error);
 }
 
-// transformers_defaults.json has what transformers takes for each key of a config.json that has sizes only.
+// transformers_defaults.json has transformers' default of each key that a config.json with only sizes leaves
+// out.
 TEST(ModelConfig, AbsentKeysAreAsTransformersHasThem) {
   const json families =
       json::parse(read_file(Path(PRIMUS_SOURCE_DIR) / "tests/lm/model/transformers_defaults.json"));
-  // No classes of theirs: primus_gpt, kimi_k3, and gated_deltanet and kda of flash-linear-attention.
+  // transformers has no class for primus_gpt, kimi_k3, and flash-linear-attention's gated_deltanet and kda.
   EXPECT_EQ(families.size() + 4, builtin_families().all().size());
   for (const auto& [family, config] : families.items()) {
     json sizes = config.at("sizes");
@@ -406,7 +409,7 @@ TEST(ModelConfig, AbsentKeysAreAsTransformersHasThem) {
   EXPECT_EQ(refusal(v2), "'num_experts_per_tok' is missing");
 }
 
-// google/gemma-3-4b-pt leaves out all that the class in transformers says.
+// google/gemma-3-4b-pt leaves out every key that equals the default of transformers' class.
 TEST(ModelConfig, Gemma3TakesWhatTransformersTakes) {
   const json root{{"model_type", "gemma3"},
                   {"vision_config", {{"hidden_size", 1152}}},
@@ -433,7 +436,8 @@ TEST(ModelConfig, Gemma3TakesWhatTransformersTakes) {
   EXPECT_EQ(c.rope_scaling.factor, 8);
 }
 
-// The spelling of transformers 4, and that of 5, in which rope_scaling goes before what it stands for.
+// Reads the spellings of transformers 4 and 5. In the latter, rope_scaling overrides the keys that it stands
+// for.
 TEST(ModelConfig, Gemma3RotatesByKindOfLayer) {
   json root = golden("gemma3");
   const ModelConfig c = read(root);
@@ -448,7 +452,7 @@ TEST(ModelConfig, Gemma3RotatesByKindOfLayer) {
   root["rope_scaling"] = {{"factor", 2.0}};
   EXPECT_EQ(read(root).rope_scaling.factor, 2);
   root.erase("rope_scaling");
-  // Where all layers rotate alike, there is no other base.
+  // If all layers rotate with one base, the model has no second base.
   root["rope_parameters"]["full_attention"] = {{"rope_type", "default"}, {"rope_theta", 100.0}};
   EXPECT_EQ(read(root).attention.local_theta, 0);
   root["rope_parameters"]["sliding_attention"]["rope_type"] = "linear";
@@ -479,10 +483,10 @@ TEST(ModelConfig, LongropeHasANumberForEachFrequency) {
                           {"long_factor", std::vector<double>(frequencies, 3.5)}};
   root["max_position_embeddings"] = 256;
   const ModelConfig c = read(root);
-  EXPECT_EQ(c.rope_scaling.factor, 4);  // of the lengths
+  EXPECT_EQ(c.rope_scaling.factor, 4);  // from the lengths
   EXPECT_EQ(c.rope_scaling.long_factor, std::vector<double>(frequencies, 3.5));
   EXPECT_EQ(read(json::parse(write_model_config(c, DType::kF32, builtin_families()))), c);
-  // The length of a table decides between the lists, and sines have the attention factor.
+  // The length of a table selects the list of factors. Sines include the attention factor.
   const std::vector<float> near = make_rope_table(c, 64), far = make_rope_table(c, 65);
   const double amplitude = std::sqrt(1 + std::log(4.0) / std::log(64.0));
   const std::size_t sine_of_one =
@@ -521,8 +525,8 @@ TEST(ModelConfig, GreedyChoiceKnowsNoGroups) {
   EXPECT_EQ(refusal(root), "'n_group' is missing");
 }
 
-// Of LFM2's feed-forwards config.json has what they would be without a gate, and of its layers the kinds or
-// which of them attend.
+// LFM2's config.json has the feed-forward width that a model without gates would have, and lists either the
+// kinds of layers or the layers with attention.
 TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   json root = golden("lfm2");
   root["layer_types"] = nullptr;
@@ -547,7 +551,7 @@ TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   root["conv_L_cache"] = 16;
   root["layer_types"] = {"conv", "conv", "mamba", "full_attention"};
   EXPECT_EQ(refusal(root), "'layer_types': \"mamba\" is not supported for this model family");
-  // Beside windows, which the family of Megatron-LM's own combinations has.
+  // Convolutions together with windows, which the family primus_gpt allows.
   json own = small_llama();
   own["model_type"] = "primus_gpt";
   own["num_hidden_layers"] = 3;
@@ -564,8 +568,8 @@ TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   EXPECT_EQ(refusal(mixture), "'layer_types' is missing");
 }
 
-// Of Qwen3-Next config.json has a list of layers, or every how many-th has attention; and what is left out is
-// a quarter of a head that rotates.
+// Qwen3-Next's config.json has a list of layer kinds or an interval of attention layers. By default, a
+// quarter of each head rotates.
 TEST(ModelConfig, GatedDeltaNetworks) {
   json root = golden("qwen3_next");
   root["num_hidden_layers"] = 8;
@@ -594,7 +598,7 @@ TEST(ModelConfig, GatedDeltaNetworks) {
       json::array({"linear_attention", "conv", "linear_attention", "full_attention", "linear_attention",
                    "linear_attention", "linear_attention", "full_attention"});
   EXPECT_EQ(refusal(root), "'layer_types': \"conv\" is not supported for this model family");
-  // What sees images, too, has the model of language in a part of its own.
+  // Models that also process images have the language model in a separate part.
   EXPECT_EQ(read({{"model_type", "qwen3_5_moe"}, {"text_config", golden("qwen3_5_moe")}}),
             read(golden("qwen3_5_moe")));
 }
@@ -663,7 +667,7 @@ TEST(ModelConfig, WindowsOfUpperLayers) {
 
 TEST(ModelConfig, ScaleOfTheChosenExperts) {
   json root = golden("deepseek_v3");
-  root["routed_scaling_factor"] = 2.827;  // no float, and none is what it should become
+  root["routed_scaling_factor"] = 2.827;  // not exact as a float, and must stay a double
   const json written = json::parse(write_model_config(read(root), DType::kF32, builtin_families()));
   EXPECT_EQ(written.at("routed_scaling_factor"), 2.827);
   for (const double broken : {1e300, 0.0, -1.0}) {

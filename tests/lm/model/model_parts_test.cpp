@@ -1,5 +1,4 @@
-// How blocks are shared out to the parts of a pipeline, and what is said of numbers that do not come out
-// even.
+// The distribution of blocks to pipeline parts, and the errors for numbers that do not divide evenly.
 #include "lm/model/model_parts.h"
 
 #include <gmock/gmock.h>
@@ -30,17 +29,19 @@ std::string refusal(Call&& call) {
 TEST(SplitBlocks, GivesAllStagesAlikeUnlessToldOtherwise) {
   EXPECT_EQ(split_blocks(8, {4, 1}), (Blocks{2, 2, 2, 2}));
   EXPECT_EQ(split_blocks(8, {2, 2}), (Blocks{2, 2, 2, 2}));
-  // The last stage also has the loss; then those in front have fewer.
+  // The last stage also computes the loss, so it gets fewer blocks, then the first ones.
   EXPECT_EQ(split_blocks(7, {4, 1}), (Blocks{2, 2, 2, 1}));
   EXPECT_EQ(split_blocks(61, {8, 1}), (Blocks{7, 7, 8, 8, 8, 8, 8, 7}));
   EXPECT_EQ(split_blocks(126, {8, 1}), (Blocks{15, 16, 16, 16, 16, 16, 16, 15}));
-  // What differs are parts, where stages can be alike: also those of a V, which have parts i and 2 s - 1 - i.
+  // Parts may differ if all stages have equal sums. In a V schedule of s stages, stage i has the parts i and
+  // 2 s - 1 - i.
   EXPECT_EQ(split_blocks(12, {4, 2}), (Blocks{2, 2, 2, 2, 1, 1, 1, 1}));
   EXPECT_EQ(split_blocks(6, {2, 2, true}), (Blocks{2, 2, 1, 1}));
   EXPECT_EQ(split_blocks(14, {4, 2, true}), (Blocks{2, 2, 2, 2, 1, 2, 2, 1}));
   EXPECT_EQ(split_blocks(61, {4, 1}, {.first = 13}), (Blocks{13, 16, 16, 16}));
   EXPECT_EQ(split_blocks(61, {4, 1}, {.first = 15, .last = 14}), (Blocks{15, 16, 16, 14}));
-  // Interleaved, a stage's blocks are shared by its chunks; in a V the first stage has the last part.
+  // With interleaving, the chunks of a stage share its blocks. In a V schedule, the first stage has the last
+  // part.
   EXPECT_EQ(split_blocks(12, {2, 2}, {.first = 4}), (Blocks{2, 4, 2, 4}));
   EXPECT_EQ(split_blocks(12, {2, 2, true}, {.first = 4}), (Blocks{2, 4, 4, 2}));
   EXPECT_EQ(split_blocks(14, {4, 1}, {.embedding = true, .loss = true}), (Blocks{3, 4, 4, 3}));
@@ -76,8 +77,8 @@ TEST(ParseLayout, ReadsMegatronsNotation) {
   EXPECT_EQ(parse_layout("E|t*2|tt|L", 4, 0), (Blocks{0, 2, 2, 0}));
   EXPECT_EQ(parse_layout("E|(t|)*3, L", 3, 0), (Blocks{0, 1, 1, 1, 0}));
   EXPECT_EQ(parse_layout("E((t)*2|)*2,tmmL", 5, 2), (Blocks{2, 2, 1}));
-  EXPECT_EQ(parse_layout("Et*2|t*3L", 5, 1), (Blocks{2, 3}));  // its module stands before the loss
-  Blocks deepseek(31, 2);  // DeepSeek-V3 on 16 stages of two parts, but for one part
+  EXPECT_EQ(parse_layout("Et*2|t*3L", 5, 1), (Blocks{2, 3}));  // m: multi-token prediction, before the loss
+  Blocks deepseek(31, 2);                                      // DeepSeek-V3 on 16 stages of two parts each
   deepseek.front() = 3;
   deepseek.back() = 0;
   EXPECT_EQ(parse_layout("Et*3|(tt|)*29,mL", 61, 1), deepseek);
@@ -98,7 +99,7 @@ TEST(ParseLayout, RefusesWhatIsNoLayoutOfTheModel) {
   EXPECT_THAT(of("Et?t|L"), HasSubstr("'?' at character 3"));
   EXPECT_THAT(of("E(tt|L"), HasSubstr("'(' without its ')'"));
   EXPECT_THAT(of("Ett)|L"), HasSubstr("')' without its '('"));
-  // Hostile numbers and depths cost nothing.
+  // Hostile numbers and nesting depths are refused at no cost.
   EXPECT_THAT(of("E(((t*9999)*9999)*9999)L"), HasSubstr("more than 65536 letters"));
   EXPECT_THAT(of("Et*99999999999999999999L"), HasSubstr("number from 1 to 65536"));
   EXPECT_THAT(of("Et*0L"), HasSubstr("number from 1 to 65536"));

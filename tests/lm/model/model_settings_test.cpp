@@ -1,5 +1,5 @@
-// From an experiment to a model: every family's keys arrive, and what a family cannot be is refused at the
-// key that asks for it.
+// From an experiment to a model: the keys of every family take effect, and a setting that a family does not
+// support is refused at its key.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,12 +32,12 @@ ModelConfig model(const std::string& overrides, const std::string& data = "mock_
       "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n    overrides:\n"
       "      num_layers: 4\n      hidden_size: 64\n      ffn_hidden_size: 96\n      num_attention_heads: 4\n"
       "      vocab_size: 256\n      " +
-      data + "\n" + overrides;  // line 14 on
+      data + "\n" + overrides;  // starts at line 14
   return model_config_of(config::load_experiment_text(text, "exp.yaml", {}, options), std::nullopt,
                          builtin_families());
 }
 
-// "line: message" of the error; "" when there is none.
+// Returns "line: message" of the error; "" if there is none.
 std::string refusal(const std::string& overrides, const std::string& data = "mock_data: true") {
   try {
     model(overrides, data);
@@ -73,7 +73,7 @@ TEST(ModelSettings, SwitchesMaySayWhatTheFamilyIsAndNothingElse) {
             "exp.yaml:14: model_type 'lama' is not a family that Primus knows");
 }
 
-// A pool would mix tokens of two documents, also of conversations in one sequence.
+// Pooling would mix the tokens of two documents, and of conversations in one sequence.
 TEST(ModelSettings, PooledLatentsKnowNoDocuments) {
   const std::string pooled =
       "      model_type: deepseek_v4\n      num_query_groups: 1\n      kv_channels: 16\n"
@@ -92,7 +92,7 @@ TEST(ModelSettings, PooledLatentsKnowNoDocuments) {
               testing::HasSubstr("know no documents"));
 }
 
-// Megatron-LM's presets say gpt of every model; then its parts say which family it is.
+// Megatron-LM's presets call every model "gpt". Its parts then determine the family.
 TEST(ModelSettings, GptIsTheFamilyOfItsParts) {
   const auto family = [](const std::string& parts) {
     return model("      model_type: gpt\n" + parts).family;
@@ -117,7 +117,7 @@ TEST(ModelSettings, GptIsTheFamilyOfItsParts) {
   EXPECT_EQ(family(convolutions), "lfm2");
   EXPECT_EQ(family(convolutions + "      add_qkv_bias: true\n"), "primus_gpt");
   EXPECT_EQ(family("      lfm_layer_types: [conv, conv, conv, conv]\n"), "primus_gpt");
-  EXPECT_EQ(family(convolutions + experts), "primus_gpt");  // AMD's LFM2
+  EXPECT_EQ(family(convolutions + experts), "primus_gpt");  // LFM2 with experts in AMD Primus
   EXPECT_EQ(family(convolutions + experts + "      moe_router_score_function: sigmoid\n"), "lfm2_moe");
   const std::string latent =
       "      multi_latent_attention: true\n      qk_layernorm: true\n      kv_lora_rank: 16\n      "
@@ -162,19 +162,19 @@ TEST(ModelSettings, DeepseekWithOrdinaryAttention) {
   EXPECT_EQ(m.moe.shared_ffn, 64);
   EXPECT_EQ(m.dense_layers(), (std::vector<std::int64_t>{0}));
   EXPECT_EQ(m.rope_scaling.kind, RopeScaling::Kind::kNone);
-  // Its config.json reads back to the same model.
+  // The written config.json reads back as an equal model.
   ModelConfig again = read_model_config(write_model_config(m, DType::kBF16, builtin_families()),
                                         "config.json", builtin_families());
   again.moe.training = m.moe.training;
   EXPECT_EQ(again, m);
-  // What V3 has and nobody says otherwise, it has with ordinary attention, too.
+  // Defaults of V3 that no key overrides also apply with ordinary attention.
   std::string unsaid = kDeepseek;
   unsaid.replace(unsaid.find("latent_attention: true"), 22, "latent_attention: false");
   const ModelConfig u = model(unsaid);
   EXPECT_EQ(u.moe.router.scoring, turbo::RouterRule::Scoring::kSigmoid);
   EXPECT_TRUE(u.moe.choice_bias);
   EXPECT_FALSE(u.attention.qk_norm);
-  // A model without the key is a mistake still.
+  // A model that lacks the key is still refused.
   EXPECT_EQ(refusal("      model_type: deepseek_v3\n      num_experts: 8\n"),
             "exp.yaml:14: model_type deepseek_v3 has multi_latent_attention: true");
 }
@@ -193,7 +193,7 @@ TEST(ModelSettings, CapsOnLogits) {
   EXPECT_EQ(again, m);
   const ModelConfig plain = model("      model_type: primus_gpt\n      final_logit_softcapping: null\n");
   EXPECT_EQ(plain.logit_cap, 0);
-  // Families that are published without them have none.
+  // Families that are published without caps accept none.
   EXPECT_EQ(refusal("      final_logit_softcapping: 30\n"),
             "exp.yaml:14: model_type llama has final_logit_softcapping: 0");
   EXPECT_EQ(refusal(kMixtral + "      router_logit_softcapping: 30\n"),
@@ -236,12 +236,12 @@ TEST(ModelSettings, ExpertsAndTheirRouter) {
             0);
 }
 
-// Without a bias of experts, it does not move either.
+// Without expert biases, a bias update rate of zero is accepted.
 TEST(ModelSettings, NoBiasOfExpertsAgreesWithARateOfZero) {
   for (const std::string& text : {kMixtral, std::string()}) {
     EXPECT_EQ(model(text + "      moe_router_bias_update_rate: 0.0\n").moe.training.bias_update_rate, 0);
   }
-  EXPECT_EQ(refusal("      moe_router_bias_update_rate: 0.5\n"), "");  // a warning
+  EXPECT_EQ(refusal("      moe_router_bias_update_rate: 0.5\n"), "");  // gives a warning
 }
 
 TEST(ModelSettings, LatentAttentionAndGroupsOfExperts) {
@@ -260,7 +260,7 @@ TEST(ModelSettings, LatentAttentionAndGroupsOfExperts) {
       model(kDeepseek + "      mtp_num_layers: 2\n      mtp_loss_scaling_factor: 0.3\n").mtp;
   EXPECT_EQ(mtp.modules(), 2);
   EXPECT_EQ(mtp.training.loss_scale, 0.3);
-  // What the family decides.
+  // The family determines these.
   EXPECT_EQ(m.moe.router.scoring, turbo::RouterRule::Scoring::kSigmoid);
   EXPECT_EQ(m.moe.router.group_score, turbo::RouterRule::GroupScore::kTwoBest);
   EXPECT_TRUE(m.moe.choice_bias);
@@ -309,7 +309,7 @@ TEST(ModelSettings, Llama4) {
             "exp.yaml:24: model_type llama4_text has moe_router_pre_softmax: false");
 }
 
-// Megatron-LM's keys of Qwen3.5, as Primus's preset has them: the family is found by its parts.
+// Megatron-LM's keys of Qwen3.5, as in AMD Primus's preset: the parts determine the family.
 TEST(ModelSettings, GatedDeltaNetworks) {
   const std::string text =
       "      model_type: gpt\n      num_experts: 8\n      moe_shared_expert_intermediate_size: 40\n"
@@ -356,7 +356,7 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
   EXPECT_EQ(refusal(kMixtral + "      moe_router_bias_update_rate: 0.5\n"),
             "exp.yaml:16: model_type mixtral has moe_router_bias_update_rate: no bias of experts");
   EXPECT_EQ(refusal(kDeepseek + "      moe_router_bias_update_rate: 0.5\n"), "");
-  // Of a preset that has both widths, the one that the user changed is shown.
+  // If a preset sets both widths, the error names the one that the user changed.
   try {
     const config::Experiment experiment = config::load_experiment_text(
         "work_group: w\nuser_name: u\nexp_name: e\nworkspace: d\nmodules:\n  pre_trainer:\n"
@@ -420,8 +420,8 @@ TEST(ModelSettings, Windows) {
             "exp.yaml:14: window_attn_skip_freq needs window_size");
 }
 
-// A line of model_fields.def is all that a field needs: its setting arrives in the model, goes back into the
-// settings of an experiment that does not have it, and is what an error about its keys points to.
+// One line in model_fields.def is enough for a field: its setting reaches the model, is filled into an
+// experiment without it, and is named in errors about its keys.
 TEST(ModelFields, GoFromSettingsToTheModelAndBack) {
   const ModelConfig untouched;
   int fields = 0;

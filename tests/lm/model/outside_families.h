@@ -1,5 +1,5 @@
-// Families added from outside, as a program that uses Primus as a library would: a composition and a line in
-// the registry each.
+// Model families that a program which uses Primus as a library adds: each is a composition and one registry
+// entry.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@
 
 namespace primus::test {
 
-// Everything that ordinary attention can be asked for; odd layers differ from even ones.
+// All options of ordinary attention. Odd layers differ from even ones.
 inline Family every_attention_option() {
   const auto make_block = [](const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
                              int chunk) -> std::unique_ptr<Block> {
@@ -46,8 +46,8 @@ inline Family latent_family() {
           [](const ModelConfig&, nlohmann::json&) {}, make_block};
 }
 
-// Two residual streams, of which the first is what attention adds to and the second what the feed-forward
-// adds to; each reads the other's.
+// Two residual streams: attention adds to the first, and the feed-forward to the second. Each branch reads
+// the stream of the other.
 class TwoStreamBlock final : public Block {
  public:
   TwoStreamBlock(const ModelConfig& config, const BlockParameters& parameters)
@@ -121,10 +121,10 @@ struct NamedConfig {
 };
 inline void PrintTo(const NamedConfig& named, std::ostream* out) { *out << named.name; }
 
-// `base`, as each kind of attention has it.
+// Variants of `base` with each kind of attention.
 inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   std::vector<NamedConfig> all;
-  all.reserve(16);  // what add() gives stays where it is
+  all.reserve(16);  // keeps the references from add() valid
   const auto add = [&](const std::string& name, const std::string& family) -> ModelConfig& {
     all.push_back({name, base});
     all.back().config.family = family;
@@ -141,8 +141,8 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   convolutions.convolution.bias = true;
   ModelConfig& linear = add("gated_delta", "qwen3_5_text");
   linear.centred_norms = linear.attention.output_gate = true;
-  // What states with little in them are divided by: else too bent for differences.
-  linear.norm_epsilon = 1e-2;
+  linear.norm_epsilon =
+      1e-2;  // small states are divided by it; a smaller value would be too nonlinear for differences
   linear.linear = {.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 6, .conv_width = 4};
   linear.at(0).attention = &kGatedDeltaNet;
   ModelConfig& by_head = add("gated_delta_by_head", "qwen3_next");

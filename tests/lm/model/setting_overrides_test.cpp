@@ -1,5 +1,5 @@
-// A setting of the architecture that somebody changes on a preset changes what the model computes or how it
-// trains, or is refused or warned about: none is taken without effect and without a word.
+// A changed architecture setting of a preset changes the computation or the training, or gives an error or a
+// warning. None is ignored silently.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ config::Experiment experiment(const std::string& preset, const std::vector<std::
   return config::load_experiment_text(text, "exp.yaml", overrides, options);
 }
 
-// Other values of a key, as the command line takes them.
+// Returns other values of a key, as on the command line.
 std::vector<std::string> others(const config::KeySpec& key, const config::Value& value) {
   using Kind = config::Value::Kind;
   std::vector<std::string> others;
@@ -55,7 +55,7 @@ std::vector<std::string> others(const config::KeySpec& key, const config::Value&
   }
 }
 
-// Without the fields that decide nothing of what this model computes, or of how it trains.
+// Resets the fields that affect neither what this model computes nor how it trains.
 ModelConfig effective(ModelConfig c) {
   if (c.moe.experts > 0 && c.dense_layers().empty()) c.ffn = 0;
   if (c.attention.latent.kv_rank > 0) c.kv_heads = c.head_dim = 0;
@@ -104,12 +104,12 @@ Outcome outcome(const std::string& preset, const std::string& setting, const Mod
 
 TEST(SettingOverrides, AreTakenOrRefusedOnEveryMixture) {
   const FamilyRegistry families = builtin_families();
-  // Megatron-LM's switches that say nothing of these families (Family::switches).
+  // Megatron-LM's switches without meaning for these families (Family::switches).
   const std::set<std::pair<std::string, std::string_view>> either = {
       {"deepseek_v2", "rotary_interleaved"},
       {"deepseek_v3", "rotary_interleaved"},
       {"gpt_oss", "swiglu"},
-      {"gpt_oss", "use_sink_attention"}};  // which has sinks anyhow
+      {"gpt_oss", "use_sink_attention"}};  // always has sinks
   int settings = 0;
   for (const char* preset : {"llama4_17B16E", "llama4_17B128E", "mixtral_8x7B_v0.1", "qwen3_30B_A3B",
                              "deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss_20B"}) {
@@ -123,14 +123,16 @@ TEST(SettingOverrides, AreTakenOrRefusedOnEveryMixture) {
       std::size_t without_word = 0;
       const std::vector<std::string> values = others(key, value);
       for (const std::string& other : values) {
-        if (other == value.text) continue;  // twice nothing is nothing
+        if (other == value.text) continue;  // twice zero is zero
         const std::string setting = fmt::format("{}={}", key.name, other);
         const bool silent = outcome(preset, setting, original, families) == Outcome::kWithoutWord;
         if (silent) ++without_word;
-        // Where a setting is as the family has it, or one of several names for the same, a value may agree.
+        // Where the family fixes a setting, or several values mean the same, another value may have no
+        // effect.
         const bool may_agree =
             value.is_null() || !key.choices.empty() || either.contains({original.family, key.name});
-        // So may the width of blocks that are not there with that of the experts, which some families share.
+        // The width of dense blocks has no effect in a model without them, if it equals the width of the
+        // experts.
         const bool of_experts = key.name == "ffn_hidden_size" && other == std::to_string(original.moe.ffn);
         EXPECT_FALSE(silent && !may_agree && !of_experts) << preset << " " << setting << " has no effect";
         ++settings;
@@ -150,7 +152,7 @@ Warnings warnings(const std::string& preset, const std::vector<std::string>& ove
   return changed.warnings;
 }
 
-// Adapters beside a module that latent attention does not have.
+// Adapters for a module that latent attention does not have.
 TEST(SettingOverrides, OfModulesThatAreNotThereAreWarnedAbout) {
   const std::string load = "load=weights";
   const Warnings warning{
@@ -163,7 +165,7 @@ TEST(SettingOverrides, OfModulesThatAreNotThereAreWarnedAbout) {
   EXPECT_EQ(warnings("qwen3_30B_A3B", {load, "lora={enabled: true}"}), Warnings{});
 }
 
-// Without a number that is trained, a step has no loss.
+// Without trainable weights, a step has no loss to minimise.
 TEST(SettingOverrides, AdaptersOfNothingAreRefused) {
   std::string layers = "lfm_layer_types=[conv";
   for (int layer = 1; layer < 16; ++layer) layers += ", conv";
@@ -187,7 +189,7 @@ TEST(SettingOverrides, AdaptersOfNothingAreRefused) {
             std::string::npos);
 }
 
-// Keys of kinds of layers that the model does not have.
+// Keys of layer kinds that the model does not have.
 TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
   EXPECT_EQ(warnings("llama3_8B", {"kv_lora_rank=64"}),
             Warnings{"command line: kv_lora_rank has an effect only with multi_latent_attention"});
@@ -197,23 +199,23 @@ TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
       "command line: num_query_groups has an effect only without multi_latent_attention, whose heads have "
       "widths of their own"};
   EXPECT_EQ(warnings("deepseek_v3", {"num_query_groups=2"}), heads);
-  EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"num_query_groups=2"}), heads);  // whatever its switch says
+  EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"num_query_groups=2"}), heads);  // its switch is ignored
   EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"kv_lora_rank=64"}), Warnings{});
 }
 
-// A width that no layer has.
+// A width that no layer uses.
 TEST(SettingOverrides, OfLayersThatAreNotThereAreWarnedAbout) {
   const Warnings warning{
       "command line: ffn_hidden_size has an effect only on blocks without experts, and every block has some: "
       "their width is moe_ffn_hidden_size"};
   EXPECT_EQ(warnings("qwen3_30B_A3B", {"ffn_hidden_size=12288"}), warning);
   EXPECT_EQ(warnings("llama4_17B16E", {"ffn_hidden_size=4096"}), warning);
-  EXPECT_EQ(warnings("llama4_17B128E", {"ffn_hidden_size=4096"}), Warnings{});  // of every other block
-  EXPECT_EQ(warnings("deepseek_v3", {"ffn_hidden_size=4096"}), Warnings{});     // of the first three
+  EXPECT_EQ(warnings("llama4_17B128E", {"ffn_hidden_size=4096"}), Warnings{});  // used by every other block
+  EXPECT_EQ(warnings("deepseek_v3", {"ffn_hidden_size=4096"}), Warnings{});     // used by 3 blocks
   EXPECT_EQ(warnings("mixtral_8x7B_v0.1", {"ffn_hidden_size=4096", "moe_ffn_hidden_size=4096"}), Warnings{});
 }
 
-// Whoever takes a model's experts away is told so, not what the preset says of them.
+// Removing a model's experts gives an error that names the user's override, not the preset's keys.
 TEST(SettingOverrides, WithoutExpertsNameTheOverride) {
   for (const char* preset : {"mixtral_8x7B_v0.1", "qwen3_30B_A3B", "llama4_17B16E"}) {
     try {
@@ -228,7 +230,7 @@ TEST(SettingOverrides, WithoutExpertsNameTheOverride) {
   }
 }
 
-// DeepSeek's are dense without them, whatever else the preset says of experts.
+// DeepSeek models are dense without experts, whatever else the preset sets about experts.
 TEST(SettingOverrides, DeepSeekMayBeDense) {
   for (const char* preset : {"deepseek_v2", "deepseek_v3"}) {
     const config::Experiment dense = experiment(preset, {"num_experts=null"});
@@ -239,7 +241,7 @@ TEST(SettingOverrides, DeepSeekMayBeDense) {
   }
 }
 
-// What belongs together is named together.
+// If two widths must agree, the hint names the other one.
 TEST(SettingOverrides, OfOneWidthNameTheOther) {
   const auto hint = [](const std::string& preset, const std::vector<std::string>& overrides) {
     try {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes transformers_defaults.json beside this file: what Hugging Face transformers takes for every key of a
+"""Writes transformers_defaults.json next to this file: transformers' defaults of every key of a
 config.json that has the sizes below only. Run it by hand after transformers changed. Needs transformers 5.
 """
 
@@ -10,14 +10,15 @@ from transformers import AutoConfig
 
 SIZES = {"num_hidden_layers": 6, "hidden_size": 1024, "intermediate_size": 512, "num_attention_heads": 32,
          "vocab_size": 100}
-MORE = {"deepseek_v2": {"num_experts_per_tok": 4},  # which has no default
-        "lfm2": {"intermediate_size": 1600},  # of which another multiple makes another width
-        "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 3}}  # without which its model breaks
+MORE = {"deepseek_v2": {"num_experts_per_tok": 4},  # has no default
+        "lfm2": {"intermediate_size": 1600},  # another multiple gives another width
+        "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 3}}  # its model fails without them
 FAMILIES = ["llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4_text",
             "lfm2", "lfm2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "deepseek_v32",
             "glm_moe_dsa", "kimi_linear", "deepseek_v4", "mistral", "ministral", "phi3", "smollm3", "olmo2", "glm4",
             "glm4_moe", "granite", "granitemoe", "granitemoeshared", "gemma2", "gemma3_text", "ministral3"]
-# Of how a model is used; its special tokens are the tokenizer's to say, and what predicts further on the weights'.
+# Keys about the use of a model. Special tokens belong to the tokenizer, and modules of multi-token prediction
+# to the weights.
 OTHER = {"_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label",
          "is_encoder_decoder", "label2id", "num_nextn_predict_layers", "output_attentions", "output_hidden_states",
          "pad_token_id", "problem_type", "return_dict", "transformers_version", "use_cache"}

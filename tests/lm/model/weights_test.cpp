@@ -1,4 +1,4 @@
-// Import and export: what is loaded from a published checkpoint is written back byte for byte, whatever the
+// Import and export: weights loaded from a published checkpoint are written back byte for byte, in any
 // layout.
 #include "lm/model/weights.h"
 
@@ -50,7 +50,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Published,
                                          "gated_deltanet_latent", "kda"),
                          [](const auto& family) { return std::string(family.param); });
 
-// --- multi-token prediction: its own tensors, and copies of embedding and head
+// --- multi-token prediction: its tensors, and its copies of the embedding and the head
 
 ModelConfig with_mtp(std::int64_t layers, bool enabled) {
   ModelConfig c;
@@ -81,7 +81,7 @@ class MtpWeights : public testing::Test {
   }
   void TearDown() override { remove_tree(folder_); }
 
-  // Writes the tensors of `source`, and those that `change` makes of them.
+  // Writes the tensors of `source`, after `change` has modified them.
   void write(const BuiltModel& source, const std::function<void(std::vector<TensorSource>&)>& change = {}) {
     std::vector<TensorSource> sources = source.sources();
     if (change) change(sources);
@@ -137,7 +137,7 @@ TEST_F(MtpWeights, CopiesMayBeMissingAndMustBeEqual) {
   }
 }
 
-// transformers ties them only where they are equal.
+// transformers ties head and embedding only if they are equal.
 TEST_F(MtpWeights, TheHeadOfATiedModelIsItsEmbedding) {
   ModelConfig tied = with_mtp(0, false);
   tied.tied_embeddings = true;
@@ -174,11 +174,11 @@ TEST_F(MtpWeights, ArePassedOverWhereTheyAreNotEnabled) {
   auto expected = tensors_of(source);
   std::erase_if(expected, [](const auto& tensor) { return tensor.first.starts_with("model.layers.2."); });
   EXPECT_EQ(tensors_of(plain), expected);
-  // A model that says it has none does not silently lose them.
+  // A model without the modules does not silently lose them.
   EXPECT_NE(refusal(with_mtp(0, false)).find("model.layers.2."), std::string::npos);
 }
 
-// The same for training checkpoints: complete for who trains on, and good for generation.
+// Training checkpoints: complete for further training, and usable for generation.
 TEST_F(MtpWeights, OfATrainingCheckpoint) {
   const BuiltModel source(with_mtp(1, true), 1);
   Snapshot snapshot;
@@ -194,7 +194,7 @@ TEST_F(MtpWeights, OfATrainingCheckpoint) {
   EXPECT_THROW(load_checkpoint(checkpoint, none.store, none.rank, false), Error);
 }
 
-// A published Llama 4: the language model's tensors under a prefix, beside those that see.
+// A published Llama 4: the language model's tensors have a prefix, and vision tensors are present.
 class Llama4Folder : public testing::Test {
  protected:
   void SetUp() override {
@@ -203,7 +203,8 @@ class Llama4Folder : public testing::Test {
   }
   void TearDown() override { remove_tree(folder_); }
 
-  // The golden's tensors under changed names, and one of another part; what loading them says.
+  // Loads the golden's tensors under changed names, with one tensor of another part. Returns "loaded" or the
+  // error.
   std::string load(const std::function<std::string(std::string)>& rename,
                    const std::string& other = "vision_model.patch") {
     const Path golden = Path(PRIMUS_SOURCE_DIR) / "tests/golden/models/llama4";
@@ -249,7 +250,7 @@ TEST_F(Llama4Folder, TheLanguageModelIsTakenFromAModelThatSees) {
   EXPECT_EQ(load([](const std::string& name) { return "language_model." + name; }), "loaded");
 }
 
-// As Qwen3.5 is published: the head stands outside.
+// Qwen3.5 as published: the head is outside of the language model.
 TEST_F(Llama4Folder, TheLanguageModelMayBeAPartOfTheModel) {
   const auto rename = [](const std::string& name) {
     return name.starts_with("model.") ? "model.language_model." + name.substr(6) : name;

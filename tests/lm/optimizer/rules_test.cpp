@@ -1,4 +1,4 @@
-// Every update rule against its definition in double, over ten steps of a small model's parameters.
+// Every update rule against its definition in double precision, over ten steps of a small model's parameters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,9 +32,8 @@ using config::TrainerConfig;
 constexpr double kRate = 1e-2, kDecay = 0.1, kClip = 2;
 constexpr int kSteps = 10;
 
-// An embedding, and a block with what a rule may treat in its own way: vectors, fused and stacked matrices,
-// matrices that are wide and tall, and biases of experts and the kernel of a convolution, which look like
-// one.
+// An embedding, and a block with every parameter that a rule may treat specially: vectors, fused and stacked
+// matrices, wide and tall matrices, and two that look like matrices: expert biases and a convolution kernel.
 void declare(ParameterStore& store) {
   const Initializer normal = Initializer::normal(0.5);
   store.begin_group("embedding");
@@ -56,7 +55,7 @@ void declare(ParameterStore& store) {
   store.add("layers.0.kernel", {12, 3}, normal).kernel = true;
 }
 
-// Declares them, and takes their memory for these rules.
+// Declares the parameters and allocates memory for these rules.
 void set_up(ParameterStore& store, const UpdateRules& rules, engine::Rank& rank) {
   declare(store);
   store.allocate(
@@ -92,7 +91,7 @@ Matrix transposed(const Matrix& a) {
   return t;
 }
 
-// X = G/|G|, then X = aX + bXX'X + cXX'XX'X.
+// X = G/|G|, then repeatedly X = aX + bXX'X + cXX'XX'X.
 Matrix newton_schulz(Matrix x, std::int64_t steps, const std::vector<std::array<double, 3>>& polynomials) {
   double sum = 0;
   for (const Values& row : x) {
@@ -120,9 +119,10 @@ const std::vector<std::array<double, 3>> kQuintic = {{4.0848, -6.8946, 2.9270},
 
 struct Reference {
   TrainerConfig settings;
-  // Rows of each parameter that are a matrix to Muon; none: the companion's.
+  // The rows of each parameter that Muon treats as one matrix. Without any, the scalar optimizer updates the
+  // parameter.
   std::map<std::string, std::vector<FlatRange>> matrices;
-  std::map<std::string, Values> params, first, second;  // states by parameter
+  std::map<std::string, Values> params, first, second;  // states by parameter name
 
   void step(const Parameter& p, Values g, int number) {
     Values &w = params[p.name], &m = first[p.name], &v = second[p.name];
@@ -233,7 +233,7 @@ const std::map<std::string, std::vector<FlatRange>> kMatrices = {
     {"layers.0.experts", {{0, 5}, {5, 10}, {10, 15}, {15, 20}, {20, 25}, {25, 30}}},
     {"layers.0.stacked", {{0, 6}, {6, 12}}}};
 
-// The largest difference of a weight from the reference after all steps, by parameter.
+// Returns each parameter's largest difference from the reference after all steps.
 std::map<std::string, double> errors_of(const TrainerConfig& settings) {
   Session session(settings);
   Reference reference{settings, kMatrices, {}, {}, {}};
@@ -262,8 +262,8 @@ std::map<std::string, double> errors_of(const TrainerConfig& settings) {
   return errors;
 }
 
-// Weights are of about 1, and a step changes them by a few times 1e-2: ten roundings of fp32 and what ten
-// steps add.
+// Weights are about 1, and a step changes them by a few times 1e-2. The tolerance covers ten fp32 roundings
+// of the weights and the error of ten updates.
 constexpr double kElementwise = 4e-6;
 
 TEST(UpdateRules, ElementwiseRulesFollowTheirReferenceForTenSteps) {
@@ -275,8 +275,9 @@ TEST(UpdateRules, ElementwiseRulesFollowTheirReferenceForTenSteps) {
   }
 }
 
-// The iteration multiplies small singular values by the product of its slopes at 0, 494 for quintic, and with
-// them the roundings of its operands: 2^-24 in fp32. An update has scale * rate times that, in ten steps.
+// The iteration multiplies small singular values by the product of its slopes at 0 (494 for quintic), and
+// with them the rounding of its operands, 2^-24 in fp32. An update has scale * rate times that error, and ten
+// steps add up.
 TEST(UpdateRules, MuonFollowsItsReferenceForTenSteps) {
   TrainerConfig settings{.optimizer = "muon", .muon_fp32_matmul_prec = "highest"};
   const auto expect_close = [&](const char* what, double slope = 494) {
@@ -285,7 +286,7 @@ TEST(UpdateRules, MuonFollowsItsReferenceForTenSteps) {
       EXPECT_LE(error, kMatrices.contains(name) ? tolerance : kElementwise) << what << ": " << name;
   };
   expect_close("as it is");
-  // After the last of the five polynomials comes the first again.
+  // After the last of the five polynomials, the first one is used again.
   settings.muon_num_ns_steps = 6;
   expect_close("six steps", 494 * 4.0848);
   settings.muon_num_ns_steps = 5;
@@ -302,14 +303,14 @@ TEST(UpdateRules, MuonFollowsItsReferenceForTenSteps) {
   expect_close("lion for the rest, qkv as one");
 }
 
-// With operands in bf16 the update is the same to about a percent of it: 2^-9 for each rounding, of singular
-// values that are not the smallest.
+// With bf16 operands, the update differs by about one percent: 2^-9 for each rounding of singular values,
+// except the smallest.
 TEST(UpdateRules, MuonWithNarrowProductsIsNearTheReference) {
   const TrainerConfig settings{.optimizer = "muon"};
   for (const auto& [name, error] : errors_of(settings)) {
     EXPECT_LE(error, kMatrices.contains(name) ? kSteps * kRate * std::sqrt(30) * 0.02 : kElementwise) << name;
     if (kMatrices.contains(name)) {
-      EXPECT_GT(error, 1e-5) << name << ": were its products narrow?";
+      EXPECT_GT(error, 1e-5) << name << ": products must have bf16 operands";
     }
   }
 }
@@ -332,7 +333,7 @@ TEST(UpdateRules, MuonsMatricesAreExpertsAndPublishedTensors) {
   }
 }
 
-// A state has memory for the elements of its rule, and for no others.
+// States have memory only for the elements that their rule updates.
 TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
   const auto persistent = [](const TrainerConfig& config) {
     engine::Rank rank(turbo::make_cpu_device(1));
@@ -363,8 +364,8 @@ TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
   expect({.optimizer = "muon", .muon_scalar_optimizer = "lion"}, 4, 4);
 }
 
-// A byte for each element and 2 for each block, of which a parameter has whole ones. A checkpoint has 2 bytes
-// for each element of the parameters themselves.
+// A state has one byte per element and 2 bytes per block. Each parameter has whole blocks. A checkpoint has 2
+// bytes per element of the parameters, without padding.
 TEST(UpdateRules, StatesInEightBitsTakeAByteAndAScaleForABlock) {
   struct Outcome {
     std::int64_t states = 0, in_checkpoint = 0, elements = 0;
@@ -376,7 +377,7 @@ TEST(UpdateRules, StatesInEightBitsTakeAByteAndAScaleForABlock) {
     Outcome outcome{.in_checkpoint = store.state_bytes()};
     for (const engine::ParameterUnit& unit : store.units()) {
       for (const Parameter* p : unit.parameters)
-        EXPECT_EQ(p->offset % turbo::kMomentBlock, 0) << "a block has elements of one parameter";
+        EXPECT_EQ(p->offset % turbo::kMomentBlock, 0) << "a block must have elements of only one parameter";
       for (const engine::UnitState& state : unit.states) {
         outcome.states += state.values.bytes() + (state.scales.absent() ? 0 : state.scales.bytes());
         outcome.elements += state.elements.size();
@@ -403,14 +404,14 @@ TEST(UpdateRules, StatesInEightBitsTakeAByteAndAScaleForABlock) {
   }
 }
 
-// The key's values and the list of files: who adds an optimizer adds to both.
+// The values of the key and the list of optimizers must agree. A new optimizer needs both.
 TEST(Optimizers, AreTheValuesOfTheirKey) {
   const config::KeySpec& key = *config::find_key("optimizer");
   std::set<std::string_view> known;
   for (const OptimizerEntry& entry : optimizers()) {
     for (const std::string_view name : {entry.name, entry.other_name}) {
       if (name.empty()) continue;
-      EXPECT_TRUE(known.insert(name).second) << name << " is there twice";
+      EXPECT_TRUE(known.insert(name).second) << name << " is registered twice";
     }
     TrainerConfig config;
     config.optimizer = entry.name;

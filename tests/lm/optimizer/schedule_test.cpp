@@ -1,4 +1,4 @@
-// Learning-rate and weight-decay schedules against values worked out from Megatron-LM's
+// Learning-rate and weight-decay schedules against values computed from Megatron-LM's
 // OptimizerParamScheduler.
 #include "lm/optimizer/schedule.h"
 
@@ -23,7 +23,7 @@ config::TrainerConfig base(const char* style) {
 
 TEST(Schedule, WarmsUpFromZero) {
   const Schedule s(base("cosine"));
-  EXPECT_EQ(s.learning_rate(0), 0);  // the first step of a warm-up does nothing, as in Megatron
+  EXPECT_EQ(s.learning_rate(0), 0);  // the first warm-up step has a rate of 0, as in Megatron
   EXPECT_DOUBLE_EQ(s.learning_rate(5), 5e-4);
   EXPECT_DOUBLE_EQ(s.learning_rate(10), 1e-3);
   config::TrainerConfig c = base("cosine");
@@ -31,26 +31,26 @@ TEST(Schedule, WarmsUpFromZero) {
   c.lr_warmup_fraction = 0.2;
   EXPECT_DOUBLE_EQ(Schedule(c).learning_rate(0), 2e-4);
   EXPECT_DOUBLE_EQ(Schedule(c).learning_rate(20), 1e-3);
-  // The fraction is one of the decay's steps, however long the training.
+  // The fraction refers to the decay steps, not to the length of the training.
   c.lr_warmup_init = 0;
   c.train_iters = 400;
   EXPECT_DOUBLE_EQ(Schedule(c).learning_rate(10), 5e-4);
   EXPECT_DOUBLE_EQ(Schedule(c).learning_rate(20), 1e-3);
 }
 
-// Fine-tuning may have a step or two: none of them does nothing.
+// Fine-tuning may have only one or two steps, so every step has a rate above 0.
 TEST(Schedule, ARunFromWeightsBeginsWithTheFirstShareOfItsWarmUp) {
   config::TrainerConfig c = base("cosine");
   const Schedule s(c, /*from_weights=*/true);
   EXPECT_DOUBLE_EQ(s.learning_rate(0), 1e-3 / 11);
   EXPECT_DOUBLE_EQ(s.learning_rate(5), 1e-3 * 6 / 11);
   EXPECT_DOUBLE_EQ(s.learning_rate(10), 1e-3);
-  // One step, as of a fine-tune of few conversations, with a twentieth of it as warm-up.
+  // One step, as when fine-tuning on few conversations, with a twentieth of it as warm-up.
   c.train_iters = c.lr_decay_iters = 1;
   c.lr_warmup_fraction = 0.05;
   EXPECT_DOUBLE_EQ(Schedule(c, true).learning_rate(0), 1e-3 / 1.05);
   EXPECT_EQ(Schedule(c).learning_rate(0), 0);
-  c.lr_warmup_init = 0;  // as somebody says
+  c.lr_warmup_init = 0;  // set explicitly
   EXPECT_EQ(Schedule(c, true).learning_rate(0), 0);
   c.lr_warmup_fraction.reset();
   c.lr_warmup_iters = 0;
@@ -65,7 +65,7 @@ TEST(Schedule, Shapes) {
   EXPECT_DOUBLE_EQ(Schedule(base("cosine")).learning_rate(101), 1e-4);
   const Schedule root(base("inverse-square-root"));
   EXPECT_DOUBLE_EQ(root.learning_rate(40), 1e-3 * std::sqrt(10.0 / 40.0));
-  // The last step of the decay still has its own rate, far above the least.
+  // The last step of the decay has its regular rate, far above the minimum.
   EXPECT_DOUBLE_EQ(root.learning_rate(100), 1e-3 * std::sqrt(10.0 / 100.0));
   EXPECT_DOUBLE_EQ(root.learning_rate(101), 1e-4);
 }

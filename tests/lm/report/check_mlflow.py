@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads the files that 'primus report --mlflow' writes with MLflow's own client.
+"""Reads files of 'primus report --mlflow' with MLflow's own client.
 
 Optional (pip install mlflow-skinny); the native tests check the bytes without it. Usage:
 
@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 
-# Versions from 3.7 on read files only where this says so; 'mlflow migrate-filestore' makes a database of them.
+# From version 3.7 on, MLflow reads files only with this variable; 'mlflow migrate-filestore' converts them to
+# a database.
 os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
 
 from mlflow.tracking import MlflowClient  # noqa: E402
@@ -41,7 +42,7 @@ def main(test_program):
         assert [(point.step, point.timestamp) for point in history] == [(1, 999000), (2, 999500), (3, 1000000)], history
         assert history[0].value == 1.0 and math.isnan(history[1].value) and history[2].value == 1 / 3, history
         assert run.data.metrics["validation/lm_loss"] == 0.75, run.data.metrics
-        # The client goes on in it.
+        # The client continues the run.
         client.log_metric(run.info.run_id, "lm_loss", 0.25, step=4)
         client.set_tag(run.info.run_id, "note", "seen")
         assert client.get_run(run.info.run_id).data.metrics["lm_loss"] == 0.25

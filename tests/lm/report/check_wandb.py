@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what scripts/wandb_offline.py hands to W&B: reads the offline run back from wandb's own file.
+"""Checks scripts/wandb_offline.py: reads its offline run back from the file that wandb writes.
 
 Optional (pip install wandb). Usage: check_wandb.py
 """
@@ -24,7 +24,7 @@ modules:
 
 
 def records_of(path):
-    """Records of a .wandb file: a log as LevelDB writes it, behind a header of 7 bytes."""
+    """Yields the records of a .wandb file: a log in LevelDB's format after a header of 7 bytes."""
     data, at, whole = path.read_bytes(), 7, b""
     while at + 7 <= len(data):
         left = 32768 - at % 32768
@@ -34,7 +34,7 @@ def records_of(path):
         _, length, kind = struct.unpack("<IHB", data[at : at + 7])
         whole += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a whole record, or its last part
             record = wandb_internal_pb2.Record()
             record.ParseFromString(whole)
             whole = b""

@@ -1,4 +1,4 @@
-// Runs as files of MLflow. check_mlflow.py reads the same with MLflow's own client.
+// Runs as MLflow files. check_mlflow.py reads them with MLflow's client.
 #include "lm/report/mlflow.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ constexpr const char* kExperiment =
     "work_group: team\nuser_name: ann\nexp_name: try\nmodules:\n  pre_trainer:\n    framework: native\n"
     "    overrides:\n      train_iters: 3\n      lr: 0.5\n      save: null\n      data_path: [a, b]\n";
 
-// A run of `steps` steps of half a second, the last of which ended at second 1000.
+// Makes a run of `steps` steps of half a second each. The last step ends at second 1000.
 Path make_run(const Path& folder, int steps, const std::string& experiment = kExperiment) {
   make_folders(folder);
   write_file_atomic(folder / "experiment.yaml", experiment);
@@ -91,7 +91,7 @@ TEST(Mlflow, AResumedRunGoesOnInTheSameRun) {
 TEST(Mlflow, NamesAreTheExperimentsAndTheStores) {
   const test::TemporaryFolder folder;
   const Path store = folder.path() / "mlruns";
-  // An experiment that MLflow made, under a number of its own.
+  // An experiment that MLflow created, with its own number.
   make_folders(store / "42");
   write_file(store / "42" / "meta.yaml", "experiment_id: '42'\nlifecycle_stage: active\nname: ours\n");
   const std::string named =
@@ -113,7 +113,7 @@ TEST(Mlflow, WhatIsNoRunIsRefused) {
 // Writes a store for check_mlflow.py.
 TEST(Mlflow, WritesAStoreForItsClient) {
   const char* const workspace = std::getenv("PRIMUS_MLFLOW_CHECK");
-  if (!workspace) GTEST_SKIP() << "only under check_mlflow.py";
+  if (!workspace) GTEST_SKIP() << "runs only under check_mlflow.py";
   const Path root = workspace;
   for (const int steps : {2, 3}) write_mlflow_run(root / "mlruns", make_run(root / "run", steps));
   write_mlflow_run(root / "mlruns", make_run(root / "other", 1));

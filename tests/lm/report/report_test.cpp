@@ -1,4 +1,4 @@
-// Runs as they are listed and reported, from folders as training leaves them, and from damaged ones.
+// Lists and reports of runs, from folders that training writes, and from damaged ones.
 #include "lm/report/report.h"
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 class Reports : public ::testing::Test {
  protected:
-  // A run of `done` of `steps` steps, whose newest checkpoint is `saved` (0: none).
+  // Makes a run with `done` of `steps` steps and its newest checkpoint at `saved` (0: none).
   Path make_run(const std::string& name, std::int64_t done, std::int64_t steps, std::int64_t saved = 0) {
     const Path folder = folder_.path() / name;
     make_folders(folder / "checkpoints");
@@ -75,7 +75,7 @@ TEST_F(Reports, StateOfARun) {
   EXPECT_EQ(run_status(make_run("before the first step", 0, 9)).state, RunState::kCrashed);
 }
 
-// What the process said at its end comes before what its files look like.
+// The recorded end of a process takes precedence over the state of its files.
 TEST_F(Reports, WhyARunEnded) {
   using State = RunEnding::State;
   const auto ended = [&](const std::string& name, std::int64_t saved, const RunEnding& ending) {
@@ -89,7 +89,7 @@ TEST_F(Reports, WhyARunEnded) {
   EXPECT_EQ(full.state, RunState::kCrashed);
   EXPECT_EQ(full.reason, "disk full");
   EXPECT_EQ(full.failure, "no room");
-  // Killed while the last checkpoint was written, and right behind it.
+  // Killed while the last checkpoint was written, and right after it.
   const RunStatus killed = ended("killed", 4, {.state = State::kRunning});
   EXPECT_EQ(killed.state, RunState::kCrashed);
   EXPECT_EQ(killed.reason, "killed");
@@ -101,7 +101,7 @@ TEST_F(Reports, WhyARunEnded) {
 }
 
 TEST_F(Reports, ADivergedRunIsNotPlainlyFinished) {
-  const Path folder = make_run("grown", 5, 5, 5);  // its loss ends at 2
+  const Path folder = make_run("grown", 5, 5, 5);  // its last loss is 2
   const auto warn = [&](double limit) {
     MetricsFile(folder / "warnings.jsonl", 0)
         .write(RunWarning{.iteration = 3, .detector = "loss_growth", .limit = limit, .text = "grown"});
@@ -111,7 +111,7 @@ TEST_F(Reports, ADivergedRunIsNotPlainlyFinished) {
   const json run = report_json({read_history(folder)}, "now", "1.0").at("runs").at(0);
   EXPECT_EQ(run.at("warnings").at(0).at("text"), "grown");
   EXPECT_EQ(run.at("state"), "diverged");
-  warn(2.5);  // it has recovered
+  warn(2.5);  // the loss has recovered
   EXPECT_EQ(run_status(folder).state, RunState::kFinished);
   EXPECT_EQ(run_status(folder).warnings.size(), 1U);
   warn(std::numeric_limits<double>::infinity());  // a NaN before the first finite loss
@@ -127,7 +127,7 @@ TEST_F(Reports, SettingsThatDiffer) {
              "      seed: 2\n");
   EXPECT_THAT(differing_settings({run_status(a), run_status(b)}), ElementsAre("seed", "framework"));
   EXPECT_EQ(run_status(b).settings.at("seed"), "2");
-  // The settings that readers compare first are first.
+  // The settings that users compare first come first.
   write_file(b / "experiment.yaml", "exp_name: b\n      bf16: true\n      lr: 0.25\n      seed: 2\n");
   const std::vector<std::string> keys = differing_settings({run_status(a), run_status(b)});
   ASSERT_GE(keys.size(), 3U);
@@ -135,7 +135,7 @@ TEST_F(Reports, SettingsThatDiffer) {
   write_file(b / "experiment.yaml",
              "exp_name: b\n      train_iters: 5\n      lr: 0.5\n      save: null\n"
              "      seed: 2\n");
-  // What most runs have is usual.
+  // A value that most runs have is usual.
   const std::vector<RunStatus> three = {run_status(a), run_status(a), run_status(b)};
   EXPECT_EQ(usual_settings(three, {"framework", "seed"}),
             (std::map<std::string, std::string>{{"framework", "native"}}));
@@ -157,7 +157,7 @@ TEST_F(Reports, StepsOfARunThatWasGivenEpochs) {
 TEST_F(Reports, ARunningOneIsSeenByItsLockAndNotDisturbed) {
   const Path folder = make_run("running", 5, 9, 5);
   EXPECT_FALSE(RunLock::held(folder));
-  EXPECT_FALSE(Env::posix().status(folder / ".lock"));  // asking leaves nothing behind
+  EXPECT_FALSE(Env::posix().status(folder / ".lock"));  // the query leaves no file
   {
     const RunLock lock(folder);
     EXPECT_EQ(run_status(folder).state, RunState::kRunning);
@@ -170,7 +170,7 @@ TEST_F(Reports, ARunningOneIsSeenByItsLockAndNotDisturbed) {
 TEST_F(Reports, AskingDoesNotKeepARunFromStarting) {
   const Path folder = make_run("run", 1, 9);
   const int lock = open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  ASSERT_EQ(flock(lock, LOCK_SH), 0);  // as who asks has it, only longer
+  ASSERT_EQ(flock(lock, LOCK_SH), 0);  // the lock of a query, but held longer
   std::thread asks([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     flock(lock, LOCK_UN);
@@ -196,7 +196,7 @@ TEST_F(Reports, DamagedRunsAreSaidToBe) {
   EXPECT_THAT(run_status(garbage).problem, HasSubstr("metrics.jsonl"));
   const Path pipe = make_run("pipe", 0, 9);
   ASSERT_EQ(mkfifo((pipe / "metrics.jsonl").c_str(), 0600), 0);
-  EXPECT_EQ(run_status(pipe).state, RunState::kDamaged);  // and does not wait for a writer
+  EXPECT_EQ(run_status(pipe).state, RunState::kDamaged);  // must not wait for a writer
   const Path folder = make_run("folder", 0, 9);
   make_folders(folder / "metrics.jsonl");
   EXPECT_EQ(run_status(folder).state, RunState::kDamaged);
@@ -206,7 +206,7 @@ TEST_F(Reports, DamagedRunsAreSaidToBe) {
   for (const Path& run : {garbage, pipe, folder, endless}) {
     EXPECT_FALSE(read_history(run).notes.empty()) << run;
   }
-  // A torn last line is a run that is writing, or was killed.
+  // A torn last line means that the run is still writing, or was killed.
   const Path torn = make_run("torn", 5, 9, 5);
   write_file(torn / "metrics.jsonl", "{\"iteration\":4,\"lm_loss\":2}\n{\"iteration\":5,\"lm_lo");
   EXPECT_EQ(run_status(torn).step, 4);
@@ -242,7 +242,7 @@ TEST_F(Reports, ThousandsOfRunsAreListedQuickly) {
   ASSERT_EQ(found.folders.size(), kRuns);
   for (const Path& folder : found.folders) ASSERT_EQ(run_status(folder).state, RunState::kFinished);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(took.count(), 10);  // with plenty to spare: a busy machine
+  EXPECT_LT(took.count(), 10);  // generous, for a busy machine
 }
 
 TEST(MetricsLine, LastLineOfFilesOfAnySize) {
@@ -342,7 +342,7 @@ TEST_F(Reports, JsonHasCurvesAndDifferences) {
   const auto report = report_json(runs, "today", "0");
   EXPECT_THAT(report.at("runs")[0].at("curves").at("lm_loss").at("mean"), ElementsAre(10, 5, 3.33333));
   EXPECT_FALSE(report.at("runs")[0].at("curves").at("lm_loss").contains("least"));
-  EXPECT_FALSE(report.at("runs")[0].at("curves").contains("loss_scale"));  // never changes
+  EXPECT_FALSE(report.at("runs")[0].at("curves").contains("loss_scale"));  // constant, so it has no curve
   ASSERT_EQ(report.at("differences").size(), 1U);
   EXPECT_EQ(report.at("differences")[0].at("key"), "train_iters");
   EXPECT_THAT(report.at("differences")[0].at("values"), ElementsAre("4", "5"));
@@ -363,7 +363,7 @@ TEST_F(Reports, NaNStaysVisible) {
   EXPECT_EQ(report_json(runs, "", "").at("runs")[0].at("loss_text"), "NaN");
 }
 
-// Names and settings come from files of others: nothing in them becomes a part of the page.
+// Names and settings come from other users' files, and must not become markup in the page.
 TEST_F(Reports, PageHoldsNoMarkupFromFiles) {
   const std::string evil = "</script><img src=x onerror=alert(1)><!--";
   const Path folder = make_run("run", 2, 2);
@@ -379,7 +379,7 @@ TEST_F(Reports, PageHoldsNoMarkupFromFiles) {
   EXPECT_THAT(page, HasSubstr("default-src 'none'"));
   for (const char* outside : {"src=\"", "href=\"", "@import", "url(http"})
     EXPECT_THAT(page, Not(HasSubstr(outside)));
-  // What stands in the page reads back as it was.
+  // The data in the page reads back unchanged.
   const std::string begin = "id=\"data\">";
   const std::size_t at = page.find(begin) + begin.size();
   const auto data = nlohmann::json::parse(page.substr(at, page.find("</script>", at) - at));
@@ -399,7 +399,7 @@ TEST_F(Reports, DamagedLinesAreCountedAndLeftOut) {
   EXPECT_THAT(run.notes, ElementsAre("6 lines of metrics.jsonl are damaged and left out"));
 }
 
-// A run that trains, stops, resumes, and ends, as its monitor records it.
+// A run that trains, stops, resumes and ends, as its monitor records it.
 class RecordedRuns : public Reports {
  protected:
   RecordedRuns() : run_({folder_.path().string(), "w", "u", "run"}) { run_.create(); }
@@ -428,19 +428,18 @@ class RecordedRuns : public Reports {
     history.status.age_seconds = 0;
     return report_json({history}, "now", "1").dump(1);
   }
-  // All that reports show comes from the events; and from the other files, where there are none, comes as
-  // much.
+  // Reports are equal with only the other files and with only the event files.
   void expect_same_without_either() {
     const std::string all = shown();
     const Path aside = folder_.path() / "aside";
     std::filesystem::rename(run_.root() / kEventsFolder, aside);
-    EXPECT_EQ(shown(), all) << "by the files";
+    EXPECT_EQ(shown(), all) << "without event files";
     std::filesystem::rename(aside, run_.root() / kEventsFolder);
     for (const char* name : {"metrics.jsonl", "evaluations.jsonl", "warnings.jsonl", "ending.json",
                              "experiment.yaml", "checkpoints"}) {
       std::filesystem::remove_all(run_.root() / name);
     }
-    EXPECT_EQ(shown(), all) << "by the events";
+    EXPECT_EQ(shown(), all) << "with only event files";
   }
 
   static constexpr const char* kExperiment =
@@ -452,7 +451,7 @@ class RecordedRuns : public Reports {
 TEST_F(RecordedRuns, ReportsReadTheEventsOnly) {
   using State = RunEnding::State;
   train(0, 5, RunEnding{.state = State::kStopped, .reason = "SIGTERM", .iteration = 5});
-  // Lost its steps after the checkpoint of step 3.
+  // The steps after the checkpoint of step 3 were lost.
   train(3, 9, RunEnding{.state = State::kFinished, .iteration = 9});
   const RunStatus status = run_status(run_.root());
   EXPECT_EQ(status.state, RunState::kFinished);
@@ -487,7 +486,7 @@ TEST_F(RecordedRuns, ALostRankIsRecordedByTheLauncher) {
   expect_same_without_either();
 }
 
-// An older version trained the first steps, and left no events of them.
+// An older version trained the first steps and wrote no events.
 TEST_F(RecordedRuns, EventsThatBeginInTheMiddleAreNotTheWholeRun) {
   train(0, 3, std::nullopt);
   std::filesystem::remove_all(run_.root() / kEventsFolder);

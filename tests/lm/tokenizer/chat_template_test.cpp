@@ -1,4 +1,4 @@
-// Chat templates that lie beside a tokenizer file of a kind that has none in itself.
+// Chat templates in separate files, next to tokenizer files that cannot contain them.
 #include <gtest/gtest.h>
 
 #include <filesystem>

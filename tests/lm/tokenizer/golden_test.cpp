@@ -1,4 +1,4 @@
-// Ids and decoded texts, equal to what Hugging Face tokenizers and SentencePiece themselves give.
+// Ids and decoded texts equal those of Hugging Face tokenizers and of SentencePiece.
 #include <gtest/gtest.h>
 
 #include <fstream>

@@ -35,7 +35,7 @@ TEST(BpeTrainer, MergesTheMostFrequentPairFirst) {
   trainer.add("ab ab ab bc bc abc");
   const auto tokenizer = load(trainer.train());
   EXPECT_EQ(tokenizer->vocab_size(), 259);
-  // "ab" stands in four words; then " ab" in three, " bc" in two.
+  // "ab" occurs in four words. After that merge, " ab" occurs in three words and " bc" in two.
   EXPECT_EQ(tokenizer->token_text(257), "ab");
   EXPECT_EQ(tokenizer->token_text(258), "Ġab");
 }
@@ -54,7 +54,7 @@ TEST(BpeTrainer, WhatItWritesRoundTrips) {
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(strange), /*skip_special=*/false), strange);
 }
 
-// The textbook algorithm: count all pairs anew for every merge.
+// The textbook algorithm, which counts all pairs again for every merge.
 std::vector<std::string> merge_naively(const std::string& text, int wanted) {
   std::map<std::vector<std::string>, int> words;
   TextBudget budget(text.size());
@@ -64,8 +64,8 @@ std::vector<std::string> merge_naively(const std::string& text, int wanted) {
         for (const char c : piece.text) symbols.emplace_back(1, c);
         ++words[symbols];
       });
-  std::vector<std::string> order;  // tokens by id, for ties
-  // GPT-2's alphabet puts printable ASCII first, in order; these texts hold blanks and letters only.
+  std::vector<std::string> order;  // tokens by id, to break ties
+  // GPT-2's alphabet starts with printable ASCII, in order. The texts have only blanks and letters.
   for (char c = '!'; c <= '~'; ++c) order.emplace_back(1, c);
   order.emplace_back(" ");
   std::vector<std::string> merges;
@@ -135,7 +135,7 @@ TEST(BpeTrainer, DoesNotDependOnTheOrderOfTexts) {
   EXPECT_EQ(one.train(), two.train());
 }
 
-// As chat formats want them: one token each wherever they stand, and left out of decoded text.
+// Special tokens for chat formats: each becomes one token at any position, and is left out of decoded text.
 TEST(BpeTrainer, SpecialTokensAreReadAsSuch) {
   BpeTrainer trainer({.vocab_size = 300, .special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}});
   trainer.add(text_of_words(300));

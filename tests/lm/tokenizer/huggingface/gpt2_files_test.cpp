@@ -1,4 +1,4 @@
-// vocab.json and merges.txt: the ids of the tokenizer.json that holds the same.
+// A pair of vocab.json and merges.txt gives the ids of the equivalent tokenizer.json.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ class Gpt2Files : public testing::Test {
   void put(const std::string& name, const std::string& content) const {
     write_file(folder_.path() / name, content);
   }
-  // The model of a golden tokenizer.json, as GPT-2 was published. Returns the whole of it.
+  // Writes the model of a golden tokenizer.json in GPT-2's published form. Returns the whole tokenizer.json.
   json put_model_of(const std::string& name) const {
     const json whole = json::parse(std::ifstream(kGolden + name + ".tokenizer.json"));
     std::string merges = "#version: 0.2\n";
@@ -61,7 +61,7 @@ class Gpt2Files : public testing::Test {
       EXPECT_EQ(error.exit_code(), 2);
       return error.render();
     }
-    ADD_FAILURE() << "no error";
+    ADD_FAILURE() << "the files were accepted";
     return {};
   }
   std::string error() const {
@@ -78,7 +78,7 @@ TEST_F(Gpt2Files, AreTheTokenizerOfTheSameModel) {
   EXPECT_EQ(tokenizer->name(), "GPT2BPETokenizer");
   EXPECT_EQ(tokenizer->special_ids().eod, tokenizer->token_id("<|endoftext|>"));
   expect_reference(*from_folder(), "gpt2");
-  // What it saves is a tokenizer.json.
+  // It is saved as a tokenizer.json.
   tokenizer->save(folder_.path() / "saved");
   expect_reference(*load_tokenizer("", (folder_.path() / "saved").string()), "gpt2");
   EXPECT_EQ(load_tokenizer("", (folder_.path() / "saved").string())->fingerprint(), tokenizer->fingerprint());

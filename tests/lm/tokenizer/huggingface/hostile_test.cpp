@@ -1,4 +1,4 @@
-// Files that ask for far more work or memory than the text is long.
+// Files that would need far more work or memory than the length of a text justifies.
 #include <gmock/gmock.h>
 
 #include <ctime>
@@ -16,7 +16,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
-// A byte-level BPE without merges, ids 0 to 2 for a, b and a blank, with the given stages.
+// A byte-level BPE without merges, for texts of a, b and blanks, with the given stages.
 json file_with(const json& changes) {
   json tokenizer = {{"added_tokens", json::array()},
                     {"model",
@@ -35,21 +35,22 @@ std::unique_ptr<const Tokenizer> load(const json& changes) {
   return make_huggingface_tokenizer(std::move(files), "HuggingFaceTokenizer");
 }
 
-// Of this thread: other programs may slow it down.
+// Processor time of this thread, which other programs do not affect.
 double processor_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// The error of loading the file, or of one round trip of `text`. It costs seconds at most.
+// Returns the error of loading the file, or of one round trip of `text`. Fails the test if it takes more than
+// seconds.
 std::string refused(const json& changes, const std::string& text = "a") {
   const double begin = processor_seconds();
   std::string message;
   try {
     const auto tokenizer = load(changes);
     tokenizer->decode(tokenizer->encode(text));
-    ADD_FAILURE() << "no error";
+    ADD_FAILURE() << "the file was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
     message = error.render();
@@ -85,7 +86,7 @@ TEST(HostileTokenizer, StepsAreCounted) {
               HasSubstr("a post-processor of more than 64 steps is not supported"));
   EXPECT_THAT(refused({{"decoder", sequence("decoders", repeated(replace("a", "b"), 65))}}),
               HasSubstr("a decoder of more than 64 steps is not supported"));
-  // The sequence itself and 63 in it.
+  // The sequence itself counts as one step, so it can have 63 more.
   const auto maximum = load({{"pre_tokenizer", sequence("pretokenizers", repeated(digits, 63))}});
   EXPECT_EQ(maximum->encode("ab"), (Ids{0, 1}));
 }
@@ -103,7 +104,7 @@ TEST(HostileTokenizer, NormalizersGrowATextWithinBounds) {
               HasSubstr("32 times"));
   EXPECT_THAT(refused({{"normalizer", {{"type", "Prepend"}, {"prepend", megabyte}}}}),
               HasSubstr("the normalizer 'Prepend' makes"));
-  // Each part between added tokens grows by as much as a text may; together they may not.
+  // Each part between added tokens may grow up to the limit of a text, but not all parts together.
   const json cutter = json::array({{{"id", 5}, {"content", "b"}, {"special", true}}});
   std::string parts;
   for (int i = 0; i < 100; ++i) parts += "ab";
@@ -115,7 +116,7 @@ TEST(HostileTokenizer, NormalizersGrowATextWithinBounds) {
   by_expression["pattern"] = {{"Regex", ""}};
   EXPECT_THAT(refused({{"normalizer", sequence("normalizers", repeated(by_expression, 12))}}, "abab"),
               HasSubstr("the normalizer 'Replace' makes"));
-  // The largest growth of real files: U+FDFA, 3 bytes, becomes 18 characters of 33 bytes.
+  // The largest growth in real files: U+FDFA has 3 bytes and becomes 18 characters of 33 bytes.
   const auto nfkc = load({{"normalizer", {{"type", "NFKC"}}}});
   std::string ligatures;
   for (int i = 0; i < 10'000; ++i) ligatures += "\xEF\xB7\xBA";
@@ -154,7 +155,7 @@ TEST(HostileTokenizer, TemplatesPutFewIdsAroundAText) {
 }
 
 TEST(HostileTokenizer, ExpressionsHaveABudgetForTheWholeText) {
-  // Exponential at each place, quadratic over all matches, and exponential in the search for one.
+  // Exponential at each position, quadratic over all matches, and exponential in the search for one match.
   EXPECT_THAT(refused({{"pre_tokenizer", split("(?:a?){18}a{18}b|.")}}, std::string(60'000, 'a')),
               HasSubstr("(?:a?){18}a{18}b|. needs more than 1.1 s for a text of 60000 bytes"));
   EXPECT_THAT(refused({{"pre_tokenizer", split("a*b|.")}}, std::string(200'000, 'a')),
@@ -166,7 +167,7 @@ TEST(HostileTokenizer, ExpressionsHaveABudgetForTheWholeText) {
 }
 
 TEST(HostileTokenizer, ALongSearchWithoutAMatchFindsTheLastOne) {
-  // The search is cut into stretches of places; nothing is lost where one ends, inside a character or not.
+  // The search runs in pieces. No match is lost at the end of a piece, within a character or not.
   const auto tokenizer =
       load({{"pre_tokenizer",
              {{"type", "Split"}, {"pattern", {{"Regex", "b"}}}, {"behavior", "Removed"}, {"invert", true}}}});
@@ -184,7 +185,7 @@ TEST(HostileTokenizer, BlanksBehindTokensAreReadOnce) {
   const auto tokenizer = load({{"added_tokens", blank}});
   const double begin = processor_seconds();
   EXPECT_EQ(tokenizer->encode(std::string(1 << 20, ' ')).size(), size_t{1} << 20);
-  EXPECT_LT(processor_seconds() - begin, 10);  // the square of a megabyte takes an hour
+  EXPECT_LT(processor_seconds() - begin, 10);  // quadratic time would be an hour
 }
 
 TEST(HostileTokenizer, TokensAndAffixesHaveAMostLength) {

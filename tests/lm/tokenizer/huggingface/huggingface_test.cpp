@@ -39,11 +39,11 @@ std::string error_of(const json& tokenizer) {
     EXPECT_EQ(error.exit_code(), 2);
     return error.render();
   }
-  ADD_FAILURE() << "no error";
+  ADD_FAILURE() << "the file was accepted";
   return "";
 }
 
-// A character-level BPE with the given stages; letters and a few merges.
+// A character-level BPE of letters and a few merges, with the given stages.
 json small(const json& changes = json::object()) {
   json vocabulary = {{"<unk>", 0},
                      {"\xE2\x96\x81", 1},
@@ -81,7 +81,7 @@ TEST(HuggingFace, LongRunsTakeLinearTime) {
       const auto begin = std::chrono::steady_clock::now();
       const Ids ids = tokenizer->encode(text);
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-      // Quadratic time would be minutes; the bound only has to survive a busy machine.
+      // Quadratic time would be minutes. The limit is generous for a busy machine.
       EXPECT_LT(seconds.count(), 10) << name << " " << unit;
       EXPECT_FALSE(ids.empty());
     }
@@ -94,7 +94,7 @@ TEST(HuggingFace, InvalidUtf8BecomesReplacementCharacters) {
                               "b\xE2\x82"),
             tokenizer->encode("a\xEF\xBF\xBD"
                               "b\xEF\xBF\xBD"));
-  // Half a character decodes to U+FFFD, once.
+  // Half of a character decodes to one U+FFFD.
   const Ids ids = tokenizer->encode("\xF0\x9F\x98\x80", false);
   EXPECT_EQ(tokenizer->decode(Ids(ids.begin(), ids.end() - 1)), "\xEF\xBF\xBD");
 }
@@ -126,13 +126,13 @@ TEST(HuggingFace, AddedTokensOptions) {
     return result;
   };
   EXPECT_EQ(text_of("! <x> !"), "[!][<x>][!]");
-  EXPECT_EQ(text_of("!<x><y>!"), "[!][<x><y>][!]") << "the longest counts";
+  EXPECT_EQ(text_of("!<x><y>!"), "[!][<x><y>][!]") << "the longest token must match";
   EXPECT_EQ(text_of("!cat!"), "[!][cat][!]");
   EXPECT_THAT(text_of("concat"), testing::Not(HasSubstr("[cat]")));
   EXPECT_EQ(loaded->vocab_size(), id + 3);
 }
 
-// The ids are those of the tokenizers library (0.23).
+// Expected ids come from the tokenizers library (0.23).
 TEST(HuggingFace, AddedTokensGetTheModelsIdOrTheNext) {
   const json added = {{{"id", 8}, {"content", "<a>"}},
                       {{"id", 50}, {"content", "<gap>"}},
@@ -142,14 +142,14 @@ TEST(HuggingFace, AddedTokensGetTheModelsIdOrTheNext) {
   const auto tokenizer = load(small({{"added_tokens", added}}));
   EXPECT_EQ(tokenizer->encode("a<a>b<gap><late>abab"), (Ids{2, 8, 3, 9, 10, 4, 4}));
   EXPECT_EQ(tokenizer->vocab_size(), 11);
-  EXPECT_TRUE(tokenizer->is_special(8)) << "the last flags count";
+  EXPECT_TRUE(tokenizer->is_special(8)) << "the last flags must apply";
   ASSERT_EQ(tokenizer->notes().size(), 1u);
   EXPECT_THAT(tokenizer->notes()[0],
               HasSubstr("4 added tokens have other ids than the file says, as in the tokenizers library: "
                         "'<gap>' has 9, not 50, ..."));
 }
 
-// The ids are those of transformers (5.24).
+// Expected ids come from transformers (5.24).
 TEST(HuggingFace, TokenizerConfigAddsTokens) {
   HuggingFaceFiles files;
   files.tokenizer_json = small().dump();
@@ -162,7 +162,7 @@ TEST(HuggingFace, TokenizerConfigAddsTokens) {
   EXPECT_EQ(tokenizer->special_ids().eos, 10);
   EXPECT_EQ(tokenizer->decode(Ids{8, 2, 9, 10}), "a <tool>");
   EXPECT_NE(tokenizer->fingerprint(), plain->fingerprint());
-  // Older files, which count where the config has no added_tokens_decoder.
+  // Older files, which apply if the config has no added_tokens_decoder.
   files.tokenizer_config_json = "{}";
   files.added_tokens_json = R"({"<start>": 8, "<tool>": 9})";
   files.special_tokens_map_json = R"({"eos_token": {"content": "<start>"}, "pad_token": "b"})";
@@ -207,7 +207,7 @@ TEST(HuggingFace, SentencePieceStyleStages) {
   EXPECT_EQ(tokenizer->decode(Ids{5, 6, 2}),
             "ab\xEF\xBF\xBD"
             "a");
-  EXPECT_EQ(tokenizer->encode("z"), (Ids{1, 0})) << "unknown where not even bytes are known";
+  EXPECT_EQ(tokenizer->encode("z"), (Ids{1, 0})) << "z must be unknown, as it has no byte token";
 
   const auto metaspace = load(
       small({{"pre_tokenizer", {{"type", "Metaspace"}, {"replacement", mark}, {"prepend_scheme", "first"}}},
@@ -220,7 +220,7 @@ TEST(HuggingFace, UnknownTokensAreFusedOnRequest) {
   EXPECT_EQ(load(small())->encode("azzb"), (Ids{2, 0, 0, 3}));
   EXPECT_EQ(load(small({{"model", {{"fuse_unk", true}}}}))->encode("azzb"), (Ids{2, 0, 3}));
   EXPECT_EQ(load(small({{"model", {{"unk_token", nullptr}}}}))->encode("azzb"), (Ids{4}))
-      << "what is unknown vanishes";
+      << "unknown characters must be dropped";
 }
 
 TEST(HuggingFace, ACharacterFallsBackToAllOfItsBytesOrNone) {

@@ -1,4 +1,4 @@
-// Normalizers and pre-tokenizers do what those of the tokenizers library do (write_pieces_golden.py).
+// Normalizers and pre-tokenizers equal those of the tokenizers library (write_pieces_golden.py).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -28,7 +28,7 @@ std::vector<std::string> pieces_of(const huggingface::PreTokenizerStage& stage, 
   return pieces;
 }
 
-// Each \W in a class stands for hundreds of ranges.
+// Each \W in a class expands to hundreds of ranges.
 TEST(Pieces, ClassesOfHostileExpressionsAreBounded) {
   std::string many = "[";
   for (int i = 0; i < 4000; ++i) many += "\\W";
@@ -60,7 +60,7 @@ TEST(Pieces, AreThoseOfTheTokenizersLibrary) {
   EXPECT_EQ(lines, 33);
 }
 
-// Text without newer characters keeps the short classes: they are faster.
+// Text without newer characters uses the short classes, which are faster.
 TEST(Pieces, NewerCharactersAreListedWhereTheyCount) {
   const PcrePattern letters = to_pcre("\\p{L}+");
   EXPECT_EQ(letters.plain, "\\p{L}+");

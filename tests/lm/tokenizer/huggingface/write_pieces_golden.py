@@ -66,7 +66,7 @@ SPLITS = [
 ]
 
 NORMALIZERS = ["NFC", "NFD", "NFKC", "NFKD", "Lowercase"]
-# Marks, letters and compositions, some of them newer than the library's normalizers.
+# Marks, letters and compositions, some of them newer than the normalizers of the library.
 NORMALIZED = [chr(c) for c in (0x7FD, 0x897, 0x8D3, 0xC3C, 0x1133B, 0x1611E, 0x16121, 0x105D2, 0x105C9, 0x1ABF, 0x11938)]
 NORMALIZED += [chr(c) for c in (0x32FF, 0x1E030, 0x1CCD6, 0x301, 0x307, 0x323, 0x334, 0x345, 0x41, 0x73, 0x1E4EE, 0xAC00)]
 NORMALIZED += [chr(c) for c in (0x1161, 0x11A8, 0xFDFA, 0x3A3, 0x130, 0xA7CB, 0xA7DC, 0x1C89, 0x10D50, 0x16EA0, 0x1EDD)]
@@ -75,7 +75,7 @@ CHARACTERS = (
     list("aZé'sStTdD019 \t\n\r.,!/-_$+<^`|~\"()[]@#")
     + "² ³ ¹ ¼ ½ ⁵ ① ⅓ ٣ Ⅷ \u0301 \u20dd \u200d \u200c \u00a0 \u3000 \u180e \u0085 \u2028 ſ K Ⓐ ｶ ・ 、 。 ー".split()
     + list("\u00a0\u3000\u180e\u0085\u2028 日本語ひカ한글абЖǅʰ€😀🩷🫨🩵")
-    # Of Unicode 15 to 17.
+    # Characters of Unicode 15 to 17.
     + [chr(c) for c in (0x0CF3, 0x1E030, 0x1D2C0, 0x1E4D0, 0x1E4F0, 0x2EBF0, 0x31EF, 0x2FFC, 0xA7CB, 0xA7DA, 0x1C89)]
     + [chr(c) for c in (0x1C8A, 0x10D40, 0x10D50, 0x10D70, 0x1CCF0, 0x1CC00, 0x116D0, 0x1FAE9, 0x1F8B2, 0x0897)]
     + [chr(c) for c in (0x11DE0, 0x20C1, 0x1171E, 0x10FFFF, 0xE000, 0x2E5D, 0x2E43, 0x166D, 0x11F43, 0x1B4E, 0x1FADF)]

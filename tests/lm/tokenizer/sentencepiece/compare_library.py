@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the ids of SentencePiece models against the sentencepiece package, on random texts.
+"""Compares the ids of SentencePiece models with the sentencepiece package, on random texts.
 
   pip install sentencepiece
   python3 tests/lm/tokenizer/sentencepiece/compare_library.py [--texts 1000000] [--primus build/bin/primus]
@@ -56,7 +56,7 @@ def model(kind, pieces, byte_fallback=False):
 
 
 def short_pieces(score):
-    """All words of up to five letters a and b, some with a space in front; score(letters, count so far)."""
+    """Pieces for all words of up to five letters a and b, some after a space; score(letters, count so far)."""
     words = [MARK]
     for length in range(1, 6):
         for bits in range(1 << length):
@@ -77,12 +77,12 @@ def models():
 
 
 def texts(processor, count):
-    """Texts that lead a model into its ties: its own pieces, runs, characters that it does not know."""
+    """Texts that make scores tie: pieces of the model, runs, and unknown characters."""
     rng = random.Random(20261122)
     own = [processor.id_to_piece(i).replace(MARK, " ") for i in range(processor.get_piece_size())]
     for _ in range(count):
         text = ""
-        # Mostly short; sums of scores are rounded differently far into a long one.
+        # Most are short, because rounding of the sums grows along a text.
         for _ in range(1 + rng.randrange(300 if rng.randrange(50) == 0 else 12)):
             kind = rng.randrange(8)
             if kind == 0:
@@ -102,14 +102,14 @@ def texts(processor, count):
 
 
 def tied(processor, *cuts):
-    """Whether the scores of two cuts add up to the same, but for rounding."""
+    """Whether two cuts have equal sums of scores, up to rounding."""
     scores = [[processor.get_score(i) for i in ids] for ids in cuts]
     size = sum(abs(score) for cut in scores for score in cut)
     return abs(sum(scores[0]) - sum(scores[1])) <= sum(map(len, scores)) * size * 2**-24
 
 
 def compare(name, content, count, primus):
-    # How large the package's bonus for a user-defined piece is shows in the ties behind it, and nowhere else.
+    # The size of the package's bonus for user-defined pieces affects only ties after such a piece.
     ties_are_free = name == "unigram, user-defined"
     processor = sentencepiece.SentencePieceProcessor(model_proto=content)
     with tempfile.TemporaryDirectory() as folder:

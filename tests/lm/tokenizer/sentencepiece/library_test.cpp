@@ -1,8 +1,8 @@
-// Ids equal to those of the sentencepiece library on random texts: trained models, and models whose scores
-// are made to tie. The library is Debian's, 0.1.97, which breaks the ties of unigram models in another way
-// than 0.2.3 and Primus do: there both cuts must have the same sum of scores. compare_library.py holds every
-// id against the newest library. PRIMUS_SENTENCEPIECE_TEXTS says how many texts for each model (2000 without
-// it), and has the processor time of both printed.
+// Ids equal those of the sentencepiece library on random texts, for trained models and for models whose
+// scores tie. Debian's library, 0.1.97, breaks ties of unigram models differently from 0.2.3 and Primus; in
+// that case both cuts must have equal sums of scores. compare_library.py compares every id with the newest
+// library. PRIMUS_SENTENCEPIECE_TEXTS sets the number of texts per model (default 2000), and makes the test
+// print the processor time of both encoders.
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
@@ -43,8 +43,8 @@ double processor_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Texts that lead a model into its ties: its own pieces one behind the other, runs, and characters that it
-// knows or does not know.
+// Texts that make scores tie: pieces of the model one after another, runs, and characters inside and outside
+// the vocabulary.
 class Texts {
  public:
   explicit Texts(const std::string& model) {
@@ -57,7 +57,7 @@ class Texts {
 
   std::string next() {
     std::string text;
-    // Mostly short; sums of scores are rounded differently far into a long one.
+    // Most are short, because rounding of the sums grows along a text.
     for (size_t parts = 1 + below(below(50) == 0 ? 300 : 12); parts > 0; --parts) {
       switch (below(8)) {
         case 0:
@@ -97,8 +97,7 @@ class Texts {
   std::mt19937_64 generator_{20261122};
 };
 
-// Whether the scores of two cuts add up to the same, but for rounding. Unknown characters and bytes count
-// alike.
+// Whether two cuts have equal sums of scores, up to rounding. Unknown characters and byte tokens count as 0.
 bool tied(const std::vector<int32_t>& ours, const std::vector<int>& theirs,
           const std::vector<sentencepiece::Piece>& pieces) {
   double size = 0;
@@ -112,7 +111,7 @@ bool tied(const std::vector<int32_t>& ours, const std::vector<int>& theirs,
     }
     return result;
   };
-  // Each of n sums is rounded by at most half a unit in its last place.
+  // Each of n additions rounds by at most half a unit in the last place.
   const double n = static_cast<double>(ours.size() + theirs.size());
   return std::abs(sum(ours) - sum(theirs)) <= n * size * 0x1p-24;
 }
@@ -150,8 +149,8 @@ void compare(const std::string& model) {
 
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/tokenizers/";
 
-// All strings of a and b with up to five letters and a few with a space, their scores from `score`(length,
-// n).
+// Pieces for all strings of up to five letters a and b, some also after a space, with scores from
+// score(length, n).
 template <class Score>
 std::string all_short_pieces(const Score& score) {
   std::string pieces;
@@ -177,13 +176,13 @@ TEST(SentencePieceLibrary, BpeWhoseScoresTie) {
 }
 
 TEST(SentencePieceLibrary, UnigramWhoseSumsTie) {
-  // A piece scores as much as its letters: every cut is as good as any other.
+  // A piece's score is proportional to its length, so all cuts tie.
   compare(roles() + all_short_pieces([](size_t length, int) { return -static_cast<float>(length); }) +
           trainer(kUnigram));
 }
 
 TEST(SentencePieceLibrary, UnigramWhoseSumsTieButForRounding) {
-  // Tenths are no binary fractions: how sums are rounded decides, and differently far into a text.
+  // Tenths are not exact in binary, so the rounding of sums decides. It changes along a text.
   compare(roles() + byte_pieces() +
           all_short_pieces([](size_t length, int) { return -0.1F * static_cast<float>(length); }) +
           trainer(kUnigram, true));

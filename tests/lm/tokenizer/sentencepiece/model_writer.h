@@ -10,7 +10,7 @@ namespace primus {
 
 inline const std::string kMark = "\xE2\x96\x81";
 
-// Protocol buffers, as far as models need them.
+// Encoding of protocol buffers, as far as models need it.
 inline std::string varint(uint64_t value) {
   std::string bytes;
   for (; value >= 128; value >>= 7) bytes += static_cast<char>(value | 128);
@@ -46,7 +46,7 @@ inline std::string byte_pieces() {
   }
   return pieces;
 }
-// add_dummy_prefix, remove_extra_whitespaces and escape_whitespaces off: the text as it is.
+// Turns off add_dummy_prefix, remove_extra_whitespaces and escape_whitespaces, so that text is unchanged.
 inline const std::string kPlain = text(3, number(3, 0) + number(4, 0) + number(5, 0));
 inline std::string trainer(ModelType type, bool byte_fallback = false) {
   return text(2, number(3, type) + number(35, byte_fallback));

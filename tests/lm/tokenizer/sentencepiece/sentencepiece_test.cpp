@@ -1,4 +1,4 @@
-// SentencePiece models: rules that the reference models do not reach, and files that are no models.
+// SentencePiece models: rules that the reference models do not exercise, and invalid files.
 #include "lm/tokenizer/sentencepiece/sentencepiece.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ std::string error_of(const std::string& bytes) {
     EXPECT_EQ(error.exit_code(), 2);
     return error.render();
   }
-  ADD_FAILURE() << "no error";
+  ADD_FAILURE() << "the file was accepted";
   return "";
 }
 std::string read(const std::string& path) {
@@ -41,7 +41,7 @@ std::string read(const std::string& path) {
   bytes << std::ifstream(path, std::ios::binary).rdbuf();
   return bytes.str();
 }
-// Whole characters at every step, and the same text as decode().
+// Decodes step by step. Every step must give whole characters, and the text must equal that of decode().
 std::string streamed(const Tokenizer& tokenizer, const Ids& ids) {
   StreamDecoder stream(tokenizer);
   std::string result;
@@ -50,7 +50,7 @@ std::string streamed(const Tokenizer& tokenizer, const Ids& ids) {
 }
 
 TEST(SentencePiece, OfEqualCutsTheLongestFirstPieceWins) {
-  // "aaa" = aa + a = a + aa = a + a + a.
+  // All cuts of "aaa" tie: aa + a, a + aa, and a + a + a.
   const auto tokenizer = load(roles() + piece("a", -1) + piece("aa", -2) + trainer(kUnigram) + kPlain);
   EXPECT_EQ(tokenizer->encode("aa"), (Ids{4}));
   EXPECT_EQ(tokenizer->encode("aaa"), (Ids{3, 4}));
@@ -68,7 +68,7 @@ TEST(SentencePiece, BpeMergesTheBestScoreThenTheLeftmost) {
                               piece("aba", -0.5) + trainer(kBpe) + kPlain);
   EXPECT_EQ(tokenizer->encode("ba"), (Ids{6}));
   EXPECT_EQ(tokenizer->encode("aba"), (Ids{7}));     // ab first, then aba
-  EXPECT_EQ(tokenizer->encode("bab"), (Ids{6, 4}));  // the leftmost of two equal ones
+  EXPECT_EQ(tokenizer->encode("bab"), (Ids{6, 4}));  // the leftmost of two equal merges
 }
 
 TEST(SentencePiece, BytesStandForWhatHasNoPiece) {
@@ -81,7 +81,7 @@ TEST(SentencePiece, BytesStandForWhatHasNoPiece) {
   EXPECT_EQ(stream.push(260), "a");
   EXPECT_EQ(stream.push(3 + 0xC3), "");
   EXPECT_EQ(stream.push(3 + 0xA9), "\xC3\xA9");
-  // An unfinished character, at the end and before another piece.
+  // An incomplete character, at the end and before another piece.
   EXPECT_EQ(tokenizer->decode(Ids{3 + 0xC3}), "\xEF\xBF\xBD");
   EXPECT_EQ(tokenizer->decode(Ids{3 + 0xC3, 260}),
             "\xEF\xBF\xBD"
@@ -99,7 +99,7 @@ TEST(SentencePiece, UserDefinedPiecesAreFoundFirst) {
   const std::string pieces =
       roles() + piece("a", -1) + piece("b", -1) + piece("bab", -0.1f) + piece("ab", -9, kUser);
   EXPECT_EQ(load(pieces + trainer(kBpe) + kPlain)->encode("bab"), (Ids{4, 6}));
-  // Here they have a score of their own: minus a tenth.
+  // In this model they have their own score, -0.1.
   const auto unigram = load(pieces + trainer(kUnigram) + kPlain);
   EXPECT_EQ(unigram->encode("ab"), (Ids{6}));
   EXPECT_EQ(unigram->encode("bab"), (Ids{5}));
@@ -172,7 +172,7 @@ TEST(SentencePiece, LongRunsTakeLinearTime) {
   }
 }
 
-// As transformers' LlamaTokenizer: stretches behind an added token have no blank in front unless `legacy`.
+// As in transformers' LlamaTokenizer: text after an added token gets no leading blank unless `legacy` is set.
 TEST(SentencePiece, TokensOfTheFilesBesideItAreFoundFirst) {
   const std::string bytes = roles() + piece("a", -1) + piece("\xE2\x96\x81", -2) +
                             piece(
@@ -205,12 +205,12 @@ TEST(SentencePiece, TokensOfTheFilesBesideItAreFoundFirst) {
   EXPECT_EQ(again->fingerprint(), tokenizer->fingerprint());
   side.tokenizer_config_json = R"({"legacy": true})";
   EXPECT_EQ(load_with()->encode("a<|im_start|>a", false), (Ids{5, 6, 5}));
-  // A stretch that begins with a blank gets none in front, where the model keeps blanks.
+  // If the model keeps blanks, text that starts with a blank gets no further one.
   const std::string keeps_blanks = text(3, number(3, 1) + number(4, 0) + number(5, 1));
   const auto kept = make_sentencepiece_tokenizer(bytes + keeps_blanks, "x.model", "x", side);
   EXPECT_EQ(kept->encode("a<|im_start|> a<|im_start|>a", false), (Ids{5, 6, 5, 6, 5}));
   EXPECT_EQ(kept->encode(" a", false), Ids{5});
-  // Files that add nothing leave the model's own ways: control pieces are not found in the text.
+  // Files that add no tokens keep the model's behaviour: control pieces are not recognised in text.
   side = {};
   side.tokenizer_config_json = R"({"added_tokens_decoder": {"1": {"content": "<s>", "special": true}}})";
   EXPECT_EQ(load_with()->encode("<s>", false), load(bytes)->encode("<s>", false));

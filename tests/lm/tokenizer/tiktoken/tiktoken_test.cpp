@@ -1,4 +1,4 @@
-// tiktoken rank files and Megatron's JSON form of them.
+// tiktoken's rank files, and Megatron's JSON form of them.
 #include "lm/tokenizer/tiktoken/tiktoken.h"
 
 #include <gmock/gmock.h>
@@ -55,13 +55,13 @@ std::string error_of(const std::string& bytes) {
     EXPECT_EQ(error.exit_code(), 2);
     return error.render();
   }
-  ADD_FAILURE() << "no error";
+  ADD_FAILURE() << "the file was accepted";
   return "";
 }
 
 TEST(Tiktoken, MergesByTheRankOfTheResult) {
   const auto tokenizer = load(rank_file(small_vocabulary()));
-  EXPECT_EQ(tokenizer->encode("abc"), (Ids{257}));  // is a token
+  EXPECT_EQ(tokenizer->encode("abc"), (Ids{257}));  // abc is a token
   EXPECT_EQ(tokenizer->encode("xabcx"), (Ids{'x', 257, 'x'}));
   EXPECT_EQ(tokenizer->encode("x ab"), (Ids{'x', 258}));
   EXPECT_EQ(tokenizer->encode("\xC3\xA9"), (Ids{260}));
@@ -82,7 +82,7 @@ TEST(Tiktoken, TheEndOfTextIsSpecial) {
   EXPECT_EQ(tokenizer->decode(Ids{256, 261}, false), "ab<|endoftext|>");
 }
 
-// A rank file made of a tokenizer.json with Llama 3's expression gives the same ids.
+// A rank file made from a tokenizer.json with Llama 3's expression gives equal ids.
 TEST(Tiktoken, EqualsTheHuggingFaceFormOfTheSameVocabulary) {
   const json golden = json::parse(std::ifstream(kGolden + "llama3.tokenizer.json"));
   std::vector<std::string> tokens;
@@ -107,11 +107,11 @@ TEST(Tiktoken, EqualsTheHuggingFaceFormOfTheSameVocabulary) {
   EXPECT_GT(compared, 250);
 }
 
-// Rank files as large as the published ones, which is what they are known by; write_tiktoken_golden.py says
-// what they hold, and asked the tiktoken package.
+// Rank files with as many ranks as the published ones, because their number identifies them.
+// write_tiktoken_golden.py explains their contents and got the expected ids from the tiktoken package.
 class PublishedRanks : public testing::TestWithParam<const char*> {
  protected:
-  // All tokens of llama3.tokenizer.json that are not special, then such that no text contains.
+  // All regular tokens of llama3.tokenizer.json, then tokens that no text contains.
   static std::vector<std::string> tokens(size_t count) {
     const json source = json::parse(std::ifstream(kGolden + "llama3.tokenizer.json"));
     std::map<size_t, std::string> by_id;
@@ -162,7 +162,7 @@ TEST_P(PublishedRanks, GiveTheIdsOfTheTiktokenPackage) {
   for (const json& text : golden["more_texts"]) texts.push_back(text);
   ASSERT_EQ(texts.size(), expected["hashes"].size());
   for (size_t i = 0; i < texts.size(); ++i) {
-    // Megatron gives its special tokens no text.
+    // In Megatron's tokenizer, special tokens have no text.
     if (megatron && texts[i].find("<s>") != std::string::npos) continue;
     Ids ids = tokenizer->encode(texts[i], false);
     EXPECT_EQ(tokenizer->decode(ids, /*skip_special=*/false), texts[i]);

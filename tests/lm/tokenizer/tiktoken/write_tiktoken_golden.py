@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizers/tiktoken.json: what the tiktoken package makes of the reference texts.
+"""Writes tests/golden/tokenizers/tiktoken.json: the tiktoken package's ids of the reference texts.
 
   python3 tests/lm/tokenizer/tiktoken/write_tiktoken_golden.py     (needs `pip install tiktoken`; downloads nothing)
 
@@ -15,7 +15,8 @@ import tiktoken_ext.openai_public as public
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "golden" / "tokenizers"
 
-# What the reference texts lack: letters that only case folding makes an "s", titlecase, marks, spaces of all kinds.
+# Cases that the reference texts lack: letters that match "s" only when ignoring case, titlecase, marks, all
+# kinds of spaces.
 MORE_TEXTS = [
     "I'LL we'Ve it'\u017f IT'\u017fx don'T 'Tis 'sun's",
     "\u01c5emal e\u0301a\u0308\u0323 \u0301x HELLOworld HelloWORLD \u00aa\u02b0b CamelCaseIDsAre",
@@ -27,19 +28,19 @@ MORE_TEXTS = [
     " ", "  ", "\n", " \n", "\n ", "x ", "x  ", "\r", "'", "'s", " 's", "''s",
 ]
 
-MEGATRON_V2 = (  # of Megatron-LM's TikTokenizer
+MEGATRON_V2 = (  # from Megatron-LM's TikTokenizer
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-LLAMA_3 = (  # of Meta's Llama 3
+LLAMA_3 = (  # from Meta's Llama 3
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
 def bytes_of_letters():
-    """GPT-2's alphabet of bytes."""
+    """GPT-2's table of bytes: the byte of each character."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
     return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(others)}

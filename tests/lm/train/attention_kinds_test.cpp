@@ -1,5 +1,5 @@
-// Models with every kind of attention: their gradients are finite differences, and what must not change a bit
-// (invariants_test.cpp) does not.
+// Models with every kind of attention: gradients equal finite differences, and options that must not change a
+// bit (invariants_test.cpp) do not.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace {
 ModelConfig small_llama() {
   ModelConfig c = tiny_llama();
   c.layers = 2;
-  c.init_std = 0.2;  // attention that attends to something
+  c.init_std = 0.2;  // large enough for attention to be uneven
   return c;
 }
 
@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(Configs, AttentionKinds, testing::ValuesIn(attention_co
 TEST_P(AttentionKinds, GradientsAreFiniteDifferences) {
   SessionSettings s = settings(DType::kF32);
   s.step.microbatches = 1;
-  // No choice that a small step could change.
+  // Selects all keys, because a small step could change a selection.
   if (s.model.attention.indexer.heads > 0) s.model.attention.indexer.top_k = s.step.sequence;
   engine::Rank rank(turbo::make_cpu_device(1));
   const FamilyRegistry families = all_families();
@@ -72,7 +72,7 @@ TEST_P(AttentionKinds, NothingChangesABit) {
   }
 }
 
-// The heads that are made from latents are not kept: many heads cost no memory per layer but their outputs.
+// Heads computed from latents are not kept: more heads need memory per layer only for their outputs.
 TEST(LatentAttention, SavesLatentsOnly) {
   const auto stash_of = [](std::int64_t layers, std::int64_t heads) {
     SessionSettings s = tiny_settings();
@@ -83,7 +83,8 @@ TEST(LatentAttention, SavesLatentsOnly) {
     return measure_session(rank, s, all_families()).memory.stash;
   };
   const auto per_layer = [&](std::int64_t heads) { return (stash_of(10, heads) - stash_of(6, heads)) / 4; };
-  // A head's output of 10 columns and its log-sum-exp, 32 tokens, fp32; its q, k and v would be 50 more.
+  // Per head: 10 output columns and a log-sum-exp, for 32 tokens in fp32. Keeping q, k and v would add 50
+  // columns.
   EXPECT_EQ(per_layer(20) - per_layer(4), 16 * (10 + 1) * 32 * 4);
 }
 

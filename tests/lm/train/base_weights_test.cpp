@@ -1,4 +1,4 @@
-// A run is resumed only with the weights that it began from.
+// A run is resumed only with the weights that it started from.
 #include "lm/train/base_weights.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 class BaseWeights : public WholeRuns {
  protected:
-  // A folder as other programs write it: no manifest.
+  // Copies a model folder without a manifest, as other programs write it.
   Path plain_copy(const Path& checkpoint, const std::string& name) const {
     const Path folder = folder_.path() / name;
     std::filesystem::create_directories(folder);
@@ -33,7 +33,7 @@ TEST_F(BaseWeights, OtherOnesAreRefused) {
   EXPECT_THAT(refusal("tuned", {load(other), "finetune=true", "train_iters=6"}),
               AllOf(HasSubstr("began from the weights of '" + one.string() + "'"), HasSubstr(other.string()),
                     HasSubstr("exp_name=NAME")));
-  // Nothing is left to do, and still another model was asked for.
+  // The run is already complete, but a request for another model is still refused.
   EXPECT_THAT(refusal("tuned", {load(other), "finetune=true"}), HasSubstr("began from the weights of"));
   run("tuned", {load(one), "finetune=true", "train_iters=6"});
 }
@@ -45,7 +45,7 @@ TEST_F(BaseWeights, AreComparedByContent) {
   run("tuned", {load(same), "train_iters=6"});
   plain_copy(other, "model");
   EXPECT_THAT(refusal("tuned", {load(folder), "train_iters=8"}), HasSubstr("have changed since then"));
-  // A base that was moved away is not needed: the run's own checkpoint is continued.
+  // A base that was moved is not needed, because the run resumes from its own checkpoint.
   remove_tree(folder);
   run("tuned", {load(folder), "train_iters=8"});
 }
@@ -55,7 +55,7 @@ TEST_F(BaseWeights, AreNotGivenToARunThatHasItsOwn) {
   const Path plain = run("plain", {"seed=2"});
   EXPECT_THAT(refusal("plain", {load(one), "seed=2", "train_iters=6"}),
               HasSubstr("began from random weights"));
-  // Scripts for Megatron name the run's own checkpoints.
+  // Scripts for Megatron set `load` to the run's own checkpoints.
   run("plain", {load(plain.parent_path()), "seed=2", "train_iters=6"});
 }
 

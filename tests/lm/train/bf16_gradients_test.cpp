@@ -1,4 +1,4 @@
-// Weight gradients that are kept in bf16 against those in fp32, of models with every kind of parameter.
+// Weight gradients kept in bf16, compared with fp32 ones, for models with every kind of parameter.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,7 @@ std::vector<double> values_of(engine::Rank& rank, const Tensor& tensor) {
   return values;
 }
 
-// The first step in bf16, from fixed weights.
+// Runs the first step in bf16, from fixed weights.
 Step first_step(SessionSettings settings, DType gradients) {
   settings.compute = DType::kBF16;
   settings.gradients = gradients;
@@ -72,7 +72,7 @@ Step first_step(SessionSettings settings, DType gradients) {
   return result;
 }
 
-// With biases, sinks, and experts that have biases, too.
+// With biases, sinks, and experts with biases.
 ModelConfig tiny_gpt_oss() {
   ModelConfig c = tiny_mixture();
   c.family = "gpt_oss";
@@ -97,8 +97,8 @@ class Bf16Gradients : public testing::TestWithParam<NamedConfig> {};
 INSTANTIATE_TEST_SUITE_P(Models, Bf16Gradients, testing::ValuesIn(models()),
                          [](const auto& named) { return named.param.name; });
 
-// Each of four microbatches rounds what is there so far: 4 times half a unit of 2^-8 of the largest of them,
-// at worst; as a length, less than half of that.
+// Each of four microbatches rounds the sum so far. At worst the error is 4 times half a unit of 2^-8 of the
+// largest sum. In the Euclidean norm it is less than half of that.
 TEST_P(Bf16Gradients, OfFourMicrobatchesAreRoundedAsOftenAndNotMore) {
   SessionSettings settings = tiny_settings(DType::kBF16, GetParam().config);
   settings.step.microbatches = 4;
@@ -110,7 +110,7 @@ TEST_P(Bf16Gradients, OfFourMicrobatchesAreRoundedAsOftenAndNotMore) {
     ASSERT_EQ(exact.dtype, DType::kF32);
     if (other.dtype == DType::kF32) {
       EXPECT_EQ(other.values, exact.values)
-          << exact.name << ": what is read in fp32 has its gradient in fp32";
+          << exact.name << ": a parameter read in fp32 must have an fp32 gradient";
       continue;
     }
     ++rounded;
@@ -127,7 +127,7 @@ TEST_P(Bf16Gradients, OfFourMicrobatchesAreRoundedAsOftenAndNotMore) {
   EXPECT_NEAR(narrow.norm, wide.norm, 0x1p-8 * wide.norm);
 }
 
-// Two bytes less for each parameter that is read in bf16, as measured and as used.
+// Saves two bytes per parameter that is read in bf16, as measured and as used.
 TEST_P(Bf16Gradients, TakeTwoBytesLess) {
   const SessionSettings settings = tiny_settings(DType::kBF16, GetParam().config);
   const Step wide = first_step(settings, DType::kF32), narrow = first_step(settings, DType::kBF16);
@@ -139,7 +139,7 @@ TEST_P(Bf16Gradients, TakeTwoBytesLess) {
   EXPECT_LE(narrow.used.scratch, narrow.measured.scratch);
 }
 
-// Of one microbatch, and parameters that are used once, each is the fp32 gradient rounded once.
+// With one microbatch and parameters used once, each gradient is the fp32 gradient, rounded once.
 TEST(Bf16GradientsOfOneMicrobatch, AreThoseInFp32RoundedOnce) {
   SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
   settings.step.microbatches = 1;
@@ -154,7 +154,7 @@ TEST(Bf16GradientsOfOneMicrobatch, AreThoseInFp32RoundedOnce) {
   }
 }
 
-// A gradient that is not finite shows in the norm, and the step is skipped.
+// A non-finite gradient makes the norm non-finite, and the step is skipped.
 TEST(Bf16GradientsOfABadStep, HaveNoFiniteNorm) {
   SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
   settings.gradients = DType::kBF16;

@@ -1,5 +1,5 @@
-// Several ranks train as one: ranks are threads here, each with a device of its own, and every level of
-// sharding is held against one device and against the others.
+// Several ranks train as one device does. Ranks are threads with a device each. Every level of sharding is
+// compared with one device and with the other levels.
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -16,9 +16,9 @@ using engine::Sharding;
 constexpr int kSteps = 20;
 
 struct Way {
-  int microbatches = 8;  // of all ranks
+  int microbatches = 8;  // of all ranks together
   Sharding sharding = Sharding::kNone;
-  int shards = 0;  // 0: all ranks
+  int shards = 0;  // 0: over all ranks
   bool each_microbatch = false;
   bool overlap = true;
   bool reshard = true;
@@ -42,7 +42,7 @@ struct Case {
   const char* name;
   ModelConfig (*model)();
   DType compute;
-  double tolerance;  // of losses
+  double tolerance;  // relative, for losses
 };
 
 class DataParallelTraining : public testing::TestWithParam<Case> {};
@@ -68,8 +68,8 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnEveryMesh) {
   }
 }
 
-// Three ranks, which divide nothing evenly, and eight, of which some have no element of a small unit. Shards
-// over groups of 2^k ranks are summed in the order of all ranks, so hybrid shards give the same bits, too.
+// Three ranks divide nothing evenly; with eight, some hold no element of a small unit. Sums over shard groups
+// of 2^k ranks have the order of sums over all ranks, so hybrid sharding gives equal bits.
 TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
   settings.step.packed_documents = true;
@@ -83,7 +83,7 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
       EXPECT_EQ(train_on(settings, ranks, {.microbatches = microbatches, .sharding = sharding}), replicated)
           << ranks << " ranks, level " << static_cast<int>(sharding);
     }
-    // Three ranks have no copies of several; eight have copies of two, and of four.
+    // Shards over 2 or 4 of eight ranks. Three ranks can only have full copies.
     for (const Sharding sharding : {Sharding::kStates, Sharding::kGradients, Sharding::kParameters}) {
       const int shards = ranks == 3 ? 1 : sharding == Sharding::kGradients ? 2 : 4;
       const Way hybrid{.microbatches = microbatches, .sharding = sharding, .shards = shards};
@@ -93,9 +93,9 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
   }
 }
 
-// Copies of three ranks each: the sum of the first three and that of the others, which is not the order of
-// all six. One sum of n fp32 numbers rounds within n u of the exact one, whatever the order; what 20 steps
-// make of that is held to what it is against one device.
+// With copies of three ranks each, the first three and the other three are summed separately, which differs
+// from the order of all six. In any order, a sum of n fp32 numbers is within n u of the exact one. The
+// tolerance is that for one device.
 TEST(HybridShards, OfThreeRanksRoundInAnotherOrder) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   const Outcome one = train_on(settings, 1, {.microbatches = 6});
@@ -106,8 +106,8 @@ TEST(HybridShards, OfThreeRanksRoundInAnotherOrder) {
   EXPECT_LE(distance(hybrid, one), 1e-5);
 }
 
-// Without overlap, with gradients reduced in bf16, with hybrid shards, and keeping gathered values for the
-// backward pass.
+// Options: no overlap, gradients reduced in bf16, hybrid shards, and gathered values kept for the backward
+// pass.
 TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
   const Way sharded{.sharding = Sharding::kParameters};
@@ -126,8 +126,8 @@ TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
   }
 }
 
-// Ranks that have a part of the weights each write together what those write that have all of them, and train
-// as if they wrote nothing, within the memory that was measured.
+// Ranks with a part of the weights each generate together the text that ranks with all weights generate.
+// Training is unchanged, and memory stays within the measured amount.
 TEST_P(DataParallelTraining, RanksWithAPartOfTheWeightsWriteTogether) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
   const Way whole, sharded{.sharding = Sharding::kParameters},
@@ -150,8 +150,8 @@ TEST_P(DataParallelTraining, RanksWithAPartOfTheWeightsWriteTogether) {
   }
 }
 
-// Gradients that are kept in bf16: every level gives the same bits, whichever way microbatches are added up,
-// and what two ranks or four add up is as good as what one does.
+// With gradients kept in bf16, every level of sharding gives equal bits, however microbatches are summed.
+// Sums over two or four ranks are as accurate as those of one.
 TEST(Bf16Gradients, TrainAlikeOnEveryLevel) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());
@@ -173,7 +173,7 @@ TEST(Bf16Gradients, TrainAlikeOnEveryLevel) {
     }
     const Way hybrid{.sharding = Sharding::kParameters, .shards = 2};
     EXPECT_LE(distance(train_on(settings, 4, hybrid), wide), 1e-2) << "hybrid";
-    if (model == tiny_llama) {  // where no gradient is fp32, none is left to be narrowed
+    if (model == tiny_llama) {  // without fp32 gradients, reducing in bf16 changes nothing
       EXPECT_EQ(train_on(settings, 2, {.reduce = DType::kBF16}), train_on(settings, 2, {}));
     }
   }
@@ -183,7 +183,7 @@ TEST(Bf16Gradients, TrainAlikeOnOtherMeshes) {
   using Shape = engine::MeshShape;
   SessionSettings settings = tiny_settings(DType::kBF16, tiny_mixture());
   settings.model.moe.experts = 4;
-  settings.model.moe.training.capacity_factor = 0;  // which drops others on other meshes
+  settings.model.moe.training.capacity_factor = 0;  // with capacities, other meshes drop other tokens
   const Outcome wide = train_on(settings, 1, {.microbatches = 4});
   settings.gradients = DType::kBF16;
   for (const Shape& shape : {Shape{.tensor = 2}, {.context = 2}, {.tensor = 2, .expert = 2}, {.expert = 4}}) {
@@ -192,7 +192,7 @@ TEST(Bf16Gradients, TrainAlikeOnOtherMeshes) {
   }
 }
 
-// Two bytes less for each parameter that is read in bf16, where gradients keep their memory.
+// Saves two bytes per parameter that is read in bf16, if gradients keep their memory.
 TEST(Bf16Gradients, TakeTwoBytesLessOnSeveralRanks) {
   for (const Sharding sharding : {Sharding::kNone, Sharding::kParameters}) {
     SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
@@ -215,18 +215,18 @@ TEST(Bf16Gradients, TakeTwoBytesLessOnSeveralRanks) {
 struct Rule {
   std::string name;
   config::TrainerConfig config;
-  double tolerance;  // of losses
+  double tolerance;  // relative, for losses
 };
 
 void PrintTo(const Rule& rule, std::ostream* out) { *out << rule.name; }
 
 class ShardedUpdates : public testing::TestWithParam<Rule> {};
 
-// On every level of sharding an update is that of one device, though no rank has a whole matrix. Sums over
-// ranks round in another order, and what a rule makes of that is its own: the sign of a moment near 0 turns
-// over, and Muon multiplies small singular values by up to 494. Moments that are rounded at
-// random fall on the other side where a gradient differs in its last bits, and are bf16: its tolerance. In 8
-// bits they have four binary digits less, and 16 times as much.
+// On every level of sharding, updates equal those of one device, although no rank has a whole matrix. Sums
+// over ranks round differently, and each rule amplifies that in its way: Lion's sign of a moment near 0 may
+// flip, and Muon multiplies small singular values by up to 494. Moments with stochastic rounding may round
+// the other way if a gradient differs in its last bits. In bf16 that sets the tolerance; 8-bit moments have
+// four binary digits fewer, so theirs is 16 times larger.
 TEST_P(ShardedUpdates, EqualOneDeviceOnTwoRanks) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   const Outcome with_adamw = train_on(settings, 1, {.microbatches = 4});
@@ -250,7 +250,7 @@ TEST_P(ShardedUpdates, EqualOneDeviceOnTwoRanks) {
   }
 }
 
-// Hybrid shards, and experts and latent attention, whose routers are read in fp32.
+// With hybrid shards, and with experts and latent attention, whose routers are read in fp32.
 TEST(SplitMasters, TrainAsFp32MastersDoOnHybridShards) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());
@@ -261,8 +261,9 @@ TEST(SplitMasters, TrainAsFp32MastersDoOnHybridShards) {
   }
 }
 
-// Blocks of moments in 8 bits end where shards do, whatever the number of ranks is: three, which divide
-// nothing evenly, and eight, of which some have no block of a small unit. The plan has every byte of them.
+// Shards end at the borders of the blocks of 8-bit moments, for any number of ranks: three, which divide
+// nothing evenly, and eight, of which some have no block of a small unit. The memory plan counts all their
+// bytes.
 TEST(MomentsInEightBits, TrainAlikeOnThreeAndEightRanks) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());
@@ -286,8 +287,8 @@ TEST(MomentsInEightBits, TrainAlikeOnThreeAndEightRanks) {
   }
 }
 
-// A step's update differs from that with fp32 moments by 0.16 of it (turbo_adamw's test has the arithmetic),
-// so what twenty steps have gained differs by no more than a fifth.
+// An update with 8-bit moments differs from one with fp32 moments by 16 % (derived in turbo_adamw's test), so
+// the gain of twenty steps differs by at most a fifth.
 TEST(MomentsInEightBits, LearnAsMuchAsInFp32) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture}) {
     SessionSettings settings = tiny_settings(DType::kF32, model());
@@ -303,7 +304,7 @@ TEST(MomentsInEightBits, LearnAsMuchAsInFp32) {
   }
 }
 
-// A byte in place of four for each moment, and the scales. Matrices of this model are whole blocks.
+// Each moment has one byte instead of four, and scales. Matrices of this model are whole blocks.
 TEST(MomentsInEightBits, TakeSixBytesLess) {
   ModelConfig model = tiny_llama();
   model.hidden = model.ffn = 256;
@@ -320,7 +321,7 @@ TEST(MomentsInEightBits, TakeSixBytesLess) {
   EXPECT_NEAR(static_cast<double>(wide.memory.persistent - narrow.memory.persistent),
               (8 - 2 * (1 + 1.0 / 64)) * parameters, 0.01 * parameters);
   EXPECT_EQ(wide.state_bytes, 8 * wide.parameters);
-  EXPECT_EQ(narrow.state_bytes, 4 * wide.parameters) << "bf16 in checkpoints";
+  EXPECT_EQ(narrow.state_bytes, 4 * wide.parameters) << "checkpoints store the moments in bf16";
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -342,7 +343,7 @@ INSTANTIATE_TEST_SUITE_P(
              1e-3}),
     [](const auto& rule) { return rule.param.name; });
 
-// What is sharded falls as one over the ranks; the rest (tables, scalars) stays.
+// Sharded memory is inversely proportional to the number of ranks; the rest (tables, scalars) is constant.
 TEST(DataParallelMemory, ShardedStatesFallAsOneOverTheRanks) {
   const SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
   std::int64_t whole = 0, half = 0, quarter = 0;
@@ -355,7 +356,7 @@ TEST(DataParallelMemory, ShardedStatesFallAsOneOverTheRanks) {
   EXPECT_LT(rest, 0.05 * static_cast<double>(whole));
 }
 
-// Two bytes less for each parameter that is read in bf16, on every level for what a rank stores of them.
+// Saves two bytes per stored parameter that is read in bf16, with and without sharding.
 TEST(DataParallelMemory, SplitMastersTakeTwoBytesLess) {
   for (const int ranks : {1, 4}) {
     SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());

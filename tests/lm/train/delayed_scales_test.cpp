@@ -1,6 +1,6 @@
-// Fp8 with scales from the steps before (fp8_recipe: delayed): steps stay what they are under everything that
-// changes how a step is run, on any mesh, and with what comes between steps. That a model learns as in bf16,
-// and goes on from checkpoints: tests/cli/fp8_test.cpp.
+// Fp8 with scales from earlier steps (fp8_recipe: delayed): neither the execution options of a step, nor the
+// mesh, nor work between steps changes the result. tests/cli/fp8_test.cpp checks that a model learns as in
+// bf16, and that it resumes from checkpoints.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ PrecisionRecipe delayed(std::int64_t steps = 4, bool most_recent = false) {
   return {.fp8 = true, .gradients = DType::kF8E5M2, .delayed = {.steps = steps, .most_recent = most_recent}};
 }
 
-// Of extents that two tensor ranks share in multiples of 16.
+// A model whose sizes two tensor ranks can split into multiples of 16.
 ModelConfig divisible_llama() {
   ModelConfig model = tiny_llama();
   model.hidden = 64, model.head_dim = 16, model.ffn = 96, model.vocab = 96;
@@ -47,13 +47,13 @@ Outcome train_alone(const SessionSettings& settings, int steps = 5) {
   return train_on_ranks(settings, 1, kAlone, steps, 2);
 }
 
-// All ranks have the same scales.
+// Returns the scales, which must be equal on all ranks.
 const std::vector<float>& scales_of(const Outcome& outcome) {
   for (const auto& scales : outcome.scales) EXPECT_EQ(scales, outcome.scales[0]);
   return outcome.scales[0];
 }
 
-// The largest difference of magnitudes and scales over their size, in powers of two.
+// Returns the largest ratio between magnitudes or scales, in powers of two.
 double scale_distance(const Outcome& x, const Outcome& y) {
   const auto &a = scales_of(x), &b = scales_of(y);
   if (a.size() != b.size() || a.empty()) return INFINITY;
@@ -76,14 +76,14 @@ TEST(DelayedScales, EachProductQuantisesInOnePassAndAStepEndsWithOneUpdate) {
   const PrecisionRecipe own{.fp8 = true};
   meter = kernels_of(settings_with(own));
   EXPECT_EQ(meter[KernelId::kUpdateFp8Scales].calls, 0);
-  // A recipe that no block follows has nothing to keep.
+  // A recipe that applies to no block keeps no scales.
   PrecisionRecipe none = delayed();
   none.last = 0, none.layers = 4;
   meter = kernels_of(settings_with(none));
   EXPECT_EQ(meter[KernelId::kUpdateFp8Scales].calls, 0);
 }
 
-// Four matrices in each of four blocks, three tensors of each.
+// Four matrices in each of four blocks, with three tensors each.
 TEST(DelayedScales, MemoryPlansAndCheckpointsCountThem) {
   const auto measured = [](std::int64_t steps) {
     engine::Rank rank(turbo::make_cpu_device(1));
@@ -105,7 +105,7 @@ TEST(DelayedScales, AStepTakesTheMemoryThatWasMeasured) {
   }
 }
 
-// The first step has scales of 1, and the last one those of magnitudes: gradients are small.
+// The first step has scales of 1. The last one has scales from magnitudes, which for gradients are small.
 TEST(DelayedScales, FollowTheMagnitudesOfSteps) {
   const Outcome outcome = train_alone(settings_with(delayed(3)), 5);
   const std::vector<float>& all = scales_of(outcome);
@@ -153,7 +153,7 @@ TEST(DelayedScales, RecomputationAndDeferredWeightGradientsChangeNoBit) {
   }
 }
 
-// An evaluation's magnitudes are none of training's.
+// Magnitudes of an evaluation do not enter those of training.
 TEST(DelayedScales, EvaluationsBetweenStepsChangeNothing) {
   SessionSettings settings = settings_with(delayed());
   settings.evaluation = true;
@@ -177,9 +177,8 @@ TEST(DelayedScales, TheGuardDeviceGivesTheSameBits) {
             train(turbo::make_cpu_device(1), settings, 3, builtin_families()));
 }
 
-// Magnitudes are those of all microbatches, whoever has them, so scales do not know how many ranks share
-// them. Sums of gradients differ in their last bits, and a code in a thousand then rounds to its other
-// neighbour.
+// Magnitudes are maxima over the microbatches of all ranks, so scales do not depend on the number of ranks.
+// Sums of gradients differ in their last bits, so one code in a thousand rounds the other way.
 TEST(DelayedScales, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   SessionSettings settings = settings_with(delayed());
   const Outcome one = train_on_ranks(settings, 1, kAlone, 5, 4);
@@ -196,7 +195,7 @@ TEST(DelayedScales, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   }
 }
 
-// Activations in fp32 leave the rounding of sums at 1e-7, so that what differs are single codes.
+// With fp32 activations, rounding of sums is 1e-7, so only single codes differ.
 SessionSettings in_fp32() {
   SessionSettings settings = settings_with(delayed());
   settings.compute = DType::kF32;
@@ -219,8 +218,8 @@ const std::vector<Way>& ways() {
   return all;
 }
 
-// A part of a matrix has the whole one's scale. Of the second step's products all scales come from magnitudes
-// of the first. (With each part's own scale the losses of tensor and context ranks differ by 3e-3.)
+// A part of a matrix uses the scale of the whole matrix. All scales of the second step come from magnitudes
+// of the first. (With a scale per part, losses of tensor and context ranks would differ by 3e-3.)
 TEST(DelayedScales, AnyMeshTrainsAsOneRank) {
   const Outcome one = train_on_ranks(in_fp32(), 1, kAlone, 2, 4);
   for (const Way& way : ways()) {
@@ -232,7 +231,7 @@ TEST(DelayedScales, AnyMeshTrainsAsOneRank) {
   }
 }
 
-// In bf16 each sum is rounded to 2^-9, and codes of 3 bits follow.
+// In bf16 each sum is rounded to 2^-9, and 3-bit codes change accordingly.
 TEST(DelayedScales, InBf16UpToTheRoundingOfSums) {
   const Outcome one = train_on_ranks(settings_with(delayed()), 1, kAlone, 5, 4);
   for (const Way& way : ways()) {
@@ -244,7 +243,7 @@ TEST(DelayedScales, InBf16UpToTheRoundingOfSums) {
   }
 }
 
-// What a pipeline's ranks compute is what one rank does, in the same order.
+// Pipeline ranks compute what one rank computes, in an equal order.
 TEST(DelayedScales, PipelinesGiveTheBitsOfOneRank) {
   const Outcome one = train_on_ranks(settings_with(delayed()), 1, kAlone, 4, 4);
   const Outcome two = train_on_ranks(settings_with(delayed()), 2, {.pipeline = 2}, 4, 4);
@@ -253,8 +252,8 @@ TEST(DelayedScales, PipelinesGiveTheBitsOfOneRank) {
   EXPECT_EQ(scales_of(two), scales_of(one));
 }
 
-// Shared experts and latent projections, and multi-token prediction behind the blocks, which the last stage
-// has.
+// Shared experts, latent projections, and multi-token prediction, which the last stage computes after the
+// blocks.
 TEST(DelayedScales, OfDeepSeekOnAPipelineOfTwo) {
   ModelConfig model = tiny_deepseek();
   model.hidden = 64, model.ffn = 96, model.moe.ffn = 32, model.moe.shared_ffn = 32, model.head_dim = 16;
@@ -269,7 +268,7 @@ TEST(DelayedScales, OfDeepSeekOnAPipelineOfTwo) {
   expect_measured(two);
 }
 
-// A bad step changes no scale, as it changes no weight.
+// A bad step changes neither scales nor weights.
 TEST(DelayedScales, ABadStepLeavesThem) {
   engine::Rank rank(turbo::make_cpu_device(1));
   const SessionSettings settings = settings_with(delayed());
@@ -297,7 +296,7 @@ TEST(DelayedScales, ABadStepLeavesThem) {
   EXPECT_NE(scale_state(rank, *session), before);
 }
 
-// A run that goes on with a shorter history has the newest magnitudes of each tensor, and none of another's.
+// A run that resumes with a shorter history keeps the newest magnitudes of each tensor.
 TEST(DelayedScales, AHistoryThatWasLongerKeepsItsNewestSteps) {
   const TemporaryFolder folder;
   ModelConfig model = divisible_llama();
@@ -308,7 +307,7 @@ TEST(DelayedScales, AHistoryThatWasLongerKeepsItsNewestSteps) {
     std::memcpy(values.data(), bits.data(), bits.size());
     return values;
   };
-  std::vector<std::vector<float>> saved;  // [3, 5] of each layer
+  std::vector<std::vector<float>> saved;  // [3, 5] per layer
   {
     engine::Rank rank(turbo::make_cpu_device(1));
     SessionSettings settings = settings_with(delayed(5), model);

@@ -1,4 +1,4 @@
-// Evaluations during a run: which samples they read.
+// Evaluations during a run: the samples that they read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,10 +20,9 @@
 namespace primus::test {
 namespace {
 
-constexpr std::int64_t kBatch = 4;  // samples of an evaluation: eval_iters is 1
+constexpr std::int64_t kBatch = 4;  // samples per evaluation, as eval_iters is 1
 
-// A learning rate of zero: the model stays as it was initialised, and a loss tells the samples it was taken
-// of.
+// With a learning rate of zero, the model keeps its initial weights, so a loss identifies its samples.
 config::Experiment experiment(const Path& workspace) {
   return config::load_experiment_text(
       "work_group: w\nuser_name: u\nexp_name: e\nworkspace: " + workspace.string() + R"(
@@ -68,7 +67,7 @@ std::vector<Evaluation> evaluations(const Path& run) {
   return all;
 }
 
-// The loss of the untrained model on samples [first, first + kBatch).
+// Returns the loss of the untrained model on samples [first, first + kBatch).
 double initial_loss(const config::Experiment& e, const data::Dataset& dataset, std::int64_t first) {
   const FamilyRegistry families = builtin_families();
   const auto tokenizer = tokenizer_of(e);
@@ -84,8 +83,8 @@ double initial_loss(const config::Experiment& e, const data::Dataset& dataset, s
   return session->step().evaluation_loss();
 }
 
-// The first evaluation begins with sample 0, each further one goes on where the last one ended, and so does
-// the one after the last step, between two regular ones. Test data is read from its beginning.
+// The first evaluation starts at sample 0, and each later one continues after the previous one. So does the
+// one after the last step, which is not a regular one. Test data is read from its start.
 TEST(Evaluation, EachHasTheNextSamples) {
   const TemporaryFolder folder;
   const config::Experiment e = experiment(folder.path());

@@ -1,6 +1,6 @@
-// Every family, with all that its routers can do in training and multi-token prediction where it is
-// published with it: threads, hidden memory, recomputation and deferred weight gradients change no bit, and
-// measuring tells what a step needs.
+// Every family, with all training options of its routers, and with multi-token prediction if it is published
+// with it. Threads, hidden memory, recomputation and deferred weight gradients change no bit, and measuring
+// predicts the memory of a step.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -52,8 +52,8 @@ TEST_P(Families, NothingChangesABit) {
   }
 }
 
-// The family of Megatron-LM's own combinations is built of the published families' parts: told to be one of
-// them, it trains as that one does, to the last bit.
+// The family primus_gpt consists of parts of published families. With the parts of one of them, it trains
+// equally to the last bit.
 TEST(PrimusGpt, IsWhatItsPartsAre) {
   int compared = 0;
   for (const NamedConfig& named : golden_configs()) {
@@ -76,7 +76,7 @@ TEST(PrimusGpt, IsWhatItsPartsAre) {
 
 SessionSettings capped_settings(DType compute) {
   SessionSettings s = tiny_settings(compute, tiny_capped());
-  s.model.init_std = 0.2;  // logits that the caps bend
+  s.model.init_std = 0.2;  // large enough for the caps to matter
   s.step.microbatches = 2;
   return s;
 }
@@ -98,7 +98,7 @@ TEST(PrimusGpt, WithCapsNothingChangesABit) {
 TEST(PrimusGpt, WithCapsGradientsAreFiniteDifferences) {
   SessionSettings s = capped_settings(DType::kF32);
   s.step.microbatches = 1;
-  // No choice that a small step could change.
+  // Chooses all experts, because a small step could change a choice.
   s.model.moe.router.top_k = static_cast<std::int32_t>(s.model.moe.experts);
   s.model.moe.training = {};
   engine::Rank rank(turbo::make_cpu_device(1));
@@ -114,7 +114,7 @@ TEST(PrimusGpt, WithCapsGradientsAreFiniteDifferences) {
   });
 }
 
-// Each cap counts, in training and in evaluation, and takes no memory of its own.
+// Each cap has an effect, in training and in evaluation, and needs no memory.
 TEST(PrimusGpt, CapsChangeTheLossAndNotTheMemory) {
   const auto losses = [](double of_output, double of_routers) {
     SessionSettings s = capped_settings(DType::kF32);
@@ -144,7 +144,7 @@ TEST(PrimusGpt, CapsChangeTheLossAndNotTheMemory) {
   }
 }
 
-// After one step from the same gradients.
+// Returns the weights after one step with fixed gradients.
 std::vector<std::vector<std::byte>> weights_after(const SessionSettings& s, double weight_decay,
                                                   std::vector<std::string>& names) {
   engine::Rank rank(turbo::make_cpu_device(2));
@@ -152,8 +152,8 @@ std::vector<std::vector<std::byte>> weights_after(const SessionSettings& s, doub
   session->store().initialize(rank.context(), 1);
   for (const engine::Parameter& p : session->store().parameters()) {
     if (p.initializer.kind != engine::Initializer::Kind::kConstant) continue;
-    // Decay moves no zeros.
-    const std::vector<float> ones(static_cast<std::size_t>(p.value.elements()), 1.0F);
+    const std::vector<float> ones(static_cast<std::size_t>(p.value.elements()),
+                                  1.0F);  // weight decay would not change zeros
     rank.compute().copy_to_device(p.value.data, ones.data(), p.value.bytes());
   }
   session->step().begin();
@@ -176,7 +176,7 @@ TEST_P(Families, MatricesDecayAndNothingElse) {
   const auto without = weights_after(s, 0, names), with = weights_after(s, 0.5, names);
   for (std::size_t i = 0; i < names.size(); ++i) {
     const std::string_view name = names[i];
-    // Indexers are not trained. flash-linear-attention numbers the norms of its latents.
+    // Indexers are not trained. flash-linear-attention names norms of latents by number, as weights.
     const bool matrix =
         (name.ends_with("weight") || name.ends_with("_proj") || name.ends_with("_fn")) &&
         name.find("norm") == std::string_view::npos && !name.ends_with(".attn.q_proj.1.weight") &&
@@ -185,7 +185,7 @@ TEST_P(Families, MatricesDecayAndNothingElse) {
   }
 }
 
-// A step in arenas of the planned sizes uses them to the last byte.
+// A step in arenas of the planned sizes uses them completely.
 void expect_measured(const engine::MemoryPlan& plan, const SessionSettings& s) {
   engine::Rank rank(turbo::make_cpu_device(2));
   rank.reserve(plan);
@@ -211,18 +211,18 @@ TEST_P(Families, MeasuringIsExact) {
   expect_measured(plan, s);
 }
 
-// Experts' rows are T * top_k in all, however they spread: what is measured is what any routing uses.
+// Experts have T * top_k rows in total for any routing, so the measured memory is exact for all.
 TEST_P(Families, MeasuringIsExactForAnyRouting) {
   using Forced = turbo::RouterRule::Forced;
   SessionSettings measured = settings(DType::kBF16);
   measured.evaluation = false;
-  if (measured.model.moe.experts == 0) GTEST_SKIP() << "no experts";
+  if (measured.model.moe.experts == 0) GTEST_SKIP() << "the family has no experts";
   engine::Rank measuring(turbo::make_cpu_device(2));
   const engine::MemoryPlan plan = measure_session(measuring, measured, builtin_families()).memory;
   for (const Forced forced : {Forced::kEven, Forced::kUniform, Forced::kNo}) {
     SessionSettings s = measured;
     s.model.moe.training.forced = forced;
-    // The third: experts overflow, and most rows belong to nobody.
+    // With kNo, experts overflow, and most rows are unused.
     if (forced == Forced::kNo) s.model.moe.training.capacity_factor = 0.3;
     expect_measured(plan, s);
   }

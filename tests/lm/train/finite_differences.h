@@ -1,4 +1,4 @@
-// Gradients of a whole training step against finite differences.
+// Compares gradients of a whole training step with finite differences.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,8 +19,8 @@ inline std::vector<float> values_of(engine::Rank& rank, const Tensor& tensor) {
   return values;
 }
 
-// Along its own gradient, each parameter changes the loss by the gradient's length. `loss` runs a step's
-// forward and backward pass and gives what the gradients are the gradients of, in fp32.
+// Moving a parameter along its gradient must change the loss at a rate of the gradient's length. `loss` runs
+// the forward and backward pass of a step, and returns the value, in fp32, that the gradients belong to.
 inline void expect_finite_differences(TrainingSession& session, const std::function<double()>& loss) {
   engine::Rank& rank = session.rank();
   loss();
@@ -44,7 +44,7 @@ inline void expect_finite_differences(TrainingSession& session, const std::funct
       rank.compute().copy_to_device(p.value.data, moved.data(), p.value.bytes());
       return loss();
     };
-    // Two steps cancel the error of third order; what is left is rounding: 1e-6 of a loss of 5 in all.
+    // Two step sizes cancel the third-order error. Rounding remains: 1e-6 of a loss of about 5.
     const double near = (loss_at(step) - loss_at(-step)) / (2 * step);
     const double far = (loss_at(2 * step) - loss_at(-2 * step)) / (4 * step);
     EXPECT_NEAR((4 * near - far) / 3, length, 5e-3 * length + 1e-4) << p.name;

@@ -1,4 +1,5 @@
-// Microbatches and recomputation that fit: the choice fits, nothing cheaper does, and the batch stays.
+// The choice of microbatches and recomputation: it fits into memory, nothing cheaper does, and the global
+// batch is unchanged.
 #include "lm/train/fit_choice.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +31,7 @@ const FamilyRegistry& families() {
   return registry;
 }
 
-// Asks for all blocks to be recomputed, which is not the least.
+// An experiment that recomputes all blocks, which is more than needed.
 config::Experiment experiment(Words command_line) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };
@@ -44,7 +45,7 @@ config::Experiment experiment(Words command_line) {
 }
 
 struct Measured {
-  MemoryNeed need;  // of the stage that needs most
+  MemoryNeed need;  // of the stage that needs the most
   double flops = 0;
 };
 Measured measure(const Words& settings, int world = 1) {
@@ -100,8 +101,8 @@ TEST(FitChoice, TheLargestMicrobatchThatNeedsNoRecomputation) {
                     HasSubstr("nothing is computed twice"), Not(HasSubstr("null"))));
 }
 
-// Between no and full recomputation of the smallest microbatch: what is chosen fits, and of all policies that
-// fit none has less work.
+// With memory between that of no and that of full recomputation of the smallest microbatch, the choice fits,
+// and no other policy that fits needs less work.
 TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
   const Words smallest = {"micro_batch_size=1"};
   const double maximum = static_cast<double>(total(with(smallest)));
@@ -114,7 +115,7 @@ TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
   }
   for (const double share : {0.02, 0.3, 0.6, 0.95}) {
     SCOPED_TRACE(share);
-    // What is left for others (fits()) comes on top.
+    // Adds the reserve for other programs (fits()).
     const auto bytes = static_cast<std::int64_t>((minimum + share * (maximum - minimum)) / 0.95) + 1;
     const FitChoice choice = choose(bytes);
     const Measured chosen = measure(choice.settings);
@@ -132,7 +133,7 @@ TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
   }
 }
 
-// In a deep model groups of blocks keep less than every block by itself.
+// In a deep model, recomputing groups of blocks keeps less memory than recomputing each block separately.
 TEST(FitChoice, GroupsOfBlocksWhereEveryBlockByItselfIsTooMuch) {
   const Words base = {"num_layers=160", "recompute_num_layers=160", "hidden_size=64", "seq_length=2048",
                       "micro_batch_size=1"};
@@ -153,7 +154,7 @@ TEST(FitChoice, WhereNothingFitsTheCheapestChangesAreNamed) {
   const std::int64_t bytes = total(smallest) * 9 / 10;
   try {
     choose(bytes, {"async_save=true"});
-    FAIL() << "it does not fit";
+    FAIL() << "a choice was made, though nothing fits";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
     EXPECT_THAT(error.what(), AllOf(HasSubstr("--fit: with micro_batch_size=1 and all blocks recomputed"),
@@ -163,7 +164,7 @@ TEST(FitChoice, WhereNothingFitsTheCheapestChangesAreNamed) {
   EXPECT_THROW(choose(1 << 20), Error);
 }
 
-// Each change of a hint fits as it is written, also without --fit.
+// Each change in a hint fits as written, also without --fit.
 TEST(FitChoice, HintsNameEverySettingThatTheyNeed) {
   constexpr int kRanks = 4;
   const Words small = {"seq_length=256", "hidden_size=256"};
@@ -178,7 +179,8 @@ TEST(FitChoice, HintsNameEverySettingThatTheyNeed) {
   };
   const std::int64_t first = need_of(sharded("optim", {})),
                      maximum = need_of(sharded("optim_grads_params", kNone));
-  // With all blocks recomputed the first level is enough; and where the last one needs no recomputation.
+  // Memory for the first sharding level with all blocks recomputed, and for the last level without
+  // recomputation.
   for (const std::int64_t need : {first, std::max(first, maximum)}) {
     const std::int64_t bytes = need * 100 / 95 + 1;
     ASSERT_GT(need_of({}), bytes);
@@ -201,7 +203,7 @@ TEST(FitChoice, HintsNameEverySettingThatTheyNeed) {
   }
 }
 
-// Ranks share the batch and the model: what one of them needs, and microbatches that they can share.
+// Measures one rank of a mesh, and chooses only microbatches that the ranks can share.
 TEST(FitChoice, RanksAreMeasuredInTheirMesh) {
   for (const Words& mesh :
        {Words{"tensor_model_parallel_size=2"}, Words{"pipeline_model_parallel_size=2"}, Words{}}) {
@@ -220,7 +222,7 @@ TEST(FitChoice, RanksAreMeasuredInTheirMesh) {
   const FitChoice choice = choose(std::int64_t{1} << 40, {}, 2);
   EXPECT_THAT(choice.settings, Contains("micro_batch_size=8"));
   EXPECT_EQ(choice.microbatches, 1);
-  // In a pipeline, fewer microbatches let stages wait longer.
+  // In a pipeline, fewer microbatches mean a larger bubble.
   const FitChoice stages = choose(std::int64_t{1} << 40, {"pipeline_model_parallel_size=2"}, 2);
   EXPECT_THAT(stages.settings, Contains("micro_batch_size=1"));
 }

@@ -1,4 +1,4 @@
-// training_flops against what a step of each family really multiplies, kernel by kernel.
+// training_flops against the products that a step of each family computes, kernel by kernel.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   turbo::Meter kernels = measure_session(rank, settings, families).kernels;
   const double tokens = 6 * static_cast<double>(kLength);
 
-  // Attention is not a Gemm: key by key, a query's own counting half.
+  // Attention is not counted as Gemm. It counts key by key, half for a query's own key.
   const LatentConfig& latent = c.attention.latent;
   const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
   double keys = 0;
@@ -47,13 +47,13 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   }
   double products = training_flops(c, 6, kLength) - 6 * 6 * static_cast<double>(c.heads * width) * keys;
   const double h = static_cast<double>(c.hidden);
-  // By convention routers do not count, nor what is computed again: latents are unfolded in the backward
-  // pass.
+  // By convention, training_flops omits routers and recomputation. Latents are projected again in the
+  // backward pass.
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     if (c.routed(layer)) {
       products += tokens * 6 * h * static_cast<double>(c.moe.experts + (c.moe.shared_gate ? 1 : 0));
     }
-    // Nor is what tokens do with a state, or with those before them, a Gemm.
+    // Products of tokens with a state or with earlier tokens are not Gemms, either.
     if (const LinearAttentionConfig& l = c.linear; c.has_state(layer)) {
       products -=
           tokens * 6 *
@@ -61,7 +61,8 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
     }
     if (latent.kv_rank == 0 || !c.attends(layer)) continue;
     if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
-      // Products with latents are no Gemm here, nor are the indexer's scores, each token's own counting half.
+      // Products with latents and the scores of the indexer are not Gemms here. A token's own key counts
+      // half.
       products -= tokens * (6 * static_cast<double>(latent.kv_rank * c.heads) *
                                 static_cast<double>(latent.nope_dim + latent.value_dim) +
                             static_cast<double>(indexer.heads * indexer.head_dim * kLength));

@@ -1,5 +1,5 @@
-// Linear layers of blocks in fp8: which products they are, what they cost, and that steps stay what they are
-// under everything that changes how a step is run. That a model learns as in bf16: tests/cli/fp8_test.cpp.
+// Linear layers of blocks in fp8: which products use it, its cost, and that no execution option changes the
+// result of a step. tests/cli/fp8_test.cpp checks that a model learns as in bf16.
 #include <gtest/gtest.h>
 
 #include "lm/train/rank_training.h"
@@ -47,8 +47,8 @@ TEST(Fp8Training, TheProductsAreThoseOfTheBlocksLinearLayers) {
   EXPECT_EQ(products({.fp8 = true, .first = 1, .last = 0, .layers = 4}), 0);
 }
 
-// Routed experts, routers, embedding and head stay what they are; shared experts and what comes behind the
-// blocks do not.
+// In a mixture without shared experts, only attention uses fp8. Routed experts, routers, embedding and head
+// keep their type.
 TEST(Fp8Training, OfAMixtureAttentionAlone) {
   const ModelConfig model = tiny_mixture();
   EXPECT_EQ(kernels_of(settings_with(kHybrid, model))[KernelId::kFp8Gemm].calls, 4 * 2 * 3 * 3);
@@ -69,7 +69,7 @@ TEST(Fp8Training, FormatsAndRolesDecideTheNumbersAndABlockInBf16IsInBf16) {
   EXPECT_FALSE(hybrid == plain);
   EXPECT_FALSE(hybrid == e4m3);
   EXPECT_FALSE(two == e4m3);
-  EXPECT_EQ(hybrid.losses[0], e4m3.losses[0]);  // forward products are alike
+  EXPECT_EQ(hybrid.losses[0], e4m3.losses[0]);  // the forward products are equal
   EXPECT_LE(distance(hybrid, plain), 0.02);
   EXPECT_LE(distance(e4m3, plain), 0.02);
   EXPECT_TRUE(train(settings_with({.fp8 = true, .last = 0, .layers = 4})) == plain);
@@ -85,8 +85,8 @@ TEST(Fp8Training, RecomputationAndDeferredWeightGradientsChangeNoBit) {
   EXPECT_TRUE(train(deferred) == expected);
 }
 
-// Scales are a microbatch's own, so they do not know how many ranks share the microbatches. Sums of gradients
-// differ in their last bits, and a code in a thousand then rounds to its other neighbour.
+// Each microbatch has its own scales, so they do not depend on the number of ranks. Sums of gradients differ
+// in their last bits, so one code in a thousand rounds the other way.
 TEST(Fp8Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   const Outcome one = train_on_ranks(settings_with(kHybrid), 1, kAlone, 5, 4);
   SessionSettings settings = settings_with(kHybrid);
@@ -100,7 +100,7 @@ TEST(Fp8Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   }
 }
 
-// Of two tensor ranks each quantises its own part of a matrix, so numbers differ as those of quantisation do.
+// Each of two tensor ranks quantises its own part of a matrix, so results differ by quantisation errors.
 TEST(Fp8Training, TensorRanksTrainAsOneUpToTheScalesOfTheirParts) {
   ModelConfig model = tiny_llama();
   model.hidden = 64, model.head_dim = 16, model.ffn = 96, model.vocab = 96;

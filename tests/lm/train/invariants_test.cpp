@@ -1,5 +1,5 @@
-// What must not change a single bit: the device's hidden memory, the number of threads, recomputation, when
-// weight gradients run; and that measuring a step tells exactly what the step then needs.
+// Options that must not change a single bit: hidden device memory, the number of threads, recomputation, and
+// the time of weight gradients. Measuring a step must predict its memory exactly.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct Case {
   ModelConfig (*config)();
   DType compute;
 };
-// Four blocks, as recomputation below takes them.
+// Four blocks, as the recomputation policies below need them.
 ModelConfig four_blocks(ModelConfig c) {
   c.layers = 4;
   return c;
@@ -48,14 +48,14 @@ constexpr Case kCases[] = {{"llama", tiny_llama, DType::kF32},
                            {"lfm2", [] { return four_blocks(tiny_lfm2()); }, DType::kF32},
                            {"lfm2_moe", [] { return four_blocks(tiny_lfm2_moe()); }, DType::kBF16}};
 
-// Counts down the kernels of a device, and asks for a stop when none is left.
+// Counts down the kernels of a device, and requests a stop at 0.
 struct Countdown {
   std::atomic<bool> stop{false};
   int left = -1;
-  int ended_early = 0;  // kernels that a stop did not let end
+  int ended_early = 0;  // kernels that a stop interrupted
 };
 
-// The CPU, with such a countdown.
+// The CPU device with such a countdown.
 class CountdownDevice final : public ForwardingDevice {
  public:
   explicit CountdownDevice(Countdown& countdown)
@@ -86,7 +86,7 @@ class CountdownDevice final : public ForwardingDevice {
   Countdown& countdown_;
 };
 
-// Leaves steps half-way, at ever later kernels, until one comes to its end. How many were left.
+// Stops steps at ever later kernels, until one completes. Returns the number of steps.
 int leave_halfway(TrainingStep& step, const data::BatchView& batch, Countdown& countdown) {
   constexpr int kStride = 23;
   step.set_stop(&countdown.stop);
@@ -103,7 +103,7 @@ int leave_halfway(TrainingStep& step, const data::BatchView& batch, Countdown& c
       EXPECT_TRUE(countdown.stop);
     }
   }
-  // At once: not even the first operator runs.
+  // An immediate stop: not even the first operator runs.
   countdown.stop = true;
   EXPECT_THROW(step.evaluate(batch), StopRequest);
   EXPECT_THROW(step.microbatch(0, batch), StopRequest);
@@ -130,7 +130,7 @@ class Invariants : public testing::TestWithParam<Case> {
 
 TEST_P(Invariants, TrainingMovesTheLoss) {
   ASSERT_EQ(reference_.steps.size(), 2U);
-  // A random model knows nothing: the loss begins at ln(vocabulary).
+  // A random model predicts uniformly, so the loss starts near ln(vocabulary).
   EXPECT_NEAR(reference_.steps[0].first, std::log(97.0), 0.5);
   EXPECT_GT(reference_.steps[0].second, 1e-3);
   EXPECT_NE(reference_.weights, train(turbo::make_cpu_device(2), settings_, 1).weights);
@@ -142,7 +142,7 @@ TEST_P(Invariants, TwoRunsAndAnyNumberOfThreadsAgree) {
   EXPECT_EQ(train(turbo::make_cpu_device(3), settings_), reference_);
 }
 
-// Tensor memory that host code cannot touch, and streams that run late: a whole step, as on a GPU.
+// Device memory that the host cannot access, and late streams: a whole step as on a GPU.
 TEST_P(Invariants, RunsOnADeviceWhoseMemoryIsHidden) {
   EXPECT_EQ(train(guard_device(), settings_), reference_);
 }
@@ -176,7 +176,7 @@ TEST_P(Invariants, DeferringWeightGradientsChangesNothing) {
   EXPECT_EQ(train(turbo::make_cpu_device(1), settings_), reference_);
 }
 
-// A step that is left half-way leaves no trace: the next one, begun anew, gives the same bits.
+// A stopped step leaves no trace: repeated from the start, it gives equal bits.
 TEST_P(Invariants, AStepThatIsLeftLeavesNoTrace) {
   for (const bool deferred : {false, true}) {
     settings_.step.weight_gradients = deferred ? Policy::kDeferred : Policy::kInline;
@@ -193,7 +193,7 @@ TEST_P(Invariants, AStepThatIsLeftLeavesNoTrace) {
   }
 }
 
-// Texts that the model writes between steps change nothing of what it learns.
+// Generating text between steps does not change the training.
 TEST_P(Invariants, WritingSamplesChangesNothing) {
   settings_.sample_capacity = 24;
   std::vector<std::vector<std::int32_t>> texts;
@@ -208,7 +208,7 @@ TEST_P(Invariants, WritingSamplesChangesNothing) {
   }
   ASSERT_EQ(texts.size(), 4U);
   EXPECT_EQ(texts[0].size(), 20U);
-  // Of the same weights the same text, on every device.
+  // Equal weights generate equal texts on every device.
   EXPECT_EQ(texts[0], texts[2]);
   EXPECT_EQ(texts[1], texts[3]);
 }
@@ -223,7 +223,7 @@ TEST_P(Invariants, PackedDocumentsKeepThem) {
   EXPECT_EQ(train(turbo::make_cpu_device(1), settings_), packed);
 }
 
-// Two documents in one sequence are what two sequences are.
+// Two documents in one sequence give the results of two sequences.
 TEST(PackedDocuments, DoNotSeeEachOther) {
   const auto step_of = [](std::int64_t batch, std::int64_t sequence, bool packed) {
     SessionSettings settings = tiny_settings();
@@ -260,27 +260,28 @@ TEST(Recompute, SavesMemory) {
   };
   const std::int64_t none = stash({});
   EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kActivation)}), none);
-  // What norms give is made again from the residual stream, of which a block keeps the sums alone: no addend
-  // is kept in their place. All 24 but the few that are there at the peak.
+  // Recomputing norms needs only the residual stream, whose sums a block keeps, and no addends. It saves all
+  // 24 norm outputs except those in use at the peak.
   const SessionSettings tiny = tiny_settings();
   const std::int64_t of_one = tiny.step.micro_batch * tiny.step.sequence * tiny.model.hidden * 4;
   EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kNorm)}), none - 20 * of_one);
   EXPECT_LT(stash({.full_layers = 6}), stash({.full_layers = 3}));
-  // Twelve layers' activations against one layer's and twelve residual streams: well below a third.
+  // With all twelve layers recomputed: the activations of one layer and twelve residual streams, well below a
+  // third.
   EXPECT_LT(stash({.full_layers = 12}), none / 3);
 }
 
-// As few slices as 256 MiB of logits allow, of about the same size and in whole tiles of 64 rows.
+// Logits are made in as few slices as 256 MiB allow, of similar size and in whole tiles of 64 rows.
 TEST(Measure, SlicesOfLogitsAreEvenAndFit) {
   const auto cpu = turbo::make_cpu_device(1);
-  const std::int64_t vocab = 262144;  // 256 rows
+  const std::int64_t vocab = 262144;  // 256 rows per slice
   EXPECT_EQ(engine::lm_head_slice_tokens(*cpu, 100, vocab), 100);
   EXPECT_EQ(engine::lm_head_slice_tokens(*cpu, 256, vocab), 256);
   EXPECT_EQ(engine::lm_head_slice_tokens(*cpu, 700, vocab), 256);
   EXPECT_EQ(engine::lm_head_slice_tokens(*cpu, 1024, vocab), 256);
 }
 
-// The arenas are reserved at exactly the measured size: a step that needed one byte more would throw.
+// The arenas have exactly the measured sizes: a step that needs one byte more throws.
 TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   std::vector<SessionSettings> configurations(13, tiny_settings());
   configurations[1].compute = DType::kBF16;
@@ -290,7 +291,7 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   configurations[3].model.layers = 5;
   configurations[4].step.weight_gradients = Policy::kDeferred;
   configurations[4].step.micro_batch = 5;
-  configurations[5].model.vocab = 300007;  // several slices of logits
+  configurations[5].model.vocab = 300007;  // needs several slices of logits
   configurations[5].model.hidden = 24;
   configurations[5].step.sequence = 64;
   configurations[5].step.micro_batch = 4;
@@ -331,7 +332,7 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   }
 }
 
-// Whose memory is not the host's, as a GPU's is not.
+// A device with separate memory, as on a GPU.
 class DeviceApart final : public ForwardingDevice {
  public:
   DeviceApart() : ForwardingDevice(turbo::make_cpu_device(2)) {}
@@ -342,7 +343,7 @@ class DeviceApart final : public ForwardingDevice {
   }
 };
 
-// Fewer tokens than a slice has parts, as where a text is written.
+// Fewer tokens than parts of a slice, as in text generation.
 TEST(LmHead, FewTokensAreOnePart) {
   SessionSettings settings = tiny_settings(DType::kBF16);
   for (const std::int64_t tokens : {2, 3, 5}) {
@@ -351,7 +352,7 @@ TEST(LmHead, FewTokensAreOnePart) {
   }
 }
 
-// Where memory is not the host's, fp32 logits exist for a part of a slice at a time.
+// On devices with separate memory, fp32 logits exist for only one part of a slice at a time.
 TEST(LmHead, PartsOfASliceGiveItsBits) {
   SessionSettings settings = tiny_settings(DType::kBF16);
   settings.model.layers = 1;
@@ -369,7 +370,7 @@ TEST(LmHead, PartsOfASliceGiveItsBits) {
   EXPECT_LT(parts, of_slice * (2 + 2));
 }
 
-// Logits are made in slices; all of them have their part in the gradients.
+// Logits are made in slices, and all slices contribute to the gradients.
 TEST(LmHead, SlicesOfLogitsGiveTheGradientsOfOne) {
   SessionSettings settings = tiny_settings();
   settings.model.layers = 1;
@@ -384,8 +385,8 @@ TEST(LmHead, SlicesOfLogitsGiveTheGradientsOfOne) {
   ASSERT_LT(engine::lm_head_slice_tokens(*cpu, tokens, settings.model.vocab), tokens);
   ASSERT_EQ(engine::lm_head_slice_tokens(*cpu, tokens / 2, settings.model.vocab), tokens / 2);
   TestBatch batch(tokens, settings.model.vocab, 5);
-  batch.loss_mask[1] = 1;  // halves of the batch count alike
-  // The gradients of all units, with the tokens in so many microbatches.
+  batch.loss_mask[1] = 1;  // both halves of the batch have equally many labels
+  // Returns the gradients of all units, with the tokens split into `microbatches`.
   const auto gradients = [&](std::int64_t microbatches, Policy policy) {
     settings.step = {.micro_batch = tokens / microbatches / 16, .sequence = 16, .microbatches = microbatches};
     settings.step.weight_gradients = policy;
@@ -410,7 +411,7 @@ TEST(LmHead, SlicesOfLogitsGiveTheGradientsOfOne) {
     }
     return result;
   };
-  const auto expected = gradients(2, Policy::kInline);  // of one slice each
+  const auto expected = gradients(2, Policy::kInline);  // one slice each
   for (const Policy policy : {Policy::kInline, Policy::kDeferred}) {
     const auto sliced = gradients(1, policy);
     ASSERT_EQ(sliced.size(), expected.size());
@@ -427,7 +428,7 @@ TEST(LmHead, SlicesOfLogitsGiveTheGradientsOfOne) {
   }
 }
 
-// Poisons the first element of a parameter; what goes wrong first in a step then.
+// Sets the first element of a parameter to NaN. Returns the first operator with a non-finite result.
 std::string first_to_go_wrong(const SessionSettings& settings, const std::string& poisoned) {
   engine::Rank rank(turbo::make_cpu_device(2));
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());
@@ -447,7 +448,7 @@ std::string first_to_go_wrong(const SessionSettings& settings, const std::string
 
 TEST(TrainingStep, NamesTheFirstOperatorThatGoesWrong) {
   EXPECT_EQ(first_to_go_wrong(tiny_settings(), "layers.2.ffn.down"), "layers.2.linear");
-  // Behind routers, whose choices are integers.
+  // Also after routers, whose choices are integers.
   EXPECT_EQ(first_to_go_wrong(tiny_settings(DType::kF32, tiny_mixture()), "layers.2.moe.down"),
             "layers.2.linear_combine");
 }

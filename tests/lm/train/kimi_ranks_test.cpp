@@ -1,4 +1,4 @@
-// Biases of experts that are set by quantiles (turbo/quantile_balance), where ranks share a step's tokens.
+// Expert biases from quantiles (turbo/quantile_balance), with ranks that share the tokens of a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ std::map<std::string, std::vector<float>> biases_after_a_step(int ranks, const e
   return biases;
 }
 
-// The first step routes by the same numbers on every mesh, so that histograms are the same, too.
+// The first step routes by equal numbers on every mesh, so its histograms are equal, too.
 TEST(QuantileBiases, AreThoseOfTheWholeStepOnAnyMesh) {
   const auto one = biases_after_a_step(1, {});
   EXPECT_EQ(one.size(), 5U);  // four layers, and a module of multi-token prediction

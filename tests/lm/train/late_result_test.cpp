@@ -1,5 +1,5 @@
-// The host asks for a step's loss and norm when the next step is on its way: it waits once for each step, the
-// numbers are those of a host that waits at once, and a bad step or a failure is seen in time.
+// The host reads a step's loss and norm after it has started the next step. It waits once per step, gets the
+// values of a host that waits immediately, and still handles bad steps and failures in time.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,9 +18,9 @@ constexpr int kSteps = 6;
 
 struct Late {
   std::vector<std::pair<double, double>> steps;  // loss and norm
-  std::vector<std::vector<std::int32_t>> loads;  // of the experts of the first layer that routes
+  std::vector<std::vector<std::int32_t>> loads;  // of the first routed layer
   std::vector<std::vector<std::byte>> weights;
-  std::int64_t waits = 0;  // in all steps, before anything is looked at but results
+  std::int64_t waits = 0;  // of all steps, for their results only
   bool operator==(const Late&) const = default;
 };
 
@@ -29,7 +29,7 @@ TestBatch batch_of(const SessionSettings& settings, int step, std::int64_t micro
           static_cast<std::uint64_t>(step * 100 + microbatch)};
 }
 
-// Trains on a device that runs behind the host's back. `late`: results are read as late as may be.
+// Trains on an asynchronous device. `late`: reads results as late as possible.
 Late train_late(const SessionSettings& settings, bool late) {
   const auto counter = std::make_shared<CountingDevice::Waits>();
   engine::Rank rank(std::make_unique<CountingDevice>(guard_device(), counter));
@@ -70,7 +70,7 @@ TEST(LateResult, IsTheSameAndWaitsOncePerStep) {
   }
 }
 
-// Who never asks has no more than two steps on their way: the host's side of a step is used again.
+// Without any reads, at most two steps are in flight, because the host reuses the buffers of a step.
 TEST(LateResult, StepsThatNobodyAsksForAreWaitedFor) {
   const SessionSettings settings = tiny_settings();
   const Late expected = train_late(settings, false);
@@ -84,21 +84,21 @@ TEST(LateResult, StepsThatNobodyAsksForAreWaitedFor) {
     session->step().finish_gradients();
     session->step().update(s + 1, 1e-2, 0.1);
   }
-  // The two that are left, in their order.
+  // The last two results are still available, in order.
   for (int s = kSteps - 2; s < kSteps; ++s) {
     const StepResult result = session->step().result();
     EXPECT_EQ(std::pair(result.loss, result.gradient_norm), expected.steps[static_cast<std::size_t>(s)]);
   }
 }
 
-// The device has skipped the update of a bad step by itself, so when the host hears of it, one step later,
-// the first operator that went wrong is still to be found with the same weights and the same batch.
+// The device itself skips the update of a bad step. When the host reads the result one step later, it can
+// still find the first failing operator with unchanged weights and the batch of that step.
 TEST(LateResult, ABadStepIsNamedWhenTheNextOneIsOnItsWay) {
   SessionSettings settings = tiny_settings();
   engine::Rank rank(guard_device());
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());
   session->store().initialize(rank.context(), 7);
-  // The row of token 1 in the embedding: only batches that have it go wrong.
+  // Only batches with token 1 fail, because only its row of the embedding is NaN.
   constexpr std::int32_t kBad = 1, kGood = 2;
   for (engine::Parameter& p : session->store().parameters()) {
     if (p.name != "embedding") continue;
@@ -121,10 +121,10 @@ TEST(LateResult, ABadStepIsNamedWhenTheNextOneIsOnItsWay) {
   }
   EXPECT_TRUE(std::isnan(step.result().loss));
   EXPECT_EQ(step.find_non_finite(), "embedding");
-  EXPECT_TRUE(std::isfinite(step.result().loss));  // of the second step: the first changed nothing
+  EXPECT_TRUE(std::isfinite(step.result().loss));  // the second step: the first one changed no weights
 }
 
-// A kernel that fails has made no result, and waiting for it says so.
+// If a kernel fails, the step has no result, and waiting for it throws.
 TEST(LateResult, AFailureOnTheDeviceIsNoResult) {
   const SessionSettings settings = tiny_settings();
   engine::Rank rank(guard_device());

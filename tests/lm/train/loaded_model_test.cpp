@@ -1,5 +1,5 @@
-// What an experiment says about a model whose weights are loaded: taken, or refused, or passed over with a
-// note, and never dropped without a word.
+// Model settings of an experiment that loads weights: each is applied, refused, or ignored with a note, but
+// never dropped silently.
 #include "lm/train/loaded_model.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Experiments that say about their model what there is to say, each of another family or kind of rope.
+// Experiments with all model settings, each for another family or kind of RoPE.
 const std::map<std::string, std::string> kExperiments = {
     {"llama", "ffn_hidden_size: 112, num_query_groups: 2, kv_channels: 16, rotary_base: 500000"},
     {"llama_llama3",
@@ -137,7 +137,7 @@ const std::map<std::string, std::string> kExperiments = {
     {"ministral",
      "model_type: ministral, ffn_hidden_size: 112, num_query_groups: 2, window_size: [7, 0],"
      "window_attn_skip_freq: [0, 1]"},
-    // Heads of 12 columns rotate by two frequencies.
+    // Heads of 12 columns: RoPE has two frequencies.
     {"phi3",
      "model_type: phi3, ffn_hidden_size: 112, num_query_groups: 2, rotary_percent: 0.34,"
      "rope_scaling_type: longrope, rope_scaling_factor: 4, original_max_position_embeddings: 32,"
@@ -193,7 +193,7 @@ config::Experiment experiment(const std::string& settings, const std::vector<std
 
 ModelConfig model(const config::Experiment& e) { return model_config_of(e, std::nullopt, families()); }
 
-// As it comes back from the folder that such a run saves.
+// The model as read back from the folder that such a run saves.
 ModelConfig saved(const std::string& settings) {
   return read_model_config(write_model_config(model(experiment(settings, {})), DType::kF32, families()),
                            "config.json", families());
@@ -203,7 +203,7 @@ LoadedModel load(const ModelConfig& folder, const config::Experiment& e) {
   return reconcile_with_loaded(e, model(e), folder, "config.json");
 }
 
-// Values that a key may be given on the command line; most are others than it has.
+// Returns values for a key on the command line; most differ from its current one.
 std::vector<std::string> values_for(const KeySpec& key, const config::TrainerConfig& now) {
   std::vector<std::string> values(key.choices.begin(), key.choices.end());
   if (!values.empty()) return values;
@@ -224,7 +224,7 @@ std::vector<std::string> values_for(const KeySpec& key, const config::TrainerCon
   }
 }
 
-// Keys that change nothing, and why.
+// Keys that change nothing, with the reason.
 const std::map<std::string_view, const char*> kSilent = {
     {"group_query_attention", "only checked against num_query_groups"}};
 
@@ -239,10 +239,10 @@ struct Reloading {
   LoadedModel loaded = load(folder, unchanged);
 };
 
-// What a setting on the command line does where that folder is loaded.
+// Returns the effect of a command-line setting when that folder is loaded.
 Outcome outcome_of(const KeySpec& key, const Reloading& run, const std::string& value) {
   if (key.name == "vocab_size" && std::stoll(value) < run.folder.vocab)
-    return Outcome::kNothing;  // the data's
+    return Outcome::kNothing;  // the vocabulary of the data is larger
   std::optional<config::Experiment> changed;
   try {
     changed = experiment(run.settings, {fmt::format("{}={}", key.name, value)});
@@ -254,13 +254,13 @@ Outcome outcome_of(const KeySpec& key, const Reloading& run, const std::string& 
     const LoadedModel loaded = load(run.folder, *changed);
     if (!loaded.notes.empty() || changed->warnings.size() > run.unchanged.warnings.size())
       return Outcome::kSaid;
-    // Only how to train may change without a word.
+    // Only training settings may change without a note.
     ModelConfig is = loaded.config;
     const ModelConfig& was = run.loaded.config;
     EXPECT_FALSE(is == was) << key.name << "=" << value << " was dropped";
     is.moe.training = was.moe.training;
     is.mtp = was.mtp;
-    EXPECT_TRUE(is == was) << key.name << "=" << value << " was taken without a word";
+    EXPECT_TRUE(is == was) << key.name << "=" << value << " was applied without a note";
     return Outcome::kTaken;
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
@@ -289,7 +289,7 @@ TEST(LoadedModel, NoSettingOfTheModelIsDropped) {
   }
 }
 
-// A folder alone says all of it: nothing of the model needs to stand in the experiment.
+// A folder alone defines the model: an experiment needs no model settings.
 TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };
@@ -315,22 +315,23 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
     is.moe.training = folder.moe.training;
     is.mtp = folder.mtp;
     EXPECT_TRUE(is == folder);
-    // As a whole, too: what the settings amount to is the model, but for what a loaded folder alone has.
+    // Without the reconciliation, too, the filled settings give the model, except for fields that only a
+    // loaded folder has.
     EXPECT_EQ(ours.layers, folder.layers);
     EXPECT_EQ(ours.moe.experts, folder.moe.experts);
     EXPECT_EQ(ours.attention.window, folder.attention.window);
     EXPECT_EQ(ours.local_layers(), folder.local_layers());
     EXPECT_EQ(ours.rope_scaling.kind, folder.rope_scaling.kind);
-    // Done twice it is the same.
+    // Filling is idempotent.
     EXPECT_EQ(filled(e, folder).trainer, e.trainer);
-    // What is said beside it still counts.
+    // Settings of the experiment still apply.
     const config::Experiment longer = filled(bare({"rotary_base=123456"}), folder);
     const ModelConfig stretched = model_config_of(longer, folder.vocab, families());
     EXPECT_EQ(reconcile_with_loaded(longer, stretched, folder, "config.json").config.rope_theta, 123456);
   }
 }
 
-// The losses of routers that a folder was trained with go on where the experiment states none, and are said.
+// Router losses with which a folder was trained continue unless the experiment sets them, and are noted.
 TEST(LoadedModel, LossesOfRoutersGoOn) {
   struct Taken {
     ModelConfig config;
@@ -382,7 +383,7 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
     EXPECT_THAT(none.notes, ::testing::Contains(HasSubstr("moe_router_load_balancing_type is none")));
   }
   EXPECT_GE(mixtures, 10);
-  // A default of transformers is said, kept by an export, and not trained with.
+  // A former default of transformers is noted and kept by an export, but not used for training.
   ModelConfig published = saved(kExperiments.at("gpt_oss"));
   published.moe.training.balance_loss = 0.9;
   published =
@@ -395,7 +396,7 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
   EXPECT_EQ(taken(published, {"moe_aux_loss_coeff=0.9"}).config.moe.training.balance_loss, 0.9);
 }
 
-// What is saved says how long the sequences were, so that evaluations and generation take them.
+// The saved model has the length of its training sequences, so that evaluation and generation accept it.
 TEST(LoadedModel, SequencesLongerThanTheModelWasMadeForAreNotedAndSaved) {
   ModelConfig folder = saved("ffn_hidden_size: 112, num_query_groups: 2");
   folder.max_positions = 64;
@@ -418,11 +419,11 @@ TEST(LoadedModel, SequencesLongerThanTheModelWasMadeForAreNotedAndSaved) {
   const LoadedModel same = with({"seq_length=64"});
   EXPECT_THAT(same.notes, IsEmpty());
   EXPECT_EQ(same.config.max_positions, 64);
-  // Who says both is taken at their word (and warned when the settings are read).
+  // If both are set, both apply (with a warning when the settings are read).
   EXPECT_EQ(with({"seq_length=128", "max_position_embeddings=64"}).config.max_positions, 64);
 }
 
-// Where the experiment does not say which kind of scaling there is, what it says about scaling still counts.
+// RoPE scaling keys of the experiment apply even if it does not name the kind of scaling.
 TEST(LoadedModel, RopeIsStretchedKeyByKey) {
   const std::string plain = "ffn_hidden_size: 112, num_query_groups: 2, ";
   const std::string llama3 = plain + "rope_scaling_type: llama3, original_max_position_embeddings: 32";
@@ -438,7 +439,7 @@ TEST(LoadedModel, RopeIsStretchedKeyByKey) {
   }
   EXPECT_EQ(load(saved(llama3), experiment(plain, {"rope_scaling_factor=32"})).config.rope_scaling.factor,
             32);
-  // Another kind: how long the context was before is what the weights say, not the 128 / 16 of the
+  // With another kind of scaling, the original context length is that of the weights, not the 128 / 16 of the
   // experiment.
   const RopeScaling yarn =
       load(saved(llama3), experiment(plain, {"rope_scaling_type=yarn", "rope_scaling_factor=16"}))
@@ -493,7 +494,7 @@ TEST(LoadedModel, WhichLayersConvolveIsTheWeightsToSay) {
   const std::string& settings = kExperiments.at("lfm2");
   try {
     load(saved(settings), experiment(settings, {"lfm_layer_types=[conv,conv]"}));
-    ADD_FAILURE() << "it was taken";
+    ADD_FAILURE() << "the setting was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(
         std::string(error.what()),

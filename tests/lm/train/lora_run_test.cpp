@@ -1,5 +1,5 @@
-// Whole runs with low-rank adapters: what they train and save, that they go on bit for bit, what is refused,
-// and that the exported model is the adapted one.
+// Whole runs with LoRA: what they train and save, that they resume bit for bit, what is refused, and that an
+// export is the adapted model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST_F(LoraRuns, TrainAdaptersAloneAndGoOnBitForBit) {
     ASSERT_TRUE(now) << before[i].name;
     EXPECT_TRUE(std::ranges::equal(now->data, before[i].data)) << before[i].name;
   }
-  // Of the query, key and value projections one A; everything has a B, and has learned.
+  // The query, key and value projections share one A. Every matrix has a B, which was trained.
   EXPECT_EQ(after.size(), before.size() + 2 * 7 * 2);
   const std::string attention = "model.layers.1.self_attn.";
   EXPECT_EQ(values(after, attention + "q_proj.lora_A.weight"),
@@ -59,12 +59,12 @@ TEST_F(LoraRuns, TrainAdaptersAloneAndGoOnBitForBit) {
     const std::vector<float> b = values(after, attention + name + ".lora_B.weight");
     EXPECT_TRUE(std::ranges::any_of(b, [](float v) { return v != 0; })) << name;
   }
-  // No other program takes the frozen weights for the trained model.
+  // The model_type prevents other programs from loading the frozen weights as the trained model.
   const auto config = nlohmann::json::parse(read_file(whole / "config.json"));
   EXPECT_EQ(config.at("model_type"), "primus_lora");
   EXPECT_EQ(config.at("primus_lora").at("model_type"), "llama");
   EXPECT_EQ(load_model_config(find_model_folder(whole), families_).family, "llama");
-  // No state for what is frozen.
+  // Frozen weights have no optimizer state.
   const CheckpointReader saved = CheckpointReader::open(whole);
   int states = 0;
   for (const TensorRecord& record : saved.manifest().tensors) {
@@ -92,12 +92,12 @@ TEST_F(LoraRuns, OtherAdaptersAreRefused) {
   EXPECT_THAT(refusal("plain", {load(base), "finetune=true", lora_}),
               AllOf(HasSubstr("was saved without LoRA"), HasSubstr("restore lora, or use a new exp_name")));
   EXPECT_THAT(refusal("other", {load(adapted), "finetune=true"}), HasSubstr("has LoRA adapters that differ"));
-  // From weights with the same adapters a new run begins with them.
+  // A new run from weights with equal adapters starts with them.
   run("further", {load(adapted), "finetune=true", lora_});
   EXPECT_LT(losses("further").front(), losses("adapted").front());
 }
 
-// Weights as Hugging Face has them, without our manifest; and the adapted model back as such.
+// Published weights without a manifest are adapted, and the export has the adapters folded in.
 TEST_F(LoraRuns, PublishedWeightsGoInAndComeOutFolded) {
   const std::string own_tokenizer = "allow_tokenizer_change=true";
   for (const char* bf16 : {"bf16=false", "bf16=true"}) {
@@ -120,7 +120,7 @@ TEST_F(LoraRuns, PublishedWeightsGoInAndComeOutFolded) {
       to_float(view.dtype, view.data, all);
       return all;
     };
-    // A's master is saved once, for all three projections.
+    // The master of the shared A is saved once, for all three projections.
     const std::string attention = "model.layers.0.self_attn.", key = attention + "k_proj.";
     const std::vector<float> w = master(key + "weight"), a = master(attention + "q_proj.lora_A.weight"),
                              b = master(key + "lora_B.weight"),
@@ -132,13 +132,13 @@ TEST_F(LoraRuns, PublishedWeightsGoInAndComeOutFolded) {
         sum += static_cast<double>(b[i / 32 * 4 + r]) * static_cast<double>(a[r * 32 + i % 32]);
       EXPECT_FLOAT_EQ(folded[i], static_cast<float>(static_cast<double>(w[i]) + 2 * sum));
     }
-    // It is an ordinary model, and knows what the adapters had learned.
+    // The export is an ordinary model with the training of the adapters.
     run("after_" + name, {bf16, load(out), own_tokenizer});
     EXPECT_LT(losses("after_" + name).front(), losses("adapted_" + name).front());
   }
 }
 
-// Masks are of the step and the token: a run that goes on draws those that an uninterrupted one draws.
+// Dropout masks depend on step and token, so a resumed run draws the masks of an uninterrupted one.
 TEST_F(LoraRuns, WithDropoutGoOnBitForBit) {
   const Path base = run("base", {});
   for (const char* position : {"pre", "post"}) {
@@ -148,7 +148,7 @@ TEST_F(LoraRuns, WithDropoutGoOnBitForBit) {
         "lora={enabled: true, dim: 4, alpha: 8, dropout: 0.25, dropout_position: " + name + "}";
     const Path whole = run("whole_" + name, {load(base), "finetune=true", with});
     run("plain_" + name, {load(base), "finetune=true", lora_});
-    // B is zero at first: there is nothing to drop in the first step.
+    // B is zero at first, so dropout has no effect in the first step.
     EXPECT_EQ(losses("whole_" + name).front(), losses("plain_" + name).front());
     EXPECT_NE(losses("whole_" + name), losses("plain_" + name));
     run("twice_" + name, {load(base), "finetune=true", with, "exit_interval=2"});
@@ -156,7 +156,7 @@ TEST_F(LoraRuns, WithDropoutGoOnBitForBit) {
     EXPECT_EQ(losses("twice_" + name), losses("whole_" + name));
     for (const char* file : {"model.safetensors", "optimizer.safetensors"})
       EXPECT_EQ(read_file(twice / file), read_file(whole / file)) << file;
-    // It is no part of what the adapters are.
+    // Dropout is not part of the saved model.
     EXPECT_THAT(read_file(whole / "config.json"), Not(HasSubstr("dropout\": 0.25")));
     run("further_" + name, {load(whole), "finetune=true", lora_});
   }
@@ -164,7 +164,7 @@ TEST_F(LoraRuns, WithDropoutGoOnBitForBit) {
 
 class LoraMixtures : public LoraRuns, public testing::WithParamInterface<const char*> {
  protected:
-  // Experts whose tensors are published one by one, and those of a layer in one, transposed.
+  // Families whose experts are published one by one, or all of a layer in one transposed tensor.
   std::vector<std::string> with(std::vector<std::string> more) const {
     const std::string family = GetParam();
     std::vector<std::string> all{"model_type=" + family,        "num_experts=4",
@@ -192,7 +192,7 @@ TEST_P(LoraMixtures, TrainGoOnAndComeOutFolded) {
   for (const char* file : {"model.safetensors", "optimizer.safetensors"})
     EXPECT_EQ(read_file(twice / file), read_file(whole / file)) << file;
 
-  // The exported model is an ordinary one with the adapted model's loss.
+  // The export is an ordinary model with the loss of the adapted model.
   const Path out = folder_.path() / "out";
   const ExchangeReport report = copy_model(find_model_folder(whole), out, {.dtype = DType::kF32}, families_);
   EXPECT_FALSE(report.config.lora);

@@ -1,5 +1,5 @@
-// Low-rank adapters: the model with the products written out, W + scale B A, is the reference. What is not
-// trained keeps its bits, has no gradient and no optimizer state.
+// LoRA compared with a model whose weights are W + scale B A. Frozen weights keep their bits and have neither
+// gradients nor optimizer states.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void upload(engine::Rank& rank, const Tensor& to, const std::vector<float>& valu
   rank.compute().synchronize();
 }
 
-// A session in fp32 with initial weights, and its parameters by name.
+// A session in fp32 with initial weights, and access to its parameters by name.
 struct Model {
   explicit Model(const ModelConfig& config) : rank(turbo::make_cpu_device(2)) {
     SessionSettings settings = tiny_settings(DType::kF32, config);
@@ -59,7 +59,7 @@ struct Model {
   std::unique_ptr<TrainingSession> session;
 };
 
-// c [m, n] = a [m, k] · b [k, n].
+// Returns c [m, n] = a [m, k] · b [k, n].
 std::vector<float> times(const std::vector<float>& a, const std::vector<float>& b, std::int64_t m,
                          std::int64_t k, std::int64_t n) {
   std::vector<float> c;
@@ -93,7 +93,7 @@ double error_of(const std::vector<float>& values, const std::vector<float>& expe
   return maximum / largest;
 }
 
-// B as it could be after some steps.
+// Sets B to random values, as if after some steps.
 void draw_up(Model& model) {
   for (Parameter& p : model.session->store().parameters()) {
     if (!p.is_low_rank || !p.name.ends_with("lora_B")) continue;
@@ -109,13 +109,14 @@ ModelConfig without_adapters(ModelConfig config) {
   return config;
 }
 
-// Part e of a matrix that is there for each of `experts`.
+// Returns part `e` of a matrix that has `experts` parts.
 std::vector<float> part(const std::vector<float>& all, std::int64_t experts, std::int64_t e) {
   const auto n = static_cast<std::ptrdiff_t>(all.size()) / experts;
   return {all.begin() + e * n, all.begin() + (e + 1) * n};
 }
 
-// Mixtures whose weights come before an expert, after it, and behind a bias; capacities that drop choices.
+// Mixtures that apply router weights before an expert, after it, and after its bias; with capacities that
+// drop choices.
 ModelConfig adapted_llama4() {
   ModelConfig c = tiny_lora_mixture();
   c.family = "llama4_text";
@@ -134,8 +135,8 @@ ModelConfig adapted_gpt_oss() {
   c.moe.training = {};
   return c;
 }
-// Latent attention has the output's alone, and two layers a dense and a routed feed-forward with a shared
-// one; the two modules of multi-token prediction are like the latter.
+// Latent attention has adapters only on its output. One layer has a dense feed-forward, the other routed and
+// shared experts. The two modules of multi-token prediction are like the second layer.
 ModelConfig adapted_deepseek() {
   ModelConfig c = tiny_deepseek();
   c.moe.training.bias_update_rate = 0;
@@ -206,7 +207,7 @@ TEST_P(LoraModels, IsTheModelWithTheProductsWrittenOut) {
 TEST(Lora, BeginsAsTheModelWithoutAdapters) {
   Model adapted(tiny_lora()), whole(without_adapters(tiny_lora()));
   EXPECT_EQ(adapted.gradients().loss, whole.gradients().loss);
-  // Xavier: a sample of 6 x 48 numbers lies this near to its variance.
+  // Xavier: the variance of 6 x 48 samples is this near to the expected one.
   double squares = 0;
   const std::vector<float> a = adapted.values("layers.2.ffn.gate_up.lora_A");
   for (const float v : a) squares += static_cast<double>(v) * static_cast<double>(v);
@@ -240,7 +241,7 @@ TEST(Lora, WhatIsNotTrainedKeepsItsBitsAndHasNoState) {
   }
 }
 
-// In fp32 a trained number has 12 bytes beside its value: a gradient and two moments.
+// In fp32, a trained parameter has 12 bytes besides its value: a gradient and two moments.
 TEST(Lora, FrozenWeightsTakeNoMemoryForGradientsAndStates) {
   const auto measured = [](const ModelConfig& config) {
     engine::Rank rank(turbo::make_cpu_device(2));
@@ -267,7 +268,7 @@ TEST(Lora, ModulesThatAreNotNamedHaveNone) {
       std::ranges::any_of(model.gradient("layers.0.attention.out.lora_B"), [](float d) { return d != 0; }));
 }
 
-// Of experts those that a token meets: two of five.
+// For experts, it counts those that a token uses: two of five.
 TEST(Lora, FrozenWeightsCountTwoThirdsOfTheirProducts) {
   for (const ModelConfig& config : {tiny_lora(), tiny_lora_mixture()}) {
     Model model(config);
@@ -283,7 +284,7 @@ TEST(Lora, FrozenWeightsCountTwoThirdsOfTheirProducts) {
   }
 }
 
-// Evaluation sees no dropout, and a step does: B is not zero, so that an adapter says something.
+// Dropout applies to steps, but not to evaluation. B is not zero, so that adapters have an effect.
 TEST(LoraDropout, IsOfTrainingAlone) {
   std::vector<double> evaluated, trained;
   for (const ModelConfig& config : {tiny_lora(), tiny_lora_dropout(), tiny_lora_dropout_after()}) {
@@ -302,7 +303,7 @@ TEST(LoraDropout, IsOfTrainingAlone) {
   EXPECT_NE(trained[2], trained[1]);
 }
 
-// Each step has masks of its own, and so has each seed.
+// Each step and each seed has its own masks.
 TEST(LoraDropout, StepsAndSeedsDiffer) {
   const auto loss = [](std::int64_t step, std::uint64_t seed) {
     engine::Rank rank(turbo::make_cpu_device(2));
@@ -324,13 +325,13 @@ TEST(LoraDropout, StepsAndSeedsDiffer) {
   EXPECT_NE(loss(1, 1), loss(1, 2));
 }
 
-// No mask is kept, and what A reads is made again: no more than one of them at a time.
+// Masks are not kept, and the input of A is recomputed, one at a time.
 TEST(LoraDropout, TakesNoMemoryForMasks) {
   const auto stash = [](const ModelConfig& config) {
     engine::Rank rank(turbo::make_cpu_device(2));
     return measure_session(rank, tiny_settings(DType::kF32, config), builtin_families()).memory.stash;
   };
-  const std::int64_t widest = 2 * 16 * 80 * 4;  // what the last product of a feed-forward reads
+  const std::int64_t widest = 2 * 16 * 80 * 4;  // the input of a feed-forward's last product
   EXPECT_LE(stash(tiny_lora_dropout()), stash(tiny_lora()) + 2 * widest + 4096);
 }
 

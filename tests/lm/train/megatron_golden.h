@@ -1,4 +1,4 @@
-// What Megatron-LM computed (tests/golden/megatron), and its settings as ours.
+// Results of Megatron-LM (tests/golden/megatron), and its settings as ours.
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace primus::test {
 inline const std::filesystem::path kMegatronGoldens =
     std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/megatron";
 
-// The model of settings under the names of Megatron's command line.
+// Returns the model for settings with the names of Megatron's command line.
 inline ModelConfig golden_model(const nlohmann::json& settings) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };

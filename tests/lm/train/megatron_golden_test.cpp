@@ -1,7 +1,7 @@
-// Training steps against Megatron-LM's own (tests/golden/megatron/write_model_golden.py), from the same
-// settings: losses of the model, of multi-token prediction and of the routers, how often each expert is
-// chosen, every gradient of the sum of them all, and the step of the experts' biases; with packed documents,
-// too.
+// Training steps against those of Megatron-LM with equal settings
+// (tests/golden/megatron/write_model_golden.py): the losses of the model, of multi-token prediction and of
+// the routers, the load of each expert, every gradient of their sum, and the update of the expert biases;
+// also with packed documents.
 #include "lm/train/megatron_golden.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@
 namespace primus::test {
 namespace {
 
-constexpr double kTolerance = 1e-5;  // of fp32 on both sides
+constexpr double kTolerance = 1e-5;  // fp32 on both sides
 
 const std::filesystem::path& kGolden = kMegatronGoldens;
 
@@ -93,7 +93,7 @@ class MegatronStep : public testing::TestWithParam<const char*> {
     EXPECT_NEAR(ours, golden, kTolerance * std::abs(golden)) << what;
   }
 
-  // Every tensor that a checkpoint of the model has; what it is in the session is `chosen(parameter)`.
+  // Compares every tensor of a checkpoint of the model with chosen(parameter) in the session.
   template <class Choose>
   int expect_same_tensors(bool trainable, double tolerance, Choose chosen) {
     int compared = 0;
@@ -147,7 +147,7 @@ TEST_P(MegatronStep, IsTheSame) {
       expect_same_tensors(true, kTolerance, [](const engine::Parameter& p) { return p.gradient; });
   session_->step().update(1, 0, 0);
   const int biases = expect_same_tensors(false, 0, [](const engine::Parameter& p) { return p.value; });
-  // And nothing that Megatron-LM has is left over.
+  // Every tensor of Megatron-LM was compared.
   EXPECT_EQ(static_cast<std::size_t>(gradients + biases + 3), golden_.size());
 }
 INSTANTIATE_TEST_SUITE_P(Steps, MegatronStep, testing::Values("deepseek_v3", "deepseek_v3_packed", "mixtral"),

@@ -1,5 +1,5 @@
-// Training on several ranks against Megatron-LM's own (tests/golden/megatron/write_mesh_golden.py): the same
-// mesh, initial weights and tokens give its losses.
+// Training on several ranks against Megatron-LM (tests/golden/megatron/write_mesh_golden.py): with equal
+// mesh, initial weights and tokens, the losses are equal.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@
 namespace primus::test {
 namespace {
 
-constexpr double kTolerance = 1e-5;  // of fp32 on both sides, over ten steps
+constexpr double kTolerance = 1e-5;  // fp32 on both sides, ten steps
 
 const nlohmann::json& golden() {
   static const nlohmann::json json =

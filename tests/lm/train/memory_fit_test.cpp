@@ -1,4 +1,4 @@
-// Whether a run fits, and that what is suggested makes it fit.
+// Whether a run fits into memory, and whether the suggested changes make it fit.
 #include "lm/train/memory_fit.h"
 
 #include <gmock/gmock.h>
@@ -57,9 +57,9 @@ TEST(MemoryFit, WhatFitsFits) {
   EXPECT_GT(need.host_buffers, 16 * 512 * 12);
   EXPECT_TRUE(fit(e, 2 * need.total()).fits);
   EXPECT_TRUE(fit(e, 2 * need.total()).changes.empty());
-  // A little is left for others.
+  // A small reserve is left for other programs.
   EXPECT_FALSE(fit(e, need.total() + 1000).fits);
-  EXPECT_TRUE(fit(e, 0).fits) << "not known";
+  EXPECT_TRUE(fit(e, 0).fits) << "an unknown amount must not refuse a run";
   EXPECT_EQ(need_of(experiment({"async_save=false"})).snapshot, 0);
 }
 
@@ -79,12 +79,12 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
       EXPECT_THAT(describe_changes(result), HasSubstr(change.settings.front()));
     }
   }
-  // Just too much: the copy of the checkpoint can go, and nothing of the training changes.
+  // Slightly too much: dropping the copy for checkpoints is enough, and training is unchanged.
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
 
-// Weights, gradients and fp32 moments are too much by themselves: moments of a byte each, and of a model that
-// is loaded adapters.
+// If weights, gradients and fp32 moments alone are too much, suggests 8-bit moments and, for a loaded model,
+// adapters.
 TEST(MemoryFit, NarrowMomentsAndAdaptersWhereWeightsAloneAreTooMuch) {
   const std::vector<std::string> small = {"micro_batch_size=1", "seq_length=64", "async_save=false",
                                           "bf16=true"};
@@ -109,7 +109,8 @@ TEST(MemoryFit, NarrowMomentsAndAdaptersWhereWeightsAloneAreTooMuch) {
   EXPECT_EQ(need_of(experiment(words)).total(), adapters.changes.back().need.total());
 }
 
-// A device's memory is what was too little there, whatever the host holds of a checkpoint.
+// Compares with the memory of the device if it is separate from the host's, which holds the copy for
+// checkpoints.
 TEST(MemoryFit, ChangesAreDescribedByTheMemoryThatIsShort) {
   MemoryFit fit;
   fit.supply = {.device = 80 << 20, .host = std::int64_t{1} << 40, .shared = false};
@@ -122,7 +123,7 @@ TEST(MemoryFit, ChangesAreDescribedByTheMemoryThatIsShort) {
   EXPECT_EQ(describe_changes(fit), "seq_length=4096 needs 570 MiB (shorter sequences)");
 }
 
-// Data ranks that all hold the weights' states may share them.
+// Data-parallel ranks that all hold the optimizer states are advised to shard them.
 TEST(MemoryFit, RanksAreToldToShareWhatAllOfThemHold) {
   constexpr int kRanks = 8;
   const auto fit_of_rank = [&](const config::Experiment& e, std::int64_t available) {
@@ -153,7 +154,7 @@ TEST(MemoryFit, WhereWeightsAloneAreTooMuchNothingIsPromised) {
   EXPECT_THAT(describe_lack(result), HasSubstr("and 1.00 MiB of 1.00 MiB are free"));
 }
 
-// Rounded alike, they would seem to fit.
+// Amounts that would look equal after rounding get more digits.
 TEST(MemoryFit, TheAmountsThatAreComparedAreToldApart) {
   const auto lack = [](std::int64_t need, std::int64_t have, bool shared = true) {
     MemoryFit fit;
@@ -172,8 +173,8 @@ TEST(MemoryFit, TheAmountsThatAreComparedAreToldApart) {
   EXPECT_THAT(lack(22 * gib + (20 << 20), 22 * gib, false), HasSubstr("needs 22548 MiB of the device's"));
 }
 
-// One of two ranks that share the layers: what it needs, and what is suggested, is of its share. Microbatches
-// that ranks cannot share are not suggested.
+// With one of two ranks that share layers, needs and suggestions refer to its share. Microbatches that the
+// ranks cannot share are not suggested.
 TEST(MemoryFit, RanksThatShareLayersAreMeasuredAsSuch) {
   const config::Experiment e =
       experiment({"tensor_model_parallel_size=2", "seq_length=511", "micro_batch_size=2"});
@@ -193,7 +194,7 @@ TEST(MemoryFit, RanksThatShareLayersAreMeasuredAsSuch) {
     EXPECT_THAT(change.settings, testing::Not(testing::Contains("micro_batch_size=1")));
 }
 
-// As a GPU will have it: two places, each with its own.
+// Separate memory of device and host, as with a GPU: each must be sufficient.
 TEST(MemoryFit, ADevicesMemoryAndTheHostsAreHeldApart) {
   const MemoryNeed need{
       .device = {.persistent = 800, .stash = 100, .scratch = 0}, .snapshot = 300, .host_buffers = 10};
@@ -203,7 +204,7 @@ TEST(MemoryFit, ADevicesMemoryAndTheHostsAreHeldApart) {
   EXPECT_FALSE(fits(need, {.device = 1000, .host = 1000, .shared = true}));
 }
 
-// What other programs hold of a GPU's memory is not there for this one.
+// Memory of a GPU that other programs use is not available.
 TEST(MemoryFit, ADeviceWithMemoryOfItsOwnHasWhatNobodyUses) {
   class Gpu : public test::ForwardingDevice {
    public:

@@ -1,5 +1,5 @@
-// Checkpoints do not know meshes: what the ranks of any mesh saved, those of any other load, and save again
-// byte for byte, weights and optimizer states.
+// Checkpoints do not depend on the mesh: ranks of any mesh load what ranks of any other mesh saved, and save
+// weights and optimizer states again byte for byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,8 +45,8 @@ Files files_in(const Path& folder, Env& env) {
   return files;
 }
 
-// A session on each rank of a mesh, as threads. With `from`: what is there is loaded. Else one step is
-// trained. What the ranks then save together.
+// Opens a session on each rank of a mesh, as threads. With `from`, loads its checkpoint, otherwise trains one
+// step. Returns the files that the ranks then save together.
 Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEnv* from, FaultEnv& env,
                 const config::TrainerConfig& optimizer = {}, const engine::PrecisionRecipe& precision = {}) {
   SessionSettings settings = tiny_settings(compute, model);
@@ -134,7 +134,7 @@ TEST(MeshCheckpoint, AnyMeshLoadsWhatAnyOtherSaved) {
                      {"tp2 dp2 zero3", 4, {.tensor = 2}, Sharding::kParameters}});
 }
 
-// Masters of their own, a tied embedding, and experts that published folders have in another order.
+// Separate master weights, a tied embedding, and experts whose axes have another order in published folders.
 TEST(MeshCheckpoint, InBf16WithTensorsInAnotherOrder) {
   ModelConfig c = with_experts();
   c.family = "gpt_oss";
@@ -163,8 +163,8 @@ TEST(MeshCheckpoint, OfLatentAttentionAndMultiTokenPrediction) {
 
 const config::TrainerConfig kInEightBits{.exp_avg_dtype = "fp8", .exp_avg_sq_dtype = "fp8"};
 
-// Blocks of 128 elements, which begin with parameters, are the same on any number of data-parallel ranks,
-// though published tensors begin within them.
+// Blocks of 128 elements start at the start of parameters, so they are equal for any number of data-parallel
+// ranks, even if published tensors start inside them.
 TEST(MeshCheckpoint, OfMomentsInEightBits) {
   for (const ModelConfig& model : {with_experts(), tiny_deepseek()}) {
     expect_any_to_any(model, DType::kBF16,
@@ -176,7 +176,7 @@ TEST(MeshCheckpoint, OfMomentsInEightBits) {
   }
 }
 
-// On tensor ranks, too, where what is left of a row is a multiple of a block.
+// Also with tensor ranks, if a rank's part of a row is a multiple of a block.
 TEST(MeshCheckpoint, OfMomentsInEightBitsOnTensorRanks) {
   ModelConfig c = tiny_llama();
   c.layers = 1;
@@ -204,7 +204,8 @@ TEST(MeshCheckpoint, OfDelayedScales) {
                     {}, kDelayed);
 }
 
-// Under another rule the last steps' magnitudes stay, and scales are what that rule makes of them.
+// If the rule for scales changes, the magnitudes of the last steps are kept, and the new rule computes the
+// scales from them.
 TEST(MeshCheckpoint, OfDelayedScalesUnderAnotherRule) {
   ModelConfig c = tiny_llama();
   c.layers = 1;
@@ -234,7 +235,7 @@ TEST(MeshCheckpoint, OfDelayedScalesUnderAnotherRule) {
       const std::vector<float> history = floats(layer.history), scales = floats(layer.scales);
       for (std::size_t t = 0; t < 3; ++t) {
         const float newest = history[t * static_cast<std::size_t>(steps)];
-        EXPECT_EQ(history[t * static_cast<std::size_t>(steps) + 1], 0);  // one step was trained
+        EXPECT_EQ(history[t * static_cast<std::size_t>(steps) + 1], 0);  // only one step was trained
         const float scale = newest > 0 ? (t == 2 ? top : 448.0F) / newest : 1.0F;
         EXPECT_EQ(scales[4 * t + 1], scale);
         any = any || newest > 0;
@@ -265,7 +266,7 @@ TEST(MeshCheckpoint, WithoutDelayedScalesTheyAreCountedAndLeft) {
   }
 }
 
-// The optimizer's tensors of a checkpoint, by name.
+// Returns the optimizer tensors of a checkpoint by name.
 std::map<std::string, std::vector<float>> states_in(const Files& files) {
   std::map<std::string, std::vector<float>> states;
   const std::string& bytes = files.at("optimizer.safetensors");
@@ -273,7 +274,7 @@ std::map<std::string, std::vector<float>> states_in(const Files& files) {
       SafetensorsFile::parse(std::as_bytes(std::span(bytes)), "optimizer.safetensors");
   for (std::size_t i = 0; i < file.size(); ++i) {
     const TensorView tensor = file[i];
-    EXPECT_EQ(tensor.dtype, DType::kBF16) << tensor.name << " holds numbers of 8 bits";
+    EXPECT_EQ(tensor.dtype, DType::kBF16) << tensor.name << " must be stored in bf16";
     std::vector<float>& values = states[std::string(tensor.name)];
     values.resize(tensor.data.size() / sizeof(BFloat16));
     to_float(tensor.dtype, tensor.data, values);
@@ -281,8 +282,8 @@ std::map<std::string, std::vector<float>> states_in(const Files& files) {
   return states;
 }
 
-// Elsewhere a number keeps its digits as far as the unit of its new block goes: what changes is less than
-// 2^-17 of the tensor's largest first moment, and than 2^-32 of the largest second one.
+// In other blocks, a value keeps its digits down to the unit of its new block. It changes by less than 2^-17
+// of the tensor's largest first moment, or 2^-32 of its largest second moment.
 TEST(MeshCheckpoint, OfMomentsInEightBitsInOtherBlocks) {
   FaultEnv saved, again;
   const auto before =

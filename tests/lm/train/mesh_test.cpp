@@ -1,6 +1,6 @@
-// Every mesh equals one device: ranks are threads here, and share tokens, heads, the vocabulary and experts
-// in every way. Losses of 20 steps, the weights after them, and what the model makes of a text before and
-// after them are those of one device, up to the rounding of sums.
+// Every mesh gives the results of one device, up to the rounding of sums. Ranks are threads, and share
+// tokens, heads, the vocabulary and experts in every way. Compared are the losses of 20 steps, the final
+// weights, and the logits of a text before and after training.
 #include "engine/mesh.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ using engine::Sharding;
 
 constexpr int kSteps = 20, kGlobalMicrobatches = 4;
 
-// --- models whose extents divide by four, and a vocabulary that does not
+// --- models whose sizes divide by four, and a vocabulary that does not
 
 ModelConfig dense() {
   ModelConfig c = tiny_llama();
@@ -61,7 +61,7 @@ ModelConfig adapted_dropout_after() {
   return c;
 }
 
-// Adapters of experts, shared ones among them; what chooses is frozen.
+// Adapters for experts and shared experts. The router biases are frozen.
 ModelConfig adapted_latent() {
   ModelConfig c = tiny_deepseek();
   c.moe.experts = 8;
@@ -71,7 +71,7 @@ ModelConfig adapted_latent() {
   return c;
 }
 
-// Beside experts that have no adapters.
+// Dropout, in a model whose experts have no adapters.
 ModelConfig adapted_latent_dropout() {
   ModelConfig c = adapted_latent();
   c.lora.modules = {"linear_proj"};
@@ -106,8 +106,8 @@ ModelConfig latent() {
   return c;
 }
 
-// What counts for the balance of a microbatch are all that data ranks have at a time: another mesh has others
-// (StepBalance in this file).
+// Balanced per microbatch. Balance over the step counts earlier choices of all data ranks, so it depends on
+// the mesh (see StepBalance).
 ModelConfig qwen3_next() {
   ModelConfig c = with_tied_embeddings(tiny_qwen3_next());
   c.moe.training.balance_step = false;
@@ -115,8 +115,8 @@ ModelConfig qwen3_next() {
 }
 ModelConfig qwen3_5() { return with_tied_embeddings(tiny_qwen3_5()); }
 
-// With large weights, and without what turns rounding into other numbers: near ties of experts and of keys,
-// and values at the limit of SwiGLU, where the gradient jumps.
+// Large weights, and settings that prevent rounding from changing choices: no near ties of experts or keys,
+// and no values at the limit of SwiGLU, where the gradient jumps.
 ModelConfig smooth_deepseek_v4() {
   ModelConfig c = tiny_deepseek_v4();
   c.init_std = 0.16;
@@ -133,7 +133,7 @@ ModelConfig sparse() {
   return c;
 }
 
-// Ranks that share sequences know no balance of a single one.
+// Ranks that share sequences cannot balance each sequence.
 ModelConfig by_microbatch(ModelConfig c) {
   c.moe.training.balance_sequences = false;
   return c;
@@ -175,7 +175,7 @@ ModelConfig llama4() {
   return c;
 }
 
-// Matrices of queries, keys and values, and of gate and up, that are one in checkpoints.
+// Checkpoints fuse the matrices of queries, keys and values, and those of gate and up.
 ModelConfig phi3() {
   ModelConfig c = dense();
   c.family = "phi3";
@@ -185,7 +185,7 @@ ModelConfig phi3() {
   return c;
 }
 
-// Norms of what branches give.
+// Norms after the branches.
 ModelConfig glm4() {
   ModelConfig c = dense();
   c.family = "glm4";
@@ -194,7 +194,7 @@ ModelConfig glm4() {
   return c;
 }
 
-// Norms over all heads, which tensor ranks cannot share.
+// Norms over all heads, which need sums over tensor ranks.
 ModelConfig olmo2() {
   ModelConfig c = dense();
   c.family = "olmo2";
@@ -202,7 +202,7 @@ ModelConfig olmo2() {
   return c;
 }
 
-// Norms around zero, feed-forwards gated by GELU, caps, and a window in some layers.
+// Norms around zero, GELU gates, caps, and windows in some layers.
 ModelConfig gemma2() {
   ModelConfig c = dense();
   c.family = "gemma2";
@@ -214,7 +214,7 @@ ModelConfig gemma2() {
   return c;
 }
 
-// Normed heads, and two bases of rotation.
+// Head norms, and two RoPE bases.
 ModelConfig gemma3() {
   ModelConfig c = gemma2();
   c.family = "gemma3_text";
@@ -246,7 +246,7 @@ ModelConfig glm4_moe() {
   return c;
 }
 
-// Factors of everything, and a mixture whose experts are one tensor in checkpoints.
+// Scale factors in all places, and a mixture whose experts are one tensor in checkpoints.
 ModelConfig granite() {
   ModelConfig c = dense();
   c.family = "granitemoeshared";
@@ -262,7 +262,7 @@ ModelConfig granite() {
   return c;
 }
 
-// A residual stream twice as wide as hidden states, and multi-token prediction behind it.
+// A residual stream twice as wide as the hidden states, also as input of multi-token prediction.
 ModelConfig wide() {
   ModelConfig c = dense();
   c.family = "two_streams";
@@ -272,7 +272,7 @@ ModelConfig wide() {
   return c;
 }
 
-// Weights of choices are there for what comes out of an expert, with its bias.
+// Router weights apply to the output of an expert, including its bias.
 ModelConfig adapted_gpt_oss() {
   ModelConfig c = gpt_oss();
   c.lora = tiny_lora().lora;
@@ -282,14 +282,14 @@ ModelConfig adapted_gpt_oss() {
 struct MeshOutcome {
   std::vector<double> losses, mtp_losses, norms, imbalance;
   std::map<std::string, std::vector<float>> weights;  // whole masters, by name
-  std::vector<std::vector<float>> logits;             // of each rank: what read_text() found, twice
-  // Of those that share a rank's layers: bytes that it sent them, and batches of sends.
+  std::vector<std::vector<float>> logits;             // per rank: logits of both read_text() calls
+  // Sent to the tensor group: bytes, and batches of sends.
   double tensor_traffic = 0;
   std::int64_t tensor_exchanges = 0;
-  double expert_traffic = 0;  // bytes that it sent those that share its experts
+  double expert_traffic = 0;  // bytes sent to the group of expert ranks
 };
 
-// What this rank stores of every master weight, put into its place in the whole.
+// Copies the part of each master weight that this rank stores into the whole weight.
 void collect(engine::Rank& rank, const engine::ParameterStore& store, MeshOutcome& outcome) {
   for (const engine::Parameter& p : store.parameters()) {
     if (!p.unit) continue;
@@ -318,12 +318,12 @@ struct Way {
   DType compute = DType::kF32;
   engine::ContextParallel::Exchange exchange = engine::ContextParallel::Exchange::kRing;
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
-  bool overlap_products = false;  // collectives of tensor ranks, however small
-  bool copy_engines = false;      // for these
-  bool overlap_shared = true;     // tokens travel to experts beside what shared experts compute
+  bool overlap_products = false;  // overlaps even small collectives of tensor ranks
+  bool copy_engines = false;      // for these collectives
+  bool overlap_shared = true;     // tokens travel while shared experts compute
 };
 
-// Parts without blocks are allowed: stages may have more parts than there are.
+// Stages may have more parts than there are blocks, so some parts are empty.
 PipelineSettings pipeline_of(const ModelConfig& model, const Way& way) {
   const bool two = engine::traits_of(way.schedule).v_shaped || way.schedule == ScheduleKind::kInterleaved;
   const int chunks = way.shape.pipeline > 1 && two ? 2 : 1;
@@ -332,8 +332,8 @@ PipelineSettings pipeline_of(const ModelConfig& model, const Way& way) {
           .blocks = even_parts(model.layers, way.shape.pipeline * chunks).blocks};
 }
 
-// What may follow a prompt, what may follow one token more, and of the next one the likeliest alone. All
-// ranks call it.
+// Appends the logits after a prompt, after one more token, and the top-k logits after the next one. All ranks
+// must call it.
 void read_text(TrainingSession& session, std::vector<float>& logits) {
   if (!session.decoding()) return;
   if (!session.decoding()->parallel) session.parallel().wait_for_all_values();
@@ -350,7 +350,7 @@ void read_text(TrainingSession& session, std::vector<float>& logits) {
   read(all.subspan(8, 1), {.top_k = 3});
 }
 
-// Models that pool latents know no documents, and write no texts.
+// Models with pooled latents support neither packed documents nor generation.
 bool packs(const ModelConfig& model) { return !model.any_keeps(Keeps::kPooled); }
 
 MeshOutcome train_on(const ModelConfig& model, const Way& way) {
@@ -361,13 +361,13 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
   settings.step.recompute.full_layers = way.recompute ? model.layers : 0;
   settings.step.context_exchange = way.exchange;
   settings.step.pipeline = pipeline_of(model, way);
-  // Products of which the first three rows or more go beside a collective.
+  // Splits products at multiples of three rows, to overlap the parts with collectives.
   if (way.overlap_products)
     settings.step.tensor_overlap = {.min_bytes = 0, .flops_per_byte = 0.01, .rows_multiple = 3};
   settings.step.expert_overlap = way.overlap_shared;
   settings.sharding = way.sharding;
   settings.sample_capacity = packs(model) ? 16 : 0;
-  // Gradients that are zero but for rounding must not become steps of full size.
+  // Prevents full-size steps from gradients that are zero except for rounding.
   settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
   MeshOutcome outcome;
   outcome.logits.resize(static_cast<std::size_t>(way.ranks));
@@ -394,7 +394,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
           step.finish_gradients();
           const StepResult result = step.result();
           step.update(s + 1, 3e-3, 0.1);
-          if (r != way.ranks - 1) continue;  // all ranks know the same
+          if (r != way.ranks - 1) continue;  // equal on all ranks
           outcome.losses.push_back(result.loss);
           outcome.norms.push_back(result.gradient_norm);
           if (result.mtp_loss) outcome.mtp_losses.push_back(*result.mtp_loss);
@@ -433,7 +433,7 @@ const MeshOutcome& one_device(ModelConfig (*model)()) {
   return it->second;
 }
 
-// The largest relative difference.
+// Returns the largest relative difference.
 double distance(const std::vector<double>& x, const std::vector<double>& y) {
   if (x.size() != y.size()) return INFINITY;
   double worst = 0;
@@ -441,7 +441,7 @@ double distance(const std::vector<double>& x, const std::vector<double>& y) {
   return worst;
 }
 
-// Of each parameter, relative to its largest element.
+// Returns the largest difference relative to the largest element of the parameter.
 double distance(const std::vector<float>& x, const std::vector<float>& y) {
   if (x.size() != y.size()) return INFINITY;
   double worst = 0, largest = 0;
@@ -467,7 +467,7 @@ void expect_equal(const MeshOutcome& many, const MeshOutcome& one, const Case& c
   EXPECT_LE(distance(many.losses, one.losses), kTolerance);
   EXPECT_LE(distance(many.mtp_losses, one.mtp_losses), kTolerance);
   EXPECT_LE(distance(many.norms, one.norms), kTolerance);
-  // A stage knows the routing of its own layers.
+  // A stage has only the routing of its own layers.
   if (c.way.shape.pipeline == 1) {
     EXPECT_LE(distance(many.imbalance, one.imbalance), kTolerance);
   }
@@ -477,8 +477,8 @@ void expect_equal(const MeshOutcome& many, const MeshOutcome& one, const Case& c
   for (const std::vector<float>& logits : many.logits)
     EXPECT_LE(distance(logits, one.logits.front()), kTolerance);
   ASSERT_EQ(many.weights.size(), one.weights.size());
-  // B begins at zero, and so do the factors of residual streams: they are sums of Adam's steps alone, which a
-  // small gradient's rounding moves most.
+  // lora_B and the factors of residual streams start at zero. They are sums of Adam steps only, which depend
+  // most on the rounding of small gradients.
   for (const auto& [name, weights] : one.weights) {
     const double tolerance = (name.ends_with(".lora_B") || name.ends_with(".base") ? 5 : 1) * kTolerance;
     EXPECT_LE(distance(many.weights.at(name), weights), tolerance) << name;
@@ -489,8 +489,9 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   const Case& c = GetParam();
   const MeshOutcome& one = one_device(c.model);
   ASSERT_EQ(one.losses.size(), static_cast<std::size_t>(kSteps + 1));
-  // Adapters of a random model learn little of random tokens, as does a model that knows that they are
-  // random. DeepSeek-V4's mixed streams do, too: with larger weights, near ties are chosen differently.
+  // Random tokens teach little to adapters of a random model, and to a model that starts with uniform
+  // predictions. They also teach little to DeepSeek-V4's mixed streams; larger weights would give near ties
+  // there.
   if (!c.model().lora && has_something_to_learn(one.losses.front(), c.model()) &&
       c.model().family != "deepseek_v4") {
     EXPECT_LT(one.losses[kSteps - 1], one.losses.front());
@@ -498,7 +499,7 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   const MeshOutcome many = train_on(c.model(), c.way);
   expect_equal(many, one, c);
   if (c.way.shape.expert * c.way.shape.expert_tensor > 1 && c.model().moe.shared_ffn > 0) {
-    // Nothing beside tokens that travel: the same bits, and as much is sent.
+    // Without overlap of shared experts and token exchange: equal bits and equal traffic.
     Way apart = c.way;
     apart.overlap_shared = false;
     const MeshOutcome other = train_on(c.model(), apart);
@@ -508,14 +509,14 @@ TEST_P(MeshTraining, EqualsOneDevice) {
     EXPECT_EQ(other.expert_traffic, many.expert_traffic);
   }
   if (c.way.shape.tensor == 1) return;
-  // Collectives beside products: the same again, and nothing more is sent.
+  // With collectives that overlap products: equal results and equal traffic.
   Way other = c.way;
   other.overlap_products = true;
   const MeshOutcome overlapped = train_on(c.model(), other);
   expect_equal(overlapped, one, c);
   EXPECT_EQ(overlapped.tensor_traffic, many.tensor_traffic);
   EXPECT_GT(overlapped.tensor_exchanges, many.tensor_exchanges);
-  // Rank by rank, as copy engines bring rows.
+  // With copy engines, rows arrive rank by rank.
   other.copy_engines = true;
   const MeshOutcome copied = train_on(c.model(), other);
   expect_equal(copied, one, c);
@@ -707,7 +708,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"gemma3_cp2_by_heads", gemma3, by(Exchange::kAllToAll, {2, context(2)})},
         Case{"ministral3_cp2", ministral3, {2, context(2)}}, Case{"olmo2_cp2", olmo2, {2, context(2)}},
         Case{"granite_cp2", granite, {2, context(2)}}, Case{"lfm2_cp2", tiny_lfm2, {2, context(2)}},
-        // Slices of two tokens: all of them are the edge of the next one.
+        // Slices of two tokens: the next slice needs both.
         Case{"lfm2_cp4_recomputed", tiny_lfm2, {4, context(4), Sharding::kNone, true}},
         Case{"lfm2_cp2_tp2_by_heads", tiny_lfm2, by(Exchange::kAllToAll, {4, {.tensor = 2, .context = 2}})},
         Case{"lfm2_moe_cp2_ep4_zero1", tiny_lfm2_moe, {4, {.context = 2, .expert = 4}, Sharding::kStates}},
@@ -717,9 +718,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"qwen3_next_cp2_ep4_zero1", qwen3_next, {4, {.context = 2, .expert = 4}, Sharding::kStates}}),
     [](const auto& c) { return std::string(c.param.name); });
 
-// Megatron-LM's global balance loss: what counts are the choices of all data ranks so far, so that data ranks
-// with smaller microbatches are one device with larger ones, and a mesh of tensor, context and expert ranks
-// is one of itself.
+// Megatron-LM's global balance loss counts the choices of all data ranks so far. Data ranks with smaller
+// microbatches therefore equal one device with larger ones, and a mesh of tensor, context and expert ranks
+// equals one device.
 TEST(StepBalance, ByTheChoicesOfAllDataRanksSoFar) {
   const auto train = [](int ranks, const MeshShape& shape, std::int64_t micro_batch, bool recompute,
                         bool of_step) {
@@ -742,7 +743,7 @@ TEST(StepBalance, ByTheChoicesOfAllDataRanksSoFar) {
       for (int s = 0; s < 4; ++s) {
         step.begin(s + 1);
         for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
-          // The same sequences in the same order, whoever takes them.
+          // All meshes process equal sequences in an equal order.
           const std::int64_t first = (i * shape.data(ranks) + rank.mesh().data_rank()) * micro_batch;
           TestBatch batch(tokens, settings.model.vocab, 0);
           for (std::int64_t b = 0; b < micro_batch; ++b) {
@@ -774,12 +775,12 @@ TEST(StepBalance, ByTheChoicesOfAllDataRanksSoFar) {
   EXPECT_LE(distance(train(4, {.context = 2}, 1, false, true), one), 2e-5);
   EXPECT_LE(distance(train(4, {.tensor = 2, .expert = 4}, 1, false, true), one), 2e-5);
   EXPECT_LE(distance(train(2, {.pipeline = 2}, 2, true, true), one), 2e-5);
-  // One microbatch of all tokens has no others to count.
+  // One microbatch of all tokens has no earlier choices to count.
   EXPECT_LE(distance(train(1, {}, 8, false, true), train(1, {}, 8, false, false)), 1e-12);
   EXPECT_GT(distance(train(1, {}, 2, false, false), one), 1e-4);
 }
 
-// Eight ranks: what users run together.
+// Combinations on eight ranks, as users run them.
 INSTANTIATE_TEST_SUITE_P(
     Eight, MeshTraining,
     testing::Values(
@@ -817,7 +818,7 @@ ModelConfig latent_all_to_all() { return by_all_to_all(latent()); }
 ModelConfig gpt_oss_all_to_all() { return by_all_to_all(gpt_oss()); }
 ModelConfig llama4_all_to_all() { return by_all_to_all(llama4()); }
 
-// Tokens go to experts by all-to-all.
+// Tokens are sent to experts by all-to-all.
 INSTANTIATE_TEST_SUITE_P(
     AllToAll, MeshTraining,
     testing::Values(
@@ -844,7 +845,7 @@ constexpr Way scheduled(ScheduleKind schedule, Way way) {
   return way;
 }
 
-// Weights' gradients of shared experts run when the schedule says so, not beside what travels.
+// The schedule decides when weight gradients of shared experts run. They do not overlap the token exchange.
 INSTANTIATE_TEST_SUITE_P(
     SharedExpertsInStages, MeshTraining,
     testing::Values(Case{"ep2_pp2_zero_bubble", latent,
@@ -852,7 +853,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"ep2_pp2_all_to_all", latent_all_to_all, {4, {.pipeline = 2, .expert = 2}}}),
     [](const auto& c) { return std::string(c.param.name); });
 
-// Caps on logits, where ranks share the vocabulary, route together, or have no head at all.
+// Caps on logits, with ranks that share the vocabulary, route together, or have no head.
 INSTANTIATE_TEST_SUITE_P(
     Capped, MeshTraining,
     testing::Values(Case{"tp2", tiny_capped, {2, tensor(2)}}, Case{"tp4", tiny_capped, {4, tensor(4)}},
@@ -887,7 +888,8 @@ INSTANTIATE_TEST_SUITE_P(
              scheduled(ScheduleKind::kVMin, {8, {.tensor = 2, .pipeline = 2, .expert = 2}})}),
     [](const auto& c) { return std::string(c.param.name); });
 
-// What tensor ranks share falls with their number; norms, positions and the like stay.
+// Memory that tensor ranks share is inversely proportional to their number. Norms, positions and the like
+// stay.
 TEST(MeshMemory, SharedStatesFallWithTheRanks) {
   const auto persistent = [](int ranks) {
     SessionSettings settings = tiny_settings(DType::kBF16, dense());
@@ -904,7 +906,7 @@ TEST(MeshMemory, SharedStatesFallWithTheRanks) {
   EXPECT_LT(rest, 0.1 * whole);
 }
 
-// Parts of an all-to-all have the most rows there can be: a rank's tokens, or what capacities allow.
+// The parts of an all-to-all have the max number of rows: a rank's tokens, or their capacity.
 TEST(MeshTraffic, AllToAllIsAsLargeAsCapacitiesAllow) {
   for (const double factor : {0.0, 1.1}) {
     ModelConfig model = mixture_all_to_all();
@@ -922,7 +924,7 @@ TEST(MeshTraffic, AllToAllIsAsLargeAsCapacitiesAllow) {
     const std::int64_t rows =
         factor == 0 ? tokens
                     : model.moe.training.capacity(tokens * model.moe.router.top_k, model.moe.experts);
-    // There and back, both gradients, and there once more for the gradients of the weights.
+    // Dispatch and combine, the gradients of both, and another dispatch for weight gradients.
     const std::int64_t calls = 5 * model.layers * settings.step.microbatches;
     const comm::Traffic::Line& line = traffic[comm::Kind::kAllToAll];
     EXPECT_EQ(line.calls, calls);

@@ -1,4 +1,4 @@
-// What the MLPerf log of a run says of it, against what MLPerf's rules ask for (mlcommons/logging,
+// The MLPerf log of a run, compared with the requirements of MLPerf's rules (mlcommons/logging,
 // compliance_checker/training_6.1.0: common, closed_common, closed_llama31_8b, closed_gpt_oss_20b).
 #include "lm/train/mlperf_run.h"
 
@@ -25,7 +25,7 @@ struct Described {
   std::vector<std::string> notes;
 };
 
-// As two examples of Primus for MLPerf have it.
+// The settings of two MLPerf examples of AMD Primus.
 config::TrainerConfig published() {
   config::TrainerConfig c;
   c.stage = "mlperf_pretrain";
@@ -56,7 +56,7 @@ Described described(const config::TrainerConfig& c, const Variables& variables, 
                           return found == variables.end() ? std::nullopt : std::optional(found->second);
                         });
   for (const auto& [key, value] : d.options.entries) {
-    EXPECT_TRUE(d.entries.emplace(key, value).second) << key << " is there twice";
+    EXPECT_TRUE(d.entries.emplace(key, value).second) << key << " is logged twice";
   }
   return d;
 }
@@ -106,7 +106,7 @@ TEST(MlperfRun, HasEveryKeyOfTheRules) {
   }
   EXPECT_EQ(d.entries.at("target_accuracy"), MlperfValue(3.34));
   EXPECT_THAT(d.notes, IsEmpty());
-  // The rules hold decay against warm-up, which must have been read.
+  // The rules compare the decay with the warm-up, so the warm-up must come first.
   const auto place = [&](std::string_view key) {
     return std::ranges::find(d.options.entries, key, [](const auto& entry) { return entry.first; });
   };

@@ -1,5 +1,5 @@
-// Training a mixture of experts as a whole: that its losses enter the gradient with the weight they are
-// reported with, that experts are counted once, dropped beyond their capacity, and balanced by their biases.
+// Training of a whole mixture of experts: its losses enter the gradient with their reported weight, and
+// experts are counted once, dropped above their capacity, and balanced by their biases.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ struct TrainingRun {
     return step.result();
   }
 
-  // What the gradient is the gradient of.
+  // Returns the value that the gradients belong to.
   double objective() {
     const StepResult result = forward_backward();
     double sum = result.loss;
@@ -52,7 +52,7 @@ struct TrainingRun {
     rank.compute().synchronize();
   }
 
-  // Large weights make decided routers, and unevenly loaded experts.
+  // Larger router weights give clear choices and uneven loads.
   void scale_routers(float factor) {
     for (engine::Parameter& p : session->store().parameters()) {
       if (!p.name.ends_with("router")) continue;
@@ -67,7 +67,7 @@ struct TrainingRun {
   std::unique_ptr<TrainingSession> session;
 };
 
-// Everything that shapes a gradient on its way through the router.
+// All settings that affect the gradient through the router.
 struct RouterCase {
   const char* name;
   void (*set)(MoeConfig& moe);
@@ -111,11 +111,11 @@ constexpr RouterCase kRouterCases[] = {
 
 class RouterTraining : public testing::TestWithParam<RouterCase> {};
 
-// How fast the objective rises along its own gradient, over the gradient's length: 1 where the gradient is
-// right. All weights move, so this covers router, experts, permutation and the way of the losses into each of
-// them.
+// Returns the slope of the objective along its gradient, divided by the gradient's length: 1 if the gradient
+// is correct. All weights move, so it covers the router, the experts, the permutation, and the gradients of
+// the losses in each of them.
 struct Slopes {
-  double near = 0, far = 0;  // over a small step, and over twice as much
+  double near = 0, far = 0;  // with a small step, and with one twice as large
 };
 Slopes slopes_of(TrainingRun& run) {
   run.objective();
@@ -148,11 +148,12 @@ TEST_P(RouterTraining, GradientsAreFiniteDifferencesOfWhatIsReported) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   settings.model.moe.training = {};
   GetParam().set(settings.model.moe);
-  // fp32 sums of some thousand terms: 1e-6 of an objective of 10, over 4e-3, of a slope of about 3.
+  // fp32 sums of some thousand terms have an error of 1e-6 of an objective of 10, divided by 4e-3, for a
+  // slope of about 3.
   constexpr double kTolerance = 2e-3;
-  // Where the step changes a token's choice, the objective jumps, and the two slopes differ by a multiple of
-  // the jump: such weights say nothing about the gradient, and others are tried. A wrong gradient is wrong
-  // over both steps alike.
+  // If a step changes a token's choice, the objective jumps, and the two slopes differ by a multiple of the
+  // jump. Such weights cannot test the gradient, so another seed is tried. A wrong gradient gives two equal
+  // wrong slopes.
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
     TrainingRun run(settings, seed);
     run.scale_routers(12);
@@ -161,13 +162,14 @@ TEST_P(RouterTraining, GradientsAreFiniteDifferencesOfWhatIsReported) {
     EXPECT_NEAR(slopes.near, 1, kTolerance) << GetParam().name << " from seed " << seed;
     return;
   }
-  FAIL() << GetParam().name << ": a choice changes from every seed";
+  FAIL() << GetParam().name << ": a choice changes with every seed";
 }
 INSTANTIATE_TEST_SUITE_P(Cases, RouterTraining, testing::ValuesIn(kRouterCases),
                          [](const auto& c) { return std::string(c.param.name); });
 
 TEST(MixtureOfExperts, BalanceLossBalances) {
-  // The reported loss of the first layer (1: even), after training decided routers on tokens of little worth.
+  // Returns the balance loss of the first layer (1: even) after training. Routers start with clear choices;
+  // the tokens are random.
   const auto loss_after = [](int steps, double coefficient, bool sequences) {
     SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
     settings.model.moe.training = {.balance_loss = coefficient, .balance_sequences = sequences};
@@ -210,14 +212,14 @@ TEST(MixtureOfExperts, WhichChoicesAreDroppedIsByWeightOrByPosition) {
     return TrainingRun(settings).forward_backward();
   };
   const StepResult lightest = run_with(true), last = run_with(false);
-  // The first layer has the same input and the same choices, so the same number of them is too many.
+  // The first layer has equal input and equal choices in both runs, so as many exceed the capacity.
   EXPECT_EQ(lightest.routing[0].load, last.routing[0].load);
   EXPECT_EQ(lightest.routing[0].dropped, last.routing[0].dropped);
   EXPECT_GT(last.routing[0].dropped, 0);
   EXPECT_NE(lightest.loss, last.loss);
 }
 
-// An expert takes its even share times the factor, rounded up, of every microbatch.
+// Per microbatch, an expert takes its even share times the factor, rounded up.
 TEST(MixtureOfExperts, DropsWhatIsBeyondTheCapacity) {
   for (const double factor : {0.8, 1.0, 1.1}) {
     SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
@@ -254,7 +256,7 @@ TEST(MixtureOfExperts, ReportsLoadsOnceHoweverOftenItRecomputes) {
     for (const LayerRouting& layer : result.routing) {
       EXPECT_EQ(std::accumulate(layer.load.begin(), layer.load.end(), 0), 3 * 2 * 16 * 2);  // tokens · top_k
       EXPECT_GE(layer.imbalance, 1);
-      // Three microbatches of 64 choices; five experts take ceil(1.1 · 64 / 5) = 15 of each.
+      // Three microbatches have 64 choices each. Each of five experts takes ceil(1.1 · 64 / 5) = 15 of each.
       EXPECT_GT(layer.dropped, 0);
       EXPECT_LT(layer.dropped, 0.5);
       EXPECT_GT(layer.balance_loss, 0.5);
@@ -294,8 +296,8 @@ TEST(MixtureOfExperts, EveryMicrobatchHasRandomNumbersOfItsOwn) {
   EXPECT_NE(two, one);
 }
 
-// The balance loss counts the experts of the largest scores of all, also where tokens may choose from some
-// groups only: with as many groups as one, a layer that reads the same has the same loss.
+// The balance loss counts the experts with the largest of all scores, even if tokens may choose only from
+// some groups. Without groups, a layer with equal input has an equal loss.
 TEST(MixtureOfExperts, GroupsDoNotChangeWhatIsBalanced) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_deepseek());
   settings.model.mtp = {};

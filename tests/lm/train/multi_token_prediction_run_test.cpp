@@ -1,5 +1,5 @@
-// Whole runs with multi-token prediction: what they report and save, that they go on bit for bit, and what
-// happens to it when weights are loaded.
+// Whole runs with multi-token prediction: what they report and save, that they resume bit for bit, and how
+// they load weights with and without its modules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 class MtpRuns : public WholeRuns {
  protected:
-  // (loss, mtp_loss) of each step; -1 where there is none.
+  // Returns (loss, mtp_loss) of each step; -1 if there is none.
   std::vector<std::pair<double, double>> losses(const std::string& name) const {
     std::vector<std::pair<double, double>> all;
     for (const nlohmann::json& step : metrics(name))
@@ -56,7 +56,7 @@ TEST_F(MtpRuns, LoadedWeightsAreTrainedWithItOrWithout) {
   EXPECT_FALSE(has(without, "model.layers.2.eh_proj.weight"));
   EXPECT_THAT(read_file(without / "config.json"), Not(HasSubstr("num_nextn_predict_layers")));
 
-  // With the weights loaded, multi-token prediction is as good as it was.
+  // With loaded weights, multi-token prediction is as accurate as after their training.
   run("again", {load(with), "finetune=true", "mtp_num_layers=1"});
   EXPECT_LT(losses("again").front().second, losses("with").front().second);
   EXPECT_THAT(refusal("more", {load(with), "finetune=true", "mtp_num_layers=2"}),
@@ -65,7 +65,7 @@ TEST_F(MtpRuns, LoadedWeightsAreTrainedWithItOrWithout) {
               HasSubstr("set mtp_num_layers to the number that they have"));
 }
 
-// Weights as Hugging Face has them, without our manifest.
+// Published weights, without a manifest.
 TEST_F(MtpRuns, PublishedWeightsMustHaveIt) {
   const Path without = run("without", {});
   const Path model = folder_.path() / "model";

@@ -1,6 +1,7 @@
-// Multi-token prediction: its losses against a naive Llama in double precision (order of the joined halves,
-// which token is predicted where, what documents' ends mask, which mean is taken), all gradients by finite
-// differences, and what it must not change. That it is bit-exact: invariants_test.cpp, model "deepseek".
+// Multi-token prediction: losses equal those of a naive Llama in double precision (order of the joined
+// halves, positions of predicted tokens, masks at the ends of documents, means), gradients equal finite
+// differences, and other results do not change. Bit-exactness is tested in invariants_test.cpp, model
+// "deepseek".
 #include "lm/model/multi_token_prediction.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +60,7 @@ struct MtpRun {
   std::unique_ptr<TrainingSession> session;
 };
 
-// --- a Llama in double precision, written down from the papers
+// --- a Llama in double precision, written from the papers
 
 using Rows = std::vector<std::vector<double>>;
 
@@ -77,7 +78,8 @@ class NaiveLlama {
     }
   }
 
-  // The weighted mean loss of each depth, 0 (the model's own) first, over documents that begin at `starts`.
+  // Returns the weighted mean loss of each depth, where depth 0 is the model itself, over documents that
+  // start at `starts`.
   std::vector<double> losses(const TestBatch& batch, const std::vector<std::int32_t>& starts) const {
     const std::size_t depths = static_cast<std::size_t>(c_.mtp.layers) + 1;
     std::vector<double> sums(depths), counts(depths);
@@ -106,8 +108,8 @@ class NaiveLlama {
     return weight("embedding")[static_cast<std::size_t>(token)];
   }
 
-  // h_(k-1) of a document to h_k. What would come from behind the document's end is not looked at by any
-  // position that has a loss.
+  // Computes h_k of a document from h_(k-1). Tokens after the end of the document get a placeholder, as they
+  // affect no position with a loss.
   Rows module(const Rows& h, const TestBatch& batch, std::size_t begin, std::size_t k) const {
     const std::string at = "layers." + std::to_string(c_.layers + static_cast<std::int64_t>(k) - 1);
     Rows joined;
@@ -220,7 +222,7 @@ TEST_P(NaiveReference, HasTheSameLosses) {
   const auto [depths, packed] = GetParam();
   const ModelConfig config = small_llama(depths);
   MtpRun run(config, packed);
-  // Norms that are all ones would hide which is applied where.
+  // Norm weights of 1 would hide which norm is applied where.
   for (engine::Parameter& p : run.session->store().parameters()) {
     if (p.shape.rank() > 1) continue;
     std::vector<float> values = values_of(run.rank, p.value);
@@ -253,7 +255,7 @@ INSTANTIATE_TEST_SUITE_P(Depths, NaiveReference,
 ModelConfig deepseek_of_all_experts() {
   ModelConfig c = tiny_deepseek();
   c.init_std = 0.2;
-  c.moe.router.top_k = static_cast<std::int32_t>(c.moe.experts);  // no choice that a small step could change
+  c.moe.router.top_k = static_cast<std::int32_t>(c.moe.experts);  // steps must not change choices
   c.moe.router.groups = c.moe.router.top_groups = 1;
   c.moe.training = {};
   return c;
@@ -277,8 +279,8 @@ INSTANTIATE_TEST_SUITE_P(Heads, Gradients, testing::Bool(),
 
 // --- one mean over all labels of a step (calculate_per_token_loss)
 
-// Two microbatches of a sequence each, one with many labels and one with few, are as one microbatch with
-// both: every label weighs the same, whichever microbatch it is in.
+// Two microbatches of one sequence each, with many labels and with few, equal one microbatch with both: every
+// label has equal weight.
 TEST(MultiTokenPrediction, MicrobatchesWithUnlikeNumbersOfLabelsAreAsOne) {
   constexpr std::size_t kSequence = 16;
   const ModelConfig config = small_llama(2);
@@ -308,7 +310,7 @@ TEST(MultiTokenPrediction, MicrobatchesWithUnlikeNumbersOfLabelsAreAsOne) {
       cut(part.tokens);
       cut(part.labels);
       cut(part.loss_mask);
-      part.loss_divisor = labels / static_cast<double>(microbatches);  // as data::BatchLoader has it
+      part.loss_divisor = labels / static_cast<double>(microbatches);  // as in data::BatchLoader
       session->step().microbatch(static_cast<std::int64_t>(m), part);
     }
     session->step().finish_gradients();
@@ -333,7 +335,7 @@ TEST(MultiTokenPrediction, MicrobatchesWithUnlikeNumbersOfLabelsAreAsOne) {
   EXPECT_LE(std::sqrt(error / squares), 1e-5);
 }
 
-// --- what it leaves alone
+// --- unchanged results
 
 TEST(MultiTokenPrediction, LeavesTheModelsOwnLossAlone) {
   MtpRun with(small_llama(1), false), without(small_llama(0), false);
@@ -349,7 +351,7 @@ TEST(MultiTokenPrediction, LeavesTheModelsOwnLossAlone) {
   EXPECT_EQ(evaluate(with), evaluate(without));
 }
 
-// The limit of a vanishing scale is a model without.
+// With a vanishing loss scale, gradients equal those of a model without multi-token prediction.
 TEST(MultiTokenPrediction, ScalesTheGradient) {
   ModelConfig faint = small_llama(1);
   faint.mtp.training.loss_scale = 1e-9;
@@ -375,7 +377,7 @@ TEST(MultiTokenPrediction, CostsNothingWhereItIsNotEnabled) {
   EXPECT_GT(on.memory.stash, none.memory.stash);
 }
 
-// A block more, the head once more, and the projection of the joined input.
+// Counts one more block, the head again, and the projection of the joined input.
 TEST(MultiTokenPrediction, IsCounted) {
   ModelConfig config = small_llama(1);
   const double with = training_flops(config, 1, 16);
@@ -389,14 +391,14 @@ TEST(MultiTokenPrediction, CountsItsExperts) {
   SessionSettings settings = MtpRun::settings(tiny_deepseek(), false);
   MtpRun run(settings.model, false);
   const StepResult result = run.step();
-  ASSERT_EQ(result.routing.size(), 3U);  // layer 1, and one for each depth
+  ASSERT_EQ(result.routing.size(), 3U);  // layer 1, and one per depth
   EXPECT_EQ(result.routing[2].layer, 3);
   for (const LayerRouting& layer : result.routing) {
     std::int64_t choices = 0;
     for (const std::int32_t load : layer.load) choices += load;
     EXPECT_EQ(choices, 2 * 16 * 2);
   }
-  // Their biases follow the load, like those of other layers.
+  // Biases of its experts follow their load, as in other layers.
   run.session->step().update(1, 0, 0);
   int biases = 0;
   for (const engine::Parameter& p : run.session->store().parameters()) {
@@ -407,7 +409,7 @@ TEST(MultiTokenPrediction, CountsItsExperts) {
   EXPECT_EQ(biases, 3);
 }
 
-// A block of a depth is made like the last layer, whatever kinds of layers there are.
+// The block of a depth has the kind of the model's last layer.
 TEST(MultiTokenPrediction, BlocksAreLikeTheLast) {
   for (const bool dense : {false, true}) {
     ModelConfig config = tiny_deepseek();

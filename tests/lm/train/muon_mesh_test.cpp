@@ -1,7 +1,7 @@
-// Muon orthogonalises whole matrices, and some meshes cut them. Experts and stages of a pipeline are spread
-// as a whole, so their updates are those of one device. Tensor ranks have a part of each matrix, which each
-// of them takes for a matrix of its own (muon_tp_mode: blockwise, as in Megatron-LM): another update than one
-// device's, and the same for every level of sharding.
+// Muon orthogonalises whole matrices, which some meshes split. Experts and pipeline stages hold whole
+// matrices, so their updates equal those of one device. Each tensor rank treats its part of a matrix as a
+// separate matrix (muon_tp_mode: blockwise, as in Megatron-LM). That update differs from one device's, but is
+// equal on every level of sharding.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,7 +32,7 @@ ModelConfig mixture() {
   return c;
 }
 
-// Sums over ranks round in another order, and Muon multiplies small singular values by up to 494.
+// Sums over ranks round differently, and Muon multiplies small singular values by up to 494.
 constexpr double kTolerance = 1e-4;
 
 TEST(MuonOnMeshes, SpreadsExpertsAsOneDevice) {
@@ -69,7 +69,8 @@ TEST(MuonOnMeshes, RunsOnStagesAsOneDevice) {
   }
 }
 
-// The sum of the squares of what a step of `rate` took off the weights `before`, apart from their decay.
+// Returns the sum of squares of the update from `before` to `after` with learning rate `rate`, without weight
+// decay.
 double squares_of_update(const std::vector<float>& before, const std::vector<float>& after, double rate,
                          double decay) {
   double sum = 0;
@@ -80,10 +81,9 @@ double squares_of_update(const std::vector<float>& before, const std::vector<flo
   return sum;
 }
 
-// An orthogonalised matrix has singular values about 1, and is multiplied by the root of its rows over its
-// columns if it is taller than wide: so the sum of its squares is about the number of its rows. Of the matrix
-// of 48 x 80 a tensor rank has 48 x 40, with 48 of its own. A part of the whole matrix's update would
-// have 24.
+// An orthogonalised matrix has singular values of about 1. If it has more rows than columns, it is scaled by
+// the square root of their ratio, so its sum of squares is about its number of rows. The matrix of 48 x 80
+// gives 48. A tensor rank's part of 48 x 40 also gives 48; half of the whole matrix's update would give 24.
 TEST(MuonOnMeshes, TakesATensorRanksPartForAMatrix) {
   ModelConfig model = tiny_llama();
   model.kv_heads = 4;

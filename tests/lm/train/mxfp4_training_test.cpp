@@ -1,5 +1,5 @@
-// Linear layers and experts in MXFP4: which products they are, that steps stay what they are under everything
-// that changes how a step is run, and weights that oscillate. That a model learns: tests/cli/fp4_test.cpp.
+// Linear layers and experts in MXFP4: which products use it, that no execution option changes the result of a
+// step, and weights that oscillate. tests/cli/fp4_test.cpp checks that a model learns.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,8 +43,8 @@ Outcome train(const SessionSettings& settings, int steps = 3) {
   return train_on_ranks(settings, 1, kAlone, steps, 2);
 }
 
-// Four matrices in each of four blocks, three products each, three microbatches; of a mixture two, and two of
-// experts.
+// Four matrices in each of four blocks, three products each, three microbatches. A mixture has two matrices
+// in attention and two for experts.
 TEST(Mxfp4Training, TheProductsAreThoseOfTheBlocksLinearLayersAndExperts) {
   const auto rounded = [](const PrecisionRecipe& recipe, const ModelConfig& model) {
     const turbo::Meter plain = kernels_of(settings_with({}, model));
@@ -89,7 +89,7 @@ TEST(Mxfp4Training, RecomputationAndDeferredWeightGradientsChangeNoBit) {
 
 TEST(Mxfp4Training, GradientsAreRoundedAtRandomByTheSeed) {
   const Outcome nearest = train(settings_with(kMxfp4)), random = train(settings_with(kAtRandom));
-  EXPECT_EQ(nearest.losses[0], random.losses[0]);  // forward products are alike
+  EXPECT_EQ(nearest.losses[0], random.losses[0]);  // the forward products are equal
   EXPECT_FALSE(nearest == random);
   EXPECT_TRUE(random == train(settings_with(kAtRandom)));
   SessionSettings other = settings_with(kAtRandom);
@@ -97,14 +97,14 @@ TEST(Mxfp4Training, GradientsAreRoundedAtRandomByTheSeed) {
   EXPECT_FALSE(random == train(other));
 }
 
-// Blocks are a microbatch's own, so they do not know how many ranks share the microbatches. Sums of gradients
-// differ in their last bits.
+// Each microbatch has its own blocks, so they do not depend on the number of ranks. Sums of gradients differ
+// in their last bits.
 TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   for (SessionSettings settings : {settings_with(kMxfp4), settings_with(kAtRandom),
                                    damped({.start_step = 1, .period = 2, .ratio = 2})}) {
     const Outcome one = train_on_ranks(settings, 1, kAlone, 4, 4);
     const Outcome replicated = train_on_ranks(settings, 2, kAlone, 4, 4);
-    // What is rounded the other way, of nearly equal numbers, is a number of fp4 away.
+    // If nearly equal values round differently, they differ by one FP4 step.
     EXPECT_LE(distance(replicated, one), 5e-3);
     expect_measured(replicated);
     for (const engine::Sharding level :
@@ -117,8 +117,8 @@ TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   }
 }
 
-// Extents that two ranks share in whole blocks: both have the scales, and the random bits, of one. Other
-// products round their operands by the last bit of a sum.
+// The sizes divide into whole blocks for two ranks, so both have the scales and random bits of one. The
+// operands of other products round with the last bit of sums.
 TEST(Mxfp4Training, TensorAndContextRanksTrainAsOne) {
   ModelConfig model = tiny_llama();
   model.layers = 2, model.hidden = 64, model.heads = 4, model.kv_heads = 2, model.head_dim = 32,
@@ -147,7 +147,7 @@ TEST(Mxfp4Training, ExpertRanksTrainAsOneUpToTheBlocksOfTheirTokens) {
 
 // ---- Oscillation --------------------------------------------------------------------------------
 
-// The number of MXFP4 of each weight of matrices [rows, cols] below each other, in squares of 32.
+// Returns the MXFP4 value of each weight, for stacked matrices of [rows, cols] with blocks of 32 x 32.
 std::vector<float> numbers_of(const std::vector<float>& masters, std::int64_t rows, std::int64_t cols) {
   constexpr std::array<double, 8> kNumbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
   const auto all = static_cast<std::int64_t>(masters.size()) / cols;
@@ -184,7 +184,7 @@ std::vector<float> numbers_of(const std::vector<float>& masters, std::int64_t ro
   return out;
 }
 
-// By the names of Outcome::weights: the shapes of what ranks have of the weights whose products are in fp4.
+// Returns the shapes of the ranks' parts of weights with FP4 products, with the names of Outcome::weights.
 std::map<std::string, Shape> watched_shapes(const SessionSettings& settings, int ranks,
                                             const engine::MeshShape& shape) {
   std::map<std::string, Shape> shapes;
@@ -199,7 +199,8 @@ std::map<std::string, Shape> watched_shapes(const SessionSettings& settings, int
   return shapes;
 }
 
-// A window of the steps 3, 4 and 5, of which weights before and after are those of runs that are not watched.
+// Tests the window of steps 3, 4 and 5. Before and after each step, the weights are those of runs without
+// damping.
 void expect_reference(const ModelConfig& model, bool split, int ranks = 1,
                       const engine::MeshShape& shape = {}) {
   constexpr float kRatio = 2;
@@ -247,7 +248,7 @@ TEST(Mxfp4Training, WeightsThatOscillateEndAtTheirNumberAndOthersStay) {
   }
 }
 
-// Each of its own part, as its products round it.
+// Each rank treats its part as its products round it.
 TEST(Mxfp4Training, SoTheyDoOnTensorAndExpertRanks) {
   expect_reference(tiny_llama(), false, 2, {.tensor = 2});
   ModelConfig mixture = tiny_mixture();

@@ -1,6 +1,6 @@
-// A third objective, which exists only here: direct preference optimization of pairs, whose second text the
-// model writes itself. It needs a frozen model, losses weighed on the device, and a phase before each step
-// that decodes; nothing outside of it is about preferences.
+// A third objective, defined only in this test: direct preference optimization of pairs, whose rejected text
+// the model generates. It needs a frozen model, losses weighted on the device, and a decoding phase before
+// each step. No code outside this test knows about preferences.
 #include "lm/train/objectives/objective.h"
 
 #include <cmath>
@@ -25,13 +25,13 @@ using testing::HasSubstr;
 
 constexpr double kBeta = 0.3;
 
-// Sums of the rows' halves: a microbatch is a pair, the chosen text and the rejected one.
+// Log-probabilities summed over both texts: a microbatch is a pair of a chosen and a rejected text.
 struct Pair {
   double chosen = 0, rejected = 0;
   double margin() const { return chosen - rejected; }
 };
 
-// L = -ln sigmoid(beta (m - m')), m the margin of log-probabilities, m' that of the reference.
+// L = -ln sigmoid(beta (m - m')), where m is the margin of log-probabilities and m' that of the reference.
 double loss_of(const Pair& policy, const Pair& reference) {
   return std::log1p(std::exp(-kBeta * (policy.margin() - reference.margin())));
 }
@@ -72,7 +72,7 @@ class PreferenceRule final : public LossRule {
 
   std::vector<std::string> metrics() const override { return {"loss", "margin"}; }
 
-  // On the CPU, whose memory the host may read between kernels; a GPU would have a kernel here.
+  // For the CPU, where the host may read device memory between kernels. A GPU would need a kernel.
   void weigh(const TokenLosses& tokens) override {
     if (tokens.rank.measuring()) return;
     tokens.rank.compute().synchronize();
@@ -98,7 +98,8 @@ class PreferenceRule final : public LossRule {
   }
 
  private:
-  // The second row: the first four tokens of the first, and what the model writes after them.
+  // Makes the second row from the first four tokens of the first row and the text that the model generates
+  // after them.
   static void write_rejected(DecodeScheduler& decoder, data::Batch& batch) {
     const std::size_t sequence = batch.tokens.size() / 2;
     std::vector<std::int32_t> text(batch.tokens.begin(), batch.tokens.begin() + 4);
@@ -113,7 +114,7 @@ class PreferenceRule final : public LossRule {
 
   bool writes_;
   std::optional<TokenScorer> scorer_;
-  Tensor reference_;  // [microbatches, tokens] -ln p of the reference
+  Tensor reference_;  // [microbatches, tokens]: -ln p of the reference
   std::int64_t microbatches_ = 1;
 };
 
@@ -176,13 +177,13 @@ Trained train(SessionSettings settings, int ranks, const engine::MeshShape& shap
 TEST(Objective, APreferenceLossNeedsNothingElse) {
   const Trained trained = train(preferences(false), 1, {});
   ASSERT_EQ(trained.losses.size(), 3U);
-  // The policy begins as the reference.
+  // At the start, the policy equals the reference.
   EXPECT_NEAR(trained.losses[0], std::log(2.0), 1e-6);
   EXPECT_LT(trained.losses[2], 0.95 * trained.losses[0]);
   EXPECT_GT(trained.margins[2], trained.margins[0]);
 }
 
-// Memory of both models, of the reference's passes and of what the rule keeps is measured before it is taken.
+// Measuring includes the memory of both models, of the reference's passes, and of the rule.
 TEST(Objective, FrozenModelsAreMeasured) {
   const Trained trained = train(preferences(true), 1, {});
   EXPECT_EQ(trained.used[0].persistent, trained.memory[0].persistent);
@@ -198,7 +199,7 @@ TEST(Objective, FrozenModelsAreMeasured) {
   EXPECT_GE(trained.memory[0].persistent - without, store.elements() * 4);
 }
 
-// The step before each update decodes with the weights of that moment.
+// The phase before each update generates with the current weights.
 TEST(Objective, ModelsWriteBeforeAStep) {
   const Trained trained = train(preferences(true), 1, {}, 4);
   EXPECT_NEAR(trained.losses[0], std::log(2.0), 1e-6);
@@ -233,14 +234,14 @@ TEST(Objective, EveryMeshIsOneDevice) {
   }
 }
 
-// The gradient is that of the loss: along itself, the loss grows by its square.
+// Along the gradient, the loss grows at a rate of the gradient's square.
 TEST(Objective, WeighedLossesHaveTheRightGradient) {
   SessionSettings settings = preferences(false);
   settings.step.microbatches = 1;
   engine::Rank rank(turbo::make_cpu_device(1));
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, all_families());
   session->store().initialize(rank.context(), 9);
-  session->rule()->load_weights(*session);  // seed 7: another model
+  session->rule()->load_weights(*session);  // seed 7 gives another model
   std::vector<data::Batch> batches = {pair_of(settings, 3)};
   const auto step = [&] {
     session->before_step(1, batches);
@@ -272,11 +273,12 @@ TEST(Objective, WeighedLossesHaveTheRightGradient) {
   const double above = step().loss;
   moved(-2 * by);
   const double below = step().loss;
-  // Rounding of two losses near 1 in fp32, over their difference; and the third derivative.
+  // The tolerance covers the rounding of two fp32 losses near 1, divided by their difference, and the third
+  // derivative.
   EXPECT_NEAR((above - below) / (2 * by), square, 5e-3 * square);
 }
 
-// Without a rule's weights nothing changes: the mask's weights give the bits of a run without a rule.
+// A rule that keeps the weights of the mask gives the bits of a run without a rule.
 class MaskRule final : public LossRule {
  public:
   void weigh(const TokenLosses&) override {}
@@ -289,7 +291,7 @@ TEST(Objective, ARuleThatChangesNothingTrainsTheSameBits) {
   EXPECT_TRUE(test::train(turbo::make_cpu_device(1), settings) == without);
 }
 
-// LoRA's reference is the base model, which costs no memory: a pass that leaves the adapters out.
+// With LoRA, the reference is the base model, which needs no memory: a pass without the adapters.
 TEST(Objective, APassWithoutAdaptersIsTheBaseModel) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_lora());
   settings.evaluation = false;
@@ -303,7 +305,7 @@ TEST(Objective, APassWithoutAdaptersIsTheBaseModel) {
                               .positions = settings.step.sequence},
                              all_families());
       instance.store().initialize(rank.context(), 7);
-      // Adapters that do something: B begins with zeros.
+      // Sets the adapters to nonzero values, because B starts at zero.
       for (const engine::Parameter& p : instance.store().parameters()) {
         if (!p.is_low_rank || rank.measuring()) continue;
         const Tensor stored = engine::stored_part(p.unit->stored_values, p);

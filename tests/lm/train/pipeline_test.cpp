@@ -1,10 +1,9 @@
-// Stages of a pipeline train as one device does, on every schedule: ranks are threads here. Gradients are
-// summed in the same order as on one device, and the norm, which is a sum over stages, is made in fp64 and
-// rounded to fp32; so weights are equal to the bit. One thing differs: an embedding that the first and the
-// last stage have is summed by each of them first. Its gradient is then off by the rounding of one addition,
-// 6e-8 of the larger sum, and where the two sums cancel, Adam divides what is nothing but rounding by its own
-// size. An epsilon of 1e-4 keeps that from becoming steps of full size; norms differ by 9e-6 then (3.5e-5
-// with 1e-8).
+// Pipeline stages train as one device does, on every schedule. Ranks are threads. Gradients are summed in the
+// order of one device, and the norm, a sum over stages, is computed in fp64 and rounded to fp32, so weights
+// are equal bit by bit. The exception is an embedding shared by the first and the last stage, which each sum
+// their part first. Its gradient differs by the rounding of one addition, 6e-8 of the larger sum. If the two
+// sums cancel, Adam would divide mere rounding by its own size. An epsilon of 1e-4 prevents such full-size
+// steps; norms then differ by 9e-6 (3.5e-5 with 1e-8).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,14 +27,14 @@ ModelConfig tied_llama() { return with_tied_embeddings(tiny_llama()); }
 
 ModelConfig mixture() { return tiny_mixture(); }
 
-// Latent attention, experts that are balanced by biases, and multi-token prediction of depth two.
+// Latent attention, experts balanced by biases, and multi-token prediction of depth two.
 ModelConfig latent() {
   ModelConfig c = tiny_deepseek();
   c.layers = 4;
   return c;
 }
 
-// The same with attention to selected tokens, and no further predictions.
+// Latent attention that selects tokens, without multi-token prediction.
 ModelConfig sparse() {
   ModelConfig c = tiny_sparse();
   c.layers = 4;
@@ -52,7 +51,7 @@ ModelConfig capped() {
 
 ModelConfig qwen3_next() { return with_tied_embeddings(tiny_qwen3_next()); }
 
-// A stream twice as wide as hidden states.
+// A residual stream twice as wide as the hidden states.
 ModelConfig wide() {
   ModelConfig c = tiny_llama();
   c.family = "two_streams";
@@ -65,13 +64,13 @@ ModelConfig wide() {
 struct Model {
   const char* name;
   ModelConfig (*make)();
-  bool same_sums;  // as on one device, on every schedule
+  bool same_sums;  // sums in the order of one device on every schedule
 };
 
 PipelineSettings pipeline_of(const ModelConfig& model, ScheduleKind kind, int stages) {
   const int chunks = engine::traits_of(kind).v_shaped || kind == ScheduleKind::kInterleaved ? 2 : 1;
-  // Four stages of two chunks are more parts than there are blocks: some have none, and where they interleave
-  // a stage has nothing at all.
+  // Four stages of two chunks are more parts than there are blocks. Some parts have no block; with
+  // interleaving, a stage may have none.
   return {.schedule = kind, .chunks = chunks, .blocks = even_parts(model.layers, stages * chunks).blocks};
 }
 
@@ -87,7 +86,8 @@ SessionSettings settings_of(const ModelConfig& model, DType compute = DType::kF3
 void expect_near(const Outcome& many, const Outcome& one, double tolerance, double of_norms) {
   EXPECT_LE(distance(many, one), tolerance);
   ASSERT_EQ(many.norms.size(), one.norms.size());
-  // Over the whole run: bf16's rounding moves a single late step's norm by more than the curve.
+  // Compares norms over the whole run, because bf16 rounding moves the norm of a single late step more than
+  // the curve.
   double difference = 0, size = 0;
   for (std::size_t i = 0; i < one.norms.size(); ++i) {
     difference += (many.norms[i] - one.norms[i]) * (many.norms[i] - one.norms[i]);
@@ -100,7 +100,8 @@ void expect_near(const Outcome& many, const Outcome& one, double tolerance, doub
   EXPECT_NEAR(many.evaluation_loss, one.evaluation_loss, tolerance * one.evaluation_loss);
 }
 
-// Factors of embeddings, branches, scores and logits, the first in multi-token prediction, too.
+// Factors for embeddings, branches, scores and logits; the embedding's also applies in multi-token
+// prediction.
 ModelConfig granite() {
   ModelConfig c = tiny_llama();
   c.family = "granite";
@@ -127,11 +128,11 @@ TEST_P(PipelineTraining, EqualsOneDeviceOnEverySchedule) {
       const Outcome many = train_on_ranks(settings, stages, {.pipeline = stages}, kSteps, kMicrobatches);
       expect_near(many, one, 1e-5, 2e-5);
       EXPECT_EQ(many.weights.size(), one.weights.size());
-      // A V has the first and the last part on one stage, and sums as one device does.
+      // In a V schedule, one stage has the first and the last part, so its sums equal those of one device.
       if (GetParam().same_sums || traits.v_shaped) {
         EXPECT_EQ(many, one);
       }
-      // The measured memory is exactly what training takes.
+      // Training uses exactly the measured memory.
       for (std::size_t r = 0; r < many.memory.size(); ++r) {
         EXPECT_EQ(many.memory[r].stash, many.used[r].stash) << "rank " << r;
         EXPECT_EQ(many.memory[r].persistent, many.used[r].persistent) << "rank " << r;
@@ -153,13 +154,13 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"deepseek_v4", tiny_deepseek_v4, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
-// Stages of several ranks: every level of sharding, with hybrid shards, and bf16.
+// Stages of several ranks, with every level of sharding, hybrid sharding, and bf16.
 TEST(PipelineOfDataRanks, EqualsOneDevice) {
   for (const auto& [compute, gradients] :
        {std::pair(DType::kF32, DType::kF32), {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}}) {
     SessionSettings settings = settings_of(tied_llama(), compute);
     settings.gradients = gradients;
-    // Norms: 3e-5 and 0.03 were seen, of sums over data ranks.
+    // The sums over data ranks gave differences of norms of 3e-5 and 0.03.
     const bool fp32 = compute == DType::kF32;
     const double tolerance = fp32 ? 1e-5 : 2e-3, of_norms = fp32 ? 5e-5 : 0.05;
     const Outcome one = train_on_ranks(settings, 1, {}, kSteps, kMicrobatches);
@@ -186,7 +187,7 @@ TEST(PipelineBesideOtherAxes, EqualsOneDevice) {
   dense.tied_embeddings = true;
   ModelConfig mixture = tiny_mixture();
   mixture.moe.experts = 4;
-  mixture.moe.training.balance_sequences = false;  // context ranks could not
+  mixture.moe.training.balance_sequences = false;  // context ranks cannot balance each sequence
   using Shape = engine::MeshShape;
   for (const auto& [model, shapes] :
        {std::pair(dense, std::vector<Shape>{{.tensor = 2, .pipeline = 2}, {.context = 2, .pipeline = 2}}),
@@ -207,18 +208,18 @@ TEST(PipelineBesideOtherAxes, EqualsOneDevice) {
   }
 }
 
-// A V adds nothing to what other axes sum: its bits are those of the same axes without a pipeline, with one
-// tied embedding on the stage of both ends and experts that overflow. Against one device such a mixture may
-// differ by 3e-4 in the loss, with or without stages: sums over the axes round in another order, and where
-// two tokens compete for an expert's last place with weights that are equal but for rounding, another one is
-// dropped. Without a limit there is no such jump, and it is one device's.
+// A V schedule does not change the sums over other axes, so its bits equal those of these axes without a
+// pipeline. The model has a tied embedding, on the stage with both ends, and experts that overflow. Compared
+// with one device, the loss of such a mixture may differ by 3e-4, with or without stages: sums over the axes
+// round differently, and if two tokens with nearly equal weights compete for an expert's last place, the
+// other one may be dropped. Without a capacity limit, results equal those of one device.
 TEST(PipelineBesideOtherAxes, OfAVHasTheBitsOfTheseAxesAlone) {
   using Shape = engine::MeshShape;
   for (const double capacity : {1.1, 0.0}) {
     ModelConfig model = tiny_mixture();
     model.tied_embeddings = true;
     model.moe.experts = 4;
-    model.moe.training.balance_sequences = false;  // context ranks could not
+    model.moe.training.balance_sequences = false;  // context ranks cannot balance each sequence
     model.moe.training.capacity_factor = capacity;
     SessionSettings settings = settings_of(model);
     const Outcome one = train_on_ranks(settings, 1, {}, kSteps, kMicrobatches);
@@ -237,7 +238,8 @@ TEST(PipelineBesideOtherAxes, OfAVHasTheBitsOfTheseAxesAlone) {
   }
 }
 
-// A stage holds the activations of as many microbatches as the schedule says, whatever their number in all.
+// The schedule determines how many microbatches of activations a stage holds, independently of their total
+// number.
 TEST(PipelineMemory, FollowsTheSchedule) {
   SessionSettings settings = tiny_settings(DType::kF32, llama());
   settings.evaluation = false;
@@ -249,7 +251,7 @@ TEST(PipelineMemory, FollowsTheSchedule) {
   EXPECT_EQ(stash(ScheduleKind::kOneForwardOneBackward, 16), stash(ScheduleKind::kOneForwardOneBackward, 8));
 }
 
-// Each stage has its own parameters and no others; both ends count a shared embedding once.
+// Each stage has only its own parameters. An embedding shared by both ends counts once.
 TEST(PipelineParameters, LieOnTheirStageAndCountOnce) {
   const ModelConfig model = latent();  // multi-token prediction needs the embedding on the last stage
   std::vector<std::int64_t> counted(2, 0), stored(2, 0);

@@ -1,4 +1,5 @@
-// Plans for hardware that is not here: its memory decides, and time follows from its profile by arithmetic.
+// Plans for hardware that is not present: its memory decides whether a run fits, and its profile gives the
+// time.
 #include "lm/train/planned_hardware.h"
 
 #include <gmock/gmock.h>
@@ -61,19 +62,19 @@ TEST(PlannedTime, IsTheWorkByTheRatesThatStepsReach) {
   EXPECT_DOUBLE_EQ(computing(stage_with(1e15), DType::kBF16), 2);
   EXPECT_DOUBLE_EQ(computing(stage_with(1e15), DType::kF32), 40);
   EXPECT_DOUBLE_EQ(computing(stage_with(1e15, 1e15), DType::kBF16), 2 + 2);
-  // What is read and written of memory takes its time however little is computed: 2 x 2.1e12 bytes.
+  // Memory traffic takes time even with little computation: 2 x 2.1e12 bytes.
   StepMeasurement wide = stage_with(1e9);
   wide.memory = {.persistent = 1'050'000'000'000, .stash = 1'050'000'000'000, .scratch = 0};
   EXPECT_DOUBLE_EQ(computing(wide, DType::kBF16), 2);
-  // The stage with the most work decides, and stages wait in the bubble.
+  // The stage with the most work determines the time, and stages wait in the bubble.
   const PlannedTime staged =
       planned_time(gpu, {stage_with(1e15), stage_with(2e15)}, {.pipeline = 2}, 2, DType::kBF16, 0.2);
   EXPECT_DOUBLE_EQ(staged.computing, 4);
   EXPECT_DOUBLE_EQ(staged.slowest, 5);
 }
 
-// Links within a host, network cards between hosts; of what is sent around a ring every host's cards have a
-// part.
+// Links within a host, network cards between hosts. The cards of all GPUs in a host share the traffic of a
+// ring.
 TEST(PlannedTime, CommunicationIsByTheLinksOfTheGroup) {
   const config::Hardware gpu = a_gpu();
   const auto seconds = [&](const GroupTraffic& sent, const engine::MeshShape& mesh, int world) {
@@ -86,14 +87,14 @@ TEST(PlannedTime, CommunicationIsByTheLinksOfTheGroup) {
   };
   using comm::Kind;
   EXPECT_DOUBLE_EQ(seconds(traffic("data", 8, Kind::kAllReduce, 70e9), {}, 8), 1);
-  // Eight GPUs of a host on the ring: eight cards of 10 GB/s.
+  // Eight GPUs per host in the ring: eight cards of 10 GB/s.
   EXPECT_DOUBLE_EQ(seconds(traffic("data", 16, Kind::kAllReduce, 56e9), {}, 16), 1);
-  // Of a data group beside 8 tensor ranks each host has one.
+  // With 8 tensor ranks, each host has one rank of a data group.
   EXPECT_DOUBLE_EQ(seconds(traffic("data", 2, Kind::kAllReduce, 7e9), {.tensor = 8}, 16), 1);
   EXPECT_DOUBLE_EQ(seconds(traffic("tensor", 8, Kind::kAllReduce, 70e9), {.tensor = 8}, 16), 1);
   EXPECT_DOUBLE_EQ(seconds(traffic("pipeline", 2, Kind::kExchange, 7e9), {.pipeline = 2}, 16), 1);
   EXPECT_DOUBLE_EQ(seconds(traffic("pipeline", 2, Kind::kExchange, 70e9), {.pipeline = 2}, 8), 1);
-  // Half of what is sent to 16 ranks stays in the host.
+  // Half of the data sent to 16 ranks stays within the host.
   EXPECT_DOUBLE_EQ(seconds(traffic("experts", 16, Kind::kAllToAll, 14e9), {.expert = 16}, 16), 1 + 0.1);
 }
 
@@ -129,7 +130,7 @@ TrainingForecast forecast(const config::Experiment& e, int world) {
   return Trainer(e, families, log).forecast(world, 1);
 }
 
-// The verdict is by the hardware's memory, to the byte, beside what is kept for its driver and libraries.
+// The memory of the hardware, minus the reserve for its driver and libraries, decides to the byte.
 TEST(PlannedHardware, ItsMemoryDecides) {
   config::Hardware gpu = a_gpu();
   const auto planned = [&](double gib) {
@@ -138,7 +139,7 @@ TEST(PlannedHardware, ItsMemoryDecides) {
   };
   const TrainingForecast large = planned(80);
   ASSERT_TRUE(large.hardware);
-  // A built plug-in lies beside the program, and knows its own kernels.
+  // If the CUDA plug-in was built next to the program, it plans with its own kernels.
   const bool has_plugin = std::ranges::count(installed_plugins(), "cuda") > 0;
   EXPECT_EQ(large.hardware->by_cpu_kernels, !has_plugin);
   EXPECT_TRUE(large.memory.fits);
@@ -151,7 +152,7 @@ TEST(PlannedHardware, ItsMemoryDecides) {
   EXPECT_EQ(large.memory.supply.device, memory.installed - memory.reserved());
   EXPECT_GT(large.seconds_per_step, 0);
   EXPECT_FALSE(large.timed);
-  // What it needs, and what is left of it for others (fits()): a GiB more is enough, a GiB less is not.
+  // The need plus the reserve for other programs (fits()): one GiB more is enough, one GiB less is not.
   const double needs = static_cast<double>(large.memory.need.device.total() + memory.reserved()) / (1 << 30);
   EXPECT_TRUE(planned(needs + 1).memory.fits);
   const TrainingForecast small = planned(needs - 1);
@@ -159,7 +160,7 @@ TEST(PlannedHardware, ItsMemoryDecides) {
   EXPECT_THAT(describe_lack(small.memory), HasSubstr("of a GPU"));
 }
 
-// Weights, gradients and states are counted alike whatever device they are planned for.
+// Weights, gradients and states are counted equally for every device.
 TEST(PlannedHardware, HoldsWhatTheRunHolds) {
   const auto gpu = std::make_shared<const config::Hardware>(a_gpu());
   const TrainingForecast here = forecast(experiment("", nullptr, {"device=cpu"}), 4);
@@ -170,7 +171,8 @@ TEST(PlannedHardware, HoldsWhatTheRunHolds) {
   EXPECT_FALSE(here.hardware);
 }
 
-// Ranks that share experts reserve the most rows that can come; what an even share takes is said beside it.
+// Ranks that share experts reserve the max number of rows. The forecast also gives the memory for an even
+// load.
 TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
   const std::string experts =
       ", num_experts: 8, ffn_hidden_size: 64, moe_ffn_hidden_size: 64, moe_router_topk: 2, model_type: "

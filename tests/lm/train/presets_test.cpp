@@ -1,5 +1,5 @@
-// Every preset is the published model: the same config.json, as many parameters; and every example is a run
-// whose memory and work can be found without doing it.
+// Every preset equals the published model in config.json and parameter count, and for every example memory
+// and work can be predicted without a run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,7 @@ ModelConfig model_of_preset(const std::string& preset, const FamilyRegistry& fam
   return model_config_of(experiment_with(preset), std::nullopt, families);
 }
 
-// What `train pretrain --dry-run` finds, but for the time.
+// Checks the forecast of `train pretrain --dry-run`, except the time.
 void expect_forecast(const config::Experiment& experiment, const FamilyRegistry& families) {
   const std::unique_ptr<const Tokenizer> tokenizer =
       experiment.trainer->vocab_size ? nullptr : tokenizer_of(experiment);
@@ -57,8 +57,8 @@ void expect_forecast(const config::Experiment& experiment, const FamilyRegistry&
   const SessionSettings settings = session_settings_of(experiment, model);
   engine::Rank rank(turbo::make_cpu_device(1));
   const StepMeasurement step = measure_session(rank, settings, families);
-  // Weights, gradients and two moments in fp32: in bf16 training weights are split, which takes no more.
-  // Frozen weights are in bf16 alone. Beside them tables of a few megabytes.
+  // Weights, gradients and two moments in fp32. In bf16 training, weights are split, which needs no more.
+  // Frozen weights are only in bf16. Tables add a few megabytes.
   engine::ParameterStore declared;
   const LanguageModel declaration(model, families, declared);
   double states = 0;
@@ -68,8 +68,8 @@ void expect_forecast(const config::Experiment& experiment, const FamilyRegistry&
   }
   EXPECT_GE(static_cast<double>(step.memory.persistent), states);
   EXPECT_LE(static_cast<double>(step.memory.persistent), 1.01 * states + 64e6);
-  // Every product of the model is done; attention may compute what causality makes zero, and full
-  // recomputation repeats a forward pass.
+  // Every product of the model is computed. Attention may compute masked products, and full recomputation
+  // repeats a forward pass.
   const double flops =
       training_flops(model, experiment.trainer->global_batch_size, experiment.trainer->seq_length);
   EXPECT_GE(step.kernels.total_flops(), flops);
@@ -80,12 +80,12 @@ struct Published {
   const char* preset;
   std::int64_t total;
   std::int64_t active = 0;      // 0: all of them
-  std::int64_t prediction = 0;  // of multi-token prediction alone
+  std::int64_t prediction = 0;  // only of multi-token prediction
 };
 
-// Computed by hand from the published sizes; they agree with what the publishers round them to. Of Llama 4
-// without vision, of gpt-oss unpacked from four bits. Some publishers leave the embedding out of what is
-// active: DeepSeek-V2-Lite 2.4, gpt-oss 3.6 and 5.1 billion.
+// Computed by hand from the published sizes; they agree with the publishers' rounded numbers. Llama 4 is
+// without vision, and gpt-oss is unpacked from four bits. Some publishers do not count the embedding as
+// active: DeepSeek-V2-Lite (2.4 billion), gpt-oss (3.6 and 5.1 billion).
 constexpr Published kPublished[] = {
     {"llama2_7B", 6'738'415'616},
     {"llama2_13B", 13'015'864'320},
@@ -164,7 +164,7 @@ constexpr Published kPublished[] = {
     {"ministral3_8B", 8'489'553'920},
 };
 
-// Presets of our own or of Primus, or parts of a published model.
+// Our own presets, presets of AMD Primus, and parts of published models.
 constexpr Published kOwn[] = {
     {"llama3_debug", 6'163'712},
     {"llama_25M", 26'450'304},
@@ -211,8 +211,8 @@ TEST(Presets, HaveThePublishedParameters) {
   for (const Published& own : kOwn) expect_size(own, families);
 }
 
-// published_configs.json: what the models' config.json says about the architecture, by preset. Of Llama 4 the
-// text_config, under its own model_type; Kimi K2 calls DeepSeek-V3's architecture kimi_k2.
+// published_configs.json has the architecture keys of the models' config.json by preset. For Llama 4, that is
+// the text_config, with its own model_type. Kimi K2 calls DeepSeek-V3's architecture kimi_k2.
 TEST(Presets, AreThePublishedArchitectures) {
   const FamilyRegistry families = builtin_families();
   std::ifstream file(kSource / "tests/lm/train/published_configs.json");
@@ -228,9 +228,9 @@ TEST(Presets, AreThePublishedArchitectures) {
     EXPECT_EQ(ours.mtp.layers, theirs.mtp.layers);
     EXPECT_EQ(ours.moe.training.balance_loss,
               published.value("router_aux_loss_coef", ours.moe.training.balance_loss));
-    theirs.mtp = ours.mtp;  // of training alone, whose settings are not read
+    theirs.mtp = ours.mtp;  // training settings are not read from config.json
     theirs.moe.training = ours.moe.training;
-    theirs.unsaid_ids = ours.unsaid_ids;  // a tokenizer's, not the architecture's
+    theirs.unsaid_ids = ours.unsaid_ids;  // belong to the tokenizer, not to the architecture
     EXPECT_EQ(written(ours).dump(1), written(theirs).dump(1));
   }
 }
@@ -238,7 +238,7 @@ TEST(Presets, AreThePublishedArchitectures) {
 TEST(Presets, EachIsInATableOrABaseOrAnotherName) {
   const FamilyRegistry families = builtin_families();
   for (const auto& entry : fs::directory_iterator(kPresets / "models")) {
-    if (entry.is_directory()) continue;  // of other frameworks (tests/backends)
+    if (entry.is_directory()) continue;  // presets of other frameworks (tests/backends)
     const std::string name = entry.path().stem().string();
     if (name.ends_with("_base") || name == "llama_tiny") continue;
     const auto is_it = [&](const Published& p) { return name == p.preset; };
@@ -246,13 +246,13 @@ TEST(Presets, EachIsInATableOrABaseOrAnotherName) {
         std::any_of(std::begin(kOwn), std::end(kOwn), is_it)) {
       continue;
     }
-    // Another name: a comment and the preset that it extends.
+    // An alias: a comment and the preset that it extends.
     std::ifstream file(entry.path());
     std::string comment, extends, more;
     std::getline(file, comment);
     std::getline(file, extends);
     EXPECT_TRUE(comment.starts_with("# ") && extends.starts_with("extends: ") && !std::getline(file, more))
-        << name << " is in no table of this test";
+        << name << " is neither an alias nor in a table of this test";
     EXPECT_NO_THROW(model_of_preset(name, families)) << name;
   }
 }
@@ -261,7 +261,7 @@ TEST(Presets, CanBeForecast) {
   const FamilyRegistry families = builtin_families();
   int count = 0;
   for (const auto& entry : fs::directory_iterator(kPresets / "models")) {
-    if (entry.is_directory()) continue;  // of other frameworks (tests/backends)
+    if (entry.is_directory()) continue;  // examples of other frameworks (tests/backends)
     const std::string name = entry.path().stem().string();
     if (name.ends_with("_base")) continue;
     SCOPED_TRACE(name);

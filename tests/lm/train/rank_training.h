@@ -1,4 +1,4 @@
-// Training on several ranks, for tests: ranks are threads, each with a device of its own.
+// Training on several ranks, for tests. Ranks are threads with a device each.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@
 
 namespace primus::test {
 
-// Runs `body` for each rank of a mesh, each in its thread and on a device that `make_device` makes. What it
-// throws fails the test.
+// Runs `body` for each rank of a mesh, in a thread each, on a device from `make_device`. An exception fails
+// the test.
 inline void on_ranks(
     int ranks, const engine::MeshShape& shape, const std::function<void(engine::Rank& rank)>& body,
     bool copy_engines = false,
@@ -49,12 +49,12 @@ inline void on_ranks(
   for (std::thread& thread : threads) thread.join();
 }
 
-// Whether a loss is more than random tokens cost anyhow.
+// Whether a loss is above that of uniform predictions, so that training can reduce it.
 inline bool has_something_to_learn(double loss, const ModelConfig& model) {
   return loss > 1.02 * std::log(static_cast<double>(model.vocab));
 }
 
-// Tied, a model begins with too much confidence in what it reads: there is something to learn.
+// With tied embeddings, a model starts with high confidence in its input token, so its loss can be reduced.
 inline ModelConfig with_tied_embeddings(ModelConfig model) {
   model.tied_embeddings = true;
   return model;
@@ -62,20 +62,19 @@ inline ModelConfig with_tied_embeddings(ModelConfig model) {
 
 struct Outcome {
   std::vector<double> losses, mtp_losses, norms;
-  // All master weights, whole, by name; of tensor and expert ranks' parts, by name and place.
+  // All master weights by name, whole. Parts of tensor and expert ranks are listed by name and position.
   std::map<std::string, std::vector<float>> weights;
-  // What each rank wrote before the first step and after each, where settings ask for it.
+  // The text that each rank generated before the first step and after each step, if enabled by settings.
   std::vector<std::vector<std::vector<std::int32_t>>> texts;
-  double evaluation_loss = 0;  // of one batch, after the last step; where settings ask for evaluation
-  std::vector<std::vector<float>> scales;        // of each rank: scale_state()
-  std::vector<engine::MemoryPlan> memory, used;  // of each rank: as measured, and after training
+  double evaluation_loss = 0;              // of one batch, after the last step; if evaluation is enabled
+  std::vector<std::vector<float>> scales;  // per rank: scale_state()
+  std::vector<engine::MemoryPlan> memory, used;  // per rank: as measured, and after training
   bool operator==(const Outcome& other) const {
     return losses == other.losses && norms == other.norms && weights == other.weights;
   }
 };
 
-// The delayed scales of fp8 that a rank keeps, where there are any: of each layer its histories, then its
-// scales.
+// Returns the delayed fp8 scales of a rank, if any: for each layer its histories, then its scales.
 inline std::vector<float> scale_state(engine::Rank& rank, TrainingSession& session) {
   std::vector<float> state;
   if (!session.scales()) return state;
@@ -90,14 +89,14 @@ inline std::vector<float> scale_state(engine::Rank& rank, TrainingSession& sessi
   return state;
 }
 
-// The name of a parameter, or of a rank's part of it, in Outcome::weights.
+// Returns the name in Outcome::weights of a parameter, or of a rank's part of it.
 inline std::string weights_name(const engine::Parameter& p) {
   if (p.placement.is_whole()) return p.name;
   return p.name + "[" + std::to_string(p.placement.rows.empty() ? 0 : p.placement.rows.front().whole) + ", " +
          std::to_string(p.placement.column) + "]";
 }
 
-// What this rank stores of every master weight, put into its place.
+// Copies the part of each master weight that this rank stores into the whole weight.
 inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Outcome& outcome) {
   for (const engine::Parameter& p : store.parameters()) {
     if (!p.unit) continue;
@@ -106,7 +105,7 @@ inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Out
     const engine::FlatRange range = engine::stored_range(p);
     if (range.empty()) continue;
     const std::vector<std::byte> bits = weight_bits(rank, p);
-    // What is not trained has no masters.
+    // Frozen weights have no masters.
     const bool narrow = p.unit->master.absent() && !p.unit->split() && p.unit->dtype == DType::kBF16;
     to_float(narrow ? DType::kBF16 : DType::kF32, bits,
              std::span(whole).subspan(static_cast<std::size_t>(range.begin),
@@ -114,8 +113,8 @@ inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Out
   }
 }
 
-// Trains `steps` steps of `microbatches` microbatches in all from fixed initial weights. Batches are the same
-// on any mesh.
+// Trains `steps` steps with `microbatches` microbatches in total, from fixed initial weights. The batches do
+// not depend on the mesh.
 inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine::MeshShape& shape, int steps,
                               std::int64_t microbatches) {
   const int data_ranks = shape.data(ranks);
@@ -181,7 +180,7 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
   return outcome;
 }
 
-// Every rank's arenas held what was measured.
+// The arenas of every rank had exactly the measured sizes.
 inline void expect_measured(const Outcome& outcome) {
   ASSERT_EQ(outcome.used.size(), outcome.memory.size());
   for (std::size_t r = 0; r < outcome.used.size(); ++r) {
@@ -191,7 +190,7 @@ inline void expect_measured(const Outcome& outcome) {
   }
 }
 
-// The largest difference of losses over their size.
+// Returns the largest relative difference of losses.
 inline double distance(const Outcome& x, const Outcome& y) {
   if (x.losses.size() != y.losses.size() || x.losses.empty()) return INFINITY;
   double worst = 0;

@@ -1,4 +1,4 @@
-// What a run that goes on says about settings that are others than before.
+// Messages of a resumed run about settings that have changed.
 #include "lm/train/resume.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ TEST(ChangedSettings, AreNamedAsOnACommandLine) {
   EXPECT_THAT(changes({"env.A=1"}, {"env.A=2"}), ElementsAre("env.A: 1 -> 2"));
 }
 
-// Keys of a setting that is a map do not stand alone: 'dropout' would be another setting's name.
+// Keys within a map are reported with the name of the map: 'dropout' would be another setting.
 TEST(ChangedSettings, OfAdaptersCarryTheirName) {
   EXPECT_THAT(changes({"lora={enabled: true, dim: 4}"}, {"lora={enabled: true, dim: 4, dropout: 0.1}"}),
               ElementsAre("lora.dropout:  -> 0.1"));

@@ -1,5 +1,5 @@
-// Whole runs that learn from conversations: what counts as loss, packed and padded, and that they go on bit
-// for bit.
+// Whole runs on conversations: which tokens count in the loss, packed and padded data, and that they resume
+// bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ class SftRuns : public WholeRuns {
     std::ofstream(folder_.path() / name) << content;
     return (folder_.path() / name).string();
   }
-  // Questions and answers of different lengths.
+  // Writes questions and answers of different lengths.
   std::string questions(const std::string& name, int count) const {
     std::string lines;
     for (int i = 0; i < count; ++i) {
@@ -50,7 +50,7 @@ class SftRuns : public WholeRuns {
   }
 };
 
-// The loss of an evaluation is that of all its labels, whichever batch they are in.
+// An evaluation's loss weighs all its labels equally, however they are batched.
 TEST_F(SftRuns, AnEvaluationOfSeveralBatchesCountsEachLabelOnce) {
   questions("train.jsonl", 20);
   std::string lines;
@@ -71,7 +71,7 @@ TEST_F(SftRuns, AnEvaluationOfSeveralBatchesCountsEachLabelOnce) {
     const std::string line = read_file(folder_.path() / "w/u" / name / "evaluations.jsonl");
     return nlohmann::json::parse(line.substr(0, line.find('\n'))).at("lm_loss").get<double>();
   };
-  // The same four conversations as one batch, as two and as four.
+  // Four conversations as one batch, as two and as four.
   const double one = evaluated("one", 1, 4);
   EXPECT_NEAR(evaluated("two", 2, 2), one, 1e-5 * one);
   EXPECT_NEAR(evaluated("four", 4, 1), one, 1e-5 * one);
@@ -114,13 +114,13 @@ TEST_F(SftRuns, OtherConversationsAreRefused) {
   run("unheld", {questions("many.jsonl", 20), "exit_interval=2"});
   EXPECT_THAT(refusal("unheld", {questions("many.jsonl", 20), "eval_iters=1"}),
               HasSubstr("was trained with eval_iters: 0"));
-  questions("many.jsonl", 19);  // the same name
+  questions("many.jsonl", 19);  // an equal name
   EXPECT_THAT(refusal("unheld", {"sft_dataset_name=" + (folder_.path() / "many.jsonl").string()}),
               HasSubstr("whose content has changed"));
-  run("run", {data});  // as it was
+  run("run", {data});  // with the original data
 }
 
-// Four conversations a step: each in a sequence of its own, or two packs.
+// Four conversations per step, as four padded sequences or two packs.
 TEST_F(SftRuns, PaddedAndPackedTrainTheSame) {
   const std::string data = questions("q.jsonl", 4);
   run("padded", {data, "global_batch_size=4", "seq_length=48"});
@@ -129,15 +129,15 @@ TEST_F(SftRuns, PaddedAndPackedTrainTheSame) {
   expect_close("padded", "packed");
   run("microbatch", {data, "global_batch_size=4", "micro_batch_size=4"});
   expect_close("padded", "microbatch");
-  // Without a mean over all labels, short answers weigh more.
+  // Without a mean over all labels, short answers have more weight.
   run("means", {data, "global_batch_size=4", "calculate_per_token_loss=false"});
   EXPECT_GT(std::abs(losses("means").front() - losses("padded").front()), 1e-4);
-  // Packs that see each other are another training.
+  // Packs without masks between conversations give another result.
   run("joined", {data, "global_batch_size=2", "seq_length=80", "enable_packed_sequences=true"});
   EXPECT_GT(std::abs(losses("joined").front() - losses("packed").front()), 1e-4);
 }
 
-// With every token learned there is no difference to text.
+// If every token is learned, training equals pretraining on text.
 TEST_F(SftRuns, AllLearnedIsPretraining) {
   std::string text, ids;
   for (int i = 0; i < 48; ++i) {
@@ -153,7 +153,7 @@ TEST_F(SftRuns, AllLearnedIsPretraining) {
   EXPECT_EQ(losses("sft", "grad_norm"), losses("text", "grad_norm"));
 }
 
-// The question is asked as it is learned, however long it is.
+// Samples are generated from the question as it is trained, however long it is.
 TEST_F(SftRuns, SamplesAskTheWholeQuestion) {
   const std::string question(300, 'q');
   run("run",

@@ -1,5 +1,5 @@
-// Steps that are recorded once and replayed: the same bits as steps that run kernel by kernel, whatever comes
-// between them, and really by graphs. A device whose streams can be recorded stands for a GPU.
+// Steps that are recorded once and replayed: their bits equal those of steps run kernel by kernel, whatever
+// runs between them, and they really run from graphs. A device with recordable streams simulates a GPU.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ namespace {
 using Before = std::function<void(TrainingSession& session, const data::BatchView& batch)>;
 using Counts = RecordingDevice::Counts;
 
-// One runs kernel by kernel, one is recorded, and three are replayed.
+// One step runs kernel by kernel, one is recorded, and three are replayed.
 constexpr int kSteps = 5, kReplayed = 3;
 
 std::unique_ptr<Device> recording(std::unique_ptr<Device> below, const std::shared_ptr<Counts>& counts) {
@@ -38,7 +38,7 @@ TrainedState train_plain(SessionSettings settings, const Before& before = {}) {
   return train(turbo::make_cpu_device(2), settings, kSteps, builtin_families(), before);
 }
 
-// Trains with graphs on `below`, and holds the numbers of graphs and kernels to what they must be.
+// Trains with graphs on `below`, and checks the numbers of graphs and kernels.
 TrainedState train_recorded(SessionSettings settings, std::unique_ptr<Device> below,
                             const Before& before = {}) {
   settings.step.record_after = 1;
@@ -55,7 +55,7 @@ TrainedState train_recorded(SessionSettings settings, std::unique_ptr<Device> be
   EXPECT_EQ(counts->captures, parts);
   EXPECT_EQ(counts->replays, parts + kReplayed * (microbatches + 2));
   if (before) return state;
-  // A replayed step has the kernels of the first one, all by graphs but the vote to stop.
+  // A replayed step has the kernels of the first one, all from graphs except the vote on stopping.
   const std::int64_t kernels = seen[1].kernels - seen[0].kernels;
   EXPECT_GT(kernels, 100);
   EXPECT_EQ(counts->kernels - seen[kSteps - 1].kernels, 1);
@@ -81,7 +81,7 @@ TEST_P(GraphsOfFamilies, ChangeNoBit) {
   }
 }
 
-// Behind the host's back, and with memory that a stale address cannot reach.
+// On an asynchronous device, where stale addresses fault.
 TEST(Graphs, OnAGuardedDeviceChangeNoBit) {
   for (const ModelConfig& model : {tiny_llama(), tiny_mixture(), tiny_deepseek(), tiny_lora_dropout(),
                                    tiny_lora_dropout_after(), tiny_lora_mixture()}) {
@@ -108,7 +108,7 @@ TEST(Graphs, UnderSettingsOfStepsChangeNoBit) {
   }
 }
 
-// Both take memory from the arenas that a graph's addresses lie in.
+// Both allocate from the arenas that a graph's addresses point into.
 TEST(GraphsBesideOtherWork, EvaluationsAndTextsChangeNothing) {
   SessionSettings s = tiny_settings(DType::kBF16, tiny_deepseek());
   s.sample_capacity = 24;
@@ -135,7 +135,7 @@ TestBatch batch_of(const SessionSettings& settings, int step, std::int64_t micro
           static_cast<std::uint64_t>(step * 100 + microbatch)};
 }
 
-// Steps on a session of its own, for tests that do something in the middle of them.
+// Runs the parts of a step separately, for tests that intervene between them.
 class Training {
  public:
   Training(std::unique_ptr<Device> device, SessionSettings settings, std::int64_t record_after)
@@ -148,7 +148,7 @@ class Training {
   TrainingSession& session() { return *session_; }
   TrainingStep& step() { return session_->step(); }
 
-  // Up to the update. `change`: of each batch.
+  // Runs a step up to the update. `change` modifies each batch.
   void gradients(int number, const std::function<void(TestBatch&, std::int64_t)>& change = {}) {
     step().begin(number + 1);
     for (std::int64_t i = 0; i < settings_.step.microbatches; ++i) {
@@ -184,7 +184,7 @@ std::vector<std::vector<std::byte>> plain_weights(const SessionSettings& setting
   return run.weights();
 }
 
-// The host reads a step when the next one is on its way, and waits for nothing else.
+// The host reads a step's result after it has started the next step, and waits for nothing else.
 TEST(GraphsBesideOtherWork, TheHostWaitsOncePerStep) {
   const SessionSettings settings = tiny_settings(DType::kBF16, tiny_mixture());
   const auto waits = std::make_shared<CountingDevice::Waits>();
@@ -202,8 +202,8 @@ TEST(GraphsBesideOtherWork, TheHostWaitsOncePerStep) {
   EXPECT_EQ(run.weights(), plain_weights(settings));
 }
 
-// A replayed step that goes wrong changes nothing, is named by running its batch kernel by kernel, and is
-// followed by replayed ones.
+// A replayed step with a non-finite result changes nothing. Running its batch kernel by kernel finds the
+// operator, and later steps are replayed again.
 TEST(GraphsBesideOtherWork, ABadStepIsNamedAndLeftOut) {
   const SessionSettings settings = tiny_settings();
   constexpr std::int32_t kBad = 1, kGood = 2;
@@ -238,8 +238,8 @@ TEST(GraphsBesideOtherWork, ABadStepIsNamedAndLeftOut) {
             train_with(turbo::make_cpu_device(2), 0));
 }
 
-// Passes on to a device that records, and calls `on_kernel` for each kernel that is enqueued, recorded or
-// not. Counts them as a GPU counts its kernels' choices.
+// Forwards to a recording device, and calls `on_kernel` for each kernel that is enqueued, recorded or not.
+// Reports the number of kernels as a kernel choice, as a GPU reports its choices.
 class HookedDevice final : public ForwardingDevice {
  public:
   HookedDevice(std::unique_ptr<Device> below, std::function<void()> on_kernel)
@@ -284,12 +284,12 @@ class HookedDevice final : public ForwardingDevice {
   std::int64_t kernels_ = 0;
 };
 
-// Left before its end, whether it runs as it is, is recorded or is replayed, a step leaves no trace.
+// A stopped step leaves no trace, whether it runs kernel by kernel, is recorded, or is replayed.
 TEST(GraphsBesideOtherWork, StepsThatAreLeftLeaveNoTrace) {
   for (const ModelConfig& model : {tiny_llama(), tiny_deepseek()}) {
     const SessionSettings settings = tiny_settings(DType::kBF16, model);
     std::atomic<bool> stop = false;
-    int left = -1;  // kernels until a stop is asked for
+    int left = -1;  // kernels until a stop is requested
     const auto count_down = [&] {
       if (left-- == 0) stop = true;
     };
@@ -298,7 +298,7 @@ TEST(GraphsBesideOtherWork, StepsThatAreLeftLeaveNoTrace) {
                  settings, 1);
     run.step().set_stop(&stop);
     for (int s = 0; s < kSteps; ++s) {
-      // A replayed step enqueues few kernels, and hears of it in front of a microbatch.
+      // A replayed step enqueues few kernels, and checks for a stop before each microbatch.
       for (const int kernels : {0, 40, 150}) {
         if (s > 1 && kernels > 0) continue;
         left = kernels;
@@ -328,7 +328,7 @@ TEST(GraphsBesideOtherWork, ChoicesAreCountedWithReplays) {
   EXPECT_EQ(count(1), plain);
 }
 
-// --- where nothing is recorded
+// --- cases without recording
 
 TEST(GraphsElsewhere, ADeviceThatCannotRecordTrainsAsItIs) {
   const SessionSettings settings = tiny_settings();
@@ -361,7 +361,7 @@ TEST(GraphsElsewhere, AFailureToRecordSaysWhatToDo) {
   }
 }
 
-// GPipe has all microbatches on their way at once, so none begins with an empty stash.
+// In GPipe, all microbatches are in flight together, so none starts with an empty stash.
 TEST(GraphsElsewhere, ASchedulesMicrobatchesMustEndOneByOne) {
   SessionSettings settings = tiny_settings();
   const auto counts = std::make_shared<Counts>();
@@ -389,7 +389,7 @@ TEST(GraphsElsewhere, RanksThatTrainTogetherAreNotRecorded) {
   });
 }
 
-// A step whose routing is noted down, as verification does, runs kernel by kernel between replayed ones.
+// A step whose routing is traced, as in verification, runs kernel by kernel between replayed steps.
 TEST(GraphsElsewhere, ATracedRoutingIsNotReplayed) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   settings.step.microbatches = 1;

@@ -1,5 +1,5 @@
-// How long steps took by the clock of a device that works behind the host's back: also the last step before a
-// pause, which the host sees end at once, and the first one after it.
+// Step times by the clock of an asynchronous device. They include the last step before a pause, which the
+// host waits for immediately, and the first step after it.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,11 +16,11 @@
 namespace primus::test {
 namespace {
 
-// A clock that goes on by a second with each piece of work of the compute stream.
+// A clock that advances one second with each operation of the compute stream.
 struct WorkClock {
-  double enqueued = 0;  // where it will be when all that is enqueued has run
-  double now = 0;       // the device's thread
-  int waits = 0;        // of the host
+  double enqueued = 0;  // its value after all enqueued work
+  double now = 0;       // used by the device's thread
+  int waits = 0;        // waits of the host
 };
 
 class ClockedEvent final : public Event {
@@ -51,14 +51,14 @@ class ClockedEvent final : public Event {
   };
   std::unique_ptr<Event> inner_;
   WorkClock& clock_;
-  int records_ = 0;  // the host's
+  int records_ = 0;  // used by the host
   std::atomic<int> reached_ = 0;
   std::atomic<double> time_ = 0;
 };
 
 class ClockedStream final : public ForwardingStream {
  public:
-  // `counts`: its work moves the clock.
+  // `counts`: operations on this stream advance the clock.
   ClockedStream(std::unique_ptr<Stream> stream, WorkClock& clock, bool counts)
       : ForwardingStream(std::move(stream)), clock_(clock), counts_(counts) {}
   void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
@@ -102,7 +102,7 @@ class ClockedStream final : public ForwardingStream {
   bool counts_;
 };
 
-// The guard device, whose streams run late on threads of their own, with that clock.
+// The guard device, whose streams run late on their own threads, with that clock.
 class ClockedDevice final : public ForwardingDevice {
  public:
   explicit ClockedDevice(WorkClock& clock) : ForwardingDevice(guard_device()), clock_(clock) {}
@@ -118,7 +118,7 @@ class ClockedDevice final : public ForwardingDevice {
 };
 
 constexpr DeviceTiming kTiming{
-    // As GPUs' plug-ins do, it takes the device for its own.
+    // As in GPU plug-ins, the functions assume a device of their own type.
     .create = [](Device& device) { return dynamic_cast<ClockedDevice&>(device).create_event(); },
     .reached = [](Event& event) { return static_cast<ClockedEvent&>(event).reached(); },
     .seconds =
@@ -138,8 +138,8 @@ struct Measured {
   int waits = 0;  // in steps
 };
 
-// As a run trains: a step's result is read when the next step has ended its gradients, but the last one's
-// before a pause at once; in the pause, the model is evaluated. `traced`: on a device that is watched.
+// Measures steps as a run trains: each result is read after the gradients of the next step. The last result
+// before a pause is read immediately, and the pause has an evaluation. `traced`: with a tracing device.
 Measured measure(const DeviceTiming* timing, bool traced) {
   WorkClock clock;
   std::unique_ptr<Device> device = std::make_unique<ClockedDevice>(clock);
@@ -169,7 +169,7 @@ Measured measure(const DeviceTiming* timing, bool traced) {
     }
     read();
     out.waits += clock.waits - before;
-    EXPECT_FALSE(step.result().seconds);  // once more
+    EXPECT_FALSE(step.result().seconds);  // a result has its time only once
     step.begin_evaluation();
     step.evaluate(batch);
     step.evaluation_loss();
@@ -184,7 +184,7 @@ TEST(StepSeconds, AreTheDevicesAlsoBeforeAPause) {
     const Measured with = measure(&kTiming, traced);
     ASSERT_EQ(with.reported.size(), with.expected.size());
     for (std::size_t i = 0; i < with.expected.size(); ++i) EXPECT_EQ(with.reported[i], with.expected[i]) << i;
-    // The clock costs no wait.
+    // Timing adds no wait.
     EXPECT_EQ(with.waits, kSteps * kPauses);
     EXPECT_EQ(with.waits, without.waits);
   }

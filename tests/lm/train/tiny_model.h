@@ -32,7 +32,7 @@ inline ModelConfig tiny_llama() {
   return c;
 }
 
-// Everything that a router can have in training: losses, jitter, experts that overflow.
+// All training options of routers: losses, jitter, and experts that overflow.
 inline ModelConfig tiny_mixture() {
   ModelConfig c = tiny_llama();
   c.family = "mixtral";
@@ -48,7 +48,7 @@ inline ModelConfig tiny_mixture() {
   return c;
 }
 
-// Latent attention, a dense layer and one with experts that are balanced by biases, multi-token prediction of
+// Latent attention, a dense layer and one with experts balanced by biases, and multi-token prediction of
 // depth two.
 inline ModelConfig tiny_deepseek() {
   ModelConfig c = tiny_llama();
@@ -73,7 +73,7 @@ inline ModelConfig tiny_deepseek() {
   return c;
 }
 
-// The same with attention to six selected tokens.
+// tiny_deepseek() with attention to six selected tokens.
 inline ModelConfig tiny_sparse() {
   ModelConfig c = tiny_deepseek();
   c.family = "deepseek_v32";
@@ -81,8 +81,8 @@ inline ModelConfig tiny_sparse() {
   return c;
 }
 
-// What AMD's Primus asks Megatron-LM's GPT for by the names of Grok 2 and MiniMax-M2.5: caps on logits, low
-// enough to be felt, normed heads that rotate in part, sigmoid scores and biases of experts; and multi-token
+// The features that AMD Primus uses in Megatron-LM's GPT for Grok 2 and MiniMax-M2.5: caps on logits, low
+// enough to matter, head norms, partly rotated heads, sigmoid scores and expert biases; and multi-token
 // prediction of depth one.
 inline ModelConfig tiny_capped() {
   ModelConfig c = tiny_llama();
@@ -103,7 +103,7 @@ inline ModelConfig tiny_capped() {
   return c;
 }
 
-// Blocks of short convolutions, with biases, around one of attention, and a head that is the embedding.
+// Short convolutions with biases before and after an attention block, and a tied head.
 inline ModelConfig tiny_lfm2() {
   ModelConfig c = tiny_llama();
   c.family = "lfm2";
@@ -115,7 +115,7 @@ inline ModelConfig tiny_lfm2() {
   return c;
 }
 
-// The same with a mixture of experts behind the first block.
+// tiny_lfm2() with a mixture of experts after the first block.
 inline ModelConfig tiny_lfm2_moe() {
   ModelConfig c = tiny_lfm2();
   c.family = "lfm2_moe";
@@ -130,8 +130,8 @@ inline ModelConfig tiny_lfm2_moe() {
   return c;
 }
 
-// DeepSeek-V4 with each kind of layer, experts by a table in the first one, blocks that end within the
-// sequence, more of them than the indexer chooses, and multi-token prediction of depth one.
+// DeepSeek-V4 with each kind of layer, experts from a table in the first one, blocks that end within the
+// sequence, more blocks than the indexer selects, and multi-token prediction of depth one.
 inline ModelConfig tiny_deepseek_v4() {
   ModelConfig c = tiny_llama();
   c.family = "deepseek_v4";
@@ -171,23 +171,23 @@ inline ModelConfig tiny_deepseek_v4() {
   return c;
 }
 
-// Gated delta networks around gated attention that rotates half of each head, and norms around zero. More
-// heads of values than of keys.
+// Gated delta networks around a gated attention layer that rotates half of each head, with norms around zero,
+// and more value than key heads.
 inline ModelConfig tiny_qwen3_5() {
   ModelConfig c = tiny_llama();
   c.family = "qwen3_5_text";
   c.kv_heads = 4;
   c.layers = 3;
   c.rotary_fraction = 0.5;
-  c.norm_epsilon = 1e-3;  // a state that has little in it is normed by little: rounding would become large
+  c.norm_epsilon = 1e-3;  // small states have small norms, and dividing by them would amplify rounding
   c.centred_norms = c.attention.output_gate = true;
   c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 6, .conv_width = 3};
   c.set_layers({0, 2}, &LayerSpec::attention, &kGatedDeltaNet);
   return c;
 }
 
-// The same with a mixture of experts behind the first block, balanced over the step, and a gate of the shared
-// one.
+// tiny_qwen3_5() with a mixture of experts after the first block, balanced over the step, and a gate for the
+// shared expert.
 inline ModelConfig tiny_qwen3_next() {
   ModelConfig c = tiny_qwen3_5();
   c.family = "qwen3_next";
@@ -202,9 +202,8 @@ inline ModelConfig tiny_qwen3_next() {
   return c;
 }
 
-// Kimi delta attention around a layer of latent attention without positions, and experts behind the first.
-// The norms of what heads read and of streams that begin anew multiply what rounds, so their epsilon is
-// large.
+// Kimi delta attention around a layer of latent attention without positions, with experts after the first
+// layer. Norms amplify the rounding of small inputs, so epsilon is large.
 inline ModelConfig tiny_kimi_linear() {
   ModelConfig c = tiny_llama();
   c.norm_epsilon = 0.1;
@@ -243,7 +242,7 @@ inline ModelConfig tiny_gated_deltanet() {
   return c;
 }
 
-// Its Kimi delta attention alone, with two heads of values for each of keys.
+// Only Kimi delta attention of flash-linear-attention, with two value heads per key head.
 inline ModelConfig tiny_kda() {
   ModelConfig c = tiny_llama();
   c.norm_epsilon = 0.1;
@@ -254,7 +253,7 @@ inline ModelConfig tiny_kda() {
   return c;
 }
 
-// All that Kimi K3 adds, and multi-token prediction of depth one.
+// All features that Kimi K3 adds, and multi-token prediction of depth one.
 inline ModelConfig tiny_kimi_k3() {
   ModelConfig c = tiny_kimi_linear();
   c.family = "kimi_k3";
@@ -274,14 +273,14 @@ inline ModelConfig tiny_kimi_k3() {
   return c;
 }
 
-// Adapters beside all matrices of a dense model.
+// Adapters for all matrices of a dense model.
 inline ModelConfig tiny_lora() {
   ModelConfig c = tiny_llama();
   c.lora = {.dim = 6, .alpha = 9, .modules = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}};
   return c;
 }
 
-// The same with dropout of what A reads, and of what B gives.
+// tiny_lora() with dropout of the input of A, and of the output of B.
 inline ModelConfig tiny_lora_dropout() {
   ModelConfig c = tiny_lora();
   c.lora.training.dropout = 0.2;
@@ -293,8 +292,8 @@ inline ModelConfig tiny_lora_dropout_after() {
   return c;
 }
 
-// Adapters beside all matrices of a mixture, each expert's among them. Experts overflow; what chooses among
-// them is frozen.
+// Adapters for all matrices of a mixture, including those of each expert. Experts overflow; the router is
+// frozen.
 inline ModelConfig tiny_lora_mixture() {
   ModelConfig c = tiny_mixture();
   c.lora = tiny_lora().lora;
@@ -321,7 +320,7 @@ struct TestBatch : data::Batch {
     }
     loss_mask[1] = 0;  // a masked token in every batch
   }
-  // Cuts the tokens into documents, which begin at `starts` and count their positions from 0.
+  // Splits the tokens into documents, which start at `starts` and count positions from 0.
   void pack(const std::vector<std::int32_t>& starts) {
     document_starts = starts;
     document_starts.push_back(static_cast<std::int32_t>(tokens.size()));
@@ -343,8 +342,8 @@ inline std::vector<std::byte> bits_of(engine::Rank& rank, const Tensor& tensor) 
   return bytes;
 }
 
-// The bits of a unit's weights that this rank stores, of elements [begin, end) of its shard: fp32 masters,
-// however they are stored, and the values where nothing is trained.
+// Returns the bits of a unit's weights that this rank stores, of elements [begin, end) of its shard: fp32
+// masters in any storage, and values of frozen weights.
 inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::ParameterUnit& unit,
                                           const engine::FlatRange& range) {
   const auto part = [&](const Tensor& tensor) { return bits_of(rank, tensor.slice(range.begin, range.end)); };
@@ -364,15 +363,15 @@ inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::Para
 inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::ParameterUnit& unit) {
   return weight_bits(rank, unit, {0, unit.shard.size()});
 }
-// Of what it stores of one parameter.
+// Returns the stored bits of one parameter.
 inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::Parameter& p) {
   const engine::FlatRange range = engine::stored_range(p);
   const std::int64_t first = p.offset - p.unit->shard.begin;
   return weight_bits(rank, *p.unit, {range.begin + first, range.end + first});
 }
 
-// Loss and gradient norm of each step, the loss of multi-token prediction, and the bits of all gradients and
-// weights after the last.
+// Loss and gradient norm of each step, losses of multi-token prediction, and the bits of all gradients and
+// weights after the last step.
 struct TrainedState {
   std::vector<std::pair<double, double>> steps;
   std::vector<double> mtp_losses;
@@ -380,7 +379,7 @@ struct TrainedState {
   bool operator==(const TrainedState&) const = default;
 };
 
-// Trains from fixed initial weights. `before`: called before each step, with a batch.
+// Trains from fixed initial weights. Calls `before` before each step, with a batch.
 inline TrainedState train(
     std::unique_ptr<Device> device, const SessionSettings& settings, int steps = 2,
     const FamilyRegistry& families = builtin_families(),

@@ -13,13 +13,13 @@ namespace primus {
 namespace {
 
 struct Simulated {
-  double ended = 0;  // when the last step was done
+  double ended = 0;  // when the last step ended
   std::int64_t steps = 0;
   std::vector<double> positions = {};
   ClockState state = {};
 };
 
-// Steps of seconds_of(step), until the clock says that one is the last, or `most` are done.
+// Simulates steps of seconds_of(step), until the clock declares one the last, or `maximum` steps are done.
 Simulated simulate(TrainingClock& clock, double now, const std::function<double(std::int64_t)>& seconds_of,
                    double at_end = 0, std::int64_t first = 0, std::int64_t maximum = 100000) {
   Simulated run{.steps = first};
@@ -49,11 +49,11 @@ TEST(TrainingClock, EndsWithTheNearestStep) {
   EXPECT_TRUE(run.state.finished);
   EXPECT_EQ(clock.total(), run.steps);
   expect_rising(run.positions);
-  // Within a step of the schedule's end.
+  // The last position is within one step of the schedule's end.
   EXPECT_GT(run.positions.back(), 60 * (1 - 0.7 / 60) - 1e-9);
 }
 
-// Timed on a busy machine, which then gets three times as fast; and the other way.
+// A machine that gets three times faster after the first steps, or three times slower.
 TEST(TrainingClock, AMachineThatChangesChangesTheStepsAndNotTheTime) {
   for (const double factor : {1.0 / 3, 3.0}) {
     TrainingClock clock({.total = 120}, {.planned = 120, .data_steps = 181});
@@ -77,7 +77,7 @@ TEST(TrainingClock, WarmUpTakesItsSteps) {
   TrainingClock clock({.total = 100, .warmup_steps = 10}, {.planned = 50, .data_steps = 76});
   const Simulated run = simulate(clock, 0, [](std::int64_t) { return 1.0; });
   for (int i = 0; i <= 10; ++i) EXPECT_EQ(run.positions[static_cast<std::size_t>(i)], i);
-  // What is left of the schedule is spread over what is left of the time.
+  // After the warm-up, the schedule is spread over the remaining time.
   const double warm = 11;  // seconds
   for (const int i : {11, 40, 90}) {
     EXPECT_NEAR(run.positions[static_cast<std::size_t>(i)], 10 + 40 * (i + 1 - warm) / (100 - warm), 1e-9)
@@ -91,7 +91,7 @@ TEST(TrainingClock, RatesThatFollowStepsDoSo) {
   EXPECT_EQ(run.positions[7], 7);
 }
 
-// A run that is stopped and goes on, on a machine whose clock says something else, takes what is left.
+// A run that was stopped resumes with its remaining time, even if the clock of the machine differs.
 TEST(TrainingClock, GoesOnWhereItWas) {
   const auto second = [](std::int64_t) { return 1.0; };
   TrainingClock whole({.total = 100, .warmup_steps = 5}, {.planned = 100, .data_steps = 151});
@@ -126,7 +126,7 @@ TEST(RankPatience, IsThatOfTheLongestStep) {
   RankPatience patience;
   EXPECT_EQ(patience.after_step(1), std::chrono::seconds(10));
   EXPECT_EQ(patience.after_step(20), std::chrono::seconds(60));
-  // Short steps behind a long one: the next may be long again.
+  // After a long step, short ones do not reduce the patience: the next may be long again.
   EXPECT_EQ(patience.after_step(1), std::chrono::seconds(60));
 }
 

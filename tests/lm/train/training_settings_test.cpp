@@ -1,4 +1,4 @@
-// From an experiment to the settings of a session: what ranks refuse.
+// From an experiment to the settings of a session, and errors for settings that do not fit the ranks.
 #include "lm/train/training_settings.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ std::string hint_of(int global_batch, int micro_batch, int ranks) {
   return "";
 }
 
-// A batch that ranks can share in smaller microbatches need not change.
+// If smaller microbatches let the ranks share the batch, the hint offers them, too.
 TEST(TrainingSettings, ABatchThatRanksCannotShareComesWithOneThatTheyCan) {
   EXPECT_EQ(hint_of(8, 4, 2), "");
   EXPECT_THAT(hint_of(8, 8, 2), HasSubstr("a multiple of 16, or micro_batch_size to 4,"));
@@ -48,7 +48,8 @@ TEST(TrainingSettings, ABatchThatRanksCannotShareComesWithOneThatTheyCan) {
   EXPECT_EQ(hint_of(8, 4, 3), "set it to a multiple of 12");
 }
 
-// As Primus has it: numbers of the whole model's blocks, those of multi-token prediction after the last.
+// As in AMD Primus, numbers refer to the blocks of the whole model, and those of multi-token prediction come
+// last.
 TEST(TrainingSettings, BlocksThatAreRecomputedMayBeNamedByNumber) {
   const auto layers_of = [](const std::string& said, const std::string& mtp = "null") {
     return settings_of({"num_layers=5", "mtp_num_layers=" + mtp, "recompute_granularity=full",
@@ -67,7 +68,8 @@ TEST(TrainingSettings, BlocksThatAreRecomputedMayBeNamedByNumber) {
   }
 }
 
-// Which products of a block's linear layer are in fp8: y forward, x and W its gradients.
+// Returns the products of a block's linear layer that use fp8. y: forward; x, W: gradients of input and
+// weight.
 std::string in_fp8(const engine::PrecisionRecipe& recipe, std::int64_t block) {
   using turbo::GemmRole;
   engine::Parameter matrix;
@@ -92,7 +94,7 @@ TEST(TrainingSettings, KeysOfFp8DecideFormatsRolesAndBlocks) {
   EXPECT_EQ(fp8({}).gradients, DType::kF8E5M2);
   EXPECT_EQ(recipe_of({"fp8=e4m3", "fp8_recipe=tensorwise"}).gradients, DType::kF8E4M3);
   EXPECT_EQ(in_fp8(fp8({"fp8_wgrad=false"}), 2), "yx");
-  constexpr std::int64_t kElsewhere = -1, kBehind = 5;  // the embedding, say; multi-token prediction
+  constexpr std::int64_t kElsewhere = -1, kBehind = 5;  // outside of blocks; multi-token prediction
   for (const std::int64_t block : {0, 1, 2, 3, 4, 5}) {
     EXPECT_EQ(in_fp8(fp8({}), block), "yxW") << block;
     const bool inner = block > 0 && block < 4;
@@ -115,7 +117,7 @@ TEST(TrainingSettings, KeysOfDelayedScalesDecideTheirRule) {
   };
   using Rule = engine::DelayedScaling;
   EXPECT_EQ(rule_of({"fp8_recipe=tensorwise", "fp8_amax_history_len=3"}), Rule());
-  EXPECT_EQ(rule_of({}), (Rule{.steps = 1024}));  // as Primus's presets say
+  EXPECT_EQ(rule_of({}), (Rule{.steps = 1024}));  // as in AMD Primus's presets
   EXPECT_EQ(rule_of({"fp8_recipe=delayed", "fp8_amax_history_len=3", "fp8_amax_compute_algo=most_recent",
                      "fp8_margin=2"}),
             (Rule{.steps = 3, .most_recent = true, .margin = 2}));

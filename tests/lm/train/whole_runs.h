@@ -1,5 +1,4 @@
-// A fixture for tests of whole runs of a tiny model on mock data: each is an experiment of its own in one
-// folder.
+// A fixture for whole runs of a tiny model on mock data. Each run is a separate experiment in one folder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,10 +19,10 @@ namespace primus::test {
 
 class WholeRuns : public testing::Test {
  protected:
-  // `model`: overrides of every run.
+  // `model`: overrides for every run.
   explicit WholeRuns(std::vector<std::string> model = {}) : model_(std::move(model)) {}
 
-  // Runs exp_name `name` and gives its newest checkpoint.
+  // Runs the experiment `name` and returns its newest checkpoint.
   Path run(const std::string& name, const std::vector<std::string>& overrides) {
     const std::string yaml =
         "work_group: w\nuser_name: u\nexp_name: " + name + "\nworkspace: " + folder_.path().string() + R"(
@@ -56,7 +55,7 @@ modules:
     return *trainer.run(stop).checkpoint;
   }
 
-  // What a run that must not start says: "MESSAGE / HINT".
+  // Returns the error of a run that must not start: "MESSAGE / HINT".
   std::string refusal(const std::string& name, const std::vector<std::string>& overrides) {
     try {
       run(name, overrides);
@@ -67,7 +66,7 @@ modules:
     return "accepted";
   }
 
-  // A line for each step.
+  // Returns one record per step.
   std::vector<nlohmann::json> metrics(const std::string& name) const {
     std::istringstream lines(read_file(folder_.path() / "w/u" / name / "metrics.jsonl"));
     std::vector<nlohmann::json> all;

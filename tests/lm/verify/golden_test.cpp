@@ -1,5 +1,5 @@
-// Every family against transformers in float64 (tests/golden/models; Kimi K3 against what its golden's script
-// says): logits, every gradient, ten AdamW steps.
+// Every family against transformers in float64 (tests/golden/models; for Kimi K3 see the script of its
+// golden): logits, every gradient, and ten AdamW steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,9 +52,9 @@ TEST_P(Golden, Bf16) {
   const VerifyReport report =
       verify_model(options_for(GetParam(), DType::kBF16), builtin_families(), cpu_device);
   for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
-  // It did run in bf16: rounding shows.
+  // The rounding of bf16 must be visible.
   EXPECT_GT(report.logits.normalised, 1e-4);
-  // Near ties between experts, which rounding would decide (tests/golden/README.md).
+  // Rounding may change choices at near ties of experts (tests/golden/README.md).
   EXPECT_LE(report.rerouted_tokens, 3);
 }
 
@@ -69,17 +69,18 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                                          "qwen3_vl_moe"),
                          [](const auto& family) { return std::string(family.param); });
 
-// tests/golden/lora: low-rank adapters beside a frozen model, against PEFT.
+// tests/golden/lora: low-rank adapters of a frozen model, against PEFT.
 struct AdaptedGolden {
   const char* model;
-  const char* folder;  // below tests/golden/lora
+  const char* folder;  // under tests/golden/lora
   std::size_t adapters;
 };
 class LoraGolden : public testing::TestWithParam<AdaptedGolden> {};
 
-// Of two layers. Llama: four As and seven Bs each. Qwen3: of attention two As and four Bs, and of each of
-// eight experts two and three. DeepSeek: of attention an A and a B; a dense feed-forward in one layer, and
-// six experts and a shared one in the other, of two As and three Bs each.
+// Number of adapter matrices in two layers. Llama has four As and seven Bs per layer. Qwen3 has two As and
+// four Bs in attention, and two As and three Bs for each of eight experts. DeepSeek has one A and one B in
+// attention. The dense feed-forward of its first layer, and the six experts and the shared expert of its
+// second one, have two As and three Bs each.
 INSTANTIATE_TEST_SUITE_P(Models, LoraGolden,
                          testing::Values(AdaptedGolden{"llama", ".", 2 * (4 + 7)},
                                          AdaptedGolden{"qwen3_moe", "qwen3_moe", 2 * (6 + 8 * 5)},
@@ -118,10 +119,10 @@ TEST_P(LoraGolden, LogitsGradientsAndSteps) {
   }
 }
 
-// tests/golden/variants: what the goldens' own configurations leave at its neutral value.
+// tests/golden/variants: settings that are neutral in the configurations of the goldens.
 class Variant : public testing::TestWithParam<const char*> {
  protected:
-  // The golden's weights under the variant's config.json.
+  // Makes a folder of the golden's weights and the variant's config.json.
   void SetUp() override {
     const auto variant = nlohmann::json::parse(read_file(file(".json")));
     const std::filesystem::path golden = kGoldens / variant.at("golden").get<std::string>();
@@ -148,8 +149,8 @@ TEST_P(Variant, Logits) {
   EXPECT_LE(report.logits.normalised, 2e-5);
 }
 
-// As write.py in tests/golden/variants has it: sums of elements, in groups and with signs that a hash of
-// their places decides.
+// As in write.py of tests/golden/variants: sums of elements, where a hash of the position determines group
+// and sign.
 std::vector<double> sketch(const std::vector<float>& values) {
   std::vector<double> sums(256);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -170,7 +171,7 @@ TEST_P(Variant, GradientsOfEveryWeight) {
       .model = read_model_config(read_file(folder_.path() / "config.json"), "", families),
       .compute = DType::kF32};
   const TensorView input_ids = *inputs.find("input_ids");
-  settings.model.moe.training = {};  // the references leave out the routers' losses
+  settings.model.moe.training = {};  // the references have no router losses
   settings.step = {.micro_batch = input_ids.shape[0], .sequence = input_ids.shape[1], .microbatches = 1};
   VerifiedSession session(cpu_device(), settings, families, SafetensorsFolder::open(folder_.path()),
                           reference_batch(input_ids, settings.model.vocab, inputs.name()));
@@ -203,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, Variant,
                                          "rope_odd_columns", "absent_keys"),
                          [](const auto& variant) { return std::string(variant.param); });
 
-// Read for training as they were published, too.
+// Also in training, published weights with fused experts are read.
 TEST(Verify, ExpertsThatLieInTwoTensors) {
   const test::TemporaryFolder folder;
   test::write_published_qwen3_5(kGoldens / "qwen3_5_moe", folder.path() / "m");

@@ -149,8 +149,7 @@ TEST(ThreadGroup, SumsArePairwiseAndMeansAreRoundedOnce) {
     float value = large[comm.rank()];
     comm.all_reduce(*stream, {&value, DType::kF32, {1}}, {&value, DType::kF32, {1}}, Reduction::kSum);
     EXPECT_EQ(value, 8.0F);
-    const float small[] = {256.0F, 1.0F, 1.0F, 1.0F};  // the spacing is 2 in bf16: added one by one, the ones
-                                                       // would be lost
+    const float small[] = {256.0F, 1.0F, 1.0F, 1.0F};  // bf16 has a spacing of 2: each 1 would be lost
     BFloat16 half(small[comm.rank()]);
     comm.all_reduce(*stream, {&half, DType::kBF16, {1}}, {&half, DType::kBF16, {1}}, Reduction::kSum);
     EXPECT_EQ(static_cast<float>(half), 260.0F);       // 259 in fp32, rounded to even

@@ -1,4 +1,4 @@
-// Timelines read from traces, which are made of simulated ones here.
+// Timelines measured from traces. The traces are made from simulated timelines.
 #include "plan/measured_pipeline.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ struct Made {
   std::int64_t job = 1;
 };
 
-// Writes rank-N.json of each stage, as runs do: a second for each unit of time, steps a hundred apart.
+// Writes rank-N.json of each stage, as runs do. One time unit is a second, and steps start 100 units apart.
 void write_traces(const Path& folder, const Made& made, std::size_t torn = 0) {
   const PipelinePlan plan = plan_pipeline(made.kind, made.stages, made.chunks, made.microbatches, made.costs);
   make_folders(folder);
@@ -132,7 +132,7 @@ TEST(MeasuredPipeline, ClocksThatDifferAreSaid) {
   const test::TemporaryFolder folder;
   write_traces(folder.path(), {.late = 2});
   const MeasuredPipeline p = measure_pipeline({folder.path().string()});
-  EXPECT_NEAR(p.clocks_apart, 1500, 1e-3);  // a transfer takes 500
+  EXPECT_NEAR(p.clocks_apart, 1500, 1e-3);  // 2000, minus 500 for a transfer
   EXPECT_THAT(to_text(p, 80), HasSubstr("clocks       those of the hosts differ by 1500 ms or more"));
 }
 
@@ -165,7 +165,7 @@ TEST(MeasuredPipeline, WhatIsNoTraceIsRefused) {
   EXPECT_THAT(refusal({file("rank-0.json"), file("b")}), HasSubstr("different pipelines"));
 }
 
-// A trace of one stage and one step with these facts, and its work at these times.
+// Returns the trace of one stage and one step with these facts, work and times.
 std::string one_stage(const std::string& job, const std::string& first_step, const std::string& rank,
                       const std::string& times, const std::string& work) {
   std::string text = fmt::format(

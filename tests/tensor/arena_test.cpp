@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int64_t kUnit = Arena::kAlignment;
 
-// Any address will do: an arena never looks at the memory. (AddressSanitizer keeps its books below this one.)
+// Any address works, because an arena never accesses its memory. (AddressSanitizer's shadow memory lies
+// below.)
 char* base() { return reinterpret_cast<char*>(std::uintptr_t{1} << 46); }
 
 TEST(Arena, BlocksAreAlignedAndAddressedFromTheBase) {
@@ -36,7 +37,7 @@ TEST(Arena, FreeRunsMergeWithBothNeighbours) {
   Arena arena("stash", base(), 4 * kUnit);
   const auto a = arena.allocate(kUnit), b = arena.allocate(kUnit), c = arena.allocate(kUnit),
              d = arena.allocate(kUnit);
-  // The last release joins a run on either side, in every order of release.
+  // The last release merges with the free runs on both sides, in every order of release.
   arena.release(a);
   arena.release(c);
   arena.release(b);
@@ -69,7 +70,7 @@ TEST(Arena, OutOfRoomNamesTheArena) {
     EXPECT_NE(what.find("'scratch'"), std::string::npos) << what;
     EXPECT_NE(what.find(std::to_string(kUnit + 1)), std::string::npos) << what;
   }
-  EXPECT_EQ(arena.allocate(kUnit).offset, kUnit);  // unharmed
+  EXPECT_EQ(arena.allocate(kUnit).offset, kUnit);  // still works
 }
 
 TEST(Arena, FragmentedRoomIsNoRoom) {
@@ -82,8 +83,7 @@ TEST(Arena, FragmentedRoomIsNoRoom) {
   EXPECT_THROW(arena.allocate(2 * kUnit), Error);
 }
 
-// A random program of allocations and releases, the same for every arena given the same seed. Returns the
-// offsets.
+// Runs random allocations and releases, which depend only on the seed. Returns the offsets.
 std::vector<std::int64_t> run_program(Arena& arena, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<Arena::Block> live;
@@ -118,7 +118,7 @@ TEST(Arena, MeasuringTellsExactlyWhatIsNeeded) {
   }
 }
 
-// A model of a hundred thousand layers leaves as many holes. A walk over them for each block would take
+// A model of a hundred thousand layers leaves as many holes. Visiting all of them for each block would take
 // minutes.
 TEST(Arena, ManyHolesCostNoTime) {
   constexpr std::int64_t kHoles = 200'000;
@@ -152,8 +152,7 @@ TEST(Arena, LiveBlocksNeverOverlap) {
   }
 }
 
-// The rule, written down plainly: of all holes that fit the smallest, of equal ones the first; else the open
-// end.
+// The rule, as a plain search: the smallest hole that fits, the first of equal ones, otherwise the open end.
 TEST(Arena, ChoosesAsAPlainSearchDoes) {
   for (const std::int64_t capacity : {std::int64_t{0}, 400 * kUnit}) {
     Arena arena("stash", capacity > 0 ? base() : nullptr, capacity);
@@ -205,7 +204,7 @@ TEST(ArenaDeathTest, OnlyLiveBytesMayBeTouched) {
     arena.release(block);
     EXPECT_DEATH(bytes[0] = 1, "use-after-poison");
   }
-  bytes[100] = 1;  // the memory is its owner's again
+  bytes[100] = 1;  // the memory belongs to its owner again
 }
 #endif
 

@@ -54,14 +54,14 @@ TEST(DType, SizesAndNames) {
 TEST(BFloat16, RoundsToNearestEven) {
   const auto through = [](float x) { return static_cast<float>(BFloat16(x)); };
   EXPECT_EQ(through(1.0F), 1.0F);
-  EXPECT_EQ(through(1.0F + 0x1p-8F), 1.0F);                // halfway, down to even
-  EXPECT_EQ(through(1.0F + 3 * 0x1p-8F), 1.0F + 0x1p-6F);  // halfway, up to even
+  EXPECT_EQ(through(1.0F + 0x1p-8F), 1.0F);                // halfway, to even: down
+  EXPECT_EQ(through(1.0F + 3 * 0x1p-8F), 1.0F + 0x1p-6F);  // halfway, to even: up
   EXPECT_EQ(through(1.0F + 0x1p-8F + 0x1p-20F), 1.0F + 0x1p-7F);
   EXPECT_EQ(through(-1.0F - 0x1p-8F), -1.0F);
   EXPECT_EQ(through(std::numeric_limits<float>::max()), std::numeric_limits<float>::infinity());
   EXPECT_EQ(through(-std::numeric_limits<float>::infinity()), -std::numeric_limits<float>::infinity());
   EXPECT_TRUE(std::isnan(through(std::numeric_limits<float>::quiet_NaN())));
-  // A NaN whose payload sits in the lower half only.
+  // A NaN whose payload is only in the lower half.
   EXPECT_TRUE(std::isnan(through(std::bit_cast<float>(0x7f800001U))));
   EXPECT_TRUE(std::signbit(through(-0.0F)));
 }
@@ -72,7 +72,7 @@ Float16 half_of(std::uint32_t bits) {
   return half;
 }
 
-// What the standard says that a code stands for.
+// Returns the value of a code, as defined by IEEE 754.
 double value_of_half(std::uint32_t bits) {
   const int exponent = static_cast<int>(bits >> 10 & 0x1fU), mantissa = static_cast<int>(bits & 0x3ffU);
   const double sign = bits & 0x8000U ? -1 : 1;
@@ -89,7 +89,7 @@ TEST(Float16, EveryCodeIsItsNumberAndComesBack) {
     if (std::isnan(expected)) {
       EXPECT_TRUE(std::isnan(value)) << bits;
       EXPECT_TRUE(std::isnan(static_cast<float>(Float16(value)))) << bits;
-      EXPECT_EQ(Float16(value).bits | 0x0200U, bits | 0x0200U) << bits;  // its payload, but quiet
+      EXPECT_EQ(Float16(value).bits | 0x0200U, bits | 0x0200U) << bits;  // payload kept, but quiet
       continue;
     }
     EXPECT_EQ(static_cast<double>(value), expected) << bits;
@@ -97,12 +97,12 @@ TEST(Float16, EveryCodeIsItsNumberAndComesBack) {
   }
 }
 
-// Between each number and the next: up to the middle it is the lower one, from there on the upper one, and in
-// the middle the even one. The largest number and the one that would come next, 65536, likewise: infinity.
+// For each pair of neighbours: below the midpoint a value rounds to the lower one, above it to the upper one,
+// and at the midpoint to the even one. After the largest number, 65536 stands for infinity.
 TEST(Float16, RoundsToNearestEven) {
   for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
     const double low = value_of_half(bits), high = bits == 0x7bff ? 65536 : value_of_half(bits + 1);
-    const auto middle = static_cast<float>((low + high) / 2);  // exact: one bit more
+    const auto middle = static_cast<float>((low + high) / 2);  // exact, with one more bit
     const std::uint32_t even = bits + (bits & 1U);
     for (const float sign : {1.0F, -1.0F}) {
       const std::uint32_t sign_bit = sign < 0 ? 0x8000U : 0;

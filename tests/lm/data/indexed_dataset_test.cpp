@@ -85,8 +85,7 @@ TEST(IndexedDataset, TheFingerprintOfMuchDataIsOfPiecesAllOverIt) {
     ASSERT_TRUE(file);
   };
   put("x.idx", 34, kTokens);  // the length of the sequence
-  std::filesystem::resize_file(folder / "x.bin", static_cast<uint64_t>(kBytes));  // a sparse file, without
-                                                                                  // disk space
+  std::filesystem::resize_file(folder / "x.bin", static_cast<uint64_t>(kBytes));  // a sparse file
   const auto fingerprint = [&] { return IndexedDataset::open(folder / "x")->fingerprint(); };
   const uint64_t zeros = fingerprint();
   EXPECT_EQ(fingerprint(), zeros);

@@ -1,4 +1,5 @@
-// Collectives between threads, with both kinds of links: results, order, misuse, aborts and timeouts.
+// Collectives between threads, with data passed through rings or read directly from the peer: results, order,
+// misuse, aborts and timeouts.
 #include "comm/local/thread_group.h"
 
 #include <gmock/gmock.h>

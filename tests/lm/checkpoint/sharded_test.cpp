@@ -75,7 +75,8 @@ TEST(ShardedCheckpoint, AnyNumberOfRanksLoadsWhatAnyOtherSaved) {
   }
 }
 
-// A tensor whose axes have another order in the file, cut at every position: the pieces of a slab interleave.
+// Files are equal for every cut of a tensor whose axes have another order in the file. The pieces of a slab
+// then interleave.
 TEST(ShardedCheckpoint, EveryCutOfAReorderedTensor) {
   TestTensors tensors;
   tensors.add("experts", DType::kBF16, {2, 3, 14}, 1);

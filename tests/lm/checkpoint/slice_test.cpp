@@ -25,7 +25,7 @@ TEST(Slice, Tiling) {
   // A flat range of a 3x4 tensor, elements [0, 6) and [6, 12), as boxes.
   EXPECT_TRUE(tiles({{{0, 0}, {1, 4}}, {{1, 0}, {1, 2}}, {{1, 2}, {1, 2}}, {{2, 0}, {1, 4}}}, {3, 4}));
   EXPECT_FALSE(tiles({{{0, 0}, {2, 6}}}, {4, 6})) << "a gap";
-  EXPECT_FALSE(tiles({{{0, 0}, {3, 6}}, {{2, 0}, {2, 6}}}, {4, 6})) << "too much";
+  EXPECT_FALSE(tiles({{{0, 0}, {3, 6}}, {{2, 0}, {2, 6}}}, {4, 6})) << "too many elements";
   EXPECT_FALSE(tiles({{{0, 0}, {2, 6}}, {{1, 0}, {2, 6}}}, {4, 6})) << "right size, overlapping";
   EXPECT_FALSE(tiles({{{0, 0}, {4, 3}}, {{0, 2}, {4, 3}}}, {4, 6})) << "right size, overlapping in columns";
   EXPECT_FALSE(tiles({{{0, 4}, {4, 3}}, {{0, 0}, {4, 3}}}, {4, 6})) << "outside";

@@ -344,7 +344,8 @@ TEST(ConversationFormat, ASpaceInFrontOfTextsIsNotPutInFrontOfAnswers) {
   EXPECT_EQ(text_of(tokens.ids.size() - 3, tokens.ids.size()), "\nd</s>");
 }
 
-// Megatron Bridge's packing: every text is tokenized separately and starts with the token that starts a text.
+// With inline_bos, every text is tokenized separately and starts with the token that starts a text, as in
+// Megatron Bridge's packing.
 TEST(ConversationFormat, InlineBos) {
   const TemporaryFolder folder;
   const auto tokenizer = tiny_tokenizer(folder, {}, {"</s>"}, /*sentencepiece=*/true);

@@ -619,7 +619,7 @@ TEST_F(Tokenize, LinesAreCountedOnWhereWorkGoesOn) {
   EXPECT_LE(texts, 20'001 - before) << "the call must resume, not start again";
 }
 
-// Inputs that were rewritten, even with an equal size, are other inputs.
+// Inputs that were rewritten count as other inputs, even with an equal size.
 TEST_F(Tokenize, WorkOnOtherInputsIsNotContinued) {
   std::string lines = many_lines();
   const Path input = folder_.write("a.jsonl", lines);

@@ -189,7 +189,7 @@ TEST(Scheduler, LogProbsAreThoseOfOnePassOverTheWholeText) {
   }
 }
 
-// The prompt of a group is read once and stored once.
+// Texts that share a prompt as a group read and store it once.
 TEST(Scheduler, AGroupSharesItsPrompt) {
   const ModelConfig config = longer(tiny_config());
   const auto decoder = decoder_of(config, {.capacity = 256, .pass_tokens = 64, .sequences = 8});

@@ -6,7 +6,7 @@ Optional (pip install tensorboard); the native tests check the bytes without it.
     check_tensorboard.py BUILD/tests/lm_events_test
 
 The test program writes a run that was killed at iteration 300 and resumed from 200; TensorBoard must show one curve,
-iterations 201 to 250 from the second process, and nothing of the first beyond 200.
+iterations 201 to 250 from the second process, and nothing after 200 from the first process.
 """
 import os
 import subprocess

@@ -3,9 +3,9 @@
 
     check_chat.py PRIMUS [FORMAT ...]
 
-For each format: trains a small base model, tunes it on 40 chats with the README's command, exports it, and asks it with
-transformers through the saved template, greedily. Every answer must be the one that was taught, word for word; the tokens of
-apply_chat_template must be those that were learned; and generation must stop by itself. Needs torch and transformers 5.
+For each format: trains a small base model, tunes it on 40 chats with the README's command, exports it, and generates answers
+greedily with transformers and the saved template. Every answer must equal the trained one, the tokens of apply_chat_template
+must equal the trained tokens, and generation must stop at the end token. Needs torch and transformers 5.
 """
 
 import json

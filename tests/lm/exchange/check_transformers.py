@@ -5,7 +5,7 @@
 
 Exports each golden model (tests/golden/models), loads it with transformers in float64, and compares its logits with
 the golden's, which transformers computed from the original folder, and its configuration with the original's. Needs
-torch and transformers 5. Kimi K3, which transformers does not have, is left out.
+torch and transformers 5. Skips Kimi K3, which transformers does not have.
 """
 
 import pathlib

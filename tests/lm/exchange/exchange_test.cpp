@@ -462,7 +462,7 @@ TEST(Exchange, NeverWritesOverAnything) {
   expect_same_tensors(folder.path() / "empty", golden("llama"));
 }
 
-// Targets as a shell completes them, and a link to an empty folder elsewhere.
+// Accepts targets as a shell completes them, and a link to an empty folder elsewhere.
 TEST(Exchange, TargetsAreTakenAsTheyAreTyped) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "empty");

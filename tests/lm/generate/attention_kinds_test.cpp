@@ -43,7 +43,8 @@ TEST_P(AttentionKinds, DecodingEqualsTeacherForcing) {
   }
 }
 
-// Partly rotated heads, and caps on the logits of the router and of the output.
+// Decoding equals teacher forcing with partly rotated heads and caps on the logits of the router and of the
+// output.
 TEST(CappedLogits, DecodingEqualsTeacherForcing) {
   ModelConfig config = tiny_config();
   config.family = "primus_gpt";

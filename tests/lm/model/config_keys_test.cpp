@@ -202,7 +202,7 @@ TEST(ConfigKeys, IdsOutsideTheVocabularyAreNoted) {
   EXPECT_EQ(notes_of(root).size(), 1U);
 }
 
-// As in transformers 5.23.
+// rope_parameters may be elsewhere or missing, as in transformers 5.23.
 TEST(ConfigKeys, RopeParametersThatStandElsewhereOrNowhere) {
   json root = golden("llama");
   root.erase("rope_parameters");
@@ -326,7 +326,8 @@ TEST(ConfigKeys, ListsOfLayersThatAreTooLongAreRefused) {
   EXPECT_EQ(refusal(ratios), "'compress_ratios' must be a list with an entry for each of 4 layers");
 }
 
-// What transformers takes from a family's class where a key is left out is another model.
+// Token ids are written only if they were read: for a missing key, transformers uses the default of the
+// family's class.
 TEST(ConfigKeys, IdsOfTokensAreWrittenAsTheyWereRead) {
   const auto written = [](const json& root) {
     return json::parse(write_model_config(read(root), DType::kF32, builtin_families()));
@@ -379,7 +380,7 @@ TEST(ConfigKeys, TheTextPartOfQwen3VlIsQwen3) {
   EXPECT_EQ(read(root).family, "qwen3");
 }
 
-// A folder of the whole model: tokens of texts have one position, whatever mrope says of images.
+// A config.json of the whole model: text tokens have one position each, so mrope has no effect.
 TEST(ConfigKeys, TheTextPartOfQwen3VlsMixturesIsQwen3Moe) {
   const json root = golden("qwen3_vl_moe");
   const ModelConfig c = read(root);

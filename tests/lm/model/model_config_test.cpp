@@ -169,7 +169,7 @@ json golden(const std::string& family) {
   return json::parse(read_file(Path(PRIMUS_SOURCE_DIR) / "tests/golden/models" / family / "config.json"));
 }
 
-// The configuration as OpenAI publishes it.
+// Reads the configuration that OpenAI publishes.
 TEST(ModelConfig, ReadsGptOssAsPublished) {
   const json root{{"model_type", "gpt_oss"},
                   {"attention_bias", true},

@@ -152,7 +152,7 @@ Warnings warnings(const std::string& preset, const std::vector<std::string>& ove
   return changed.warnings;
 }
 
-// Adapters for a module that latent attention does not have.
+// Adapters for a module that latent attention does not have give a warning.
 TEST(SettingOverrides, OfModulesThatAreNotThereAreWarnedAbout) {
   const std::string load = "load=weights";
   const Warnings warning{
@@ -189,7 +189,7 @@ TEST(SettingOverrides, AdaptersOfNothingAreRefused) {
             std::string::npos);
 }
 
-// Keys of layer kinds that the model does not have.
+// A key of layer kinds that the model does not have gives a warning.
 TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
   EXPECT_EQ(warnings("llama3_8B", {"kv_lora_rank=64"}),
             Warnings{"command line: kv_lora_rank has an effect only with multi_latent_attention"});
@@ -203,7 +203,7 @@ TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
   EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"kv_lora_rank=64"}), Warnings{});
 }
 
-// A width that no layer uses.
+// Changing a width that no layer uses gives a warning.
 TEST(SettingOverrides, OfLayersThatAreNotThereAreWarnedAbout) {
   const Warnings warning{
       "command line: ffn_hidden_size has an effect only on blocks without experts, and every block has some: "

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes transformers_defaults.json next to this file: transformers' defaults of every key of a
-config.json that has the sizes below only. Run it by hand after transformers changed. Needs transformers 5.
+"""Writes transformers_defaults.json next to this file: transformers' defaults of all keys
+for a config.json with only the sizes below. Run it by hand after a change of transformers. Needs transformers 5.
 """
 
 import json

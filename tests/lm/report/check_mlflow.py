@@ -5,8 +5,8 @@ Optional (pip install mlflow-skinny); the native tests check the bytes without i
 
     check_mlflow.py BUILD/tests/lm_report_test
 
-The test program writes two runs of one experiment, the first of them twice: as it was stopped after step 2, and as it
-ended after step 3.
+The test program writes two runs of one experiment, the first of them twice: when it was stopped after step
+2, and when it ended after step 3.
 """
 import math
 import os

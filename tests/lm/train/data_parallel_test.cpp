@@ -106,8 +106,8 @@ TEST(HybridShards, OfThreeRanksRoundInAnotherOrder) {
   EXPECT_LE(distance(hybrid, one), 1e-5);
 }
 
-// Options: no overlap, gradients reduced in bf16, hybrid shards, and gathered values kept for the backward
-// pass.
+// Without overlap, with hybrid shards, and with gathered values kept for the backward pass, bits are equal.
+// With gradients reduced in bf16, losses differ by its rounding.
 TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
   const Way sharded{.sharding = Sharding::kParameters};
@@ -250,7 +250,8 @@ TEST_P(ShardedUpdates, EqualOneDeviceOnTwoRanks) {
   }
 }
 
-// With hybrid shards, and with experts and latent attention, whose routers are read in fp32.
+// Split masters give the bits of fp32 masters with hybrid shards, also for experts and latent attention,
+// whose routers are read in fp32.
 TEST(SplitMasters, TrainAsFp32MastersDoOnHybridShards) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());

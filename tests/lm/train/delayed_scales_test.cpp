@@ -83,7 +83,7 @@ TEST(DelayedScales, EachProductQuantisesInOnePassAndAStepEndsWithOneUpdate) {
   EXPECT_EQ(meter[KernelId::kUpdateFp8Scales].calls, 0);
 }
 
-// Four matrices in each of four blocks, with three tensors each.
+// The memory plan and checkpoints count the scales of three tensors for each of four matrices in four blocks.
 TEST(DelayedScales, MemoryPlansAndCheckpointsCountThem) {
   const auto measured = [](std::int64_t steps) {
     engine::Rank rank(turbo::make_cpu_device(1));
@@ -252,8 +252,8 @@ TEST(DelayedScales, PipelinesGiveTheBitsOfOneRank) {
   EXPECT_EQ(scales_of(two), scales_of(one));
 }
 
-// Shared experts, latent projections, and multi-token prediction, which the last stage computes after the
-// blocks.
+// Covers shared experts, latent projections, and multi-token prediction, which the last stage computes after
+// the blocks.
 TEST(DelayedScales, OfDeepSeekOnAPipelineOfTwo) {
   ModelConfig model = tiny_deepseek();
   model.hidden = 64, model.ffn = 96, model.moe.ffn = 32, model.moe.shared_ffn = 32, model.head_dim = 16;

@@ -29,7 +29,8 @@ constexpr engine::MeshShape kAlone{};
 
 Outcome train(const SessionSettings& settings) { return train_on_ranks(settings, 1, kAlone, 3, 2); }
 
-// Four matrices in each of four blocks, three products each, three microbatches.
+// Only linear layers of blocks use fp8: four matrices in each of four blocks, three products each, for three
+// microbatches.
 TEST(Fp8Training, TheProductsAreThoseOfTheBlocksLinearLayers) {
   SessionSettings settings = settings_with({});
   const turbo::Meter plain = kernels_of(settings);

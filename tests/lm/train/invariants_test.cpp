@@ -142,7 +142,7 @@ TEST_P(Invariants, TwoRunsAndAnyNumberOfThreadsAgree) {
   EXPECT_EQ(train(turbo::make_cpu_device(3), settings_), reference_);
 }
 
-// Device memory that the host cannot access, and late streams: a whole step as on a GPU.
+// A whole step runs as on a GPU, with device memory that the host cannot access and late streams.
 TEST_P(Invariants, RunsOnADeviceWhoseMemoryIsHidden) {
   EXPECT_EQ(train(guard_device(), settings_), reference_);
 }

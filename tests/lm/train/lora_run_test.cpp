@@ -50,7 +50,7 @@ TEST_F(LoraRuns, TrainAdaptersAloneAndGoOnBitForBit) {
     ASSERT_TRUE(now) << before[i].name;
     EXPECT_TRUE(std::ranges::equal(now->data, before[i].data)) << before[i].name;
   }
-  // The query, key and value projections share one A. Every matrix has a B, which was trained.
+  // The query, key and value projections share one A. Every matrix has a B, whose values were trained.
   EXPECT_EQ(after.size(), before.size() + 2 * 7 * 2);
   const std::string attention = "model.layers.1.self_attn.";
   EXPECT_EQ(values(after, attention + "q_proj.lora_A.weight"),

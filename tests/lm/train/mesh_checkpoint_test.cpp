@@ -134,7 +134,8 @@ TEST(MeshCheckpoint, AnyMeshLoadsWhatAnyOtherSaved) {
                      {"tp2 dp2 zero3", 4, {.tensor = 2}, Sharding::kParameters}});
 }
 
-// Separate master weights, a tied embedding, and experts whose axes have another order in published folders.
+// Any mesh loads bf16 checkpoints with separate master weights, a tied embedding, and experts whose axes have
+// another order in published folders.
 TEST(MeshCheckpoint, InBf16WithTensorsInAnotherOrder) {
   ModelConfig c = with_experts();
   c.family = "gpt_oss";
@@ -150,7 +151,7 @@ TEST(MeshCheckpoint, InBf16WithTensorsInAnotherOrder) {
                      {"tp2 ep4", 4, {.tensor = 2, .expert = 4}}});
 }
 
-// Latent projections and multi-token prediction.
+// Any mesh loads checkpoints with latent projections and multi-token prediction.
 TEST(MeshCheckpoint, OfLatentAttentionAndMultiTokenPrediction) {
   ModelConfig c = tiny_deepseek();
   c.moe.experts = 8;

@@ -65,7 +65,7 @@ TEST_F(MtpRuns, LoadedWeightsAreTrainedWithItOrWithout) {
               HasSubstr("set mtp_num_layers to the number that they have"));
 }
 
-// Published weights, without a manifest.
+// Published weights, which have no manifest, must contain the modules.
 TEST_F(MtpRuns, PublishedWeightsMustHaveIt) {
   const Path without = run("without", {});
   const Path model = folder_.path() / "model";

@@ -43,8 +43,8 @@ Outcome train(const SessionSettings& settings, int steps = 3) {
   return train_on_ranks(settings, 1, kAlone, steps, 2);
 }
 
-// Four matrices in each of four blocks, three products each, three microbatches. A mixture has two matrices
-// in attention and two for experts.
+// Linear layers and experts of blocks use MXFP4: four matrices in each of four blocks, three products each,
+// for three microbatches. A mixture has two matrices in attention and two for experts.
 TEST(Mxfp4Training, TheProductsAreThoseOfTheBlocksLinearLayersAndExperts) {
   const auto rounded = [](const PrecisionRecipe& recipe, const ModelConfig& model) {
     const turbo::Meter plain = kernels_of(settings_with({}, model));

@@ -154,7 +154,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"deepseek_v4", tiny_deepseek_v4, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
-// Stages of several ranks, with every level of sharding, hybrid sharding, and bf16.
+// Stages of several data ranks equal one device, on every level of sharding, with hybrid sharding, and in
+// bf16.
 TEST(PipelineOfDataRanks, EqualsOneDevice) {
   for (const auto& [compute, gradients] :
        {std::pair(DType::kF32, DType::kF32), {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}}) {
@@ -180,7 +181,7 @@ TEST(PipelineOfDataRanks, EqualsOneDevice) {
   }
 }
 
-// Stages whose ranks share layers, experts or sequences.
+// Stages whose ranks share layers, experts or sequences equal one device.
 TEST(PipelineBesideOtherAxes, EqualsOneDevice) {
   ModelConfig dense = tiny_llama();
   dense.kv_heads = 4;

@@ -120,7 +120,7 @@ TEST_F(SftRuns, OtherConversationsAreRefused) {
   run("run", {data});  // with the original data
 }
 
-// Four conversations per step, as four padded sequences or two packs.
+// Four conversations per step train equally as four padded sequences and as two packs.
 TEST_F(SftRuns, PaddedAndPackedTrainTheSame) {
   const std::string data = questions("q.jsonl", 4);
   run("padded", {data, "global_batch_size=4", "seq_length=48"});

@@ -53,7 +53,8 @@ TEST(TrainingClock, EndsWithTheNearestStep) {
   EXPECT_GT(run.positions.back(), 60 * (1 - 0.7 / 60) - 1e-9);
 }
 
-// A machine that gets three times faster after the first steps, or three times slower.
+// If the machine gets three times faster or slower after the first steps, the number of steps changes, not
+// the time.
 TEST(TrainingClock, AMachineThatChangesChangesTheStepsAndNotTheTime) {
   for (const double factor : {1.0 / 3, 3.0}) {
     TrainingClock clock({.total = 120}, {.planned = 120, .data_steps = 181});

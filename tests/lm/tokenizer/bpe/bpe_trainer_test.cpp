@@ -135,7 +135,7 @@ TEST(BpeTrainer, DoesNotDependOnTheOrderOfTexts) {
   EXPECT_EQ(one.train(), two.train());
 }
 
-// Special tokens for chat formats: each becomes one token at any position, and is left out of decoded text.
+// Special tokens for chat formats become one token each at any position, and decoded text leaves them out.
 TEST(BpeTrainer, SpecialTokensAreReadAsSuch) {
   BpeTrainer trainer({.vocab_size = 300, .special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}});
   trainer.add(text_of_words(300));

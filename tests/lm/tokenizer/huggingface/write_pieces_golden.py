@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/tokenizers/pieces.jsonl: how the tokenizers library (0.23) changes and cuts hostile texts.
+"""Writes tests/golden/tokenizers/pieces.jsonl: how the tokenizers library (0.23) normalizes and splits hostile texts.
 
-A line: a normalizer or pre-tokenizer of tokenizer.json, and texts with what becomes of them. The texts are random, of characters that
-published splitting expressions tell apart, those that came with Unicode 15 and 16 among them.
+Each line has a normalizer or pre-tokenizer of tokenizer.json, and texts with their results. The texts are random. Their characters
+are of classes that published splitting expressions distinguish, including characters of Unicode 15 and 16.
 """
 
 import json

@@ -4,9 +4,9 @@
   pip install sentencepiece
   python3 tests/lm/tokenizer/sentencepiece/compare_library.py [--texts 1000000] [--primus build/bin/primus]
 
-Trained models, and models whose scores are made to tie; exit code 1 where a text has other ids. Ties of unigram
-models are broken as the package does since 0.2.3. library_test.cpp does the same with Debian's library, as far as
-that breaks ties alike.
+Compares trained models, and models whose scores tie. The exit code is 1 if any ids differ. Ties of unigram models are
+broken as in version 0.2.3 of the package and later. library_test.cpp compares with Debian's older library, except
+where that breaks ties differently.
 """
 
 import argparse

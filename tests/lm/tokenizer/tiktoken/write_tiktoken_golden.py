@@ -3,9 +3,9 @@
 
   python3 tests/lm/tokenizer/tiktoken/write_tiktoken_golden.py     (needs `pip install tiktoken`; downloads nothing)
 
-The published rank files are large. These have as many ranks, which is what Primus knows them by, but hold the tokens
+The published rank files are large. These have the same number of ranks, which identifies a file, but contain the tokens
 of llama3.tokenizer.json and then tokens that no text contains: 0xF5 and the rank in three bytes. Expressions and
-special tokens are the package's own. For each text the number of ids and their FNV-1a hash are kept.
+special tokens come from the package. The golden has the number of ids of each text and their FNV-1a hash.
 """
 import json
 import pathlib

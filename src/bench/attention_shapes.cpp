@@ -46,7 +46,7 @@ ListedShape read_shape(JsonReader& json) {
       shape.model = json.read_string();
       // The name is printed to terminals and tables without escaping.
       if (printable(shape.model) != shape.model || shape.model.find_first_of("\t\n") != std::string::npos)
-        json.refuse("a model's name has no control characters");
+        json.refuse("a model's name must not contain control characters");
     } else if (key == "causal") {
       json.require(JsonReader::Kind::kBool, kWhat, key);
       shape.causal = json.read_bool();
@@ -54,13 +54,14 @@ ListedShape read_shape(JsonReader& json) {
       std::vector<std::string_view> known{"model", "causal"};
       for (const SizeKey& one : kSizeKeys) known.push_back(one.name);
       const std::string near = did_you_mean(key, known);
-      json.refuse(fmt::format("'{}' is no key of a shape{}", key, near.empty() ? "" : ": " + near));
+      json.refuse(fmt::format("'{}' is not a key of a shape{}", key, near.empty() ? "" : ": " + near));
     }
   });
   for (const SizeKey& key : kSizeKeys)
     if (shape.*key.member == 0) json.refuse(fmt::format("a shape lacks '{}'", key.name));
   if (shape.heads % shape.kv_heads != 0)
-    json.refuse(fmt::format("num_head_q {} is no multiple of num_head_kv {}", shape.heads, shape.kv_heads));
+    json.refuse(
+        fmt::format("num_head_q {} is not a multiple of num_head_kv {}", shape.heads, shape.kv_heads));
   return shape;
 }
 
@@ -83,7 +84,7 @@ std::vector<AttentionCase> read_attention_shapes(std::string_view text, const st
   json.array([&] {
     const ListedShape shape = read_shape(json);
     if (shape.seqlen_q != shape.seqlen_kv) {
-      left_out.push_back({shape.model, fmt::format("{} was left out: its seqlen_q {} and seqlen_kv {} differ",
+      left_out.push_back({shape.model, fmt::format("{} was skipped: its seqlen_q {} and seqlen_kv {} differ",
                                                    shape.model.empty() ? "a shape" : shape.model,
                                                    shape.seqlen_q, shape.seqlen_kv)});
       return;

@@ -18,13 +18,13 @@ struct Earlier {
 };
 
 [[noreturn]] void refuse(const std::string& source, const std::string& why) {
-  throw invalid(fmt::format("{} is no baseline to compare with: {}", source, why),
-                "make one with --baseline save FILE, by the same suite on the same device");
+  throw invalid(fmt::format("{} cannot be used as a baseline: {}", source, why),
+                "make a baseline with --baseline save FILE: run the same suite on the same device");
 }
 
 std::string text_in(const nlohmann::json& json, const char* key, const std::string& source) {
   const auto found = json.find(key);
-  if (found == json.end() || !found->is_string()) refuse(source, fmt::format("it has no text '{}'", key));
+  if (found == json.end() || !found->is_string()) refuse(source, fmt::format("it has no string '{}'", key));
   return found->get<std::string>();
 }
 
@@ -46,13 +46,13 @@ std::map<std::string, Earlier> read(const BenchmarkReport& report, const std::st
   for (const auto& [key, what, mine] : same) {
     const std::string theirs = text_in(json, key, source);
     if (theirs != *mine)
-      refuse(source, fmt::format("its {} is '{}', and this one is '{}'", what, theirs, *mine));
+      refuse(source, fmt::format("its {} is '{}', but this report's is '{}'", what, theirs, *mine));
   }
   const auto results = json.find("results");
   if (results == json.end() || !results->is_array()) refuse(source, "it has no list 'results'");
   std::map<std::string, Earlier> cases;
   for (const nlohmann::json& line : *results) {
-    if (!line.is_object()) refuse(source, "a result is no object");
+    if (!line.is_object()) refuse(source, "a result is not a JSON object");
     const auto seconds = line.find("seconds");
     if (seconds == line.end() || !seconds->is_object()) refuse(source, "a result has no 'seconds'");
     cases[text_in(line, "case", source)] = {.median = positive_in(*seconds, "median", source, false),
@@ -103,7 +103,7 @@ BaselineComparison compare_with_baseline(const BenchmarkReport& report, const st
     }
     comparison.cases.push_back(line);
   }
-  if (!any) refuse(source, "it has no case in common with this report");
+  if (!any) refuse(source, "it shares no case with this report");
   for (const auto& [name, line] : earlier)
     comparison.cases.push_back({.name = name, .before = line.median, .verdict = Verdict::kGone});
   return comparison;

@@ -86,8 +86,8 @@ void load(const Path& folder, const Content& content, std::vector<std::byte>& bu
       reader.read(part, tensor.name, tensor.dtype, tensor.shape, buffer);
       if (std::memcmp(buffer.data(), tensor.data, buffer.size()) != 0)
         throw Error(ErrorKind::kIo,
-                    fmt::format("{}: {} is not what was written", folder.string(), tensor.name),
-                    "keep no checkpoints there: have the disk or the file server examined");
+                    fmt::format("{}: {} differs from what was written", folder.string(), tensor.name),
+                    "do not keep checkpoints there; check the disk or the file server for errors");
     }
   }
 }
@@ -97,7 +97,7 @@ void check_room(const Path& folder, std::uint64_t bytes) {
   if (::statvfs(folder.c_str(), &space) != 0) return;  // writing gives a better error
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   if (free > 2 * bytes + (std::uint64_t{64} << 20)) return;
-  throw invalid(fmt::format("{} has {} free, and two checkpoints of {} do not fit", folder.string(),
+  throw invalid(fmt::format("{} has {} free, too little for two checkpoints of {}", folder.string(),
                             human_bytes(static_cast<double>(free)), human_bytes(static_cast<double>(bytes))),
                 "give a smaller --size, or another --path");
 }
@@ -150,10 +150,10 @@ BenchmarkReport benchmark_checkpoint(const CheckpointBenchmarkOptions& options, 
   add("save, synced", std::move(saved));
   add("load after a save", std::move(loaded));
   add("load, cache dropped", std::move(loaded_cold));
-  report.notes.push_back(fmt::format("{} of the {} of a save went past the page cache (O_DIRECT)",
+  report.notes.push_back(fmt::format("{} of the {} of a save bypassed the page cache (O_DIRECT)",
                                      human_bytes(static_cast<double>(written.direct)),
                                      human_bytes(static_cast<double>(written.all))));
-  report.notes.emplace_back("the cache is dropped as far as the file system does what it is asked for");
+  report.notes.emplace_back("the page cache is dropped before reads, if the file system supports it");
   return report;
 }
 

@@ -245,9 +245,9 @@ void check_result(Communicator& world, Stream& stream, CollectiveOp op, const st
     const double wanted = exchange.expected(static_cast<std::int64_t>(i), result.elements());
     if (values[i] == static_cast<float>(wanted)) continue;
     throw Error(ErrorKind::kIo,
-                fmt::format("{}: rank {} got {} at element {}, which must be {}", name, world.rank(),
-                            values[i], i, wanted),
-                "run 'primus preflight' on these machines, and leave out the one that computes wrongly");
+                fmt::format("{}: rank {} got {} at element {}, expected {}", name, world.rank(), values[i], i,
+                            wanted),
+                "run 'primus preflight' on these machines, and exclude the one with wrong results");
   }
 }
 
@@ -287,8 +287,8 @@ std::vector<CollectiveOp> parse_collectives(const std::string& list) {
       std::vector<std::string_view> known;
       for (const CollectiveOp op : kOps) known.emplace_back(name_of(op));
       const std::string near = did_you_mean(word, known);
-      throw invalid(fmt::format("there is no collective operation '{}'", word),
-                    near.empty() ? fmt::format("it is one of {}, all", fmt::join(known, ", ")) : near);
+      throw invalid(fmt::format("unknown collective operation '{}'", word),
+                    near.empty() ? fmt::format("choose one of {}, all", fmt::join(known, ", ")) : near);
     }
     if (std::find(ops.begin(), ops.end(), *found) == ops.end()) ops.push_back(*found);
   }
@@ -337,7 +337,7 @@ std::vector<BenchmarkResult> measure_collectives(Communicator& world, Device& de
   DeviceTimer& timer = measurement.timer();
   const std::int64_t element = size_of(plan.dtype), ranks = world.size();
   if (plan.check && ranks > max_exact_ranks(plan.dtype)) {
-    throw invalid(fmt::format("sums of {} over {} ranks are rounded, and cannot be checked",
+    throw invalid(fmt::format("sums of {} over {} ranks are rounded, so they cannot be checked exactly",
                               name_of(plan.dtype), ranks),
                   "check with --dtype fp32");
   }
@@ -410,7 +410,7 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
                                                         const StridedPlan& plan) {
   if (plan.stride < 1 || plan.stride > world.size() / 2) {
     throw invalid(
-        fmt::format("a stride of {} leaves no two of {} ranks in a group", plan.stride, world.size()),
+        fmt::format("a stride of {} puts no two of {} ranks into a group", plan.stride, world.size()),
         fmt::format("give a stride from 1 to half the ranks (--stride, --nproc); here {}",
                     std::max(world.size() / 2, 1)));
   }

@@ -76,7 +76,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const BenchmarkR
   data::Datasets datasets;
   for (int i = 0; i < 5; ++i) {
     datasets = {};
-    say(i == 0 ? "opening the data" : "opening the data again");
+    say(i == 0 ? "opening the data" : "reopening the data");
     const double begin = steady_seconds();
     datasets = objective->open(request);
     openings.push_back(std::max(steady_seconds() - begin, 1e-9));
@@ -104,7 +104,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const BenchmarkR
     say(ahead ? "reading batches ahead" : "reading batches");
     auto [samples, calls] = read_batches(dataset, loader, run.seconds);
     report.results.push_back(
-        {.name = ahead ? fmt::format("read ahead ({} batches)", loader.prefetch) : "read",
+        {.name = ahead ? fmt::format("prefetched ({} batches)", loader.prefetch) : "read",
          .timing = summarize(std::move(samples)),
          .calls = calls,
          .tokens = tokens});

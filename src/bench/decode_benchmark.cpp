@@ -73,17 +73,20 @@ class Texts {
 
 void check(const DecodeBenchmarkOptions& o) {
   constexpr std::int64_t kMaxTexts = 4096, kMaxTokens = kMaxDecodedTokens;
-  if (o.batches.empty()) throw invalid("there is no number of texts to write together");
+  if (o.batches.empty()) throw invalid("no batch size is given");
   for (const std::int64_t batch : o.batches) {
     if (batch < 1 || batch > kMaxTexts)
-      throw invalid(fmt::format("{} texts cannot be written together: from 1 to {}", batch, kMaxTexts));
+      throw invalid(fmt::format("the batch size is {}; it must be from 1 to {}", batch, kMaxTexts));
   }
   if (o.context < 1 || o.context > kMaxTokens)
-    throw invalid(fmt::format("a prompt cannot have {} tokens: from 1 to {}", o.context, kMaxTokens));
+    throw invalid(
+        fmt::format("the prompt length is {}; it must be from 1 to {} tokens", o.context, kMaxTokens));
   if (o.tokens < 1 || o.tokens > kMaxTokens)
-    throw invalid(fmt::format("{} tokens cannot be timed: from 1 to {}", o.tokens, kMaxTokens));
+    throw invalid(
+        fmt::format("the number of timed tokens is {}; it must be from 1 to {}", o.tokens, kMaxTokens));
   if (o.warmup < 0 || o.warmup > kMaxTokens)
-    throw invalid(fmt::format("{} steps of warm-up: from 0 to {}", o.warmup, kMaxTokens));
+    throw invalid(
+        fmt::format("the number of warm-up steps is {}; it must be from 0 to {}", o.warmup, kMaxTokens));
 }
 
 }  // namespace
@@ -121,7 +124,7 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   };
   const std::int64_t room = options.context + options.warmup + options.tokens;
   if (room > config.max_positions)
-    throw invalid(fmt::format("a prompt of {} tokens and {} more do not fit the model's {} positions",
+    throw invalid(fmt::format("a prompt of {} tokens and {} new ones exceed the model's {} positions",
                               options.context, options.warmup + options.tokens, config.max_positions),
                   "choose a smaller --context or fewer --tokens");
   BenchmarkReport report{

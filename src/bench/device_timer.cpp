@@ -31,7 +31,7 @@ Tensor DeviceTimer::empty(DType dtype, Shape shape) {
   const DeviceMemoryUse use = device_.memory_use();
   if (use.total > 0 && tensor.bytes() > use.total - use.used) {
     throw invalid(
-        fmt::format("the operands do not fit: {:.1f} MiB more are needed, and the device has {:.1f} MiB "
+        fmt::format("the operands do not fit: they need {:.1f} MiB more, and the device has {:.1f} MiB "
                     "left",
                     static_cast<double>(tensor.bytes()) / (1 << 20),
                     static_cast<double>(use.total - use.used) / (1 << 20)),

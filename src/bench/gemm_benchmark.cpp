@@ -9,15 +9,15 @@ namespace {
 
 class GemmBenchmark final : public DeviceBenchmark {
   std::vector<BenchmarkOption> options() override {
-    return {{"--shape", "MxNxK", "rows, outputs and inputs of a layer; may be given again", &shapes_},
-            {"--M,-M", "N", "rows: with --N and --K another way to give one shape", &m_},
+    return {{"--shape", "MxNxK", "rows, outputs and inputs of a layer; repeat for more shapes", &shapes_},
+            {"--M,-M", "N", "rows; --M, --N and --K together give one shape", &m_},
             {"--N,-N", "N", "outputs", &n_},
             {"--K,-K", "N", "inputs", &k_}};
   }
   std::vector<RefusedOption> refused() const override {
     return {{"--trans_a,--trans_b",
-             "every layout that a layer needs is measured: its forward product and both gradients",
-             "leave it out, and read the line of the layout that you want"}};
+             "all three layouts of a layer are measured: the forward product and both gradients",
+             "omit it, and read the line of the layout that you want"}};
   }
   void prepare() override {
     if (m_ || n_ || k_) {

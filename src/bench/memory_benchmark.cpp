@@ -126,8 +126,7 @@ class Cases {
 class MemoryBenchmark final : public DeviceBenchmark {
   std::vector<BenchmarkOption> options() override { return {{"--sizes", "LIST", "of a buffer", &sizes_}}; }
   std::vector<RefusedOption> refused() const override {
-    return {
-        {"--dtype", "bytes are read, written and copied, whatever they stand for", "remove --vocab-size"}};
+    return {{"--dtype", "this benchmark moves bytes, so it has no data type", "remove --dtype"}};
   }
   void prepare() override { bytes_ = parse_sizes("--sizes", sizes_, kMaxBytes); }
   BenchmarkReport measure_on(Device& device, const OperatorBenchmarkOptions& options) override {
@@ -135,7 +134,7 @@ class MemoryBenchmark final : public DeviceBenchmark {
     BenchmarkReport report{.suite = "memory", .device = device.description(), .dtype = {}};
     for (const std::int64_t size : bytes_) Cases(timer, report, size).run();
     if (device.properties().host_memory)
-      report.notes.emplace_back("this device's memory is the host's: copies between them stay within it");
+      report.notes.emplace_back("this device shares the host's memory: host-device copies stay within it");
     return report;
   }
 

@@ -346,8 +346,8 @@ void check_case(const AttentionCase& which) {
     throw invalid("the window must be from 0 to the sequence's length");
   if (which.heads % which.kv_heads != 0)
     throw invalid(
-        fmt::format("{} heads are no multiple of {} key/value heads", which.heads, which.kv_heads),
-        "choose --heads and --kv-heads so that each key/value head has as many heads as the others");
+        fmt::format("{} heads are not a multiple of {} key/value heads", which.heads, which.kv_heads),
+        "choose --heads as a multiple of --kv-heads");
 }
 
 void check_case(const GroupedGemmCase& which) {
@@ -356,7 +356,7 @@ void check_case(const GroupedGemmCase& which) {
   check_size("the experts of a token", which.top_k, which.experts);
   check_size("the experts' input", which.in, kMaxOfAll);
   check_size("the experts' output", which.out, kMaxOfAll);
-  if (which.skew > 1 || std::isnan(which.skew)) throw invalid("the skew must be a share, from 0 to 1");
+  if (which.skew > 1 || std::isnan(which.skew)) throw invalid("the skew must be from 0 to 1");
   check_size("tokens times experts of each", which.tokens * which.top_k, std::int64_t{1} << 28);
 }
 
@@ -368,7 +368,7 @@ GemmCase parse_gemm_case(const std::string& text) {
     const auto [next, error] = std::from_chars(at, end, sizes[i]);
     const bool good = error == std::errc() && (i < 2 ? next != end && *next == 'x' : next == end);
     if (!good) {
-      throw invalid(fmt::format("'{}' is no shape of a product", text),
+      throw invalid(fmt::format("'{}' is not the shape of a matrix product", text),
                     "write MxNxK, for example 8192x4096x4096");
     }
     at = next + 1;
@@ -435,8 +435,8 @@ BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
     if (p.experts == 0)
       time_layer(bench, layer_of(p), options, p.what + ", ", report.results);
     else if (options.fp8 || options.dtype == DType::kF16)
-      report.notes.push_back(
-          fmt::format("{}: left out, because experts' products are not there in {}", p.what, report.dtype));
+      report.notes.push_back(fmt::format("{}: skipped, because grouped expert products do not support {}",
+                                         p.what, report.dtype));
     else
       time_experts(bench, experts_of(p), options, p.what + ", ", report.results);
   }

@@ -23,7 +23,7 @@ std::string heading(const BenchmarkReport& report) {
 
 std::string ceilings(const BenchmarkReport& report) {
   if (report.gemm_ceiling <= 0 || report.copy_ceiling <= 0) return {};
-  return fmt::format("measured beside: a large square product {:.3f} TFLOP/s, a copy {:.1f} GB/s",
+  return fmt::format("for reference: a large square product {:.3f} TFLOP/s, a copy {:.1f} GB/s",
                      report.gemm_ceiling * 1e-12, report.copy_ceiling * 1e-9);
 }
 
@@ -121,8 +121,8 @@ std::string noise_note(const BenchmarkReport& report) {
   }
   if (!worst) return {};
   return fmt::format(
-      "the machine is noisy: {} of {} figures do not repeat within {:.0f} % (worst: {}, {:.0f} %); see what "
-      "else runs, or measure longer",
+      "noisy machine: {} of {} results vary by more than {:.0f} % (worst: {}, {:.0f} %); stop other "
+      "processes, or measure longer",
       noisy, report.results.size(), 100 * Timing::kRepeats, worst->name, 100 * worst->timing.spread);
 }
 

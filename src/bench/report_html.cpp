@@ -27,7 +27,7 @@ std::string roofline(const BenchmarkReport& report) {
   for (const double at : {low, ridge, high})
     roof.points.emplace_back(at, std::min(report.gemm_ceiling, at * report.copy_ceiling) * 1e-12);
   std::sort(cases.points.begin(), cases.points.end());
-  return line_chart("Roofline", {.x = "FLOPs for each byte", .y = "TFLOP/s", .log_y = true}, {roof, cases});
+  return line_chart("Roofline", {.x = "FLOPs per byte", .y = "TFLOP/s", .log_y = true}, {roof, cases});
 }
 
 // One chart per rate: lines over sizes for cases that have sizes, else bars.
@@ -62,9 +62,8 @@ std::string to_html(const BenchmarkReport& report, const BaselineComparison* com
       fmt::format("<p>{}{}, {}, primus {}</p>\n", html_escaped(report.device),
                   report.dtype.empty() ? "" : ", " + report.dtype, html_escaped(when), html_escaped(version));
   if (report.gemm_ceiling > 0 && report.copy_ceiling > 0)
-    body +=
-        fmt::format("<p>Measured beside: a large square product {:.3f} TFLOP/s, a copy {:.1f} GB/s.</p>\n",
-                    report.gemm_ceiling * 1e-12, report.copy_ceiling * 1e-9);
+    body += fmt::format("<p>For reference: a large square product {:.3f} TFLOP/s, a copy {:.1f} GB/s.</p>\n",
+                        report.gemm_ceiling * 1e-12, report.copy_ceiling * 1e-9);
   for (const std::string& note : report.notes) body += fmt::format("<p>Note: {}.</p>\n", html_escaped(note));
   if (const std::string note = noise_note(report); !note.empty())
     body += fmt::format("<p class=\"warn\">Note: {}.</p>\n", html_escaped(note));

@@ -263,7 +263,7 @@ std::string to_text(const TrainBenchmarkReport& r) {
       "{} | {} | {:.1f}M parameters | {} tokens per step\n"
       "step         {:.3f} s median of {} ({:.3f} to {:.3f})\n"
       "speed        {:.0f} tokens/s, {:.1f} model GFLOP/s\n"
-      "GEMM peak    {:.1f} GFLOP/s, of which {:.1f} % used\n"
+      "GEMM peak    {:.1f} GFLOP/s, {:.1f} % used\n"
       "memory       {:.0f} MiB persistent, {:.0f} MiB stash, {:.0f} MiB scratch; {:.0f} MiB resident at "
       "most\n",
       r.device, r.compute_type, static_cast<double>(r.parameters) / 1e6, r.tokens_per_step, r.seconds,
@@ -273,9 +273,8 @@ std::string to_text(const TrainBenchmarkReport& r) {
       static_cast<double>(r.peak_resident_bytes) / kMiB);
   if (r.ceiling) {
     text += fmt::format(
-        "ceiling      {:.1f} model GFLOP/s if a step were its products ({:.3f} s) and attention ({:.3f} s) "
-        "alone, of "
-        "which {:.1f} % used\n",
+        "ceiling      {:.1f} model GFLOP/s if a step had only products ({:.3f} s) and attention ({:.3f} s), "
+        "{:.1f} % reached\n",
         r.ceiling->model_flops_per_second / 1e9, r.ceiling->product_seconds, r.ceiling->attention_seconds,
         100 * r.ceiling->share);
   }
@@ -285,7 +284,7 @@ std::string to_text(const TrainBenchmarkReport& r) {
   }
   if (r.kernels.empty()) {
     return text +
-           "kernels      not timed on this device, which works behind the host's back; --trace FILE shows "
+           "kernels      not timed here, because the device runs asynchronously; --trace FILE shows "
            "them\n";
   }
   text += fmt::format("\n{:<24}{:>8}{:>12}{:>9}{:>12}\n", "kernel", "calls", "ms/step", "share", "GFLOP/s");

@@ -225,7 +225,7 @@ TEST(CollectiveBenchmark, StridedGroups) {
   const Outcome refused = on_ranks(3, [&](comm::Communicator& world, Device& device) {
     return measure_strided_all_gather(world, device, wide);
   });
-  EXPECT_THAT(refused.errors[0], HasSubstr("a stride of 2 leaves no two of 3 ranks in a group"));
+  EXPECT_THAT(refused.errors[0], HasSubstr("a stride of 2 puts no two of 3 ranks into a group"));
 }
 
 TEST(CollectiveBenchmark, Names) {

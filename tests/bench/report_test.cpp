@@ -68,8 +68,8 @@ TEST(Timing, FewSamples) {
 TEST(Report, NoiseIsSaid) {
   EXPECT_EQ(noise_note(report_of({{"calm", parts({1, 1, 1, 1, 1})}})), "");
   const auto noisy = report_of({{"calm", parts({1, 1, 1, 1, 1})}, {"wild", parts({1, 2, 1, 2, 1})}});
-  EXPECT_THAT(noise_note(noisy), HasSubstr("1 of 2 figures do not repeat within 5 % (worst: wild"));
-  EXPECT_THAT(to_text(noisy), HasSubstr("the machine is noisy"));
+  EXPECT_THAT(noise_note(noisy), HasSubstr("1 of 2 results vary by more than 5 % (worst: wild"));
+  EXPECT_THAT(to_text(noisy), HasSubstr("noisy machine"));
   EXPECT_EQ(to_json(noisy)["noisy"], true);
 }
 
@@ -152,7 +152,8 @@ TEST(Baseline, WhatIsNoBaselineIsRefused) {
   try {
     compare_with_baseline(report, text_of(other_device), "old.json");
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("its device is 'cpu: 2 threads', and this one is 'cpu: 1 thread'"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("its device is 'cpu: 2 threads', but this report's is 'cpu: 1 thread'"));
   }
 }
 

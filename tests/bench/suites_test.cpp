@@ -218,13 +218,13 @@ TEST(AttentionShapes, WhatIsNoShapeIsRefusedAtItsPlace) {
        {std::pair("{}", "shapes.json:1:1"), std::pair("[1]", "each of the shapes is a number"),
         std::pair(R"([{"seqlen_q": 0}])", "'seqlen_q' must be from 1"),
         std::pair(R"([{"seqlen_q": "1"}])", "'seqlen_q' is a string"),
-        std::pair(R"([{"seqlen": 1}])", "'seqlen' is no key of a shape"),
+        std::pair(R"([{"seqlen": 1}])", "'seqlen' is not a key of a shape"),
         std::pair(R"([{"model": "A"}])", "a shape lacks 'seqlen_q'"),
         std::pair(R"([{"model": "A\u001b[31m"}])",
-                  "shapes.json:1:25 a model's name has no control characters"),
+                  "shapes.json:1:25 a model's name must not contain control characters"),
         std::pair(R"([{"seqlen_q": 8, "seqlen_kv": 8, "num_head_q": 4, "num_head_kv": 3, "head_dim_qk": 8,
                       "head_dim_v": 8}])",
-                  "num_head_q 4 is no multiple of num_head_kv 3"),
+                  "num_head_q 4 is not a multiple of num_head_kv 3"),
         std::pair("[", "shapes.json:1:2")}) {
     try {
       read_attention_shapes(text, "shapes.json", left_out);
@@ -270,7 +270,7 @@ TEST(CheckpointBenchmark, SavesLoadsAndLeavesNothing) {
   // How many bytes did depends on the file system; it is of those that were written.
   const std::string size = human_bytes(report.results[0].bytes);
   EXPECT_THAT(report.notes,
-              ::testing::Contains(HasSubstr("of the " + size + " of a save went past the page cache")));
+              ::testing::Contains(HasSubstr("of the " + size + " of a save bypassed the page cache")));
   EXPECT_TRUE(Env::posix().list(folder.path()).empty());
 }
 

@@ -36,7 +36,7 @@ bool share_bytes(const Tensor& a, const Tensor& b) {
 // Checks that `part` does not overlap `whole`, or is exactly its part number `rank`.
 void check_overlap(const Tensor& part, const Tensor& whole, int rank) {
   require(!share_bytes(part, whole) || address(part) == address(whole) + rank * part.bytes(),
-          "operands overlap, and not as in-place operands do");
+          "operands overlap, but are not in place");
 }
 
 std::int64_t checked_total(std::span<const std::int64_t> counts, std::size_t size) {
@@ -140,11 +140,12 @@ void Communicator::all_to_all(Stream& stream, const Tensor& in, std::span<const 
   const std::int64_t receives = checked_total(receive_counts, size);
   require(in.dtype == out.dtype, "operands of all_to_all differ in type");
   require(sends <= in.elements() && receives <= out.elements(), "counts of all_to_all exceed its operands");
-  require(send_counts[self] == receive_counts[self], "a rank sends itself what it does not receive");
+  require(send_counts[self] == receive_counts[self],
+          "a rank's send to itself and its receive from itself differ in size");
   if (share_bytes(in, out)) {
-    require(in.data == out.data, "operands overlap, and not as in-place operands do");
+    require(in.data == out.data, "operands overlap, but are not in place");
     for (std::size_t peer = 0; peer < size; ++peer) {
-      require(send_counts[peer] == receive_counts[peer], "in place, all_to_all needs equal counts");
+      require(send_counts[peer] == receive_counts[peer], "in-place all_to_all needs equal counts");
     }
   }
   const double bytes = static_cast<double>((sends - send_counts[self]) * size_of(in.dtype));
@@ -195,10 +196,10 @@ void Communicator::exchange(Stream& stream, std::span<const Transfer> transfers)
       bytes += static_cast<double>(transfer.data.bytes());
     }
   }
-  require(to_self.size() == from_self.size(), "a rank's sends to itself need as many receives");
+  require(to_self.size() == from_self.size(), "a rank's sends to itself must match its receives from itself");
   for (std::size_t i = 0; i < to_self.size(); ++i) {
     require(to_self[i]->dtype == from_self[i]->dtype && to_self[i]->elements() == from_self[i]->elements(),
-            "a rank receives from itself what it did not send");
+            "a rank's sends to itself differ from its receives in type or size");
   }
   if (transfers.empty()) return;
   submit(stream, {.kind = Kind::kExchange, .transfers = {transfers.begin(), transfers.end()}}, bytes);
@@ -214,7 +215,7 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const int> members, 
     seen[static_cast<std::size_t>(members[i])] = true;
     if (members[i] == rank_) new_rank = static_cast<int>(i);
   }
-  require(new_rank >= 0, "a rank splits off a group that it is no member of");
+  require(new_rank >= 0, "a rank splits off a group that does not contain it");
   return make_split(members, new_rank, name, overlap);
 }
 

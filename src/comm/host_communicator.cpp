@@ -37,7 +37,8 @@ std::int64_t part_begin(std::int64_t count, int parts, int index) {
 // Returns the elements in the rows counted for `peer`. A part has `most` elements.
 std::int64_t counted_elements(const Tensor& counts, int peer, std::int64_t width, std::int64_t maximum) {
   const std::int64_t elements = static_cast<const std::int32_t*>(counts.data)[peer] * width;
-  if (elements < 0 || elements > maximum) throw std::logic_error("communicator: more rows than a part has");
+  if (elements < 0 || elements > maximum)
+    throw std::logic_error("communicator: a count exceeds the rows of a part");
   return elements;
 }
 

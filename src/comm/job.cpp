@@ -159,8 +159,8 @@ class JobLinkFactory final : public LinkFactory {
     const int tag = given++;
     if (tag >= each) {
       throw Error(ErrorKind::kDependency,
-                  fmt::format("{} has too few tags for the groups of {} ranks", environment_.mpi->version(),
-                              environment_.world),
+                  fmt::format("{} has too few message tags for the groups of {} ranks",
+                              environment_.mpi->version(), environment_.world),
                   "set PRIMUS_TRANSPORT=tcp");
     }
     return environment_.rank * each + tag;
@@ -182,7 +182,7 @@ Socket master_socket(const JobEnvironment& environment) {
         fcntl(inherited.fd(), F_SETFD, FD_CLOEXEC) != 0) {
       inherited.release();
       throw invalid(
-          fmt::format("PRIMUS_RENDEZVOUS_FD={} is no open descriptor", environment.listening_socket),
+          fmt::format("PRIMUS_RENDEZVOUS_FD={} is not an open file descriptor", environment.listening_socket),
           "unset it: only Primus's launcher sets it");
     }
     return inherited;
@@ -209,7 +209,7 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
     return;
   }
   if (environment.token.empty() && !is_loopback(environment.master_address)) {
-    throw invalid("a job over a network needs a token, so that nobody else joins it",
+    throw invalid("a job over a network needs a secret token, which keeps other programs out",
                   "set PRIMUS_JOB_TOKEN, or PRIMUS_JOB_TOKEN_FILE, to the same secret on all ranks");
   }
   const Deadline deadline = in(options.start_timeout);
@@ -274,9 +274,9 @@ void Job::wait_for_ranks(Deadline deadline) {
       std::this_thread::sleep_for(20ms);
     }
     if (*theirs != mine) {
-      throw invalid(fmt::format("ranks 0 and {} are to exchange in different ways (PRIMUS_TRANSPORT): {}, {}",
-                                other, mine, *theirs),
-                    "set PRIMUS_TRANSPORT to the same on all nodes, or on none");
+      throw invalid(fmt::format("ranks 0 and {} have different transports (PRIMUS_TRANSPORT): {}, {}", other,
+                                mine, *theirs),
+                    "set PRIMUS_TRANSPORT to the same value on all nodes, or unset it on all");
     }
   }
 }
@@ -364,7 +364,7 @@ void Job::check_devices(const std::string& key, Device& device, const DeviceColl
   client_->barrier(key, deadline);  // all have read the verdict, so rank 0 may exit
   if (!verdict.empty()) {
     throw invalid(verdict,
-                  "give each rank of a host a GPU of its own, all of one kind, and all hosts the same "
+                  "give each rank its own GPU, all of one kind, and all hosts the same "
                   "libraries");
   }
 }

@@ -169,7 +169,7 @@ void Messenger::check_header(int peer) {
   const int other = members_[static_cast<std::size_t>(peer)];
   const int self = members_[static_cast<std::size_t>(rank_)];
   if (header.magic != kMagic) {
-    fail(fmt::format("rank {} sent rank {} what is no message", other, self));
+    fail(fmt::format("rank {} sent rank {} an invalid message", other, self));
   }
   const Signature theirs = {static_cast<Kind>(header.kind), static_cast<DType>(header.dtype),
                             static_cast<Reduction>(header.reduction), header.root, header.call_count};

@@ -45,7 +45,7 @@ void AbortState::throw_reason() const {
     const std::lock_guard lock(mutex_);
     kind = kind_;
   }
-  throw Error(kind, reason(), "the output and the log of the rank that failed first say more");
+  throw Error(kind, reason(), "read the output and the log of the rank that failed first");
 }
 
 std::shared_ptr<void> AbortState::subscribe(Listener listener) {
@@ -214,10 +214,10 @@ std::string diagnose(const FlightRecorder::Record& mine, std::chrono::millisecon
     } else if (!status->running.empty()) {
       text += fmt::format("rank {} is in {}", rank, status->running);
     } else if (status->last.empty()) {
-      text += fmt::format("rank {} has not called it, nor any other collective of that group", rank);
+      text += fmt::format("rank {} has not called it or any other collective of that group", rank);
     } else {
-      text += fmt::format("rank {} has not called it: its last one there was {}, {:.1f} s ago", rank,
-                          status->last, status->seconds);
+      text += fmt::format("rank {} has not called it: its last collective in that group was {}, {:.1f} s ago",
+                          rank, status->last, status->seconds);
     }
   }
   if (seen < suspects.size()) text += fmt::format("; and {} more", suspects.size() - seen);

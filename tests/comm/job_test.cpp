@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(All, Faults, ::testing::Values("shm", "tcp"),
 TEST(Mpi, NeedsItsLauncher) {
   const Outcome outcome = run({.arguments = {"conform", "mpi"}});
   EXPECT_NE(outcome.result.exit_code, 0);
-  EXPECT_THAT(outcome.text, HasSubstr("no MPI launcher started the ranks"));
+  EXPECT_THAT(outcome.text, HasSubstr("the ranks were not started by an MPI launcher"));
 }
 
 // The launcher ends all ranks at once.
@@ -138,9 +138,9 @@ TEST_P(Faults, RankZeroIsMissedToo) {
                                .grace = 60s});
   EXPECT_EQ(outcome.result.failed_rank, 0);
   EXPECT_THAT(outcome.text,
-              HasSubstr("[rank 1] error: the connection to the rendezvous broke: rank 0 ended"));
+              HasSubstr("[rank 1] error: the connection to the rendezvous was lost: rank 0 has exited"));
   EXPECT_THAT(outcome.text,
-              HasSubstr("[rank 2] error: the connection to the rendezvous broke: rank 0 ended"));
+              HasSubstr("[rank 2] error: the connection to the rendezvous was lost: rank 0 has exited"));
 }
 
 TEST_P(Faults, AHangingRankIsNamedAndAllWriteTheirFlightRecords) {
@@ -153,8 +153,10 @@ TEST_P(Faults, AHangingRankIsNamedAndAllWriteTheirFlightRecords) {
   EXPECT_EQ(outcome.result.exit_code, 3);
   EXPECT_THAT(outcome.result.failure,
               HasSubstr("all_reduce #2 (max of 100000 fp32) of group 'world' did not complete within"));
-  EXPECT_THAT(outcome.result.failure,
-              HasSubstr("rank 1 has not called it: its last one there was barrier #1 of group 'world'"));
+  EXPECT_THAT(
+      outcome.result.failure,
+      HasSubstr(
+          "rank 1 has not called it: its last collective in that group was barrier #1 of group 'world'"));
   for (int rank = 0; rank < 3; ++rank) {
     const std::string name = "flight-rank-" + std::to_string(rank) + ".json";
     const auto record = parse_json_object(read_file(folder / name), name);
@@ -206,7 +208,7 @@ TEST(Job, ARankThatNeverComesIsNamed) {
                                .ranks = 3,
                                .environment = {{"START_TIMEOUT_MS", "1500"}, {"ABSENT_RANK", "1"}}});
   EXPECT_NE(outcome.result.exit_code, 0);
-  EXPECT_THAT(outcome.result.failure, HasSubstr("1 of 3 ranks did not come to 'start' in time: 1"));
+  EXPECT_THAT(outcome.result.failure, HasSubstr("1 of 3 ranks did not reach 'start' in time: 1"));
 }
 
 TEST(Job, WhoIsWaitedForIsSaid) {
@@ -226,7 +228,7 @@ TEST(Job, RanksThatWouldExchangeInDifferentWaysAreNamed) {
   EXPECT_EQ(outcome.result.exit_code, 2);
   EXPECT_LT(outcome.seconds, 30);
   EXPECT_THAT(outcome.text,
-              HasSubstr("ranks 0 and 2 are to exchange in different ways (PRIMUS_TRANSPORT): auto, tcp"));
+              HasSubstr("ranks 0 and 2 have different transports (PRIMUS_TRANSPORT): auto, tcp"));
 }
 
 TEST(Job, OneRankNeedsNoNetwork) {
@@ -244,7 +246,7 @@ TEST(Job, ANetworkNeedsAToken) {
     Job::connect(environment, {});
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("needs a token"));
+    EXPECT_THAT(error.what(), HasSubstr("needs a secret token"));
     EXPECT_THAT(error.hint(), HasSubstr("PRIMUS_JOB_TOKEN"));
     EXPECT_EQ(error.exit_code(), 2);
   }

@@ -58,7 +58,7 @@ TEST_F(MpiJob, TheVariableChoosesTheTransport) {
   EXPECT_EQ(run(2, {"conform"}, {{"PRIMUS_TRANSPORT", "mpi"}}).exit_code, 0);
   const SubprocessResult result = run(2, {"conform"}, {{"PRIMUS_TRANSPORT", "smoke"}});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("PRIMUS_TRANSPORT 'smoke' is no way to exchange"));
+  EXPECT_THAT(result.err, HasSubstr("PRIMUS_TRANSPORT 'smoke' is not a known transport"));
 }
 
 TEST_F(MpiJob, AFailingRankEndsTheJob) {
@@ -77,7 +77,8 @@ TEST_F(MpiJob, AKilledRankEndsTheJob) {
 TEST_F(MpiJob, AMissingRankIsNamed) {
   const SubprocessResult result = run(2, {"hang", "mpi"});
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("rank 1 has not called it: its last one there was barrier #1"));
+  EXPECT_THAT(result.err,
+              HasSubstr("rank 1 has not called it: its last collective in that group was barrier #1"));
 }
 
 TEST_F(MpiJob, AMissingPluginIsAnErrorWithTheNextStep) {

@@ -219,8 +219,9 @@ TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
   for (const std::string& error : errors) {
     EXPECT_THAT(error,
                 HasSubstr("all_reduce #2 (max of 1000 fp32) of group 'world' did not complete within"));
-    EXPECT_THAT(error, HasSubstr("rank 1 has not called it: its last one there was barrier #1"));
-    EXPECT_THAT(error, Not(HasSubstr("rank 0 has not"))) << "a rank that also waits is not the cause";
+    EXPECT_THAT(error,
+                HasSubstr("rank 1 has not called it: its last collective in that group was barrier #1"));
+    EXPECT_THAT(error, Not(HasSubstr("rank 0 has not"))) << "who waits, too, is not the cause";
   }
 }
 
@@ -293,7 +294,7 @@ TEST_F(Nccl, ARankThatDoesNotConnectIsNamed) {
   });
   for (const std::string& error : errors) {
     EXPECT_THAT(error, HasSubstr("rank 0: barrier #1 of group 'world' did not complete within"));
-    EXPECT_THAT(error, HasSubstr("rank 1 has not called it, nor any other collective of that group"));
+    EXPECT_THAT(error, HasSubstr("rank 1 has not called it or any other collective of that group"));
   }
 }
 
@@ -442,12 +443,12 @@ TEST(NcclLibrary, IsMissingOldOrAnotherOne) {
 
   const char* const other[] = {"libm.so.6", nullptr};
   std::tie(what, hint) = opening(fake_collectives(other));
-  EXPECT_THAT(what, HasSubstr("libm.so.6 is no NCCL that we can use: it has no function ncclGetVersion"));
+  EXPECT_THAT(what, HasSubstr("libm.so.6 cannot be used for NCCL: it has no function ncclGetVersion"));
 
   const char* const second[] = {"libnot_there.so.2", FAKE_NCCL, nullptr};
   fake().version(21705);
   std::tie(what, hint) = opening(fake_collectives(second));
-  EXPECT_THAT(what, HasSubstr("is NCCL 2.17.5, which is too old: 2.18 is the oldest"));
+  EXPECT_THAT(what, HasSubstr("is NCCL 2.17.5, which is too old: 2.18 is the minimum"));
   fake().version(21800);
   EXPECT_EQ(nccl::open_library(fake_collectives(second))->version_text, "2.18.0");
   fake().version(22809);

@@ -352,7 +352,8 @@ TEST_F(PeerCopies, ARankThatDoesNotCallIsNamed) {
   for (const std::string& error : errors) {
     EXPECT_THAT(error, AllOf(HasSubstr("rank 0: exchange #2 (8 int32)"),
                              HasSubstr("of group 'tensor.0' did not complete")));
-    EXPECT_THAT(error, HasSubstr("rank 1 has not called it: its last one there was exchange #1"));
+    EXPECT_THAT(error,
+                HasSubstr("rank 1 has not called it: its last collective in that group was exchange #1"));
   }
 }
 
@@ -419,7 +420,7 @@ TEST_F(PeerCopies, DifferentSizesAreRefused) {
     r.job.state().abort->check();
   });
   for (const std::string& error : errors) {
-    EXPECT_EQ(error, "rank 1 of the group sends 16 bytes where 32 are received");
+    EXPECT_EQ(error, "rank 1 of the group sends 16 bytes, but 32 are expected");
   }
 }
 
@@ -438,7 +439,7 @@ TEST_F(PeerCopies, WhereOneRankCannotAllRanksUseTheLibrary) {
   garbles = true;
   errors = on_tensor_ranks(2, [&](Rank&, Communicator& group) {
     EXPECT_FALSE(group.by_copy_engines());
-    EXPECT_THAT(group.why_no_copy_engines(), HasSubstr("the copy engines bring wrong data from rank"));
+    EXPECT_THAT(group.why_no_copy_engines(), HasSubstr("the copy engines deliver wrong data from rank"));
   });
   EXPECT_EQ(errors, none(2));
 }
@@ -477,7 +478,7 @@ TEST_F(PeerCopies, DevicesThatCannot) {
   collectives.peers = nullptr;
   const auto body = [](Rank&, Communicator& group) {
     EXPECT_FALSE(group.by_copy_engines());
-    EXPECT_THAT(group.why_no_copy_engines(), HasSubstr("cannot reach each other's"));
+    EXPECT_THAT(group.why_no_copy_engines(), HasSubstr("cannot access each other's"));
   };
   EXPECT_EQ(on_tensor_ranks(2, body), none(2));
 }

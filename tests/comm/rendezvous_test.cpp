@@ -87,7 +87,7 @@ TEST(JobEnvironment, NamesWhatIsWrong) {
   EXPECT_THAT(with("MASTER_ADDR", ""), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_THAT(with("MASTER_PORT", ""), HasSubstr("MASTER_PORT is not set"));
   EXPECT_THAT(with("MASTER_PORT", "65536"), HasSubstr("MASTER_PORT='65536'"));
-  EXPECT_THAT(with("PRIMUS_COPY_ENGINES", "1"), HasSubstr("PRIMUS_COPY_ENGINES='1' says not"));
+  EXPECT_THAT(with("PRIMUS_COPY_ENGINES", "1"), HasSubstr("PRIMUS_COPY_ENGINES='1' is not a valid setting"));
   EXPECT_THAT(with("LOCAL_RANK", "3"), HasSubstr("LOCAL_RANK=3 is not below"));
   EXPECT_THAT(with("PRIMUS_JOB_TOKEN_FILE", "/no/such/file"), HasSubstr("/no/such/file"));
   const std::string path = ::testing::TempDir() + "token";
@@ -187,10 +187,11 @@ TEST(Store, ErasedValuesTakeNoRoom) {
 TEST(Store, WaitingEndsAndNamesWhoIsMissing) {
   Rendezvous rendezvous(4);
   const auto a = rendezvous.join(0), b = rendezvous.join(2);
-  EXPECT_THAT(error_of([&] { a->wait("never", in(50ms)); }), HasSubstr("rank 0 waited in vain for 'never'"));
+  EXPECT_THAT(error_of([&] { a->wait("never", in(50ms)); }),
+              HasSubstr("rank 0 timed out while waiting for 'never'"));
   std::thread other([&] { EXPECT_NE(error_of([&] { b->barrier("start", in(200ms)); }), "no error"); });
   EXPECT_THAT(error_of([&] { a->barrier("start", in(200ms)); }),
-              HasSubstr("2 of 4 ranks did not come to 'start' in time: 1, 3"));
+              HasSubstr("2 of 4 ranks did not reach 'start' in time: 1, 3"));
   other.join();
 }
 
@@ -225,7 +226,7 @@ TEST(Store, TellsVersionsAndOtherProgramsApart) {
   ASSERT_EQ(receive_all(stranger, verdict, in(5s)), IoResult::kDone);
   std::string text(wire::u32_at({verdict, sizeof(verdict)}, 36), '\0');
   ASSERT_EQ(receive_all(stranger, text, in(5s)), IoResult::kDone);
-  EXPECT_EQ(text, "rank 0 speaks version 1 of the rendezvous, this rank version 99");
+  EXPECT_EQ(text, "rank 0 uses version 1 of the rendezvous protocol, this rank version 99");
 
   for (const std::string& greeting :
        {std::string("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"),
@@ -244,7 +245,7 @@ TEST(Store, TellsVersionsAndOtherProgramsApart) {
     EXPECT_THAT(error_of([&] { rendezvous.join(e); }),
                 greeting[0] == 'H'
                     ? HasSubstr("is not the rendezvous of this job")
-                    : HasSubstr("rank 0 speaks version 2 of the rendezvous, rank 1 version 1"));
+                    : HasSubstr("rank 0 uses version 2 of the rendezvous protocol, rank 1 version 1"));
     program.join();
   }
 }
@@ -256,7 +257,7 @@ TEST(Store, ATakenPortAndAnUnknownNameAreErrorsOfTheUser) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_THAT(error.what(), HasSubstr("is taken by another program"));
+    EXPECT_THAT(error.what(), HasSubstr("is in use by another program"));
     EXPECT_THAT(error.hint(), HasSubstr("set MASTER_PORT to a free port"));
   }
   EXPECT_THAT(error_of([] { listen_on("no such host", 1); }), HasSubstr("cannot find the address of"));

@@ -271,17 +271,18 @@ TEST(ThreadGroup, DifferentSizesAndTypesAreNamed) {
 }
 
 TEST(ThreadGroup, AMissingRankIsNamedWithWhatItDidLast) {
-  expect_abort(3, {.timeout = 300ms},
-               {"all_gather #2 (8 int64) of group 'world' did not complete within",
-                "rank 1 has not called it: its last one there was barrier #1 of group 'world'"},
-               [](HostCommunicator& comm, Stream& stream) {
-                 comm.barrier(stream);
-                 std::vector<std::int64_t> in(8), out(24);
-                 if (comm.rank() == 1) {  // busy until the other ranks have given up
-                   while (!comm.state().abort->aborted()) std::this_thread::sleep_for(1ms);
-                 }
-                 comm.all_gather(stream, {in.data(), DType::kI64, {8}}, {out.data(), DType::kI64, {24}});
-               });
+  expect_abort(
+      3, {.timeout = 300ms},
+      {"all_gather #2 (8 int64) of group 'world' did not complete within",
+       "rank 1 has not called it: its last collective in that group was barrier #1 of group 'world'"},
+      [](HostCommunicator& comm, Stream& stream) {
+        comm.barrier(stream);
+        std::vector<std::int64_t> in(8), out(24);
+        if (comm.rank() == 1) {  // busy elsewhere until the others have given up
+          while (!comm.state().abort->aborted()) std::this_thread::sleep_for(1ms);
+        }
+        comm.all_gather(stream, {in.data(), DType::kI64, {8}}, {out.data(), DType::kI64, {24}});
+      });
 }
 
 // Ranks 0 and 1 wait in a chain that ends at rank 2, which makes no call.

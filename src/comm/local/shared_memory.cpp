@@ -105,10 +105,10 @@ void DescriptorGiver::give(const Socket& descriptor, int receivers, Deadline dea
                            const std::function<void()>& check) {
   while (receivers > 0) {
     wait_readable(listener_, deadline, check,
-                  "a rank of this host did not come for its shared memory in time");
+                  "a rank of this host did not connect to the shared memory in time");
     const Socket peer(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!peer.valid() && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
-      throw io_error("cannot hand out the shared memory of this host's ranks", errno, kDescriptors);
+      throw io_error("cannot send the shared memory to the ranks of this host", errno, kDescriptors);
     }
     if (!peer.valid() || !same_user(peer)) continue;
     char byte = 'm';
@@ -134,14 +134,14 @@ std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t b
   const Socket peer(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address;
   if (name.size() >= sizeof(address.sun_path))
-    throw Error(ErrorKind::kIo, "the name of a local socket is too long");
+    throw Error(ErrorKind::kIo, "the name of the local socket is too long");
   const socklen_t size = abstract_address(name, address);
   if (!peer.valid() || connect(peer.fd(), reinterpret_cast<sockaddr*>(&address), size) != 0) {
-    throw io_error("cannot reach the rank that holds the shared memory", errno, "see that rank's log");
+    throw io_error("cannot connect to the rank that owns the shared memory", errno, "see that rank's log");
   }
   if (!same_user(peer))
-    throw Error(ErrorKind::kIo, "another user offers shared memory under this job's name");
-  wait_readable(peer, deadline, check, "the rank that holds the shared memory did not answer in time");
+    throw Error(ErrorKind::kIo, "another user's process offers shared memory under this job's name");
+  wait_readable(peer, deadline, check, "the rank that owns the shared memory did not answer in time");
   char byte = 0;
   iovec data{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -153,18 +153,18 @@ std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t b
   const ssize_t got = recvmsg(peer.fd(), &message, MSG_CMSG_CLOEXEC);
   // The kernel drops a descriptor if this process has too many open.
   if (got == 1 && (message.msg_flags & MSG_CTRUNC) != 0) {
-    throw io_error("cannot take the shared memory of this host's ranks", EMFILE, kDescriptors);
+    throw io_error("cannot receive the shared memory of this host's ranks", EMFILE, kDescriptors);
   }
   const cmsghdr* const header = got == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (!header || header->cmsg_type != SCM_RIGHTS) {
-    throw Error(ErrorKind::kIo, "the rank that holds the shared memory ended", "see that rank's log");
+    throw Error(ErrorKind::kIo, "the rank that owns the shared memory has exited", "see that rank's log");
   }
   int fd = -1;
   std::memcpy(&fd, CMSG_DATA(header), sizeof(fd));
   const Socket owned(fd);
   struct stat status {};
   if (fstat(fd, &status) != 0 || static_cast<std::size_t>(status.st_size) != bytes) {
-    throw Error(ErrorKind::kIo, "the shared memory of this host's ranks has another size than expected",
+    throw Error(ErrorKind::kIo, "the shared memory of this host's ranks has an unexpected size",
                 "run the same build of Primus on all ranks");
   }
   return map(fd, bytes);

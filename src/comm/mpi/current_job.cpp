@@ -36,7 +36,7 @@ mpi::Library& start_library() {
   if (plugin->abi != kCommAbi) {
     throw Error(ErrorKind::kDependency,
                 "the MPI plug-in " + library.file + " was built from other sources than this program",
-                "build both together, and install the plug-in beside the program");
+                "build both together, and install the plug-in next to the program");
   }
   return plugin->start();
 }
@@ -71,7 +71,7 @@ std::string reachable_address() {
 std::string random_token() {
   char bytes[32];
   if (getrandom(bytes, sizeof(bytes), 0) != static_cast<ssize_t>(sizeof(bytes)))
-    throw Error(ErrorKind::kIo, "the system gives no random bytes for the job's token", "");
+    throw Error(ErrorKind::kIo, "cannot get random bytes for the job's token", "");
   return hex(std::string_view(bytes, sizeof(bytes)));
 }
 
@@ -83,9 +83,9 @@ std::optional<JobEnvironment> current_job() {
   mpi::Library& library = start_library();
   if (library.size() != launched_processes()) {
     throw Error(ErrorKind::kDependency,
-                fmt::format("mpirun started {} processes, and {} knows of {}", launched_processes(),
+                fmt::format("mpirun started {} processes, but {} sees {}", launched_processes(),
                             library.version(), library.size()),
-                "start the job with the mpirun of the MPI that the plug-in is linked to");
+                "start the job with the mpirun of the MPI library that the plug-in is linked to");
   }
   JobEnvironment environment;
   environment.rank = library.rank();

@@ -18,7 +18,7 @@ class MpiLibrary final : public Library {
   MpiLibrary() {
     int provided = 0;
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
-      throw Error(ErrorKind::kDependency, "MPI does not start", "start the job with mpirun");
+      throw Error(ErrorKind::kDependency, "MPI cannot be initialized", "start the job with mpirun");
     if (provided < MPI_THREAD_MULTIPLE) {
       throw Error(ErrorKind::kDependency,
                   version() + " was built without MPI_THREAD_MULTIPLE, which several groups of ranks need",

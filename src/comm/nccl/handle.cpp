@@ -18,7 +18,7 @@ constexpr auto kPatience = 2s;
 
 Error library_error(const Library& library, const std::string& what) {
   return {ErrorKind::kIo, what,
-          fmt::format("set NCCL_DEBUG=WARN to see what {} says about it, on every rank", library.name)};
+          fmt::format("set NCCL_DEBUG=WARN on every rank to see the messages of {}", library.name)};
 }
 
 // Yields first, then sleeps: library calls usually take microseconds.
@@ -56,7 +56,7 @@ Handle::Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState
     wait_until_ready("make " + what_, [&](std::chrono::milliseconds waited) {
       if (std::chrono::steady_clock::now() < deadline) return;
       throw Error(ErrorKind::kIo,
-                  fmt::format("{} could not make {} within {:.1f} s: not all of its ranks came",
+                  fmt::format("{} could not create {} within {:.1f} s: some ranks did not join",
                               library_->name, what_, std::chrono::duration<double>(waited).count()),
                   "look at the logs of the other ranks");
     });

@@ -68,7 +68,7 @@ std::shared_ptr<const Library> open_library(const DeviceCollectives& collectives
   }
   if (!handle) {
     throw Error(ErrorKind::kDependency,
-                fmt::format("cannot load {}, which ranks on several GPUs talk through: {}",
+                fmt::format("cannot load {}, which ranks need to communicate between GPUs: {}",
                             collectives.library, tried),
                 next_step);
   }
@@ -79,20 +79,20 @@ std::shared_ptr<const Library> open_library(const DeviceCollectives& collectives
     if (function) return;
     const std::string version = library->version_text.empty() ? "" : " " + library->version_text;
     throw Error(ErrorKind::kDependency,
-                fmt::format("{} is no {} that we can use: it{} has no function {}", file, collectives.library,
+                fmt::format("{} cannot be used for {}{}: it has no function {}", file, collectives.library,
                             version, name),
                 next_step);
   };
   // Check the version first: it explains best why an old library lacks functions.
   find(library->get_version, "ncclGetVersion");
   if (library->get_version(&library->version) != Result::kSuccess) {
-    throw Error(ErrorKind::kDependency, file + " does not tell its version", next_step);
+    throw Error(ErrorKind::kDependency, file + " does not report its version", next_step);
   }
   library->version_text = version_text(library->version);
   if (library->version < kOldest) {
     throw Error(ErrorKind::kDependency,
-                fmt::format("{} is {} {}, which is too old: 2.18 is the oldest that works", file,
-                            collectives.library, library->version_text),
+                fmt::format("{} is {} {}, which is too old: 2.18 is the minimum", file, collectives.library,
+                            library->version_text),
                 next_step);
   }
   find(library->error_string, "ncclGetErrorString");

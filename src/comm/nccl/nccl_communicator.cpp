@@ -77,13 +77,14 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
         throw Error(ErrorKind::kIo,
                     fmt::format("{} cannot begin group '{}': {}", context_->library->name, this->name(),
                                 context_->library->error_string(result)),
-                    "NCCL_SOCKET_IFNAME chooses the network interface; NCCL_DEBUG=WARN says more");
+                    "NCCL_SOCKET_IFNAME chooses the network interface; NCCL_DEBUG=WARN prints details");
       }
       context_->publish(key, std::string(unique.bytes.data(), unique.bytes.size()));
     } else {
       const std::string value = context_->wait_for(key);
       if (value.size() != unique.bytes.size()) {
-        throw Error(ErrorKind::kIo, fmt::format("what rank 0 of group '{}' gave is no id", this->name()));
+        throw Error(ErrorKind::kIo,
+                    fmt::format("rank 0 of group '{}' sent an invalid NCCL id", this->name()));
       }
       std::memcpy(unique.bytes.data(), value.data(), value.size());
     }
@@ -97,7 +98,7 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
         copies_ =
             PeerCopies::open(*context_, "copies/" + hex(as_text(sha256(id_))), size(), rank, why_no_copies_);
       } else {
-        why_no_copies_ = "devices of this kind cannot reach each other's memory";
+        why_no_copies_ = "devices of this kind cannot access each other's memory";
       }
     }
   }

@@ -192,7 +192,7 @@ void PeerCopies::try_out(void* memory) {
   const auto patience = [&](std::chrono::milliseconds) {
     context_.state->abort->check();
     if (region.failed) throw OtherFailed();
-    if (Clock::now() > end) throw Error(ErrorKind::kIo, "a trial of the copy engines did not end in time");
+    if (Clock::now() > end) throw Error(ErrorKind::kIo, "a test of the copy engines did not finish in time");
   };
   try {
     stream->copy_to_device(part(rank_).data, words, kTrialBytes);
@@ -214,7 +214,7 @@ void PeerCopies::try_out(void* memory) {
     for (std::int64_t i = 0; i < kTrialWords; ++i) {
       if (words[peer * kTrialWords + i] == trial_word(peer, i)) continue;
       throw Error(ErrorKind::kIo,
-                  fmt::format("the copy engines bring wrong data from rank {} of the group", peer));
+                  fmt::format("the copy engines deliver wrong data from rank {} of the group", peer));
     }
   }
 }
@@ -252,7 +252,7 @@ const void* PeerCopies::find(Lane& lane, int from, std::uint32_t number, std::in
   const Lane::Post post = lane.posts[number % kPosts];
   lane.found.store(number, std::memory_order_release);
   if (post.bytes != bytes) {
-    throw Error(ErrorKind::kIo, fmt::format("rank {} of the group sends {} bytes where {} are received", from,
+    throw Error(ErrorKind::kIo, fmt::format("rank {} of the group sends {} bytes, but {} are expected", from,
                                             post.bytes, bytes));
   }
   const auto key = std::pair(from, post.handle);

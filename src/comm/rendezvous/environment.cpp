@@ -51,7 +51,7 @@ CopyEngines parse_copy_engines(const std::string& name) {
   if (name == "off") return CopyEngines::kOff;
   if (name == "on") return CopyEngines::kOn;
   if (name == "all") return CopyEngines::kAll;
-  throw invalid(fmt::format("PRIMUS_COPY_ENGINES='{}' says not who exchanges by copy engines", name),
+  throw invalid(fmt::format("PRIMUS_COPY_ENGINES='{}' is not a valid setting", name),
                 "choose auto, off, on or all");
 }
 
@@ -62,7 +62,7 @@ Transport parse_transport(const std::string& name, const std::string& where) {
   if (name == "shared-memory") return Transport::kSharedMemory;
   if (name == "tcp") return Transport::kTcp;
   if (name == "mpi") return Transport::kMpi;
-  throw invalid(fmt::format("{} '{}' is no way to exchange", where, name),
+  throw invalid(fmt::format("{} '{}' is not a known transport", where, name),
                 "choose auto, shared-memory, tcp or mpi");
 }
 
@@ -86,11 +86,11 @@ Transport wanted_transport() {
 
 void check_transport(Transport transport, bool one_host, bool by_mpi) {
   if (transport == Transport::kSharedMemory && !one_host) {
-    throw invalid("the ranks of a group are on different hosts, and cannot share memory",
-                  "leave the transport to Primus, or choose TCP");
+    throw invalid("the ranks of a group are on different hosts, so they cannot share memory",
+                  "choose the transport auto or tcp");
   }
   if (transport == Transport::kMpi && !by_mpi) {
-    throw invalid("no MPI launcher started the ranks, so they cannot exchange through MPI",
+    throw invalid("the ranks were not started by an MPI launcher, so they cannot use MPI",
                   "start them with mpirun, without setting RANK and WORLD_SIZE");
   }
 }
@@ -103,8 +103,8 @@ std::optional<JobEnvironment> JobEnvironment::read(const Getter& get) {
   const auto rank = number(get, "RANK", 0, kMaxRanks - 1);
   const auto world = number(get, "WORLD_SIZE", 1, kMaxRanks);
   if (!rank && !world) return std::nullopt;
-  if (!rank) throw invalid("WORLD_SIZE is set, and RANK is not", kHint);
-  if (!world) throw invalid("RANK is set, and WORLD_SIZE is not", kHint);
+  if (!rank) throw invalid("WORLD_SIZE is set, but RANK is not", kHint);
+  if (!world) throw invalid("RANK is set, but WORLD_SIZE is not", kHint);
   if (*rank >= *world) {
     throw invalid(fmt::format("RANK={} is not below WORLD_SIZE={}", *rank, *world), kHint);
   }

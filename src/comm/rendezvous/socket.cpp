@@ -113,8 +113,9 @@ Socket listen_on(const std::string& host, std::uint16_t port) {
   }
   if (error == EADDRINUSE) {
     throw invalid(
-        fmt::format("port {} of {} is taken by another program", port, host),
-        fmt::format("set MASTER_PORT to a free port on all ranks; 'ss -ltnp' shows who has {}", port));
+        fmt::format("port {} of {} is in use by another program", port, host),
+        fmt::format("set MASTER_PORT to a free port on all ranks; 'ss -ltnp' shows which program uses {}",
+                    port));
   }
   if (error != 0) {
     throw io_error(
@@ -128,7 +129,7 @@ std::uint16_t port_of(const Socket& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw io_error("cannot ask a socket for its port", errno);
+    throw io_error("cannot read the port of a socket", errno);
   }
   return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
                                              : reinterpret_cast<sockaddr_in&>(address).sin_port);
@@ -151,7 +152,7 @@ std::string own_address(const Socket& socket) {
   socklen_t size = sizeof(address);
   char text[NI_MAXHOST];
   if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    throw io_error("cannot ask a socket for its address", errno);
+    throw io_error("cannot read the address of a socket", errno);
   }
   // An IPv4 connection accepted on an IPv6 socket.
   if (address.ss_family == AF_INET6) {
@@ -162,7 +163,7 @@ std::string own_address(const Socket& socket) {
   }
   if (getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text, sizeof(text), nullptr, 0,
                   NI_NUMERICHOST) != 0) {
-    throw io_error("cannot ask a socket for its address", EINVAL);
+    throw io_error("cannot read the address of a socket", EINVAL);
   }
   return text;
 }

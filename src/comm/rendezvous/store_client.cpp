@@ -24,9 +24,9 @@ constexpr auto kSend = 30s;
 constexpr auto kAskGrace = 2s;  // extra time for a question and its answers to travel
 
 Error not_a_rendezvous(const JobEnvironment& e) {
-  return invalid(fmt::format("what listens on port {} of {} is not the rendezvous of this job", e.master_port,
+  return invalid(fmt::format("the program on port {} of {} is not the rendezvous of this job", e.master_port,
                              e.master_address),
-                 "another program has the port: set MASTER_PORT to a free port on all ranks");
+                 "another program uses the port: set MASTER_PORT to a free port on all ranks");
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ void StoreClient::introduce(Deadline deadline, const std::function<void()>& stil
       throw not_a_rendezvous(environment_);
     }
     if (wire::u32_at(text, 8) != wire::kVersion) {
-      throw invalid(fmt::format("rank 0 speaks version {} of the rendezvous, rank {} version {}",
+      throw invalid(fmt::format("rank 0 uses version {} of the rendezvous protocol, rank {} version {}",
                                 wire::u32_at(text, 8), environment_.rank, wire::kVersion),
                     "run the same build of Primus on all hosts");
     }
@@ -123,8 +123,8 @@ void StoreClient::introduce(Deadline deadline, const std::function<void()>& stil
 void StoreClient::send(const std::string& frame) {
   const std::lock_guard lock(send_mutex_);
   if (send_all(socket_, frame, in(kSend)) != IoResult::kDone) {
-    throw Error(ErrorKind::kIo, "the connection to the rendezvous on rank 0 broke",
-                "see the log of rank 0 for why it ended");
+    throw Error(ErrorKind::kIo, "the connection to the rendezvous on rank 0 was lost",
+                "see the log of rank 0 for the reason");
   }
 }
 
@@ -151,12 +151,12 @@ std::string StoreClient::call(std::uint64_t request, const std::string& frame, D
   lock.unlock();
   if (!in_time) {
     throw Error(ErrorKind::kIo, "the rendezvous on rank 0 does not answer",
-                "check the host of rank 0, and the network that leads to it");
+                "check the host of rank 0 and the network to it");
   }
   if (!reply) {
     abort_->check();
-    throw Error(ErrorKind::kIo, "the connection to the rendezvous on rank 0 broke",
-                "see the log of rank 0 for why it ended");
+    throw Error(ErrorKind::kIo, "the connection to the rendezvous on rank 0 was lost",
+                "see the log of rank 0 for the reason");
   }
   return *reply;
 }
@@ -198,7 +198,8 @@ std::string StoreClient::wait(const std::string& key, Deadline deadline) {
   const bool there = reader.number() == 1;
   std::string value = reader.string(wire::kMaxValue);
   if (!there) {
-    throw Error(ErrorKind::kIo, fmt::format("rank {} waited in vain for '{}'", environment_.rank, key),
+    throw Error(ErrorKind::kIo,
+                fmt::format("rank {} timed out while waiting for '{}'", environment_.rank, key),
                 "see the logs of the other ranks: one of them did not start, or hangs");
   }
   return value;
@@ -225,7 +226,7 @@ void StoreClient::barrier(const std::string& name, Deadline deadline) {
       if (++count <= 16) missing += fmt::format("{}{}", count > 1 ? ", " : "", rank);
     }
     throw Error(ErrorKind::kIo,
-                fmt::format("{} of {} ranks did not come to '{}' in time: {}{}", count, environment_.world,
+                fmt::format("{} of {} ranks did not reach '{}' in time: {}{}", count, environment_.world,
                             name, missing, count > 16 ? ", ..." : ""),
                 "see the logs of these ranks: they did not start, or hang");
   }
@@ -305,7 +306,7 @@ void StoreClient::read() {
     changed_.notify_all();
   }
   if (lost)
-    abort_->abort("the connection to the rendezvous broke: rank 0 ended, or its host is out of reach");
+    abort_->abort("the connection to the rendezvous was lost: rank 0 has exited, or its host is unreachable");
 }
 
 }  // namespace primus::comm

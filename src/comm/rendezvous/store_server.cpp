@@ -41,7 +41,7 @@ StoreServer::StoreServer(Socket listener, std::string token, int world)
       world_(world),
       seen_(static_cast<std::size_t>(world)),
       left_(static_cast<std::size_t>(world)) {
-  if (!waker_.valid()) throw io_error("cannot make an event for the rendezvous", errno);
+  if (!waker_.valid()) throw io_error("cannot create an eventfd for the rendezvous", errno);
   thread_ = start_thread([this] { serve(); }, "serves the rendezvous");
 }
 
@@ -182,8 +182,8 @@ bool StoreServer::introduce(Connection& c) {
   const std::uint32_t version = wire::u32_at(c.in, 8);
   if (version != wire::kVersion) {
     refuse(c, wire::Verdict::kRefused,
-           fmt::format("rank 0 speaks version {} of the rendezvous, this rank version {}", wire::kVersion,
-                       version));
+           fmt::format("rank 0 uses version {} of the rendezvous protocol, this rank version {}",
+                       wire::kVersion, version));
     return false;
   }
   if (c.in.size() < wire::kIntroductionBytes) return false;
@@ -209,7 +209,8 @@ bool StoreServer::introduce(Connection& c) {
   }
   if (rank >= world || seen_[rank]) {
     refuse(c, wire::Verdict::kRefused,
-           fmt::format("rank {} is in the job already: two processes were started with RANK={}", rank, rank));
+           fmt::format("rank {} has already joined the job: two processes were started with RANK={}", rank,
+                       rank));
     return false;
   }
   seen_[rank] = true;
@@ -299,7 +300,7 @@ void StoreServer::set(Connection& c, std::uint64_t request, wire::Reader& reader
   std::string& slot = stored_.values[key];
   stored_.bytes += key.size() + value.size() - slot.size();
   slot = std::move(value);
-  if (stored_.bytes > wire::kMaxStored) return abort("the ranks store too much at the rendezvous");
+  if (stored_.bytes > wire::kMaxStored) return abort("the ranks store too much data at the rendezvous");
   post(c, Writer(Type::kReply, request).frame());
 }
 
@@ -311,7 +312,7 @@ void StoreServer::add(Connection& c, std::uint64_t request, wire::Reader& reader
   if (added) stored_.bytes += key.size();
   slot->second = static_cast<std::int64_t>(static_cast<std::uint64_t>(slot->second) +
                                            static_cast<std::uint64_t>(number));
-  if (stored_.bytes > wire::kMaxStored) return abort("the ranks store too much at the rendezvous");
+  if (stored_.bytes > wire::kMaxStored) return abort("the ranks store too much data at the rendezvous");
   post(c, Writer(Type::kReply, request).number(static_cast<std::uint64_t>(slot->second)).frame());
 }
 
@@ -393,7 +394,7 @@ void StoreServer::drop(Connection& c) {
     if (question.connection == &c) question.connection = nullptr;
   }
   if (c.rank >= 0 && !left_[static_cast<std::size_t>(c.rank)]) {
-    abort(fmt::format("rank {} was lost: its process ended, or its connection broke", c.rank));
+    abort(fmt::format("rank {} was lost: its process exited, or its connection broke", c.rank));
   }
 }
 

@@ -63,7 +63,7 @@ Socket connect_one(const std::string& id, int rank, const std::string& address, 
           receive_all(socket, proof, deadline) == IoResult::kDone) {
         if (!equal_in_constant_time({proof, kCode},
                                     code(directory.token, "accept ", id, self, own, theirs))) {
-          throw invalid(fmt::format("what listens on {} is no rank of this job", address),
+          throw invalid(fmt::format("the program that listens on {} is not a rank of this job", address),
                         "give all ranks the same PRIMUS_JOB_TOKEN");
         }
         return socket;

@@ -94,7 +94,7 @@ TEST(StoreGroup, NamesTheWaitThatWasInVain) {
       in_step(
           own.group, [] { return ""; }, [](const auto&) { return ""; });
   });
-  EXPECT_THAT(errors[0], HasSubstr("rank 0 waited in vain for 'checkpoint/1/2/0'"));
+  EXPECT_THAT(errors[0], HasSubstr("rank 0 timed out while waiting for 'checkpoint/1/2/0'"));
   EXPECT_NE(errors[1], "");
   EXPECT_EQ(errors[2], "");
 }

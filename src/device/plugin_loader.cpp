@@ -87,12 +87,12 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
     const char* const reason = dlerror();
     throw Error(ErrorKind::kDependency,
                 "the " + what + " in " + file + " cannot be loaded: " + (reason ? reason : "?"),
-                "install the library that it needs, or do without it");
+                "install the library that it needs, or choose another device");
   }
   void* const address = dlsym(library, entry);
   if (!address) {
     throw Error(ErrorKind::kDependency, file + " is no " + what + ": it has no function " + entry,
-                "remove it, or set PRIMUS_PLUGIN_PATH to the folder of the right one");
+                "remove it, or set PRIMUS_PLUGIN_PATH to the folder of the right plug-in");
   }
   return {file, address};
 }
@@ -104,18 +104,18 @@ const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi) {
       kind, kDevicePluginEntry, "device plug-in '" + std::string(kind) + "'",
       ours ? "build it with scripts/build-gpu.sh " + std::string(kind) +
                  ", or set PRIMUS_PLUGIN_PATH to its folder"
-           : "say auto, cpu, cuda (NVIDIA) or hip (AMD): 'primus device list' shows what there is; or "
+           : "choose auto, cpu, cuda (NVIDIA) or hip (AMD); 'primus device list' shows the devices; or "
              "set PRIMUS_PLUGIN_PATH to the folder of the plug-in");
   const DevicePlugin* const plugin = reinterpret_cast<DevicePluginEntry>(entry)();
   if (plugin->abi != abi) {
     throw Error(ErrorKind::kDependency,
                 "the device plug-in " + file + " was built from other sources than this program",
-                "build both together, and install the plug-in beside the program");
+                "build both together, and install the plug-in next to the program");
   }
   if (plugin->kind != kind) {
     throw Error(ErrorKind::kDependency,
                 file + " is the device plug-in of '" + plugin->kind + "', not of '" + std::string(kind) + "'",
-                "give the file its own name back");
+                "restore the file's original name");
   }
   return *plugin;
 }

@@ -51,7 +51,7 @@ void check_placement(const Parameter& p) {
   if (whole.rank() != p.shape.rank() || rows * p.row_elements() != p.shape.elements() ||
       end * columns > whole.elements() || p.placement.column < 0 ||
       p.placement.column + p.row_elements() > columns) {
-    throw std::logic_error(p.name + ": not a part of the whole parameter");
+    throw std::logic_error(p.name + ": the rows are not part of the whole parameter");
   }
 }
 
@@ -306,7 +306,7 @@ void fill_distinct(turbo::Context& context, const Parameter& p, const FlatRange&
   const std::int64_t cols = p.row_elements();
   if (!p.placement.is_whole() || cols > static_cast<std::int64_t>(bound))
     throw std::logic_error(
-        "ParameterStore: rows of distinct numbers are whole, and no longer than their bound");
+        "ParameterStore: a lookup of distinct rows needs whole rows and a length within its bound");
   if (context.measuring()) return;
   const std::uint64_t stream = random_stream_id(p.name);
   std::vector<float> values(static_cast<std::size_t>(range.size())), row(static_cast<std::size_t>(cols));

@@ -108,7 +108,7 @@ std::vector<BlockTimes> earliest_block(int stages, const BlockSteps& steps) {
       }
     }
   }
-  throw std::logic_error("no block of these steps");
+  throw std::logic_error("unknown kind of pipeline step");
 }
 
 std::vector<Order> repeat_block(const std::vector<BlockTimes>& block, std::int64_t microbatches) {
@@ -145,7 +145,7 @@ class Arrangement {
     }
     for (const Stage& stage : stages_) {
       if (stage.next < stage.order->size() || !stage.weights.empty())
-        throw std::logic_error("pipeline schedule: work that can never begin");
+        throw std::logic_error("pipeline schedule: a step waits for a result that is never produced");
     }
   }
 
@@ -319,18 +319,18 @@ std::string label_of(const Work& work) {
 void check_schedule(ScheduleKind kind, int stages, int chunks, std::int64_t microbatches) {
   const ScheduleTraits& traits = traits_of(kind);
   if (stages < 1 || chunks < 1 || microbatches < 1)
-    throw invalid("a pipeline has at least one stage, one chunk and one microbatch");
+    throw invalid("a pipeline needs at least one stage, one chunk and one microbatch");
   if (traits.v_shaped && chunks != 2) {
-    throw invalid(fmt::format("the schedule {} has 2 chunks on each stage, not {}", traits.name, chunks),
+    throw invalid(fmt::format("the schedule {} needs 2 chunks per stage, not {}", traits.name, chunks),
                   "set the chunks to 2");
   }
   if ((kind == ScheduleKind::kOneForwardOneBackward || kind == ScheduleKind::kZeroBubbleH1) && chunks != 1) {
-    throw invalid(fmt::format("the schedule {} has 1 chunk on each stage, not {}", traits.name, chunks),
+    throw invalid(fmt::format("the schedule {} needs 1 chunk per stage, not {}", traits.name, chunks),
                   "set the chunks to 1, or the schedule to 1f1b-interleaved");
   }
   if (kind != ScheduleKind::kInterleaved) return;
   if (chunks < 2) {
-    throw invalid("the schedule 1f1b-interleaved has at least 2 chunks on each stage",
+    throw invalid("the schedule 1f1b-interleaved needs at least 2 chunks per stage",
                   "set the chunks to 2 or more, or the schedule to 1f1b");
   }
   if (const std::int64_t rest = microbatches % stages; rest != 0) {

@@ -109,7 +109,7 @@ class Simulation {
     const int part = shape_.part(from, send.chunk), target = shape_.part(to, receive.chunk);
     if (send.microbatch != receive.microbatch || send.gradient != receive.gradient ||
         neighbour(target, send.gradient) != part) {
-      throw std::logic_error("pipeline schedule: a transfer meets another one");
+      throw std::logic_error("pipeline schedule: two transfers collide");
     }
     const double ready = at(made_[send.gradient], part, send.microbatch);
     if (ready == kUnknown) return false;

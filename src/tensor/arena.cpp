@@ -32,7 +32,7 @@ Arena::Block Arena::allocate(std::int64_t bytes) {
   if (best == free_.end()) {
     throw invalid("arena '" + name_ + "' has no room for " + std::to_string(bytes) + " more bytes (" +
                       std::to_string(in_use_) + " of " + std::to_string(capacity_) + " in use)",
-                  "this step needs more memory than the measured one; please report it with the config");
+                  "this step needs more memory than the measured step; please report this with the config");
   }
   const auto [offset, run_bytes] = *best;
   remove_run(best);

@@ -273,12 +273,12 @@ TEST(PipelineSchedule, RefusesNumbersThatCannotBeAndSaysWhichToChange) {
       "the schedule 1f1b-interleaved needs a multiple of its 4 stages as number of microbatches, not 3 | "
       "set the microbatches to 4");
   EXPECT_EQ(message(ScheduleKind::kZeroBubbleV, 4, 1, 6),
-            "the schedule zbv-formatted has 2 chunks on each stage, not 1 | set the chunks to 2");
+            "the schedule zbv-formatted needs 2 chunks per stage, not 1 | set the chunks to 2");
   EXPECT_EQ(message(ScheduleKind::kOneForwardOneBackward, 4, 2, 6),
-            "the schedule 1f1b has 1 chunk on each stage, not 2 | set the chunks to 1, or the schedule to "
+            "the schedule 1f1b needs 1 chunk per stage, not 2 | set the chunks to 1, or the schedule to "
             "1f1b-interleaved");
   EXPECT_EQ(message(ScheduleKind::kGPipe, 0, 1, 6),
-            "a pipeline has at least one stage, one chunk and one microbatch | ");
+            "a pipeline needs at least one stage, one chunk and one microbatch | ");
 }
 
 // simulate() throws for a list that deadlocks.

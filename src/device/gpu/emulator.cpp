@@ -310,8 +310,8 @@ void Multiprocessor::run_block(const Grid& grid, std::int64_t block, void (*body
     }
     if (progress_ == before && !failure_) {
       fail("threads of block " + std::to_string(block) +
-           " wait for others that have ended or wait elsewhere: a barrier or an exchange between lanes that "
-           "not all of them reach, or something that nobody does");
+           " wait for threads that have ended or wait elsewhere: they do not all reach the same barrier or "
+           "the same exchange between lanes, or nothing ends the wait");
     }
   }
   if (failure_) std::rethrow_exception(failure_);
@@ -387,7 +387,7 @@ Multiprocessor& multiprocessor() {
 void run(ThreadPool& pool, const Grid& grid, void (*body)(const void*), const void* arguments) {
   if (grid.warp < 1 || grid.warp > 64 || grid.threads < grid.warp || grid.threads % grid.warp != 0) {
     throw std::logic_error("emulated GPU: a block of " + std::to_string(grid.threads) +
-                           " threads is not made of whole warps of " + std::to_string(grid.warp));
+                           " threads is not a multiple of the warp size, " + std::to_string(grid.warp));
   }
   pool.parallel_for(grid.blocks, 1, [&](std::int64_t begin, std::int64_t end, int) {
     Multiprocessor& here = multiprocessor();

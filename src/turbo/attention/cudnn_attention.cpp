@@ -45,13 +45,13 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
   if (s.seq_q < 2 || s.seq_k < 2 || s.batch < 1) return "sequences of less than two tokens";
   if (s.head_dim % kElementsAligned != 0 || s.value_dim % kElementsAligned != 0 || s.head_dim > kMaxHeadDim ||
       s.value_dim > kMaxHeadDim) {
-    return "heads that are wider than 256 or no multiple of 8";
+    return "head dimensions above 256 or not a multiple of 8";
   }
   if (q_row % kElementsAligned != 0 || k_row % kElementsAligned != 0 || v_row % kElementsAligned != 0) {
-    return "rows that are no multiple of 16 bytes";
+    return "rows that are not a multiple of 16 bytes";
   }
-  if (!s.causal && (s.window > 0 || s.chunk > 0)) return "a limit to the past without causality";
-  if ((documents || s.chunk > 0) && s.q_first != 0) return "a part of a sequence with documents or chunks";
+  if (!s.causal && (s.window > 0 || s.chunk > 0)) return "a left window without a causal mask";
+  if ((documents || s.chunk > 0) && s.q_first != 0) return "part of a sequence with documents or chunks";
   if (documents && s.capacity_k != s.seq_k) return "documents in keys with gaps";
   p.causal = s.causal;
   p.batch = s.batch;
@@ -73,10 +73,12 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
     p.batch = cudnn_documents(s.batch * chunks, p.tokens);
     if (s.chunk > 0) p.seq_q = p.seq_k = capacity = std::min(s.chunk, s.seq_q);
     const std::int64_t widest = std::max({q_row, k_row, v_row, p.out_row});
-    if (p.tokens * widest > std::numeric_limits<std::int32_t>::max()) return "documents in too many elements";
+    if (p.tokens * widest > std::numeric_limits<std::int32_t>::max())
+      return "documents with too many elements";
   } else if (s.chunk > 0 && s.chunk < s.seq_q) {
     // Every chunk becomes a sequence.
-    if (s.seq_q % s.chunk != 0 || s.capacity_k != s.seq_k) return "chunks that do not divide the sequence";
+    if (s.seq_q % s.chunk != 0 || s.capacity_k != s.seq_k)
+      return "a chunk size that does not divide the sequence length";
     p.batch = s.batch * (s.seq_q / s.chunk);
     p.seq_q = p.seq_k = capacity = s.chunk;
   }
@@ -209,14 +211,14 @@ const CudnnCall& CudnnAttention::find(const AttentionBackward& call, bool own_is
   if (!reason && p.documents && p.gradients_apart) reason = "documents whose gradients are added to others";
   if (!reason && (call.d_q_stride % kElementsAligned != 0 || call.d_k_stride % kElementsAligned != 0 ||
                   call.d_v_stride % kElementsAligned != 0)) {
-    reason = "rows that are no multiple of 16 bytes";
+    reason = "rows that are not a multiple of 16 bytes";
   }
   if (!reason && call.shape.capacity_k != call.shape.seq_k) reason = "gradients of keys with gaps";
   if (!reason && p.documents && p.deterministic) {
     reason = "documents in a deterministic backward (deterministic_mode: false lifts it)";
   }
   if (!reason && library_.version <= kTailsMended && p.seq_k % 128 != 0 && !p.documents) {
-    reason = "a length that is no multiple of 128, which this version computes wrongly";
+    reason = "a length that is not a multiple of 128, which this version computes wrongly";
   }
   if (!reason && own_is_fast && p.deterministic && narrow_window(p)) {
     reason = "a window in a deterministic backward, where the library is slower";

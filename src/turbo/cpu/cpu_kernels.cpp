@@ -99,8 +99,8 @@ IsaLevel best_isa_level(std::span<const IsaLevel> built, IsaLevel machine) {
   }
   std::string held;
   for (const IsaLevel level : built) held += (held.empty() ? "" : ", ") + std::string(name_of(level));
-  throw unsupported("this program has CPU kernels for " + held +
-                        " only, and this machine's CPU is of level " + std::string(name_of(machine)),
+  throw unsupported("this program has CPU kernels for " + held + " only, but this machine's CPU has level " +
+                        std::string(name_of(machine)),
                     "build it on this machine, or for all CPUs with -DPRIMUS_CPU_KERNELS=all");
 }
 

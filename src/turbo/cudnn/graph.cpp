@@ -168,7 +168,7 @@ std::unique_ptr<Plan> Graph::compile(Handle handle, bool deterministic) {
                              static_cast<std::int64_t>(configs.size()), &count, configs.data());
   if (asked != Status::kSuccess) throw Refusal("heuristics: " + message_of(library_, asked));
 
-  std::string why = "the library knows no engine for it";
+  std::string why = "the library has no engine for it";
   count = std::min(count, static_cast<std::int64_t>(configs.size()));
   for (std::int64_t i = 0; i < count; ++i) {
     const Descriptor config = configs[static_cast<std::size_t>(i)];
@@ -190,7 +190,7 @@ std::unique_ptr<Plan> Graph::compile(Handle handle, bool deterministic) {
                         std::find(notes.begin(), notes.begin() + got, NumericalNote::kNonDeterministic) !=
                             notes.begin() + got;
     if (deterministic && varies) {
-      why = "no engine gives the same bits every time";
+      why = "no engine is deterministic";
       continue;
     }
     const Descriptor made = make(DescriptorType::kExecutionPlan);
@@ -206,7 +206,7 @@ std::unique_ptr<Plan> Graph::compile(Handle handle, bool deterministic) {
     if (library_.get_attribute(made, Attribute::kPlanWorkspaceSize, AttributeType::kInt64, 1, &got, &bytes) !=
             Status::kSuccess ||
         bytes < 0) {
-      why = "the plan does not say how much workspace it needs";
+      why = "the plan does not report its workspace size";
       continue;
     }
     std::unique_ptr<Plan> plan(new Plan(library_, std::move(descriptors_)));

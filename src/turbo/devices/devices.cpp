@@ -45,8 +45,8 @@ DeviceSpec parse_device(std::string_view text, int threads) {
            spec.kind != kAuto;
   }
   if (!good) {
-    throw invalid("'" + std::string(text) + "' names no device",
-                  "say auto, cpu, cuda, cuda:1, hip or hip:1; 'primus device list' shows what there is");
+    throw invalid("'" + std::string(text) + "' is not a device name",
+                  "choose auto, cpu, cuda, cuda:1, hip or hip:1; 'primus device list' shows the devices");
   }
   return spec;
 }
@@ -56,8 +56,8 @@ DeviceSpec known_device(std::string_view text, int threads) {
   std::vector<std::string> kinds = installed_plugins();
   kinds.insert(kinds.end(), {"auto", "cpu", "cuda", "hip"});
   if (std::ranges::find(kinds, spec.kind) != kinds.end()) return spec;
-  throw invalid("there are no devices of kind '" + spec.kind + "'",
-                "say auto, cpu, cuda, cuda:1, hip or hip:1; 'primus device list' shows what there is");
+  throw invalid("unknown kind of device '" + spec.kind + "'",
+                "choose auto, cpu, cuda, cuda:1, hip or hip:1; 'primus device list' shows the devices");
 }
 
 std::string name_of(const DeviceSpec& spec) {
@@ -75,7 +75,7 @@ DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes) {
       spec.kind = kind;
       return spec;
     } catch (const Error& error) {
-      if (notes) notes->push_back("device auto passes over " + std::string(kind) + ": " + error.what());
+      if (notes) notes->push_back("device auto skips " + std::string(kind) + ": " + error.what());
     }
   }
   spec.kind = kCpu;
@@ -93,7 +93,7 @@ std::unique_ptr<Device> open_device(const DeviceSpec& asked) {
                                            : "there are " + std::to_string(count) + ", from " + spec.kind +
                                                  ":0 to " + spec.kind + ":" + std::to_string(count - 1);
     throw invalid("there is no device " + spec.kind + ":" + std::to_string(spec.ordinal) + "; " + known,
-                  "'primus device list' shows what there is");
+                  "'primus device list' shows the devices");
   }
   return plugin.open(spec);
 }

@@ -16,7 +16,7 @@ void check_token(std::int32_t token, std::int64_t vocab) {
     return;
   throw invalid(
       "token id " + std::to_string(token) + " is outside the vocabulary of " + std::to_string(vocab),
-      "the data was made with another tokenizer than this model's");
+      "the data was made with a tokenizer that differs from this model's");
 }
 
 // Returns the table row of a token, or -1 if another shard of the vocabulary has it.

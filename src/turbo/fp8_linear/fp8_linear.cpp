@@ -21,7 +21,7 @@ void check_fp8_extents(std::int64_t rows, std::int64_t cols) {
   // Tensor cores read fp8 operands in pieces of 16 bytes.
   constexpr std::int64_t kMultiple = 16;
   if (rows > 0 && cols > 0 && rows % kMultiple == 0 && cols % kMultiple == 0) return;
-  throw invalid("products in fp8 take matrices whose extents are multiples of " + std::to_string(kMultiple) +
+  throw invalid("fp8 products need matrix dimensions that are multiples of " + std::to_string(kMultiple) +
                     ", not " + std::to_string(rows) + " x " + std::to_string(cols),
                 "choose such sizes, or compute in bf16");
 }

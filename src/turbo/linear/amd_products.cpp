@@ -22,7 +22,7 @@ AmdProducts::Options AmdProducts::options_of_environment() {
   options.hipblaslt = wanted == "hipblaslt";
   options.rocblas = options.hipblaslt || wanted == "rocblas";
   if (!options.rocblas && wanted != "own") {
-    throw invalid(std::string(kVariable) + "=" + std::string(wanted) + " names no library",
+    throw invalid(std::string(kVariable) + "=" + std::string(wanted) + " is not a known library",
                   std::string("set ") + kVariable + " to hipblaslt, rocblas or own, or unset it");
   }
   return options;

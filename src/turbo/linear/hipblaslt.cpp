@@ -49,7 +49,7 @@ std::shared_ptr<const Library> open_library(std::span<const char* const> files, 
 Handle start(const Library& library, std::string& why) {
   Handle handle = nullptr;
   if (const Status status = library.create(&handle); status != Status::kSuccess) {
-    why = "hipBLASLt does not start: status " + std::to_string(static_cast<int>(status));
+    why = "hipBLASLt cannot be initialized: status " + std::to_string(static_cast<int>(status));
     return nullptr;
   }
   const int version = version_of(library, handle);

@@ -272,11 +272,12 @@ TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
   part.seq_k = part.capacity_k = 129;
   EXPECT_THAT(attention.find(forward(part)).refusal, HasSubstr("different positions"));
   EXPECT_THAT(attention.find(forward(shape(1, 128, 4, 2, 60, 64))).refusal, HasSubstr("multiple of 8"));
-  EXPECT_THAT(attention.find(forward(shape(1, 128, 1, 1, 264, 64))).refusal, HasSubstr("wider than 256"));
+  EXPECT_THAT(attention.find(forward(shape(1, 128, 1, 1, 264, 64))).refusal,
+              HasSubstr("head dimensions above 256"));
   EXPECT_THAT(attention.find(forward(shape(1, 1, 4, 2, 64, 64))).refusal, HasSubstr("less than two"));
   AttentionShape past = s;
   past.causal = false, past.window = 10;
-  EXPECT_THAT(attention.find(forward(past)).refusal, HasSubstr("without causality"));
+  EXPECT_THAT(attention.find(forward(past)).refusal, HasSubstr("without a causal mask"));
   AttentionForward odd = forward(s);
   odd.k = at(reinterpret_cast<void*>(4096 + 8), DType::kBF16, odd.k.shape);
   EXPECT_THAT(attention.find(odd).refusal, HasSubstr("multiple of 16"));
@@ -400,7 +401,8 @@ TEST_F(CudnnPlans, VersionsThatComputeTailsWronglyDoNotGetThem) {
   fake::settings().version = 91400;
   const cudnn::Library old = fake::library();
   CudnnAttention attention(old, nullptr, {});
-  EXPECT_THAT(attention.find(backward(shape(1, 130, 4, 2, 64, 64))).refusal, HasSubstr("no multiple of 128"));
+  EXPECT_THAT(attention.find(backward(shape(1, 130, 4, 2, 64, 64))).refusal,
+              HasSubstr("not a multiple of 128"));
   EXPECT_TRUE(attention.find(backward(shape(1, 256, 4, 2, 64, 64))).plan);
   CudnnAttention mended = make();
   EXPECT_TRUE(mended.find(backward(shape(1, 130, 4, 2, 64, 64))).plan);

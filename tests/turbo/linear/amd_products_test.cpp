@@ -207,9 +207,10 @@ TEST_F(AmdProductsTest, AnOldLibraryIsNotUsed) {
 TEST_F(AmdProductsTest, ALibraryThatDoesNotStartIsNotUsed) {
   lt_.start_status = rocblas_.start_status = 6;
   EXPECT_FALSE(products().multiply({small()}));
-  EXPECT_THAT(choices_, ElementsAre(Pair("products: own kernel (hipBLASLt does not start: status 6; rocBLAS "
-                                         "cannot start: status 6)",
-                                         1)));
+  EXPECT_THAT(choices_,
+              ElementsAre(Pair("products: own kernel (hipBLASLt cannot be initialized: status 6; rocBLAS "
+                               "cannot start: status 6)",
+                               1)));
 }
 
 TEST_F(AmdProductsTest, RocblasMultipliesWhatHipblasltHasNoAlgorithmFor) {
@@ -272,7 +273,7 @@ TEST_F(AmdProductsTest, TheEnvironmentChoosesTheLibraries) {
     ADD_FAILURE() << "cublas was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_THAT(error.render(), HasSubstr("PRIMUS_MATMUL_LIBRARY=cublas names no library"));
+    EXPECT_THAT(error.render(), HasSubstr("PRIMUS_MATMUL_LIBRARY=cublas is not a known library"));
   }
   unsetenv("PRIMUS_MATMUL_LIBRARY");
 }

@@ -333,7 +333,7 @@ TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
     std::string message;
   };
   for (const Case& c : {Case{{"--tests", "gem"}, "there is no test 'gem'"},
-                        {{"--comm-sizes-mb", "64,0"}, "'0' is no number"},
+                        {{"--comm-sizes-mb", "64,0"}, "'0' is not a number"},
                         {{"--tests", "intra-allreduce", "--nproc", "4", "--intra-group-sizes", "3"},
                          "3 does not divide the 4 ranks"},
                         {{"--report-file-name", "../x"}, "not a file name"},
@@ -456,7 +456,7 @@ TEST_F(Preflight, GroupsOfNodesThatCannotBeMadeAreSaid) {
   EXPECT_THAT(text_of(findings(json::parse(first.out), "cluster.communication", {"skip"})),
               AllOf(HasSubstr("all-reduce between nodes, groups of 8: the job has 3 nodes"),
                     HasSubstr("the last 1 of 3 nodes are in no group"),
-                    HasSubstr("pairs of nodes: the last of 3 nodes has no other one")));
+                    HasSubstr("pairs of nodes: the last of 3 nodes has no partner")));
 }
 
 // Two tasks on one node, of which a script gives one another algorithm.
@@ -576,7 +576,7 @@ TEST_F(Preflight, NodeSmokeRemovesItsOwnReportsAlone) {
   std::filesystem::create_symlink(file("keep"), file("linked/smoke"));
   std::vector<std::string> linked = words;
   linked[3] = file("linked");
-  EXPECT_THAT(run_program(linked).err, HasSubstr("is a link: reports of earlier runs stay there"));
+  EXPECT_THAT(run_program(linked).err, HasSubstr("is a link, so reports of earlier runs are kept"));
   EXPECT_EQ(read_file(file("keep/a.json")), "x");
   EXPECT_EQ(read_file(file("keep/old.json")), old.dump());
 
@@ -584,7 +584,7 @@ TEST_F(Preflight, NodeSmokeRemovesItsOwnReportsAlone) {
   write_file(own, "precious");
   const ProgramResult taken = run_program(words);
   EXPECT_EQ(taken.exit_code, 2);
-  EXPECT_THAT(taken.err, HasSubstr("is there and is not a report of node_smoke"));
+  EXPECT_THAT(taken.err, HasSubstr("exists and is not a node_smoke report"));
   EXPECT_EQ(read_file(own), "precious");
 }
 
@@ -714,7 +714,7 @@ TEST_F(NodeSmokeOfAStep, TasksBehindALauncherAreNoGpus) {
 TEST_F(NodeSmokeOfAStep, OneTaskOfEachNodeLooksAtIt) {
   const ProgramResult other = run_program(words(), on(0, 1));
   EXPECT_EQ(other.exit_code, 0);
-  EXPECT_THAT(other.err, HasSubstr("node_smoke looks at a node once: the first process on gpu-07 does it"));
+  EXPECT_THAT(other.err, HasSubstr("node_smoke checks each node once: the first process on gpu-07 does it"));
   EXPECT_FALSE(std::filesystem::exists(file("out")));
 }
 

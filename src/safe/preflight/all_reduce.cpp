@@ -11,19 +11,18 @@ void judge_unmeasured(const AllReduceFacts& facts, Judge& judge) {
         {.where = facts.where,
          .measured = facts.problem,
          .wanted = "a result",
-         .source = "checks that cannot be made have failed",
+         .source = "a check that cannot run counts as failed",
          .fix = "run it by hand with NCCL_DEBUG=INFO: primus preflight --tests intra-allreduce --nproc " +
                 std::to_string(facts.gpus)});
   } else if (facts.is_demanded) {
-    judge.fail(
-        {.where = facts.where,
-         .measured = "there are no two GPUs to exchange",
-         .wanted = fmt::format("at least {:.4g} GB/s", facts.minimum->value),
-         .source = facts.minimum->source,
-         .fix = fmt::format("see 'primus device list' for why no two GPUs can be used, or leave {} out",
-                            facts.minimum->source)});
+    judge.fail({.where = facts.where,
+                .measured = "fewer than two GPUs can be used",
+                .wanted = fmt::format("at least {:.4g} GB/s", facts.minimum->value),
+                .source = facts.minimum->source,
+                .fix = fmt::format("'primus device list' shows why GPUs cannot be used; or omit {}",
+                                   facts.minimum->source)});
   } else {
-    judge.skip("there are no two GPUs to exchange", facts.where);
+    judge.skip("fewer than two GPUs can be used", facts.where);
   }
 }
 
@@ -35,7 +34,7 @@ void judge_all_reduce(const CheckInput& in, Judge& judge) {
   }
   const std::string measured = fmt::format("{}: {:.4g} GB/s", facts.what, *facts.rate);
   if (!facts.minimum) {
-    judge.skip(measured + ", and no threshold is known for these devices", facts.where);
+    judge.skip(measured + ", no threshold is known for these devices", facts.where);
     return;
   }
   Finding finding{.where = facts.where,
@@ -47,8 +46,8 @@ void judge_all_reduce(const CheckInput& in, Judge& judge) {
     return;
   }
   finding.fix =
-      "see whether all GPUs reach each other by NVLink or XGMI (nvidia-smi topo -m, rocm-smi --showtopo), "
-      "and NCCL_DEBUG=INFO for what the library chose";
+      "check that all GPUs are connected by NVLink or XGMI (nvidia-smi topo -m, rocm-smi --showtopo); "
+      "NCCL_DEBUG=INFO shows what the library chose";
   judge.fail(std::move(finding));
 }
 
@@ -76,7 +75,7 @@ extern const Check kAllReduce{
     .question = "Do the GPUs of a node exchange fast enough?",
     .judge = judge_all_reduce,
     .threshold = {"--rccl-gbs-min", "G",
-                  "with --tier2-perf: the least for the all-reduce (default: presets/hardware)",
+                  "with --tier2-perf: minimum of the all-reduce (default: presets/hardware)",
                   &Requirements::min_all_reduce, 0, ThresholdOption::About::kExchange},
     .group = "all-reduce"};
 

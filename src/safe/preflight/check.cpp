@@ -67,11 +67,12 @@ void run_checks(std::span<const Check> checks, const CheckInput& input, std::vec
     try {
       check.judge(input, judge);
       if (judge.silent() && !check.may_be_silent) {
-        judge.fail({.measured = "the check came to no verdict", .fix = "report this as a bug of primus"});
+        judge.fail(
+            {.measured = "the check ended without a verdict", .fix = "report this as a bug of primus"});
       }
     } catch (const std::exception& error) {
       judge.fail({.measured = std::string("the check failed: ") + error.what(),
-                  .fix = "see to what the message names, and run preflight again"});
+                  .fix = "fix the cause that the message names, and run preflight again"});
     }
   }
 }

@@ -34,15 +34,15 @@ std::string name_of(const NodeReport& report) {
 
 std::string fix_of_drift(const std::string& category, const std::string& name) {
   if (category == "performance")
-    return "drain the node: a device that gives another checksum computes wrongly";
+    return "drain the node: a device with a different checksum computes wrong results";
   if (category == kEnvironment)
     return fmt::format(
-        "give all ranks the same: '--env {}=VALUE' of primus direct and container, or unset it where the job "
-        "is started; look for profiles of shells and settings files (.primus.yaml) that differ between "
+        "use one value on all ranks ('--env {}=VALUE' of primus direct and container), or unset it where the "
+        "job starts; look for shell profiles and settings files (.primus.yaml) that differ between "
         "nodes, "
-        "and for scripts that set it by the task's number",
+        "and for scripts that set it from the task number",
         name);
-  return "bring these nodes to what the others have, or leave them out";
+  return "make these nodes equal to the others, or exclude them";
 }
 
 void judge_drift(const CheckInput& in, Judge& judge) {
@@ -107,11 +107,11 @@ void judge_drift(const CheckInput& in, Judge& judge) {
                .measured = fmt::format("{} ({}) differs: {}", key.second, key.first, others),
                .wanted = fmt::format("'{}', as on {} {}{}", maximum->first, maximum->second.who.size(), unit,
                                      maximum->second.who.size() == 1 ? "" : "s"),
-               .source = fmt::format("what most {}s have", unit),
+               .source = fmt::format("the value of most {}s", unit),
                .fix = fix_of_drift(key.first, key.second)});
   }
   if (!any && nodes.size() > 1) {
-    judge.pass(fmt::format("{} properties are the same everywhere", facts.size()));
+    judge.pass(fmt::format("{} properties are equal everywhere", facts.size()));
   }
 }
 
@@ -165,12 +165,13 @@ void judge_slow(const CheckInput& in, Judge& judge) {
           value < 0.5 * middle ? Verdict::kFail : Verdict::kWarn,
           {.where = name_of(*point.node),
            .measured =
-               fmt::format("{}, {}: {} is {:.4g} {}, {:.0f} % of the others'", name_of(*point.node),
+               fmt::format("{}, {}: {} is {:.4g} {}, {:.0f} % of the other ranks'", name_of(*point.node),
                            point.measurement->where, key.first, value, key.second, 100 * value / middle),
            .wanted = fmt::format("at least {:.4g} {}", options.slow_share * middle, key.second),
-           .source = points.size() == 2 ? fmt::format("{:.0f} % of the other one's", 100 * options.slow_share)
-                                        : fmt::format("{:.0f} % of the median of {}",
-                                                      100 * options.slow_share, points.size()),
+           .source =
+               points.size() == 2
+                   ? fmt::format("{:.0f} % of the other rank's", 100 * options.slow_share)
+                   : fmt::format("{:.0f} % of the median of {}", 100 * options.slow_share, points.size()),
            .fix = "leave the node out, and look there for a limited clock, heat, other processes, or a link "
                   "that has "
                   "fallen back: the slowest rank sets the pace of all"});
@@ -187,14 +188,14 @@ void judge_slow(const CheckInput& in, Judge& judge) {
 void judge_missing(const CheckInput& in, Judge& judge) {
   const ClusterOptions& options = in.facts<ClusterFacts>().options;
   for (const std::string& name : options.missing) {
-    judge.fail(
-        {.where = name,
-         .measured = fmt::format("{} did not report within {:.0f} s", name, options.missing_after),
-         .wanted = "a report from every node",
-         .source = "a node that does not answer has failed",
-         .fix = "see whether the node is up and its process was started (its log), and whether it reaches "
-                "rank 0; "
-                "leave it out otherwise"});
+    judge.fail({.where = name,
+                .measured = fmt::format("{} did not report within {:.0f} s", name, options.missing_after),
+                .wanted = "a report from every node",
+                .source = "a node that does not answer has failed",
+                .fix =
+                    "check that the node is up, that its process was started (its log), and that it reaches "
+                    "rank 0; "
+                    "exclude it otherwise"});
   }
 }
 
@@ -228,7 +229,7 @@ extern const Check kClusterMissing{.name = "cluster.missing",
 // Also compares the devices of a single node.
 extern const Check kClusterDrift{.name = "cluster.drift",
                                  .category = "cluster",
-                                 .question = "Have all nodes the same software and hardware?",
+                                 .question = "Do all nodes have the same software and hardware?",
                                  .judge = judge_drift,
                                  .may_be_silent = true};
 extern const Check kClusterClocks{.name = "cluster.clocks",

@@ -51,7 +51,7 @@ class Exchanges {
     });
     within_nodes(ranks_here);
     if (nodes_.size() < 2) {
-      result_.skipped.emplace_back("tests between nodes: there is one node");
+      result_.skipped.emplace_back("tests between nodes: the job has only one node");
     } else if (!alike) {
       result_.skipped.emplace_back("tests between nodes: the nodes have different numbers of ranks");
     } else {
@@ -129,7 +129,7 @@ class Exchanges {
     bool any = false;
     for (const int size : plan_.intra_groups) {
       if (size < 2 && plan_.intra_groups.size() > 1)
-        result_.skipped.emplace_back("tests within nodes, groups of 1 rank: it has nobody to exchange with");
+        result_.skipped.emplace_back("tests within nodes, groups of 1 rank: a single rank exchanges nothing");
       if (size < 2) continue;
       // Make full groups of this size on all nodes.
       std::vector<std::vector<int>> groups;
@@ -151,7 +151,7 @@ class Exchanges {
         }
       });
     }
-    if (!any) result_.skipped.emplace_back("tests within nodes: there is one rank on a node");
+    if (!any) result_.skipped.emplace_back("tests within nodes: each node has only one rank");
   }
 
   // Returns the ranks of the given nodes.
@@ -201,8 +201,7 @@ class Exchanges {
     }
     if (plan_.inter_pairs) {
       if (count % 2 == 1)
-        result_.skipped.push_back(
-            fmt::format("pairs of nodes: the last of {} nodes has no other one", count));
+        result_.skipped.push_back(fmt::format("pairs of nodes: the last of {} nodes has no partner", count));
       std::vector<std::vector<int>> groups;
       for (int node = 0; node + 1 < count; node += 2) groups.push_back(ranks_of({node, node + 1}));
       with_group(groups, "pairs", [&](Communicator& group, std::size_t g) {

@@ -135,7 +135,7 @@ CorruptionResult scan_for_corruption(Device& device, const CorruptionOptions& op
     if (result.first_wrong.empty()) {
       result.first_wrong =
           row ? fmt::format("round {}, row {}", result.rounds + 1, *row)
-              : fmt::format("round {}, an element that another one hides", result.rounds + 1);
+              : fmt::format("round {}, an error that the row check misses", result.rounds + 1);
     }
   }
   return result;

@@ -31,11 +31,11 @@ void judge_memory(const CheckInput& in, Judge& judge) {
     judge.fail({.measured = facts.problem,
                 .wanted = "an experiment that can be planned",
                 .source = "a step measured without kernels",
-                .fix = facts.hint.empty() ? "see to what the message names" : facts.hint});
+                .fix = facts.hint.empty() ? "fix the cause that the message names" : facts.hint});
   } else if (!facts.forecast) {
     judge.skip(fmt::format("the memory of framework {} cannot be measured", facts.experiment.framework));
   } else if (const MemoryFit& fit = facts.forecast->memory; fit.fits) {
-    judge.pass(fmt::format("the run needs {} of memory, and {} are free", bytes(fit.need.total()),
+    judge.pass(fmt::format("the run needs {} of memory, but {} are free", bytes(fit.need.total()),
                            bytes(fit.supply.device)));
   } else {
     judge.fail({.measured = describe_lack(fit),
@@ -61,8 +61,8 @@ void judge_checkpoints(const CheckInput& in, Judge& judge) {
   Finding finding{.where = place.string(),
                   .measured = measured,
                   .wanted = "room for two",
-                  .source = "the last good one is kept until the next is whole",
-                  .fix = "remove old runs, or choose another place with workspace=FOLDER"};
+                  .source = "the last good checkpoint is kept until the next one is complete",
+                  .fix = "remove old runs, or choose another folder with workspace=FOLDER"};
   free < one ? judge.fail(std::move(finding)) : judge.warn(std::move(finding));
 }
 
@@ -87,7 +87,7 @@ void judge_data(const CheckInput& in, Judge& judge) {
   const std::vector<MissingInput> missing = missing_inputs(experiment);
   for (const MissingInput& input : missing) {
     judge.fail({.where = input.key,
-                .measured = fmt::format("{} is '{}', which is not there ({})", input.key, input.path,
+                .measured = fmt::format("{} is '{}', which does not exist ({})", input.key, input.path,
                                         experiment.provenance_of(input.key).describe()),
                 .wanted = "a file or folder that can be read",
                 .source = "the experiment",
@@ -109,12 +109,12 @@ void judge_data(const CheckInput& in, Judge& judge) {
                   .measured = error.what(),
                   .wanted = "data that can be read",
                   .source = "a MiB was tried",
-                  .fix = "see who may read it (ls -l), and whether its file system is in order"});
+                  .fix = "check its permissions (ls -l) and its file system"});
       return;
     }
   }
   if (read == 0) {
-    judge.skip(c.mock_data ? "mock data needs no file" : "no path to read from is named");
+    judge.skip(c.mock_data ? "mock data needs no file" : "the experiment names no path to read from");
   } else {
     judge.pass(fmt::format("{} path{} can be read", read, read == 1 ? "" : "s"));
   }
@@ -141,7 +141,7 @@ extern const Check kExperimentMemory{"experiment.memory", "experiment",
                                      "Does the run fit the machine's memory?", judge_memory};
 extern const Check kExperimentCheckpoints{.name = "experiment.checkpoints",
                                           .category = "experiment",
-                                          .question = "Is there room for two checkpoints?",
+                                          .question = "Is there enough disk space for two checkpoints?",
                                           .judge = judge_checkpoints,
                                           .may_be_silent = true};
 extern const Check kExperimentData{"experiment.data", "experiment", "Can the training data be read?",

@@ -19,19 +19,19 @@ constexpr std::size_t kMaxEntries = 65536, kMaxText = 16384;
 class Reader {
  public:
   Reader(const nlohmann::json& object, const std::string& source) : object_(object), source_(source) {
-    if (!object.is_object()) fail("an entry is no object");
+    if (!object.is_object()) fail("an entry is not an object");
   }
 
   std::string text(const char* key) const {
     const nlohmann::json& value = member(key);
-    if (!value.is_string()) fail(std::string("'") + key + "' is no text");
+    if (!value.is_string()) fail(std::string("'") + key + "' is not a string");
     auto text = value.get<std::string>();
     if (text.size() > kMaxText) fail(std::string("'") + key + "' is too long");
     return text;
   }
   double number(const char* key) const {
     const nlohmann::json& value = member(key);
-    if (!value.is_number()) fail(std::string("'") + key + "' is no number");
+    if (!value.is_number()) fail(std::string("'") + key + "' is not a number");
     return value.get<double>();
   }
   int count(const char* key) const {
@@ -46,16 +46,16 @@ class Reader {
   }
   Verdict verdict(const char* key) const {
     const auto found = std::find(kVerdicts.begin(), kVerdicts.end(), text(key));
-    if (found == kVerdicts.end()) fail(std::string("'") + key + "' is no verdict");
+    if (found == kVerdicts.end()) fail(std::string("'") + key + "' is not a verdict");
     return static_cast<Verdict>(found - kVerdicts.begin());
   }
   const nlohmann::json& list(const char* key) const {
     const nlohmann::json& value = member(key);
-    if (!value.is_array() || value.size() > kMaxEntries) fail(std::string("'") + key + "' is no list");
+    if (!value.is_array() || value.size() > kMaxEntries) fail(std::string("'") + key + "' is not a list");
     return value;
   }
   [[noreturn]] void fail(const std::string& what) const {
-    throw invalid(source_ + " is no report of preflight: " + what,
+    throw invalid(source_ + " is not a preflight report: " + what,
                   "run the same version of primus on all nodes");
   }
 

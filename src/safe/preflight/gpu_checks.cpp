@@ -31,12 +31,12 @@ void judge_count(const CheckInput& in, Judge& judge) {
   bool good = true;
   if (shown < on_bus) {
     good = false;
-    judge.fail({.measured = fmt::format("{} GPUs are on the bus, and the drivers show {}", on_bus, shown),
+    judge.fail({.measured = fmt::format("{} GPUs are on the bus, but the drivers show {}", on_bus, shown),
                 .wanted = "all of them",
                 .source = "/sys/bus/pci/devices",
                 .fix = gpu.without_driver.empty()
                            ? "see dmesg for the GPU that stopped, then reset it or reboot the node"
-                           : fmt::format("load the driver (modprobe nvidia, or amdgpu): {} have none",
+                           : fmt::format("load the driver (modprobe nvidia, or amdgpu): {} lack one",
                                          fmt::join(gpu.without_driver, ", "))});
   }
   if (const auto& asked = in.wanted.gpus; asked && shown != static_cast<int>(asked->value)) {
@@ -51,7 +51,7 @@ void judge_count(const CheckInput& in, Judge& judge) {
   if (shown > 0 && in.wanted.local_ranks > shown) {
     good = false;
     judge.fail(
-        {.measured = fmt::format("{} ranks on this machine, and {} GPUs", in.wanted.local_ranks, shown),
+        {.measured = fmt::format("{} ranks on this machine, but {} GPUs", in.wanted.local_ranks, shown),
          .wanted = "a GPU for each rank",
          .source = "LOCAL_WORLD_SIZE",
          .fix = "start as many ranks as there are GPUs (--nproc_per_node)"});
@@ -70,20 +70,21 @@ void judge_tools(const CheckInput& in, Judge& judge) {
     const bool late = problem.find("no answer") != std::string::npos;
     judge.fail({.measured = problem,
                 .wanted = "an answer",
-                .source = "a driver that begins to hang shows it here first",
-                .fix = late ? "reset the GPUs or reboot the node, and see dmesg for what the driver waits for"
+                .source = "a slow tool precedes a hanging driver",
+                .fix = late ? "reset the GPUs or reboot the node; dmesg shows what the driver waits for"
                        : problem.find("mismatch") != std::string::npos
-                           ? "reboot the node: library and kernel module of the driver differ after an update"
-                           : "see to what the message says; the tool belongs to the driver's version"});
+                           ? "reboot the node: after an update, the driver's library and kernel module differ"
+                           : "follow the message; the tool must match the driver's version"});
   }
   for (const std::string& tool : gpu.missing_tools) {
-    judge.warn({.where = tool,
-                .measured = fmt::format("{} is not in PATH: the health of the GPUs cannot be seen", tool),
-                .wanted = tool,
-                .source = "PATH",
-                .fix = tool == "nvidia-smi" ? "install the driver's tools; in a container, set "
-                                              "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-                                            : "install ROCm's tools, and add /opt/rocm/bin to PATH"});
+    judge.warn(
+        {.where = tool,
+         .measured = fmt::format("{} is not in PATH, so the health of the GPUs cannot be checked", tool),
+         .wanted = tool,
+         .source = "PATH",
+         .fix = tool == "nvidia-smi" ? "install the driver's tools; in a container, set "
+                                       "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+                                     : "install ROCm's tools, and add /opt/rocm/bin to PATH"});
   }
   if (!gpu.problems.empty() || !gpu.missing_tools.empty()) return;
   if (gpu.slowest_tool > in.wanted.slow_tool_seconds) {
@@ -91,10 +92,10 @@ void judge_tools(const CheckInput& in, Judge& judge) {
         {.where = gpu.tool_of_slowest,
          .measured = fmt::format("{} took {:.1f} s", gpu.tool_of_slowest, gpu.slowest_tool),
          .wanted = fmt::format("at most {:g} s", in.wanted.slow_tool_seconds),
-         .source = "a driver that begins to hang shows it here first",
+         .source = "a slow tool precedes a hanging driver",
          .fix = "on NVIDIA, switch persistence on (nvidia-smi -pm 1); if it stays slow, reboot the node"});
   } else {
-    judge.pass(fmt::format("{} answers in {:.2f} s", gpu.tool_of_slowest, gpu.slowest_tool));
+    judge.pass(fmt::format("{} answered in {:.2f} s", gpu.tool_of_slowest, gpu.slowest_tool));
   }
 }
 
@@ -110,7 +111,7 @@ void judge_nodes(const CheckInput& in, Judge& judge) {
                        "--device=/dev/dri); elsewhere "
                        "'nvidia-modprobe -u -c=0', or udev's rules of the driver"});
   } else {
-    judge.pass("all device nodes are there");
+    judge.pass("all device nodes exist");
   }
 }
 
@@ -128,12 +129,12 @@ void judge_sameness(const CheckInput& in, Judge& judge) {
   } else if (names.size() > 1) {
     judge.warn({.measured = fmt::format("different GPUs: {}", fmt::join(names, ", ")),
                 .wanted = "one product",
-                .source = "the slowest sets the pace of all",
+                .source = "the slowest GPU slows all others",
                 .fix = "choose GPUs of one kind with CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"});
   } else if (maximum > 0 && static_cast<double>(minimum) < 0.98 * static_cast<double>(maximum)) {
     judge.fail({.measured = fmt::format("GPUs with {} to {} of memory", bytes(minimum), bytes(maximum)),
                 .wanted = "equal memory",
-                .source = "GPUs of one product have it",
+                .source = "GPUs of one product have equal memory",
                 .fix = "reset the GPU that has less: memory that failed may be switched off; look for "
                        "partitions (MIG, CPX)"});
   } else {
@@ -155,11 +156,11 @@ void judge_errors(const CheckInput& in, Judge& judge) {
           {.where = where_of(gpu),
            .measured = fmt::format("{}: {} corrected memory errors", place_of(gpu), *gpu.corrected_errors),
            .wanted = "at most 10000",
-           .source = "memory that will fail shows many first",
+           .source = "many corrected errors precede a failure",
            .fix = "watch it, and have the GPU replaced if the number grows fast"});
     } else if (gpu.ecc == false) {
       judge.warn({.where = where_of(gpu),
-                  .measured = place_of(gpu) + ": errors of memory are not corrected (ECC is off)",
+                  .measured = place_of(gpu) + ": memory errors are not corrected (ECC is off)",
                   .wanted = "ECC",
                   .source = "nvidia-smi",
                   .fix = "run 'nvidia-smi -e 1' and reset the GPU"});
@@ -167,7 +168,7 @@ void judge_errors(const CheckInput& in, Judge& judge) {
       judge.pass(fmt::format("no uncorrectable, {} corrected errors", gpu.corrected_errors.value_or(0)), {},
                  where_of(gpu));
     } else {
-      judge.skip("the driver does not count errors", where_of(gpu));
+      judge.skip("the driver does not report error counts", where_of(gpu));
     }
   });
 }
@@ -176,14 +177,14 @@ void judge_pages(const CheckInput& in, Judge& judge) {
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (gpu.remapping_failed) {
       judge.fail({.where = where_of(gpu),
-                  .measured = place_of(gpu) + ": rows of memory failed, and no spare ones are left",
+                  .measured = place_of(gpu) + ": memory rows failed, and no spare rows are left",
                   .wanted = "none",
                   .source = "nvidia-smi --query-remapped-rows",
                   .fix = "have the GPU replaced"});
     } else if (gpu.pages_pending) {
       judge.fail({.where = where_of(gpu),
-                  .measured = place_of(gpu) + ": memory that failed is still in use until the next reset",
-                  .wanted = "no page or row to be retired",
+                  .measured = place_of(gpu) + ": failed memory stays in use until the next reset",
+                  .wanted = "no page or row awaits retirement",
                   .source = "nvidia-smi",
                   .fix = "reset the GPU (nvidia-smi -r) or reboot the node"});
     } else if (gpu.retired_pages.value_or(0) > 64) {
@@ -193,7 +194,7 @@ void judge_pages(const CheckInput& in, Judge& judge) {
                   .source = "ras/gpu_vram_bad_pages",
                   .fix = "have the GPU replaced if the number grows"});
     } else {
-      judge.pass("no memory waits to be retired", {}, where_of(gpu));
+      judge.pass("no memory awaits retirement", {}, where_of(gpu));
     }
   });
 }
@@ -202,12 +203,12 @@ void judge_throttling(const CheckInput& in, Judge& judge) {
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (!gpu.throttled_by.empty()) {
       judge.fail({.where = where_of(gpu),
-                  .measured = fmt::format("{}: the clock is held down ({:.0f} of {:.0f} MHz) by {}",
+                  .measured = fmt::format("{}: the clock is throttled ({:.0f} of {:.0f} MHz) by {}",
                                           place_of(gpu), gpu.clock.value_or(0), gpu.largest_clock.value_or(0),
                                           fmt::join(gpu.throttled_by, ", ")),
                   .wanted = "its full clock",
                   .source = "the driver's reasons",
-                  .fix = "look at fans, air flow and power supplies of the node; drain it until it is cool"});
+                  .fix = "check the node's fans, air flow and power supplies; drain it until it is cool"});
     } else if (gpu.power_limit && gpu.default_power_limit &&
                *gpu.power_limit < 0.95 * *gpu.default_power_limit) {
       judge.warn({.where = where_of(gpu),
@@ -221,10 +222,10 @@ void judge_throttling(const CheckInput& in, Judge& judge) {
           {.where = where_of(gpu),
            .measured = fmt::format("{}: {:.0f} C before the work begins", place_of(gpu), *gpu.temperature),
            .wanted = "at most 85 C",
-           .source = "GPUs slow down some degrees above",
-           .fix = "look at fans and air flow of the node, and at what runs on the GPU"});
+           .source = "GPUs throttle a few degrees above",
+           .fix = "check the node's fans and air flow, and what runs on the GPU"});
     } else {
-      judge.pass(gpu.temperature ? fmt::format("{:.0f} C, not held down", *gpu.temperature) : "not held down",
+      judge.pass(gpu.temperature ? fmt::format("{:.0f} C, not throttled", *gpu.temperature) : "not held down",
                  {}, where_of(gpu));
     }
   });
@@ -233,13 +234,13 @@ void judge_throttling(const CheckInput& in, Judge& judge) {
 void judge_link(const CheckInput& in, Judge& judge) {
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (!gpu.link_width || !gpu.largest_link_width || *gpu.largest_link_width == 0) {
-      judge.skip("the driver does not tell the link's width", where_of(gpu));
+      judge.skip("the driver does not report the link width", where_of(gpu));
     } else if (*gpu.link_width < *gpu.largest_link_width) {
       judge.fail({.where = where_of(gpu),
                   .measured = fmt::format("{}: PCI Express with {} lanes", place_of(gpu), *gpu.link_width),
                   .wanted = fmt::format("{} lanes", *gpu.largest_link_width),
-                  .source = "what GPU and slot can",
-                  .fix = "reseat the card or riser, and look at its connector; lanes that failed stay off"});
+                  .source = "the maximum of GPU and slot",
+                  .fix = "reseat the card or riser, and check its connector; failed lanes stay off"});
     } else {
       judge.pass(fmt::format("PCI Express x{}", *gpu.link_width), {}, where_of(gpu));
     }
@@ -256,13 +257,12 @@ void judge_processes(const CheckInput& in, Judge& judge) {
       foreign.push_back(fmt::format("{} (process {}{})", name, process.pid,
                                     process.memory > 0 ? ", " + bytes(process.memory) : ""));
     }
-    const std::string fix =
-        "end what was left behind (kill the processes that are named), or wait for the other job";
+    const std::string fix = "kill the named processes if they are left over, or wait for the other job";
     if (!foreign.empty()) {
       Finding finding{.where = where_of(gpu),
                       .measured = fmt::format("{} is used by {}", place_of(gpu), fmt::join(foreign, ", ")),
                       .wanted = "nobody else",
-                      .source = "--allowed-procs names those that may",
+                      .source = "--allowed-procs lists the permitted processes",
                       .fix = fix};
       in.wanted.allow_foreign_processes ? judge.warn(finding) : judge.fail(finding);
     } else {
@@ -274,12 +274,11 @@ void judge_processes(const CheckInput& in, Judge& judge) {
 void judge_memory(const CheckInput& in, Judge& judge) {
   const Requirements& asked = in.wanted;
   if (in.found.gpu.gpus.empty() && asked.free_gpu_memory_gib) {
-    judge.fail({.measured = "there is no GPU whose memory could be free",
+    judge.fail({.measured = "no GPU was found, so no free memory can be checked",
                 .wanted = fmt::format("{:g} GiB free of each GPU", asked.free_gpu_memory_gib->value),
                 .source = asked.free_gpu_memory_gib->source,
-                .fix =
-                    "see 'primus doctor' for why no GPU is seen, or unset the variable on machines without "
-                    "one"});
+                .fix = "'primus doctor' shows why no GPU is found; unset the variable on machines without "
+                       "one"});
     return;
   }
   const Wanted busy =
@@ -288,7 +287,7 @@ void judge_memory(const CheckInput& in, Judge& judge) {
       asked.free_gpu_memory_gib.value_or(Wanted{asked.usual_free_gpu_memory_gib, "Primus's default"});
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (!gpu.memory || !gpu.memory_used) {
-      const char* const silent = "the driver does not tell how much memory is used";
+      const char* const silent = "the driver does not report the used memory";
       const Wanted* const demand = asked.free_gpu_memory_gib ? &*asked.free_gpu_memory_gib
                                    : asked.busy_memory_gib   ? &*asked.busy_memory_gib
                                                              : nullptr;
@@ -297,9 +296,9 @@ void judge_memory(const CheckInput& in, Judge& judge) {
       } else {
         judge.fail({.where = where_of(gpu),
                     .measured = fmt::format("{}: {}", place_of(gpu), silent),
-                    .wanted = "a number to hold against the threshold",
+                    .wanted = "a value to compare with the threshold",
                     .source = demand->source,
-                    .fix = "install the driver's tools, or leave the threshold out"});
+                    .fix = "install the driver's tools, or omit the threshold"});
       }
       return;
     }
@@ -307,7 +306,7 @@ void judge_memory(const CheckInput& in, Judge& judge) {
     const std::string measured =
         fmt::format("{}: {} of {} used", place_of(gpu), human_bytes(used), bytes(*gpu.memory));
     const std::string fix =
-        "find who holds it (nvidia-smi, rocm-smi --showpids), or reset the GPU if nobody does";
+        "find the process that holds it (nvidia-smi, rocm-smi --showpids), or reset the GPU if none does";
     if (used >= busy.value * kGiB) {
       judge.fail({.where = where_of(gpu),
                   .measured = measured,
@@ -332,18 +331,18 @@ void judge_activity(const CheckInput& in, Judge& judge) {
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (!gpu.busy && in.wanted.busy_percent) {
       judge.warn({.where = where_of(gpu),
-                  .measured = place_of(gpu) + ": the driver does not tell how busy it is",
+                  .measured = place_of(gpu) + ": the driver does not report its utilisation",
                   .wanted = fmt::format("at most {:g} %", maximum.value),
                   .source = maximum.source,
-                  .fix = "install the driver's tools, or leave the threshold out"});
+                  .fix = "install the driver's tools, or omit the threshold"});
     } else if (!gpu.busy) {
-      judge.skip("the driver does not tell how busy it is", where_of(gpu));
+      judge.skip("the driver does not report the utilisation", where_of(gpu));
     } else if (*gpu.busy > maximum.value) {
       judge.warn({.where = where_of(gpu),
                   .measured = fmt::format("{} is {:.0f} % busy", place_of(gpu), *gpu.busy),
                   .wanted = fmt::format("at most {:g} %", maximum.value),
                   .source = maximum.source,
-                  .fix = "find out who uses it (nvidia-smi, rocm-smi --showpids)"});
+                  .fix = "find the process that uses it (nvidia-smi, rocm-smi --showpids)"});
     } else {
       judge.pass(fmt::format("{:.0f} % busy", *gpu.busy), {}, where_of(gpu));
     }
@@ -354,16 +353,16 @@ void judge_mode(const CheckInput& in, Judge& judge) {
   for_gpus(in, judge, [&](const Gpu& gpu) {
     if (gpu.compute_mode == "Prohibited") {
       judge.fail({.where = where_of(gpu),
-                  .measured = place_of(gpu) + " takes no programs (compute mode Prohibited)",
+                  .measured = place_of(gpu) + " accepts no programs (compute mode Prohibited)",
                   .wanted = "Default",
                   .source = "nvidia-smi",
                   .fix = fmt::format("run 'nvidia-smi -i {} -c 0'", gpu.index)});
     } else if (gpu.vendor == Vendor::kNvidia && gpu.partition == "Enabled") {
       judge.warn({.where = where_of(gpu),
-                  .measured = place_of(gpu) + " is divided (MIG is on)",
+                  .measured = place_of(gpu) + " is partitioned (MIG is on)",
                   .wanted = "the whole GPU",
                   .source = "nvidia-smi",
-                  .fix = fmt::format("run 'nvidia-smi -i {} -mig 0' if the whole GPU is meant", gpu.index)});
+                  .fix = fmt::format("run 'nvidia-smi -i {} -mig 0' to use the whole GPU", gpu.index)});
     } else {
       judge.pass(gpu.compute_mode.empty() ? "not divided" : "compute mode " + gpu.compute_mode, {},
                  where_of(gpu));
@@ -374,27 +373,26 @@ void judge_mode(const CheckInput& in, Judge& judge) {
 }  // namespace
 
 extern const Check kGpuCount{"gpu.count", "gpu",
-                             "Do the drivers show all GPUs of the bus, and as many as expected?", judge_count,
+                             "Do the drivers show all GPUs on the bus, and the expected number?", judge_count,
                              [](const Requirements& wanted) { return wanted.gpus.has_value(); }};
-extern const Check kGpuTools{"gpu.tools", "gpu", "Do the drivers' tools answer, and soon?", judge_tools};
+extern const Check kGpuTools{"gpu.tools", "gpu", "Do the drivers' tools answer quickly?", judge_tools};
 extern const Check kGpuDeviceNodes{"gpu.device-nodes", "gpu", "Can programs open the GPUs?", judge_nodes};
 extern const Check kGpuSameness{"gpu.sameness", "gpu", "Are all GPUs the same product, with the same memory?",
                                 judge_sameness};
-extern const Check kGpuMemoryErrors{"gpu.memory-errors", "gpu",
-                                    "Has GPU memory made errors that could not be corrected?", judge_errors};
-extern const Check kGpuRetiredMemory{"gpu.retired-memory", "gpu", "Is memory that failed out of use?",
+extern const Check kGpuMemoryErrors{"gpu.memory-errors", "gpu", "Has GPU memory had uncorrectable errors?",
+                                    judge_errors};
+extern const Check kGpuRetiredMemory{"gpu.retired-memory", "gpu", "Is failed GPU memory out of use?",
                                      judge_pages};
-extern const Check kGpuThrottling{"gpu.throttling", "gpu", "May the GPUs run at their full clock and power?",
+extern const Check kGpuThrottling{"gpu.throttling", "gpu", "Can the GPUs run at full clock and power?",
                                   judge_throttling};
-extern const Check kGpuLinkWidth{"gpu.link-width", "gpu", "Have the GPUs all lanes of PCI Express?",
+extern const Check kGpuLinkWidth{"gpu.link-width", "gpu", "Do the GPUs use all PCI Express lanes?",
                                  judge_link};
-extern const Check kGpuProcesses{"gpu.processes", "gpu", "Does anybody else compute on the GPUs?",
-                                 judge_processes};
+extern const Check kGpuProcesses{"gpu.processes", "gpu", "Do other processes use the GPUs?", judge_processes};
 extern const Check kGpuFreeMemory{
     "gpu.free-memory", "gpu", "Is the GPUs' memory free?", judge_memory,
     [](const Requirements& wanted) { return wanted.free_gpu_memory_gib || wanted.busy_memory_gib; }};
 extern const Check kGpuActivity{"gpu.activity", "gpu", "Are the GPUs idle?", judge_activity,
                                 [](const Requirements& wanted) { return wanted.busy_percent.has_value(); }};
-extern const Check kGpuMode{"gpu.mode", "gpu", "Do the GPUs take programs, undivided?", judge_mode};
+extern const Check kGpuMode{"gpu.mode", "gpu", "Do the GPUs accept programs, unpartitioned?", judge_mode};
 
 }  // namespace primus::preflight

@@ -82,7 +82,7 @@ std::optional<std::string> ask_tool(const Machine& machine, const std::vector<st
     facts.tool_of_slowest = command[0];
   }
   if (result.ok()) return result.out;
-  std::string why = fmt::format("it ended with code {}", result.exit_code);
+  std::string why = fmt::format("it exited with code {}", result.exit_code);
   if (!result.found) why = "it is not installed";
   if (result.timed_out) why = fmt::format("no answer within {:.1f} s", result.seconds);
   const std::vector<std::string> said = lines_of(result.out + result.err);

@@ -70,7 +70,7 @@ void read_health(const Row& row, Gpu& gpu) {
 void read_clocks(const Row& row, Gpu& gpu) {
   static const std::pair<const char*, const char*> kReasons[] = {
       {"clocks_throttle_reasons.hw_thermal_slowdown", "thermal slowdown by hardware"},
-      {"clocks_throttle_reasons.hw_power_brake_slowdown", "the power supply's brake"},
+      {"clocks_throttle_reasons.hw_power_brake_slowdown", "power brake by hardware"},
       {"clocks_throttle_reasons.sw_thermal_slowdown", "thermal slowdown by the driver"},
       {"clocks_throttle_reasons.hw_slowdown", "slowdown by hardware"},
   };

@@ -29,12 +29,12 @@ void judge_cpus(const CheckInput& in, Judge& judge) {
     judge.fail(
         {.measured = measured,
          .wanted = fmt::format("at least {}", in.wanted.local_ranks),
-         .source = "one for each rank",
+         .source = "one per rank",
          .fix = "ask the scheduler for more: srun --cpus-per-task, the limits of the pod, or docker --cpus"});
   } else if (!in.found.gpu.gpus.empty() && usable < 2.0 * in.wanted.local_ranks) {
     judge.warn({.measured = measured,
                 .wanted = fmt::format("at least {}", 2 * in.wanted.local_ranks),
-                .source = "NCCL and RCCL have threads of their own beside each rank's",
+                .source = "NCCL and RCCL add threads to those of each rank",
                 .fix = "ask the scheduler for more: srun --cpus-per-task, or the limits of the pod"});
   } else {
     judge.pass(measured);
@@ -44,11 +44,11 @@ void judge_cpus(const CheckInput& in, Judge& judge) {
 void judge_governor(const CheckInput& in, Judge& judge) {
   const std::string& governor = in.found.host.governor;
   if (governor.empty()) {
-    judge.skip("the machine does not say how it chooses its clock (virtual machines do not)");
+    judge.skip("the machine does not report its clock governor (usual for virtual machines)");
   } else if (governor == "powersave" && !in.machine.exists("/sys/devices/system/cpu/intel_pstate")) {
     judge.warn({.measured = "the processor's clock is held low (governor powersave)",
                 .wanted = "performance",
-                .source = "launching kernels and reading data take as long as the slowest core",
+                .source = "the slowest core delays kernel launches and data reading",
                 .fix = "run 'cpupower frequency-set -g performance'"});
   } else {
     judge.pass("governor " + governor);
@@ -63,7 +63,7 @@ void judge_load(const CheckInput& in, Judge& judge) {
     judge.warn({.measured = fmt::format("load is {:.1f} on {} hardware threads", *host.load, host.cpus),
                 .wanted = fmt::format("at most {:g}", 0.5 * host.cpus),
                 .source = "half of the hardware threads, over a minute",
-                .fix = "see with 'top' what runs, and end it or wait for it: measurements will be too low"});
+                .fix = "'top' shows what runs; end it or wait for it: measurements will be too low"});
   } else {
     judge.pass(fmt::format("load {:.2f}", *host.load));
   }
@@ -83,15 +83,15 @@ void judge_memory(const CheckInput& in, Judge& judge) {
   if (static_cast<double>(host.available) < minimum) {
     judge.fail({.measured = measured,
                 .wanted = bytes(minimum),
-                .source = "1 GiB for each rank",
+                .source = "1 GiB per rank",
                 .fix = host.memory_limited_by.empty()
-                           ? "end what takes the memory (ps aux --sort=-rss)"
+                           ? "end the processes that use the memory (ps aux --sort=-rss)"
                            : "ask for more: srun --mem, the pod's memory limit, or docker --memory"});
   } else if (share < 0.1) {
     judge.warn({.measured = measured,
                 .wanted = "at least a tenth",
-                .source = "Primus's own preflight warns there",
-                .fix = "end what takes the memory (ps aux --sort=-rss)"});
+                .source = "AMD Primus's preflight warns there",
+                .fix = "end the processes that use the memory (ps aux --sort=-rss)"});
   } else {
     judge.pass(measured);
   }
@@ -109,7 +109,7 @@ void judge_gpu_memory_ratio(const CheckInput& in, Judge& judge) {
   if (host < 0.5 * device) {
     judge.warn({.measured = measured,
                 .wanted = "at least half as much",
-                .source = "the copy of a checkpoint while it is written (async_save) lies in host memory",
+                .source = "async_save keeps a copy of the checkpoint in host memory while it is written",
                 .fix = "ask for more memory (srun --mem=0), or set async_save=false"});
   } else {
     judge.pass(measured);
@@ -136,8 +136,8 @@ void judge_numa(const CheckInput& in, Judge& judge) {
   if (static_cast<double>(minimum) < 0.8 * static_cast<double>(maximum)) {
     judge.warn({.measured = measured,
                 .wanted = "equal memory, within a fifth",
-                .source = "ranks bound to a small node go to another's memory",
-                .fix = "look for a memory module that is missing or switched off (dmidecode -t memory)"});
+                .source = "ranks bound to a small node use the memory of another node",
+                .fix = "check for a missing or disabled memory module (dmidecode -t memory)"});
   } else {
     judge.pass(measured);
   }
@@ -150,7 +150,7 @@ void judge_numa_balancing(const CheckInput& in, Judge& judge) {
   } else if (*state != 0 && !in.found.gpu.gpus.empty()) {
     judge.warn({.measured = "the kernel moves memory between NUMA nodes (numa_balancing = 1)",
                 .wanted = "0",
-                .source = "AMD's and NVIDIA's tuning guides: it stalls threads that feed GPUs",
+                .source = "it stalls threads that feed GPUs (tuning guides of AMD and NVIDIA)",
                 .fix = "run 'sysctl kernel.numa_balancing=0'"});
   } else {
     judge.pass(fmt::format("numa_balancing = {}", *state));
@@ -169,10 +169,10 @@ void judge_memory_errors(const CheckInput& in, Judge& judge) {
     judge.warn(
         {.measured = fmt::format("{} corrected errors of the host's memory", host.corrected_memory_errors),
          .wanted = "at most 1000",
-         .source = "/sys/devices/system/edac; a module that will fail shows many first",
-         .fix = "have the memory module replaced at the next chance"});
+         .source = "/sys/devices/system/edac; many corrected errors precede a failure",
+         .fix = "have the memory module replaced at the next maintenance"});
   } else if (!in.machine.exists("/sys/devices/system/edac/mc/mc0")) {
-    judge.skip("the kernel does not count errors of memory here");
+    judge.skip("the kernel does not report memory errors here");
   } else {
     judge.pass(fmt::format("{} corrected errors", host.corrected_memory_errors));
   }
@@ -183,8 +183,8 @@ void judge_swap(const CheckInput& in, Judge& judge) {
   if (static_cast<double>(host.swap_used) > 1.0 * kGiB) {
     judge.warn({.measured = bytes(host.swap_used) + " lie in swap",
                 .wanted = "at most 1.00 GiB",
-                .source = "a rank whose memory comes back from disk holds up all others",
-                .fix = "end what takes the memory, then 'swapoff -a && swapon -a'"});
+                .source = "a rank that waits for swapped memory delays all others",
+                .fix = "end the processes that use the memory, then 'swapoff -a && swapon -a'"});
   } else {
     judge.pass(host.swap == 0 ? "no swap" : bytes(host.swap_used) + " used");
   }
@@ -196,7 +196,7 @@ void judge_huge_pages(const CheckInput& in, Judge& judge) {
   if (reserved > 0.25 * static_cast<double>(host.memory)) {
     judge.warn({.measured = fmt::format("{} are reserved as huge pages", bytes(reserved)),
                 .wanted = "at most a quarter of the memory",
-                .source = "ordinary programs, as Primus, cannot use reserved pages",
+                .source = "ordinary programs such as Primus cannot use reserved pages",
                 .fix = "run 'sysctl vm.nr_hugepages=0' if nothing else on the node needs them"});
   } else if (host.transparent_huge_pages == "never") {
     judge.warn({.measured = "transparent huge pages are switched off",
@@ -217,12 +217,12 @@ void judge_shared_memory(const CheckInput& in, Judge& judge) {
     return;
   }
   const std::string fix =
-      "start the container with more: docker run --shm-size=16g (or --ipc=host), in Kubernetes an "
+      "start the container with more: docker run --shm-size=16g (or --ipc=host); in Kubernetes, mount an "
       "emptyDir with medium: Memory at /dev/shm; elsewhere 'mount -o remount,size=16g /dev/shm'";
   if (!host.shared_memory) {
-    judge.fail({.measured = "there is no /dev/shm",
+    judge.fail({.measured = "/dev/shm does not exist",
                 .wanted = "shared memory",
-                .source = "ranks of one host exchange through it",
+                .source = "ranks of one host communicate through it",
                 .fix = fix});
     return;
   }
@@ -233,7 +233,7 @@ void judge_shared_memory(const CheckInput& in, Judge& judge) {
   const double minimum = asked ? asked->value * kGiB : gpus ? 8 * kGiB : 0.0625 * kGiB;
   const std::string source = asked  ? asked->source
                              : gpus ? "the default of node_smoke, for several ranks or GPUs"
-                                    : "room for the rings of a rank";
+                                    : "space for the message buffers of a rank";
   const std::string measured = fmt::format("/dev/shm holds {}, {} free", bytes(total), bytes(free));
   // On a small machine, a file system of about half the memory suffices.
   const bool is_small_machine = !asked && total >= 0.4 * static_cast<double>(host.memory) && total > 0;
@@ -242,8 +242,8 @@ void judge_shared_memory(const CheckInput& in, Judge& judge) {
   } else if (free < 0.1 * total) {
     judge.fail({.measured = measured,
                 .wanted = "at least a tenth free",
-                .source = "communication between ranks of one host fails where it is full",
-                .fix = "remove what jobs that were killed left there: ls -l /dev/shm"});
+                .source = "communication between ranks of one host fails when it is full",
+                .fix = "remove files that killed jobs left there: ls -l /dev/shm"});
   } else {
     judge.pass(measured, "at least " + bytes(minimum));
   }
@@ -287,7 +287,7 @@ void judge_open_files(const CheckInput& in, Judge& judge) {
        .what = "open files",
        .warn_below = 4096,
        .fail_below = 1024,
-       .source = "a connection for each peer, and the files of data and checkpoints",
+       .source = "each peer needs a connection, and data and checkpoints need files",
        .fix = "raise it: 'ulimit -n 65536', docker --ulimit nofile=65536, LimitNOFILE of the service"});
 }
 
@@ -312,7 +312,7 @@ void judge_processes(const CheckInput& in, Judge& judge) {
 void judge_stack(const CheckInput& in, Judge& judge) {
   judge_limit(in, judge,
               {.name = "Max stack size",
-               .what = "bytes of a thread's stack",
+               .what = "bytes of stack per thread",
                .warn_below = 8 << 20,
                .fail_below = 1 << 20,
                .source = "the usual 8 MiB",
@@ -338,7 +338,7 @@ void judge_locked_memory(const CheckInput& in, Judge& judge) {
        .what = "bytes of locked memory",
        .warn_below = 0,
        .fail_below = gib * kGiB,
-       .source = asked ? asked->source.c_str() : "the default of node_smoke: RDMA locks what it sends from",
+       .source = asked ? asked->source.c_str() : "the default of node_smoke: RDMA locks its send buffers",
        .fix =
            "raise it: 'ulimit -l unlimited', docker --ulimit memlock=-1, LimitMEMLOCK=infinity of slurmd"});
 }
@@ -346,18 +346,18 @@ void judge_locked_memory(const CheckInput& in, Judge& judge) {
 void judge_clock(const CheckInput& in, Judge& judge) {
   const ClockState& clock = in.found.host.clock;
   if (!clock.known) {
-    judge.skip("nobody says whether the clock is synchronised (no chronyc, no timedatectl)");
+    judge.skip("clock synchronisation cannot be checked (no chronyc, no timedatectl)");
   } else if (!clock.synchronised) {
-    judge.warn({.measured = fmt::format("the clock is not synchronised, says {}", clock.source),
+    judge.warn({.measured = fmt::format("the clock is not synchronised according to {}", clock.source),
                 .wanted = "NTP",
-                .source = "logs of several nodes are put in order by their clocks",
+                .source = "logs of several nodes are ordered by their clocks",
                 .fix = "start a time service: 'systemctl enable --now chronyd'"});
   } else if (clock.error_seconds > 1) {
-    judge.warn({.measured = fmt::format("the clock may be off by {:.1f} s, says {}", clock.error_seconds,
-                                        clock.source),
+    judge.warn({.measured = fmt::format("the clock may be off by {:.1f} s according to {}",
+                                        clock.error_seconds, clock.source),
                 .wanted = "at most 1 s",
-                .source = "logs of several nodes are put in order by their clocks",
-                .fix = "see 'chronyc sources': the time servers may be out of reach"});
+                .source = "logs of several nodes are ordered by their clocks",
+                .fix = "run 'chronyc sources': the time servers may be unreachable"});
   } else {
     judge.pass("synchronised, says " + clock.source);
   }
@@ -381,8 +381,8 @@ void judge_disks(const CheckInput& in, Judge& judge) {
         fmt::format("{} has {} of {} free", place, bytes(available), bytes(space.total));
     if (space.read_only) {
       judge.fail({.where = disk.path,
-                  .measured = place + " may only be read",
-                  .wanted = "a folder to write to",
+                  .measured = place + " is read-only",
+                  .wanted = "a writable folder",
                   .source = "",
                   .fix = "remount it for writing, or choose another folder; a disk with errors becomes "
                          "read-only: see dmesg"});
@@ -390,7 +390,7 @@ void judge_disks(const CheckInput& in, Judge& judge) {
       judge.fail({.where = disk.path,
                   .measured = measured,
                   .wanted = "at least 1.00 GiB",
-                  .source = "room for logs and the smallest checkpoints",
+                  .source = "space for logs and the smallest checkpoints",
                   .fix = "remove old runs and checkpoints, or choose another folder"});
     } else if (available < 0.05 * static_cast<double>(space.total)) {
       judge.warn({.where = disk.path,
@@ -404,8 +404,9 @@ void judge_disks(const CheckInput& in, Judge& judge) {
           {.where = disk.path,
            .measured = fmt::format("{} can hold {} more files", place, space.inodes_available),
            .wanted = "at least 10000, or a hundredth",
-           .source = "checkpoints and logs are many files",
-           .fix = "remove small files, of old runs say: 'find DIR -xdev -type f | wc -l' counts them"});
+           .source = "checkpoints and logs consist of many files",
+           .fix =
+               "remove small files, for example of old runs; 'find DIR -xdev -type f | wc -l' counts them"});
     } else {
       judge.pass(measured, {}, disk.path);
     }
@@ -418,10 +419,10 @@ void judge_kernel_log(const CheckInput& in, Judge& judge) {
     judge.skip("the kernel's log was not read: " + host.why_no_kernel_log);
     return;
   }
-  if (host.kernel_problems->empty()) judge.pass("no trouble in the kernel's log");
+  if (host.kernel_problems->empty()) judge.pass("no errors in the kernel log");
   for (const KernelProblem& problem : *host.kernel_problems) {
     Finding finding{.measured = fmt::format("{}: \"{}\"", problem.kind, problem.line),
-                    .wanted = "nothing of that kind",
+                    .wanted = "no such error",
                     .source = "the newest lines of dmesg",
                     .fix = problem.fix};
     problem.serious ? judge.fail(finding) : judge.warn(finding);
@@ -446,49 +447,50 @@ void judge_tools(const CheckInput& in, Judge& judge) {
 
 }  // namespace
 
-extern const Check kHostCpus{
-    "host.cpus", "host", "Are there enough hardware threads for the ranks, by affinity and control groups?",
-    judge_cpus};
+extern const Check kHostCpus{"host.cpus", "host",
+                             "Do affinity and control groups allow enough hardware threads for the ranks?",
+                             judge_cpus};
 extern const Check kHostGovernor{"host.governor", "host", "Does the processor run at its full clock?",
                                  judge_governor};
-extern const Check kHostLoad{"host.load", "host", "Is anybody else using the machine?", judge_load};
+extern const Check kHostLoad{"host.load", "host", "Do other processes load the machine?", judge_load};
 extern const Check kHostMemory{"host.memory", "host",
-                               "Is there memory for the ranks, under the limits of control groups?",
+                               "Is there enough memory for the ranks within the control group limits?",
                                judge_memory};
 extern const Check kHostMemoryForGpus{"host.memory-for-gpus", "host",
-                                      "Is there host memory enough for the memory of the GPUs?",
+                                      "Is host memory large enough relative to GPU memory?",
                                       judge_gpu_memory_ratio};
-extern const Check kHostMemoryErrors{"host.memory-errors", "host", "Does the host's memory make errors?",
+extern const Check kHostMemoryErrors{"host.memory-errors", "host", "Does host memory have errors?",
                                      judge_memory_errors};
 extern const Check kHostNuma{"host.numa", "host", "Do all NUMA nodes have the same memory?", judge_numa};
 extern const Check kHostNumaBalancing{"host.numa-balancing", "host",
-                                      "Does the kernel leave memory where it is?", judge_numa_balancing};
-extern const Check kHostSwap{"host.swap", "host", "Does memory lie in swap?", judge_swap};
-extern const Check kHostHugePages{"host.huge-pages", "host", "Are huge pages set up well?", judge_huge_pages};
+                                      "Does the kernel keep memory on its NUMA node?", judge_numa_balancing};
+extern const Check kHostSwap{"host.swap", "host", "Is memory swapped to disk?", judge_swap};
+extern const Check kHostHugePages{"host.huge-pages", "host", "Are huge pages configured well?",
+                                  judge_huge_pages};
 extern const Check kHostSharedMemory{
     .name = "host.shared-memory",
     .category = "host",
     .question = "Is /dev/shm large enough, and free?",
     .judge = judge_shared_memory,
-    .threshold = {"--shm-min-gb", "G", "GiB of /dev/shm at least; 0: not checked (default: 8 with GPUs)",
+    .threshold = {"--shm-min-gb", "G", "minimum GiB of /dev/shm; 0: not checked (default: 8 with GPUs)",
                   &Requirements::shared_memory_gib, 2}};
-extern const Check kHostOpenFiles{"host.open-files", "host", "May a process open enough files?",
+extern const Check kHostOpenFiles{"host.open-files", "host", "Can a process open enough files?",
                                   judge_open_files};
-extern const Check kHostProcesses{"host.processes", "host", "May the user have enough processes and threads?",
-                                  judge_processes};
+extern const Check kHostProcesses{"host.processes", "host",
+                                  "Can the user start enough processes and threads?", judge_processes};
 extern const Check kHostStack{"host.stack", "host", "Is a thread's stack large enough?", judge_stack};
 extern const Check kHostLockedMemory{
     .name = "host.locked-memory",
     .category = "host",
-    .question = "May RDMA lock memory?",
+    .question = "Can RDMA lock memory?",
     .judge = judge_locked_memory,
     .threshold = {"--ulimit-l-min-gb", "G",
-                  "GiB that may be locked at least; 0: not checked (default: 32 with RDMA)",
+                  "minimum GiB that may be locked; 0: not checked (default: 32 with RDMA)",
                   &Requirements::locked_memory_gib, 1}};
 extern const Check kHostClock{"host.clock", "host", "Is the clock synchronised?", judge_clock};
-extern const Check kHostDisks{"host.disks", "host", "Do the file systems answer, and have room?",
+extern const Check kHostDisks{"host.disks", "host", "Do the file systems respond and have free space?",
                               judge_disks};
-extern const Check kHostKernelLog{"host.kernel-log", "host", "Has the kernel reported trouble lately?",
+extern const Check kHostKernelLog{"host.kernel-log", "host", "Has the kernel reported errors recently?",
                                   judge_kernel_log};
 extern const Check kHostTools{"host.tools", "host", "Are the required tools installed?", judge_tools,
                               [](const Requirements& wanted) { return !wanted.required_tools.empty(); }};

@@ -182,7 +182,7 @@ HostFacts collect_host(const Machine& machine, const HostQuestions& questions) {
     host.kernel_problems = kernel_problems(log.out, *uptime, 60.0 * questions.kernel_log_minutes);
   } else {
     host.why_no_kernel_log =
-        !log.found ? "there is no dmesg" : "dmesg may not read it (kernel.dmesg_restrict)";
+        !log.found ? "dmesg is not installed" : "dmesg lacks permission (kernel.dmesg_restrict)";
   }
   return host;
 }
@@ -198,7 +198,7 @@ std::vector<KernelProblem> kernel_problems(std::string_view log, double uptime, 
       "read them with 'ras-mc-ctl --errors', and have the part replaced if they repeat";
   static constexpr Pattern kPatterns[] = {
       {"NVRM: Xid", "", "the NVIDIA driver reported an error (Xid)",
-       "look the Xid up in NVIDIA's list, reset the GPU or reboot, and drain the node if it comes back",
+       "look up the Xid in NVIDIA's list, reset the GPU or reboot, and drain the node if it comes back",
        true},
       {"amdgpu", "GPU reset begin", "an AMD GPU was reset",
        "look for the job that hung it, and drain the node if it repeats", true},
@@ -219,14 +219,14 @@ std::vector<KernelProblem> kernel_problems(std::string_view log, double uptime, 
       {"I/O error", "dev ", "a disk reported an error", "replace the disk; 'smartctl -a' shows its state",
        true},
       {"nfs: server", "not responding", "a file server did not answer",
-       "look at the server and the network to it", true},
+       "check the server and the network to it", true},
       {"Out of memory: Killed process", "", "the kernel killed a process for lack of memory",
-       "see what takes the memory (ps aux --sort=-rss) before a run is started", false},
+       "find what uses the memory (ps aux --sort=-rss) before you start a run", false},
       {"soft lockup", "", "a processor was stuck in the kernel",
        "update kernel and drivers, and reboot the node", true},
-      {"blocked for more than", "", "a process waited for the system for minutes",
-       "look at the file systems and drivers that the stack behind it in dmesg names", false},
-      {"Link is Down", "", "a network link went down", "look at cable and switch port", false},
+      {"blocked for more than", "", "a process was blocked in the kernel for minutes",
+       "check the file systems and drivers in the stack trace that follows in dmesg", false},
+      {"Link is Down", "", "a network link went down", "check the cable and the switch port", false},
   };
   std::vector<KernelProblem> problems;
   for (const std::string& line : lines_of(log)) {

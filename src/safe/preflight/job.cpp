@@ -166,7 +166,7 @@ class Ranks {
     std::sort(nodes_.begin(), nodes_.end(), [](const auto& x, const auto& y) { return x.rank < y.rank; });
     if (!missing_.empty())
       throw Error(ErrorKind::kIo,
-                  fmt::format("{} of {} ranks did not come", missing_.size(), job_.environment.world));
+                  fmt::format("{} of {} ranks did not join", missing_.size(), job_.environment.world));
     store.set("preflight/nodes", nlohmann::json(nodes_of(nodes_)).dump());
   }
 

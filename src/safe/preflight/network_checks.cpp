@@ -17,9 +17,9 @@ void judge_interfaces(const CheckInput& in, Judge& judge) {
   }
   if (!network.interface("lo") || !network.interface("lo")->loopback) {
     judge.warn({.where = "lo",
-                .measured = "there is no loopback interface",
+                .measured = "the loopback interface is missing or down",
                 .wanted = "lo",
-                .source = "ranks of one machine meet at 127.0.0.1",
+                .source = "ranks of one machine connect through 127.0.0.1",
                 .fix = "run 'ip link set lo up'"});
   }
   if (!working.empty()) {
@@ -29,7 +29,7 @@ void judge_interfaces(const CheckInput& in, Judge& judge) {
         {.measured = "no interface to other machines is up",
          .wanted = "one",
          .source = fmt::format("the job has {} nodes", in.wanted.nodes),
-         .fix = "see 'ip -brief link'; in a container, use the host's network (docker --network=host)"});
+         .fix = "run 'ip -brief link'; in a container, use the host's network (docker --network=host)"});
   } else {
     judge.skip("no interface to other machines is up, and none is needed");
   }
@@ -48,12 +48,12 @@ void judge_way(const CheckInput& in, Judge& judge) {
     return;
   }
   if (network.master_is_ipv6) {
-    judge.skip(network.master + " is an IPv6 address: routes are looked up for IPv4 alone");
+    judge.skip(network.master + " is an IPv6 address: routes are checked for IPv4 only");
     return;
   }
   if (!network.master_address) {
     judge.fail({.where = network.master,
-                .measured = fmt::format("nobody knows the address of MASTER_ADDR '{}'", network.master),
+                .measured = fmt::format("the address of MASTER_ADDR '{}' cannot be resolved", network.master),
                 .wanted = "a name that resolves",
                 .source = "/etc/hosts and the resolver",
                 .fix = "set MASTER_ADDR to the address itself, or add the name to /etc/hosts or DNS"});
@@ -65,21 +65,22 @@ void judge_way(const CheckInput& in, Judge& judge) {
                 .measured = fmt::format("no route leads to MASTER_ADDR '{}'", network.master),
                 .wanted = "a route",
                 .source = "/proc/net/route",
-                .fix = "see 'ip route get " + network.master +
-                       "', and choose an address of a network that both machines are in"});
+                .fix = "run 'ip route get " + network.master +
+                       "', and choose an address on a network that both machines share"});
   } else if (way->loopback && in.wanted.nodes > 1) {
     judge.fail({.where = network.master,
                 .measured = fmt::format("MASTER_ADDR '{}' is an address of the loopback", network.master),
                 .wanted = "an address that other machines reach",
                 .source = fmt::format("the job has {} nodes", in.wanted.nodes),
-                .fix = "give rank 0's address on the cluster's network; many /etc/hosts map a machine's own "
+                .fix = "set rank 0's address on the cluster's network; /etc/hosts often maps a machine's own "
                        "name to 127.0.1.1"});
   } else if (!way->works()) {
-    judge.fail({.where = way->name,
-                .measured = fmt::format("{}, which leads to rank 0, is {}", way->name, way->state),
-                .wanted = "up",
-                .source = "/sys/class/net",
-                .fix = fmt::format("run 'ip link set {} up', and look at cable and switch port", way->name)});
+    judge.fail(
+        {.where = way->name,
+         .measured = fmt::format("{}, which leads to rank 0, is {}", way->name, way->state),
+         .wanted = "up",
+         .source = "/sys/class/net",
+         .fix = fmt::format("run 'ip link set {} up', and check the cable and the switch port", way->name)});
   } else {
     judge.pass(fmt::format("{} leads to {}", way->name, network.master), {}, way->name);
   }
@@ -102,7 +103,7 @@ void judge_interface_variables(const CheckInput& in, Judge& judge) {
       judge.fail(
           {.where = variable,
            .measured = fmt::format("{}={} names no interface of this machine", variable, *value),
-           .wanted = "one that is there",
+           .wanted = "an existing one",
            .source = "/sys/class/net",
            .fix =
                "set it to the interface that leads to the other machines ('ip -brief link'), or unset it"});
@@ -134,7 +135,7 @@ void judge_speed(const CheckInput& in, Judge& judge) {
   const NetworkFacts& network = in.found.network;
   const Interface* const way = network.interface(network.master_interface);
   if (!way || way->loopback || way->megabits == 0) {
-    judge.skip(way && !way->loopback ? way->name + " does not say its speed"
+    judge.skip(way && !way->loopback ? way->name + " does not report its speed"
                                      : "no interface leads to other machines");
     return;
   }
@@ -148,15 +149,15 @@ void judge_speed(const CheckInput& in, Judge& judge) {
                 .measured = measured,
                 .wanted = fmt::format("{:g} Gbit/s", static_cast<double>(fastest) / 1e3),
                 .source = "another interface of the same kind",
-                .fix = "look at cable and switch port: the link may have fallen back ('ethtool " + way->name +
-                       "')"});
+                .fix = "check the cable and the switch port: the link may have degraded ('ethtool " +
+                       way->name + "')"});
   } else if (way->megabits < 1000 && in.wanted.nodes > 1) {
-    judge.warn(
-        {.where = way->name,
-         .measured = measured,
-         .wanted = "at least 1 Gbit/s",
-         .source = "gradients of every step cross it",
-         .fix = "look at cable and switch port ('ethtool " + way->name + "'), or choose another network"});
+    judge.warn({.where = way->name,
+                .measured = measured,
+                .wanted = "at least 1 Gbit/s",
+                .source = "it carries the gradients of every step",
+                .fix = "check the cable and the switch port ('ethtool " + way->name +
+                       "'), or choose another network"});
   } else {
     judge.pass(measured, {}, way->name);
   }
@@ -173,14 +174,14 @@ void judge_mtu(const CheckInput& in, Judge& judge) {
         maximum = std::max(maximum, other.mtu);
     if (i.mtu < 1280) {
       judge.warn({.where = i.name,
-                  .measured = fmt::format("{}: packets of {} bytes at most", i.name, i.mtu),
+                  .measured = fmt::format("{}: packets have at most {} bytes", i.name, i.mtu),
                   .wanted = "at least 1280",
                   .source = "IPv6 needs that; small packets cost processor time",
-                  .fix = fmt::format("run 'ip link set {} mtu 9000' if the switches take it, 1500 otherwise",
-                                     i.name)});
+                  .fix = fmt::format(
+                      "run 'ip link set {} mtu 9000' if the switches support it, 1500 otherwise", i.name)});
     } else if (i.mtu < maximum) {
       judge.warn({.where = i.name,
-                  .measured = fmt::format("{}: packets of {} bytes at most", i.name, i.mtu),
+                  .measured = fmt::format("{}: packets have at most {} bytes", i.name, i.mtu),
                   .wanted = fmt::format("{}", maximum),
                   .source = "another interface of the same kind",
                   .fix = fmt::format("run 'ip link set {} mtu {}'", i.name, maximum)});
@@ -202,7 +203,7 @@ void judge_errors(const CheckInput& in, Judge& judge) {
                   .measured = fmt::format("{}: {} of {} packets had errors", i.name, i.errors, i.packets),
                   .wanted = "at most one in a million",
                   .source = "counters of the interface",
-                  .fix = "replace the cable or transceiver, and see whether the counters still grow"});
+                  .fix = "replace the cable or transceiver, and check whether the counters still grow"});
     } else {
       judge.pass(fmt::format("{}: {} errors", i.name, i.errors), {}, i.name);
     }
@@ -222,26 +223,26 @@ void judge_ports(const CheckInput& in, Judge& judge) {
   for (const RdmaPort& port : in.found.network.ports) {
     if (!port.used) continue;
     const std::string where = port.name();
-    const std::string exclude = in.found.network.selector.empty() ? ", or leave it out with NCCL_IB_HCA" : "";
+    const std::string exclude = in.found.network.selector.empty() ? ", or exclude it with NCCL_IB_HCA" : "";
     if (port.state != "ACTIVE" || (!port.physical.empty() && port.physical != "LinkUp")) {
-      judge.fail(
-          {.where = where,
-           .measured = fmt::format("{} is {} ({})", where, port.state, port.physical),
-           .wanted = "ACTIVE (LinkUp)",
-           .source = "/sys/class/infiniband",
-           .fix = "look at cable, switch port and subnet manager ('ibstat " + port.device + "')" + exclude});
+      judge.fail({.where = where,
+                  .measured = fmt::format("{} is {} ({})", where, port.state, port.physical),
+                  .wanted = "ACTIVE (LinkUp)",
+                  .source = "/sys/class/infiniband",
+                  .fix = "check the cable, switch port and subnet manager ('ibstat " + port.device + "')" +
+                         exclude});
     } else if (port.gigabits < fastest) {
       judge.fail({.where = where,
                   .measured = fmt::format("{} runs at {:g} Gbit/s", where, port.gigabits),
                   .wanted = fmt::format("{:g} Gbit/s", fastest),
                   .source = "the other ports of this machine",
-                  .fix = "reseat or replace cable and transceiver: the link has fallen back" + exclude});
+                  .fix = "reseat or replace the cable and transceiver: the link has degraded" + exclude});
     } else if (!port.has_routable_gid) {
       judge.fail({.where = where,
                   .measured = where + " has no RoCE v2 address",
                   .wanted = "one",
                   .source = "NCCL over Ethernet needs it",
-                  .fix = "give the port's network interface an IP address, and see 'show_gids'"});
+                  .fix = "give the port's network interface an IP address, and run 'show_gids'"});
     } else {
       judge.pass(fmt::format("{}: {}, {:g} Gbit/s", where, port.link_layer, port.gigabits), {}, where);
     }
@@ -261,12 +262,12 @@ void judge_port_count(const CheckInput& in, Judge& judge) {
                                   [](const RdmaPort& port) { return port.used; });
   const auto& asked = in.wanted.rdma_ports;
   if (!asked) {
-    judge.skip(fmt::format("{} RDMA ports; --expected-rdma-nics would ask for a number", used));
+    judge.skip(fmt::format("{} RDMA ports; set the expected number with --expected-rdma-nics", used));
   } else if (used != static_cast<std::ptrdiff_t>(asked->value)) {
     judge.fail({.measured = fmt::format("{} RDMA ports for training", used),
                 .wanted = fmt::format("{:.0f}", asked->value),
                 .source = asked->source,
-                .fix = "see 'ls /sys/class/infiniband' and dmesg for a card that is missing; pass devices "
+                .fix = "check 'ls /sys/class/infiniband' and dmesg for a missing card; pass devices "
                        "into the container"});
   } else {
     judge.pass(fmt::format("{} RDMA ports", used));
@@ -282,7 +283,7 @@ void judge_device_nodes(const CheckInput& in, Judge& judge) {
   const auto verbs = std::count_if(network.device_nodes.begin(), network.device_nodes.end(),
                                    [](const std::string& name) { return name.starts_with("uverbs"); });
   if (verbs == 0) {
-    judge.fail({.measured = "there are RDMA devices, and no /dev/infiniband/uverbs*",
+    judge.fail({.measured = "RDMA devices exist, but /dev/infiniband/uverbs* does not",
                 .wanted = "a device node for each",
                 .source = "programs reach RDMA devices through them",
                 .fix = "load ib_uverbs; in a container, pass them in (docker --device=/dev/infiniband)"});
@@ -303,7 +304,7 @@ void judge_firmware(const CheckInput& in, Judge& judge) {
     judge.warn({.measured = fmt::format("the RDMA devices have firmware {}", fmt::join(versions, ", ")),
                 .wanted = "one version",
                 .source = "/sys/class/infiniband/*/fw_ver",
-                .fix = "bring all cards of one kind to the same firmware"});
+                .fix = "install the same firmware on all cards of one kind"});
   } else {
     judge.pass("firmware " + versions.front());
   }
@@ -319,7 +320,7 @@ void judge_selection(const CheckInput& in, Judge& judge) {
       std::any_of(network.ports.begin(), network.ports.end(), [](const RdmaPort& port) { return port.used; });
   if (!option.empty() && !network.unmatched.empty()) {
     judge.fail({.where = option,
-                .measured = fmt::format("{}: no RDMA port of this machine is {}", option,
+                .measured = fmt::format("{}: this machine has no RDMA port {}", option,
                                         fmt::join(network.unmatched, ", ")),
                 .wanted = "every port that it names",
                 .source = "/sys/class/infiniband",
@@ -331,7 +332,7 @@ void judge_selection(const CheckInput& in, Judge& judge) {
                 .source = "/sys/class/infiniband",
                 .fix = fix});
   } else if (!option.empty()) {
-    judge.pass(option + " chooses ports that are there", {}, option);
+    judge.pass(option + " selects existing ports", {}, option);
   }
   const auto value = in.machine.variable("NCCL_IB_HCA");
   if (!value) {
@@ -344,7 +345,7 @@ void judge_selection(const CheckInput& in, Judge& judge) {
   if (!any) {
     judge.fail({.where = "NCCL_IB_HCA",
                 .measured = fmt::format("NCCL_IB_HCA={} names no RDMA device of this machine", *value),
-                .wanted = "one that is there",
+                .wanted = "an existing one",
                 .source = "/sys/class/infiniband",
                 .fix = "set it to devices that 'ls /sys/class/infiniband' shows, or unset it"});
   } else {
@@ -357,9 +358,9 @@ void judge_peer_memory(const CheckInput& in, Judge& judge) {
                                 [](const RdmaPort& port) { return port.used; });
   const bool nvidia = in.found.gpu.nvidia_on_bus > 0;
   if (!used || !nvidia) {
-    judge.skip("no RDMA device beside NVIDIA GPUs");
+    judge.skip("no RDMA device with NVIDIA GPUs");
   } else if (!in.found.network.has_peer_memory) {
-    judge.warn({.measured = "no module lets RDMA read GPU memory (nvidia_peermem)",
+    judge.warn({.measured = "no kernel module lets RDMA read GPU memory (nvidia_peermem)",
                 .wanted = "GPUDirect RDMA",
                 .source = "/proc/modules; with open drivers and recent NCCL, dma-buf does the same",
                 .fix = "run 'modprobe nvidia_peermem'"});
@@ -378,7 +379,7 @@ void judge_environment(const CheckInput& in, Judge& judge) {
        {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
     if (!in.machine.variable(name)) missing.emplace_back(name);
   if (missing.empty()) {
-    judge.pass("the rendezvous' variables are set");
+    judge.pass("the rendezvous variables are set");
   } else {
     judge.fail({.measured = fmt::format("not set: {}", fmt::join(missing, ", ")),
                 .wanted = "torchrun's environment",
@@ -389,34 +390,34 @@ void judge_environment(const CheckInput& in, Judge& judge) {
 
 }  // namespace
 
-extern const Check kNetworkEnvironment{"network.environment", "network",
-                                       "Are the variables of the rendezvous set?", judge_environment};
+extern const Check kNetworkEnvironment{"network.environment", "network", "Are the rendezvous variables set?",
+                                       judge_environment};
 extern const Check kNetworkInterfaces{"network.interfaces", "network",
                                       "Is an interface to other machines up?", judge_interfaces};
-extern const Check kNetworkWay{"network.way", "network", "Does an interface that is up lead to MASTER_ADDR?",
+extern const Check kNetworkWay{"network.way", "network", "Does an active interface lead to MASTER_ADDR?",
                                judge_way};
 extern const Check kNetworkInterfaceVariables{
     "network.interface-variables", "network",
-    "Do NCCL_SOCKET_IFNAME and its like name interfaces that are up?", judge_interface_variables};
-extern const Check kNetworkSpeed{"network.speed", "network", "Has the link to rank 0 its full speed?",
+    "Do NCCL_SOCKET_IFNAME and similar variables name active interfaces?", judge_interface_variables};
+extern const Check kNetworkSpeed{"network.speed", "network", "Does the link to rank 0 run at full speed?",
                                  judge_speed};
 extern const Check kNetworkMtu{"network.mtu", "network",
-                               "Do the network cards take packets of the same size?", judge_mtu};
+                               "Do the network cards have the same maximum packet size?", judge_mtu};
 extern const Check kNetworkErrors{"network.errors", "network", "Do packets arrive without errors?",
                                   judge_errors};
 extern const Check kNetworkRdmaPorts{"network.rdma-ports", "network",
                                      "Are the RDMA ports up, at full speed, and with an address?",
                                      judge_ports};
 extern const Check kNetworkRdmaCount{
-    "network.rdma-count", "network", "Are there as many RDMA ports as expected?", judge_port_count,
+    "network.rdma-count", "network", "Is the number of RDMA ports as expected?", judge_port_count,
     [](const Requirements& wanted) { return wanted.rdma_ports.has_value(); }};
 extern const Check kNetworkRdmaNodes{"network.rdma-nodes", "network", "Can programs open the RDMA devices?",
                                      judge_device_nodes};
 extern const Check kNetworkRdmaFirmware{"network.rdma-firmware", "network",
-                                        "Have the RDMA devices the same firmware?", judge_firmware};
-extern const Check kNetworkRdmaVariable{
-    "network.rdma-variable", "network",
-    "Do NCCL_IB_HCA and --rdma-nic-allowlist choose devices that are there?", judge_selection};
+                                        "Do the RDMA devices have the same firmware?", judge_firmware};
+extern const Check kNetworkRdmaVariable{"network.rdma-variable", "network",
+                                        "Do NCCL_IB_HCA and --rdma-nic-allowlist name existing devices?",
+                                        judge_selection};
 extern const Check kNetworkGpuDirect{"network.gpu-direct", "network", "Can RDMA devices read GPU memory?",
                                      judge_peer_memory};
 

@@ -170,7 +170,7 @@ void add_facts(const NetworkFacts& network, std::vector<Fact>& facts) {
   }
   add("RDMA ports for training", fmt::format("{}", used), Verdict::kFail);
   if (!network.master.empty()) {
-    add("way to rank 0",
+    add("route to rank 0",
         network.master + " by " + (network.master_interface.empty() ? "no route" : network.master_interface),
         Verdict::kPass);
     const Interface* const way = network.interface(network.master_interface);

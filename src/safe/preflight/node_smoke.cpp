@@ -93,7 +93,7 @@ void measure_all_reduce(const SmokeOptions& options, int gpus, const SmokePlace&
     const ReducedRates rates = rates_in(result);
     if (rates.measured < gpus) {  // each GPU measures
       facts.problem = result.timed_out
-                          ? fmt::format("the all-reduce of {} GPUs did not end within {:g} s", gpus,
+                          ? fmt::format("the all-reduce of {} GPUs did not finish within {:g} s", gpus,
                                         options.reduce.timeout_seconds)
                           : fmt::format("the all-reduce of {} GPUs failed: {}", gpus, rates.problem);
     } else {
@@ -143,7 +143,7 @@ std::optional<SmokeResult> run_node_smoke(const std::shared_ptr<const Machine>& 
   const SmokePlace& place = result.place;
   if (!place.first_here) {
     note(
-        fmt::format("note: node_smoke looks at a node once: the first process on {} does it, and this "
+        fmt::format("note: node_smoke checks each node once: the first process on {} does it, and this "
                     "one ends",
                     machine->node_name()));
     return std::nullopt;

@@ -100,13 +100,14 @@ Guarded<T> on_device(const std::string& device, const PerformanceOptions& option
 
 template <class T>
 void judge_failure(const std::string& device, const Guarded<T>& result, Judge& judge) {
-  judge.fail({.where = device,
-              .measured = fmt::format("{}: {}", device, result.problem),
-              .wanted = "a result",
-              .source = "checks that cannot be made have failed",
-              .fix = result.timed_out
-                         ? "reset the GPU or reboot the node: its driver does not answer"
-                         : "see to what the message names; 'primus device list' shows what can be used"});
+  judge.fail(
+      {.where = device,
+       .measured = fmt::format("{}: {}", device, result.problem),
+       .wanted = "a result",
+       .source = "a check that cannot run counts as failed",
+       .fix = result.timed_out
+                  ? "reset the GPU or reboot the node: its driver does not answer"
+                  : "fix the cause that the message names; 'primus device list' shows the usable devices"});
 }
 
 void judge_speed(const Measurement& measurement, const std::optional<Wanted>& wanted, const char* fix,
@@ -115,7 +116,7 @@ void judge_speed(const Measurement& measurement, const std::optional<Wanted>& wa
   const std::string measured =
       fmt::format("{}, {}: {:.4g} {}", device, measurement.name, measurement.value, measurement.unit);
   if (!wanted) {
-    judge.skip(measured + ", and no threshold is known for this device", device);
+    judge.skip(measured + ", no threshold is known for this device", device);
     return;
   }
   const bool good = measurement.value >= wanted->value;
@@ -138,10 +139,10 @@ void judge_drivers(const CheckInput& in, Judge& judge) {
              installed ? gpus.problem : "its plug-in libprimus_" + gpus.kind + ".so is not installed"),
          .wanted = "a plug-in that finds them",
          .source = "'primus device list'",
-         .fix =
-             installed
-                 ? "see to what the message names: the driver, its libraries, or the variables that hide GPUs"
-                 : "build it with 'scripts/build-gpu.sh " + gpus.kind + "', or training takes the CPU"});
+         .fix = installed ? "fix the cause that the message names: the driver, its libraries, or the "
+                            "variables that hide GPUs"
+                          : "build it with 'scripts/build-gpu.sh " + gpus.kind +
+                                "'; otherwise training uses the CPU"});
   }
 }
 
@@ -152,8 +153,8 @@ void judge_products(const CheckInput& in, Judge& judge) {
     judge_failure(facts.device, facts.rates, judge);
   } else if (facts.options.products) {
     judge_speed(facts.tflops(), facts.min_tflops(),
-                facts.is_cpu() ? "see who else uses the processor (top), and at which clock it runs"
-                               : "look for a clock or power limit (nvidia-smi -q -d PERFORMANCE, rocm-smi), "
+                facts.is_cpu() ? "check which processes use the processor (top), and its clock"
+                               : "check for a clock or power limit (nvidia-smi -q -d PERFORMANCE, rocm-smi), "
                                  "heat, or another process on the GPU",
                 judge);
   }
@@ -164,8 +165,8 @@ void judge_memory(const CheckInput& in, Judge& judge) {
   if (!facts.options.memory || !facts.rates.value) return;  // judge_products reports the failure
   judge_speed(facts.memory_rate(), facts.min_memory(),
               facts.is_cpu()
-                  ? "see who else uses the memory (top), and whether all memory channels have modules"
-                  : "look for a clock limit of the memory, heat, or another process on the GPU",
+                  ? "check which processes use the memory (top), and that all memory channels have modules"
+                  : "check for a memory clock limit, heat, or another process on the GPU",
               judge);
 }
 
@@ -181,7 +182,7 @@ void judge_memory_size(const CheckInput& in, Judge& judge) {
              .wanted = fmt::format("about {:.0f} GiB", hardware->memory_gib),
              .source = hardware->file,
              .fix = good ? ""
-                         : "look for partitions (MIG, CPX), and reset the GPU: memory that failed may be "
+                         : "check for partitions (MIG, CPX), and reset the GPU: failed memory may be "
                            "switched off"});
 }
 
@@ -208,7 +209,7 @@ void judge_corruption(const CheckInput& in, Judge& judge) {
        .source = "whole-number arithmetic",
        .fix = always ? "drain the node and have the device replaced; if all devices of all nodes show it, "
                        "it is a bug of primus"
-                     : "drain the node and have the device replaced: it computes wrongly now and then"});
+                     : "drain the node and have the device replaced: it sometimes computes wrong results"});
 }
 
 // Measures forward, dgrad and wgrad of each size, and the device's peak rates.
@@ -311,10 +312,10 @@ extern const Check kUsableGpus{.name = "performance.devices",
 extern const Check kDeviceProducts{
     .name = "performance.products",
     .category = "performance",
-    .question = "Does the device multiply fast enough?",
+    .question = "Are matrix products fast enough?",
     .judge = judge_products,
     .threshold = {"--gemm-tflops-min", "T",
-                  "with --tier2-perf: the least for products (default: presets/hardware)",
+                  "with --tier2-perf: minimum of matrix products (default: presets/hardware)",
                   &Requirements::min_tflops, 0, ThresholdOption::About::kDevice},
     .may_be_silent = true,
     .group = "device"};
@@ -323,19 +324,20 @@ extern const Check kDeviceMemory{
     .category = "performance",
     .question = "Is the device's memory fast enough?",
     .judge = judge_memory,
-    .threshold = {"--hbm-gbs-min", "G", "with --tier2-perf: the least for memory (default: presets/hardware)",
+    .threshold = {"--hbm-gbs-min", "G",
+                  "with --tier2-perf: minimum of memory bandwidth (default: presets/hardware)",
                   &Requirements::min_memory, 1, ThresholdOption::About::kDevice},
     .may_be_silent = true,
     .group = "device"};
 extern const Check kDeviceMemorySize{.name = "performance.memory-size",
                                      .category = "performance",
-                                     .question = "Has the device as much memory as its kind?",
+                                     .question = "Does the device have its full memory?",
                                      .judge = judge_memory_size,
                                      .may_be_silent = true,
                                      .group = "device"};
 extern const Check kDeviceCorruption{.name = "performance.corruption",
                                      .category = "performance",
-                                     .question = "Does the device compute exactly?",
+                                     .question = "Are the device's results exact?",
                                      .judge = judge_corruption,
                                      .may_be_silent = true,
                                      .group = "device"};

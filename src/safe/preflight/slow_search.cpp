@@ -55,11 +55,11 @@ void judge_nodes(const CheckInput& in, Judge& judge) {
   for (std::size_t node = 0; node < facts.names.size(); ++node) {
     if (facts.pairs_of[node] == 0 || facts.best[node] >= minimum) continue;
     judge.fail({.where = facts.names[node],
-                .measured = fmt::format("{} exchanges at most {:.3g} GB/s, with any of {} others",
+                .measured = fmt::format("{} exchanges at most {:.3g} GB/s with each of {} others",
                                         facts.names[node], facts.best[node], facts.pairs_of[node]),
                 .wanted = fmt::format("at least {:.3g} GB/s", minimum),
-                .source = fmt::format("{:.0f} % of what the middle node reaches", 100 * facts.share),
-                .fix = "leave the node out, and look at its network cards, cables and switch ports"});
+                .source = fmt::format("{:.0f} % of the median node", 100 * facts.share),
+                .fix = "exclude the node, and check its network cards, cables and switch ports"});
   }
   if (judge.silent() && facts.links.empty())
     judge.pass(fmt::format("no slow node among {}: pairs exchange {:.3g} GB/s in the middle",
@@ -81,7 +81,7 @@ void find_slow_pairs(const SearchFacts& facts, std::vector<Finding>& links) {
                                    range_of(pair, facts.names), rate, expected),
            .wanted = fmt::format("at least {:.3g} GB/s", 0.5 * facts.share * expected),
            .source = fmt::format("{:.0f} % of the slower one's best", 50 * facts.share),
-           .fix = "look at the switches between these two nodes"});
+           .fix = "check the switches between these two nodes"});
     }
   }
 }
@@ -104,12 +104,13 @@ void find_slow_fabric(const SearchFacts& facts, std::vector<Finding>& links) {
       if (found < 2 || rate >= facts.share * slower) continue;
       links.push_back(
           {.where = range_of(group, facts.names),
-           .measured = fmt::format("{}: {:.3g} GB/s together, and each half {:.3g} or more by itself",
+           .measured = fmt::format("{}: {:.3g} GB/s together, but each half alone {:.3g} or more",
                                    range_of(group, facts.names), rate, slower),
            .wanted = fmt::format("at least {:.3g} GB/s", facts.share * slower),
            .source = fmt::format("{:.0f} % of the slower half's", 100 * facts.share),
-           .fix = "look at the switches between the two halves: a link that is down, or too few for so much "
-                  "traffic"});
+           .fix =
+               "check the switches between the two halves for links that are down, or too few links for this "
+               "traffic"});
     }
   }
 }
@@ -153,13 +154,13 @@ SearchPlan plan_search(int nodes, int max_rounds) {
 
 extern const Check kSlowNode{.name = "cluster.slow-node",
                              .category = "cluster",
-                             .question = "Is there a node that all others reach slowly?",
+                             .question = "Is one node slow to all others?",
                              .judge = judge_nodes,
                              .may_be_silent = true,
                              .group = "search"};
 extern const Check kSlowLinks{.name = "cluster.links",
                               .category = "cluster",
-                              .question = "Are there links between good nodes that are slow?",
+                              .question = "Are links between good nodes slow?",
                               .judge = judge_links,
                               .may_be_silent = true,
                               .group = "search"};

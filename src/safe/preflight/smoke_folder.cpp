@@ -35,8 +35,8 @@ std::vector<std::string> names_in_file(const std::string& file) {
     if (!name.empty() && std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   if (names.empty())
-    throw invalid(fmt::format("--expected-nodelist-file '{}' names no node", file),
-                  "write the names of the nodes into it, one a line");
+    throw invalid(fmt::format("--expected-nodelist-file '{}' lists no node", file),
+                  "write the names of the nodes into it, one per line");
   return names;
 }
 
@@ -56,7 +56,7 @@ void SmokeFolder::clean(const std::function<void(std::string_view sentence)>& no
   Env& env = Env::posix();
   if (!env.status(folder_)) return;
   if (env.is_link(folder_)) {
-    note(fmt::format("note: '{}' is a link: reports of earlier runs stay there", folder_.string()));
+    note(fmt::format("note: '{}' is a link, so reports of earlier runs are kept", folder_.string()));
     return;
   }
   for (const std::string& name : env.list(folder_)) {
@@ -74,8 +74,8 @@ void SmokeFolder::write(const NodeReport& own) const {
   const std::string name = place_.file_of(own.host);
   const Path file = folder_ / name;
   if (Env::posix().status(file) && !read(name))
-    throw invalid(fmt::format("'{}' is there and is not a report of node_smoke", file.string()),
-                  "move it, or name another folder: --dump-path FOLDER");
+    throw invalid(fmt::format("'{}' exists and is not a node_smoke report", file.string()),
+                  "move it, or choose another folder: --dump-path FOLDER");
   write_file_atomic(file, json_text(json) + "\n");
 }
 

@@ -91,16 +91,15 @@ void judge_unwritable(const StorageFacts& facts, Judge& judge) {
   const StorageOptions& options = facts.options;
   const std::string where = options.folder.string();
   const bool late = facts.times.timed_out;
-  judge.fail(
-      {.where = where,
-       .measured =
-           late ? fmt::format("{}: {} could not be written within {} s", where,
-                              human_bytes(static_cast<double>(options.bytes)), options.timeout.count() / 1000)
-                : facts.times.problem,
-       .wanted = "a file that is written, synced, renamed and read back",
-       .source = "the file operations of a checkpoint",
-       .fix = late ? "look at the file server and the network to it, or choose another folder"
-                   : "make room or choose another folder; a disk that reports errors must be replaced"});
+  judge.fail({.where = where,
+              .measured = late ? fmt::format("{}: {} could not be written within {} s", where,
+                                             human_bytes(static_cast<double>(options.bytes)),
+                                             options.timeout.count() / 1000)
+                               : facts.times.problem,
+              .wanted = "a file that is written, synced, renamed and read back",
+              .source = "the file operations of a checkpoint",
+              .fix = late ? "check the file server and the network to it, or choose another folder"
+                          : "free disk space or choose another folder; replace a disk that reports errors"});
 }
 
 void judge_checkpoints(const CheckInput& in, Judge& judge) {
@@ -114,23 +113,23 @@ void judge_checkpoints(const CheckInput& in, Judge& judge) {
   const std::string where = options.folder.string();
   Finding finding{.where = where,
                   .measured = fmt::format(
-                      "{}: {:.0f} MB/s ({} written in {}, synced in {}, named in {})", where, facts.rate(),
+                      "{}: {:.0f} MB/s ({} written in {}, synced in {}, renamed in {})", where, facts.rate(),
                       human_bytes(static_cast<double>(options.bytes)), human_duration(times.write),
                       human_duration(times.sync), human_duration(times.name)),
                   .wanted = fmt::format("at least {:g} MB/s", options.min_rate.value),
                   .source = options.min_rate.source};
   if (!times.same) {
-    finding.measured = where + ": what was read is not what was written";
+    finding.measured = where + ": the data read differ from the data written";
     finding.wanted = "the same bytes";
-    finding.fix = "do not keep checkpoints there: replace the disk, or have the file server examined";
+    finding.fix = "do not keep checkpoints there: replace the disk, or check the file server for errors";
     judge.fail(std::move(finding));
   } else if (facts.rate() < options.min_rate.value) {
     finding.fix = "choose a faster file system, save less often (save_interval), or keep async_save=true";
     judge.warn(std::move(finding));
   } else if (times.name > 1) {
-    finding.wanted = "at most 1 s to give a file its name";
-    finding.source = "every checkpoint has many files";
-    finding.fix = "look at the load of the file system's metadata server, or choose another folder";
+    finding.wanted = "at most 1 s to rename a file";
+    finding.source = "every checkpoint has several files";
+    finding.fix = "check the load of the file system's metadata server, or choose another folder";
     judge.warn(std::move(finding));
   } else {
     judge.pass(std::move(finding));
@@ -155,6 +154,7 @@ void check_storage(const StorageOptions& options, NodeReport& report, Env& env) 
 }
 
 extern const Check kStorageCheckpoints{"storage.checkpoints", "storage",
-                                       "Can the folder hold checkpoints, fast enough?", judge_checkpoints};
+                                       "Can checkpoints be written to the folder fast enough?",
+                                       judge_checkpoints};
 
 }  // namespace primus::preflight

@@ -195,7 +195,7 @@ TEST(Cluster, SlowRanksAmongManyAndOfTwo) {
   EXPECT_EQ(found[0].check, "cluster.slow");
   EXPECT_EQ(found[0].verdict, Verdict::kWarn);  // 57 %
   EXPECT_THAT(found[0].measured,
-              HasSubstr("node-5 (rank 5), cuda:0: gemm bf16 is 400 TFLOP/s, 57 % of the others'"));
+              HasSubstr("node-5 (rank 5), cuda:0: gemm bf16 is 400 TFLOP/s, 57 % of the other ranks'"));
   nodes[5].measurements[0].value = 100;
   EXPECT_EQ(trouble(compare_nodes(nodes, {}))[0].verdict, Verdict::kFail);
   nodes = alike(2);

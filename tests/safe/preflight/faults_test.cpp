@@ -138,7 +138,7 @@ const Fault kFaults[] = {
      "host.locked-memory", kFail, "at most 8388608", "memlock"},
     {"ClockNotSynchronised", make_cpu_node,
      [](FakeMachine& m) { m.set_clock({.known = true, .synchronised = false, .source = "timedatectl"}); },
-     "host.clock", kWarn, "not synchronised, says timedatectl", "chronyd"},
+     "host.clock", kWarn, "not synchronised according to timedatectl", "chronyd"},
     {"FullDisk", make_nvidia_node,
      [](FakeMachine& m) { m.set_space("/data", Space{.total = 100 * kGiB, .available = 20 * kMiB}); },
      "host.disks", kFail, "/data (checkpoints) has 20.0 MiB", "remove old runs"},
@@ -153,7 +153,7 @@ const Fault kFaults[] = {
      [](FakeMachine& m) {
        m.set_space("/data", Space{.total = 100 * kGiB, .available = 50 * kGiB, .read_only = true});
      },
-     "host.disks", kFail, "may only be read", "remount"},
+     "host.disks", kFail, "is read-only", "remount"},
     {"DiskDoesNotAnswer", make_nvidia_node, [](FakeMachine& m) { m.set_space("/data", std::nullopt); },
      "host.disks", kFail, "does not answer", "mount"},
     {"Xid", make_nvidia_node,
@@ -188,7 +188,7 @@ const Fault kFaults[] = {
     {"SlowerLink", make_nvidia_node, [](FakeMachine& m) { m.write("/sys/class/net/eth0/speed", "10000\n"); },
      "network.speed", kWarn, "eth0: 10 Gbit/s", "cable"},
     {"SmallPackets", make_nvidia_node, [](FakeMachine& m) { m.write("/sys/class/net/eth0/mtu", "1500\n"); },
-     "network.mtu", kWarn, "eth0: packets of 1500 bytes", "mtu 9000"},
+     "network.mtu", kWarn, "eth0: packets have at most 1500 bytes", "mtu 9000"},
     {"BadCable", make_nvidia_node,
      [](FakeMachine& m) { m.write("/sys/class/net/eth0/statistics/rx_errors", "500000\n"); },
      "network.errors", kWarn, "500000 of 2000000000", "cable"},
@@ -210,7 +210,7 @@ const Fault kFaults[] = {
        o.wanted.rdma_ports = Wanted{8, "--expected-rdma-nics"};
      }},
     {"RdmaNotInTheContainer", make_nvidia_node, [](FakeMachine& m) { m.remove("/dev/infiniband"); },
-     "network.rdma-nodes", kFail, "no /dev/infiniband/uverbs*", "--device=/dev/infiniband"},
+     "network.rdma-nodes", kFail, "/dev/infiniband/uverbs* does not", "--device=/dev/infiniband"},
     {"RdmaFirmware", make_nvidia_node,
      [](FakeMachine& m) { m.write("/sys/class/infiniband/mlx5_6/fw_ver", "28.36.1010\n"); },
      "network.rdma-firmware", kWarn, "28.36.1010", "same firmware"},
@@ -218,7 +218,7 @@ const Fault kFaults[] = {
      "network.rdma-variable", kFail, "NCCL_IB_HCA==bnxt_re0 names no RDMA device",
      "ls /sys/class/infiniband"},
     {"WrongAllowedPort", make_nvidia_node, [](FakeMachine&) {}, "network.rdma-variable", kFail,
-     "no RDMA port of this machine is mlx5_9, mlx5_1:2", "ls /sys/class/infiniband",
+     "this machine has no RDMA port mlx5_9, mlx5_1:2", "ls /sys/class/infiniband",
      [](NodeOptions& o) { o.rdma_ports = "mlx5_0,mlx5_9,mlx5_1:2"; }},
     {"AllPortsExcluded", make_nvidia_node, [](FakeMachine&) {}, "network.rdma-variable", kFail,
      "leaves no RDMA port for training", "ls /sys/class/infiniband",
@@ -229,7 +229,7 @@ const Fault kFaults[] = {
     // --- NVIDIA
     {"GpuFellOffTheBus", make_nvidia_node,
      [](FakeMachine& m) { m.replace("/smi/base", "7, GPU-271281d6-7", "x"); }, "gpu.count", kFail,
-     "8 GPUs are on the bus, and the drivers show 7", "dmesg", nullptr},
+     "8 GPUs are on the bus, but the drivers show 7", "dmesg", nullptr},
     {"GpuWithoutDriver", make_nvidia_node,
      [](FakeMachine& m) {
        m.remove("/sys/bus/pci/devices/0000:17:00.0/driver");
@@ -292,7 +292,7 @@ const Fault kFaults[] = {
      "gpu.retired-memory", kFail, "gpu 6", "nvidia-smi -r"},
     {"NoSpareRows", make_nvidia_node,
      [](FakeMachine& m) { m.replace("/smi/rows", "271281d6-4, No, No", "271281d6-4, No, Yes"); },
-     "gpu.retired-memory", kFail, "no spare ones", "replaced"},
+     "gpu.retired-memory", kFail, "no spare rows", "replaced"},
     {"ThrottledClock", make_nvidia_node,
      [](FakeMachine& m) { m.replace("/smi/clocks", "3, Not Active, Not Active", "3, Active, Active"); },
      "gpu.throttling", kFail, "held down (345 of 1980 MHz) by thermal slowdown", "fans"},
@@ -321,30 +321,30 @@ const Fault kFaults[] = {
      "gpu.activity", kWarn, "97 % busy", "nvidia-smi"},
     {"Prohibited", make_nvidia_node,
      [](FakeMachine& m) { m.replace("/smi/health", "Default", "Prohibited"); }, "gpu.mode", kFail,
-     "takes no programs", "-c 0"},
+     "accepts no programs", "-c 0"},
     {"Divided", make_nvidia_node,
      [](FakeMachine& m) { m.replace("/smi/health", "Default, Disabled", "Default, Enabled"); }, "gpu.mode",
      kWarn, "MIG is on", "-mig 0"},
     {"NoGpuWhoseMemoryIsFree", make_cpu_node, [](FakeMachine&) {}, "gpu.free-memory", kFail,
-     "there is no GPU whose memory could be free", "primus doctor",
+     "no GPU was found, so no free memory can be checked", "primus doctor",
      [](NodeOptions& o) {
        o.wanted.free_gpu_memory_gib = Wanted{10, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
        o.wanted.local_ranks = 1;
      }},
     {"UsedMemoryNotTold", make_amd_node,
      [](FakeMachine& m) { m.remove("/sys/class/drm/card2/device/mem_info_vram_used"); }, "gpu.free-memory",
-     kFail, "the driver does not tell how much memory is used", "tools",
+     kFail, "the driver does not report the used memory", "tools",
      [](NodeOptions& o) {
        o.wanted.busy_memory_gib = Wanted{1, "--hbm-busy-threshold-gib"};
      }},
     {"ActivityNotTold", make_amd_node,
      [](FakeMachine& m) { m.remove("/sys/class/drm/card2/device/gpu_busy_percent"); }, "gpu.activity", kWarn,
-     "the driver does not tell how busy it is", "tools",
+     "the driver does not report the utilisation", "tools",
      [](NodeOptions& o) {
        o.wanted.busy_percent = Wanted{5, "--gpu-activity-warn-pct"};
      }},
     {"MoreRanksThanGpus", make_nvidia_node, [](FakeMachine&) {}, "gpu.count", kFail,
-     "16 ranks on this machine, and 8 GPUs", "--nproc_per_node",
+     "16 ranks on this machine, but 8 GPUs", "--nproc_per_node",
      [](NodeOptions& o) { o.wanted.local_ranks = 16; }},
     // --- AMD
     {"NoKfd", make_amd_node, [](FakeMachine& m) { m.remove("/dev/kfd"); }, "gpu.device-nodes", kFail,

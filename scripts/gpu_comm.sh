@@ -78,7 +78,7 @@ conforms() {
 conforms conform "every collective in five types, in and out of place, also in groups of half the ranks"
 conforms conform_tensor "the same of tensor ranks"
 grep -h "copy engines" "$out/conform_tensor-0.log"
-check hang 'rank 1 has not called it: its last one there was barrier #1'
+check hang 'rank 1 has not called it: its last collective in that group was barrier #1'
 check stuck "exchange #2 .* of group 'tensor.0' did not complete within"
 check fail 'the data set of rank 1 is broken'
 check die "rank $((gpus - 1)) was lost|rank $((gpus - 1)) ended"

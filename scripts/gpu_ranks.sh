@@ -135,7 +135,7 @@ overlap() {
 
 # copy_engines_of NAME: whether its tensor-parallel ranks used copy engines.
 copy_engines_of() {
-  grep -h -o "tensor ranks exchange .*" "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" "$scratch/$1.log" | head -n 1
+  grep -h -o "tensor ranks communicate .*" "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" "$scratch/$1.log" | head -n 1
 }
 
 # Memory on the device and its forecast in GB, from the log's first lines: the plan plus the libraries'

@@ -103,7 +103,7 @@ TEST(FolderOfARun, IsAModelToVerifyAndATokenizer) {
   EXPECT_EQ(tokens.exit_code, 0) << tokens.err;
   const ProgramResult neither = run_program({"data", "encode", "--tokenizer", place}, {.input = "Hi"});
   EXPECT_EQ(neither.exit_code, 2);
-  EXPECT_THAT(neither.err, HasSubstr("there is no tokenizer.json or tokenizer.model in"));
+  EXPECT_THAT(neither.err, HasSubstr("contains no tokenizer.json, no tokenizer.model"));
 }
 
 // Checkpoints are published: a password in the experiment's environment stays out of them, and the run is
@@ -186,7 +186,7 @@ std::string changed_model(const TemporaryFolder& folder, const std::string& name
 TEST(ModelInfo, HoldsTheWeightsAgainstConfigJson) {
   const TemporaryFolder folder;
   const std::tuple<const char*, json, const char*> wrong[] = {
-      {"mixtral", {{"num_local_experts", 7}}, "has shape [4, 48], where the model needs [7, 48]"},
+      {"mixtral", {{"num_local_experts", 7}}, "has shape [4, 48], but the model needs [7, 48]"},
       {"llama", {{"hidden_size", 96}}, "'model.embed_tokens.weight' in '"},
       {"llama", {{"num_hidden_layers", 1}}, "is not part of this model"}};
   for (const auto& [name, changes, message] : wrong) {
@@ -583,7 +583,7 @@ TEST(EvalLoss, OfATextFile) {
       {"eval", "loss", kGolden + "llama", "--tokenizer-type", "ByteTokenizer", "-d", "/dev/null"});
   EXPECT_EQ(empty.exit_code, 2);
   EXPECT_THAT(empty.err,
-              AllOf(HasSubstr("'/dev/null' is empty: there is nothing to evaluate"), HasSubstr("hint:")));
+              AllOf(HasSubstr("'/dev/null' is empty, so it has nothing to evaluate"), HasSubstr("hint:")));
 }
 
 TEST(Config, ShowsAsJson) {

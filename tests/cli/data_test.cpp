@@ -232,7 +232,7 @@ TEST_F(DataFiles, EveryOtherOptionOfMegatronsScriptIsRefusedByName) {
   EXPECT_THAT(result_of("--workers", "-3").err,
               HasSubstr("--workers cannot be -3\n  hint: set it to 0 or more"));
   EXPECT_THAT(result_of("--workers", "5000").err,
-              HasSubstr("there cannot be 5000 workers\n  hint: ask for at most 4096"));
+              HasSubstr("the number of workers is 5000\n  hint: ask for at most 4096"));
   EXPECT_THAT(result_of("--tokenizer", "tokenizer.json").err, testing::Not(HasSubstr("has no option")));
   EXPECT_THAT(result_of("--output", "x").err,
               HasSubstr("has no option '--output'\n  hint: did you mean '--output-prefix'?"));
@@ -292,7 +292,7 @@ TEST_F(DataFiles, MistakesAreErrorsWithTheNextStep) {
   EXPECT_THAT(error_of({"tokenize", "-i", "a.jsonl", "-o", "a.csv/x", "--tokenizer-type", "ByteTokenizer"}),
               HasSubstr("File exists"));
   EXPECT_THAT(error_of({"tokenize", "-i", "a.tar.gz", "-o", "x", "--tokenizer-type", "ByteTokenizer"}),
-              HasSubstr("'a.tar.gz' is packed in a way that is not read here"));
+              HasSubstr("'a.tar.gz' has an unsupported compression"));
   const ProgramResult csv = run({"tokenize", "-i", "a.csv", "-o", "x", "--tokenizer-type", "ByteTokenizer"});
   EXPECT_EQ(csv.exit_code, 0);
   EXPECT_THAT(csv.err, HasSubstr("note: 'a.csv' is read as plain text"));
@@ -341,7 +341,7 @@ TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {
   EXPECT_EQ(content("two_text_document.idx"), content("one_text_document.idx"));
   const ProgramResult half = run({"tokenize", "-i", "a.jsonl", "-o", "x", "--vocab-file", "vocab.json"});
   EXPECT_EQ(half.exit_code, 2);
-  EXPECT_THAT(half.err, HasSubstr("a vocabulary file without a merge file"));
+  EXPECT_THAT(half.err, HasSubstr("a vocabulary file is given without a merge file"));
 }
 
 TEST_F(DataFiles, LearnsSpecialTokens) {

@@ -209,7 +209,7 @@ TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {
   on_purpose.emplace_back("allow_data_change=true");
   const ProgramResult resumed = tune("kept", on_purpose);
   EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_THAT(resumed.err, AllOf(HasSubstr("global_batch_size=1 (as the run was begun)"),
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("global_batch_size=1 (as when the run was started)"),
                                  HasSubstr("seq_length was 512, and is 64")));
 }
 
@@ -226,7 +226,7 @@ TEST_F(FirstFineTune, AnotherFormatReplacesTheModelsTemplate) {
   // It goes on in the format that it began with, whoever does not say so.
   const ProgramResult on = tune("alpaca", {"train_iters=4"});
   ASSERT_EQ(on.exit_code, 0) << on.err;
-  EXPECT_THAT(on.err, HasSubstr("written as alpaca (as the run was begun)"));
+  EXPECT_THAT(on.err, HasSubstr("written as alpaca (as when the run was started)"));
 }
 
 TEST_F(FirstFineTune, ATemplateThatIsNotKnownIsRefused) {
@@ -236,8 +236,8 @@ TEST_F(FirstFineTune, ATemplateThatIsNotKnownIsRefused) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(
       refused.err,
-      AllOf(HasSubstr("chat template writes a format that Primus does not know"),
-            HasSubstr("this tokenizer can write chatml, alpaca"), HasSubstr("sft_conversation_format=NAME"),
+      AllOf(HasSubstr("chat template writes an unknown format"),
+            HasSubstr("this tokenizer supports: chatml, alpaca"), HasSubstr("sft_conversation_format=NAME"),
             HasSubstr(at("odd/chat_template.jinja") + ": error:"), Not(HasSubstr("sft_trainer.yaml"))));
   const ProgramResult listed =
       run_program({"data", "conversations", at("chats.jsonl"), "--tokenizer", at("odd")});
@@ -303,11 +303,11 @@ TEST_F(FirstFineTune, BrokenRecordsMayBeLeftOut) {
   EXPECT_THAT(refused.err, AllOf(HasSubstr("broken.jsonl:41:"), HasSubstr("--skip-bad")));
   const ProgramResult tuned = tune("broken", {"--skip-bad", "train_iters=1"}, "broken.jsonl");
   EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
-  EXPECT_THAT(tuned.err, HasSubstr("2 of 42 records are left out (skip_bad); the first: "));
+  EXPECT_THAT(tuned.err, HasSubstr("skipped 2 of 42 records (skip_bad); the first: "));
   const ProgramResult shown =
       run_program({"data", "conversations", at("broken.jsonl"), "--tokenizer", at("hf"), "--skip-bad"});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
-  EXPECT_THAT(shown.err, HasSubstr("2 of 42 records are left out"));
+  EXPECT_THAT(shown.err, HasSubstr("skipped 2 of 42 records"));
   EXPECT_THAT(shown.out,
               AllOf(HasSubstr("format: chatml (the model's chat template)"), HasSubstr("You are terse.")));
 }

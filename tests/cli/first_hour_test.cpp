@@ -106,7 +106,7 @@ TEST_F(FirstHour, WithoutAnExperimentAModelIsNeeded) {
   EXPECT_THAT(none.err, AllOf(HasSubstr("--config FILE"), HasSubstr("load=FOLDER data_path=FILE")));
   const ProgramResult missing = run({"train", "pretrain", "load=nowhere", "data_path=corpus.txt"});
   EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_THAT(missing.err, HasSubstr("there is no folder 'nowhere' to load a model from"));
+  EXPECT_THAT(missing.err, HasSubstr("the model folder 'nowhere' does not exist"));
   const ProgramResult file = run({"train", "pretrain", "load=corpus.txt", "data_path=corpus.txt"});
   EXPECT_EQ(file.exit_code, 2);
   EXPECT_THAT(file.err,
@@ -118,7 +118,7 @@ TEST_F(FirstHour, WithoutAnExperimentAModelIsNeeded) {
 TEST_F(FirstHour, ADryRunSaysThatTheDiskIsTooSmall) {
   const std::vector<std::string> large{"--dry-run", "hidden_size=65536", "num_attention_heads=512",
                                        "num_layers=256"};
-  const auto warned = HasSubstr("warning: a checkpoint takes ");
+  const auto warned = HasSubstr("warning: a checkpoint needs ");
   EXPECT_THAT(trained(large).err, AllOf(warned, HasSubstr(" free: training will need it")));
   std::vector<std::string> never = large;
   never.insert(never.end(), {"disable_last_saving=true", "save_interval=1000000"});
@@ -129,7 +129,7 @@ TEST_F(FirstHour, ADryRunSaysThatTheDiskIsTooSmall) {
 
 // With an experiment file nothing is evaluated unless it says so, though text is held out.
 TEST_F(FirstHour, TextThatIsHeldOutForNothingIsNamed) {
-  const auto held_out = HasSubstr("held out for validation, and nothing is evaluated: set eval_iters");
+  const auto held_out = HasSubstr("held out for validation, but no evaluation runs: set eval_iters");
   const ProgramResult silent = trained(on_text({"train_iters=1", "exp_name=silent"}));
   ASSERT_EQ(silent.exit_code, 0) << silent.err;
   EXPECT_THAT(silent.err, held_out);
@@ -253,7 +253,7 @@ TEST_F(FirstHour, ARunThatDoesNotFitIsRefusedWithWhatWouldHelp) {
   const ProgramResult refused = trained(large);
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("the run needs"), HasSubstr("are free"),
-                                 HasSubstr("--force starts it all the same")));
+                                 HasSubstr("--force starts it anyway")));
   auto words = large;
   words.insert(words.end(), {"--dry-run", "micro_batch_size=65536", "global_batch_size=65536", "num_layers=4",
                              "hidden_size=256", "num_attention_heads=4", "ffn_hidden_size=512"});

@@ -68,7 +68,7 @@ TEST(Fit, AContinuedRunKeepsItsMicrobatches) {
   const ProgramResult result = until("2", {"--fit"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("fit: micro_batch_size=1 recompute_granularity=none, 4 microbatches a "
-                                    "step, as the run has had them\n"));
+                                    "step, as in the run so far\n"));
   EXPECT_THAT(read_file(test::run_folder(folder.path()) / "experiment.yaml"),
               HasSubstr("micro_batch_size: 1\n"));
   // A run of its own chooses.

@@ -59,9 +59,9 @@ TEST(Fp8, WhereACheckpointHasNoScalesALineSaysSo) {
   const std::vector<std::string> four = {"train_iters=4", "save_interval=2", "bf16=true"};
   for (const auto& [name, before, after, said] :
        std::vector<std::tuple<std::string, std::vector<std::string>, std::vector<std::string>, std::string>>{
-           {"from-bf16", {}, {}, "has no scales of fp8"},
-           {"not-saved", with(kDelayed, {"no_save_optim=true"}), {}, "has no scales of fp8"},
-           {"not-loaded", kDelayed, {"no_load_optim=true"}, "the scales of fp8 begin at 1"},
+           {"from-bf16", {}, {}, "has no fp8 scales"},
+           {"not-saved", with(kDelayed, {"no_save_optim=true"}), {}, "has no fp8 scales"},
+           {"not-loaded", kDelayed, {"no_load_optim=true"}, "the fp8 scales start at 1"},
            {"whole", kDelayed, {}, ""}}) {
     const ProgramResult first = train(folder, name, with(with(four, before), {"exit_interval=2"}));
     ASSERT_EQ(first.exit_code, 0) << first.err;
@@ -107,7 +107,7 @@ TEST(Fp8, WhatCannotBeInFp8IsRefusedByItsKey) {
            {with(kDelayed, {"fp8_amax_history_len=0"}), "fp8_amax_history_len", "hint:"},
            {with(kDelayed, {"fp8_margin=17"}), "fp8_margin", "hint:"},
            {{"bf16=false", "fp8=e4m3", "fp8_recipe=tensorwise"}, "fp8: e4m3 needs bf16: true", "fp8: null"},
-           {with(kFp8, {"seq_length=20", "micro_batch_size=2"}), "no multiple of 16", "fp8: null"},
+           {with(kFp8, {"seq_length=20", "micro_batch_size=2"}), "not a multiple of 16", "fp8: null"},
            {with(kFp8, {"ffn_hidden_size=500"}), "multiples of 16", "bf16"},
            {{"bf16=true", "fp8=e5m2"}, "it must be one of e4m3, hybrid", "hint:"}}) {
     const ProgramResult result = train(folder, "run", words);

@@ -578,18 +578,18 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
     };
     const Words train = {"train", "--config", kExperiment}, data = {"data", "--config", kExperiment};
     for (const Case& c : std::initializer_list<Case>{
-             {{"gemm", "--shape", "4x4"}, "'4x4' is no shape of a product"},
+             {{"gemm", "--shape", "4x4"}, "'4x4' is not the shape of a matrix product"},
              {{"gemm", "--seconds", "0"}, "must be above 0"},
-             {{"gemm", "--device", "CUDA!"}, "'CUDA!' names no device"},
+             {{"gemm", "--device", "CUDA!"}, "'CUDA!' is not a device name"},
              {{"gemm", "--threads", "-1"}, "--threads must be from 0"},
              {{"gemm", "--output", "a.txt"}, "does not have an ending that chooses a format"},
              {{"gemm", "--baseline", "keep", "a.json"}, "--baseline needs two words"},
              {{"gemm-dense", "--model", "llama3.1_8X"}, "llama3.1_8X"},
              {{"gemm-dense", "--mbs", "0"}, "0 sequences of"},
-             {{"attention", "--mbs-list", "1,x"}, "'x' is not a number of sequences"},
-             {{"attention", "--heads", "12"}, "no multiple of"},
+             {{"attention", "--mbs-list", "1,x"}, "'x' is no number of sequences"},
+             {{"attention", "--heads", "12"}, "not a multiple of"},
              {{"grouped-gemm", "--experts", "0"}, "the number of experts must be from 1"},
-             {{"collectives", "--op", "all_redcue"}, "there is no collective operation"},
+             {{"collectives", "--op", "all_redcue"}, "unknown collective operation"},
              {{"collectives", "--sizes", "1Q"}, "1Q"},
              {{"collectives", "--iters", "0"}, "--iters 0: not a number of calls"},
              {{"strided-allgather", "--stride", "0"}, "--stride must be"},

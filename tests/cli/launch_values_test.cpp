@@ -205,8 +205,8 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
   const std::string model = PRIMUS_SOURCE_DIR "/tests/golden/models/llama";
   for (const Case& c :
        {Case{{"preflight", "--tests", "nonsense"}, "there is no test 'nonsense'"},
-        {{"preflight", "--comm-sizes-mb", "x"}, "'x' is not a number"},
-        {{"preflight", "--device", "nosuch"}, "no devices of kind 'nosuch'"},
+        {{"preflight", "--comm-sizes-mb", "x"}, "'x' is no number"},
+        {{"preflight", "--device", "nosuch"}, "unknown kind of device 'nosuch'"},
         {{"preflight", "--expected-gpus", "-1"}, "--expected-gpus must be"},
         {{"preflight", "--root", "nowhere"}, "--root: there is no 'nowhere'"},
         {{"preflight", "--config", kExperiment, "lrr=3"}, "lrr"},
@@ -214,11 +214,11 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
         {{"node_smoke", "--expected-nodelist-file", "nofile"}, "there is no 'nofile'"},
         {{"benchmark", "gemm", "--baseline", "compare", "nofile"}, "--baseline: there is no 'nofile'"},
         {{"benchmark", "attention", "--shapes-json-path", "nofile"}, "there is no 'nofile'"},
-        {{"eval", "loss", model, "--data", "x", "--device", "no such"}, "names no device"},
+        {{"eval", "loss", model, "--data", "x", "--device", "no such"}, "is not a device name"},
         {{"generate", "nosuchmodel"}, "MODEL: there is no 'nosuchmodel'"},
         {{"generate", model, "--prompt-file", "nofile"}, "--prompt-file: there is no 'nofile'"},
         {kTrain + Words{"--backend_path", "../nosuch"}, "there is no '../nosuch'"},
-        {kTrain + Words{"device=nosuch"}, "no devices of kind"}})
+        {kTrain + Words{"device=nosuch"}, "unknown kind of device"}})
     for (const Words& chain :
          {kSrun, kDocker, Words{"direct", "--"}, Words{"slurm", "sbatch", "--", "direct", "--"}})
       for (const Words& dry : {Words{}, Words{"--dry-run"}}) {

@@ -124,7 +124,7 @@ TEST_F(RunsWithTargets, WithoutValidationAreRefused) {
   const ProgramResult data =
       train("none", {"target_eval_loss=3", "split=100,0,0", "mock_data=false", "data_path=" + text.string()});
   EXPECT_EQ(data.exit_code, 2);
-  EXPECT_THAT(data.err, AllOf(HasSubstr("there is no validation data to reach it on"), HasSubstr("split")));
+  EXPECT_THAT(data.err, AllOf(HasSubstr("no validation data is given"), HasSubstr("split")));
   EXPECT_FALSE(std::filesystem::exists(run("none")));
 }
 

@@ -94,7 +94,7 @@ TEST(Mpi, AnErrorIsWholeOnEveryRank) {
   const SubprocessResult result =
       run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
   EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
-  const std::string what = "there is no data '/nowhere/text'";
+  const std::string what = "data '/nowhere/text' does not exist";
   const std::size_t own = result.err.find("error: " + what), other = result.err.find("error: rank ");
   EXPECT_NE(own, std::string::npos) << result.err;
   if (other == std::string::npos) return;  // mpirun ended the other rank before it had printed

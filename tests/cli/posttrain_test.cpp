@@ -191,10 +191,10 @@ TEST_F(Posttrain, ADryRunDoesWithoutInputs) {
   const ProgramResult start = train({"sft_dataset_name=tatsu-lab/alpaca"});
   EXPECT_EQ(start.exit_code, 2);
   EXPECT_THAT(start.err,
-              AllOf(HasSubstr("are not downloaded"), HasSubstr("load_dataset('tatsu-lab/alpaca'")));
+              AllOf(HasSubstr("Primus does not download"), HasSubstr("load_dataset('tatsu-lab/alpaca'")));
   const ProgramResult weights = train({"hf_path=NousResearch/Meta-Llama-3-8B"});
   EXPECT_EQ(weights.exit_code, 2);
-  EXPECT_THAT(weights.err, HasSubstr("there is no folder 'NousResearch/Meta-Llama-3-8B'"));
+  EXPECT_THAT(weights.err, HasSubstr("folder 'NousResearch/Meta-Llama-3-8B' does not exist"));
 }
 
 TEST_F(Posttrain, ConversationsAreShownWithWhatIsLearned) {

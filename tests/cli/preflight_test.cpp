@@ -333,7 +333,7 @@ TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
     std::string message;
   };
   for (const Case& c : {Case{{"--tests", "gem"}, "there is no test 'gem'"},
-                        {{"--comm-sizes-mb", "64,0"}, "'0' is not a number"},
+                        {{"--comm-sizes-mb", "64,0"}, "'0' is no number"},
                         {{"--tests", "intra-allreduce", "--nproc", "4", "--intra-group-sizes", "3"},
                          "3 does not divide the 4 ranks"},
                         {{"--report-file-name", "../x"}, "not a file name"},

@@ -77,7 +77,7 @@ TEST_F(OwnText, WhatIsLoadedBringsItsTokenizer) {
 
   const ProgramResult tuned = train({load, "exp_name=tuned"});
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
-  EXPECT_THAT(tuned.err, HasSubstr("the tokenizer is the one that came with the weights"));
+  EXPECT_THAT(tuned.err, HasSubstr("the tokenizer that came with the weights"));
   EXPECT_EQ(read_file(run("tuned") / "checkpoints/iter_0000002/tokenizer.json"), own);
   // The same command, and the record of the run, go on with it.
   EXPECT_EQ(train({load, "exp_name=tuned", "train_iters=3"}).exit_code, 0);
@@ -173,7 +173,7 @@ TEST_F(OwnText, ValidationNeedsNoTestData) {
   EXPECT_THAT(evaluations(run("paths")), ElementsAre("2 validation", "4 validation"));
   const ProgramResult none = train(with({"exp_name=none"}));
   EXPECT_EQ(none.exit_code, 0);
-  EXPECT_THAT(none.err, HasSubstr("there is no validation data"));
+  EXPECT_THAT(none.err, HasSubstr("no validation data is given"));
 }
 
 TEST_F(OwnText, AnEvaluationThatWasLeftOutIsDoneByTheNextStart) {

@@ -77,7 +77,7 @@ TEST_F(RunsAndReports, TableForPeople) {
   EXPECT_THAT(table.out,
               ::testing::ContainsRegex("w/u/done +finished +5/5 +[0-9.]+ +[0-9.]+ +- +[0-9.]+k? "));
   EXPECT_THAT(table.out, HasSubstr("damaged"));
-  EXPECT_THAT(table.out, HasSubstr("is no metrics"));
+  EXPECT_THAT(table.out, HasSubstr("is not a metrics record"));
   EXPECT_THAT(table.out, Not(HasSubstr("\x1b")));
   EXPECT_EQ(run_program({"runs", "/nowhere"}).exit_code, 2);
   test::TemporaryFolder empty;

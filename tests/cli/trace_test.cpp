@@ -248,7 +248,7 @@ TEST(Trace, OfARunThatIsStoppedIsWrittenToItsEnd) {
   const ProgramResult resumed = go_on("train_iters=12");
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
   EXPECT_THAT(resumed.err,
-              HasSubstr("nothing is traced: profile_step_end is 10, and the run goes on after step 10"));
+              HasSubstr("nothing is traced: profile_step_end is 10, but the run continues after step 10"));
 }
 
 TEST(Trace, SettingsThatTraceNothingAreSaid) {

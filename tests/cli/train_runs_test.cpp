@@ -40,7 +40,7 @@ TEST(SeveralRuns, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
     const RunLock other_process(shared);
     const ProgramResult refused = run({"train_iters=6", "exp_name=own", "save=" + shared});
     EXPECT_EQ(refused.exit_code, 2);
-    EXPECT_THAT(refused.err, HasSubstr("let this run save elsewhere (save)"));
+    EXPECT_THAT(refused.err, HasSubstr("save this run to another folder (save)"));
   }
   EXPECT_EQ(read_file(test::run_folder(folder.path(), "own") / "experiment.yaml"), recorded);
   EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
@@ -59,7 +59,7 @@ TEST(SeveralRuns, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
   remove_tree(shared);
   const ProgramResult gone = info("other");
   EXPECT_EQ(gone.exit_code, 2);
-  EXPECT_THAT(gone.err, HasSubstr("saves in '" + shared + "'"));
+  EXPECT_THAT(gone.err, HasSubstr("saves to '" + shared + "'"));
 }
 
 TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
@@ -74,7 +74,7 @@ TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
   EXPECT_THAT(other.err, HasSubstr("moe_aux_loss_coeff was 0.01, and is 0.02 from here on"));
   const ProgramResult refused = run_program(mixture(folder.path(), {"train_iters=4", "moe_router_topk=1"}));
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("was saved with num_experts_per_tok 2, and the experiment has 1"));
+  EXPECT_THAT(refused.err, HasSubstr("was saved with num_experts_per_tok 2, but the experiment has 1"));
   EXPECT_THAT(refused.err, HasSubstr("restore the setting"));
   // Loading the weights would be refused, too.
   EXPECT_THAT(refused.err, Not(HasSubstr("load:")));
@@ -113,7 +113,7 @@ TEST(SeveralRuns, LoadsTheNewestGoodOfManyCheckpoints) {
   write_file(newest, bytes);
   const ProgramResult older = start({});
   ASSERT_EQ(older.exit_code, 0) << older.err;
-  EXPECT_THAT(older.err, HasSubstr("damaged checkpoint passed over: iter_0000003"));
+  EXPECT_THAT(older.err, HasSubstr("damaged checkpoint skipped: iter_0000003"));
   EXPECT_THAT(older.err, HasSubstr("weights loaded from " + (root / "iter_0000002").string() + "\n"));
   const json config = json::parse(
       read_file(test::run_folder(folder.path(), "other") / "checkpoints/iter_0000004/config.json"));

@@ -70,7 +70,7 @@ TEST(Interference, MetricsThatAreRemovedAreWrittenAgain) {
   program.send(SIGTERM);
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("metrics.jsonl was removed during the run, and is written again"));
+  EXPECT_THAT(result.err, HasSubstr("metrics.jsonl was removed during the run and has been rewritten"));
   const auto losses = test::losses(run);
   EXPECT_EQ(losses.begin()->first, 1);
   EXPECT_EQ(losses.rbegin()->first, static_cast<std::int64_t>(losses.size()));
@@ -91,7 +91,7 @@ TEST(Interference, LinesThatAreMissingAreNamed) {
   write_file(run / "metrics.jsonl", text);
   const ProgramResult result = run_program(test::train(folder.path(), {"train_iters=7"}));
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("metrics.jsonl has no line of iteration 3, 6,"));
+  EXPECT_THAT(result.err, HasSubstr("metrics.jsonl has no line for iteration 3, 6,"));
 }
 
 TEST(Interference, ANamedPipeInPlaceOfTheMetricsIsRefused) {

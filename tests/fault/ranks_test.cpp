@@ -170,7 +170,7 @@ TEST(Ranks, PipelinesThatCannotBeAreRefusedWithTheNumberToChange) {
   EXPECT_THAT(refusal(2, {"pipeline_model_parallel_size=2", "pipeline_model_parallel_layout=Et|t"}),
               HasSubstr("does not go from embedding to loss"));
   EXPECT_THAT(refusal(1, {"virtual_pipeline_model_parallel_size=2"}),
-              HasSubstr("no meaning with one pipeline stage"));
+              HasSubstr("no effect with one pipeline stage"));
 }
 
 TEST(Ranks, MinutesBecomeStepsOnEveryMesh) {
@@ -352,10 +352,9 @@ TEST(Ranks, AMeshThatDoesNotFitTheModelIsRefused) {
     EXPECT_EQ(result.exit_code, 2);
     return result.err;
   };
-  EXPECT_THAT(
-      refusal({"tensor_model_parallel_size=4", "num_attention_heads=4", "num_query_groups=2"}),
-      AllOf(HasSubstr("2 heads of keys and values (num_query_groups) cannot be shared evenly by 4 ranks"),
-            HasSubstr("set tensor_model_parallel_size to 2")));
+  EXPECT_THAT(refusal({"tensor_model_parallel_size=4", "num_attention_heads=4", "num_query_groups=2"}),
+              AllOf(HasSubstr("2 key/value heads (num_query_groups) cannot be divided evenly among 4 ranks"),
+                    HasSubstr("set tensor_model_parallel_size to 2")));
   EXPECT_THAT(refusal({"tensor_model_parallel_size=3"}),
               AllOf(HasSubstr("does not divide the 4 ranks"), HasSubstr("set it to one of 1, 2, 4")));
   EXPECT_THAT(refusal({"expert_model_parallel_size=2"}), HasSubstr("the model has no experts"));

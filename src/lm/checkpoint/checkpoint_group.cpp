@@ -42,7 +42,8 @@ std::string outcome_of(const Action& action) {
   } catch (const Error& error) {
     return encode(error);
   } catch (const std::bad_alloc&) {
-    return encode(Error(ErrorKind::kIo, "no memory is left for a checkpoint", "free some on this machine"));
+    return encode(
+        Error(ErrorKind::kIo, "not enough memory to write a checkpoint", "free memory on this machine"));
   }
 }
 

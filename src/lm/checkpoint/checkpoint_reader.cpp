@@ -16,7 +16,7 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kUnreadableHint =
-    "the checkpoint is damaged; use an older one, and find out what happened to this disk";
+    "the checkpoint is damaged: use an older one, and check this disk for errors";
 
 [[noreturn]] void refuse(const Path& where, const std::string& what) {
   throw invalid(fmt::format("'{}': {}", where.string(), what), std::string(kUnreadableHint));
@@ -102,14 +102,14 @@ void CheckpointReader::read_structure(const Path& folder, Validation validation,
   validation_ = validation;
   env_ = &env;
   const Path manifest_path = folder / Manifest::kFileName;
-  if (!env.status(manifest_path)) refuse(folder, "there is no manifest.json: not a checkpoint of Primus");
+  if (!env.status(manifest_path)) refuse(folder, "manifest.json is missing: this is not a Primus checkpoint");
   manifest_ = Manifest::parse(read_file(manifest_path, Manifest::kMaxBytes, env), manifest_path.string());
   for (const auto& record : manifest_.files) {
     const Path path = folder / record.name;
     const auto status = env.status(path);
     if (!status) refuse(path, "the file is missing");
     if (status->size != record.bytes) {
-      refuse(path, fmt::format("the file has {} bytes, and was written with {}", status->size, record.bytes));
+      refuse(path, fmt::format("the file has {} bytes, but {} were written", status->size, record.bytes));
     }
     if (is_shard(record.name)) {
       shards_.push_back(SafetensorsFile::open(path, env));
@@ -133,7 +133,7 @@ void CheckpointReader::check_tensors() const {
     const auto tensor = shard.find(record.name);
     if (!tensor || tensor->dtype != record.dtype || !std::ranges::equal(tensor->shape, record.shape)) {
       refuse(folder_ / manifest_.files[record.file].name,
-             fmt::format("tensor '{}' is not there as the manifest has it", record.name));
+             fmt::format("tensor '{}' is missing, or differs from its manifest entry", record.name));
     }
     ++recorded[record.file];
   }
@@ -185,8 +185,8 @@ void CheckpointReader::check_slice(const TensorRecord& record, const TensorView&
 std::string CheckpointReader::file(std::string_view name) const {
   const auto record = std::ranges::lower_bound(manifest_.files, name, {}, &FileRecord::name);
   if (record == manifest_.files.end() || record->name != name || is_shard(name)) {
-    throw invalid(fmt::format("checkpoint '{}' has no file '{}'", folder_.string(), name),
-                  "it was saved without, or by another version");
+    throw invalid(fmt::format("checkpoint '{}' lacks the file '{}'", folder_.string(), name),
+                  "it was saved without this file, or by another version of Primus");
   }
   const std::string content = read_file(folder_ / name, record->bytes, *env_);
   if (crc32c(0, as_bytes(content)) != record->crc) refuse(folder_ / name, "the file's CRC32C differs");
@@ -210,7 +210,7 @@ const TensorRecord& CheckpointReader::record(TensorPart part, std::string_view n
   }
   std::string hint = did_you_mean(name, names);
   if (hint.empty()) hint = "was it saved by a run with another model or optimizer?";
-  throw invalid(fmt::format("checkpoint '{}' has no {} tensor '{}'", folder_.string(),
+  throw invalid(fmt::format("checkpoint '{}' lacks the {} tensor '{}'", folder_.string(),
                             part == TensorPart::kModel ? "model" : "optimizer", name),
                 std::move(hint));
 }
@@ -230,19 +230,18 @@ void CheckpointReader::read_runs(TensorPart part, std::string_view name, DType d
                                  std::span<const StridedRun> runs, std::span<std::byte> out) const {
   const TensorRecord& found = record(part, name);
   if (found.dtype != dtype || !std::ranges::equal(found.shape, shape)) {
-    throw invalid(
-        fmt::format("tensor '{}' of checkpoint '{}' is {} {}, where {} {} is needed", name, folder_.string(),
-                    safetensors_name(found.dtype), shape_text(found.shape), safetensors_name(dtype),
-                    shape_text(shape)),
-        "resume with the model and precision it was saved with, or start from its model folder (load)");
+    throw invalid(fmt::format("tensor '{}' of checkpoint '{}' is {} {}, but {} {} is needed", name,
+                              folder_.string(), safetensors_name(found.dtype), shape_text(found.shape),
+                              safetensors_name(dtype), shape_text(shape)),
+                  "resume with the model and precision of the saved run, or start a new run from its model "
+                  "folder (load)");
   }
   const auto element = static_cast<std::size_t>(size_of(dtype));
   const bool inside = std::ranges::all_of(
       runs, [&](const StridedRun& run) { return run.begin >= 0 && run.end() <= elements(whole(shape)); });
   if (!inside || static_cast<std::size_t>(elements(runs)) * element != out.size()) {
     throw invalid(
-        fmt::format("tensor '{}' of checkpoint '{}', {}, does not have the {} elements of {} bytes "
-                    "that are asked for",
+        fmt::format("tensor '{}' of checkpoint '{}', {}, does not have the requested {} elements of {} bytes",
                     name, folder_.string(), shape_text(found.shape), elements(runs), out.size()));
   }
   const TensorView tensor = *shards_[found.file].find(name);
@@ -302,7 +301,7 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
     try {
       auto reader = CheckpointReader::open(folder, validation, env, group);
       if (reader.iteration() != iteration) {
-        refuse(folder, fmt::format("it was saved as iteration {}", reader.iteration()));
+        refuse(folder, fmt::format("it was saved at iteration {}", reader.iteration()));
       }
       result.reader = std::move(reader);
       return result;

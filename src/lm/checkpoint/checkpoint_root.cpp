@@ -38,7 +38,7 @@ void check_names(const Snapshot& snapshot) {
     const bool taken = std::ranges::find(names, file.name) != names.end();
     if (!is_plain_name(file.name) || taken || file.name.find(".safetensors") != file.name.npos) {
       throw invalid(fmt::format("a checkpoint cannot hold a file named '{}'", file.name),
-                    taken ? "each name can be there once" : "use a plain name");
+                    taken ? "each file name can occur only once" : "use a plain name");
     }
     names.push_back(file.name);
   }
@@ -94,7 +94,7 @@ std::optional<std::int64_t> CheckpointRoot::latest(std::string* problem) const {
   while (!name.empty() && (name.back() == '\n' || name.back() == '\r' || name.back() == ' ')) name.pop_back();
   const auto iteration = iteration_of(name);
   if (!iteration) return refuse("names no checkpoint");
-  if (!env_.status(folder(*iteration))) return refuse(fmt::format("names {}, which is not there", name));
+  if (!env_.status(folder(*iteration))) return refuse(fmt::format("names {}, which does not exist", name));
   return iteration;
 }
 
@@ -145,7 +145,7 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
   const auto no_space = [&](int code, std::uint64_t free) {
     const auto last = latest();
     const auto amount = [](std::uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-    return FileError(fmt::format("cannot save checkpoint '{}': it needs {}, and {} are free",
+    return FileError(fmt::format("cannot save checkpoint '{}': it needs {}, but {} are free",
                                  folder(snapshot.iteration).string(), amount(save->bytes()), amount(free)),
                      code,
                      fmt::format("free some space on that disk, or keep fewer checkpoints{}",
@@ -168,7 +168,7 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
       [&](const std::vector<std::string>& plans) {
         for (std::size_t rank = 1; rank < plans.size(); ++rank) {
           if (plans[rank] == plans[0]) continue;
-          throw invalid(fmt::format("ranks 0 and {} do not save the same tensors or iteration", rank),
+          throw invalid(fmt::format("ranks 0 and {} save different tensors or iterations", rank),
                         "start all ranks with the same experiment and the same build of Primus");
         }
         make_folders(root_, env_);

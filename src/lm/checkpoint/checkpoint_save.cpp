@@ -26,7 +26,7 @@ struct HeldPart {
   throw invalid(next > covered ? fmt::format("no rank writes the elements [{}, {}) of tensor '{}'", covered,
                                              next, source.name)
                                : fmt::format("two ranks write element {} of tensor '{}'", next, source.name),
-                "the ranks do not hold what they should: please report this");
+                "the ranks' shards do not fit together: please report this bug");
 }
 
 // Returns the checksum of a tensor whose parts cover it, each element once.
@@ -75,7 +75,7 @@ CheckpointSave::CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard
   for (const auto& file : manifest_.files) bytes_ += file.bytes;
   const std::uint64_t manifest_bytes = manifest_.to_json().size();  // checksums have a fixed width
   if (manifest_bytes > Manifest::kMaxBytes)
-    throw invalid("a checkpoint of too many tensors for its manifest");
+    throw invalid("the checkpoint has too many tensors for its manifest");
   bytes_ += manifest_bytes;
 }
 
@@ -254,8 +254,8 @@ std::vector<std::byte> CheckpointSave::slab_of(const Placed& tensor, const HeldR
     const auto file = env_.open(path, OpenMode::kRead);
     if (file->read_at(out, part.offset) != out.size()) {
       throw Error(ErrorKind::kIo,
-                  fmt::format("'{}' is shorter than rank {} wrote it", path.string(), part.rank),
-                  "the file system does not show one host what another wrote: save to one that does");
+                  fmt::format("'{}' is shorter than what rank {} wrote", path.string(), part.rank),
+                  "hosts do not see each other's writes on this file system: save to a shared file system");
     }
   }
   return slab;

@@ -46,7 +46,7 @@ std::uint32_t parse_crc(std::string_view text, std::string_view where) {
 }
 
 void check_seal(std::string_view json, std::string_view where) {
-  const std::string unsealed = "it does not end in its own checksum: it was cut off or changed";
+  const std::string unsealed = "its final checksum is missing: it was cut off or changed";
   if (json.size() < kSealKey.size() + kDigits + kSealEnd.size() || !json.ends_with(kSealEnd)) {
     refuse(where, unsealed);
   }
@@ -87,7 +87,7 @@ class ManifestParser {
       }
     });
     json_.finish();
-    if (!has_version) refuse(where_, "it does not say its version");
+    if (!has_version) refuse(where_, "its version is missing");
     return std::move(manifest_);
   }
 
@@ -184,7 +184,7 @@ class ManifestParser {
   std::vector<std::int64_t> extents() {
     std::vector<std::int64_t> values;
     json_.array([&] {
-      if (values.size() == SafetensorsFile::kMaxRank) refuse(where_, "a tensor of too many dimensions");
+      if (values.size() == SafetensorsFile::kMaxRank) refuse(where_, "a tensor has too many dimensions");
       values.push_back(json_.read_size());
     });
     return values;
@@ -193,8 +193,7 @@ class ManifestParser {
   std::uint32_t file_index(const std::string& name) const {
     const auto file = std::ranges::lower_bound(manifest_.files, name, {}, &FileRecord::name);
     if (file == manifest_.files.end() || file->name != name) {
-      refuse(where_,
-             fmt::format("a tensor is in '{}', which is not among the files before it", excerpt(name)));
+      refuse(where_, fmt::format("a tensor is in '{}', which is not listed as a file", excerpt(name)));
     }
     return static_cast<std::uint32_t>(file - manifest_.files.begin());
   }

@@ -98,12 +98,12 @@ class HeaderParser {
       length |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
     const std::uint64_t rest = bytes.size() - kLengthBytes;
     if (length > SafetensorsFile::kMaxHeaderBytes) {
-      refuse(fmt::format("it says its header has {} bytes; at most {} are allowed", length,
+      refuse(fmt::format("it claims a header of {} bytes; at most {} are allowed", length,
                          SafetensorsFile::kMaxHeaderBytes),
              "is this a safetensors file? Other formats (.bin, .pt, .gguf) must be converted first");
     }
     if (length > rest) {
-      refuse(fmt::format("it says its header has {} bytes, and {} follow", length, rest), kIncomplete);
+      refuse(fmt::format("it claims a header of {} bytes, but only {} follow", length, rest), kIncomplete);
     }
     file_.data_begin_ = kLengthBytes + length;
     const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
@@ -155,7 +155,7 @@ class HeaderParser {
           if (entry.rank == SafetensorsFile::kMaxRank) {
             refuse(
                 fmt::format("tensor '{}' has more than {} dimensions", of(entry), SafetensorsFile::kMaxRank),
-                "Primus has no use for it");
+                "Primus does not support such tensors");
           }
           ++entry.rank;
           file_.extents_.push_back(json.read_size());
@@ -180,7 +180,7 @@ class HeaderParser {
   DType dtype(const std::string& text, const SafetensorsFile::Entry& entry) const {
     if (const auto known = dtype_of_safetensors_name(text)) return *known;
     if (std::ranges::find(kForeignDTypes, text) != kForeignDTypes.end()) {
-      throw unsupported(fmt::format("tensor '{}' of '{}' is stored as {}, which Primus does not read",
+      throw unsupported(fmt::format("tensor '{}' of '{}' is stored as {}, which Primus cannot read",
                                     of(entry), file_.name_, text),
                         "convert the model to BF16 or F32 first (transformers: from_pretrained(..., "
                         "dtype=...), save_pretrained)");
@@ -221,8 +221,7 @@ class HeaderParser {
         refuse(fmt::format("tensors '{}' and '{}' overlap", of(*before), of(entry)), kCorrupt);
       }
       if (entry.begin > at) {
-        refuse(fmt::format("there is a hole of {} bytes before tensor '{}'", entry.begin - at, of(entry)),
-               kCorrupt);
+        refuse(fmt::format("a gap of {} bytes precedes tensor '{}'", entry.begin - at, of(entry)), kCorrupt);
       }
       if (entry.end - entry.begin != bytes_of(entry)) {
         refuse(fmt::format("tensor '{}' has {} bytes, but its shape {} of {} needs {}", of(entry),
@@ -234,7 +233,7 @@ class HeaderParser {
       before = &entry;
     }
     if (at > data_bytes) {
-      refuse(fmt::format("its tensors need {} bytes, and {} are there", at, data_bytes), kIncomplete);
+      refuse(fmt::format("its tensors need {} bytes, but the file holds {}", at, data_bytes), kIncomplete);
     }
     if (at < data_bytes) {
       refuse(fmt::format("{} bytes at its end belong to no tensor", data_bytes - at), kCorrupt);

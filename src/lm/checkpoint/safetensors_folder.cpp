@@ -37,22 +37,21 @@ WeightFiles find_weight_files(const Path& folder, Env& env) {
   const WeightFiles found = find_weight_files(folder, env);
   for (const std::string& name : {found.index, found.safetensors}) {
     if (name.empty() || env.status(folder / name)) continue;
-    throw invalid(fmt::format("'{}' is a link to a file that is not there", (folder / name).string()),
-                  "get the file that it stands for (of a download into a cache, the rest of it)");
+    throw invalid(fmt::format("'{}' is a link to a missing file", (folder / name).string()),
+                  "get the file that it points to (if it is in a download cache, complete the download)");
   }
   const std::string what =
-      fmt::format("there is no model in '{}': neither {} nor {}", folder.string(), kSingle, kIndex);
+      fmt::format("'{}' contains no model: neither {} nor {} exists", folder.string(), kSingle, kIndex);
   if (!found.safetensors.empty()) {
-    throw invalid(what,
-                  fmt::format("'{}' is there: a shard without its index? Get the missing files, or rename a "
-                              "whole model to {}",
-                              found.safetensors, kSingle));
+    throw invalid(what, fmt::format("'{}' exists; it may be a shard whose index is missing. Get the missing "
+                                    "files, or rename a complete model to {}",
+                                    found.safetensors, kSingle));
   }
   if (!found.pickle.empty()) {
-    throw invalid(what,
-                  fmt::format("'{}' is a pickle, which can run any program when loaded; convert it where you "
-                              "trust it (transformers: save_pretrained(..., safe_serialization=True))",
-                              found.pickle));
+    throw invalid(
+        what, fmt::format("'{}' is a pickle, which can run any code when loaded; convert it on a machine "
+                          "where you trust it (transformers: save_pretrained(..., safe_serialization=True))",
+                          found.pickle));
   }
   throw invalid(what, "give the folder that transformers' save_pretrained wrote");
 }
@@ -88,8 +87,7 @@ SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
   const std::string where = (folder / kIndex).string();
   const ShardIndex index =
       ShardIndex::parse(read_file(folder / kIndex, SafetensorsFile::kMaxHeaderBytes, env), where);
-  constexpr std::string_view kMixed =
-      "files of different models are mixed, or some are missing; get the model again";
+  constexpr std::string_view kMixed = "files are missing, or belong to different models; get the model again";
   for (const auto& shard : index.shards) {
     if (!env.status(folder / shard)) {
       throw invalid(fmt::format("shard '{}' is missing, which '{}' lists", (folder / shard).string(), where),
@@ -103,8 +101,8 @@ SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
   for (const auto& line : index.lines) {
     const auto place = result.files_[line.shard].index_of(index.name(line));
     if (!place) {
-      throw invalid(fmt::format("tensor '{}' is not in '{}', where '{}' says it is", index.name(line),
-                                index.shards[line.shard], where),
+      throw invalid(fmt::format("tensor '{}' is missing in '{}', although '{}' lists it there",
+                                index.name(line), index.shards[line.shard], where),
                     std::string(kMixed));
     }
     result.tensors_.push_back({line.shard, *place});
@@ -125,7 +123,7 @@ SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
     }
   }
   if (index.total_size && *index.total_size != bytes) {
-    result.warnings_.push_back(fmt::format("'{}' says that the tensors have {} bytes together; they have {}",
+    result.warnings_.push_back(fmt::format("'{}' lists a total of {} bytes for the tensors, but they have {}",
                                            where, *index.total_size, bytes));
   }
   return result;
@@ -150,20 +148,21 @@ TensorView SafetensorsFolder::at(std::string_view name) const {
       // "weight" is not a misspelling of "bias".
       if (last_word(other) == last_word(name)) names.push_back(other);
     } else if (hint.empty()) {
-      hint =
-          fmt::format("others like it are there, e.g. '{}': is the model whole, and is config.json its own?",
-                      excerpt(other));
+      hint = fmt::format(
+          "similar tensors exist, e.g. '{}': check that the model is complete and that config.json belongs "
+          "to it",
+          excerpt(other));
     }
   }
   if (hint.empty()) hint = did_you_mean(name, names);
-  if (hint.empty()) hint = "is this the model that config.json describes?";
+  if (hint.empty()) hint = "check that config.json belongs to these weights";
   throw invalid(fmt::format("tensor '{}' is missing in '{}'", name, folder_.string()), std::move(hint));
 }
 
 TensorView SafetensorsFolder::at(std::string_view name, std::span<const std::int64_t> shape) const {
   const TensorView tensor = at(name);
   if (!std::ranges::equal(tensor.shape, shape)) {
-    throw invalid(fmt::format("tensor '{}' in '{}' has shape {}, where the model needs {}", name,
+    throw invalid(fmt::format("tensor '{}' in '{}' has shape {}, but the model needs {}", name,
                               folder_.string(), shape_text(tensor.shape), shape_text(shape)),
                   "config.json and the weights belong to different models");
   }

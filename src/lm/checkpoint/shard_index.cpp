@@ -54,9 +54,9 @@ ShardIndex ShardIndex::parse(std::string_view text, const std::string& where) {
       index.names += tensor;
       const std::string shard = json.read_string();
       if (!is_plain_name(shard) || !shard.ends_with(".safetensors")) {
-        refuse(fmt::format(
-            "tensor '{}' is said to be in '{}', which is not the plain name of a .safetensors file",
-            excerpt(index.name(line)), excerpt(shard)));
+        refuse(
+            fmt::format("tensor '{}' is listed in '{}', which is not the plain name of a .safetensors file",
+                        excerpt(index.name(line)), excerpt(shard)));
       }
       const auto [place, fresh] =
           shard_numbers.try_emplace(shard, static_cast<std::uint32_t>(shard_numbers.size()));

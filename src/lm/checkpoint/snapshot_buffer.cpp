@@ -33,7 +33,8 @@ void SnapshotBuffer::reserve(std::uint64_t bytes) {
   capacity_ = 0;
   memory_ = allocate_large(bytes);
   if (!memory_) {
-    throw Error(ErrorKind::kIo, fmt::format("no memory for the copy of a checkpoint: {} bytes", bytes),
+    throw Error(ErrorKind::kIo,
+                fmt::format("not enough memory for the copy of a checkpoint: {} bytes", bytes),
                 "train with a smaller model, or on a machine with more memory");
   }
   capacity_ = bytes;

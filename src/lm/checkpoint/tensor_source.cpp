@@ -108,7 +108,7 @@ HeldRuns TensorSource::held() const {
     if (run.begin < end || run.length < 1 || !apart || run.end() > all) {
       const std::string repeated =
           run.count == 1 ? "" : fmt::format(", and that {} times in steps of {}", run.count, run.stride);
-      throw invalid(fmt::format("tensor '{}' has {} elements, and a rank holds [{}, {}) of them{}", name, all,
+      throw invalid(fmt::format("tensor '{}' has {} elements, but a rank holds [{}, {}) of them{}", name, all,
                                 run.begin, run.begin + run.length, repeated));
     }
     end = run.end();

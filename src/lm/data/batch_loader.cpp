@@ -68,9 +68,9 @@ struct BatchLoader::Impl {
     for (std::int64_t row = 0; row < options.micro_batch_size; ++row) {
       const std::int64_t sample = first + row;
       if (sample >= dataset.size()) {
-        throw invalid(fmt::format("the data is used up: {} has {} samples, and sample {} was asked for",
+        throw invalid(fmt::format("the data is used up: {} has {} samples, but sample {} was requested",
                                   dataset.description(), dataset.size(), sample),
-                      "train for fewer steps, or give the data set a weight so that it may be repeated");
+                      "train for fewer steps, or give the data set a weight, which lets it repeat");
       }
       const std::size_t at = static_cast<std::size_t>(row) * length;
       dataset.sample(sample, tokens, std::span(batch.loss_mask).subspan(at, length));
@@ -209,8 +209,9 @@ BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& optio
     throw invalid("a batch loader needs a positive micro-batch size and a rank below the data-parallel size");
   }
   if (options.samples_per_mean < 0 || options.samples_per_mean % round != 0) {
-    throw invalid(fmt::format("a mean over {} samples is no multiple of the {} that all ranks take at once",
-                              options.samples_per_mean, round));
+    throw invalid(fmt::format(
+        "a mean over {} samples needs a multiple of {}, the samples of one microbatch on all ranks",
+        options.samples_per_mean, round));
   }
   if ((options.reset_position_ids || options.reset_attention_mask) && !dataset.separates_documents() &&
       !options.eod) {
@@ -221,8 +222,9 @@ BatchLoader::BatchLoader(const Dataset& dataset, const BatchLoaderOptions& optio
       checked_mul(options.micro_batch_size, dataset.seq_length(), "tokens of a microbatch"),
       "tokens of a microbatch");
   if (options.consumed_samples % round != 0) {
-    throw invalid(fmt::format("{} consumed samples are no multiple of the {} that all ranks take at once",
-                              options.consumed_samples, round));
+    throw invalid(fmt::format(
+        "{} consumed samples are not a multiple of {}, the samples of one microbatch on all ranks",
+        options.consumed_samples, round));
   }
   impl_ = std::make_unique<Impl>(dataset, options);
 }

@@ -180,13 +180,13 @@ class TemplateWriter {
         literal_of(preamble),
         refuse_if("message['role'] not in ['user', 'assistant'] and not (loop.first and message['role'] == "
                   "'system')",
-                  "turns are the user's and the assistant's, behind one system text"),
+                  "only user and assistant take turns, after one system message"),
         literal_of(eos_));
   }
 
   std::string squad() const {
     return refuse_if("messages | length > 2 or messages[0]['role'] != 'user'",
-                     "this model was taught one question and one answer") +
+                     "this model was trained on one question and one answer") +
            fmt::format(
                "{{{{ 'Context:  Question: ' + messages[0]['content'].strip(' ') + ' Answer:' }}}}"
                "{{% if messages | length > 1 %}}{{{{ ' ' + messages[1]['content'].strip(' ') + {} }}}}"
@@ -249,10 +249,10 @@ ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer) {
   if (wanted != "auto") {
     const std::optional<ConversationFormat> format = conversation_format(wanted);
     if (!format) {
-      throw invalid(fmt::format("there is no conversation format '{}'", wanted),
-                    fmt::format("it is one of auto, {}", kConversationFormats));
+      throw invalid(fmt::format("unknown conversation format '{}'", wanted),
+                    fmt::format("choose one of auto, {}", kConversationFormats));
     }
-    if (own && own->format == *format) return {*own, "chosen, and the model's own"};
+    if (own && own->format == *format) return {*own, "as chosen, which is also the model's own"};
     return {{.format = *format}, "chosen"};
   }
   if (own) return {*own, "the model's chat template"};
@@ -263,8 +263,8 @@ ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer) {
       if (can_write(format, tokenizer)) possible.push_back(name_of(format));
     }
     throw unsupported(
-        "the model's chat template writes a format that Primus does not know, and templates are not run",
-        fmt::format("choose a format: this tokenizer can write {}", fmt::join(possible, ", ")));
+        "the model's chat template writes an unknown format; Primus does not execute templates",
+        fmt::format("choose a format that this tokenizer supports: {}", fmt::join(possible, ", ")));
   }
   if (can_write(ConversationFormat::kChatMl, tokenizer))
     return {{.format = ConversationFormat::kChatMl}, "the tokenizer has <|im_start|> and <|im_end|>"};

@@ -35,23 +35,23 @@ constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 struct Unsupported {
   std::string_view key, what, next;
 };
-constexpr std::string_view kNoTools = "take the key out, or leave such conversations out",
+constexpr std::string_view kNoTools = "remove the key, or remove such conversations",
                            kThoughts =
-                               "write it into content, as the model's template does "
-                               "(<think>...</think>), or take the key out",
-                           kTextOnly = "only text is learned";
+                               "write it into content in the way of the model's template "
+                               "(<think>...</think>), or remove the key",
+                           kTextOnly = "Primus trains on text only";
 constexpr std::array<Unsupported, 9> kUnsupportedOfMessages = {
-    {{"tool_calls", "a message calls tools", kNoTools},
-     {"function_call", "a message calls a function", kNoTools},
-     {"reasoning_content", "a message has its reasoning in a key of its own", kThoughts},
-     {"reasoning", "a message has its reasoning in a key of its own", kThoughts},
-     {"thinking", "a message has its reasoning in a key of its own", kThoughts},
+    {{"tool_calls", "a message has tool calls", kNoTools},
+     {"function_call", "a message has a function call", kNoTools},
+     {"reasoning_content", "a message has its reasoning in a separate key", kThoughts},
+     {"reasoning", "a message has its reasoning in a separate key", kThoughts},
+     {"thinking", "a message has its reasoning in a separate key", kThoughts},
      {"images", "a message has images", kTextOnly},
      {"image", "a message has an image", kTextOnly},
      {"audio", "a message has sound", kTextOnly},
      {"videos", "a message has videos", kTextOnly}}};
 constexpr std::string_view kPreferences =
-    "preference learning is not in Primus: keep the chosen answer as 'response'";
+    "Primus does not support preference learning: keep the chosen answer as 'response'";
 constexpr std::array<Unsupported, 11> kUnsupported = {
     {{"tools", "the conversation has tools", kNoTools},
      {"functions", "the conversation has functions", kNoTools},
@@ -63,7 +63,7 @@ constexpr std::array<Unsupported, 11> kUnsupported = {
      {"audio", "the conversation has sound", kTextOnly},
      {"chosen", "the conversation has a chosen answer", kPreferences},
      {"rejected", "the conversation has a rejected answer", kPreferences},
-     {"reasoning_content", "the conversation has its reasoning in a key of its own", kThoughts}}};
+     {"reasoning_content", "the conversation has its reasoning in a separate key", kThoughts}}};
 
 // Keys that exclude an answer from the loss.
 constexpr std::array<std::string_view, 4> kMasks = {"weight", "train", "loss", "trainable"};
@@ -188,8 +188,8 @@ class Reader {
         turn.push_back(json_.read_string());
       }
       if (turn.size() != 2)
-        json_.refuse(
-            fmt::format("a turn of 'history' has {} texts; it has a question and an answer", turn.size()));
+        json_.refuse(fmt::format(
+            "a turn of 'history' has {} texts; it must have two: a question and an answer", turn.size()));
       history_.push_back({std::string(kUser), std::move(turn[0]), {}});
       history_.push_back({std::string(kAssistant), std::move(turn[1]), {}});
     }
@@ -222,7 +222,7 @@ class Reader {
 
   void read_messages(std::string_view key) {
     json_.require(Kind::kArray, "the value of", key);
-    if (has_messages_) json_.refuse("the conversation has messages twice");
+    if (has_messages_) json_.refuse("the conversation has two lists of messages");
     has_messages_ = true;
     out_.messages.clear();
     json_.begin_array();
@@ -262,10 +262,10 @@ class Reader {
     std::string name = known_role(*role);
     // An answer may be null, for example if it only calls a tool; then there is nothing to learn.
     if (is_null && name != kAssistant)
-      json_.refuse(fmt::format("the content of a turn of the role '{}' is null", name));
+      json_.refuse(fmt::format("the content of a '{}' message is null", name));
     if (name != kAssistant && mask != "weight" && learned.value_or(false)) {
-      json_.refuse(
-          fmt::format("a turn of the role '{}' is to be learned ('{}'), and only answers are", name, mask));
+      json_.refuse(fmt::format("a '{}' message is marked as learned ('{}'), but only answers can be learned",
+                               name, mask));
     }
     out_.messages.push_back({std::move(name), *std::move(text), {}, learned.value_or(true)});
   }
@@ -277,7 +277,8 @@ class Reader {
     json_.require(Kind::kNumber, "the value of", key);
     const double weight = json_.read_double();
     if (weight != 0 && weight != 1) {
-      json_.refuse(fmt::format("a message has the {} {}; an answer is learned (1) or not (0)", key, weight));
+      json_.refuse(
+          fmt::format("a message has {} {}; it must be 1 (learned) or 0 (not learned)", key, weight));
     }
     return weight == 1;
   }
@@ -304,8 +305,8 @@ class Reader {
         }
       }
       if (type.value_or("text") != "text") {
-        json_.refuse(
-            fmt::format("a message has content of type '{}', and only text is learned", type->substr(0, 40)));
+        json_.refuse(fmt::format("a message has content of type '{}', and Primus trains on text only",
+                                 type->substr(0, 40)));
       }
       if (!text) json_.refuse("a part of a message's content has no text");
       content += *text;
@@ -336,7 +337,7 @@ class Reader {
       json_.require(Kind::kNumber, "an element of", "input_ids");
       const std::int64_t id = json_.read_int();
       if (id < 0 || id > std::numeric_limits<std::int32_t>::max())
-        json_.refuse(fmt::format("{} is no token id", id));
+        json_.refuse(fmt::format("{} is not a token id", id));
       out_.ids.push_back(static_cast<std::int32_t>(id));
     }
   }
@@ -354,7 +355,8 @@ class Reader {
         json_.require(Kind::kNumber, "an element of", "loss_mask");
         const double weight = json_.read_double();
         if (weight != 0 && weight != 1)
-          json_.refuse(fmt::format("loss_mask has {}; a token is learned (1) or not (0)", weight));
+          json_.refuse(
+              fmt::format("loss_mask has {}; each entry must be 1 (learned) or 0 (not learned)", weight));
         learned = weight == 1;
       }
       out_.learned.push_back(learned ? 1 : 0);
@@ -373,22 +375,22 @@ class Reader {
 
   void finish_tokens() {
     if (has_messages_ || !history_.empty()) {
-      json_.refuse(fmt::format("the conversation has {} and input_ids; it must be one of them",
+      json_.refuse(fmt::format("the conversation has both {} and input_ids; keep one of them",
                                has_messages_ ? "messages" : "history"));
     }
     if (!has_mask_ && !other_mask_.empty()) {
-      json_.refuse(
-          fmt::format("'{}' is not read, and without a loss_mask all of input_ids would be learned: write "
-                      "loss_mask, 1 for each token that is learned and 0 for the others",
-                      other_mask_));
+      json_.refuse(fmt::format(
+          "'{}' is not supported, and without a loss_mask all of input_ids would be learned: write "
+          "loss_mask, 1 for each token that is learned and 0 for the others",
+          other_mask_));
     }
     out_.messages.clear();
     note_replaced_texts(kQuestions, questions_);
     note_replaced_texts(kAnswers, answers_);
     if (!has_mask_) out_.learned.assign(out_.ids.size(), 1);
     if (out_.learned.size() != out_.ids.size()) {
-      json_.refuse(
-          fmt::format("loss_mask has {} numbers, and input_ids {}", out_.learned.size(), out_.ids.size()));
+      json_.refuse(fmt::format("loss_mask has {} numbers, but input_ids has {}", out_.learned.size(),
+                               out_.ids.size()));
     }
     if (starts_.empty()) starts_ = {0};
     const auto size = static_cast<std::int64_t>(out_.ids.size());
@@ -418,7 +420,7 @@ class Reader {
   }
 
   void finish_messages() {
-    if (!history_.empty()) json_.refuse("the conversation has messages and history; it must be one of them");
+    if (!history_.empty()) json_.refuse("the conversation has both messages and history; keep one of them");
     note_replaced_texts(kQuestions, questions_);
     note_replaced_texts(kAnswers, answers_);
     note_unused_texts(kContexts, contexts_);

@@ -86,7 +86,7 @@ void read_list(const InputFile& file, PartFn visit) {
   BlockReader reader({file}, BlockReader::kBlockSize, kMaxListBytes);
   for (TextBlock block; reader.next(block);) {
     if (text->size() + block.text.size() > kMaxListBytes) {
-      throw unsupported("a JSON list of more than 4 GiB is not read",
+      throw unsupported("a JSON list of more than 4 GiB is not supported",
                         "write it as JSON lines: jq -c '.[]' FILE > FILE.jsonl")
           .at(file.path.string());
     }
@@ -140,7 +140,7 @@ Error at_line(Error error, const Place& place, const std::string& file) {
   if (error.location().empty()) error.at(fmt::format("{}:{}", file, place.line));
   if (place.text.find_first_not_of("{ \t\r") == std::string_view::npos) {
     error.add_hint(
-        "a file of JSON lines has one object a line, and other JSON a list of objects: 'jq -c .' writes "
+        "a JSON-lines file has one object per line, and a JSON file has a list of objects: 'jq -c .' writes "
         "lines");
   }
   return error;
@@ -175,16 +175,17 @@ bool looks_like_hub(const std::string& name) {
 Error no_such_data(const std::string& name) {
   if (looks_like_hub(name)) {
     return invalid(
+        fmt::format("file or folder '{}' does not exist; Primus does not download data sets from the Hugging "
+                    "Face hub",
+                    name),
         fmt::format(
-            "there is no file or folder '{}', and data sets of the Hugging Face hub are not downloaded",
-            name),
-        fmt::format("give sft_dataset_name a file of JSON lines, or a folder with train.jsonl and perhaps "
-                    "validation.jsonl; {}",
-                    how_to_export(name)));
+            "set sft_dataset_name to a JSON-lines file, or to a folder with train.jsonl and optionally "
+            "validation.jsonl; {}",
+            how_to_export(name)));
   }
   return invalid(
-      fmt::format("there is no file or folder '{}' of conversations", name),
-      fmt::format("sft_dataset_name is a file of JSON lines, or a folder with train.jsonl and perhaps "
+      fmt::format("file or folder '{}' of conversations does not exist", name),
+      fmt::format("set sft_dataset_name to a JSON-lines file, or to a folder with train.jsonl and optionally "
                   "validation.jsonl{}",
                   Path(name).is_absolute() ? ""
                                            : fmt::format("; paths are relative to '{}'",
@@ -196,8 +197,8 @@ std::vector<InputFile> json_files(const std::vector<std::string>& patterns) {
   std::vector<InputFile> files = find_inputs(patterns);
   for (const InputFile& file : files) {
     if (file.kind == InputKind::kJsonLines || !file.known_ending) continue;
-    throw invalid(fmt::format("'{}' is text, and conversations are JSON lines", file.path.string()),
-                  "'train pretrain' with data_path learns plain text");
+    throw invalid(fmt::format("'{}' is plain text, but conversations must be JSON lines", file.path.string()),
+                  "to train on plain text, use 'train pretrain' with data_path");
   }
   return files;
 }
@@ -234,9 +235,9 @@ ConversationFiles divided_folder(const Path& folder, const std::string& split) {
   }
   if (train.empty()) {
     throw invalid(
-        fmt::format("the folder '{}' has no file whose name begins with '{}'; it has {}", folder.string(),
-                    split, names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))),
-        "call the training data train.jsonl, or name it by sft_dataset_split");
+        fmt::format("folder '{}' has no file whose name begins with '{}'; it has {}", folder.string(), split,
+                    names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))),
+        "name the training file train.jsonl, or choose it with sft_dataset_split");
   }
   const auto found = [](const std::vector<std::string>& paths) {
     return paths.empty() ? std::vector<InputFile>{} : json_files(paths);
@@ -255,8 +256,8 @@ ConversationFiles find_conversations(const std::string& name, const std::string&
 
 std::string note_on_skipped(const TokenizedConversations& read, std::string_view file) {
   if (read.skipped == 0) return "";
-  return fmt::format("{}: {} of {} records are left out (skip_bad); the first: {}", file, read.skipped,
-                     read.read, read.first_skipped);
+  return fmt::format("{}: skipped {} of {} records (skip_bad); the first: {}", file, read.skipped, read.read,
+                     read.first_skipped);
 }
 
 std::string note_on_unused(const TokenizedConversations& read, std::string_view file) {
@@ -270,8 +271,7 @@ std::string note_on_unused(const TokenizedConversations& read, std::string_view 
     }
     keys.push_back(fmt::format("{} ({})", key, count));
   }
-  return fmt::format("{}: keys that are not used, with the number of records: {}", file,
-                     fmt::join(keys, ", "));
+  return fmt::format("{}: ignored keys, with their number of records: {}", file, fmt::join(keys, ", "));
 }
 
 std::vector<std::string> notes_on_content(const TokenizedConversations& read, std::string_view file) {
@@ -314,9 +314,8 @@ void tokenize(const Place& place, const std::string& file, const ConversationWri
   if (!conversation.messages.empty()) return writer.write(conversation, out.tokens);
   for (const std::int32_t id : conversation.ids) {
     if (id < options.vocab_size) continue;
-    throw invalid(
-        fmt::format("the token {} is not below the size of the vocabulary, {}", id, options.vocab_size),
-        "the data were made with another tokenizer: take that one");
+    throw invalid(fmt::format("token {} is outside the vocabulary of {}", id, options.vocab_size),
+                  "the data were made with another tokenizer: use that one");
   }
   out.tokens.ids = conversation.ids;
   out.tokens.learned = conversation.learned;
@@ -327,7 +326,7 @@ void tokenize(const Place& place, const std::string& file, const ConversationWri
 void add(const Done& one, const Place& place, const std::string& file, const ReadOptions& options,
          TokenizedConversations& all) {
   if (one.error && !options.skip_bad)
-    throw Error(*one.error).add_hint("'--skip-bad' leaves such records out and counts them");
+    throw Error(*one.error).add_hint("'--skip-bad' skips such records and counts them");
   if (one.error) {
     if (all.skipped++ == 0)
       all.first_skipped = fmt::format("{}: {}", one.error->location(), one.error->what());

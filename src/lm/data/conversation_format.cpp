@@ -183,18 +183,18 @@ ConversationWriter::ConversationWriter(ConversationStyle style, const Tokenizer&
       beginning_(beginning_of(style_, tokenizer)) {
   for (const std::string_view token : tokens_of(style_.format)) {
     if (single_token(tokenizer, token)) continue;
-    throw invalid(fmt::format("the conversation format is written with the special token {}, which the "
-                              "tokenizer ({}) does not have",
-                              token, tokenizer.name()),
-                  set_format("alpaca") + ", or take a tokenizer that has the format's tokens");
+    throw invalid(
+        fmt::format("the conversation format needs the special token {}, which the tokenizer ({}) lacks",
+                    token, tokenizer.name()),
+        set_format("alpaca") + ", or use a tokenizer that has the format's tokens");
   }
   const TurnMarks* const marks = turn_marks(style_.format);
   const std::optional<std::int32_t> end =
       marks && !marks->end.empty() ? tokenizer.token_id(marks->end) : end_of_text(tokenizer);
   if (!end) {
-    throw invalid(fmt::format("the tokenizer ({}) has no token that ends a text, and an answer must end",
+    throw invalid(fmt::format("the tokenizer ({}) has no end-of-text token, which every answer needs",
                               tokenizer.name()),
-                  "take one that has (eos_token), or has <|im_end|> and " + set_format("chatml"));
+                  "use a tokenizer with an eos_token, or one with <|im_end|> and " + set_format("chatml"));
   }
   end_ = *end;
   end_text_ = spelled(tokenizer, {end_});
@@ -212,7 +212,7 @@ std::string ConversationWriter::set_format(std::string_view name) const {
 void ConversationWriter::require_role(const Message& message) const {
   if (message.role == kUser || message.role == kAssistant || message.role == kSystem) return;
   throw invalid(
-      fmt::format("the format {} has no turns of the role '{}'", name_of(style_.format), message.role),
+      fmt::format("the format {} does not support the role '{}'", name_of(style_.format), message.role),
       set_format("chatml"));
 }
 
@@ -229,7 +229,8 @@ std::vector<ConversationWriter::Piece> ConversationWriter::alpaca(const std::vec
     require_role(message);
     if (message.role == kSystem) {
       if (begun || &message != &messages.front()) {
-        throw invalid("the format alpaca has one system turn, at the beginning", set_format("chatml"));
+        throw invalid("the format alpaca supports only one system message, at the beginning",
+                      set_format("chatml"));
       }
       if (!message.text.empty()) prompt = message.text;
     } else if (message.role == kUser) {
@@ -254,7 +255,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::squad(const std::vect
                                                                  bool open) const {
   const std::size_t turns = open ? 1 : 2;
   if (messages.size() != turns || messages[0].role != kUser || (!open && messages[1].role != kAssistant)) {
-    throw invalid("the format squad has one question and one answer, and this conversation has other turns",
+    throw invalid("the format squad needs exactly one question and one answer",
                   set_format("chatml") + ", or alpaca");
   }
   std::vector<Piece> pieces{
@@ -282,7 +283,7 @@ std::vector<Message> ConversationWriter::prepared(const std::vector<Message>& me
   if (is_empty) return all;
   if (all.empty() || all.front().role != kUser) {
     throw invalid(
-        fmt::format("the format {} writes a system's text before the first question, and there is none",
+        fmt::format("the format {} writes the system message before the first question, which is missing",
                     name_of(style_.format)),
         set_format("chatml"));
   }
@@ -298,8 +299,8 @@ std::vector<ConversationWriter::Piece> ConversationWriter::mistral(const std::ve
   std::string prompt;
   for (const Message& message : prepared(messages, false)) {
     if (message.role != kUser && message.role != kAssistant)
-      throw invalid(fmt::format("the format mistral has no turn of the role '{}' here", message.role),
-                    "a system's text stands at the beginning, and other roles have no place");
+      throw invalid(fmt::format("the format mistral does not allow the role '{}' here", message.role),
+                    "a system message must come first; other roles are not supported");
     if (message.role == kAssistant) {
       pieces.push_back({std::exchange(prompt, {})});
       pieces.push_back({std::string(answer_prefix()) + message.text, is_learned(message), true});
@@ -326,9 +327,9 @@ std::vector<ConversationWriter::Piece> ConversationWriter::turns(const TurnMarks
     if (message.role == kSystem && message.text.empty()) continue;
     if (!marks.any_role) require_role(message);
     if (message.role == kSystem && !marks.system_turn) {
-      throw invalid(
-          fmt::format("the format {} has one system's text, at the beginning", name_of(style_.format)),
-          set_format("chatml"));
+      throw invalid(fmt::format("the format {} supports only one system message, at the beginning",
+                                name_of(style_.format)),
+                    set_format("chatml"));
     }
     const std::string text = with_context(message, marks.trimmed);
     if (message.role == kAssistant) {

@@ -58,9 +58,8 @@ InputFile classify(const Path& path, std::uint64_t size) {
     file.known_ending = true;
   }
   if (name.ends_with(".parquet")) {
-    throw unsupported(
-        fmt::format("'{}' is a Parquet file, and no packaged library reads those", path.string()),
-        "convert it to JSON lines, e.g. with duckdb or pyarrow");
+    throw unsupported(fmt::format("'{}' is a Parquet file, which Primus cannot read", path.string()),
+                      "convert it to JSON lines, e.g. with duckdb or pyarrow");
   }
   return file;
 }
@@ -107,7 +106,7 @@ std::string counts_text(const SkippedFiles& skipped) {
 std::string how_to_read(const SkippedFiles& skipped) {
   const auto maximum =
       std::ranges::max_element(skipped.counts, {}, [](const auto& one) { return one.second; });
-  return fmt::format("'{}' reads those as plain text",
+  return fmt::format("'{}' reads them as plain text",
                      (skipped.folder / "**" / ("*" + maximum->first)).string());
 }
 
@@ -135,7 +134,7 @@ std::vector<Path> expand_glob(const std::string& pattern) {
   if (whole && pattern.find_first_of("*?[") == stars) {
     if (pattern.find('/', std::min(pattern.find_first_not_of('/', stars + 2), pattern.size())) !=
         std::string::npos) {
-      throw unsupported(fmt::format("'{}' names folders behind **", pattern),
+      throw unsupported(fmt::format("'{}' names a folder after **", pattern),
                         "write FOLDER/**/NAME, with wildcards in NAME, or name the folders themselves");
     }
     return expand_all_below(pattern, stars);
@@ -164,10 +163,10 @@ void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>
     add_folder(path, files, here);
     if (files.size() == before) {
       constexpr const char* kEndings =
-          "their names end in .txt, .md, .jsonl, .json or .ndjson, and perhaps .gz or .zst";
+          "supported names end in .txt, .md, .jsonl, .json or .ndjson, optionally followed by .gz or .zst";
       throw here.counts.empty()
-          ? invalid(fmt::format("the folder '{}' holds no text or JSON-lines file", path.string()), kEndings)
-          : invalid(fmt::format("the folder '{}' holds no text or JSON-lines file, but {}", path.string(),
+          ? invalid(fmt::format("folder '{}' contains no text or JSON-lines file", path.string()), kEndings)
+          : invalid(fmt::format("folder '{}' contains no text or JSON-lines file, but {}", path.string(),
                                 counts_text(here)),
                     fmt::format("{}; {}", how_to_read(here), kEndings));
     }
@@ -176,8 +175,8 @@ void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>
     return;
   }
   if (is_archive(path)) {
-    throw unsupported(fmt::format("'{}' is packed in a way that is not read here", path.string()),
-                      "unpack it, or pack each of its files as .gz or .zst");
+    throw unsupported(fmt::format("'{}' has an unsupported compression", path.string()),
+                      "unpack it, or compress each of its files as .gz or .zst");
   }
   files.push_back(classify(path, status.size));
 }
@@ -188,7 +187,7 @@ std::string hint_on_missing_path(std::string_view path) {
   if (path.find("://") != std::string_view::npos)
     return fmt::format("; nothing is downloaded: fetch it first (curl -LO {})", path);
   if (path.find(',') != std::string_view::npos)
-    return "; several paths are a list, data_path='[A, B]', or an option with several words";
+    return "; to give several paths, write a list: data_path='[A, B]', or several words after the option";
   const std::size_t slash = path.find('/');
   const bool pair = slash != std::string_view::npos && slash > 0 && slash + 1 < path.size() &&
                     path.find('/', slash + 1) == std::string_view::npos;
@@ -196,7 +195,7 @@ std::string hint_on_missing_path(std::string_view path) {
       Env::posix().status(Path(path.substr(0, slash))))
     return {};
   return fmt::format(
-      "; data sets of the hub are not downloaded: 'hf download {} --repo-type dataset --local-dir FOLDER' "
+      "; Primus does not download data sets: 'hf download {} --repo-type dataset --local-dir FOLDER' "
       "does that",
       path);
 }
@@ -213,13 +212,12 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, Ski
     const std::vector<Path> paths = expand_glob(pattern);
     if (paths.empty()) {
       throw pattern.find_first_of("*?[") == std::string::npos
-          ? invalid(fmt::format("there is no file or folder '{}'", pattern),
+          ? invalid(fmt::format("file or folder '{}' does not exist", pattern),
                     fmt::format("paths are relative to '{}'{}", std::filesystem::current_path().string(),
                                 hint_on_missing_path(pattern)))
-          : invalid(
-                fmt::format("no file matches '{}'", pattern),
-                "a '*' does not cross folders ('corpus/**/*.jsonl' looks in all of them), and a folder by "
-                "itself stands for all text and JSON lines below it");
+          : invalid(fmt::format("no file matches '{}'", pattern),
+                    "'*' matches within one folder, '**' in all subfolders ('corpus/**/*.jsonl'); a folder "
+                    "name selects all text and JSON-lines files in it");
     }
     for (const Path& path : paths) {
       if (const auto status = Env::posix().status(path)) add_path(path, *status, files, passed);
@@ -238,12 +236,12 @@ std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const S
   }
   if (first != nullptr) {
     remarks.push_back(
-        fmt::format("'{}'{} read as plain text: the ending names no other kind (JSON lines are .jsonl)",
+        fmt::format("'{}'{} read as plain text because of the file extension (JSON lines are .jsonl)",
                     first->path.string(), count > 1 ? fmt::format(" and {} more are", count - 1) : " is"));
   }
   if (!skipped.counts.empty()) {
-    remarks.push_back(fmt::format("{} file{} read; '{}' has others, which are skipped: {} ({})", files.size(),
-                                  files.size() == 1 ? " is" : "s are", skipped.folder.string(),
+    remarks.push_back(fmt::format("{} file{} read; '{}' has other files, which were skipped: {} ({})",
+                                  files.size(), files.size() == 1 ? " is" : "s are", skipped.folder.string(),
                                   counts_text(skipped), how_to_read(skipped)));
   }
   return remarks;
@@ -257,7 +255,7 @@ std::vector<std::string> remarks_on(const std::vector<std::string>& patterns) {
 
 ReaderHints command_hints(std::string_view json_key_option) {
   return {.json_key = fmt::format("name the key that holds the text: '{} KEY'", json_key_option),
-          .skip_bad = "'--skip-bad' leaves such lines out and counts them",
+          .skip_bad = "'--skip-bad' skips such lines and counts them",
           .max_line = "'--max-line-mib' reads longer ones"};
 }
 
@@ -349,7 +347,7 @@ class BlockReader::Source {
     member_ended_ = rc == Z_STREAM_END;
     if (member_ended_) ::inflateReset(&inflate_);  // another member may follow
     if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR) {
-      fail(inflate_.msg != nullptr ? inflate_.msg : "it is no gzip data");
+      fail(inflate_.msg != nullptr ? inflate_.msg : "it is not gzip data");
     }
     return kBufferBytes - inflate_.avail_out;
   }
@@ -360,7 +358,7 @@ class BlockReader::Source {
     const std::size_t rc = ::ZSTD_decompressStream(zstd_, &to, &in);
     used_ = in.pos;
     if (::ZSTD_getErrorCode(rc) == ZSTD_error_memory_allocation) {
-      throw invalid("cannot unpack it: there is not enough memory for its window",
+      throw invalid("cannot unpack it: its window needs more memory than available",
                     "it was packed with a window of up to 2 GiB (zstd --long=31): free memory, or unpack it "
                     "elsewhere with 'zstd -d --long=31'")
           .at(input_.path.string());
@@ -481,7 +479,7 @@ void BlockReader::check_lines(std::string_view lines) const {
     if (size > max_line_) {
       throw invalid(
           fmt::format("the line has more than {}", human_bytes(static_cast<double>(max_line_))),
-          fmt::format("JSON lines have one document a line ('jq -c .[]' writes those of a list so){}{}",
+          fmt::format("JSON lines have one document per line ('jq -c .[]' converts a JSON list){}{}",
                       max_line_hint_.empty() ? "" : "; ", max_line_hint_))
           .at(fmt::format("{}:{}", files_[file_].path.string(), line));
     }

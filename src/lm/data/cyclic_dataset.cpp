@@ -86,12 +86,12 @@ std::unique_ptr<const Dataset> make_cyclic(std::unique_ptr<const Dataset> datase
                                            const CyclicOptions& options) {
   const std::int64_t size = dataset->size(), needed = options.micro_batch_size * options.dp_size;
   if (size < needed) {
-    throw invalid(fmt::format("{} has {} samples, and one microbatch of all ranks takes {}",
+    throw invalid(fmt::format("{} has {} samples, but one microbatch on all ranks needs {}",
                               dataset->description(), size, needed),
                   "set a smaller micro_batch_size, or dataloader_type: single");
   }
   if (size >= kMaxSamples) {
-    throw unsupported(fmt::format("{} has {} samples, and dataloader_type: cyclic orders fewer than {}",
+    throw unsupported(fmt::format("{} has {} samples, but dataloader_type: cyclic supports fewer than {}",
                                   dataset->description(), size, kMaxSamples),
                       "set dataloader_type: single");
   }

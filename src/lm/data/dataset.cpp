@@ -60,7 +60,7 @@ bool is_weight(const std::string& entry) {
 
 // The error for a list that has weights but does not alternate weight and path.
 Error uneven_blend(const std::vector<std::string>& list) {
-  const std::string hint = "weight and path stand in turn ('0.7 data/a 0.3 data/b'), or paths alone";
+  const std::string hint = "write weights and paths alternately ('0.7 data/a 0.3 data/b'), or only paths";
   for (std::size_t i = 0; i < list.size(); ++i) {
     const bool weight = is_weight(list[i]), weight_is_due = i % 2 == 0;
     if (weight_is_due && !weight) {
@@ -74,7 +74,7 @@ Error uneven_blend(const std::vector<std::string>& list) {
                      hint);
     }
   }
-  return invalid("some entries of the data path have a weight and some have none", hint);
+  return invalid("only some entries of the data path have a weight", hint);
 }
 
 // Parses a list of paths, or of alternating weights and paths: the latter if the length is even and every
@@ -95,8 +95,8 @@ BlendList parse_blend(const std::vector<std::string>& list) {
   for (std::size_t i = 0; i < list.size(); i += 2) {
     const double weight = blend.weights[i / 2];
     if (!(weight >= 0) || !std::isfinite(weight))
-      throw invalid(fmt::format("'{}' is no blend weight for '{}'", list[i], list[i + 1]),
-                    "weights are numbers of 0 or more, in front of each path: 0.7, A, 0.3, B");
+      throw invalid(fmt::format("'{}' is not a valid blend weight for '{}'", list[i], list[i + 1]),
+                    "write a number of 0 or more before each path: 0.7, A, 0.3, B");
     blend.paths.push_back(list[i + 1]);
   }
   if (!(pairwise_sum(blend.weights) > 0)) {
@@ -142,7 +142,7 @@ class Opener {
 
   std::int64_t samples_of_epochs(double epochs) {
     if (options_.mock_data) {
-      throw invalid("mock data never ends, so there are no epochs of it", "set train_iters or train_tokens");
+      throw invalid("mock data never ends, so it has no epochs", "set train_iters or train_tokens");
     }
     const bool shared = !options_.data_path.empty();
     double samples = 0;
@@ -157,7 +157,7 @@ class Opener {
       samples += std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
     }
     if (samples > static_cast<double>(kMaxOrderedSamples)) {
-      throw unsupported(fmt::format("{} epochs are {:.3g} samples; 2^32 are the limit", epochs, samples),
+      throw unsupported(fmt::format("{} epochs are {:.3g} samples; the limit is 2^32", epochs, samples),
                         "train for fewer epochs");
     }
     return static_cast<std::int64_t>(samples);
@@ -170,8 +170,8 @@ class Opener {
     const int kinds = int{options_.mock_data} + int{!options_.data_path.empty()} + int{separate};
     if (kinds != 1) {
       throw invalid(
-          kinds == 0 ? "there is no training data" : "the training data is given in more than one way",
-          "set data_path, or train_data_path and its kin, or mock_data: true");
+          kinds == 0 ? "no training data is given" : "the training data is given in more than one way",
+          "set data_path, or train_data_path and the like, or mock_data: true");
     }
     Splits result;
     if (options_.mock_data) {
@@ -183,7 +183,7 @@ class Opener {
         if (requested_[split] == 0) continue;
         if (per_split[split]->empty()) {
           if (split > 0) continue;  // the user set no path for it
-          throw invalid("there is validation or test data, and no training data", "set train_data_path");
+          throw invalid("validation or test data is given, but no training data", "set train_data_path");
         }
         result[split] = open_blend(parse_blend(*per_split[split]), split, std::nullopt);
       }
@@ -234,7 +234,7 @@ class Opener {
       if (requested_[split] == 0) continue;
       if (split == 0 && wanted[split].first == wanted[split].last) {
         throw invalid(fmt::format("the split '{}' leaves nothing to train on", shares()),
-                      "its first number is the share of training: give it more than 0");
+                      "its first number is the training share: set it above 0");
       }
       // If the user did not set a split, each part of the blend has its own rule.
       const bool chosen = !options_.hold_out_text;
@@ -317,7 +317,7 @@ class Opener {
       size = std::min(requested, available);
       if (size < requested) {
         notes_.push_back(
-            fmt::format("the {} blend holds {} samples where {} are requested; with weights it would repeat",
+            fmt::format("the {} blend holds {} samples, but {} are requested; set weights to let it repeat",
                         kSplitNames[split], size, requested));
       }
     }
@@ -366,7 +366,7 @@ class Opener {
     }
     if (tokens == 0) {
       throw invalid(fmt::format("{} is empty: there is nothing to train on", given_name(source)),
-                    "was the text that it was made from empty? 'primus data inspect' shows what it holds");
+                    "check that its source text is not empty; 'primus data inspect' shows its content");
     }
     throw invalid(
         fmt::format("{} holds {} tokens, fewer than the {} of one sample (seq_length {} and its last label)",
@@ -391,16 +391,17 @@ class Opener {
   Path tokenized(const std::string& pattern) {
     if (!Env::posix().status(pattern) && pattern.find_first_of("*?[") == std::string::npos) {
       throw invalid(
-          fmt::format("there is no data '{}'", pattern),
-          fmt::format("{}a data path is a text or JSON-lines file, a folder or glob of such files, or the "
-                      "common prefix of a .bin and an .idx file{}",
-                      Path(pattern).is_absolute() ? ""
-                                                  : fmt::format("paths are relative to '{}'; ",
-                                                                std::filesystem::current_path().string()),
-                      hint_on_missing_path(pattern)));
+          fmt::format("data '{}' does not exist", pattern),
+          fmt::format(
+              "{}set the data path to a text or JSON-lines file, a folder or glob of such files, or the "
+              "common prefix of a .bin and an .idx file{}",
+              Path(pattern).is_absolute()
+                  ? ""
+                  : fmt::format("paths are relative to '{}'; ", std::filesystem::current_path().string()),
+              hint_on_missing_path(pattern)));
     }
     if (pattern.ends_with(".bin") || pattern.ends_with(".idx")) {
-      throw invalid(fmt::format("the data path '{}' names one of a pair of files", pattern),
+      throw invalid(fmt::format("the data path '{}' names only one of a pair of files", pattern),
                     fmt::format("leave out the extension: {}", pattern.substr(0, pattern.size() - 4)));
     }
     SkippedFiles skipped;
@@ -472,7 +473,7 @@ class Opener {
     if (!Env::posix().status(folder)) return "";
     const Path prefix = tokenized_prefix(folder / "tokens", options_.json_key);
     if (!IndexedDataset::exists(prefix)) return "a file is missing";
-    if (!Env::posix().status(folder / kSeal)) return "they have no checksum (an older version made them)";
+    if (!Env::posix().status(folder / kSeal)) return "they have no checksum (written by an older version)";
     try {
       if (read_file(folder / kSeal) == seal_of(folder)) return std::nullopt;
     } catch (const Error& error) {
@@ -487,16 +488,15 @@ class Opener {
     try {
       make_folders(cache);
     } catch (FileError& error) {
-      error.add_hint("data_cache_path names another folder for the tokens");
+      error.add_hint("set data_cache_path to put the tokens into another folder");
       throw;
     }
     const FileLock lock = FileLock::wait(folder.string() + ".lock");
     const std::optional<std::string> damage = damage_of(folder);
     if (!damage) return;  // another process has built them
     if (!damage->empty()) {
-      notes_.push_back(
-          fmt::format("the tokens of '{}' that were kept in '{}' are not used: {}; they are made again",
-                      pattern, folder.string(), *damage));
+      notes_.push_back(fmt::format("the cached tokens of '{}' in '{}' are not used: {}; they are rebuilt",
+                                   pattern, folder.string(), *damage));
     }
     remove_tree(folder);
     const Path unfinished = folder.string() + ".partial";
@@ -508,18 +508,18 @@ class Opener {
     tokenize.append_eod = options_.append_eod && tokenizer_.special_ids().eod.has_value();
     tokenize.skip_bad = options_.skip_bad;
     const auto tokenized = [](std::string_view option, std::string_view does) {
-      return fmt::format("'primus data tokenize {}' {}: give data_path the prefix that it writes", option,
+      return fmt::format("'primus data tokenize {}' {}: set data_path to the prefix that it writes", option,
                          does);
     };
-    tokenize.hints = {tokenized("--json-keys KEY", "takes the text from another key"),
-                      tokenized("--skip-bad", "leaves such lines out"),
+    tokenize.hints = {tokenized("--json-keys KEY", "reads the text from another key"),
+                      tokenized("--skip-bad", "skips such lines"),
                       tokenized("--max-line-mib N", "reads longer lines")};
     tokenize.workers = options_.workers;
     tokenize.existing = Existing::kReplace;  // left by a killed process
     try {
       const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.progress);
       if (result.skipped_lines > 0) {
-        notes_.push_back(fmt::format("{}: left out {} broken lines, the first at {}", pattern,
+        notes_.push_back(fmt::format("{}: skipped {} broken lines, the first at {}", pattern,
                                      result.skipped_lines, result.first_skipped));
       }
       write_file_atomic(unfinished / kSeal, seal_of(unfinished));
@@ -548,8 +548,8 @@ namespace {
 void check(const DataOptions& options) {
   if (options.seq_length < 1) throw invalid(fmt::format("seq_length is {}", options.seq_length));
   if (options.seed < 0 || options.seed > UINT32_MAX) {
-    throw invalid(fmt::format("the data seed {} is not of [0, 2^32)", options.seed),
-                  "numpy's generator, which Megatron shuffles by, takes no other");
+    throw invalid(fmt::format("the data seed {} is not in [0, 2^32)", options.seed),
+                  "choose a seed in this range: numpy's generator, which Megatron-LM uses, accepts no other");
   }
   for (const std::int64_t samples : {options.train_samples, options.valid_samples, options.test_samples}) {
     if (samples < 0) throw invalid(fmt::format("{} samples are requested", samples));

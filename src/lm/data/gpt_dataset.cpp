@@ -146,7 +146,7 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<const Dataset>> datas
     if (order_.sample[i] < dataset.size()) continue;
     throw invalid(
         fmt::format("the blend draws more than the {} samples of {}", dataset.size(), dataset.description()),
-        "give the data sets weights, so that the small ones may be repeated");
+        "give the data sets weights, which lets small ones repeat");
   }
 }
 

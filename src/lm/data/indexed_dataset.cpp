@@ -131,9 +131,9 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, E
                                 "--tokenizer FILE makes a data set of it",
                                 name));
     }
-    throw invalid(fmt::format("there is no data file '{}{}'", name, extension),
+    throw invalid(fmt::format("data file '{}{}' does not exist", name, extension),
                   has_extension ? "leave out the extension: " + name.substr(0, name.size() - 4)
-                                : "a data path names both files without .bin and .idx, e.g. "
+                                : "a data path names both files without extension, e.g. "
                                   "data/books_text_document");
   }
   return open(prefix, env.map(with_extension(prefix, ".idx")), env.map(with_extension(prefix, ".bin")));
@@ -161,7 +161,7 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   d.type_ = TokenType(std::to_integer<std::uint8_t>(p[17]));
   if (token_size(d.type_) == 0) {
     throw broken(prefix,
-                 fmt::format("the index names the data type {}, which is none of tokens", int(d.type_)));
+                 fmt::format("the index names the data type {}, which is not a token type", int(d.type_)));
   }
   d.sequences_ =
       checked_cast<std::int64_t>(load<std::uint64_t>(p + 18, 0), "sequences in " + prefix.string() + ".idx");
@@ -176,9 +176,9 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
     throw unsupported("multimodal data sets are not supported").at(prefix.string() + ".idx");
   }
   if (size != needed || starts < 1) {
-    throw broken(
-        prefix, fmt::format("the index has {} bytes where {} sequences and {} document entries need {}", size,
-                            d.sequences_, starts, needed));
+    throw broken(prefix,
+                 fmt::format("the index has {} bytes, but {} sequences and {} document entries need {}", size,
+                             d.sequences_, starts, needed));
   }
   d.documents_ = starts - 1;
   d.lengths_ = p + kHeader;
@@ -191,9 +191,10 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   for (std::int64_t i = 0; i < d.sequences_; ++i) {
     d.tokens_ += d.length(i);
     if (d.tokens_ > room) {
-      throw broken(prefix, fmt::format("the sequences up to {} hold {} tokens and '{}.bin' only {}: they lie "
-                                       "over each other",
-                                       i, d.tokens_, prefix.string(), room));
+      throw broken(prefix,
+                   fmt::format("the sequences up to {} hold {} tokens, but '{}.bin' only {}: they lie "
+                               "over each other",
+                               i, d.tokens_, prefix.string(), room));
     }
   }
   d.check_unchanged();
@@ -323,7 +324,7 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
   }
   throw invalid(fmt::format("{}: document {} holds the token {} at position {}, beyond the vocabulary of {}",
                             description, document, *beyond, position, vocab_size),
-                fmt::format("was the data made with another tokenizer? 'primus data inspect {} "
+                fmt::format("the data may belong to another tokenizer; 'primus data inspect {} "
                             "--tokenizer-type NullTokenizer --tokenizer {}' counts such tokens",
                             source.name(), vocab_size));
 }
@@ -374,7 +375,7 @@ void IndexedDatasetWriter::open(Stream& stream, const char* extension, std::int6
   }
   const auto status = env_.status(path);
   if (!status || status->size < static_cast<std::uint64_t>(size)) {
-    throw invalid(fmt::format("'{}' does not hold the {} bytes that were saved", path.string(), size));
+    throw invalid(fmt::format("'{}' holds fewer than the {} saved bytes", path.string(), size));
   }
   stream.file = env_.open(path, OpenMode::kAppend);
   stream.file->truncate(static_cast<std::uint64_t>(size));
@@ -448,7 +449,7 @@ void IndexedDatasetWriter::append(const IndexedDataset& other, std::int64_t firs
   if (other.token_type() != type_) {
     throw invalid(fmt::format("'{}' holds {} tokens, not {}", other.name(), token_name(other.token_type()),
                               token_name(type_)),
-                  "only data sets of one token type can be joined");
+                  "only data sets with the same token type can be joined");
   }
   for (std::int64_t document = first; document < last; ++document) {
     const std::int64_t end = other.document_start(document + 1);

@@ -65,11 +65,10 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
       read_line(text, file, line);
     } catch (Error& error) {
       if (!skip_bad_) {
-        throw error.add_hint(
-            begins_one_value(text)
-                ? "each line must hold one whole JSON object: 'jq -c .' writes each object of a "
-                  "file on one line, 'jq -c .[]' each one of a list"
-                : hints_.skip_bad);
+        throw error.add_hint(begins_one_value(text)
+                                 ? "each line must hold one whole JSON object: 'jq -c .' writes each object "
+                                   "of a file on one line, 'jq -c .[]' each element of a list"
+                                 : hints_.skip_bad);
       }
       if (skipped_++ == 0) first_skipped_ = fmt::format("{}: {}", error.location(), error.what());
       continue;
@@ -115,11 +114,10 @@ void JsonLines::read_line(std::string_view text, std::string_view file, std::int
   for (std::size_t key = 0; key < texts_.size(); ++key) {
     if (texts_[key].found_) continue;
     throw missing_key(text, keys_[key])
-        .add_hint(
-            is_conversation(text)
-                ? "these are conversations: 'primus train posttrain' learns them (sft_dataset_name=FILE), "
-                  "and 'primus eval loss --conversations FILE' measures them"
-                : hints_.json_key)
+        .add_hint(is_conversation(text)
+                      ? "these are conversations: train on them with 'primus train posttrain' "
+                        "(sft_dataset_name=FILE), or evaluate with 'primus eval loss --conversations FILE'"
+                      : hints_.json_key)
         .at(fmt::format("{}:{}", file, line));
   }
 }

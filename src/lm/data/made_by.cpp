@@ -53,10 +53,10 @@ void check_made_by(const Path& prefix, const TokenSource& source, const Tokenize
   const std::optional<Note> made_by = read_note(prefix, source, Env::posix());
   const Note used{std::string(tokenizer.name()), hex(tokenizer.fingerprint())};
   if (!made_by || made_by->fingerprint == used.fingerprint) return;
-  throw invalid(fmt::format("the ids of '{}' were made by another tokenizer ({}) than the one in use ({})",
+  throw invalid(fmt::format("'{}' was tokenized with another tokenizer ({}) than the one in use ({})",
                             prefix.string(), made_by->describe(), used.describe()),
-                "name that tokenizer, or make the data again with 'primus data tokenize'; training takes "
-                "allow_tokenizer_change=true to use them on purpose")
+                "use that tokenizer, or tokenize the data again with 'primus data tokenize'; to train on it "
+                "anyway, set allow_tokenizer_change=true")
       .at(note_of(prefix).string());
 }
 
@@ -70,9 +70,9 @@ void MadeBy::add(const Path& prefix, const TokenSource& source, Env& env) {
     first_ = prefix;
   } else if (note->fingerprint != fingerprint_) {
     throw invalid(
-        fmt::format("the ids of '{}' were made by another tokenizer ({}) than those of '{}' ({})",
-                    prefix.string(), note->describe(), first_.string(), Note{name_, fingerprint_}.describe()),
-        "make them again with one tokenizer ('primus data tokenize')")
+        fmt::format("'{}' was tokenized with another tokenizer ({}) than '{}' ({})", prefix.string(),
+                    note->describe(), first_.string(), Note{name_, fingerprint_}.describe()),
+        "tokenize both again with one tokenizer ('primus data tokenize')")
         .at(note_of(prefix).string());
   }
 }

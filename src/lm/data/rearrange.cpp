@@ -30,7 +30,7 @@ Path folder_for(const Path& output) { return output.string() + ".bin"; }
 
 void refuse_input_as_output(const Path& input, const Path& output) {
   if (std::filesystem::weakly_canonical(input) != std::filesystem::weakly_canonical(output)) return;
-  throw invalid(fmt::format("'{}' is an input and the output", input.string()),
+  throw invalid(fmt::format("'{}' is both an input and the output", input.string()),
                 "choose another output prefix");
 }
 
@@ -40,15 +40,15 @@ std::vector<Path> datasets_in(const Path& folder) {
     if (!name.ends_with(".bin") && !name.ends_with(".idx")) continue;
     const Path prefix = folder / name.substr(0, name.size() - 4);
     if (!IndexedDataset::exists(prefix)) {
-      throw invalid(fmt::format("'{}' has no {} beside it", (folder / name).string(),
+      throw invalid(fmt::format("'{}' has no matching {}", (folder / name).string(),
                                 name.ends_with(".bin") ? ".idx" : ".bin"),
-                    "a data set is both files: copy the other one, or remove this one");
+                    "a data set needs both files: copy the other one, or remove this one");
     }
     prefixes.insert(prefix);
   }
   if (prefixes.empty())
     throw invalid(fmt::format("the folder '{}' holds no .bin and .idx files", folder.string()),
-                  "name the folder they are in itself, or their prefixes");
+                  "name the folder that directly contains them, or their prefixes");
   return {prefixes.begin(), prefixes.end()};
 }
 
@@ -70,7 +70,7 @@ std::vector<Path> find_datasets(const std::vector<std::string>& paths) {
 
 void merge_datasets(const std::vector<Path>& inputs, const Path& output, const RearrangeProgressFn& progress,
                     Existing existing, Env& env) {
-  if (inputs.empty()) throw invalid("there is no data set to merge", "name their prefixes, or their folder");
+  if (inputs.empty()) throw invalid("no data set to merge is given", "name their prefixes, or their folder");
   std::vector<std::shared_ptr<const IndexedDataset>> datasets;
   MadeBy made_by;
   std::int64_t total = 0;
@@ -96,7 +96,7 @@ void merge_datasets(const std::vector<Path>& inputs, const Path& output, const R
 
 void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
                    const RearrangeProgressFn& progress, Existing existing, Env& env) {
-  if (parts.empty()) throw invalid("there is no part to write");
+  if (parts.empty()) throw invalid("no part to write is given");
   const auto dataset = IndexedDataset::open(input, env);
   MadeBy made_by;
   made_by.add(input, *dataset, env);

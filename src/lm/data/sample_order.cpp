@@ -108,17 +108,17 @@ SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<std::int
   for (std::int64_t i = options.first; i < options.last; ++i) tokens += length(i);
   if (tokens == 0) {
     throw invalid(fmt::format("{} holds no tokens ({} sequences)", name, options.last - options.first),
-                  "give it a larger share with split, or more data; to do without, request no samples of it");
+                  "increase its share (split), or add data; or request no samples of it");
   }
   const Epochs plan = plan_epochs(tokens, options);
   const std::int64_t documents =
       checked_mul(plan.count, options.last - options.first, "sequences of all epochs");
   if (plan.rows >= UINT32_MAX || documents >= UINT32_MAX || options.last > INT32_MAX) {
-    throw unsupported(fmt::format("{} has {} samples of {} sequences; 2^32 of either are the limit", name,
+    throw unsupported(fmt::format("{} has {} samples of {} sequences; the limit of each is 2^32", name,
                                   plan.rows, documents),
                       name.ends_with("(train)")
-                          ? "make train_iters x global_batch_size, or train_samples, smaller"
-                          : "make eval_iters x global_batch_size, or the number of evaluations, smaller");
+                          ? "reduce train_iters x global_batch_size, or train_samples"
+                          : "reduce eval_iters x global_batch_size, or the number of evaluations");
   }
   const auto arrays = std::make_shared<Arrays>();
   reserve(plan, documents, name, *arrays);

@@ -127,8 +127,8 @@ SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<std::in
   if (auto order = load(path, key)) return *std::move(order);  // another process has built it
   save(build_sample_order(options, length, name), key, path);
   if (auto order = load(path, key)) return *std::move(order);
-  throw invalid(fmt::format("the sample order does not read back as it was written"),
-                "is the disk of data_cache_path in order?")
+  throw invalid(fmt::format("the sample order reads back differently than it was written"),
+                "check the disk of data_cache_path")
       .at(path.string());
 }
 

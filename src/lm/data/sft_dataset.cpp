@@ -97,26 +97,24 @@ SftDataset::SftDataset(std::shared_ptr<const TokenizedConversations> conversatio
   fill(usable(which));
   if (!learned_.empty()) return;
   if (which.empty())
-    throw invalid(fmt::format("{}: there are no conversations in this share of the data", description_),
-                  "give it some: split=90,10,0 trains on nine tenths and holds out one");
+    throw invalid(fmt::format("{}: this share of the data has no conversations", description_),
+                  "increase its share: split=90,10,0 trains on 90 % and holds out 10 %");
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max(), longest = 0;
   for (const std::uint32_t i : which) {
     shortest = std::min(shortest, conversations_->tokens(i));
     longest = std::max(longest, conversations_->tokens(i));
   }
   throw invalid(
-      fmt::format(
-          "{}: none of {} conversations has anything to learn within seq_length ({} tokens); they have "
-          "{} to {} tokens",
-          description_, which.size(), layout.seq_length, shortest, longest),
+      fmt::format("{}: none of {} conversations has answer tokens within seq_length ({} tokens); they have "
+                  "{} to {} tokens",
+                  description_, which.size(), layout.seq_length, shortest, longest),
       counts_.too_long > 0
-          ? fmt::format("{} are longer than seq_length ({}): make that longer", counts_.too_long,
+          ? fmt::format("{} are longer than seq_length ({}): increase seq_length", counts_.too_long,
                         layout.seq_length)
-          : fmt::format(
-                "an assistant's turn that is not empty must begin within seq_length: make that longer, "
-                "as far as the model's max_position_embeddings goes, or the questions shorter; 'primus "
-                "data conversations --seq-length {}' shows what is learned",
-                layout.seq_length));
+          : fmt::format("a non-empty answer must begin within seq_length: increase seq_length (up to the "
+                        "model's max_position_embeddings), or shorten the questions; 'primus "
+                        "data conversations --seq-length {}' shows what is learned",
+                        layout.seq_length));
 }
 
 SftDataset::~SftDataset() = default;
@@ -257,14 +255,15 @@ class SftOpener {
   Datasets run() {
     Datasets result;
     if (!files_.divided && options_.train_split != "train") {
-      result.notes.push_back(fmt::format("{} is not divided: all of it is read, and not only '{}'",
+      result.notes.push_back(fmt::format("{} has no splits: all of it is read, not only '{}'",
                                          options_.dataset, options_.train_split));
     }
     if (options_.train_samples > 0) result.train = open_train(result);
     if (files_.has_evaluated()) {
       if (!options_.shares.empty()) {
-        result.notes.push_back(fmt::format("{}: split ({}) has no effect where validation or test have files",
-                                           options_.dataset, options_.shares));
+        result.notes.push_back(
+            fmt::format("{}: split ({}) has no effect, because validation or test data have their own files",
+                        options_.dataset, options_.shares));
       }
       result.valid = open_file(files_.valid, options_.valid_samples, "validation", result);
       result.test = open_file(files_.test, options_.test_samples, "test", result);
@@ -291,8 +290,8 @@ class SftOpener {
                                                                              .skip_bad = options_.skip_bad,
                                                                              .progress = options_.progress}));
     if (read->size() > 0) return read;
-    throw invalid(fmt::format("'{}' is empty: there is nothing to learn", files.front().path.string()),
-                  "put conversations into it, one JSON object a line");
+    throw invalid(fmt::format("'{}' is empty, so it has no training data", files.front().path.string()),
+                  "put conversations into it, one JSON object per line");
   }
 
   static void note_reading(const TokenizedConversations& read, const std::string& name, Datasets& result) {
@@ -335,7 +334,7 @@ class SftOpener {
       shares = split_sequences(options_.shares, count);
     } else if (options_.valid_samples > 0) {
       if (mixed.size() < kFewest) {
-        result.notes.push_back(fmt::format("{}: {} conversations are too few to hold some out for validation",
+        result.notes.push_back(fmt::format("{}: {} conversations are too few to hold out a validation set",
                                            options_.dataset, mixed.size()));
         return;
       }
@@ -378,7 +377,7 @@ class SftOpener {
     auto made = make(std::move(conversations), members, name, part, /*shuffled=*/false, result);
     if (made->samples() < samples) {
       result.facts.push_back(
-          fmt::format("the {} set has {} sequence{}; an evaluation draws {} and so repeats them", part,
+          fmt::format("the {} set has {} sequence{}; each evaluation draws {}, so sequences repeat", part,
                       made->samples(), made->samples() == 1 ? "" : "s", samples));
     }
     return made;
@@ -413,11 +412,10 @@ class SftOpener {
         result.notes.push_back(fmt::format("{}: {} conversations {}", data.description(), count, what));
     };
     warn(counts.truncated,
-         fmt::format("are longer than seq_length ({}): their ends are cut off", options_.seq_length));
+         fmt::format("are longer than seq_length ({}) and are truncated", options_.seq_length));
     warn(counts.too_long,
-         fmt::format("are longer than seq_length ({}), and are left out", options_.seq_length));
-    warn(counts.nothing_to_learn,
-         "have nothing to learn within seq_length (no answer, or an empty one), and are left out");
+         fmt::format("are longer than seq_length ({}) and are skipped", options_.seq_length));
+    warn(counts.nothing_to_learn, "have no answer tokens within seq_length and are skipped");
   }
 
   const SftOptions& options_;

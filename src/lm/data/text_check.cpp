@@ -21,20 +21,21 @@ constexpr std::string_view kFromUtf16 = "convert it: iconv -f UTF-16 -t UTF-8 FI
 constexpr std::string_view kFromUtf32 = "convert it: iconv -f UTF-32 -t UTF-8 FILE > NEW_FILE";
 using namespace std::string_view_literals;
 constexpr std::array<OtherContent, 9> kOtherContents = {
-    {{"\xFF\xFE\0\0"sv, "the file is UTF-32 text, and text is read as UTF-8", kFromUtf32},
-     {"\xFF\xFE"sv, "the file is UTF-16 text, and text is read as UTF-8", kFromUtf16},
-     {"\xFE\xFF"sv, "the file is UTF-16 text, and text is read as UTF-8", kFromUtf16},
-     {"\x1F\x8B"sv, "the file is packed by gzip, which its name does not say", "let its name end in .gz"},
-     {"\x28\xB5\x2F\xFD"sv, "the file is packed by zstd, which its name does not say",
-      "let its name end in .zst"},
-     {"%PDF-"sv, "the file is a PDF, not text", "write its text to a file: pdftotext FILE.pdf"},
+    {{"\xFF\xFE\0\0"sv, "the file is UTF-32 text, but UTF-8 is required", kFromUtf32},
+     {"\xFF\xFE"sv, "the file is UTF-16 text, but UTF-8 is required", kFromUtf16},
+     {"\xFE\xFF"sv, "the file is UTF-16 text, but UTF-8 is required", kFromUtf16},
+     {"\x1F\x8B"sv, "the file is gzip-compressed, but its name does not end in .gz",
+      "rename it to end in .gz"},
+     {"\x28\xB5\x2F\xFD"sv, "the file is zstd-compressed, but its name does not end in .zst",
+      "rename it to end in .zst"},
+     {"%PDF-"sv, "the file is a PDF, not text", "extract its text: pdftotext FILE.pdf"},
      {"PAR1"sv, "the file is Parquet, not text",
       "write it as JSON lines, e.g. with pandas: read_parquet(FILE).to_json(NEW_FILE, orient='records', "
       "lines=True)"},
-     {"PK\x03\x04"sv, "the file is a zip archive, not text", "unpack it, and name the files"},
+     {"PK\x03\x04"sv, "the file is a zip archive, not text", "unpack it, and give the extracted files"},
      {"\xFD"
       "7zXZ"sv,
-      "the file is packed by xz, which is not read", "unpack it: xz -d"}}};
+      "the file is xz-compressed, which is not supported", "unpack it: xz -d"}}};
 
 // Returns "file:7" for the line of text[at].
 std::string line_of(std::string_view text, std::size_t at, std::string_view file, std::int64_t first_line) {
@@ -58,9 +59,10 @@ void refuse_other_content(std::string_view text, std::string_view file, std::int
   const auto zeros = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\0'));
   if (zeros * 4 < text.size() || zeros == 0) return;
   throw zeros == text.size()
-      ? invalid("there are only NUL bytes here, which no text has", "get the file again, or leave it out")
+      ? invalid("this part of the file has only NUL bytes, so it is not text",
+                "get the file again, or remove it")
             .at(line_of(text, zero, file, first_line))
-      : invalid("a quarter of the bytes or more are NUL: this is UTF-16 text or no text at all",
+      : invalid("at least a quarter of the bytes are NUL: the file is UTF-16 or not text",
                 fmt::format("if it is text, {} (UTF-16LE or UTF-16BE where it has no byte order mark)",
                             kFromUtf16))
             .at(line_of(text, zero, file, first_line));

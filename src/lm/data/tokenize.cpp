@@ -297,7 +297,7 @@ class Pipeline {
       // If the disk is full or gone, the saved work is kept.
       if (saved_) {
         keep_unfinished();
-        error.add_hint("the same command goes on from what was saved");
+        error.add_hint("run the same command again to continue from the saved progress");
       }
       throw;
     }
@@ -364,11 +364,11 @@ class Pipeline {
     result_.complete = state_.file == reader_.files().size();
     if (result_.complete) {
       if (result_.tokens > 0 && !state_.has_words) {
-        throw invalid(fmt::format("{} nothing but white space: there is nothing to learn",
+        throw invalid(fmt::format("{} only white space, so there is no text to train on",
                                   options_.inputs.size() == 1
                                       ? fmt::format("'{}' holds", options_.inputs.front())
                                       : fmt::format("the {} inputs hold", options_.inputs.size())),
-                      "put text into it, or name other data");
+                      "put text into it, or choose other data");
       }
       // A kill during renaming must leave a state that the same command recognizes as its own.
       save();
@@ -466,22 +466,22 @@ Path tokenized_prefix(const Path& output_prefix, const std::string& key) {
 
 TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
                                const TokenizeProgressFn& progress, Env& env) {
-  if (options.inputs.empty()) throw invalid("there is no input to tokenize");
-  if (options.json_keys.empty()) throw invalid("there is no JSON key to tokenize");
+  if (options.inputs.empty()) throw invalid("no input to tokenize is given");
+  if (options.json_keys.empty()) throw invalid("no JSON key to tokenize is given");
   for (auto key = options.json_keys.begin(); key != options.json_keys.end(); ++key) {
     if (std::find(options.json_keys.begin(), key, *key) != key)
       throw invalid(fmt::format("the JSON key '{}' is named twice", *key), "name each key once");
   }
   if (options.partitions < 1) {
-    throw invalid(fmt::format("there cannot be {} partitions", options.partitions), "ask for 1 or more");
+    throw invalid(fmt::format("the number of partitions is {}", options.partitions), "ask for 1 or more");
   }
   if (options.workers < 0 || options.workers > ThreadPool::kMaxThreads) {
-    throw invalid(fmt::format("there cannot be {} workers", options.workers),
+    throw invalid(fmt::format("the number of workers is {}", options.workers),
                   fmt::format("ask for at most {}; 0 stands for one per core", ThreadPool::kMaxThreads));
   }
   if (options.append_eod && !tokenizer.special_ids().eod) {
     throw invalid(fmt::format("the tokenizer ({}) has no end-of-document token to append", tokenizer.name()),
-                  "add one, or leave out --append-eod");
+                  "add one, or omit --append-eod");
   }
   return Pipeline(options, tokenizer, progress, env).run();
 }

@@ -11,7 +11,7 @@ namespace primus::data {
 
 std::string train_tokenizer(const TrainTokenizerOptions& options,
                             const std::function<void(const TrainTokenizerProgress&)>& progress) {
-  if (options.inputs.empty()) throw invalid("there is no input to train a tokenizer on");
+  if (options.inputs.empty()) throw invalid("no input to train a tokenizer on is given");
   BpeTrainer trainer(options.bpe);
   const ReaderHints hints = command_hints("--json-key");
   BlockReader reader(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes,

@@ -32,11 +32,12 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
     throw invalid(fmt::format("a context of {} tokens is not from 1 to the model's {}", settings.capacity,
                               config().max_positions));
   }
-  if (settings.sequences < 1) throw invalid(fmt::format("{} sequences cannot be read", settings.sequences));
+  if (settings.sequences < 1)
+    throw invalid(fmt::format("a batch of {} sequences is not supported", settings.sequences));
   if (settings.all_pages() < settings.pages_for(settings.capacity)) {
-    throw invalid(fmt::format("a cache of {} pages of {} tokens does not hold one sequence of {}",
+    throw invalid(fmt::format("a cache of {} pages of {} tokens is too small for one sequence of {}",
                               settings.all_pages(), ReaderSettings::kPageTokens, settings.capacity),
-                  "give the cache more pages, or sequences less room");
+                  "use more cache pages, or a shorter context");
   }
   PRIMUS_CHECK("BatchReader",
                settings.pass_tokens > 0 && !(settings.replay && reads_together(rank, settings)));
@@ -221,7 +222,7 @@ void BatchReader::check(std::span<const Input> inputs) const {
   for (const Input& input : inputs) {
     PRIMUS_CHECK("BatchReader", input.sequence > previous && input.sequence < settings_.sequences);
     previous = input.sequence;
-    if (input.tokens.empty()) throw invalid("there is no token to read");
+    if (input.tokens.empty()) throw invalid("no token to read is given");
     PRIMUS_CHECK("BatchReader", !input.tells || input.tokens.size() == 1);
     const Slot& s = slot(input.sequence);
     const std::int64_t room = std::min(settings_.capacity, static_cast<std::int64_t>(s.pages.size()) *

@@ -15,7 +15,7 @@ namespace primus {
 namespace {
 
 void check_logits(std::span<const float> logits) {
-  if (logits.empty()) throw invalid("there is no token to choose from");
+  if (logits.empty()) throw invalid("the vocabulary is empty, so no token can be chosen");
   bool possible = false;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i]) || logits[i] == std::numeric_limits<float>::infinity()) {
@@ -26,7 +26,7 @@ void check_logits(std::span<const float> logits) {
     }
     possible = possible || std::isfinite(logits[i]);
   }
-  if (!possible) throw Error(ErrorKind::kNumerics, "every token is impossible");
+  if (!possible) throw Error(ErrorKind::kNumerics, "every token has probability 0");
 }
 
 // Returns a uniform random number in [0, 1) with 53 random bits.

@@ -19,8 +19,8 @@ void DecodeScheduler::check(const DecodeRequest& request) const {
   request.settings.sampling.check();
   const std::int64_t size = std::ssize(request.prompt), vocab = reader_.config().vocab;
   if (size < 1 || size > capacity()) {
-    throw invalid(fmt::format("a prompt has {} tokens; from 1 to {} fit", size, capacity()),
-                  "shorten it, or give texts a larger context");
+    throw invalid(fmt::format("a prompt has {} tokens; it must have 1 to {}", size, capacity()),
+                  "shorten it, or choose a larger context");
   }
   for (const std::int32_t id : request.prompt) {
     if (id < 0 || id >= vocab)

@@ -15,8 +15,7 @@
 namespace primus {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "fixed-width fields are written as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "fixed-width fields are written in memory order");
 
 // Protobuf field numbers from tensorflow/core/util/event.proto and framework/summary.proto.
 enum EventField { kWallTime = 1, kStep = 2, kFileVersion = 3, kSummary = 5, kSessionLog = 7 };

@@ -162,7 +162,7 @@ void EventLog::open() {
   end_ = 0;
   const auto status = env_.status(file_.path());
   if (status && status->type != FileStatus::Type::kFile) {
-    throw invalid(fmt::format("'{}' is no file", file_.path().string()), "remove it, or move it away");
+    throw invalid(fmt::format("'{}' is not a file", file_.path().string()), "remove it, or move it away");
   }
   if (status && status->size > 0) {
     const auto file = env_.open(file_.path(), OpenMode::kRead);

@@ -98,12 +98,12 @@ std::string format_evaluation(const EvaluationRecord& record) {
 Error NumericsFault::to_error() const {
   std::string what = fmt::format("{} is {} at iteration {}", quantity, drop_nan_sign(value), iteration);
   if (!first_operator.empty())
-    what += fmt::format("; the first operator that made one is {}", first_operator);
+    what += fmt::format("; the first operator with such a result is {}", first_operator);
   return {ErrorKind::kNumerics, std::move(what),
           clips_gradients
-              ? "lower lr or clip_grad, lengthen lr_warmup_iters, or look at the data of this iteration"
+              ? "lower lr or clip_grad, lengthen lr_warmup_iters, or check the data of this iteration"
               : "lower lr, set clip_grad=1.0 (it is 0: gradients are not clipped), lengthen "
-                "lr_warmup_iters, or look at the data of this iteration"};
+                "lr_warmup_iters, or check the data of this iteration"};
 }
 
 }  // namespace primus

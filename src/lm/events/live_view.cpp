@@ -129,7 +129,7 @@ class Picture {
     if (s_.saved) labelled(6, "saved", fmt::format("at step {}", *s_.saved));
     if (r.nan_iterations > 0) {
       labelled(1, "warning",
-               paint(colors_, Color::kRed, fmt::format("{} steps had NaN or Inf", r.nan_iterations)));
+               paint(colors_, Color::kRed, fmt::format("NaN or Inf in {} steps", r.nan_iterations)));
     }
   }
 

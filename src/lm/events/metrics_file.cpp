@@ -132,7 +132,7 @@ void repair(const Path& path, std::int64_t resume_iteration, Env& env) {
   const auto status = env.status(path);
   if (status && status->type != FileStatus::Type::kFile) {
     throw invalid(
-        fmt::format("'{}' is no file: the record of the run cannot be written to it", path.string()),
+        fmt::format("'{}' is not a file, so the metrics of the run cannot be written to it", path.string()),
         "remove it, or move it away");
   }
   if (!status || status->size == 0) return;
@@ -377,10 +377,10 @@ void MetricsFile::look_after_file() {
       write_file_atomic(file_.path(), content, env_);
       file_.close();
       open_file_.reset();
-      trouble_ = whole ? "was removed during the run, and is written again"
-                       : "was removed during the run; a part of it is lost";
+      trouble_ = whole ? "was removed during the run and has been rewritten"
+                       : "was removed during the run; part of it is lost";
     } else if (there->size != file_.size() && !std::exchange(changed_, true)) {
-      trouble_ = "was changed by somebody else during the run: it may lack lines, or have them twice";
+      trouble_ = "was changed by another program during the run: lines may be missing or doubled";
     }
     if (!open_file_) open_file_ = env_.open(file_.path(), OpenMode::kRead);
   } catch (const Error&) {

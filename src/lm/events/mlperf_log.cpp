@@ -59,8 +59,8 @@ void MlperfLog::begin(std::int64_t iteration) {
   const auto status = env_.status(options_.file);
   if (status && status->type != FileStatus::Type::kFile) {
     throw invalid(
-        fmt::format("'{}' is no file: the MLPerf log cannot be written to it", options_.file.string()),
-        "set MLLOG_OUTPUT_FILE to the path of a file, or leave it out");
+        fmt::format("'{}' is not a file, so the MLPerf log cannot be written to it", options_.file.string()),
+        "set MLLOG_OUTPUT_FILE to the path of a file, or unset it");
   }
   if (status && status->size > 0) {
     if (iteration == 0) {
@@ -79,7 +79,7 @@ void MlperfLog::begin(std::int64_t iteration) {
   if (!flush()) {
     pending_.clear();
     throw Error(ErrorKind::kIo, fmt::format("the MLPerf log cannot be written: {}", last_error()),
-                "set MLLOG_OUTPUT_FILE to a path that can be written, or leave it out");
+                "set MLLOG_OUTPUT_FILE to a writable path, or unset it");
   }
   running_ = true;
 }

@@ -109,7 +109,7 @@ std::optional<RunEnding> read_ending(const Path& folder, Env& env) {
 RunEnding ending_of(const std::exception& error, std::int64_t iteration) {
   return {.state = State::kFailed,
           .reason = reason_of(error),
-          .text = dynamic_cast<const std::bad_alloc*>(&error) ? "there was not enough memory" : error.what(),
+          .text = dynamic_cast<const std::bad_alloc*>(&error) ? "out of memory" : error.what(),
           .iteration = iteration};
 }
 

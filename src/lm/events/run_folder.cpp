@@ -18,7 +18,7 @@ Path below(const Path& parent, std::string_view key, std::string_view name) {
     const std::size_t slash = rest.find('/');
     const std::string_view part = rest.substr(0, slash);
     if (!is_plain_name(part)) {
-      throw invalid(fmt::format("{} '{}' cannot name a folder", key, name),
+      throw invalid(fmt::format("{} '{}' is not a valid folder name", key, name),
                     "use letters, digits, '.', '_' and '-'; '/' only between names, and no '..'");
     }
     path /= part;

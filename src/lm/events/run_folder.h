@@ -64,9 +64,8 @@ class RunFolder {
 class RunLock {
  public:
   // Throws Error(kInvalid) with `hint` if another process holds the lock, Error(kIo) if the system refuses.
-  explicit RunLock(
-      const Path& folder,
-      const char* hint = "wait for it or stop it, or give this run a name of its own (exp_name)");
+  explicit RunLock(const Path& folder,
+                   const char* hint = "wait for it or stop it, or give this run another name (exp_name)");
   ~RunLock();
   // Whether a process holds the lock now. Read-only, so any process may call it. Returns false if this cannot
   // be determined.

@@ -86,7 +86,7 @@ bool TrainingMonitor::guard(Seat& seat, Work work) {
     return true;
   } catch (const std::exception& error) {
     if (!std::exchange(seat.failing, true))
-      log_.warning("{} {}, training goes on: {}", seat.name, seat.fails, error.what());
+      log_.warning("{} {}, training continues: {}", seat.name, seat.fails, error.what());
     return false;
   }
 }

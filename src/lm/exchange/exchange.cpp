@@ -49,7 +49,7 @@ constexpr std::array<std::string_view, 11> kCompanions = {"generation_config.jso
                                                           "tiktoken.model"};
 constexpr std::uint64_t kCompanionLimit = 256U << 20;
 
-constexpr const char* kReplace = "get it again from where the model came from, or remove it";
+constexpr const char* kReplace = "get it again from the model's source, or remove it";
 
 // Parses a non-JSON tokenizer file the way training does. Throws if the file is broken. A file of an
 // unsupported kind is still copied: the returned note says why it is unchecked. Otherwise the note is empty.
@@ -106,12 +106,13 @@ void refuse_no_model(const Path& to, const Path& target, const Path& from, Env& 
     model = model && entry && entry->type == FileStatus::Type::kFile;
   }
   if (!model) {
-    throw invalid(fmt::format("'{}' is no model folder, and --overwrite replaces nothing else", to.string()),
-                  "name a folder that does not exist, or move this one away");
+    throw invalid(
+        fmt::format("'{}' is not a model folder, and --overwrite replaces only model folders", to.string()),
+        "name a folder that does not exist, or move this one away");
   }
   std::error_code unresolved;
   if (std::filesystem::weakly_canonical(from, unresolved) == target) {
-    throw invalid(fmt::format("'{}' is the model that is read", to.string()), "name another folder");
+    throw invalid(fmt::format("'{}' is the input model", to.string()), "name another folder");
   }
 }
 
@@ -120,13 +121,13 @@ void refuse_file_name(const Path& to) {
   std::string ending = (to.has_filename() ? to : to.parent_path()).extension().string();
   std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
   if (ending == ".gguf") {
-    throw unsupported(fmt::format("'{}': GGUF is not written", to.string()),
+    throw unsupported(fmt::format("'{}': writing GGUF is not supported", to.string()),
                       "export a folder, and convert it with llama.cpp's convert_hf_to_gguf.py");
   }
   constexpr std::array<std::string_view, 7> kFiles = {".safetensors", ".bin",  ".pt",     ".pth",
                                                       ".ckpt",        ".onnx", ".msgpack"};
   if (std::ranges::find(kFiles, ending) == kFiles.end()) return;
-  throw invalid(fmt::format("'{}' is the name of a file, and a model is written as a folder", to.string()),
+  throw invalid(fmt::format("'{}' is a file name, but a model is written as a folder", to.string()),
                 "name a folder: its model.safetensors has the weights");
 }
 
@@ -154,7 +155,7 @@ Path target_of(const Path& to, const Path& from, Existing existing, Env& env) {
   const auto folder = env.status(parent);
   if (folder && folder->type == FileStatus::Type::kFolder &&
       std::ranges::count(env.list(parent), target.filename().string()) > 0) {
-    throw invalid(fmt::format("'{}' is a link to something that is not there", to.string()),
+    throw invalid(fmt::format("'{}' is a link to a missing folder", to.string()),
                   "name a folder that does not exist, or remove the link");
   }
   return target;
@@ -172,8 +173,9 @@ void refuse_overflow(const std::string& name, DType dtype, std::span<const float
   const float overflow = overflow_of(dtype);
   for (const float value : values) {
     if (std::abs(value) < overflow || !std::isfinite(value)) continue;
-    throw invalid(fmt::format("tensor '{}' holds {:g}, which {} cannot", name, value, name_of(dtype)),
-                  dtype == DType::kF16 ? "--dtype bf16 has the range of fp32" : "keep it in fp32");
+    throw invalid(
+        fmt::format("tensor '{}' holds {:g}, which is out of range for {}", name, value, name_of(dtype)),
+        dtype == DType::kF16 ? "--dtype bf16 has the range of fp32" : "keep it in fp32");
   }
 }
 
@@ -216,17 +218,16 @@ class Copy {
     std::ranges::copy(folder_.warnings(), std::back_inserter(report_.notes));
     config_.mtp.enabled = config_.mtp.layers > 0 && has_mtp_layers(tensors_, config_);
     if (config_.mtp.layers > 0 && !config_.mtp.enabled) {
-      report_.notes.push_back("config.json has multi-token prediction, and the weights have not: left out");
+      report_.notes.push_back("config.json has multi-token prediction, but the weights do not: left out");
     }
     engine::ParameterStore store;
     const LanguageModel model(config_, families, store);
     add_all(store);
     if (narrowed_ > 0) {
-      report_.notes.push_back(
-          fmt::format("{} tensor(s) are fp64, which no model computes with: written as fp32", narrowed_));
+      report_.notes.push_back(fmt::format("{} tensor(s) are fp64: written as fp32", narrowed_));
     }
     for (std::string& note : tensors_.refuse_foreign(used_, store)) report_.notes.push_back(std::move(note));
-    if (config_.lora) report_.notes.push_back("the adapters (lora) are folded into the weights");
+    if (config_.lora) report_.notes.push_back("the adapters (lora) are merged into the weights");
     config_.lora = {};
     report_.config = config_;
   }
@@ -347,8 +348,8 @@ class Copy {
     if (not_finite_.empty()) return;
     const std::size_t others = not_finite_.size() - 1;
     report_.notes.push_back(fmt::format(
-        "the weights are damaged: '{}'{} numbers that are not finite (nan or inf), which training and "
-        "generating cannot use; get the model again, or take a checkpoint from before its loss became nan",
+        "the weights are damaged: '{}'{} numbers that are not finite (nan or inf), so it cannot be trained "
+        "or generate text; get the model again, or use a checkpoint from before its loss became nan",
         *not_finite_.begin(),
         others == 0 ? " has" : fmt::format(" and {} other tensor{} have", others, others == 1 ? "" : "s")));
   }

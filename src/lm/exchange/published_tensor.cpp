@@ -37,14 +37,14 @@ Error misshapen(std::string_view name, std::span<const std::int64_t> has,
                 std::span<const std::int64_t> needs) {
   return invalid("tensor '" + std::string(name) + "' has shape " + shape_text(has) +
                      ", and the model needs " + shape_text(needs),
-                 "does config.json describe these weights?");
+                 "check that config.json belongs to these weights");
 }
 
 // Reads [out, in] in float8 with a scale for each block of 128 x 128.
 PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const Path& folder) {
   constexpr std::int64_t kBlock = 128;
   if (tensor.shape.size() != 2)
-    throw unsupported("tensor '" + std::string(tensor.name) + "' is fp8 and no matrix");
+    throw unsupported("tensor '" + std::string(tensor.name) + "' is fp8, but not a matrix");
   const std::int64_t columns = tensor.shape[1], across = (columns + kBlock - 1) / kBlock;
   const std::vector<std::int64_t> expected = {(tensor.shape[0] + kBlock - 1) / kBlock, across};
   if (copy_of(scales.shape) != expected) {
@@ -52,7 +52,7 @@ PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const
   }
   if (scales.dtype != DType::kF32) {
     throw unsupported(
-        fmt::format("tensor '{}' is {}; scales of fp8 are read as fp32", scales.name, name_of(scales.dtype)))
+        fmt::format("tensor '{}' is {}, but fp8 scales must be fp32", scales.name, name_of(scales.dtype)))
         .at(folder.string());
   }
   std::array<float, 256> values;
@@ -77,7 +77,7 @@ PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const
 PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const std::string& name,
                        const std::vector<std::int64_t>& shape, const Path& folder) {
   const std::size_t rank = shape.size();
-  if (rank != 3) throw unsupported("tensor '" + name + "' is mxfp4 and not of three dimensions");
+  if (rank != 3) throw unsupported("tensor '" + name + "' is mxfp4, but does not have three dimensions");
   const std::int64_t inner = shape[1], rows = shape[2], groups = inner / 32;
   const std::vector<std::int64_t> expected = {shape[0], rows, groups, 16};
   if (inner % 32 != 0 || copy_of(blocks.shape) != expected) {

@@ -60,8 +60,8 @@ Conversation::Conversation(DecodeScheduler& decoder, const Tokenizer& tokenizer,
       writer_(writer),
       system_(std::move(system)) {
   if (!system_.empty() && !(writer_ && writer_->has_system())) {
-    throw invalid("turns in this format have no place for a system's text",
-                  "leave --system out, or choose a format that has one: --template chatml or alpaca");
+    throw invalid("this format does not support a system message",
+                  "omit --system, or choose a format that supports it: --template chatml or alpaca");
   }
   if (writer_) settings_.stop_ids.push_back(writer_->end_id());
   clear();

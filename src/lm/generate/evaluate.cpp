@@ -51,10 +51,10 @@ class Evaluation {
   }
 
   void read_text(const std::string& pattern) {
-    if (!tokenizer_) throw invalid("text needs a tokenizer", "name one with --tokenizer");
+    if (!tokenizer_) throw invalid("evaluating text needs a tokenizer", "name one with --tokenizer");
     const std::vector<data::InputFile> files = data::find_inputs({pattern});
     if (std::all_of(files.begin(), files.end(), [](const data::InputFile& file) { return file.size == 0; })) {
-      throw invalid(fmt::format("'{}' is empty: there is nothing to evaluate", pattern),
+      throw invalid(fmt::format("'{}' is empty, so it has nothing to evaluate", pattern),
                     "put text into it, or name other data (--data)");
     }
     // Bytes of all files, of the files before this one, and of this one up to the current block.
@@ -63,7 +63,7 @@ class Evaluation {
     std::size_t last = 0;
     data::ReaderHints hints = data::command_hints("--json-key");
     hints.skip_bad =
-        "'primus data tokenize --skip-bad' leaves such lines out: give --data the prefix that it writes";
+        "'primus data tokenize --skip-bad' skips such lines: set --data to the prefix that it writes";
     data::BlockReader reader(files);
     data::JsonLines lines({options_.json_key}, false, hints);
     data::TextBlock block;
@@ -101,7 +101,7 @@ class Evaluation {
     evaluator_.finish();
     tell(1);
     if (evaluator_.tokens() == 0) {
-      throw invalid("there is no text to evaluate", "the data must hold at least two tokens");
+      throw invalid("no text to evaluate is given", "the data must hold at least two tokens");
     }
     LossReport report{.loss = evaluator_.mean(),
                       .perplexity = std::exp(evaluator_.mean()),
@@ -211,7 +211,7 @@ ConversationReport evaluate_conversations(LossEvaluator& evaluator,
   evaluator.finish();
   if (evaluator.tokens() == 0) {
     throw invalid("no conversation has an answer to evaluate",
-                  "see what is read: primus data conversations FILE --tokenizer MODEL");
+                  "'primus data conversations FILE --tokenizer MODEL' shows how they are read");
   }
   report.tokens = evaluator.tokens();
   report.loss = evaluator.mean();

@@ -114,12 +114,13 @@ void LossEvaluator::run_batch() {
   for (std::int64_t i = 0; i < rows_ * settings_.sequence; ++i) total_ += static_cast<double>(losses_[i]);
   if (!std::isfinite(total_)) {
     const std::string first = first_non_finite();
-    throw Error(ErrorKind::kNumerics,
-                fmt::format("the loss is {} within the first {} tokens{}", total_, predicted_,
-                            first.empty() ? "" : fmt::format(": {} gave the first such result", first)),
-                "the weights may be damaged: 'primus model export MODEL NEW' names tensors with nan; with "
-                "--dtype bf16, "
-                "also try fp32");
+    throw Error(
+        ErrorKind::kNumerics,
+        fmt::format("the loss is {} within the first {} tokens{}", total_, predicted_,
+                    first.empty() ? "" : fmt::format(": {} is the first operator with such a result", first)),
+        "the weights may be damaged: 'primus model export MODEL NEW' names tensors with nan; with "
+        "--dtype bf16, "
+        "also try fp32");
   }
   rows_ = 0;
 }

@@ -73,16 +73,16 @@ std::optional<Path> checkpoint_elsewhere(const Path& run) {
   if (!save || save->kind != config::Value::Kind::kString) return std::nullopt;
   const std::optional<Path> newest = newest_checkpoint(save->text);
   if (!newest) {
-    throw invalid(fmt::format("the run in '{}' saves in '{}', and no complete checkpoint is there",
-                              run.string(), save->text),
-                  "give the folder that its checkpoints were moved to, or train until it has saved one");
+    throw invalid(fmt::format("the run in '{}' saves to '{}', which has no complete checkpoint", run.string(),
+                              save->text),
+                  "give the folder that its checkpoints were moved to, or train until one is saved");
   }
   const std::string own = identity_of(experiment), writer = identity_of_writer(*newest);
   if (!is_same_run(own, writer)) {
-    throw invalid(
-        fmt::format("the run in '{}' saves in '{}', whose newest checkpoint another experiment ('{}') wrote",
-                    run.string(), save->text, writer),
-        fmt::format("give the checkpoint that is meant: the newest is '{}'", newest->string()));
+    throw invalid(fmt::format("the run in '{}' saves to '{}', but the newest checkpoint there belongs to "
+                              "another experiment ('{}')",
+                              run.string(), save->text, writer),
+                  fmt::format("give the intended checkpoint: the newest is '{}'", newest->string()));
   }
   return newest;
 }
@@ -125,16 +125,15 @@ bool may_be_of_the_hub(const Path& given) {
 Error nothing_at(const Path& given) {
   std::string hint = "give a model folder, a checkpoint, or the folder of a run";
   if (may_be_of_the_hub(given)) {
-    hint +=
-        fmt::format("; models of the hub are not downloaded: 'hf download {} --local-dir FOLDER' does that",
-                    given.string());
+    hint += fmt::format("; Primus does not download models: 'hf download {} --local-dir FOLDER' does",
+                        given.string());
   }
-  return invalid(fmt::format("there is no '{}'", given.string()), hint);
+  return invalid(fmt::format("'{}' does not exist", given.string()), hint);
 }
 
 Error no_folder(const Path& given) {
   if (given.extension() == ".gguf" || given.extension() == ".ggml") {
-    return invalid(fmt::format("'{}' is a file of llama.cpp, which is not read", given.string()),
+    return invalid(fmt::format("'{}' is a GGUF file, which Primus cannot read", given.string()),
                    "give the Hugging Face folder that it was made from (config.json and *.safetensors)");
   }
   const Path parent = given.has_parent_path() ? given.parent_path() : Path(".");
@@ -214,7 +213,7 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
   if (tokenizer->vocab_size() > config.vocab) {
     throw invalid(
         fmt::format("the tokenizer has {} tokens, the model only {}", tokenizer->vocab_size(), config.vocab),
-        "they do not belong together: name the model's own tokenizer, or take out tokens that its "
+        "they do not belong together: use the model's own tokenizer, or remove tokens that its "
         "tokenizer_config.json adds to tokenizer.json");
   }
   return tokenizer;
@@ -251,7 +250,7 @@ std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelCo
       add(id.get<std::int64_t>());
     } else if (notes) {
       notes->push_back(
-          fmt::format("{}: eos_token_id is {}, and the vocabulary has {} tokens: no text holds it",
+          fmt::format("{}: eos_token_id is {}, but the vocabulary has {} tokens, so no text ends with it",
                       file.string(), id.dump(), config.vocab));
     }
   }

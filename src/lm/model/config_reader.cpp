@@ -100,7 +100,7 @@ std::int64_t ConfigReader::integer_of(const json& value, const char* key, std::i
       value.is_number_integer() &&
       (!value.is_number_unsigned() || value.get<std::uint64_t>() <= static_cast<std::uint64_t>(high));
   if (!fits || value.get<std::int64_t>() < low || value.get<std::int64_t>() > high) {
-    throw bad(key, "must be a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+    throw bad(key, "must be an integer from " + std::to_string(low) + " to " + std::to_string(high));
   }
   return value.get<std::int64_t>();
 }

@@ -30,9 +30,9 @@ const Family& FamilyRegistry::find(std::string_view model_type) const {
   std::string other;
   for (const std::string_view name : {"grok", "minimax"}) {
     if (model_type.starts_with(name))
-      other = "the presets of this name train another architecture, which these weights do not fit; ";
+      other = "the preset of this name trains another architecture, which does not fit these weights; ";
   }
-  throw unsupported("model_type '" + printable(model_type) + "' is not a family that Primus knows",
+  throw unsupported("model_type '" + printable(model_type) + "' is not a supported model family",
                     other + (nearest.empty() ? "" : nearest + " ") + "families: " + known);
 }
 

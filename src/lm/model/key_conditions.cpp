@@ -29,7 +29,7 @@ constexpr auto kHeads =
 const auto kConditions = std::to_array<Condition>({
     {[](const ModelConfig& c) { return c.hyper.streams > 1; }, "with hc_mult", kStreams},
     {[](const ModelConfig& c) { return !c.any_keeps(Keeps::kLatents); },
-     "without multi_latent_attention, whose heads have widths of their own", kHeads},
+     "without multi_latent_attention, which has separate head dimensions", kHeads},
 });
 
 bool reads(const LayerKind& kind, std::string_view key) {

@@ -63,8 +63,8 @@ TensorView LanguageTensors::at(std::string_view name, std::span<const std::int64
   const std::optional<Piece> part = folder_.find(full) ? std::nullopt : piece(full);
   if (!part) return folder_.at(full, shape);
   if (std::ranges::equal(part->view.shape, shape)) return part->view;
-  throw invalid(fmt::format("tensor '{}' has shape {}, which has no '{}' of shape {}", part->of->name,
-                            shape_text(part->of->shape), full, shape_text(shape)),
+  throw invalid(fmt::format("tensor '{}' has shape {}, which does not contain '{}' of shape {}",
+                            part->of->name, shape_text(part->of->shape), full, shape_text(shape)),
                 "config.json and the weights belong to different models")
       .at(where());
 }
@@ -132,8 +132,8 @@ void LanguageTensors::check_copies(const engine::CheckpointPart& part, TensorNam
     used.insert(full_name(name));
     const std::optional<TensorView> copy = find(name);
     if (!tensor || !copy || same_bits(*tensor, *copy)) continue;
-    throw invalid("tensor '" + name + "' differs from '" + part.name + "', which it is a copy of",
-                  "the model shares one tensor for both: make them equal, or leave the copy out")
+    throw invalid("tensor '" + name + "' differs from '" + part.name + "', although it must be a copy",
+                  "the model uses one tensor for both: make them equal, or remove the copy")
         .at(where());
   }
 }
@@ -154,25 +154,25 @@ std::vector<std::string> LanguageTensors::refuse_foreign(const TensorNames& used
     const std::string_view name = *own;
     if (store.left_out(name)) continue;
     if (name.ends_with("rotary_emb.inv_freq")) {
-      notes.push_back(fmt::format("'{}' follows from config.json: left out", name));
+      notes.push_back(fmt::format("'{}' is computed from config.json: left out", name));
     } else if (name == "lm_head.weight") {  // tied: without tied embeddings the model has used it
       const std::string& tied = embedding_name(store);
       const std::optional<TensorView> embedding = find(tied);
       if (embedding && !same_bits(*embedding, *find(name))) {
         throw invalid(
-            fmt::format("tensor 'lm_head.weight' differs from '{}', and config.json ties them", tied),
+            fmt::format("tensor 'lm_head.weight' differs from '{}', but config.json ties them", tied),
             "write \"tie_word_embeddings\": false into config.json, as transformers reads it")
             .at(where());
       }
       notes.push_back("'lm_head.weight' is tied to the embedding: left out");
     } else {
       throw invalid(fmt::format("tensor '{}' is not part of this model", name),
-                    "does config.json describe these weights?")
+                    "check that config.json belongs to these weights")
           .at(where());
     }
   }
   if (other_parts > 0) {
-    notes.push_back(fmt::format("{} tensor(s) are not the language model's: left out", other_parts));
+    notes.push_back(fmt::format("{} tensor(s) do not belong to the language model: left out", other_parts));
   }
   return notes;
 }

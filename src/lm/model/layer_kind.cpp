@@ -86,7 +86,7 @@ std::optional<MeshMismatch> slices_too_short(std::int64_t width, const char* key
   return MeshMismatch{
       "seq_length",
       fmt::format("slices of {} tokens of a sequence (seq_length), two for each of {} context ranks, are "
-                  "shorter than the {} tokens that a short convolution ({}) looks back",
+                  "shorter than the {} tokens that a short convolution ({}) reads back",
                   sequence / slices, shape.context, reach, key),
       fmt::format("set seq_length to {}", reach * slices)};
 }

@@ -25,7 +25,7 @@ std::optional<MeshMismatch> check(const char* key, int ranks, const std::vector<
     int fit = ranks - 1;
     while (ranks % fit != 0 || !divides(fit)) --fit;
     return MeshMismatch{key,
-                        fmt::format("{} {} cannot be shared evenly by {} ranks", s.extent, s.what, ranks),
+                        fmt::format("{} {} cannot be divided evenly among {} ranks", s.extent, s.what, ranks),
                         fmt::format("set {} to {}", key, fit)};
   }
   return std::nullopt;
@@ -46,9 +46,10 @@ std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::Me
     const std::int64_t unit = 2 * std::int64_t{shape.context};
     return MeshMismatch{
         "seq_length",
-        fmt::format("{} tokens of a sequence (seq_length) are no multiple of {}, two slices for each of {} "
-                    "context ranks",
-                    sequence, unit, shape.context),
+        fmt::format(
+            "{} tokens of a sequence (seq_length) are not a multiple of {}, two slices for each of {} "
+            "context ranks",
+            sequence, unit, shape.context),
         fmt::format("set seq_length to {}", std::max(unit, sequence / unit * unit))};
   }
   for (const LayerKind* kind : kinds_of(c)) {
@@ -60,7 +61,7 @@ std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::Me
     for (const std::int64_t heads : {c.heads, of_keys}) {
       if (heads / shape.tensor % shape.context == 0) continue;
       return MeshMismatch{"cp_comm_type",
-                          fmt::format("{} heads of each rank cannot be shared evenly by {} context ranks",
+                          fmt::format("{} heads of each rank cannot be divided evenly among {} context ranks",
                                       heads / shape.tensor, shape.context),
                           "set cp_comm_type to p2p"};
     }
@@ -70,12 +71,11 @@ std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::Me
   if (c.moe.experts == 0) return std::nullopt;
   if (t.balance_sequences && t.balance_loss != 0) {
     return MeshMismatch{"moe_router_load_balancing_type",
-                        "a balance loss of each sequence is not known to ranks that share sequences",
+                        "a balance loss per sequence does not support context parallelism",
                         "set moe_router_load_balancing_type to aux_loss, or context_parallel_size to 1"};
   }
   if (t.capacity_factor > 0 && !t.drop_lightest) {
-    return MeshMismatch{"moe_token_drop_policy",
-                        "which tokens come last is not known to ranks that share sequences",
+    return MeshMismatch{"moe_token_drop_policy", "cannot drop tokens by position with context parallelism",
                         "set moe_token_drop_policy to probs, or context_parallel_size to 1"};
   }
   return std::nullopt;
@@ -90,7 +90,7 @@ std::optional<MeshMismatch> mesh_mismatch(const ModelConfig& config, const engin
     if (auto mismatch = check_context(config, shape, sequence, exchange)) return mismatch;
   }
   if (shape.tensor > 1 && config.attention.wide_norm) {
-    return MeshMismatch{kTensor, "queries and keys are normed over all heads, which tensor ranks would share",
+    return MeshMismatch{kTensor, "QK norm over all heads does not support tensor parallelism",
                         fmt::format("set {} to 1", kTensor)};
   }
   if (shape.tensor > 1) {

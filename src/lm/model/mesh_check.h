@@ -14,7 +14,7 @@ namespace primus {
 
 struct MeshMismatch {
   std::string key;   // the experiment's key to change
-  std::string what;  // "6 attention heads cannot be shared by 4 ranks"
+  std::string what;  // "6 attention heads cannot be divided evenly among 4 ranks"
   std::string next;  // "set tensor_model_parallel_size to 2"
 };
 

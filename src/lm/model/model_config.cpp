@@ -64,8 +64,8 @@ void refuse_quantised(const ConfigReader& r) {
   const json* const blocks = of.find("weight_block_size");
   if (method == "mxfp4" || (method == "fp8" && (!blocks || *blocks == json({128, 128})))) return;
   if (method == "fp8") method = "fp8 with blocks of " + blocks->dump();
-  throw r.not_supported(kKey, ": weights quantised by " + method + " cannot be read",
-                        "get the model that was not quantised, or write it in bf16 with transformers: "
+  throw r.not_supported(kKey, ": weights quantised with " + method + " cannot be read",
+                        "get the unquantised model, or convert it to bf16 with transformers: "
                         "from_pretrained(...), model.dequantize(), save_pretrained(...)");
 }
 
@@ -88,8 +88,8 @@ void read_token_ids(const ConfigReader& r, const json& root, ModelConfig& c) {
 void note_unreachable_ids(const ModelConfig& c, const std::string& where, std::vector<std::string>& notes) {
   const auto check = [&](const char* key, std::int64_t id) {
     if (id >= 0 && id < c.vocab) return;
-    notes.push_back(fmt::format("{}: {} is {}, and the vocabulary has {} tokens: no text holds it", where,
-                                key, id, c.vocab));
+    notes.push_back(fmt::format("{}: {} is {}, but the vocabulary has {} tokens, so no text contains it",
+                                where, key, id, c.vocab));
   };
   if (c.bos_id) check(kBos, *c.bos_id);
   for (const std::int64_t id : c.eos_ids) check(kEos, id);
@@ -152,7 +152,8 @@ void check_size(const ModelConfig& c) {
   constexpr double kMaxParameters = 1e14, kWidest = 4 * static_cast<double>(kMaxWidth);
   constexpr double kMaxExperts = 1 << 17;
   const auto refuse = [&](const char* key, const std::string& what) {
-    return ConfigKeyError(ErrorKind::kInvalid, key, what, "no model is that large: is the file damaged?");
+    return ConfigKeyError(ErrorKind::kInvalid, key, what,
+                          "this exceeds every known model; check the file for damage");
   };
   const LatentConfig& latent = c.attention.latent;
   const double width = static_cast<double>(c.heads) *
@@ -171,14 +172,15 @@ void check_size(const ModelConfig& c) {
                             2 * h * (static_cast<double>(c.vocab) + static_cast<double>(c.mtp.layers) * h);
   if (width > kWidest || parameters > kMaxParameters) {
     throw refuse("hidden_size",
-                 fmt::format("these sizes make {:.3g} parameters, of which attention is {:.3g} wide",
+                 fmt::format("these sizes give {:.3g} parameters, with an attention width of {:.3g}",
                              parameters, width));
   }
   const double experts = with_modules(
       [&](std::int64_t layer) { return c.routed(layer) ? static_cast<double>(c.moe.experts) : 0.0; });
   if (experts > kMaxExperts) {
-    throw refuse("num_experts", fmt::format("these layers have {:.0f} experts together, more than {:.0f}",
-                                            experts, kMaxExperts));
+    throw refuse("num_experts",
+                 fmt::format("these layers have {:.0f} experts in total, more than the limit of {:.0f}",
+                             experts, kMaxExperts));
   }
   if (static_cast<double>(c.moe.shared_ffn) > kWidest) {
     throw refuse("n_shared_experts", fmt::format("the shared experts are {} wide", c.moe.shared_ffn));
@@ -204,9 +206,8 @@ void check(const ModelConfig& c) {
         ErrorKind::kUnsupported, "num_experts_per_tok",
         fmt::format("routers cannot choose {} of {} experts from {} of {} groups", c.moe.router.top_k,
                     c.moe.experts, c.moe.router.top_groups, c.moe.router.groups),
-        fmt::format("they choose at most {} of at most {} experts, and from at most {} groups",
-                    turbo::RouterRule::kMaxTopK, turbo::RouterRule::kMaxExperts,
-                    turbo::RouterRule::kMaxTopK));
+        fmt::format("the limits are top-{} of {} experts, from {} groups", turbo::RouterRule::kMaxTopK,
+                    turbo::RouterRule::kMaxExperts, turbo::RouterRule::kMaxTopK));
   }
   if (c.heads % c.kv_heads != 0) {
     throw ConfigKeyError(ErrorKind::kInvalid, "num_key_value_heads",
@@ -228,7 +229,7 @@ void check(const ModelConfig& c) {
                                     {"long_factor", &c.rope_scaling.long_factor}}) {
       if (static_cast<std::int64_t>(list->size()) == frequencies) continue;
       throw ConfigKeyError(ErrorKind::kInvalid, key,
-                           fmt::format("'{}' has {} numbers, and heads rotate by {} frequencies", key,
+                           fmt::format("'{}' has {} numbers, but heads use {} rotary frequencies", key,
                                        list->size(), frequencies));
     }
   }
@@ -255,7 +256,7 @@ void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
   c.heads = r.integer("num_attention_heads", 1, kMaxWidth);
   c.kv_heads = r.integer_or("num_key_value_heads", c.heads, 1, kMaxWidth);
   if (!r.find("head_dim") && c.hidden % c.heads != 0) {
-    throw r.bad("hidden_size", "is not a multiple of num_attention_heads, and there is no head_dim");
+    throw r.bad("hidden_size", "is not a multiple of num_attention_heads, and head_dim is missing");
   }
   c.head_dim = r.integer_or("head_dim", c.hidden / c.heads, 1, kMaxWidth);
   c.vocab = r.integer("vocab_size", 1, std::int64_t{1} << 30);
@@ -308,7 +309,7 @@ std::string note_on_theta(const json& root, const Family& family) {
     if (rope == root.end() || !rope->is_object() || rope->empty()) continue;
     const auto inside = rope->find(kTheta);
     if (inside == rope->end() || inside->is_null() || *inside == *outside) return {};
-    return fmt::format("rope_theta {} is not used: {} in the same file has {}", outside->dump(), key,
+    return fmt::format("rope_theta {} is ignored: {} in the same file has {}", outside->dump(), key,
                        inside->dump());
   }
   return {};
@@ -422,7 +423,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     }
     throw;
   } catch (const json::exception& error) {  // from an external family that does not check types
-    throw invalid(fmt::format("a key of a {} is not what its family reads: {}", c.family, error.what()))
+    throw invalid(fmt::format("a key of a {} has an unsupported value: {}", c.family, error.what()))
         .at(where);
   }
   if (notes) {

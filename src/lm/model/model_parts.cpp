@@ -32,7 +32,7 @@ class LayoutReader {
 
   // Expands up to the end of the text or the ')' that ends the group.
   std::string sequence(int depth) {
-    if (depth > 16) fail("groups in groups too deep");
+    if (depth > 16) fail("too many nested groups");
     std::string all;
     while (at_ < text_.size() && text_[at_] != ')') {
       const char c = text_[at_];
@@ -64,8 +64,7 @@ class LayoutReader {
     std::size_t count = 0;
     const char* begin = text_.data() + at_;
     const auto [end, error] = std::from_chars(begin, text_.data() + text_.size(), count);
-    if (error != std::errc() || count == 0 || count > kMaxLayout)
-      fail("no number from 1 to 65536 behind '*'");
+    if (error != std::errc() || count == 0 || count > kMaxLayout) fail("no number from 1 to 65536 after '*'");
     at_ += static_cast<std::size_t>(end - begin);
     return count;
   }
@@ -113,7 +112,7 @@ std::vector<std::int64_t> split_with_ends(std::int64_t blocks, std::int64_t part
   std::vector<std::int64_t> result(static_cast<std::size_t>(parts), all / parts);
   result.front() -= uneven.embedding ? 1 : 0;
   result.back() -= uneven.loss ? 1 : 0;
-  if (result.back() < 0) throw invalid("there are fewer blocks than parts", "use fewer stages");
+  if (result.back() < 0) throw invalid("the model has fewer blocks than parts", "use fewer stages");
   return result;
 }
 
@@ -142,8 +141,8 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
                                        const UnevenStages& uneven) {
   if ((uneven.first || uneven.last) && (uneven.embedding || uneven.loss)) {
     throw invalid(
-        "the blocks of the first or last stage are given, and embedding or loss count as blocks, too",
-        "leave one of both out");
+        "the blocks of the first or last stage are given, but embedding or loss also count as blocks",
+        "remove one of the two");
   }
   if (uneven.embedding || uneven.loss) return split_with_ends(blocks, shape.parts(), uneven);
   if (!uneven.first && !uneven.last) return split_evenly(blocks, shape);
@@ -153,8 +152,7 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
   const auto give = [&](std::size_t stage, const std::optional<std::int64_t>& count) {
     if (!count) return;
     if (*count > blocks) {
-      throw invalid(fmt::format("a stage is to have {} of {} blocks", *count, blocks),
-                    "give it fewer blocks");
+      throw invalid(fmt::format("a stage is set to {} of {} blocks", *count, blocks), "give it fewer blocks");
     }
     of_stage[stage] = *count;
     left -= *count;
@@ -163,11 +161,12 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
   give(0, uneven.first);
   if (shape.stages > 1) give(of_stage.size() - 1, uneven.last);
   if (left < 0) {
-    throw invalid(fmt::format("the first and the last stage have {} blocks more than the model", -left),
-                  "give them fewer blocks");
+    throw invalid(
+        fmt::format("the first and the last stage together have {} blocks more than the model", -left),
+        "give them fewer blocks");
   }
   if (even_stages == 0 && left > 0) {
-    throw invalid(fmt::format("{} blocks are on no stage", left),
+    throw invalid(fmt::format("{} blocks are assigned to no stage", left),
                   "give the first or the last stage more blocks");
   }
   for (std::size_t s = 0; s < of_stage.size(); ++s) {
@@ -176,7 +175,7 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
       if (const std::int64_t rest = left % even_stages; rest != 0) {
         throw invalid(fmt::format("the {} blocks of the other stages are not a multiple of their number, {}",
                                   left, even_stages),
-                      fmt::format("set num_layers to {}, or say how many each stage has with "
+                      fmt::format("set num_layers to {}, or set the blocks of each stage with "
                                   "pipeline_model_parallel_layout",
                                   nearest(blocks, rest, even_stages)));
       }
@@ -186,7 +185,7 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
       throw invalid(
           fmt::format("the {} blocks of a stage are not a multiple of its {} chunks", of_stage[s],
                       shape.chunks),
-          fmt::format("set num_layers to a multiple of {} times {}, or say how many each part has with "
+          fmt::format("set num_layers to a multiple of {} times {}, or set the blocks of each part with "
                       "pipeline_model_parallel_layout",
                       shape.stages, shape.chunks));
     }
@@ -208,10 +207,10 @@ std::vector<std::int64_t> parse_layout(std::string_view layout, std::int64_t blo
     const bool first = i == 0, last = i + 1 == letters.size();
     switch (letters[i]) {
       case 'E':
-        if (!first) refuse("has the embedding behind something else", "begin it with its only E");
+        if (!first) refuse("has the embedding after another part", "begin it with its only E");
         break;
       case 'L':
-        if (!last) refuse("has the loss before something else", "end it with its only L");
+        if (!last) refuse("has the loss before another part", "end it with its only L");
         break;
       case 'm':
         ++found_modules;
@@ -230,12 +229,12 @@ std::vector<std::int64_t> parse_layout(std::string_view layout, std::int64_t blo
   std::int64_t found = 0;
   for (const std::int64_t count : result) found += count;
   if (found != blocks) {
-    refuse(fmt::format("has {} blocks, and the model has {}", found, blocks),
+    refuse(fmt::format("has {} blocks, but the model has {}", found, blocks),
            fmt::format("write {} times t, or set num_layers to {}", blocks, found));
   }
   if (found_modules != modules && found_modules != 0) {
     refuse(
-        fmt::format("has {} modules of multi-token prediction, and the model has {}", found_modules, modules),
+        fmt::format("has {} modules of multi-token prediction, but the model has {}", found_modules, modules),
         fmt::format("write {} times m, or set mtp_num_layers to {}", modules, found_modules));
   }
   return result;

@@ -29,8 +29,7 @@ ModelConfig common(const StatedModel& stated, std::optional<std::int64_t> vocab)
   const config::TrainerConfig& t = stated.t;
   const std::optional<std::int64_t> size = t.vocab_size ? t.vocab_size : vocab;
   if (!size) {
-    throw invalid("the size of the vocabulary is not known",
-                  "set vocab_size, or tokenizer_type and tokenizer_model");
+    throw invalid("the vocabulary size is unknown", "set vocab_size, or tokenizer_type and tokenizer_model");
   }
   ModelConfig c;
   stated.take({ModelPart::kModel, ModelPart::kAttention, ModelPart::kIndexer, ModelPart::kPooled,
@@ -49,7 +48,7 @@ void warn_of_settings_without_effect(const StatedModel& stated, const ModelConfi
   const config::Provenance said = stated.experiment.provenance_of("ffn_hidden_size");
   if (said.layer < config::Layer::kOverrides) return;
   stated.warnings->push_back(fmt::format(
-      "{}: ffn_hidden_size has an effect only on blocks without experts, and every block has some: their "
+      "{}: ffn_hidden_size affects only blocks without experts, but every block has experts: their "
       "width is moe_ffn_hidden_size",
       said.describe()));
 }
@@ -59,16 +58,16 @@ MoeConfig::Training training(const StatedModel& stated, const ModelConfig& c) {
   const double rate = t.moe_router_bias_update_rate;
   if (c.moe.experts > 0 && !c.moe.choice_bias && rate != 0 &&
       rate != config::TrainerConfig().moe_router_bias_update_rate) {
-    throw stated.differs("moe_router_bias_update_rate", "no bias of experts");
+    throw stated.differs("moe_router_bias_update_rate", "no expert bias");
   }
   const bool quantiles = t.moe_router_bias_update_rule == "quantile";
   if (quantiles && c.moe.experts > 0 && !c.moe.choice_bias)
-    throw stated.differs("moe_router_bias_update_rule", "no bias of experts");
+    throw stated.differs("moe_router_bias_update_rule", "no expert bias");
   if (quantiles && t.quantile_balancing_margin_min >= t.quantile_balancing_margin_max) {
     throw stated.experiment.error_for(
         stated.is_set("quantile_balancing_margin_max") ? "quantile_balancing_margin_max"
                                                        : "quantile_balancing_margin_min",
-        fmt::format("quantile_balancing_margin_max is {}, and quantile_balancing_margin_min {}",
+        fmt::format("quantile_balancing_margin_max is {}, but quantile_balancing_margin_min is {}",
                     t.quantile_balancing_margin_max, t.quantile_balancing_margin_min),
         "set quantile_balancing_margin_max to more");
   }

@@ -40,8 +40,8 @@ void refuse_nested(const json& rope, const char* key, const ConfigReader& common
   for (const auto& [name, value] : rope.items()) {
     if (!value.is_object()) continue;
     throw common.not_supported(
-        key, fmt::format(" has '{}' in it: rotations by kind of layer are not supported", name),
-        "all layers must rotate alike");
+        key, fmt::format(" contains '{}': rotations per layer type are not supported", name),
+        "use one rotation for all layers");
   }
 }
 
@@ -56,7 +56,7 @@ Kind kind_of(const std::string& type) {
   if (type == "su") return Kind::kLongrope;  // in the first Phi-3 files
   throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
                        "rope_type '" + printable(type) + "' is not supported",
-                       "default, linear, llama3, yarn and longrope are");
+                       "choose default, linear, llama3, yarn or longrope");
 }
 
 // Reads longrope's frequency divisors. Their number is checked once all sizes are known.
@@ -124,12 +124,12 @@ void read_branches(const json& rope, const char* key, const std::string& where, 
   const std::optional<double> flat = common.optional_number(kPart);
   for (const ConfigReader* branch : {&plain, &pooled}) {
     if (!branch->find(kPart) && !flat)
-      throw branch->bad(kPart, fmt::format("is missing in a branch of '{}', and beside it", key));
+      throw branch->bad(kPart, fmt::format("is missing both in a branch of '{}' and next to it", key));
   }
   config.rotary_fraction = fraction_of(plain, flat.value_or(1));
   if (fraction_of(pooled, flat.value_or(1)) != config.rotary_fraction)
     throw common.not_supported(kPart, " differs between the branches of rope_parameters",
-                               "all layers must rotate as many columns");
+                               "all layers must rotate the same number of columns");
   if (const std::string type = type_of(plain); type != "default") {
     throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
                          fmt::format("rope_type '{}' of '{}.main' is not supported", printable(type), key),
@@ -151,7 +151,7 @@ LayerTypes layer_types(const ConfigReader& common) {
     for (const auto& [name, value] : parameters->items()) {
       if (!value.is_object() && !value.is_null())
         throw common.bad(kParameters,
-                         fmt::format("must have an object for each kind of layer: {} and {}", kFull, kLocal));
+                         fmt::format("must have an object for each layer type: {} and {}", kFull, kLocal));
     }
     for (const auto& [key, object] : {std::pair(kFull, &types.full), {kLocal, &types.local}}) {
       const auto it = parameters->find(key);
@@ -183,8 +183,8 @@ void read_by_layer_type(const std::string& where, const ConfigReader& common, Mo
   const double flat = common.positive_or(kPart, 1);
   config.rotary_fraction = fraction_of(full, flat);
   if (fraction_of(local, flat) != config.rotary_fraction)
-    throw common.not_supported(kPart, " differs between kinds of layers",
-                               "all layers must rotate as many columns");
+    throw common.not_supported(kPart, " differs between layer types",
+                               "all layers must rotate the same number of columns");
   const bool alike = theta == config.rope_theta && config.rope_scaling.kind == Kind::kNone;
   config.attention.local_theta = alike ? 0 : theta;
 }

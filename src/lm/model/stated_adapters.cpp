@@ -27,26 +27,25 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
   if ((model.any_keeps(Keeps::kLatents) || model.any_keeps(Keeps::kPooled)) && model.lora.has("linear_qkv")) {
     if (model.lora.modules.size() == 1)
       throw experiment.error_for("lora",
-                                 "lora names linear_qkv alone, and latent attention has no such module",
+                                 "lora names only linear_qkv, but latent attention has no such module",
                                  "name linear_proj in target_modules");
     if (warnings)
       warnings->push_back(
           fmt::format("{}: latent attention has no linear_qkv, so its queries, keys and values have no "
-                      "adapters, as in Primus",
+                      "adapters, as in AMD Primus",
                       experiment.provenance_of("lora").describe()));
   }
   // Nothing would be trained, and a step without a backward pass computes no loss.
   bool attends = false;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) attends = attends || model.attends(layer);
   if (!feed_forwards && !attends) {
-    throw experiment.error_for(
-        "lora",
-        !model.any_keeps(Keeps::kState)
-            ? "lora names modules of attention alone, and every layer of this model is a "
-              "short convolution instead (lfm_layer_types)"
-            : "lora names modules of attention alone, and every layer of this model has "
-              "linear attention instead (linear_attention_freq)",
-        "name linear_fc1 and linear_fc2 in target_modules");
+    throw experiment.error_for("lora",
+                               !model.any_keeps(Keeps::kState)
+                                   ? "lora names only attention modules, but every layer of this model is a "
+                                     "short convolution (lfm_layer_types)"
+                                   : "lora names only attention modules, but every layer of this model has "
+                                     "linear attention (linear_attention_freq)",
+                               "name linear_fc1 and linear_fc2 in target_modules");
   }
   // The biases that balance experts are frozen like the experts.
   model.moe.training.bias_update_rate = 0;

@@ -38,7 +38,7 @@ class Agreement {
       if (!t_.num_experts && (key == "num_experts" || key == "ffn_hidden_size")) {
         throw experiment_.error_for(
             stated_.is_set("num_experts") ? "num_experts" : "model_type",
-            fmt::format("num_experts is null, and model_type {} is a mixture of experts", t_.model_type),
+            fmt::format("num_experts is null, but model_type {} is a mixture of experts", t_.model_type),
             "set num_experts, or choose another model_type");
       }
       if (key.empty()) {
@@ -54,7 +54,7 @@ class Agreement {
       std::string hint = error.hint();
       if (key == kGroups && hint.empty()) {
         hint = fmt::format("set {} to a divisor of {}{}", kGroups, kHeads,
-                           t_.load ? ", or leave both out: load brings its own" : "");
+                           t_.load ? ", or omit both: load provides its own" : "");
       }
       throw experiment_.error_for(
           heads_are_newer       ? kHeads
@@ -146,9 +146,9 @@ class Agreement {
       std::swap(value_a, value_b);
     }
     throw experiment_.error_for(a,
-                                fmt::format("{} is {}, and {} {}: model_type {} has one width for both", a,
+                                fmt::format("{} is {}, but {} is {}: model_type {} has one width for both", a,
                                             value_a, b, value_b, t_.model_type),
-                                fmt::format("set {} to {}, too", b, value_a));
+                                fmt::format("also set {} to {}", b, value_a));
   }
 
   const StatedModel& stated_;

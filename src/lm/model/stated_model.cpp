@@ -60,7 +60,7 @@ std::string StatedModel::family_name() const {
     if (head_norms) name = "qwen3_moe";
     if (!head_norms && alike && t.moe_layer_freq.empty()) name = "mixtral";
   }
-  if (name == kOwnFamily) warn_of_own_family("no published architecture has these parts", "model_type");
+  if (name == kOwnFamily) warn_of_own_family("no published architecture combines these parts", "model_type");
   return name;
 }
 
@@ -85,9 +85,9 @@ std::string StatedModel::gated_delta_family() const {
 
 void StatedModel::warn_of_own_family(const std::string& reason, std::string_view key) const {
   if (!warnings) return;
-  warnings->push_back(fmt::format(
-      "{}: {}: it is trained and saved as model_type {}, which Primus reads and transformers does not",
-      experiment.provenance_of(key).describe(), reason, kOwnFamily));
+  warnings->push_back(
+      fmt::format("{}: {}: it is saved as model_type {}, which Primus can load, but transformers cannot",
+                  experiment.provenance_of(key).describe(), reason, kOwnFamily));
 }
 
 bool StatedModel::is_set(std::string_view key) const {
@@ -103,10 +103,10 @@ void StatedModel::take(std::initializer_list<ModelPart> parts, ModelConfig& c) c
 }
 
 Error StatedModel::differs(std::string_view key, std::string_view has) const {
-  return experiment.error_for(is_set(key) ? key : "model_type",
-                              fmt::format("model_type {} has {}: {}", t.model_type, key, has),
-                              is_set(key) ? fmt::format("leave {} out, or choose another model_type", key)
-                                          : fmt::format("set {} so, or choose another model_type", key));
+  return experiment.error_for(
+      is_set(key) ? key : "model_type", fmt::format("model_type {} has {}: {}", t.model_type, key, has),
+      is_set(key) ? fmt::format("omit {}, or choose another model_type", key)
+                  : fmt::format("set {} to this value, or choose another model_type", key));
 }
 
 void StatedModel::check_switches(const Family& family) const {

@@ -90,16 +90,16 @@ class PartsReader {
     const std::optional<LayerPattern> pattern = parse_layer_pattern(words, t_.num_layers);
     if (!pattern) {
       throw experiment_.error_for(key,
-                                  fmt::format("{} is '{}', which is no pattern of {} layers", key,
+                                  fmt::format("{} is '{}', which is not a pattern of {} layers", key,
                                               fmt::join(words, " "), t_.num_layers),
                                   fmt::format("write a number, or {} zeros and ones such as ([0]*{}+[1]*{})",
                                               t_.num_layers, 1, t_.num_layers - 1));
     }
     if (pattern->every == 0 && static_cast<std::int64_t>(pattern->per_layer.size()) != t_.num_layers) {
       throw experiment_.error_for(key,
-                                  fmt::format("{} has {} layers, and num_layers is {}", key,
+                                  fmt::format("{} has {} layers, but num_layers is {}", key,
                                               pattern->per_layer.size(), t_.num_layers),
-                                  fmt::format("set {} for {} layers, too", key, t_.num_layers));
+                                  fmt::format("also set {} for {} layers", key, t_.num_layers));
     }
     Layers chosen;
     for (std::int64_t layer = 0; layer < t_.num_layers; ++layer) {
@@ -120,8 +120,9 @@ class PartsReader {
     const auto [stop, error] = std::from_chars(text.data(), end, left);
     if (error != std::errc() || left < 0 || left >= (std::int64_t{1} << 40) ||
         (std::string_view(stop, end) != ",0" && std::string_view(stop, end) != ",,0")) {
-      throw experiment_.error_for("window_size", fmt::format("window_size is '{}'", text),
-                                  "write [left, 0]: tokens before a token that it sees");
+      throw experiment_.error_for(
+          "window_size", fmt::format("window_size is '{}'", text),
+          "write [left, 0], where left is the number of earlier tokens that a token attends to");
     }
     return left + 1;  // plus the token itself
   }
@@ -136,13 +137,13 @@ class PartsReader {
     if (types.empty()) return;
     if (static_cast<std::int64_t>(types.size()) != t_.num_layers) {
       throw refuse(
-          fmt::format("lfm_layer_types has {} layers, and num_layers is {}", types.size(), t_.num_layers));
+          fmt::format("lfm_layer_types has {} layers, but num_layers is {}", types.size(), t_.num_layers));
     }
     for (std::size_t layer = 0; layer < types.size(); ++layer) {
       if (types[layer] == kConvolutionType) {
         c.at(static_cast<std::int64_t>(layer)).attention = &kShortConvolution;
       } else if (types[layer] != "full_attention") {
-        throw refuse(fmt::format("lfm_layer_types has '{}', which is no kind of layer", types[layer]));
+        throw refuse(fmt::format("lfm_layer_types has '{}', which is not a layer type", types[layer]));
       }
     }
     if (c.any_keeps(Keeps::kInputs)) refuse_modules("short convolutions");
@@ -152,7 +153,7 @@ class PartsReader {
   void refuse_modules(std::string_view layers) const {
     if (t_.mtp_num_layers.value_or(0) == 0) return;
     throw experiment_.error_for("mtp_num_layers",
-                                fmt::format("multi-token prediction is not there for models with {}", layers),
+                                fmt::format("multi-token prediction does not support models with {}", layers),
                                 "set mtp_num_layers to null");
   }
 
@@ -167,7 +168,7 @@ class PartsReader {
       throw experiment_.error_for(
           "experimental_attention_variant",
           "experimental_attention_variant gated_delta_net needs linear_attention_freq",
-          "set linear_attention_freq: 4 for one layer of attention behind each three");
+          "set linear_attention_freq: 4 for one attention layer after every three others");
     }
     // A module equals the last layer, which is latent attention in Kimi models.
     if (c.any_keeps(Keeps::kState) && (c.has_state(c.layers - 1) || !always_latent(families_.find(c.family))))
@@ -188,7 +189,7 @@ class PartsReader {
         return;
       }
       throw experiment_.error_for("compress_ratios",
-                                  "compress_ratios is null, and model_type deepseek_v4 pools latents",
+                                  "compress_ratios is null, but model_type deepseek_v4 pools latents",
                                   "write 0, 4 or 128 for each layer, or choose another model_type");
     }
     if (stated_.is_set("attn_sink") && !t_.attn_sink) throw stated_.differs("attn_sink", "true");
@@ -219,7 +220,7 @@ class PartsReader {
     if (layer < c.layers)
       throw experiment_.error_for(
           "compress_ratios",
-          fmt::format("compress_ratios has {} layers, and num_layers is {}", layer, c.layers));
+          fmt::format("compress_ratios has {} layers, but num_layers is {}", layer, c.layers));
     a.latent.q_rank = t_.q_lora_rank.value_or(0);
     a.window = t_.attn_sliding_window.value_or(0);
     c.rotary_fraction = static_cast<double>(t_.qk_pos_emb_head_dim) / static_cast<double>(c.head_dim);
@@ -235,13 +236,14 @@ class PartsReader {
                                      std::pair("enable_packed_sequences", config::separates_documents(t_))}) {
       if (!packs) continue;
       throw experiment_.error_for(
-          key, "blocks of pooled tokens (compress_ratios) know no documents within a sequence",
+          key,
+          "blocks of pooled tokens (compress_ratios) do not support document boundaries within a sequence",
           fmt::format("set {} to false", key));
     }
     if (t_.sample_interval) {
       throw experiment_.error_for("sample_interval",
-                                  fmt::format("models of type {} do not write texts: pooled latents "
-                                              "(compress_ratios) are not kept from token to token",
+                                  fmt::format("models of type {} cannot generate text: pooled latents "
+                                              "(compress_ratios) are not cached between tokens",
                                               c.family),
                                   "set sample_interval to null");
     }
@@ -287,8 +289,9 @@ class PartsReader {
     if (!t_.moe_ffn_hidden_size) moe.ffn = c.ffn;
     if (!t_.moe_router_group_topk) router.top_groups = router.groups;
     if (t_.moe_router_topk > moe.experts) {
-      throw experiment_.error_for("moe_router_topk", fmt::format("moe_router_topk is {}, and num_experts {}",
-                                                                 t_.moe_router_topk, moe.experts));
+      throw experiment_.error_for(
+          "moe_router_topk",
+          fmt::format("moe_router_topk is {}, but num_experts is {}", t_.moe_router_topk, moe.experts));
     }
     if (!t_.moe_layer_freq.empty()) {
       const Layers routed = layers("moe_layer_freq", t_.moe_layer_freq,

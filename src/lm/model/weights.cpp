@@ -230,8 +230,8 @@ void check_elements(const Parameter& p, const std::string& name, DType dtype,
   for (const float value : values) {
     if (value >= 0 && value < bound && value == std::floor(value)) continue;
     throw invalid(
-        fmt::format("tensor '{}' holds {}, which is no whole number from 0 to {}", name, value, bound - 1),
-        "the file is damaged, or of another model: copy or download it again");
+        fmt::format("tensor '{}' holds {}, which is not an integer from 0 to {}", name, value, bound - 1),
+        "the file is damaged or belongs to another model: copy or download it again");
   }
 }
 

@@ -28,7 +28,7 @@ const OptimizerEntry* find_optimizer(std::string_view name) {
 
 UpdateRules update_rules_of(const config::TrainerConfig& config) {
   const OptimizerEntry* const optimizer = find_optimizer(config.optimizer);
-  if (!optimizer) throw unsupported(fmt::format("there is no optimizer '{}'", printable(config.optimizer)));
+  if (!optimizer) throw unsupported(fmt::format("unknown optimizer '{}'", printable(config.optimizer)));
   return optimizer->make(config);
 }
 
@@ -42,7 +42,7 @@ OptimizerSettings OptimizerSettings::from(const config::Experiment& e) {
        {std::pair("exp_avg_dtype", &c.exp_avg_dtype), {"exp_avg_sq_dtype", &c.exp_avg_sq_dtype}}) {
     if (*type == "fp32" || of_moments == "adam") continue;
     throw e.error_for(key,
-                      fmt::format("{}: {} is there for optimizer: adam, not for {}", key, *type, of_moments),
+                      fmt::format("{}: {} supports only optimizer: adam, not {}", key, *type, of_moments),
                       fmt::format("set {}: fp32", key));
   }
   return {.rules = update_rules_of(c), .clip_norm = c.clip_grad, .split_masters = c.store_param_remainders};

@@ -74,7 +74,7 @@ class Records {
 };
 
 std::string damaged(std::string_view name, std::int64_t lines) {
-  return fmt::format("{} lines of {} are damaged and left out", lines, name);
+  return fmt::format("{} lines of {} are damaged and were skipped", lines, name);
 }
 
 std::string text_of(const config::Value& value) {

@@ -104,7 +104,8 @@ void take_step(std::string_view line, const Path& file, RunStatus& run) {
     if (key == "tokens_per_second_per_device") speed = value;
     if (key == "tokens_per_second_per_device_avg") average = value;
   });
-  if (!good) throw invalid(fmt::format("the last line of {} is no metrics", file.filename().string()));
+  if (!good)
+    throw invalid(fmt::format("the last line of {} is not a metrics record", file.filename().string()));
   run.tokens_per_second = average ? average : speed;
   if (!run.steps) run.steps = planned;
 }
@@ -238,7 +239,7 @@ void search(const Path& folder, int depth, RunSearch& found) {
       search(entries->path(), depth - 1, found);
   }
   if (error)
-    found.notes.push_back(fmt::format("cannot look into '{}': {}", folder.string(), error.message()));
+    found.notes.push_back(fmt::format("cannot read folder '{}': {}", folder.string(), error.message()));
 }
 
 }  // namespace
@@ -340,7 +341,7 @@ std::map<std::string, std::string> usual_settings(const std::vector<RunStatus>& 
 RunSearch find_runs(const Path& folder) {
   std::error_code none;
   if (!std::filesystem::is_directory(folder, none)) {
-    throw invalid(fmt::format("there is no folder '{}'", folder.string()),
+    throw invalid(fmt::format("folder '{}' does not exist", folder.string()),
                   "name the workspace of the runs, e.g. output");
   }
   RunSearch found;

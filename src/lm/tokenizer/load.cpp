@@ -56,8 +56,8 @@ Kind kind_of(std::string_view bytes) {
   if (looks_like_tiktoken(bytes)) return Kind::kTiktoken;
   const std::size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first != std::string_view::npos && bytes[first] == '{') return Kind::kHuggingFace;
-  throw invalid(bytes.empty() ? "the tokenizer file is empty" : "this is no tokenizer file",
-                "a tokenizer is a tokenizer.json, a SentencePiece .model, or a tiktoken rank file");
+  throw invalid(bytes.empty() ? "the tokenizer file is empty" : "this is not a tokenizer file",
+                "use a tokenizer.json, a SentencePiece .model, or a tiktoken rank file");
 }
 
 // The kind of file that a type requires; nullopt for types that were published in several formats.
@@ -89,15 +89,14 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
   try {
     const Kind kind = kind_of(bytes), named = kind_named(type).value_or(kind);
     const std::string mismatch =
-        fmt::format("the tokenizer_type {} stands for {}, and this is {}", type,
+        fmt::format("tokenizer_type {} expects {}, but this is {}", type,
                     kKindNames[static_cast<std::size_t>(named)], kKindNames[static_cast<std::size_t>(kind)]);
     // AMD Primus loads this type from Hugging Face folders, which may have only a tokenizer.json.
     const bool noted =
         named == Kind::kHuggingFace || (type == "Llama2Tokenizer" && kind == Kind::kHuggingFace);
     if (named != kind && !noted)
-      throw invalid(
-          mismatch,
-          "leave out tokenizer_type (or set it to null) to go by the file, or name the file that is meant");
+      throw invalid(mismatch,
+                    "omit tokenizer_type (or set it to null) to detect the type, or name the intended file");
     auto tokenizer = load_kind(kind, type, path, std::move(bytes));
     if (kind == Kind::kTiktoken)
       tokenizer->set_chat_template(parse_side_files(read_side_files(path.parent_path())).chat_template);
@@ -110,7 +109,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
     if (error.hint().empty()) {
       error.add_hint(
           error.kind() == ErrorKind::kUnsupported
-              ? "docs/formats/tokenizers.md lists what is supported; many models come with another "
+              ? "docs/formats/tokenizers.md lists the supported features; many models come with another "
                 "tokenizer file as well"
               : "the file is damaged or cut off: copy or download it again");
     }
@@ -138,24 +137,24 @@ std::unique_ptr<const Tokenizer> load_folder(std::string_view type, const Path& 
                                       std::string(type.empty() ? "GPT2BPETokenizer" : type));
   }
   throw invalid(
-      fmt::format("there is no tokenizer.json or tokenizer.model in '{}', nor vocab.json and merges.txt",
+      fmt::format("'{}' contains no tokenizer.json, no tokenizer.model, and no vocab.json with merges.txt",
                   folder.string()),
-      "tokenizer_model names a tokenizer file, or the model folder that holds one");
+      "set tokenizer_model to a tokenizer file, or to the model folder that holds one");
 }
 
 std::unique_ptr<const Tokenizer> load_vocab_and_merges(const TokenizerSource& source) {
   if (!source.type.empty() && source.type != "GPT2BPETokenizer") {
-    throw invalid(fmt::format("{} takes no vocab_file and merge_file", source.type),
+    throw invalid(fmt::format("{} does not use vocab_file and merge_file", source.type),
                   "they belong to GPT2BPETokenizer");
   }
   if (source.vocab_file.empty() || source.merge_file.empty()) {
-    throw invalid(fmt::format("there is a {} file without a {} file",
+    throw invalid(fmt::format("a {} file is given without a {} file",
                               source.vocab_file.empty() ? "merge" : "vocabulary",
                               source.vocab_file.empty() ? "vocabulary" : "merge"),
                   "GPT2BPETokenizer needs both: vocab_file (vocab.json) and merge_file (merges.txt)");
   }
   if (!source.model.empty()) {
-    throw invalid("the tokenizer is given in two ways: as tokenizer_model, and as vocab_file and merge_file",
+    throw invalid("the tokenizer is given twice: as tokenizer_model, and as vocab_file and merge_file",
                   "leave one of them out");
   }
   return make_huggingface_tokenizer(read_gpt2_files(source.vocab_file, source.merge_file),
@@ -176,7 +175,7 @@ std::unique_ptr<const Tokenizer> load_tokenizer(const TokenizerSource& source) {
   if (type == "NullTokenizer") return load_null(model);
   if (!type.empty() && std::find(kFileTypes.begin(), kFileTypes.end(), type) == kFileTypes.end()) {
     throw invalid(fmt::format("unknown tokenizer_type '{}'", type),
-                  fmt::format("it is one of ByteTokenizer, NullTokenizer, {}", fmt::join(kFileTypes, ", ")));
+                  fmt::format("choose one of ByteTokenizer, NullTokenizer, {}", fmt::join(kFileTypes, ", ")));
   }
   if (model.empty()) {
     throw invalid(fmt::format("{} needs a tokenizer_model", type),
@@ -185,8 +184,8 @@ std::unique_ptr<const Tokenizer> load_tokenizer(const TokenizerSource& source) {
                       : "set it to a tokenizer file or a model folder");
   }
   if (!Env::posix().status(model)) {
-    throw invalid(fmt::format("the tokenizer_model '{}' is not there", model),
-                  "nothing is downloaded: give a tokenizer file, or a model folder on this machine");
+    throw invalid(fmt::format("the tokenizer_model '{}' does not exist", model),
+                  "Primus downloads nothing: give a tokenizer file, or a model folder on this machine");
   }
   return is_file(model) ? load_file(type, model) : load_folder(type, model);
 }

@@ -113,7 +113,7 @@ class NullTokenizer final : public Tokenizer {
     return std::uint64_t{1} << 32 | static_cast<std::uint32_t>(end_);
   }
   void save(const std::filesystem::path&) const override {
-    throw unsupported("the null tokenizer has no Hugging Face form");
+    throw unsupported("the null tokenizer cannot be written as a Hugging Face tokenizer");
   }
 
  protected:

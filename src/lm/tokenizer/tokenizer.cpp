@@ -34,7 +34,7 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
 void Tokenizer::check_id(std::int32_t id) const {
   if (id >= 0 && id < vocab_size()) return;
   throw invalid(fmt::format("token id {} is outside this tokenizer's vocabulary of {}", id, vocab_size()),
-                "is this the tokenizer that the ids were made with?");
+                "check that the ids were made with this tokenizer");
 }
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)

@@ -60,19 +60,19 @@ std::string check_base_weights(const CheckpointReader& checkpoint, const Trainer
   if (!experiment.trainer->load) return {};
   const std::string load = *experiment.trainer->load, saved = checkpoint.folder().string();
   if (!Env::posix().status(load)) {
-    return fmt::format("load is '{}', which does not exist: it is not read, the run continues from {}", load,
-                       saved);
+    return fmt::format("load is '{}', which does not exist; it is ignored, because the run continues from {}",
+                       load, saved);
   }
   const Path folder = loaded_folder(load);
   if (within(folder, own)) return {};
   const auto refuse = [&](const std::string& what) {
     throw experiment.error_for(
-        "load",
-        fmt::format("'{}' {}; load names '{}', which would not be read", saved, what, folder.string()),
-        "give the new run a name of its own: exp_name=NAME; or leave load out to continue this run");
+        "load", fmt::format("'{}' {}; load names '{}', which would be ignored", saved, what, folder.string()),
+        "give the new run its own name: exp_name=NAME; or omit load to continue this run");
   };
   const std::string recorded = recorded_setting(state, "load");
-  if (recorded.empty() && !state.base_weights && state.base.empty()) refuse("began from random weights");
+  if (recorded.empty() && !state.base_weights && state.base.empty())
+    refuse("was started from random weights");
   if (!state.base_weights) return {};
   const InputIdentity now = identity_of_weights(folder);
   if (now.fingerprint == state.base_weights->fingerprint) return {};
@@ -80,8 +80,8 @@ std::string check_base_weights(const CheckpointReader& checkpoint, const Trainer
   const bool later_checkpoint = before != folder && within(before, folder.parent_path()) &&
                                 folder.filename().string().starts_with("iter_");
   if (!later_checkpoint) {
-    refuse(before == folder ? "began from other weights: those of the folder have changed since then"
-                            : fmt::format("began from the weights of '{}'", before.string()));
+    refuse(before == folder ? "was started from other weights: the folder's weights have changed since then"
+                            : fmt::format("was started from the weights of '{}'", before.string()));
   }
   return {};
 }

@@ -63,7 +63,8 @@ void Checkpointer::open() {
   if (plan_.ranks.first()) {
     make_folders(root_);
     // The folder may be shared by several experiments.
-    if (plan_.c.save) lock_.emplace(root_, "wait for it or stop it, or let this run save elsewhere (save)");
+    if (plan_.c.save)
+      lock_.emplace(root_, "wait for it or stop it, or save this run to another folder (save)");
     CheckpointRoot(root_).recover();
     model_files_ = make_model_files();
   }
@@ -76,7 +77,7 @@ void Checkpointer::set_aside() {
   if (plan_.c.auto_continue_train || !plan_.ranks.first()) return;
   const auto aside = CheckpointRoot(root_).set_aside();
   if (!aside) return;
-  plan_.log.warning("auto_continue_train is false: the checkpoints that were in '{}' are now in '{}'",
+  plan_.log.warning("auto_continue_train is false: the checkpoints of '{}' were moved to '{}'",
                     root_.string(), aside->string());
 }
 
@@ -88,9 +89,9 @@ void Checkpointer::check() {
 ResumePoint Checkpointer::resume_point(const Path& root) const {
   ResumePoint point = find_resume_point(root, Validation::kFull, Env::posix(), plan_.ranks.group());
   for (const std::string& reason : point.rejected)
-    plan_.log.warning("damaged checkpoint passed over: {}", reason);
+    plan_.log.warning("damaged checkpoint skipped: {}", reason);
   for (const std::string& note : point.notes) {
-    plan_.log.warning("{}: {}; the newest good checkpoint is taken", root.string(), note);
+    plan_.log.warning("{}: {}; the newest good checkpoint is used", root.string(), note);
   }
   return point;
 }
@@ -143,12 +144,11 @@ void Checkpointer::finetune_from(const CheckpointReader& checkpoint) {
 void Checkpointer::load_scales_of_fp8(const CheckpointReader& checkpoint) {
   const engine::DelayedScales* const scales = session_.scales();
   if (!scales) return;
-  if (plan_.c.no_load_optim) return plan_.log.warning("no_load_optim: the scales of fp8 begin at 1");
+  if (plan_.c.no_load_optim) return plan_.log.warning("no_load_optim: the fp8 scales start at 1");
   const LoadedScales count = load_scales(checkpoint, *scales, rank_);
   if (count.missing == 0) return;
-  plan_.log.warning(
-      "{} has no scales of fp8 (fp8_recipe: delayed) for {} of {} linear layers: they begin at 1",
-      checkpoint.folder().string(), count.missing, count.missing + count.loaded);
+  plan_.log.warning("{} has no fp8 scales (fp8_recipe: delayed) for {} of {} linear layers: they start at 1",
+                    checkpoint.folder().string(), count.missing, count.missing + count.loaded);
 }
 
 void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
@@ -159,15 +159,15 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
     // The position in the data is steps times batch size, so another batch size would move it.
     throw plan_.e.error_for(
         "global_batch_size",
-        fmt::format("this run was saved with global_batch_size {}, not {}", state.global_batch_size,
+        fmt::format("this run was saved with global_batch_size {}, but it is now {}", state.global_batch_size,
                     plan_.c.global_batch_size),
-        "keep it, or start another run (exp_name) with load: " + checkpoint.folder().string());
+        "restore it, or start another run (exp_name) with load: " + checkpoint.folder().string());
   }
   const std::optional<InputIdentity> data = plan_.data_identity();
   refuse_other_inputs(checkpoint, state, plan_.e, plan_.tokenizer_identity(), data);
   const bool optimizer = !plan_.c.no_load_optim && has_optimizer_state(checkpoint);
   if (!optimizer && !plan_.c.no_load_optim) {
-    plan_.log.warning("{} has no optimizer state (no_save_optim): its moments start from zero",
+    plan_.log.warning("{} has no optimizer state (no_save_optim): the moments start at zero",
                       checkpoint.folder().string());
   }
   if (optimizer) refuse_another_optimizer(checkpoint, state, plan_.e, names_of(session_.optimizer().rules()));
@@ -195,7 +195,7 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
     const std::string text =
         fmt::format("{} was {}, and is {}{}", change.key, change.before.empty() ? "unset" : change.before,
                     change.after.empty() ? "unset" : change.after,
-                    starts_only ? "; a resumed run does not use it" : " from here on");
+                    starts_only ? "; a resumed run ignores it" : " from here on");
     const bool names_data =
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
     const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;
@@ -218,9 +218,10 @@ void Checkpointer::log_newer_base(const TrainerState& state) {
   if (progress_.base.empty() || !plan_.c.load || !Env::posix().status(*plan_.c.load)) return;
   const Path now = loaded_folder(*plan_.c.load).filename(), then = Path(progress_.base).filename();
   if (now == then || !now.string().starts_with("iter_") || !then.string().starts_with("iter_")) return;
-  progress_.rule_changes.push_back(fmt::format("load had {}, and has {}", then.string(), now.string()));
-  plan_.log.warning("this run began from {} of load, which has {} now; a new exp_name begins from that",
-                    then.string(), now.string());
+  progress_.rule_changes.push_back(fmt::format("load changed from {} to {}", then.string(), now.string()));
+  plan_.log.warning(
+      "this run started from {} of load, which now has {}; to start from that, use a new exp_name",
+      then.string(), now.string());
 }
 
 void Checkpointer::log_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const {
@@ -238,7 +239,7 @@ void Checkpointer::log_rate(const TrainerState& state, const std::vector<Setting
   if (std::max(before, next) <= kJump * std::min(before, next)) return;
   plan_.log.warning(
       "the learning rate jumps from {:.2e} (iteration {}) to {:.2e} (iteration {}): the schedule spans the "
-      "whole run, and its length or its rates have changed; a run that may be trained longer keeps its rate "
+      "whole run, and the run's length or rates have changed; to train longer without a jump, use "
       "with "
       "lr_decay_style: WSD (docs/watching.md, Training longer)",
       before, progress_.iteration, next, progress_.iteration + 1);
@@ -340,7 +341,7 @@ void Checkpointer::log_written() {
   if (!saved || std::exchange(last_logged_, *saved) == *saved) return;
   plan_.monitor->checkpoint(*saved, CheckpointFacts::State::kDurable);
   const WrittenBytes written = writer_->last_written();
-  plan_.log.debug("iteration {} is saved: {} of this rank's {} of tensors went past the page cache", *saved,
+  plan_.log.debug("iteration {} is saved: {} of this rank's {} of tensors bypassed the page cache", *saved,
                   human_bytes(static_cast<double>(written.direct)),
                   human_bytes(static_cast<double>(written.all)));
 }

@@ -127,7 +127,7 @@ std::optional<double> Evaluator::evaluate(const data::Dataset& dataset, const ch
   if (c.check_for_nan_in_loss_and_grad && !std::isfinite(loss)) {
     throw Error(ErrorKind::kNumerics,
                 fmt::format("the loss on {} data is {} after iteration {}", name, loss, progress_.iteration),
-                "go on from an earlier checkpoint with a lower lr, or look at this data");
+                "continue from an earlier checkpoint with a lower lr, or check this data");
   }
   const std::int64_t tokens =
       count * plan_.shape.data(plan_.ranks.size()) * c.micro_batch_size * c.seq_length;

@@ -269,12 +269,12 @@ std::string describe_choice(const FitChoice& choice, const MemorySupply& supply)
   const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
   const std::string work =
       choice.extra_work < kSameWork
-          ? std::string("nothing is computed twice")
+          ? std::string("no recomputation")
           : fmt::format("{:.1f} % more work than without recomputation", 100 * choice.extra_work);
   return fmt::format(
       "fit: {}, {} microbatch{} a step{}\nfit: needs {} of {}; {}{}", fmt::join(shown(choice.settings), " "),
       choice.microbatches, choice.microbatches == 1 ? "" : "es",
-      choice.microbatch_was_given ? ", as the run has had them" : "", bytes(claimed(choice.need, supply)),
+      choice.microbatch_was_given ? ", as in the run so far" : "", bytes(claimed(choice.need, supply)),
       bytes(supply.device), work, choice.next.empty() ? "" : "; " + choice.next);
 }
 

@@ -43,7 +43,7 @@ class Reconciliation {
   void shape(std::string_view key, const T& ours, const T& theirs) {
     if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
     throw experiment_.error_for(key, difference({key}, ours, theirs),
-                                "name the model preset of these weights");
+                                "choose the model preset of these weights");
   }
 
   // Settings that the weights were trained with and do not work without.
@@ -52,7 +52,7 @@ class Reconciliation {
     if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
     if (layer_of(key) >= Layer::kOverrides) {
       throw experiment_.error_for(key, difference({key}, ours, theirs),
-                                  "leave it out: the weights were trained with what their config.json says");
+                                  "omit it: the weights were trained with the settings of their config.json");
     }
     pass_over({key}, ours, theirs);
   }
@@ -66,7 +66,7 @@ class Reconciliation {
       pass_over(keys, ours, theirs);
       return false;
     }
-    notes_.push_back(difference(keys, ours, theirs) + ": the experiment's is taken");
+    notes_.push_back(difference(keys, ours, theirs) + ": the experiment's value is used");
     theirs = ours;
     return true;
   }
@@ -98,13 +98,13 @@ class Reconciliation {
   std::string difference(Keys keys, const T& ours, const T& theirs) const {
     const std::string_view key = *keys.begin();
     return fmt::format(
-        "{} is {}, and {} says {}",
+        "{} is {}, but {} has {}",
         is_sink_window(key) ? fmt::format("{} (by sink_sliding_window)", key) : std::string(key),
         text_of(ours), where_, text_of(theirs));
   }
   template <class T>
   void pass_over(Keys keys, const T& ours, const T& theirs) {
-    notes_.push_back(fmt::format("{}, which is taken ({} is what a preset says: {})",
+    notes_.push_back(fmt::format("{}, which is used ({} comes from a preset: {})",
                                  difference(keys, ours, theirs), text_of(ours),
                                  experiment_.provenance_of(strongest(keys)).describe()));
   }
@@ -144,8 +144,8 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
   if (scaling.kind == Kind::kYarn && ours.rope_scaling.kind != Kind::kYarn &&
       r.is_set("position_embedding_type")) {
     r.note(
-        "position_embedding_type is rope, and the weights have yarn, which is taken (rope_scaling_type: "
-        "none is without it)");
+        "position_embedding_type is rope, but the weights have yarn, which is used (rope_scaling_type: none "
+        "disables it)");
   }
   if (latents) {
     r.flexible({"rotary_scaling_factor", "rope_scaling_factor"}, t.rotary_scaling_factor, scaling.factor);
@@ -207,7 +207,7 @@ void note_router_losses(Reconciliation& r, const config::TrainerConfig& t, const
     if (their == 0) return;
     if (r.is_stated(key)) {
       if (our != their)
-        r.note(fmt::format("{} is {}, and {} says {}: {} is taken", key, our, where, their, our));
+        r.note(fmt::format("{} is {}, but {} has {}: {} is taken", key, our, where, their, our));
     } else if (our == their) {
       r.note(fmt::format("{} is trained with {} {}, as {} says ({}=0 turns it off)", loss, key, our, where,
                          key));
@@ -303,9 +303,8 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   if (length > result.config.max_positions && r.is_set("seq_length") &&
       !r.is_set("max_position_embeddings")) {
     r.note(
-        fmt::format("seq_length is {}, and {} was made for {} positions (max_position_embeddings): those "
-                    "beyond are new to "
-                    "the weights, and what is saved says {}",
+        fmt::format("seq_length is {}, but {} was made for {} positions (max_position_embeddings): the "
+                    "weights were not trained for later positions; saved models get {}",
                     length, where, result.config.max_positions, length));
     result.config.max_positions = length;
   }

@@ -125,7 +125,7 @@ config::Experiment with_loaded_tokenizer(const config::Experiment& experiment,
   config::Experiment result = experiment;
   config::TrainerConfig& c = result.trainer;
   if (given.tokenizer_model || (given.tokenizer_type && !only_kind)) {
-    notes.push_back(fmt::format("the tokenizer is the one that came with the weights ({}), not a preset's {}",
+    notes.push_back(fmt::format("the tokenizer that came with the weights ({}) is used, not a preset's {}",
                                 own->type.empty() ? own->model : own->type,
                                 given.tokenizer_model.value_or(given.tokenizer_type.value_or(""))));
   }

@@ -77,10 +77,10 @@ std::vector<Lever> levers(int data_ranks) {
   using Words = std::vector<std::string>;
   std::vector<Lever> levers = {
       {[](Config& c, ModelConfig&) { return std::exchange(c.async_save, false); },
-       [](const Config&) { return Words{"async_save=false"}; }, "training waits while it saves"},
+       [](const Config&) { return Words{"async_save=false"}; }, "training pauses during saves"},
       {smaller_micro_batch,
        [](const Config& c) { return Words{fmt::format("micro_batch_size={}", c.micro_batch_size)}; },
-       "the same batch in more and smaller parts"},
+       "the same global batch in more, smaller microbatches"},
       {[](Config& c, ModelConfig&) {
          if (c.recompute_granularity == "full") return false;
          c.recompute_granularity = "full";
@@ -93,10 +93,10 @@ std::vector<Lever> levers(int data_ranks) {
        [](const Config&) {
          return Words{"exp_avg_dtype=fp8", "exp_avg_sq_dtype=fp8"};
        },
-       "optimizer moments of one byte", true},
+       "one-byte optimizer moments", true},
       {[](Config& c, ModelConfig&) { return !std::exchange(c.bf16, true); },
        [](const Config&) { return Words{"bf16=true"}; }, "less precise activations"},
-      {adapters, [](const Config&) { return Words{"lora.enabled=true"}; }, "only adapters are trained", true},
+      {adapters, [](const Config&) { return Words{"lora.enabled=true"}; }, "trains only adapters", true},
       {[](Config& c, ModelConfig&) {
          if (c.seq_length < 2 * kShortest) return false;
          c.seq_length /= 2;
@@ -111,7 +111,7 @@ std::vector<Lever> levers(int data_ranks) {
         [](const Config& c) {
           return Words{"data_parallel_sharding_strategy=" + c.data_parallel_sharding_strategy};
         },
-        "ranks send each other more", true};
+        "more communication between ranks", true};
     levers.insert(levers.begin() + 1, sharding);
   }
   return levers;
@@ -273,7 +273,7 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   if (!fit.changes.empty()) return fit;
   // No single change is enough: combines them one after another, each at its strongest level.
   Search::Run changed = given;
-  MemoryChange together{{}, "all of these together", {}};
+  MemoryChange together{{}, "all of these combined", {}};
   for (const Lever& lever : levers(data_ranks)) {
     const Search::Run before = changed;
     const bool enough = search.pull(changed, lever, together.need);
@@ -306,29 +306,30 @@ std::string describe_lack(const MemoryFit& fit) {
   const std::string where = s.limited_by.empty() ? "" : fmt::format(" (the limit of {})", s.limited_by);
   if (s.chosen) {
     const auto [need, have] = distinct_sizes(claimed(fit.need, s), s.device);
-    return fmt::format("the run needs {} of memory, and it may have {}", need, have);
+    return fmt::format("the run needs {} of memory, but it may use only {}", need, have);
   }
   if (!s.hardware.empty()) {
     const auto [need, have] = distinct_sizes(fit.need.device.total(), s.device);
-    return fmt::format("the run needs {} of the device's memory, and of the {} of {} {} are left for it",
-                       need, bytes(s.total), s.hardware, have);
+    return fmt::format("the run needs {} of the device's memory, but of the {} of {}, {} are free", need,
+                       bytes(s.total), s.hardware, have);
   }
   if (s.shared) {
     const auto [need, have] = distinct_sizes(fit.need.total(), s.device);
-    return fmt::format("the run needs {} of memory, and {} of {} are free{}", need, have, bytes(s.total),
+    return fmt::format("the run needs {} of memory, but {} of {} are free{}", need, have, bytes(s.total),
                        where);
   }
   const auto [device_need, device_have] = distinct_sizes(fit.need.device.total(), s.device);
   const auto [host_need, host_have] = distinct_sizes(fit.need.host(), s.host);
-  return fmt::format("the run needs {} of the device's memory and {} of the host's, and {} and {} are free{}",
+  return fmt::format("the run needs {} of device memory and {} of host memory, but {} and {} are free{}",
                      device_need, host_need, device_have, host_have, where);
 }
 
 std::string describe_changes(const MemoryFit& fit) {
   if (fit.changes.empty()) {
     return fmt::format(
-        "weights, gradients and optimizer states alone are {}: let more ranks share them (sharding, tensor "
-        "and pipeline parallelism: docs/parallelism.md), or use a smaller model, or a machine with more "
+        "weights, gradients and optimizer states alone need {}: divide them among more ranks (sharding, "
+        "tensor and pipeline parallelism: docs/parallelism.md), or use a smaller model, or a machine with "
+        "more "
         "memory",
         bytes(fit.need.device.persistent));
   }

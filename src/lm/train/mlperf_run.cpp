@@ -22,8 +22,8 @@ std::int64_t steps_of(const std::string& name, const std::string& text) {
   const char* const end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, value);
   if (result.ec != std::errc() || result.ptr != end || value < 0) {
-    throw invalid(fmt::format("{} is '{}', which is no number of steps", name, text.substr(0, 80)),
-                  fmt::format("set {} to a whole number, 0 for none", name));
+    throw invalid(fmt::format("{} is '{}', which is not a number of steps", name, text.substr(0, 80)),
+                  fmt::format("set {} to an integer, 0 for none", name));
   }
   return value;
 }
@@ -51,7 +51,7 @@ void add_submission(MlperfEntries& entries, const ReadVariable& variable, std::v
   }
   if (!missing.empty()) {
     notes.push_back(
-        fmt::format("MLPerf's rules ask for more than the log will have: set {} in the environment",
+        fmt::format("MLPerf's rules need more fields than the log will have: set {} in the environment",
                     fmt::join(missing, ", ")));
   }
 }

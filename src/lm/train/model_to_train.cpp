@@ -59,10 +59,9 @@ Path loaded_folder(const Path& load) {
 Error nothing_to_load(const config::Experiment& e) {
   const std::string& load = *e.trainer->load;
   if (!Env::posix().status(load)) {
-    return e.error_for(
-        "load", fmt::format("there is no folder '{}' to load a model from", load),
-        "name the folder of a Hugging Face model, a checkpoint or a run; models of the hub are not "
-        "downloaded ('hf download NAME --local-dir FOLDER' does that)");
+    return e.error_for("load", fmt::format("the model folder '{}' does not exist", load),
+                       "give the folder of a Hugging Face model, a checkpoint or a run; Primus does not "
+                       "download models ('hf download NAME --local-dir FOLDER' does)");
   }
   if (is_of_megatron(load)) {
     return e.error_for(
@@ -73,7 +72,7 @@ Error nothing_to_load(const config::Experiment& e) {
         "name the Hugging Face folder that it was made from, or convert it to one");
   }
   return e.error_for(
-      "load", "there is neither a model nor a checkpoint in " + load,
+      "load", "found neither a model nor a checkpoint in " + load,
       "a model folder has config.json and *.safetensors; a checkpoint has manifest.json; the folder of a run "
       "has checkpoints");
 }
@@ -123,8 +122,7 @@ config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry&
   }
   c.seq_length = model->max_positions;
   if (notes)
-    notes->push_back(
-        fmt::format("seq_length is set to {}, the longest that the loaded model was made for", c.seq_length));
+    notes->push_back(fmt::format("seq_length is set to {}, the maximum of the loaded model", c.seq_length));
   return e;
 }
 
@@ -173,7 +171,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
       }
     }
     throw e.error_for(
-        "tokenizer_model", "there is no tokenizer",
+        "tokenizer_model", "no tokenizer is set",
         "set tokenizer_type and tokenizer_model (or vocab_size for data that is tokenised already)");
   }
   if (of_preset && c.vocab_size) {
@@ -183,8 +181,9 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
     const std::optional<std::string> missing = c.mock_data ? missing_tokenizer(c) : std::nullopt;
     if (missing) {
       if (notes) {
-        notes->push_back(fmt::format(
-            "the tokenizer '{}' is not there: mock data is drawn from vocab_size's {} ids", *missing, ids));
+        notes->push_back(
+            fmt::format("the tokenizer '{}' does not exist: mock data is drawn from the {} ids of vocab_size",
+                        *missing, ids));
       }
       return load_tokenizer("NullTokenizer", ids);
     }
@@ -198,8 +197,8 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
   if (tokenizer && size && tokenizer->vocab_size() > *size) {
     throw e.error_for(
         "vocab_size",
-        fmt::format("vocab_size is {}, and the tokenizer has {} tokens", *size, tokenizer->vocab_size()),
-        "leave vocab_size out, or name the tokenizer that it belongs to");
+        fmt::format("vocab_size is {}, but the tokenizer has {} tokens", *size, tokenizer->vocab_size()),
+        "omit vocab_size, or set the tokenizer that it belongs to");
   }
   const std::optional<std::int64_t> vocab =
       tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt;
@@ -224,7 +223,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
   if (tokenizer && tokenizer->vocab_size() > loaded->vocab) {
     throw e.error_for("tokenizer_model",
                       "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
-                          " ids, and the weights are made for " + std::to_string(loaded->vocab),
+                          " ids, but the weights are made for " + std::to_string(loaded->vocab),
                       "use the tokenizer that came with the weights");
   }
   return taught(std::move(reconciled.config));

@@ -132,14 +132,13 @@ std::vector<std::string> doubts_about(const config::Hardware& hardware,
   std::vector<std::string> doubts;
   const bool fp8 = std::ranges::any_of(stages, has_fp8);
   if (fp8 && hardware.peak_fp8_tflops <= 0) {
-    doubts.push_back(
-        fmt::format("the {} has no products in fp8: the run would be refused, and its time is "
-                    "counted as in bf16",
-                    hardware.name));
+    doubts.push_back(fmt::format(
+        "the {} has no fp8 products: the run would be refused, and its time is estimated for bf16",
+        hardware.name));
   } else if (fp8 && hardware.device == "hip") {
     doubts.emplace_back(
-        "products in fp8 are not built for AMD's GPUs yet: the run itself is refused there, and this is the "
-        "plan of one that has them");
+        "fp8 products are not implemented for AMD GPUs: the run would be refused there, and this plan "
+        "assumes that they work");
   }
   return doubts;
 }

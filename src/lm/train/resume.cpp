@@ -236,12 +236,12 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
                      .seed = integer("seed")};
   if (state.iteration != checkpoint.iteration())
     throw broken(
-        fmt::format("says iteration {}, and the manifest {}", state.iteration, checkpoint.iteration()));
+        fmt::format("says iteration {}, but the manifest says {}", state.iteration, checkpoint.iteration()));
   if (const auto experiment = json.find("experiment"); experiment != json.end() && experiment->is_string())
     state.experiment = experiment->get<std::string>();
   // Added later: a checkpoint may lack them. A NaN is written as null.
   if (const auto optimizer = json.find("optimizer"); optimizer != json.end()) {
-    if (!optimizer->is_string()) throw broken("has an \"optimizer\" that is no text");
+    if (!optimizer->is_string()) throw broken("has an \"optimizer\" that is not a string");
     state.optimizer = optimizer->get<std::string>();
   }
   state.clock = clock_in(json);
@@ -301,12 +301,12 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
         fmt::format("'{}' was saved {}", folder, without ? "without LoRA" : "with other lora settings"),
         "restore lora, or use a new exp_name");
   }
-  const std::string what = fmt::format("'{}' was saved with {} {}, and the experiment has {}", folder,
+  const std::string what = fmt::format("'{}' was saved with {} {}, but the experiment has {}", folder,
                                        difference.key, difference.before, difference.after);
   const std::string hint =
       difference.of_rope
           ? fmt::format("restore the setting, or start another run (exp_name) with load: {}", folder)
-          : "restore the setting, or use a new exp_name without load to start from nothing";
+          : "restore the setting, or use a new exp_name without load to start from random weights";
   throw setting.empty() ? invalid(what, hint).at(file.string()) : experiment.error_for(setting, what, hint);
 }
 
@@ -319,9 +319,8 @@ std::string another(const InputIdentity& before, const InputIdentity& now) {
 
 std::string hint_of_change(const std::string& folder, std::string_view permission) {
   return fmt::format(
-      "put back what it was; or give the new run a name of its own (exp_name), with load: {} if it is to "
-      "begin "
-      "from these weights; or set {}=true to go on with it on purpose",
+      "restore the old value; or give the new run its own name (exp_name), with load: {} to start from these "
+      "weights; or set {}=true to continue with the change",
       folder, permission);
 }
 
@@ -378,9 +377,9 @@ void refuse_another_optimizer(const CheckpointReader& checkpoint, const TrainerS
   if (state.optimizer == optimizer) return;
   throw experiment.error_for(
       key_in_use(experiment, {"optimizer", "muon_scalar_optimizer"}),
-      fmt::format("'{}' has the states of another optimizer: {} there, and {} in the experiment",
+      fmt::format("'{}' has the states of another optimizer: {} in the checkpoint, {} in the experiment",
                   checkpoint.folder().string(), printable(state.optimizer), optimizer),
-      "restore the optimizer; or set no_load_optim=true to go on from these weights with fresh states");
+      "restore the optimizer; or set no_load_optim=true to continue from these weights with new states");
 }
 
 std::string recorded_setting(const TrainerState& state, const std::string& key) {

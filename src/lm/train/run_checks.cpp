@@ -37,10 +37,10 @@ void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& meas
       fit_memory(plan.e, plan.model, plan.families, measured, supply, plan.ranks.size(), plan.ranks.rank());
   if (fit.fits) return;
   if (plan.options.ignore_memory) {
-    plan.log.warning("{}: started all the same (--force)", describe_lack(fit));
+    plan.log.warning("{}: started anyway (--force)", describe_lack(fit));
     return;
   }
-  throw invalid(describe_lack(fit), describe_changes(fit) + "; --force starts it all the same");
+  throw invalid(describe_lack(fit), describe_changes(fit) + "; --force starts it anyway");
 }
 
 void check_disk(const RunPlan& plan, const StepMeasurement& measured) {
@@ -48,10 +48,10 @@ void check_disk(const RunPlan& plan, const StepMeasurement& measured) {
                                         checkpoint_bytes(measured, plan.settings, !plan.c.no_save_optim));
   if (what.empty()) return;
   if (plan.options.ignore_memory) {
-    plan.log.warning("{}: started all the same (--force)", what);
+    plan.log.warning("{}: started anyway (--force)", what);
     return;
   }
-  throw invalid(what, "make room, or name another place (workspace); --force starts it all the same");
+  throw invalid(what, "free disk space, or choose another folder (workspace); --force starts it anyway");
 }
 
 }  // namespace primus

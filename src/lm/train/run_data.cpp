@@ -58,9 +58,8 @@ void open_run_data(RunPlan& plan) {
   if (plan.c.target_eval_loss && !plan.datasets.valid) {
     throw plan.e.error_for(
         "target_eval_loss",
-        fmt::format("target_eval_loss is {}, and there is no validation data to reach it on",
-                    *plan.c.target_eval_loss),
-        "give it a share (split), or a file of its own");
+        fmt::format("target_eval_loss is {}, but no validation data is given", *plan.c.target_eval_loss),
+        "give validation a share (split), or its own file");
   }
 }
 
@@ -73,15 +72,15 @@ void log_run_data(const RunPlan& plan, const std::vector<std::string>& facts) {
     for (const std::string& fact : sentences) plan.log.info("{}", fact);
   }
   if (plan.c.eval_iters > 0 && !plan.datasets.valid) {
-    plan.log.warning("eval_iters is {}, and there is no validation data: give it a share (split), or {}",
+    plan.log.warning("eval_iters is {}, but no validation data is given: set a share (split), or {}",
                      plan.c.eval_iters, plan.objective->validation_hint());
   }
   const bool nobody_chose =
       !plan.c.split && plan.e.provenance_of("eval_iters").layer < config::Layer::kOverrides;
   if (plan.c.eval_iters == 0 && nobody_chose && plan.datasets.held_out) {
     plan.log.warning(
-        "a part of data_path is held out for validation, and nothing is evaluated: set eval_iters to the "
-        "batches of an evaluation (4, say), or train on all of it with split: 100,0,0");
+        "part of data_path is held out for validation, but no evaluation runs: set eval_iters to the batches "
+        "per evaluation (for example 4), or train on all data with split: 100,0,0");
   }
 }
 

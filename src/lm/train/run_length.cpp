@@ -27,7 +27,7 @@ std::int64_t steps_within(double seconds, double step, const config::TrainerConf
   const double samples = steps * static_cast<double>(c.global_batch_size);
   if (samples > static_cast<double>(data::kMaxOrderedSamples)) {
     throw unsupported(
-        fmt::format("{:.3g} minutes are {:.3g} samples; 2^32 are the limit", seconds / 60, samples),
+        fmt::format("{:.3g} minutes are {:.3g} samples; the limit is 2^32", seconds / 60, samples),
         "train for fewer minutes (train_minutes)");
   }
   return static_cast<std::int64_t>(steps);
@@ -139,7 +139,8 @@ void RunLength::warn_of_few_steps() const {
   constexpr std::int64_t kFewSteps = 20;
   if (progress_.iteration == 0 && progress_.last_iteration == 1 && plan_.schedule.learning_rate(0) == 0) {
     plan_.log.warning(
-        "the only step has learning rate 0, because lr is warmed up from 0: nothing is learned. Train longer "
+        "the only step has learning rate 0, because the warm-up starts at 0, so the weights do not change. "
+        "Train longer "
         "(--train_iters), or set lr_warmup_iters to 0");
     return;
   }

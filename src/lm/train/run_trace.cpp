@@ -76,7 +76,7 @@ void RunTrace::step_done(std::int64_t steps) {
   if (!recorder_->recording() || steps < first_) return;
   last_ = steps;
   if (recorder_->full() && !std::exchange(full_, true)) {
-    log_.warning("the trace is full after {} spans, in step {}: the rest is left out; trace fewer steps",
+    log_.warning("the trace is full after {} spans, in step {}: later spans are dropped; trace fewer steps",
                  TraceRecorder::kMaxSpans, steps);
     write(false);
   }
@@ -90,7 +90,7 @@ void RunTrace::finish(std::int64_t steps) {
   recorder_->stop();
   last_ = steps;
   write(steps >= end_ && !recorder_->full());
-  if (!failed_) log_.info("the trace is in {}: ui.perfetto.dev shows it", file_.string());
+  if (!failed_) log_.info("the trace is in {}: open it in ui.perfetto.dev", file_.string());
 }
 
 void RunTrace::write(bool complete) {

@@ -28,7 +28,7 @@ bool Sampler::write(const std::atomic<bool>& stop) {
   const bool cut = (plan_.ranks.first() || together) && !write_own(stop, together);
   // Waits here, and not in a collective with a short timeout.
   if (!plan_.ranks.any(cut)) return true;
-  plan_.log.info("asked to stop before the sample at iteration {} was written: the next start writes it",
+  plan_.log.info("stopped before the sample at iteration {} was generated: the next start generates it",
                  progress_.iteration);
   return false;
 }

@@ -33,8 +33,8 @@ std::vector<std::int64_t> recomputed_blocks(const config::Experiment& e, std::in
     if (error != std::errc() || (stop != end && !separates(*stop)) || block < 0 || block >= layers) {
       throw e.error_for(
           "recompute_layer_ids",
-          fmt::format("recompute_layer_ids is '{}', and this model has blocks 0 to {}", text, layers - 1),
-          "write numbers of blocks with commas, as 0,3,4");
+          fmt::format("recompute_layer_ids is '{}', but this model has blocks 0 to {}", text, layers - 1),
+          "write block numbers separated by commas: 0,3,4");
     }
     blocks.push_back(block);
     at = std::find_if_not(stop, end, separates);
@@ -73,8 +73,8 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const M
         }
       } else if (module != "mla_up_proj" || !latent) {  // never stored
         throw e.error_for("recompute_modules",
-                          "'" + module + "' cannot be recomputed by itself in this model",
-                          "core_attn, layernorm, mlp and, with experts, moe and moe_act can");
+                          "'" + module + "' cannot be recomputed separately in this model",
+                          "choose from core_attn, layernorm, mlp and, with experts, moe and moe_act");
       }
     }
   }
@@ -99,8 +99,8 @@ int chunks_of(const config::Experiment& e, const ModelConfig& model, int stages,
   std::optional<std::int64_t> chunks = c.virtual_pipeline_model_parallel_size;
   const auto agree = [&](const char* key, std::int64_t other, const std::string& why) {
     if (chunks && *chunks != other) {
-      throw e.error_for(key, fmt::format("{}, and virtual_pipeline_model_parallel_size is {}", why, *chunks),
-                        "leave one of both out");
+      throw e.error_for(key, fmt::format("{}, but virtual_pipeline_model_parallel_size is {}", why, *chunks),
+                        "remove one of the two");
     }
     chunks = other;
   };
@@ -109,7 +109,8 @@ int chunks_of(const config::Experiment& e, const ModelConfig& model, int stages,
     if (parts % stages != 0) {
       throw e.error_for(
           "pipeline_model_parallel_layout",
-          fmt::format("the layout has {} parts, which {} pipeline stages cannot share", parts, stages),
+          fmt::format("the layout has {} parts, which cannot be divided evenly among {} pipeline stages",
+                      parts, stages),
           fmt::format("write a multiple of {} parts", stages));
     }
     agree("pipeline_model_parallel_layout", parts / stages,
@@ -141,8 +142,8 @@ PipelineSettings pipeline_settings_of(const config::Experiment& e, const ModelCo
           std::pair("num_layers_per_virtual_pipeline_stage",
                     c.num_layers_per_virtual_pipeline_stage.has_value())}) {
       if (given) {
-        throw e.error_for(key, fmt::format("{} has no meaning with one pipeline stage", key),
-                          "leave it out, or set pipeline_model_parallel_size");
+        throw e.error_for(key, fmt::format("{} has no effect with one pipeline stage", key),
+                          "remove it, or set pipeline_model_parallel_size");
       }
     }
     return {};
@@ -167,13 +168,12 @@ PipelineSettings pipeline_settings_of(const config::Experiment& e, const ModelCo
   if (const std::int64_t rest = microbatches % stages; by_groups && rest != 0) {
     const std::int64_t of_microbatch = c.global_batch_size / microbatches,
                        more = microbatches - rest + stages;
-    throw e.error_for(
-        "global_batch_size",
-        fmt::format(
-            "interleaved 1F1B needs a multiple of its {} stages as number of microbatches, and {} sequences "
-            "make {}",
-            stages, c.global_batch_size, microbatches),
-        fmt::format("set global_batch_size to {}", more * of_microbatch));
+    throw e.error_for("global_batch_size",
+                      fmt::format("interleaved 1F1B needs a number of microbatches that is a multiple of its "
+                                  "{} stages, but {} sequences "
+                                  "make {}",
+                                  stages, c.global_batch_size, microbatches),
+                      fmt::format("set global_batch_size to {}", more * of_microbatch));
   }
   try {
     engine::check_schedule(settings.schedule, stages, settings.chunks, microbatches);
@@ -213,9 +213,9 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
   if (tokens % kMultiple != 0) {
     throw e.error_for(
         "seq_length",
-        fmt::format("a rank's {} tokens of a microbatch are no multiple of {}, which products in fp8 take",
+        fmt::format("a rank's {} tokens of a microbatch are not a multiple of {}, which fp8 products need",
                     tokens, kMultiple),
-        "set another seq_length or micro_batch_size, or fp8: null");
+        "change seq_length or micro_batch_size, or set fp8: null");
   }
   return {.fp8 = true,
           .gradients = *c.fp8 == "hybrid" ? DType::kF8E5M2 : DType::kF8E4M3,

@@ -93,7 +93,8 @@ void StepReport::measure_peak() {
   if (const auto now = turbo::measure_gemm_peak(rank_.device(), plan_.settings.compute, threads, kTime)) {
     peak_->measured(*now);
   }
-  if (!peak_->value()) plan_.log.info("the machine is busy, and its peak is not known yet: no MFU is shown");
+  if (!peak_->value())
+    plan_.log.info("the machine is busy, so its peak cannot be measured yet: no MFU is shown");
 }
 
 double StepReport::seconds_of(const EnqueuedStep& step, double ended) {

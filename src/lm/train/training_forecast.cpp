@@ -50,7 +50,7 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   }
   supply.chosen = memory.share > 0 || memory.bytes > 0;
   if (supply.device == 0) {
-    throw invalid("--fit: the memory of the device is not known here", "give it: --fit-memory 80GiB");
+    throw invalid("--fit: the memory of the device is unknown", "set it: --fit-memory 80GiB");
   }
   // A resumed run keeps its microbatch size: another one changes the order of sums, and of cyclic data.
   const std::optional<std::int64_t> kept = continued_microbatch(e);
@@ -183,7 +183,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
       time_here(f, device, settings, families_);
     } catch (const Error& error) {
       if (device.kind == "cpu") throw;
-      log_.warning("planned without the device, so the time is not known: {}", error.what());
+      log_.warning("planned without the device, so the time is unknown: {}", error.what());
       return f;
     }
   }

@@ -23,7 +23,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     return conclude(summary, began);
   }
   if (plan.c.profile && plan.ranks.first() && progress.iteration >= plan.c.profile_step_end) {
-    plan.log.warning("nothing is traced: profile_step_end is {}, and the run goes on after step {}",
+    plan.log.warning("nothing is traced: profile_step_end is {}, but the run continues after step {}",
                      plan.c.profile_step_end, progress.iteration);
   }
   const bool stopping = run_steps(summary, stop, began);
@@ -34,12 +34,12 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     trace->finish(progress.iteration);
   }
   if (stopping && progress.iteration < progress.last_iteration) {
-    plan.log.info("asked to stop after iteration {}", progress.iteration);
-    plan.phase("stopping: saving what was learned");
+    plan.log.info("stop requested after iteration {}", progress.iteration);
+    plan.phase("stopping: saving a checkpoint");
     interrupt(summary, stop ? asked() : is_out_of_time(began) ? "exit_duration_in_mins" : "asked to stop");
   }
   if (progress.iteration >= progress.last_iteration && !evaluate_due(summary, stop)) {
-    plan.log.info("asked to stop before the last evaluation was done: the next start does it");
+    plan.log.info("stopped before the last evaluation: the next start runs it");
     interrupt(summary, asked());
   }
   if (progress.iteration > summary.first_step && (summary.interrupted || !plan.c.disable_last_saving)) save();
@@ -149,10 +149,10 @@ void Trainer::Run::turn_trace() {
 void Trainer::Run::log_choices() {
   const StepGraphs& graphs = session->step().graphs();
   for (const KernelChoice& choice : graphs.choices()) {
-    plan.log.info("{} ({} calls until iteration {})", choice.what, choice.calls, progress.iteration);
+    plan.log.info("{} ({} calls up to iteration {})", choice.what, choice.calls, progress.iteration);
   }
   if (graphs.replayed_steps() > 0)
-    plan.log.info("graphs: {} steps replayed until iteration {}", graphs.replayed_steps(),
+    plan.log.info("graphs: {} steps replayed up to iteration {}", graphs.replayed_steps(),
                   progress.iteration);
 }
 
@@ -196,7 +196,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   finish_step();
   {
     // Weights and moments may change only after a checkpoint in flight has copied them.
-    const comm::Activity busy = plan.ranks.busy("copying what is to be saved");
+    const comm::Activity busy = plan.ranks.busy("copying the state to be saved");
     const RunTrace::HostWork waited(trace.get(), "wait for the checkpoint's copy");
     checkpointer->wait_copied();
   }

@@ -94,7 +94,7 @@ std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std
   while (place.has_relative_path() && !env.status(place)) place = place.parent_path();
   const std::uint64_t have = env.free_space(place);
   if (static_cast<std::uint64_t>(checkpoint_bytes) <= have) return {};
-  return fmt::format("a checkpoint takes {}, and {} has {} free",
+  return fmt::format("a checkpoint needs {}, but {} has {} free",
                      human_bytes(static_cast<double>(checkpoint_bytes)), place.string(),
                      human_bytes(static_cast<double>(have)));
 }
@@ -109,7 +109,7 @@ void check_batches(const config::Experiment& e, int world) {
       const std::int64_t share = c.global_batch_size / ranks;
       std::int64_t micro = std::min(c.micro_batch_size, share);
       while (share % micro != 0) --micro;
-      next += fmt::format(", or micro_batch_size to {}, which leaves each step its batch", micro);
+      next += fmt::format(", or micro_batch_size to {}, which keeps the global batch", micro);
     }
     throw e.error_for(
         "global_batch_size",

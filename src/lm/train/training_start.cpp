@@ -77,9 +77,9 @@ void Trainer::Run::open_rank() {
   engine::Mesh mesh = plan.ranks.make_mesh(*device, plan.shape);
   rank = std::make_unique<engine::Rank>(std::move(device), std::move(mesh));
   if (const comm::Communicator* const tensor = rank->mesh().tensor()) {
-    if (tensor->by_copy_engines()) plan.log.info("tensor ranks exchange by copy engines");
+    if (tensor->by_copy_engines()) plan.log.info("tensor ranks communicate through copy engines");
     const std::string why = tensor->why_no_copy_engines();
-    if (!why.empty()) plan.log.info("tensor ranks exchange without copy engines: {}", why);
+    if (!why.empty()) plan.log.info("tensor ranks communicate without copy engines: {}", why);
   }
 }
 
@@ -100,7 +100,7 @@ StepMeasurement Trainer::Run::measure() {
           ? fmt::format(", about {:.0f} MiB program and libraries", static_cast<double>(outside) / kMiB)
           : "");
   if (plan.model.lora) {
-    plan.log.info("lora: {} of {} parameters are trained, beside {}",
+    plan.log.info("lora: {} of {} parameters are trained, in {}",
                   human_count(static_cast<double>(measured.trained_parameters)),
                   human_count(static_cast<double>(measured.parameters)),
                   fmt::join(plan.model.lora.modules, ", "));
@@ -201,7 +201,7 @@ void Trainer::Run::open_trace() {
   if (plan.ranks.first()) {
     for (const std::string& named : plan.c.profile_ranks) {
       if (named != "all" && std::stoll(named) >= plan.ranks.size())
-        plan.log.warning("profile_ranks names rank {}, and there are {} ranks", named, plan.ranks.size());
+        plan.log.warning("profile_ranks names rank {}, but the job has {} ranks", named, plan.ranks.size());
     }
   }
   if (!RunTrace::wanted(plan.c, plan.ranks.rank())) return;

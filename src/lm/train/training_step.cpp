@@ -99,9 +99,9 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
 }
 
 std::string TrainingStep::why_not_recorded() const {
-  if (rank_.mesh().size() > 1) return "several ranks train together, and their collectives are not recorded";
-  if (rule_) return "its losses are weighed by what the objective computes before each step";
-  if (!runner_->in_turn()) return "the schedule begins a microbatch before the one in front has ended";
+  if (rank_.mesh().size() > 1) return "the run has several ranks, and collectives are not recorded";
+  if (rule_) return "the objective weights its losses with values computed before each step";
+  if (!runner_->in_turn()) return "the schedule starts a microbatch before the previous one has ended";
   const MoeConfig& moe = model_.config().moe;
   if (moe.experts > 0 && moe.training.balance_step && settings_.microbatches > 1)
     return "the balance loss of a microbatch depends on how many came before it in the step "

@@ -148,7 +148,7 @@ class Verification {
     session_.for_each_gradient([&](const std::string& name, const std::vector<float>& values) {
       const std::vector<float> expected = reference_values(require(reference, name.c_str()));
       if (expected.size() != values.size()) {
-        throw invalid("gradient '" + name + "' has another size than the weight").at(reference.name());
+        throw invalid("gradient '" + name + "' differs in size from the weight").at(reference.name());
       }
       report_.gradients.push_back(compare(name, values, expected));
       TensorComparison& c = report_.gradients.back();
@@ -226,7 +226,7 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   const TensorView reference_logits = require(inputs, "logits");
   if (reference_logits.dtype != DType::kF32 ||
       reference_logits.data.size() != batch.tokens.size() * static_cast<std::size_t>(config.vocab) * 4) {
-    throw invalid(fmt::format("logits are {} [{}], and the model makes fp32 [{}, {}, {}] of input_ids",
+    throw invalid(fmt::format("logits are {} [{}], but the model computes fp32 [{}, {}, {}] from input_ids",
                               name_of(reference_logits.dtype), fmt::join(reference_logits.shape, ", "),
                               sequences, sequence, config.vocab),
                   "give the inputs and logits of this model's own reference, logits in fp32")

@@ -276,15 +276,15 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheOlderOneIsUsed) {
       {"file gone", [&](const Path& f) { env_.remove_file(f / "config.json"); },
        "config.json': the file is missing"},
       {"manifest gone", [&](const Path& f) { env_.remove_file(f / "manifest.json"); },
-       "there is no manifest.json"},
+       "manifest.json is missing"},
       {"manifest cut",
        [&](const Path& f) { env_.open(f / "manifest.json", OpenMode::kUpdate)->truncate(100); },
-       "does not end in its own checksum"},
+       "its final checksum is missing"},
       {"manifest changed", [&](const Path& f) { env_.flip_bit(f / "manifest.json", 8 * 60); },
        "its checksum differs"},
       {"truncated",
        [&](const Path& f) { env_.open(f / "model.safetensors", OpenMode::kUpdate)->truncate(300); },
-       "the file has 300 bytes, and was written with"},
+       "the file has 300 bytes, but"},
       {"weights changed",
        [&](const Path& f) {
          env_.flip_bit(f / "model.safetensors", 8 * (env_.status(f / "model.safetensors")->size - 1));
@@ -303,7 +303,7 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheOlderOneIsUsed) {
          for (const auto& name : env_.list(f))
            write_file(f / name, text("/run/checkpoints/iter_0000100" / Path(name)), env_);
        },
-       "it was saved as iteration 100"},
+       "it was saved at iteration 100"},
   };
   for (const auto& damage : damages) {
     SCOPED_TRACE(damage.what);
@@ -449,7 +449,7 @@ TEST(Manifest, RoundTripAndStrictness) {
   EXPECT_THAT(changed("primus-checkpoint", "other"), HasSubstr("not the manifest of a Primus checkpoint"));
   EXPECT_THAT(changed("\"version\":1", "\"version\":2"),
               HasSubstr("checkpoint format 2; this program reads 1"));
-  EXPECT_THAT(changed("\"version\":1,", ""), HasSubstr("does not say its version"));
+  EXPECT_THAT(changed("\"version\":1,", ""), HasSubstr("its version is missing"));
   EXPECT_THAT(changed("\"b\"", "\"../b\""), HasSubstr("'../b' is not plain"));
   EXPECT_THAT(changed("\"b\"", "\"a\""), HasSubstr("file 'a' is out of order or given twice"));
   EXPECT_THAT(changed("\"part\":\"optimizer\"", "\"part\":\"model\""),

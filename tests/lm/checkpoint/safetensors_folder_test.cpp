@@ -89,7 +89,8 @@ TEST_F(SafetensorsFolderTest, ATotalSizeMayBeAnything) {
   };
   for (const char* same : {"64", "64.0", "6.4e1", "\"64\"", "null", "-1", "64.5", "1e300"})
     EXPECT_TRUE(warnings(same).empty()) << same;
-  EXPECT_THAT(warnings("65.0"), ElementsAre(HasSubstr("have 65 bytes together; they have 64")));
+  EXPECT_THAT(warnings("65.0"),
+              ElementsAre(HasSubstr("lists a total of 65 bytes for the tensors, but they have 64")));
 }
 
 TEST_F(SafetensorsFolderTest, ShardNamesStayInTheFolder) {
@@ -99,7 +100,7 @@ TEST_F(SafetensorsFolderTest, ShardNamesStayInTheFolder) {
   for (const std::string bad : {"../model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", "",
                                 "a\\\\b.safetensors", "a\\u0000.safetensors", "config.json"}) {
     EXPECT_THAT(refused_index(replaced(good, shard, bad)),
-                AllOf(HasSubstr("tensor 'a' is said to be in"), HasSubstr("not the plain name")))
+                AllOf(HasSubstr("tensor 'a' is listed in"), HasSubstr("not the plain name")))
         << bad;
   }
 }
@@ -126,7 +127,7 @@ TEST_F(SafetensorsFolderTest, AWrongTotalSizeIsAWarning) {
   save_sharded();
   write_file("/m/model.safetensors.index.json", replaced(index(), "64", "65"), env_);
   EXPECT_THAT(SafetensorsFolder::open("/m", env_).warnings(),
-              ElementsAre(HasSubstr("says that the tensors have 65 bytes together; they have 64")));
+              ElementsAre(HasSubstr("lists a total of 65 bytes for the tensors, but they have 64")));
 }
 
 TEST_F(SafetensorsFolderTest, MissingAndMisshapenTensorsAreNamed) {
@@ -137,7 +138,7 @@ TEST_F(SafetensorsFolderTest, MissingAndMisshapenTensorsAreNamed) {
   const std::vector<std::int64_t> right = {2, 3}, wrong = {3, 2};
   EXPECT_EQ(folder.at("a", right).data.size(), 24U);
   EXPECT_THAT(error_of([&] { folder.at("a", wrong); }),
-              HasSubstr("tensor 'a' in '/m' has shape [2, 3], where the model needs [3, 2]"));
+              HasSubstr("tensor 'a' in '/m' has shape [2, 3], but the model needs [3, 2]"));
 }
 
 TEST_F(SafetensorsFolderTest, AFolderWithoutAModelSaysWhatToDo) {
@@ -151,7 +152,7 @@ TEST_F(SafetensorsFolderTest, AFolderWithoutAModelSaysWhatToDo) {
     }
     return std::string();
   };
-  EXPECT_THAT(refused(), HasSubstr("there is no model in '/m'"));
+  EXPECT_THAT(refused(), HasSubstr("'/m' contains no model"));
   EXPECT_THAT(hint(), HasSubstr("save_pretrained"));
   EXPECT_FALSE(has_weights("/m", env_));
   // Other files next to the weights are not read as weights.
@@ -163,7 +164,7 @@ TEST_F(SafetensorsFolderTest, AFolderWithoutAModelSaysWhatToDo) {
   write_file("/m/pytorch_model.bin", "x", env_);
   EXPECT_THAT(hint(), AllOf(HasSubstr("'pytorch_model.bin' is a pickle"), HasSubstr("safe_serialization")));
   write_file("/m/model-00001-of-00002.safetensors", "x", env_);
-  EXPECT_THAT(hint(), HasSubstr("a shard without its index"));
+  EXPECT_THAT(hint(), HasSubstr("a shard whose index is missing"));
   EXPECT_TRUE(has_weights("/m", env_));
 }
 

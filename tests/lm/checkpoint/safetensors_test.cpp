@@ -61,7 +61,7 @@ TEST(Safetensors, RefusesForeignDtypesByName) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
     EXPECT_STREQ(error.what(),
-                 "tensor 'w' of 'm.safetensors' is stored as F8_E5M2, which Primus does not read");
+                 "tensor 'w' of 'm.safetensors' is stored as F8_E5M2, which Primus cannot read");
     EXPECT_THAT(error.hint(), HasSubstr("convert"));
   }
   EXPECT_THAT(refused_header(R"({"w":{"dtype":"F33","shape":[1],"data_offsets":[0,1]}})", 1),
@@ -77,8 +77,8 @@ TEST(Safetensors, RefusesTruncatedFiles) {
     EXPECT_THAT(refused(good.substr(0, size)), HasSubstr("'m.safetensors'")) << size;
   }
   EXPECT_THAT(refused(good.substr(0, good.size() - 1)),
-              HasSubstr("its tensors need 16 bytes, and 15 are there"));
-  EXPECT_THAT(refused(good.substr(0, 20)), HasSubstr("says its header has 55 bytes, and 12 follow"));
+              HasSubstr("its tensors need 16 bytes, but the file holds 15"));
+  EXPECT_THAT(refused(good.substr(0, 20)), HasSubstr("claims a header of 55 bytes, but only 12 follow"));
 }
 
 TEST(Safetensors, RefusesLyingHeaders) {
@@ -100,8 +100,8 @@ TEST(Safetensors, RefusesLyingHeaders) {
   EXPECT_EQ(refused_header(two("[0,4]", "[4,8]"), 8), "");
   EXPECT_THAT(refused_header(two("[0,4]", "[3,7]"), 8), HasSubstr("tensors 'a' and 'b' overlap"));
   EXPECT_THAT(refused_header(two("[0,4]", "[0,4]"), 8), HasSubstr("overlap"));
-  EXPECT_THAT(refused_header(two("[0,4]", "[5,9]"), 9), HasSubstr("a hole of 1 bytes before tensor 'b'"));
-  EXPECT_THAT(refused_header(two("[1,5]", "[5,9]"), 9), HasSubstr("a hole of 1 bytes before tensor 'a'"));
+  EXPECT_THAT(refused_header(two("[0,4]", "[5,9]"), 9), HasSubstr("a gap of 1 bytes precedes tensor 'b'"));
+  EXPECT_THAT(refused_header(two("[1,5]", "[5,9]"), 9), HasSubstr("a gap of 1 bytes precedes tensor 'a'"));
   EXPECT_THAT(refused_header(two("[0,4]", "[8,4]"), 8), HasSubstr("ends before it begins"));
   EXPECT_THAT(refused_header(two("[0,4]", "[4,9]"), 9),
               AllOf(HasSubstr("'b' has 5 bytes"), HasSubstr("needs 4")));

@@ -166,11 +166,11 @@ TEST(ShardedCheckpoint, WhatRanksHoldMustFitTogether) {
   EXPECT_THAT(save_with([](Snapshot& part, int rank) {
                 if (rank == 2) part.iteration = 8;
               }),
-              HasSubstr("ranks 0 and 2 do not save the same tensors or iteration"));
+              HasSubstr("ranks 0 and 2 save different tensors or iterations"));
   EXPECT_THAT(save_with([](Snapshot& part, int rank) {
                 if (rank == 1) part.model[0].shape = {6, 37};
               }),
-              HasSubstr("ranks 0 and 1 do not save the same tensors"));
+              HasSubstr("ranks 0 and 1 save different tensors"));
   EXPECT_THAT(save_with([](Snapshot& part, int rank) {
                 if (rank == 0) part.model[0].runs->back().length -= 3;
               }),

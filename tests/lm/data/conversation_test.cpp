@@ -115,7 +115,7 @@ TEST(ConversationRecord, AnswersMayBeLeftOutOfTheLoss) {
   EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "loss": "no"}]})"),
               HasSubstr("'loss' is a string"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": "a", "train": true}]})"),
-              HasSubstr("a turn of the role 'user' is to be learned"));
+              HasSubstr("a 'user' message is marked as learned"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "train": 0.5}]})"),
               HasSubstr("the train 0.5"));
 }
@@ -194,16 +194,17 @@ TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
   EXPECT_THAT(refusal(R"({"messages": [{"content": "a"}]})"), HasSubstr("a message has no role"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user"}]})"), HasSubstr("a message has no content"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": null}]})"),
-              HasSubstr("the content of a turn of the role 'user' is null"));
+              HasSubstr("the content of a 'user' message is null"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "asistant", "content": "a"}]})"),
               HasSubstr("did you mean 'assistant'?"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]})"),
               HasSubstr("content of type 'image_url'"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]})"),
-              HasSubstr("calls tools"));
-  EXPECT_THAT(refusal(R"({"input_ids": [1, -2]})"), HasSubstr("-2 is no token id"));
+              HasSubstr("tool calls"));
+  EXPECT_THAT(refusal(R"({"input_ids": [1, -2]})"), HasSubstr("-2 is not a token id"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "loss_mask": [1]})"), HasSubstr("loss_mask has 1 numbers"));
-  EXPECT_THAT(refusal(R"({"input_ids": [1], "loss_mask": [0.5]})"), HasSubstr("learned (1) or not (0)"));
+  EXPECT_THAT(refusal(R"({"input_ids": [1], "loss_mask": [0.5]})"),
+              HasSubstr("must be 1 (learned) or 0 (not learned)"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [0, 2]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [1]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [], "seq_start_id": [0, 1]})"), HasSubstr("seq_start_id"));
@@ -247,7 +248,7 @@ TEST(ConversationFormat, Squad) {
                 written(ConversationFormat::kSquad, *bytes,
                         R"({"system": "S", "question": "Who?", "answer": "Me"})");
               }),
-              HasSubstr("other turns"));
+              HasSubstr("exactly one question"));
 }
 
 TEST(ConversationFormat, ChatMl) {
@@ -450,7 +451,7 @@ TEST_F(ConversationFiles, BrokenRecordsMayBeLeftOut) {
   EXPECT_EQ(read.skipped, 2);
   EXPECT_EQ(read.unused.at("id"), 2);
   EXPECT_THAT(note_on_skipped(read, "a.jsonl"),
-              AllOf(HasSubstr("2 of 4 records are left out"), HasSubstr("a.jsonl:2:")));
+              AllOf(HasSubstr("skipped 2 of 4 records"), HasSubstr("a.jsonl:2:")));
   EXPECT_THAT(note_on_unused(read, "a.jsonl"), HasSubstr("id (2)"));
   options.skip_bad = false;
   EXPECT_THAT(error_of([&] { read_conversations(files, writer_, options); }),
@@ -511,14 +512,14 @@ TEST_F(ConversationFiles, FoldersHaveParts) {
 
 TEST_F(ConversationFiles, NamesOfTheHubSayWhatToDo) {
   EXPECT_THAT(error_of([] { find_conversations("tatsu-lab/alpaca"); }),
-              AllOf(HasSubstr("are not downloaded"), HasSubstr("load_dataset('tatsu-lab/alpaca'")));
+              AllOf(HasSubstr("Primus does not download"), HasSubstr("load_dataset('tatsu-lab/alpaca'")));
   EXPECT_THAT(error_of([] { find_conversations("no/such/file.jsonl"); }), HasSubstr("paths are relative to"));
   folder_.write("m/train.npy", "x");
   folder_.write("m/packed_metadata.jsonl", "[]");
   EXPECT_THAT(error_of([&] { find_conversations((folder_ / "m").string()); }),
               AllOf(HasSubstr("pickled Python object"), HasSubstr("seq_start_id")));
   EXPECT_THAT(error_of([&] { find_conversations(folder_.write("t.txt", "hello")); }),
-              HasSubstr("conversations are JSON lines"));
+              HasSubstr("conversations must be JSON lines"));
 }
 
 }  // namespace

@@ -106,7 +106,7 @@ TEST(CyclicDataset, HasEachSampleOnceAnEpochInAnotherOrder) {
 TEST(CyclicDataset, RefusesTooFewSamples) {
   const std::string error =
       error_of([] { make_cyclic(std::make_unique<Numbers>(3), {.micro_batch_size = 2, .dp_size = 2}); });
-  EXPECT_NE(error.find("numbers has 3 samples, and one microbatch of all ranks takes 4"), std::string::npos);
+  EXPECT_NE(error.find("numbers has 3 samples, but one microbatch on all ranks needs 4"), std::string::npos);
 }
 
 }  // namespace

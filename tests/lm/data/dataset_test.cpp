@@ -147,7 +147,7 @@ TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   train.bpe.vocab_size = 300;
   tokenizer_ =
       load_tokenizer("HuggingFaceTokenizer", folder_.write("tokenizer.json", train_tokenizer(train)));
-  EXPECT_THAT(error(), HasSubstr("were made by another tokenizer (ByteTokenizer "));
+  EXPECT_THAT(error(), HasSubstr("was tokenized with another tokenizer (ByteTokenizer "));
   options_.allow_other_tokenizer = true;
   EXPECT_NO_THROW(open());
   options_.allow_other_tokenizer = false;
@@ -385,9 +385,9 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   EXPECT_EQ(open().test, nullptr);
   EXPECT_NE(open().valid, nullptr);
   options_.train_data_path.clear();
-  EXPECT_THAT(error(), HasSubstr("there is validation or test data, and no training data"));
+  EXPECT_THAT(error(), HasSubstr("validation or test data is given, but no training data"));
   std::swap(options_.valid_data_path, options_.test_data_path);
-  EXPECT_THAT(error(), HasSubstr("there is validation or test data, and no training data"));
+  EXPECT_THAT(error(), HasSubstr("validation or test data is given, but no training data"));
 }
 
 // A share of 0 means that the set does not exist, as in Megatron-LM.
@@ -455,7 +455,7 @@ TEST_F(OpenDatasets, DamagedCachedTokensAreMadeAgain) {
     const Datasets sets = open();
     EXPECT_EQ(sample_of(*sets.train, 3).tokens, expected) << i;
     ASSERT_EQ(sets.notes.size(), 1u) << i;
-    EXPECT_THAT(sets.notes[0], testing::AllOf(HasSubstr(folder.string()), HasSubstr("made again")));
+    EXPECT_THAT(sets.notes[0], testing::AllOf(HasSubstr(folder.string()), HasSubstr("rebuilt")));
     EXPECT_EQ(read_all(bin), good) << i;
     EXPECT_TRUE(open().notes.empty()) << i;
   }
@@ -488,11 +488,11 @@ TEST_F(OpenDatasets, MockData) {
   EXPECT_EQ(sample_of(*sets.test, 2).tokens.size(), 17u);
 }
 
-TEST_F(OpenDatasets, NoData) { EXPECT_THAT(error(), HasSubstr("there is no training data")); }
+TEST_F(OpenDatasets, NoData) { EXPECT_THAT(error(), HasSubstr("no training data is given")); }
 
 TEST_F(OpenDatasets, MissingFile) {
   options_.data_path = {(folder_ / "nowhere").string()};
-  EXPECT_THAT(error(), HasSubstr("there is no data '"));
+  EXPECT_THAT(error(), HasSubstr("data '"));
   EXPECT_THAT(error(), ::testing::Not(HasSubstr("paths are relative")));
   options_.data_path = {"nosuch.txt"};
   EXPECT_THAT(error(), HasSubstr("paths are relative to '" + std::filesystem::current_path().string() + "'"));
@@ -511,11 +511,11 @@ TEST_F(OpenDatasets, EmptyFile) {
 
 TEST_F(OpenDatasets, BlankFiles) {
   options_.data_path = {folder_.write("blank.txt", std::string(5000, '\n'))};
-  EXPECT_THAT(error(), HasSubstr("nothing but white space"));
+  EXPECT_THAT(error(), HasSubstr("only white space"));
   std::string records;
   for (int i = 0; i < 500; ++i) records += "{\"text\": \" \\n\\t \"}\n";
   options_.data_path = {folder_.write("blank.jsonl", records)};
-  EXPECT_THAT(error(), HasSubstr("nothing but white space"));
+  EXPECT_THAT(error(), HasSubstr("only white space"));
 }
 
 TEST_F(OpenDatasets, EmptyDataSet) {
@@ -588,7 +588,8 @@ TEST_F(OpenDatasets, BadBlends) {
   EXPECT_THAT(error(),
               testing::AllOf(HasSubstr("the blend weights 0, 0 add up to zero"), HasSubstr("hint: ")));
   options_.data_path = {"-1", "a"};
-  EXPECT_THAT(error(), testing::AllOf(HasSubstr("'-1' is no blend weight for 'a'"), HasSubstr("hint: ")));
+  EXPECT_THAT(error(),
+              testing::AllOf(HasSubstr("'-1' is not a valid blend weight for 'a'"), HasSubstr("hint: ")));
 }
 
 // A data set whose sample i has the tokens 10 i, 10 i + 1 and so on.
@@ -695,7 +696,7 @@ TEST(BatchLoader, SaysWhenTheDataIsUsedUp) {
 TEST(BatchLoader, RefusesConsumedSamplesBetweenMicrobatches) {
   const CountingDataset data(5);
   EXPECT_THAT(error_of([&] { BatchLoader(data, {.micro_batch_size = 2, .consumed_samples = 3}); }),
-              HasSubstr("no multiple"));
+              HasSubstr("not a multiple"));
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ class BrokenIndex : public testing::Test {
 };
 
 TEST_F(BrokenIndex, Missing) {
-  EXPECT_THAT(error_of([&] { IndexedDataset::open(folder_ / "none"); }), HasSubstr("there is no data file"));
+  EXPECT_THAT(error_of([&] { IndexedDataset::open(folder_ / "none"); }), HasSubstr("data file '"));
 }
 
 TEST_F(BrokenIndex, ATextFileIsPointedToTokenize) {

@@ -78,7 +78,7 @@ TEST_F(Inputs, TheCaseOfEndingsDoesNotMatter) {
     EXPECT_TRUE(find_inputs({path})[0].known_ending) << name;
     EXPECT_EQ(content_of(path), kLine) << name;
   }
-  EXPECT_THAT(error_with(folder_.write("A.TAR.GZ", "x")), HasSubstr("is packed in a way"));
+  EXPECT_THAT(error_with(folder_.write("A.TAR.GZ", "x")), HasSubstr("has an unsupported compression"));
   EXPECT_THAT(error_with(folder_.write("A.PARQUET", "x")), HasSubstr("a Parquet file"));
 }
 
@@ -93,12 +93,12 @@ TEST_F(Inputs, FoldersSayWhichFilesTheyHoldBesides) {
   EXPECT_EQ(skipped.counts, (std::map<std::string, int64_t>{{"", 1}, {".man", 1}, {".py", 2}}));
   EXPECT_THAT(remarks_on(files, skipped),
               testing::ElementsAre(AllOf(HasSubstr("2 files are read; '" + in +
-                                                   "' has others, which are skipped: "
+                                                   "' has other files, which were skipped: "
                                                    "2 .py, 1 without an ending, 1 .man"),
-                                         HasSubstr("/**/*.py' reads those as plain text"))));
+                                         HasSubstr("/**/*.py' reads them as plain text"))));
   EXPECT_THAT(error_with(in + "/deep"),
-              AllOf(HasSubstr("holds no text or JSON-lines file, but 1 without an ending, 1 .man, 1 .py"),
-                    HasSubstr("reads those as plain text")));
+              AllOf(HasSubstr("contains no text or JSON-lines file, but 1 without an ending, 1 .man, 1 .py"),
+                    HasSubstr("reads them as plain text")));
 }
 
 TEST_F(Inputs, TwoStarsReachAllFoldersBelow) {
@@ -114,8 +114,8 @@ TEST_F(Inputs, TwoStarsReachAllFoldersBelow) {
   EXPECT_EQ(find_inputs({in + "/**"}).size(), 4u);
   EXPECT_THAT(error_with(in + "/**/*.md"), HasSubstr("no file matches"));
   EXPECT_EQ(find_inputs({in + "/**/*.PY"}).size(), 3u);
-  EXPECT_EQ(find_inputs({in + "/**.py"}).size(), 1u);  // glob(3) treats ** as one star
-  EXPECT_THAT(error_with(in + "/**/deep/*.py"), HasSubstr("names folders behind **"));
+  EXPECT_EQ(find_inputs({in + "/**.py"}).size(), 1u);  // one star to glob(3)
+  EXPECT_THAT(error_with(in + "/**/deep/*.py"), HasSubstr("names a folder after **"));
 }
 
 // Hints name the options of the command that is running.

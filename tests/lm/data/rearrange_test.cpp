@@ -98,7 +98,7 @@ TEST_F(Rearrange, WhoseIdsTheyAreIsHandedOn) {
   EXPECT_THAT(error_of([&] {
                 merge_datasets({a, c}, folder_ / "mixed");
               }),
-              HasSubstr("were made by another tokenizer (HuggingFaceTokenizer "));
+              HasSubstr("was tokenized with another tokenizer (HuggingFaceTokenizer "));
   EXPECT_FALSE(IndexedDataset::exists(folder_ / "mixed"));
 }
 

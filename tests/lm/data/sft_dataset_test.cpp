@@ -153,22 +153,20 @@ TEST_F(SftData, LongConversationsLoseTheirEnd) {
   EXPECT_THAT(mask_of(*data.train, 0), ElementsAre(1, 1, 1));
   EXPECT_THAT(tokens_of(*data.train, 1), ElementsAre(6, 7, 8, 9)) << "the last token is only a label";
   EXPECT_THAT(data.notes,
-              ElementsAre(HasSubstr("1 conversations are longer than seq_length (3): their ends are cut off"),
-                          HasSubstr("2 conversations have nothing to learn within seq_length")));
+              ElementsAre(HasSubstr("1 conversations are longer than seq_length (3) and are truncated"),
+                          HasSubstr("2 conversations have no answer tokens within seq_length")));
   options.inline_bos = true;
   options.seq_length = 4;  // five tokens fit: the last is only a label
   EXPECT_THAT(open(options).notes, SizeIs(1));
   options.seq_length = 3;
   EXPECT_THAT(open(options).notes,
-              Contains(HasSubstr("2 conversations are longer than seq_length (3), and are "
-                                 "left out")));
+              Contains(HasSubstr("2 conversations are longer than seq_length (3) and are skipped")));
   options.seq_length = 1;
   options.inline_bos = false;
   EXPECT_THAT(open(options).notes, Contains(HasSubstr("3 conversations have nothing to learn")));
   options.dataset = folder_.write("b.jsonl", R"({"prompt": "a", "response": ""})");
-  EXPECT_THAT(
-      error_of([&] { open(options); }),
-      HasSubstr("none of 1 conversations has anything to learn within seq_length (1 tokens); they have"));
+  EXPECT_THAT(error_of([&] { open(options); }),
+              HasSubstr("none of 1 conversations has answer tokens within seq_length (1 tokens); they have"));
 }
 
 TEST_F(SftData, EachEpochHasAnOrderOfItsOwn) {
@@ -184,7 +182,7 @@ TEST_F(SftData, EachEpochHasAnOrderOfItsOwn) {
   EXPECT_EQ(numbers(*again.train, 50, 50), second) << "draws do not depend on earlier draws";
   SftOptions none = options;
   none.shares = "0,100,0";
-  EXPECT_THAT(error_of([&] { open(none); }), HasSubstr("there are no conversations in this share"));
+  EXPECT_THAT(error_of([&] { open(none); }), HasSubstr("this share of the data has no conversations"));
   EXPECT_EQ(numbers(*again.train, 0, 50), first);
   EXPECT_EQ(again.train_fingerprint, data.train_fingerprint);
   options.seed = 7;
@@ -227,7 +225,7 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   for (const int32_t number : held) EXPECT_EQ(std::ranges::find(trained, number), trained.end());
   EXPECT_EQ(std::set(trained.begin(), trained.end()).size(), 247U);
   EXPECT_EQ(data.test, nullptr);
-  EXPECT_THAT(data.facts, Contains(HasSubstr("3 sequences; an evaluation draws 4")));
+  EXPECT_THAT(data.facts, Contains(HasSubstr("3 sequences; each evaluation draws 4")));
 
   options.valid_samples = 0;  // without evaluation, everything is trained on
   EXPECT_THAT(open(options).facts, Contains(HasSubstr("250 conversations")));
@@ -237,7 +235,7 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   EXPECT_THAT(shared.facts, ElementsAre(HasSubstr("200 conversations"), HasSubstr("25 conversations"),
                                         HasSubstr("25 conversations")));
   options.train_split = "tool";
-  EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("all of it is read, and not only 'tool'")));
+  EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("all of it is read, not only 'tool'")));
   SftOptions few = numbered(9);
   few.valid_samples = 1;
   const Datasets small = open(few);
@@ -294,7 +292,7 @@ TEST_F(SftData, FoldersBringTheirParts) {
   EXPECT_EQ(fingerprints.size(), 4U);
   options.format = "vicuna";
   EXPECT_THAT(error_of([&] { open(options); }),
-              HasSubstr("it is one of auto, alpaca, squad, chatml, llama3"));
+              HasSubstr("choose one of auto, alpaca, squad, chatml, llama3"));
 }
 
 // A folder with only train.jsonl is treated like that file.

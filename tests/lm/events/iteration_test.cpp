@@ -197,8 +197,9 @@ TEST(NumericsFault, NamesTheIterationAndTheOperator) {
       NumericsFault{412, "lm loss", std::numeric_limits<double>::quiet_NaN(), "layers.3.attention"}
           .to_error();
   EXPECT_EQ(error.kind(), ErrorKind::kNumerics);
-  EXPECT_STREQ(error.what(),
-               "lm loss is nan at iteration 412; the first operator that made one is layers.3.attention");
+  EXPECT_STREQ(
+      error.what(),
+      "lm loss is nan at iteration 412; the first operator with such a result is layers.3.attention");
   EXPECT_FALSE(error.hint().empty());
 }
 

@@ -129,7 +129,7 @@ TEST(MetricsFile, AFileThatIsRemovedIsWrittenAgain) {
   // Changes by another program cannot be repaired, only reported.
   env.open(kFile, OpenMode::kUpdate)->truncate(3);
   file.write(record(6));
-  EXPECT_THAT(file.take_trouble(), HasSubstr("changed by somebody else"));
+  EXPECT_THAT(file.take_trouble(), HasSubstr("changed by another program"));
   file.write(record(7));
   EXPECT_EQ(file.take_trouble(), "");
 }

@@ -161,7 +161,7 @@ TEST(TrainingMonitor, AListenerThatFailsIsNamedOnceAndHoldsUpNobody) {
   EXPECT_EQ(view.calls, 5) << "the view must be called again";
   EXPECT_EQ(count(read(env, run.folder.metrics_file()), "\n"), 5U);
   const std::string log = read(env, run.folder.rank_logs("pre_trainer", 0) / "info.log");
-  EXPECT_EQ(count(log, "the live view fails, training goes on: the screen is gone"), 1U);
+  EXPECT_EQ(count(log, "the live view fails, training continues: the screen is gone"), 1U);
   EXPECT_EQ(count(log, "the live view works again"), 1U);
 }
 

@@ -93,7 +93,7 @@ TEST(LossEvaluator, ALossThatIsNotANumberIsAnErrorThatSaysWhere) {
     EXPECT_EQ(error.exit_code(), 3);
     const std::string what = error.what();
     EXPECT_TRUE(what.starts_with("the loss is nan within the first 16 tokens: layers.1.")) << what;
-    EXPECT_TRUE(what.ends_with(" gave the first such result")) << what;
+    EXPECT_TRUE(what.ends_with(" is the first operator with such a result")) << what;
   }
 }
 

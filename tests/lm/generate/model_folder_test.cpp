@@ -126,10 +126,9 @@ TEST(StopIds, AreAllThatTheFolderLists) {
   write_file(folder.path() / "generation_config.json", R"({"eos_token_id": [9, 11, 18446744073709551615]})");
   std::vector<std::string> notes;
   EXPECT_EQ(load_stop_ids(model, config, *tokenizer, &notes), (std::vector<std::int32_t>{eod, 7, 9, 11}));
-  EXPECT_EQ(notes, std::vector<std::string>{
-                       (folder.path() / "generation_config.json").string() +
-                       ": eos_token_id is 18446744073709551615, and the vocabulary has 300 tokens: no text "
-                       "holds it"});
+  EXPECT_EQ(notes, std::vector<std::string>{(folder.path() / "generation_config.json").string() +
+                                            ": eos_token_id is 18446744073709551615, but the vocabulary has "
+                                            "300 tokens, so no text ends with it"});
   write_file(folder.path() / "generation_config.json", R"({"eos_token_id": null})");
   EXPECT_EQ(load_stop_ids(model, config, *tokenizer), (std::vector<std::int32_t>{eod, 7, 9}));
   write_file(folder.path() / "generation_config.json", "[");

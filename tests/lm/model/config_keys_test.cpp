@@ -195,9 +195,10 @@ TEST(ConfigKeys, IdsOutsideTheVocabularyAreNoted) {
   root["vocab_size"] = 100;
   root["bos_token_id"] = 99;
   root["eos_token_id"] = {4, 100};
-  EXPECT_EQ(notes_of(root),
-            std::vector<std::string>{
-                "config.json: eos_token_id is 100, and the vocabulary has 100 tokens: no text holds it"});
+  EXPECT_EQ(
+      notes_of(root),
+      std::vector<std::string>{
+          "config.json: eos_token_id is 100, but the vocabulary has 100 tokens, so no text ends with it"});
   root["eos_token_id"] = -1;
   EXPECT_EQ(notes_of(root).size(), 1U);
 }
@@ -219,7 +220,7 @@ TEST(ConfigKeys, RopeParametersThatStandElsewhereOrNowhere) {
   root["rope_scaling"] = {{"rope_type", "linear"}, {"factor", nullptr}};
   EXPECT_EQ(refusal(root), "'factor' must be a number");
   root["rope_scaling"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 2.0}}}};
-  EXPECT_NE(refusal(root).find("rotations by kind of layer"), std::string::npos) << refusal(root);
+  EXPECT_NE(refusal(root).find("rotations per layer type"), std::string::npos) << refusal(root);
 
   json deepseek = golden("deepseek_v3");
   deepseek["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"mscale_all_dim", 1.0}};
@@ -249,7 +250,7 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   EXPECT_EQ(read(changed), read(root));
   changed["rope_parameters"]["main"].erase("partial_rotary_factor");
   EXPECT_EQ(refusal(changed),
-            "'partial_rotary_factor' is missing in a branch of 'rope_parameters', and beside it");
+            "'partial_rotary_factor' is missing both in a branch of 'rope_parameters' and next to it");
   changed["rope_parameters"]["main"]["partial_rotary_factor"] = 0.5;
   EXPECT_EQ(refusal(changed), "'partial_rotary_factor' differs between the branches of rope_parameters");
   changed = root;
@@ -259,7 +260,7 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   changed = root;
   changed["qk_rope_head_dim"] = 12;
   EXPECT_EQ(refusal(changed),
-            "'qk_rope_head_dim' is another number than the 8 columns that partial_rotary_factor makes");
+            "'qk_rope_head_dim' differs from the 8 columns that partial_rotary_factor selects");
   changed = root;
   changed["rope_parameters"]["main"]["beta_fast"] = 16;
   changed["rope_parameters"]["rope_type"] = "default";
@@ -414,14 +415,14 @@ TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
   };
   for (const char* method : {"awq", "gptq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "quark"}) {
     EXPECT_EQ(with({{"quant_method", method}, {"bits", 4}}),
-              fmt::format("'quantization_config': weights quantised by {} cannot be read", method));
+              fmt::format("'quantization_config': weights quantised with {} cannot be read", method));
   }
   EXPECT_EQ(with({{"load_in_4bit", true}}),
-            "'quantization_config': weights quantised by bitsandbytes cannot be read");
+            "'quantization_config': weights quantised with bitsandbytes cannot be read");
   EXPECT_EQ(with({{"quant_method", "fp8"}, {"weight_block_size", nullptr}, {"fmt", "e4m3"}}), "accepted");
   EXPECT_EQ(with({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}), "accepted");
   EXPECT_EQ(with({{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}}),
-            "'quantization_config': weights quantised by fp8 with blocks of [64,64] cannot be read");
+            "'quantization_config': weights quantised with fp8 with blocks of [64,64] cannot be read");
   EXPECT_EQ(with({{"quant_method", "mxfp4"}}), "accepted");
   EXPECT_EQ(with(json::object()), "accepted");
   // Models that also process images have the key next to their text_config.

@@ -87,7 +87,7 @@ TEST(FlashLinear, WhatIsNotThereIsRefusedByName) {
   }
   root = golden("kda");
   root["expand_v"] = 1.3;
-  EXPECT_EQ(refusal(root), "'expand_v' makes no whole number of at most 256 columns of a head's values");
+  EXPECT_EQ(refusal(root), "'expand_v' must give an integer value head dimension of at most 256");
   root = golden("kda");
   root["num_v_heads"] = 3;
   EXPECT_EQ(refusal(root), "'linear_num_value_heads' is not a multiple of linear_num_key_heads");

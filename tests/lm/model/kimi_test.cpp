@@ -34,7 +34,7 @@ TEST(Kimi, LayersAreListedByNamesOrNumbers) {
   root.erase("layer_types");
   EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 1, 3}));
   root["linear_attn_config"]["kda_layers"] = {4, 1};
-  EXPECT_EQ(refusal(root), "'full_attn_layers' and kda_layers do not name each layer once");
+  EXPECT_EQ(refusal(root), "'full_attn_layers' and kda_layers together must name each layer exactly once");
   root["linear_attn_config"]["full_attn_layers"] = {2, 3};
   EXPECT_EQ(read(root).layers_keeping(Keeps::kState), (Layers{0, 3}));
   root["linear_attn_config"]["kda_layers"] = {4, 4};
@@ -117,9 +117,9 @@ TEST(Kimi, SettingsSayWhatK3Is) {
   EXPECT_EQ(refused("      moe_router_bias_update_rule: quantile\n"), "");
   EXPECT_EQ(
       refused("      moe_router_bias_update_rule: quantile\n      quantile_balancing_margin_min: 2.0\n"),
-      "exp.yaml:11: quantile_balancing_margin_max is 1, and quantile_balancing_margin_min 2");
+      "exp.yaml:11: quantile_balancing_margin_max is 1, but quantile_balancing_margin_min is 2");
   EXPECT_EQ(refused("      linear_attention_freq: \"([0]*1+[1]*23)\"\n      mtp_num_layers: 1\n"),
-            "exp.yaml:11: multi-token prediction is not there for models with linear attention");
+            "exp.yaml:11: multi-token prediction does not support models with linear attention");
 }
 
 }  // namespace

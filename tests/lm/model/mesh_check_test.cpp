@@ -85,10 +85,10 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   linear.linear.conv_width = 14;
   expect(linear, {.context = 2}, "seq_length", "slices of 12 tokens", 52);
   linear.linear.key_heads = 8;
-  expect(linear, {.tensor = 6}, tensor, "heads of keys of linear attention (linear_num_key_heads)", 2);
+  expect(linear, {.tensor = 6}, tensor, "key heads of linear attention (linear_num_key_heads)", 2);
   ModelConfig normed = mixture();
   normed.attention.wide_norm = true;
-  expect(normed, {.tensor = 6}, tensor, "normed over all heads", 1);
+  expect(normed, {.tensor = 6}, tensor, "QK norm over all heads", 1);
   ModelConfig few = mixture();
   few.vocab = 5;
   expect(few, {.tensor = 6}, tensor, "vocabulary", 1);

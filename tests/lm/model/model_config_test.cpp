@@ -120,8 +120,10 @@ TEST(ModelConfig, ABaseOfRotationsThatIsNotUsedIsNoted) {
   root["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000}};
   EXPECT_TRUE(notes().empty());
   root["rope_parameters"]["rope_theta"] = 500000.0;
-  EXPECT_EQ(notes(), (std::vector<std::string>{"config.json: rope_theta 10000.0 is not used: rope_parameters "
-                                               "in the same file has 500000.0"}));
+  EXPECT_EQ(
+      notes(),
+      (std::vector<std::string>{
+          "config.json: rope_theta 10000.0 is ignored: rope_parameters in the same file has 500000.0"}));
 }
 
 TEST(ModelConfig, BrokenTextIsRefusedAtItsPlace) {
@@ -350,7 +352,7 @@ TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
                                {"num_experts", 1024},
                                {"num_local_experts", 1024},
                                {"mlp_only_layers", nullptr}}),
-            "these layers have 1024000 experts together, more than 131072");
+            "these layers have 1024000 experts in total, more than the limit of 131072");
   EXPECT_NE(with("llama", {{"num_hidden_layers", 100000}}).find("num_hidden_layers"), std::string::npos);
 }
 
@@ -366,12 +368,12 @@ TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
     root["num_experts_per_tok"] = 64;
     EXPECT_EQ(refusal(root), "accepted") << family;
     root["num_experts_per_tok"] = 65;
-    EXPECT_EQ(refusal(root), "'num_experts_per_tok' must be a whole number from 1 to 64, not 65") << family;
+    EXPECT_EQ(refusal(root), "'num_experts_per_tok' must be an integer from 1 to 64, not 65") << family;
     if (!deepseek) continue;
     root["num_experts_per_tok"] = 2;
     root["topk_method"] = std::string(family) == "deepseek_v2" ? "group_limited_greedy" : "noaux_tc";
     root["n_group"] = root["topk_group"] = 128;
-    EXPECT_EQ(refusal(root), "'n_group' must be a whole number from 1 to 64, not 128") << family;
+    EXPECT_EQ(refusal(root), "'n_group' must be an integer from 1 to 64, not 128") << family;
   }
   // An external family may forget to check its keys.
   Family careless = builtin_families().find("llama");
@@ -459,7 +461,7 @@ TEST(ModelConfig, Gemma3RotatesByKindOfLayer) {
   EXPECT_EQ(refusal(root), "rope_type 'linear' of 'rope_parameters.sliding_attention' is not supported");
   root["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 100.0}};
   EXPECT_EQ(refusal(root),
-            "'rope_parameters' must have an object for each kind of layer: full_attention and "
+            "'rope_parameters' must have an object for each layer type: full_attention and "
             "sliding_attention");
 }
 
@@ -468,9 +470,9 @@ TEST(ModelConfig, Ministral3HasYarnAndAScaleOfQueries) {
   EXPECT_EQ(read(root).attention.attn_scale, 0.3);
   EXPECT_EQ(read(root).attention.floor_scale, 8);
   root["rope_parameters"].erase("llama_4_scaling_beta");
-  EXPECT_EQ(refusal(root), "'llama_4_scaling_beta' must be a number, and not negative");
+  EXPECT_EQ(refusal(root), "'llama_4_scaling_beta' must be a number of 0 or more");
   root["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e4}, {"llama_4_scaling_beta", 0.1}};
-  EXPECT_EQ(refusal(root), "'rope_type': this model family has yarn alone");
+  EXPECT_EQ(refusal(root), "'rope_type': this model family supports only yarn");
 }
 
 TEST(ModelConfig, LongropeHasANumberForEachFrequency) {
@@ -494,7 +496,7 @@ TEST(ModelConfig, LongropeHasANumberForEachFrequency) {
   EXPECT_NEAR(near[sine_of_one], amplitude * std::sin(1.0), 1e-6);
   EXPECT_NEAR(far[sine_of_one], amplitude * std::sin(1 / 3.5), 1e-6);
   root["rope_scaling"]["long_factor"].push_back(1.0);
-  EXPECT_EQ(refusal(root), fmt::format("'long_factor' has {} numbers, and heads rotate by {} frequencies",
+  EXPECT_EQ(refusal(root), fmt::format("'long_factor' has {} numbers, but heads use {} rotary frequencies",
                                        frequencies + 1, frequencies));
   root["rope_scaling"]["long_factor"] = {0};
   EXPECT_EQ(refusal(root), "'long_factor' must have positive numbers");
@@ -679,7 +681,8 @@ TEST(ModelConfig, ScaleOfTheChosenExperts) {
 TEST(ModelConfig, GroupsThatScoreByTwoExpertsHaveTwo) {
   json root = golden("deepseek_v3");
   root["n_group"] = root["topk_group"] = root["n_routed_experts"];
-  EXPECT_EQ(refusal(root), "'n_group' leaves groups of one expert, and a group scores as its two best");
+  EXPECT_EQ(refusal(root),
+            "'n_group' leaves groups of one expert, but a group's score is the sum of its two best");
 }
 
 TEST(ModelConfig, WhatAFamilyFromOutsideTakesForGrantedIsRefused) {

@@ -53,8 +53,7 @@ TEST(SplitBlocks, SaysWhichNumberToChange) {
               split_blocks(7, {4, 1}, {.first = 2});
             }),
             "the 5 blocks of the other stages are not a multiple of their number, 3 | set num_layers to 5 or "
-            "8, or say "
-            "how many each stage has with pipeline_model_parallel_layout");
+            "8, or set the blocks of each stage with pipeline_model_parallel_layout");
   EXPECT_EQ(refusal([] {
               split_blocks(7, {4, 2});
             }),
@@ -68,7 +67,10 @@ TEST(SplitBlocks, SaysWhichNumberToChange) {
       "17 blocks, embedding and loss counted, are not a multiple of 4 parts | set num_layers to 14 or 18");
   EXPECT_THAT(refusal([] { split_blocks(8, {4, 1}, {.first = 9}); }), HasSubstr("9 of 8 blocks"));
   EXPECT_THAT(refusal([] { split_blocks(8, {2, 1}, {.first = 5, .last = 5}); }), HasSubstr("2 blocks more"));
-  EXPECT_THAT(refusal([] { split_blocks(8, {2, 1}, {.first = 3, .last = 3}); }), HasSubstr("on no stage"));
+  EXPECT_THAT(refusal([] {
+                split_blocks(8, {2, 1}, {.first = 3, .last = 3});
+              }),
+              HasSubstr("assigned to no stage"));
   EXPECT_THAT(refusal([] { split_blocks(8, {2, 1}, {.first = 3, .loss = true}); }), HasSubstr("leave one"));
 }
 
@@ -90,10 +92,10 @@ TEST(ParseLayout, RefusesWhatIsNoLayoutOfTheModel) {
   };
   EXPECT_THAT(of(""), HasSubstr("begin it with E and end it with L"));
   EXPECT_THAT(of("tt|tL"), HasSubstr("begin it with E"));
-  EXPECT_THAT(of("Ett|Et|tL"), HasSubstr("embedding behind something else"));
-  EXPECT_THAT(of("EttL|ttL"), HasSubstr("loss before something else"));
+  EXPECT_THAT(of("Ett|Et|tL"), HasSubstr("embedding after another part"));
+  EXPECT_THAT(of("EttL|ttL"), HasSubstr("loss before another part"));
   EXPECT_THAT(of("Ett|ttt|L"),
-              HasSubstr("has 5 blocks, and the model has 4 | write 4 times t, or set num_layers to 5"));
+              HasSubstr("has 5 blocks, but the model has 4 | write 4 times t, or set num_layers to 5"));
   EXPECT_THAT(of("Ett|ttmL"), HasSubstr("set mtp_num_layers to 1"));
   EXPECT_THAT(of("Ett|tt,m|L", 4, 1), HasSubstr("right before the L"));
   EXPECT_THAT(of("Et?t|L"), HasSubstr("'?' at character 3"));
@@ -103,7 +105,7 @@ TEST(ParseLayout, RefusesWhatIsNoLayoutOfTheModel) {
   EXPECT_THAT(of("E(((t*9999)*9999)*9999)L"), HasSubstr("more than 65536 letters"));
   EXPECT_THAT(of("Et*99999999999999999999L"), HasSubstr("number from 1 to 65536"));
   EXPECT_THAT(of("Et*0L"), HasSubstr("number from 1 to 65536"));
-  EXPECT_THAT(of(("E" + std::string(10000, '(')).c_str()), HasSubstr("too deep"));
+  EXPECT_THAT(of(("E" + std::string(10000, '(')).c_str()), HasSubstr("too many nested"));
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST(ModelSettings, SwitchesMaySayWhatTheFamilyIsAndNothingElse) {
   EXPECT_EQ(refusal("      activation_func_clamp_value: 7.0\n"),
             "exp.yaml:14: model_type llama has activation_func_clamp_value: null");
   EXPECT_EQ(refusal("      model_type: lama\n"),
-            "exp.yaml:14: model_type 'lama' is not a family that Primus knows");
+            "exp.yaml:14: model_type 'lama' is not a supported model family");
 }
 
 // Pooling would mix the tokens of two documents, and of conversations in one sequence.
@@ -87,9 +87,9 @@ TEST(ModelSettings, PooledLatentsKnowNoDocuments) {
                     data = "sft_dataset_name: conversations.jsonl";
   EXPECT_EQ(refusal(pooled + sft, data), "");
   EXPECT_THAT(refusal(pooled + "      reset_attention_mask: true\n"),
-              testing::HasSubstr("know no documents"));
+              testing::HasSubstr("do not support document boundaries"));
   EXPECT_THAT(refusal(pooled + sft + "      use_packed_attention: true\n", data),
-              testing::HasSubstr("know no documents"));
+              testing::HasSubstr("do not support document boundaries"));
 }
 
 // Megatron-LM's presets call every model "gpt". Its parts then determine the family.
@@ -303,8 +303,8 @@ TEST(ModelSettings, Llama4) {
   std::string shared = text;
   shared.replace(shared.find("size: 32\n      moe_layer"), 8, "size: 64");
   EXPECT_EQ(refusal(shared),
-            "exp.yaml:18: moe_shared_expert_intermediate_size is 64, and moe_ffn_hidden_size 32: model_type "
-            "llama4_text has one width for both");
+            "exp.yaml:18: moe_shared_expert_intermediate_size is 64, but moe_ffn_hidden_size is 32: "
+            "model_type llama4_text has one width for both");
   EXPECT_EQ(refusal(text + "      moe_router_pre_softmax: true\n"),
             "exp.yaml:24: model_type llama4_text has moe_router_pre_softmax: false");
 }
@@ -337,7 +337,7 @@ TEST(ModelSettings, GatedDeltaNetworks) {
   EXPECT_THAT(refusal(without + layers), ::testing::HasSubstr("without attention_output_gate"));
   EXPECT_THAT(refusal(text), ::testing::HasSubstr("gated_delta_net needs linear_attention_freq"));
   EXPECT_THAT(refusal(text + layers + "      mtp_num_layers: 1\n"),
-              ::testing::HasSubstr("multi-token prediction is not there for models with linear attention"));
+              ::testing::HasSubstr("multi-token prediction does not support models with linear attention"));
   EXPECT_THAT(refusal(layers), ::testing::HasSubstr("model_type llama has linear_attention_freq: no layers"));
   EXPECT_THAT(refusal("      attention_output_gate: true\n"),
               ::testing::HasSubstr("model_type llama has attention_output_gate: false"));
@@ -348,13 +348,12 @@ TEST(ModelSettings, GatedDeltaNetworks) {
 TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
   EXPECT_EQ(refusal("      num_experts: 8\n"), "exp.yaml:14: model_type llama has num_experts: 0");
   EXPECT_EQ(refusal("      model_type: mixtral\n"),
-            "exp.yaml:14: num_experts is null, and model_type mixtral is a mixture of experts");
-  EXPECT_EQ(
-      refusal(kMixtral + "      moe_ffn_hidden_size: 32\n"),
-      "exp.yaml:16: moe_ffn_hidden_size is 32, and ffn_hidden_size 96: model_type mixtral has one width "
-      "for both");
+            "exp.yaml:14: num_experts is null, but model_type mixtral is a mixture of experts");
+  EXPECT_EQ(refusal(kMixtral + "      moe_ffn_hidden_size: 32\n"),
+            "exp.yaml:16: moe_ffn_hidden_size is 32, but ffn_hidden_size is 96: model_type mixtral has one "
+            "width for both");
   EXPECT_EQ(refusal(kMixtral + "      moe_router_bias_update_rate: 0.5\n"),
-            "exp.yaml:16: model_type mixtral has moe_router_bias_update_rate: no bias of experts");
+            "exp.yaml:16: model_type mixtral has moe_router_bias_update_rate: no expert bias");
   EXPECT_EQ(refusal(kDeepseek + "      moe_router_bias_update_rate: 0.5\n"), "");
   // If a preset sets both widths, the error names the one that the user changed.
   try {
@@ -366,14 +365,14 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_TRUE(error.location().starts_with("exp.yaml:10:")) << error.location();
-    EXPECT_EQ(error.hint(), "set moe_ffn_hidden_size to 64, too");
+    EXPECT_EQ(error.hint(), "also set moe_ffn_hidden_size to 64");
   }
   EXPECT_EQ(refusal(kMixtral + "      moe_layer_freq: [0, 1, 1, 1]\n"),
             "exp.yaml:16: model_type mixtral has moe_layer_freq: layers 0, 1, 2, 3");
   EXPECT_EQ(refusal(kMixtral + "      moe_router_score_function: sigmoid\n"),
             "exp.yaml:16: model_type mixtral has moe_router_score_function: softmax");
   EXPECT_EQ(refusal(kMixtral + "      moe_router_topk: 9\n"),
-            "exp.yaml:16: moe_router_topk is 9, and num_experts 8");
+            "exp.yaml:16: moe_router_topk is 9, but num_experts is 8");
   EXPECT_EQ(refusal(kMixtral + "      moe_shared_expert_intermediate_size: 96\n"),
             "exp.yaml:16: model_type mixtral has moe_shared_expert_intermediate_size: 0");
   EXPECT_EQ(refusal(kDeepseek + "      moe_router_enable_expert_bias: false\n"),
@@ -394,16 +393,14 @@ TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
   other.replace(other.find("num_experts: 8"), 14, "num_experts: 128");
   other.replace(other.find("num_groups: 4"), 13, "num_groups: 128");
   other.replace(other.find("group_topk: 2"), 13, "group_topk: 100");
-  EXPECT_EQ(
-      refusal(other),
-      "exp.yaml:23: moe_router_num_groups: in the config.json of a deepseek_v3, 'n_group' must be a whole "
-      "number from 1 to 64, not 128");
+  EXPECT_EQ(refusal(other),
+            "exp.yaml:23: moe_router_num_groups: in the config.json of a deepseek_v3, 'n_group' must be an "
+            "integer from 1 to 64, not 128");
   other = kMixtral + "      moe_router_topk: 65\n";
   other.replace(other.find("num_experts: 8"), 14, "num_experts: 128");
-  EXPECT_EQ(
-      refusal(other),
-      "exp.yaml:16: moe_router_topk: in the config.json of a mixtral, 'num_experts_per_tok' must be a whole "
-      "number from 1 to 64, not 65");
+  EXPECT_EQ(refusal(other),
+            "exp.yaml:16: moe_router_topk: in the config.json of a mixtral, 'num_experts_per_tok' must be an "
+            "integer from 1 to 64, not 65");
   EXPECT_EQ(refusal("      window_size: [128, 0]\n"), "exp.yaml:14: model_type llama has window_size: 0");
   EXPECT_EQ(refusal("      no_rope_freq: 4\n"), "exp.yaml:14: model_type llama has no_rope_freq: no layers");
 }

@@ -157,8 +157,7 @@ TEST(SettingOverrides, OfModulesThatAreNotThereAreWarnedAbout) {
   const std::string load = "load=weights";
   const Warnings warning{
       "command line: latent attention has no linear_qkv, so its queries, keys and values have no adapters, "
-      "as "
-      "in Primus"};
+      "as in AMD Primus"};
   EXPECT_EQ(warnings("deepseek_v2_lite", {load, "lora={enabled: true}"}), warning);
   EXPECT_EQ(warnings("deepseek_v2_lite", {load, "lora={enabled: true, target_modules: [linear_proj]}"}),
             Warnings{});
@@ -180,12 +179,12 @@ TEST(SettingOverrides, AdaptersOfNothingAreRefused) {
     }
   };
   const std::string attention = "lora={enabled: true, target_modules: [linear_qkv, linear_proj]}";
-  EXPECT_NE(refusal("lfm2_350M", {layers, attention}).find("names modules of attention alone"),
+  EXPECT_NE(refusal("lfm2_350M", {layers, attention}).find("names only attention modules"),
             std::string::npos);
   EXPECT_EQ(refusal("lfm2_350M", {attention}), "");
   EXPECT_EQ(refusal("lfm2_350M", {layers, "lora={enabled: true}"}), "");
   EXPECT_NE(refusal("deepseek_v2_lite", {"lora={enabled: true, target_modules: [linear_qkv]}"})
-                .find("names linear_qkv alone"),
+                .find("names only linear_qkv"),
             std::string::npos);
 }
 
@@ -196,8 +195,8 @@ TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
   EXPECT_EQ(warnings("llama3_8B", {"hc_eps=0.1"}),
             Warnings{"command line: hc_eps has an effect only with hc_mult"});
   const Warnings heads{
-      "command line: num_query_groups has an effect only without multi_latent_attention, whose heads have "
-      "widths of their own"};
+      "command line: num_query_groups has an effect only without multi_latent_attention, which has separate "
+      "head dimensions"};
   EXPECT_EQ(warnings("deepseek_v3", {"num_query_groups=2"}), heads);
   EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"num_query_groups=2"}), heads);  // its switch is ignored
   EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"kv_lora_rank=64"}), Warnings{});
@@ -206,8 +205,8 @@ TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
 // Changing a width that no layer uses gives a warning.
 TEST(SettingOverrides, OfLayersThatAreNotThereAreWarnedAbout) {
   const Warnings warning{
-      "command line: ffn_hidden_size has an effect only on blocks without experts, and every block has some: "
-      "their width is moe_ffn_hidden_size"};
+      "command line: ffn_hidden_size affects only blocks without experts, but every block has experts: their "
+      "width is moe_ffn_hidden_size"};
   EXPECT_EQ(warnings("qwen3_30B_A3B", {"ffn_hidden_size=12288"}), warning);
   EXPECT_EQ(warnings("llama4_17B16E", {"ffn_hidden_size=4096"}), warning);
   EXPECT_EQ(warnings("llama4_17B128E", {"ffn_hidden_size=4096"}), Warnings{});  // used by every other block
@@ -252,16 +251,16 @@ TEST(SettingOverrides, OfOneWidthNameTheOther) {
     }
   };
   EXPECT_EQ(hint("llama4_17B16E", {"moe_ffn_hidden_size=4096"}),
-            "command line: set moe_shared_expert_intermediate_size to 4096, too");
+            "command line: also set moe_shared_expert_intermediate_size to 4096");
   EXPECT_EQ(hint("llama4_17B16E", {"moe_shared_expert_intermediate_size=16384"}),
-            "command line: set moe_ffn_hidden_size to 16384, too");
+            "command line: also set moe_ffn_hidden_size to 16384");
   EXPECT_EQ(hint("llama4_17B16E", {"moe_ffn_hidden_size=4096", "moe_shared_expert_intermediate_size=4096"}),
             "");
   EXPECT_EQ(hint("llama4_17B16E", {"ffn_hidden_size=4096"}), "");
   EXPECT_EQ(hint("mixtral_8x7B_v0.1", {"moe_ffn_hidden_size=4096"}),
-            "command line: set ffn_hidden_size to 4096, too");
+            "command line: also set ffn_hidden_size to 4096");
   EXPECT_EQ(hint("gpt_oss_20B", {"ffn_hidden_size=4096"}),
-            "command line: set moe_ffn_hidden_size to 4096, too");
+            "command line: also set moe_ffn_hidden_size to 4096");
   EXPECT_EQ(hint("deepseek_v3", {"moe_shared_expert_intermediate_size=3000"}),
             "command line: set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
 }

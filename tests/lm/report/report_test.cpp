@@ -396,7 +396,7 @@ TEST_F(Reports, DamagedLinesAreCountedAndLeftOut) {
                  std::string(2 << 20, 'x') + "\n{\"iteration\":3,\"lm_loss\":3}\n");
   const RunHistory run = read_history(folder);
   EXPECT_EQ(run.metrics.positions().size(), 3U);
-  EXPECT_THAT(run.notes, ElementsAre("6 lines of metrics.jsonl are damaged and left out"));
+  EXPECT_THAT(run.notes, ElementsAre("6 lines of metrics.jsonl are damaged and were skipped"));
 }
 
 // A run that trains, stops, resumes and ends, as its monitor records it.
@@ -500,7 +500,7 @@ TEST_F(RecordedRuns, DamagedEventsAreNoted) {
   const Path file = event_file(run_.root(), 0);
   write_file_atomic(file, read_file(file) + "rubbish\n{\"event\":\"step\",\"step\":9\n");
   EXPECT_THAT(read_history(run_.root()).notes,
-              ElementsAre("2 lines of events/rank-00000.jsonl are damaged and left out"));
+              ElementsAre("2 lines of events/rank-00000.jsonl are damaged and were skipped"));
   EXPECT_EQ(run_status(run_.root()).step, 4);
 }
 

@@ -31,10 +31,10 @@ TEST_F(BaseWeights, OtherOnesAreRefused) {
   const Path one = run("one", {"seed=1"}), other = run("other", {"seed=2"});
   run("tuned", {load(one), "finetune=true"});
   EXPECT_THAT(refusal("tuned", {load(other), "finetune=true", "train_iters=6"}),
-              AllOf(HasSubstr("began from the weights of '" + one.string() + "'"), HasSubstr(other.string()),
-                    HasSubstr("exp_name=NAME")));
-  // The run is already complete, but a request for another model is still refused.
-  EXPECT_THAT(refusal("tuned", {load(other), "finetune=true"}), HasSubstr("began from the weights of"));
+              AllOf(HasSubstr("was started from the weights of '" + one.string() + "'"),
+                    HasSubstr(other.string()), HasSubstr("exp_name=NAME")));
+  // Nothing is left to do, and still another model was asked for.
+  EXPECT_THAT(refusal("tuned", {load(other), "finetune=true"}), HasSubstr("was started from the weights of"));
   run("tuned", {load(one), "finetune=true", "train_iters=6"});
 }
 
@@ -54,8 +54,8 @@ TEST_F(BaseWeights, AreNotGivenToARunThatHasItsOwn) {
   const Path one = run("one", {"seed=1"});
   const Path plain = run("plain", {"seed=2"});
   EXPECT_THAT(refusal("plain", {load(one), "seed=2", "train_iters=6"}),
-              HasSubstr("began from random weights"));
-  // Scripts for Megatron set `load` to the run's own checkpoints.
+              HasSubstr("was started from random weights"));
+  // Scripts for Megatron name the run's own checkpoints.
   run("plain", {load(plain.parent_path()), "seed=2", "train_iters=6"});
 }
 

@@ -377,7 +377,7 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
     const Taken stated = taken(folder, {"moe_aux_loss_coeff=0"});
     EXPECT_EQ(stated.config.moe.training.balance_loss, 0);
     EXPECT_THAT(stated.notes,
-                ::testing::Contains("moe_aux_loss_coeff is 0, and config.json says 0.02: 0 is taken"));
+                ::testing::Contains("moe_aux_loss_coeff is 0, but config.json has 0.02: 0 is taken"));
     const Taken none = taken(folder, {"moe_router_load_balancing_type=none"});
     EXPECT_EQ(none.config.moe.training.balance_loss, 0);
     EXPECT_THAT(none.notes, ::testing::Contains(HasSubstr("moe_router_load_balancing_type is none")));
@@ -413,7 +413,7 @@ TEST(LoadedModel, SequencesLongerThanTheModelWasMadeForAreNotedAndSaved) {
   };
   const LoadedModel longer = with({"seq_length=128"});
   EXPECT_THAT(longer.notes,
-              ElementsAre(HasSubstr("seq_length is 128, and config.json was made for 64 positions "
+              ElementsAre(HasSubstr("seq_length is 128, but config.json was made for 64 positions "
                                     "(max_position_embeddings)")));
   EXPECT_EQ(longer.config.max_positions, 128);
   const LoadedModel same = with({"seq_length=64"});
@@ -428,13 +428,13 @@ TEST(LoadedModel, RopeIsStretchedKeyByKey) {
   const std::string plain = "ffn_hidden_size: 112, num_query_groups: 2, ";
   const std::string llama3 = plain + "rope_scaling_type: llama3, original_max_position_embeddings: 32";
   for (const auto& [setting, note] :
-       {std::pair{"rope_scaling_factor=32", "rope_scaling_factor is 32, and config.json says 8"},
-        {"rope_low_freq_factor=2", "rope_low_freq_factor is 2, and config.json says 1"},
-        {"rope_high_freq_factor=5", "rope_high_freq_factor is 5, and config.json says 4"},
+       {std::pair{"rope_scaling_factor=32", "rope_scaling_factor is 32, but config.json has 8"},
+        {"rope_low_freq_factor=2", "rope_low_freq_factor is 2, but config.json has 1"},
+        {"rope_high_freq_factor=5", "rope_high_freq_factor is 5, but config.json has 4"},
         {"original_max_position_embeddings=64",
-         "original_max_position_embeddings is 64, and config.json says 32"}}) {
+         "original_max_position_embeddings is 64, but config.json has 32"}}) {
     const LoadedModel loaded = load(saved(llama3), experiment(plain, {setting}));
-    EXPECT_THAT(loaded.notes, ElementsAre(note + std::string(": the experiment's is taken")));
+    EXPECT_THAT(loaded.notes, ElementsAre(note + std::string(": the experiment's value is used")));
     EXPECT_EQ(loaded.config.rope_scaling.kind, RopeScaling::Kind::kLlama3);
   }
   EXPECT_EQ(load(saved(llama3), experiment(plain, {"rope_scaling_factor=32"})).config.rope_scaling.factor,
@@ -451,15 +451,16 @@ TEST(LoadedModel, RopeIsStretchedKeyByKey) {
 TEST(LoadedModel, YarnsTemperatureIsAnExperimentsToSay) {
   const std::string& settings = kExperiments.at("deepseek_v2");
   const LoadedModel loaded = load(saved(settings), experiment(settings, {"mscale=1", "mscale_all_dim=0.5"}));
-  EXPECT_THAT(loaded.notes,
-              ElementsAre("mscale is 1, and config.json says 0.707: the experiment's is taken",
-                          "mscale_all_dim is 0.5, and config.json says 0.707: the experiment's is taken"));
+  EXPECT_THAT(
+      loaded.notes,
+      ElementsAre("mscale is 1, but config.json has 0.707: the experiment's value is used",
+                  "mscale_all_dim is 0.5, but config.json has 0.707: the experiment's value is used"));
   EXPECT_EQ(loaded.config.rope_scaling.mscale, 1);
   EXPECT_EQ(loaded.config.rope_scaling.mscale_all_dim, 0.5);
   ModelConfig silent = saved(settings);
   silent.rope_scaling.mscale.reset();
   EXPECT_THAT(load(silent, experiment(settings, {})).notes,
-              ElementsAre("mscale is 0.707, and config.json says nothing: the experiment's is taken"));
+              ElementsAre("mscale is 0.707, but config.json has nothing: the experiment's value is used"));
 }
 
 TEST(LoadedModel, WhatTheWeightsWereTrainedWithIsFixed) {
@@ -474,20 +475,19 @@ TEST(LoadedModel, WhatTheWeightsWereTrainedWithIsFixed) {
     }
     return "";
   };
-  EXPECT_EQ(refusal("llama4", "qk_l2_norm=false"), "qk_l2_norm is false, and config.json says true");
+  EXPECT_EQ(refusal("llama4", "qk_l2_norm=false"), "qk_l2_norm is false, but config.json has true");
   EXPECT_EQ(refusal("llama4", "attention_temperature_scale=0.2"),
-            "attention_temperature_scale is 0.2, and config.json says 0.1");
+            "attention_temperature_scale is 0.2, but config.json has 0.1");
   EXPECT_EQ(refusal("llama4", "attention_temperature_floor=16"),
-            "attention_temperature_floor is 16, and config.json says 8192");
-  EXPECT_EQ(refusal("llama4", "no_rope_freq=1"),
-            "no_rope_freq is layers 0, 1, and config.json says layers 1");
+            "attention_temperature_floor is 16, but config.json has 8192");
+  EXPECT_EQ(refusal("llama4", "no_rope_freq=1"), "no_rope_freq is layers 0, 1, but config.json has layers 1");
   EXPECT_EQ(refusal("qwen2", "window_attn_skip_freq=[1,1]"),
-            "window_attn_skip_freq is layers 0, 1, and config.json says layers 1");
+            "window_attn_skip_freq is layers 0, 1, but config.json has layers 1");
   EXPECT_EQ(refusal("qwen3_moe", "moe_router_pre_softmax=false"),
-            "moe_router_pre_softmax is false, and config.json says true");
+            "moe_router_pre_softmax is false, but config.json has true");
   EXPECT_EQ(refusal("lfm2_moe", "moe_router_enable_expert_bias=true"),
-            "moe_router_enable_expert_bias is true, and config.json says false");
-  EXPECT_EQ(refusal("mixtral", "moe_router_topk=1"), "moe_router_topk is 1, and config.json says 2");
+            "moe_router_enable_expert_bias is true, but config.json has false");
+  EXPECT_EQ(refusal("mixtral", "moe_router_topk=1"), "moe_router_topk is 1, but config.json has 2");
 }
 
 TEST(LoadedModel, WhichLayersConvolveIsTheWeightsToSay) {
@@ -496,10 +496,9 @@ TEST(LoadedModel, WhichLayersConvolveIsTheWeightsToSay) {
     load(saved(settings), experiment(settings, {"lfm_layer_types=[conv,conv]"}));
     ADD_FAILURE() << "the setting was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(
-        std::string(error.what()),
-        "lfm_layer_types is convolutions in layers 0, 1, and config.json says convolutions in layers 0");
-    EXPECT_THAT(error.hint(), HasSubstr("name the model preset"));
+    EXPECT_EQ(std::string(error.what()),
+              "lfm_layer_types is convolutions in layers 0, 1, but config.json has convolutions in layers 0");
+    EXPECT_THAT(error.hint(), HasSubstr("choose the model preset"));
   }
 }
 

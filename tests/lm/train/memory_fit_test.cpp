@@ -165,11 +165,11 @@ TEST(MemoryFit, TheAmountsThatAreComparedAreToldApart) {
   };
   const std::int64_t gib = std::int64_t{1} << 30;
   EXPECT_EQ(lack(22 * gib + (700 << 20), 22 * gib),
-            "the run needs 22.7 GiB of memory, and 22.0 GiB of 24.0 GiB are free");
+            "the run needs 22.7 GiB of memory, but 22.0 GiB of 24.0 GiB are free");
   EXPECT_EQ(lack(22 * gib + (20 << 20), 22 * gib),
-            "the run needs 22548 MiB of memory, and 22528 MiB of 24.0 GiB are free");
+            "the run needs 22548 MiB of memory, but 22528 MiB of 24.0 GiB are free");
   EXPECT_EQ(lack(22 * gib + 1, 22 * gib),
-            "the run needs 23622320129 B of memory, and 23622320128 B of 24.0 GiB are free");
+            "the run needs 23622320129 B of memory, but 23622320128 B of 24.0 GiB are free");
   EXPECT_THAT(lack(22 * gib + (20 << 20), 22 * gib, false), HasSubstr("needs 22548 MiB of the device's"));
 }
 

@@ -103,7 +103,7 @@ TEST(PlannedTime, DoubtsAreSaid) {
   EXPECT_THAT(doubts_about(gpu, {stage_with(1, 1)}), IsEmpty());
   gpu.peak_fp8_tflops = 0;
   EXPECT_THAT(doubts_about(gpu, {stage_with(1)}), IsEmpty());
-  EXPECT_THAT(doubts_about(gpu, {stage_with(1, 1)}).at(0), HasSubstr("no products in fp8"));
+  EXPECT_THAT(doubts_about(gpu, {stage_with(1, 1)}).at(0), HasSubstr("no fp8 products"));
   gpu.peak_fp8_tflops = 2000;
   gpu.device = "hip";
   EXPECT_THAT(doubts_about(gpu, {stage_with(1, 1)}).at(0), HasSubstr("AMD"));

@@ -171,7 +171,7 @@ TEST_F(SftRuns, StartFromWeightsByAnyName) {
     EXPECT_LT(losses(key).front(), losses("base").front()) << key;
     EXPECT_EQ(losses(key), losses("load")) << key;
   }
-  EXPECT_THAT(refusal("a", {data, "hf_path=NousResearch/Llama"}), HasSubstr("are not downloaded"));
+  EXPECT_THAT(refusal("a", {data, "hf_path=NousResearch/Llama"}), HasSubstr("Primus does not download"));
   write_file(folder_.path() / "latest_checkpointed_iteration.txt", "7");
   EXPECT_THAT(refusal("b", {data, "pretrained_checkpoint=" + folder_.path().string()}),
               HasSubstr("a checkpoint of Megatron-LM"));

@@ -240,8 +240,9 @@ TEST(Verify, NamesLogitsOfAnotherVocabulary) {
     FAIL() << "logits of another model were accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_NE(std::string(error.what()).find("logits are fp32 [1, 2, 5], and the model makes fp32 [1, 2, "),
-              std::string::npos)
+    EXPECT_NE(
+        std::string(error.what()).find("logits are fp32 [1, 2, 5], but the model computes fp32 [1, 2, "),
+        std::string::npos)
         << error.what();
     EXPECT_NE(error.hint().find("this model's own reference"), std::string::npos) << error.hint();
   }

@@ -36,8 +36,8 @@ class GradientSpike final : public Detector {
         .value = now,
         .usual = usual,
         .limit = limit,
-        .text = fmt::format("the gradient norm is {:.4g}; {:.4g} is usual for the last {} steps", now, usual,
-                            recent_.size() - 1),
+        .text = fmt::format("the gradient norm is {:.4g}, against a usual {:.4g} in the last {} steps", now,
+                            usual, recent_.size() - 1),
         .advice =
             "one spike with clip_grad set does no harm; look at the data of this iteration, and lower "
             "lr if spikes come again"};

@@ -57,7 +57,7 @@ class LossGrowth final : public Detector {
                             best_, best_iteration_, now),
         .advice =
             "stop it and lower lr, lengthen lr_warmup_iters or set clip_grad; an earlier checkpoint "
-            "still has the better weights"};
+            "has better weights"};
   }
 
  private:
@@ -72,7 +72,7 @@ class LossGrowth final : public Detector {
                       .text = fmt::format("the loss is {}", std::isnan(record.lm_loss) ? "NaN" : "infinite"),
                       .advice =
                           "stop it and lower lr; check_for_nan_in_loss_and_grad=true stops such a run "
-                          "by itself and names the operator"};
+                          "automatically and names the operator"};
   }
 
   std::deque<double> recent_;

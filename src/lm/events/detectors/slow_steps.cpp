@@ -39,11 +39,11 @@ class SlowSteps final : public Detector {
         .usual = best_,
         .limit = limit,
         .text =
-            fmt::format("a step takes {}, and took {} before", human_duration(now), human_duration(best_)),
+            fmt::format("a step takes {}; earlier steps took {}", human_duration(now), human_duration(best_)),
         .advice =
             waited > 0.3
-                ? fmt::format("{:.0f} % of the time goes by waiting for data: look at the disk", 100 * waited)
-                : std::string("look for other processes on this machine, a device that is throttled "
+                ? fmt::format("{:.0f} % of the time is spent waiting for data: check the disk", 100 * waited)
+                : std::string("check for other processes on this machine, a throttled device "
                               "(temperature, power) and, with several ranks, a slow one ('primus "
                               "preflight')")};
   }

@@ -34,8 +34,8 @@ class WorseEvaluations final : public Detector {
         .text = fmt::format("the validation loss got worse {} times in a row: {:.4f} now, {:.4f} at "
                             "iteration {}",
                             kInARow, record.lm_loss, best_, best_iteration_),
-        .advice = fmt::format("the model begins to learn the training data by heart: stop, keep a checkpoint "
-                              "near iteration {}, or use more data, fewer epochs or a lower lr",
+        .advice = fmt::format("the model starts to overfit: stop and keep a checkpoint near iteration {}, or "
+                              "use more data, fewer epochs or a lower lr",
                               best_iteration_)};
   }
 

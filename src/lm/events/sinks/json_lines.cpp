@@ -40,7 +40,8 @@ std::unique_ptr<RunListener> make_metrics(const ListenerContext& c) {
   const std::string missing = missing_iterations(file, done, c.env);
   if (!missing.empty()) {
     c.log.warning(
-        "metrics.jsonl has no line of iteration {}, which the model has been trained for; it goes on with {}",
+        "metrics.jsonl has no line for iteration {}, although the model was trained for it; it continues "
+        "with {}",
         missing, done + 1);
   }
   return lines;

@@ -254,7 +254,7 @@ std::vector<SharedExtent> shared(const ModelConfig& c) {
 
 std::optional<MeshMismatch> context_mismatch(const ModelConfig&, const engine::MeshShape&, std::int64_t) {
   return MeshMismatch{"context_parallel_size",
-                      "pooled latents (compress_ratios) are not there for sequences that ranks share",
+                      "pooled latents (compress_ratios) do not support context parallelism",
                       "set context_parallel_size to 1, and pipeline_model_parallel_size or "
                       "tensor_model_parallel_size higher"};
 }
@@ -262,7 +262,7 @@ std::optional<MeshMismatch> context_mismatch(const ModelConfig&, const engine::M
 void make_cache(const ModelConfig& c, const CacheRequest&, engine::Phase&, engine::KvCacheLayer&) {
   throw unsupported(
       "models of type " + c.family + " cannot generate text: the cache does not keep pooled latents",
-      "train, eval loss and model verify read whole sequences, and work");
+      "use train, eval loss or model verify, which read whole sequences");
 }
 
 constexpr auto kKeys = std::to_array<std::string_view>(

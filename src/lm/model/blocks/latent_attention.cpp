@@ -248,9 +248,9 @@ double selection(const ModelConfig& c, double length) {
 std::optional<MeshMismatch> context_mismatch(const ModelConfig& c, const engine::MeshShape&, std::int64_t) {
   if (c.attention.indexer.heads == 0) return std::nullopt;
   return MeshMismatch{"context_parallel_size",
-                      "sparse attention (dsa_indexer_topk) selects among all tokens of a sequence, which "
-                      "context ranks do not have",
-                      "set context_parallel_size to 1, and share the layers by tensor_model_parallel_size"};
+                      "sparse attention (dsa_indexer_topk) does not support context parallelism, because it "
+                      "selects among all tokens of a sequence",
+                      "set context_parallel_size to 1, and use tensor_model_parallel_size instead"};
 }
 
 void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,

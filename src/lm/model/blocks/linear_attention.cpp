@@ -16,8 +16,8 @@ double linear_mixing(const ModelConfig& c, std::int64_t, double) {
 }
 
 std::vector<SharedExtent> linear_shared_by_tensor_ranks(const ModelConfig& c) {
-  return {{c.linear.key_heads, "heads of keys of linear attention (linear_num_key_heads)"},
-          {c.linear.value_heads, "heads of values of linear attention (linear_num_value_heads)"}};
+  return {{c.linear.key_heads, "key heads of linear attention (linear_num_key_heads)"},
+          {c.linear.value_heads, "value heads of linear attention (linear_num_value_heads)"}};
 }
 
 std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& c, const engine::MeshShape& shape,
@@ -29,7 +29,7 @@ std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& c, const 
   return MeshMismatch{
       "context_parallel_size",
       fmt::format("{} key heads of linear attention (linear_num_key_heads) of each rank "
-                  "cannot be shared evenly by "
+                  "cannot be divided evenly among "
                   "{} context ranks",
                   heads, shape.context),
       fmt::format("set context_parallel_size to {}", std::gcd(heads, std::int64_t{shape.context}))};

@@ -44,7 +44,7 @@ class MixtureOfExperts final : public Layer {
                         p.expert_columns(moe_.experts, moe_.width(c.hidden), moe_.ffn), p.into_residual(),
                         parts.down)) {
     if (moe_.weigh_input && !plain_)
-      throw std::logic_error("experts that weigh their input are plain SwiGLU");
+      throw std::logic_error("experts that scale their input support only plain SwiGLU");
     router_.reads_full_precision = true;
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {

@@ -34,7 +34,7 @@ class SelfAttention final : public Layer {
     const std::int64_t q = c.heads * head_dim_, kv = c.kv_heads * head_dim_;
     const std::int64_t of_q = options.output_gate ? 2 * q : q;  // rows for queries, and for gates
     if (options.output_gate && options.qkv_bias)
-      throw std::logic_error("attention with an output gate has no biases");
+      throw std::logic_error("attention with an output gate does not support biases");
     const auto parts = [&](const std::string& kind) -> std::vector<engine::CheckpointPart> {
       if (options.fused_qkv) return {{".self_attn.qkv_proj." + kind, 0, of_q + 2 * kv}};
       return {{".self_attn.q_proj." + kind, 0, of_q},
@@ -176,7 +176,7 @@ double mixing(const ModelConfig& c, std::int64_t layer, double length) {
 }
 
 std::vector<SharedExtent> shared(const ModelConfig& c) {
-  return {{c.kv_heads, "heads of keys and values (num_query_groups)"}};
+  return {{c.kv_heads, "key/value heads (num_query_groups)"}};
 }
 
 void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase& phase,

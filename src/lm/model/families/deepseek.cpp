@@ -79,10 +79,10 @@ void read_groups(const nlohmann::json& json, ModelConfig& c) {
   router.top_groups = static_cast<std::int32_t>(r.integer("topk_group", 1, router.groups));
   if (c.moe.experts % router.groups != 0) throw r.bad("n_group", "does not divide n_routed_experts");
   if (router.group_score == RouterRule::GroupScore::kTwoBest && c.moe.experts == router.groups) {
-    throw r.bad("n_group", "leaves groups of one expert, and a group scores as its two best");
+    throw r.bad("n_group", "leaves groups of one expert, but a group's score is the sum of its two best");
   }
   if (router.top_k > c.moe.experts / router.groups * router.top_groups) {
-    throw r.bad("num_experts_per_tok", "is more than topk_group groups have");
+    throw r.bad("num_experts_per_tok", "is more than the number of experts in topk_group groups");
   }
 }
 
@@ -115,12 +115,11 @@ void write_experts(const ModelConfig& c, nlohmann::json& json) {
       c.moe.experts > 0 ? static_cast<std::int64_t>(c.dense_layers().size()) : c.layers;
   if (c.moe.experts == 0) return;
   if (c.moe.shared_ffn % c.moe.ffn != 0) {
-    throw ConfigKeyError(
-        ErrorKind::kInvalid, "n_shared_experts",
-        fmt::format(
-            "'n_shared_experts' would be no whole number, with {} for an expert and {} for all shared ones",
-            c.moe.ffn, c.moe.shared_ffn),
-        "set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
+    throw ConfigKeyError(ErrorKind::kInvalid, "n_shared_experts",
+                         fmt::format("'n_shared_experts' would not be an integer, with width {} for one "
+                                     "expert and {} for all shared experts",
+                                     c.moe.ffn, c.moe.shared_ffn),
+                         "set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
   }
   json["moe_intermediate_size"] = c.moe.ffn;
   json["n_shared_experts"] = c.moe.shared_ffn / c.moe.ffn;

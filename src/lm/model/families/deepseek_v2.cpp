@@ -28,7 +28,7 @@ void read(const nlohmann::json& json, ModelConfig& c) {
     deepseek::read_groups(json, c);
   } else if (method != "greedy") {  // "greedy" has no groups
     throw r.not_supported("topk_method", ": \"" + method + "\" is not supported for this model family",
-                          "greedy and group_limited_greedy are");
+                          "choose greedy or group_limited_greedy");
   }
 }
 

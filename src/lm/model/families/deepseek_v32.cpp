@@ -36,13 +36,13 @@ void read_dense_layers(const nlohmann::json& json, ModelConfig& c) {
   const nlohmann::json* const types = r.find("mlp_layer_types");
   if (!types || c.moe.experts == 0) return;
   if (!types->is_array() || static_cast<std::int64_t>(types->size()) != c.layers) {
-    throw r.bad("mlp_layer_types", fmt::format("is no list of {} layers", c.layers));
+    throw r.bad("mlp_layer_types", fmt::format("is not a list of {} layers", c.layers));
   }
   for (std::size_t layer = 0; layer < types->size(); ++layer) {
     const nlohmann::json& type = (*types)[layer];
     c.at(static_cast<std::int64_t>(layer)).feed_forward = type == "dense" ? &kDenseFeedForward : &kMixture;
     if (type != "dense" && type != "sparse") {
-      throw r.bad("mlp_layer_types", fmt::format("has {}, which is no kind of layer", type.dump()));
+      throw r.bad("mlp_layer_types", fmt::format("has {}, which is not a layer type", type.dump()));
     }
   }
 }
@@ -65,7 +65,7 @@ void read(const nlohmann::json& json, ModelConfig& c, bool interleaved) {
   c.moe.router.normalise = r.flag_or("norm_topk_prob", true);
   c.moe.choice_bias = c.moe.experts > 0;
   if (c.attention.latent.q_rank == 0) {
-    throw r.bad("q_lora_rank", "is not there, and the indexer's queries are made of the latents of queries");
+    throw r.bad("q_lora_rank", "is missing, but the indexer computes its queries from the query latents");
   }
   const std::int64_t maximum = ConfigReader::kMaxWidth;
   c.attention.indexer = {.heads = r.integer("index_n_heads", 1, maximum),
@@ -73,7 +73,7 @@ void read(const nlohmann::json& json, ModelConfig& c, bool interleaved) {
                          .top_k = r.integer("index_topk", 1, std::int64_t{1} << 22),
                          .interleaved = interleaved};
   if (c.attention.indexer.head_dim < c.attention.latent.rope_dim) {
-    throw r.bad("index_head_dim", "is less than qk_rope_head_dim, which columns of each head are rotated");
+    throw r.bad("index_head_dim", "is less than qk_rope_head_dim, the number of rotated columns per head");
   }
 }
 

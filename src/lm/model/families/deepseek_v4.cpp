@@ -69,7 +69,7 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
       sparse = by_type ? kind == kSparse : kind == 4;
       heavy = by_type ? kind == kHeavy : kind == 128;
       if (!sparse && !heavy && !(by_type ? kind == kWindow : kind == 0))
-        throw r.bad(key, "has " + kind.dump() + ", which is no kind of layer");
+        throw r.bad(key, "has " + kind.dump() + ", which is not a layer type");
     }
     LayerSpec& spec = c.at(layer);
     spec.attention = &kCompressedAttention;
@@ -93,10 +93,10 @@ void read_hash_layers(const nlohmann::json& json, ModelConfig& c) {
     const nlohmann::json& type = (*types)[static_cast<std::size_t>(layer)];
     const bool hash = type == "hash_moe";
     if (!hash && type != "moe")
-      throw r.bad("mlp_layer_types", "has " + type.dump() + ", which is no kind of layer");
+      throw r.bad("mlp_layer_types", "has " + type.dump() + ", which is not a layer type");
     if (hash && c.moe.hash_layers < layer)
-      throw r.not_supported("mlp_layer_types", " has hash_moe behind moe, which is not supported",
-                            "layers that route by a table come first");
+      throw r.not_supported("mlp_layer_types", " has hash_moe after moe, which is not supported",
+                            "put layers with table routing first");
     if (hash) ++c.moe.hash_layers;
   }
 }
@@ -136,8 +136,8 @@ void read_rotation(const nlohmann::json& json, ModelConfig& c) {
     throw r.bad(columns,
                 fmt::format("is {}; it must be even, and at most head_dim and index_head_dim", rotated));
   if (r.integer_or(columns, rotated, 1, ConfigReader::kMaxWidth) != rotated)
-    throw r.bad(columns, fmt::format("is another number than the {} columns that partial_rotary_factor makes",
-                                     rotated));
+    throw r.bad(columns,
+                fmt::format("differs from the {} columns that partial_rotary_factor selects", rotated));
 }
 
 void read(const nlohmann::json& json, ModelConfig& c) {
@@ -181,12 +181,11 @@ void read(const nlohmann::json& json, ModelConfig& c) {
 void write(const ModelConfig& c, nlohmann::json& json) {
   const AttentionConfig& a = c.attention;
   if (c.moe.ffn == 0 || c.moe.shared_ffn % c.moe.ffn != 0) {
-    throw ConfigKeyError(
-        ErrorKind::kInvalid, "n_shared_experts",
-        fmt::format(
-            "'n_shared_experts' would be no whole number, with {} for an expert and {} for all shared ones",
-            c.moe.ffn, c.moe.shared_ffn),
-        "set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
+    throw ConfigKeyError(ErrorKind::kInvalid, "n_shared_experts",
+                         fmt::format("'n_shared_experts' would not be an integer, with width {} for one "
+                                     "expert and {} for all shared experts",
+                                     c.moe.ffn, c.moe.shared_ffn),
+                         "set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
   }
   // transformers reads it as an alias of moe_intermediate_size.
   json.erase("intermediate_size");
@@ -228,7 +227,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["num_nextn_predict_layers"] = c.mtp.modules();
   if (a.pooled.theta <= 0) {
     throw ConfigKeyError(ErrorKind::kInvalid, "compress_rope_theta", "compress_rope_theta is not set",
-                         "set compress_rope_theta, the base of layers that pool latents");
+                         "set compress_rope_theta, the RoPE base of layers with pooled latents");
   }
   // By branch; only the pooling branch has stretched frequencies.
   nlohmann::json pooled = json["rope_parameters"], plain = {{"rope_type", "default"}};

@@ -42,7 +42,7 @@ void prepare(nlohmann::json& root) {
     const auto hidden = static_cast<double>(r.integer("hidden_size", 1, ConfigReader::kMaxWidth));
     const double wide = std::floor(hidden * ratio * 2 / 3);
     if (wide >= static_cast<double>(ConfigReader::kMaxWidth))
-      throw r.bad("hidden_ratio", "makes too wide a feed-forward");
+      throw r.bad("hidden_ratio", "makes the feed-forward layer too wide");
     root["intermediate_size"] = 256 * ((static_cast<std::int64_t>(wide) + 255) / 256);
   }
   const nlohmann::json* const attention = r.find(kAttention);
@@ -112,7 +112,7 @@ void read(const nlohmann::json& json, ModelConfig& c, const LayerKind& linear) {
   l.key_dim = r.integer("linear_key_head_dim", 1, max_dim);
   const double wide = static_cast<double>(l.key_dim) * r.positive_or("expand_v", 1);
   if (wide > static_cast<double>(max_dim) || std::abs(wide - std::round(wide)) > 1e-5 * wide || wide < 1)
-    throw r.bad("expand_v", "makes no whole number of at most 256 columns of a head's values");
+    throw r.bad("expand_v", "must give an integer value head dimension of at most 256");
   l.value_dim = std::llround(wide);
   l.conv_width = r.integer_or("linear_conv_kernel_dim", 4, 1, turbo::CausalConvShape::kMaxWidth);
   read_attention(json, c, linear);

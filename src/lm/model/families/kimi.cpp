@@ -80,7 +80,7 @@ void read_linear_layers(const ConfigReader& r, const ConfigReader& part, ModelCo
   } else if (part.find("kda_layers") && part.find("full_attn_layers")) {
     linear = numbered_layers(part, "kda_layers", c);
     if (numbered_layers(part, "full_attn_layers", c) != other_layers(c.layers, linear))
-      throw part.bad("full_attn_layers", "and kda_layers do not name each layer once");
+      throw part.bad("full_attn_layers", "and kda_layers together must name each layer exactly once");
   } else {
     for (std::int64_t layer = 0; layer < c.layers; ++layer) {
       if (layer == 0 || layer % 4 != 0) linear.push_back(layer);

@@ -33,7 +33,7 @@ void adjust_width(const ConfigReader& r, ModelConfig& c) {
   width = std::floor(r.positive_or("block_ffn_dim_multiplier", 1) * width);
   const double multiples = std::ceil(width / static_cast<double>(multiple));
   if (multiples < 1 || multiples * static_cast<double>(multiple) > static_cast<double>(maximum))
-    throw r.bad("block_ffn_dim_multiplier", "makes feed-forwards that are no width of a model");
+    throw r.bad("block_ffn_dim_multiplier", "gives an unsupported feed-forward width");
   c.ffn = static_cast<std::int64_t>(multiples) * multiple;
 }
 

@@ -23,11 +23,12 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   read_common_window(json, c);
   const ConfigReader r(json);
   if (c.rope_scaling.kind != RopeScaling::Kind::kYarn)
-    throw r.not_supported("rope_type", ": this model family has yarn alone", "write \"rope_type\": \"yarn\"");
+    throw r.not_supported("rope_type", ": this model family supports only yarn",
+                          "write \"rope_type\": \"yarn\"");
   const nlohmann::json* const scaling = r.find(kScaling);
   const ConfigReader rope(json.at(scaling && !scaling->empty() ? kScaling : kParameters));
   const std::optional<double> beta = rope.optional_number(kBeta);
-  if (!beta || *beta < 0) throw rope.bad(kBeta, "must be a number, and not negative");
+  if (!beta || *beta < 0) throw rope.bad(kBeta, "must be a number of 0 or more");
   c.attention.attn_scale = *beta;
   if (*beta > 0) c.attention.floor_scale = c.rope_scaling.original_max_positions;
 }

@@ -30,7 +30,7 @@ void read_ministral(const nlohmann::json& json, ModelConfig& config) {
     return ConfigReader(root).find("sliding_window") != nullptr;
   });
   if (config.attention.window == 0 && !config.local_layers().empty())
-    throw ConfigReader(json).bad("sliding_window", "is missing, and layer_types has layers with a window");
+    throw ConfigReader(json).bad("sliding_window", "is missing, but layer_types has layers with a window");
   if (config.local_layers().empty()) config.attention.window = 0;
 }
 

@@ -22,7 +22,7 @@ void read(const nlohmann::json& json, ModelConfig& config) {
   const RopeScaling::Kind kind = config.rope_scaling.kind;
   if (kind != RopeScaling::Kind::kNone && kind != RopeScaling::Kind::kLongrope) {
     throw ConfigReader(json).not_supported("rope_type", " is not supported for this model family",
-                                           "default and longrope are");
+                                           "choose default or longrope");
   }
   read_common_window(json, config);
 }

@@ -50,13 +50,13 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   router.top_groups = static_cast<std::int32_t>(r.integer_or("topk_group", 1, 1, router.groups));
   if (c.moe.experts % router.groups != 0) throw r.bad("n_group", "does not divide num_experts");
   if (router.top_k > c.moe.experts / router.groups * router.top_groups) {
-    throw r.bad("num_experts_per_tok", "is more than topk_group groups have");
+    throw r.bad("num_experts_per_tok", "is more than the number of experts in topk_group groups");
   }
   // Megatron-LM scores a group by its best experts, as many as a token takes from each chosen group.
   const std::int32_t best = router.top_k / router.top_groups;
   if (router.groups > 1 && (best < 1 || best > 2 || best > c.moe.experts / router.groups)) {
     throw r.not_supported(
-        "n_group", ": groups that score as their " + std::to_string(best) + " best experts are not supported",
+        "n_group", ": group scores from the " + std::to_string(best) + " best experts are not supported",
         "num_experts_per_tok / topk_group must be 1 or 2");
   }
   router.group_score =

@@ -217,7 +217,9 @@ void BpeTrainer::add(BpeTrainer&& other) {
 }
 
 std::string BpeTrainer::train(const std::function<void(std::int64_t, std::int64_t)>& progress) const {
-  if (words_.empty()) throw invalid("there is no text to train a tokenizer on", "are the input files empty?");
+  if (words_.empty())
+    throw invalid("the input has no text to train a tokenizer on",
+                  "check that the input files are not empty");
   // Order of ids: special tokens, then the bytes in the order of their characters, then merged tokens.
   std::vector<std::string> tokens = options_.special_tokens;
   std::vector<std::pair<char32_t, int>> alphabet;

@@ -58,7 +58,7 @@ std::string merges_as_json(std::string_view text, const std::string& name) {
     const std::size_t blank = line.find(' ');
     if (blank == 0 || blank == std::string_view::npos || blank + 1 == line.size() ||
         line.find(' ', blank + 1) != std::string_view::npos) {
-      fail("a merge is two tokens with a blank between them");
+      fail("a merge must be two tokens separated by a space");
     }
     repaired.clear();
     unicode::valid_or_repaired(line, repaired);
@@ -107,7 +107,7 @@ Style style_named(const std::array<NamedStyle, N>& known, std::string_view name,
   }
   throw unsupported(
       fmt::format("the {} '{}' is not supported without a tokenizer.json", what, name),
-      "let transformers write one: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)")
+      "create one with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)")
       .at(folder.string());
 }
 
@@ -136,7 +136,7 @@ class AddedTokens {
       const bool is_number =
           !id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == std::string::npos;
       if (!is_number || !token.is_object() || !token.contains("content") || !token["content"].is_string())
-        throw invalid(fmt::format("its added token '{}' is no id with a content", id)).at(name);
+        throw invalid(fmt::format("its added token '{}' is not an id with a content", id)).at(name);
       put(token["content"].get<std::string>(), std::stoi(id), token);
     }
   }
@@ -229,7 +229,7 @@ json post_processor_of(const json& config, const AddedTokens& added) {
   if (!is_set(config, "add_bos_token")) return byte_level(true, false, true);
   const std::string bos = config.contains("bos_token") ? AddedTokens::text_of(config["bos_token"]) : kEnd;
   const auto id = added.id_of(bos);
-  if (!id) throw invalid(fmt::format("add_bos_token is set, and there is no bos_token '{}'", bos));
+  if (!id) throw invalid(fmt::format("add_bos_token is set, but the vocabulary has no bos_token '{}'", bos));
   const auto special = [&bos] { return json{{"SpecialToken", {{"id", bos}, {"type_id", 0}}}}; };
   const auto sequence = [](const char* name) { return json{{"Sequence", {{"id", name}, {"type_id", 0}}}}; };
   return {{"type", "TemplateProcessing"},

@@ -65,7 +65,7 @@ void read_merges(JsonReader& reader, BpeModel::MergeList& merges) {
       reader.read_string(text);
       const std::size_t blank = text.find(' ');
       if (blank == std::string::npos || text.find(' ', blank + 1) != std::string::npos) {
-        reader.fail("a merge that is not two tokens with a blank between them");
+        reader.fail("a merge is not two tokens separated by a space");
       }
       left = text.substr(0, blank);
       right = text.substr(blank + 1);
@@ -234,7 +234,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
       }
     }
     reader.finish();
-    if (!has_model) throw invalid("there is no \"model\" in it").at(files_.path);
+    if (!has_model) throw invalid("it has no \"model\"").at(files_.path);
   }
 
   void build(Parsed parsed, ParsedModel model, const SideSettings& settings) {

@@ -104,7 +104,7 @@ void append_steps(const json& object, PreTokenizerStage& stage, std::size_t& cou
   count_step(count, "a pre-tokenizer");
   const std::string type = get_string(object, "type");
   if (stage.byte_level) {
-    throw unsupported(fmt::format("the pre-tokenizer '{}' behind ByteLevel is not supported", type));
+    throw unsupported(fmt::format("the pre-tokenizer '{}' after ByteLevel is not supported", type));
   }
   if (type == "Sequence") {
     for (const json& step : get_list(object, "pretokenizers")) append_steps(step, stage, count);

@@ -93,8 +93,9 @@ void refuse_other_roles(const json& config, const std::string& file) {
   for (const char* role : kRoles) {
     const auto value = config.find(role);
     if (value == config.end() || value->is_null() || value->is_string() || value->is_object()) continue;
-    throw invalid(fmt::format("its {} is {}, which is no text of a token", role, value->dump().substr(0, 80)),
-                  "write the token's text; its id stands in config.json")
+    throw invalid(
+        fmt::format("its {} is {}, which is not the text of a token", role, value->dump().substr(0, 80)),
+        "write the token's text; its id belongs in config.json")
         .at(file);
   }
 }
@@ -165,7 +166,7 @@ SideFiles read_side_files(const std::filesystem::path& folder) {
   constexpr std::size_t kLongestTemplate = 1 << 20;
   if (files.chat_template_jinja.size() > kLongestTemplate) {
     throw invalid("the chat template is longer than 1 MiB",
-                  "published templates have some kilobytes: replace the file")
+                  "published templates have a few kilobytes: replace the file")
         .at((folder / kTemplate).string());
   }
   return files;

@@ -44,27 +44,27 @@ class Message {
 
   bool boolean() const { return number() != 0; }
   std::uint64_t number() const {
-    if (wire_ != 0) fail("a number should stand in a field");
+    if (wire_ != 0) fail("a field must be a number");
     return number_;
   }
   float real() const {
-    if (wire_ != 5) fail("a float should stand in a field");
+    if (wire_ != 5) fail("a field must be a float");
     float value;
     std::memcpy(&value, data_.data(), sizeof value);
     return value;
   }
   std::string_view bytes() const {
-    if (wire_ != 2) fail("bytes should stand in a field");
+    if (wire_ != 2) fail("a field must be bytes");
     return data_;
   }
   std::string text() const {
-    if (!unicode::is_valid(bytes())) fail("a text is not UTF-8");
+    if (!unicode::is_valid(bytes())) fail("a string is not UTF-8");
     return std::string(bytes());
   }
   Message message() const { return {bytes(), name_}; }
 
   [[noreturn]] void fail(std::string_view what) const {
-    throw invalid(fmt::format("this is no SentencePiece model: {}", what)).at(std::string(name_));
+    throw invalid(fmt::format("this is not a SentencePiece model: {}", what)).at(std::string(name_));
   }
 
  private:
@@ -203,7 +203,7 @@ Model parse_model(std::string_view bytes, std::string_view name) {
   }
   if (model.pieces.empty()) message.fail("it has no pieces");
   // The settings follow the pieces. If they are missing, some pieces may be missing as well.
-  if (!has_trainer) message.fail("it is cut off behind its pieces");
+  if (!has_trainer) message.fail("it is cut off after its pieces");
   return model;
 }
 

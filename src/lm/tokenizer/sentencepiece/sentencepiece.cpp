@@ -268,7 +268,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   void build() {
     if (model_.treat_whitespace_as_suffix)
-      throw unsupported("spaces behind words (treat_whitespace_as_suffix) are not supported");
+      throw unsupported("spaces after words (treat_whitespace_as_suffix) are not supported");
     if (model_.has_denormalizer) throw unsupported("denormalisation rules are not supported");
     byte_ids_.fill(-1);
     for (std::int32_t id = 0; id < vocab_size(); ++id) {
@@ -283,7 +283,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       }
       if (p.type == PieceType::kByte) {
         const int byte = parse_byte_piece(p.text);
-        if (byte < 0) throw invalid(fmt::format("the byte piece '{}' names no byte", p.text));
+        if (byte < 0) throw invalid(fmt::format("the byte piece '{}' does not name a byte", p.text));
         byte_ids_[static_cast<std::size_t>(byte)] = id;
       }
     }

@@ -61,7 +61,7 @@ Regex::Regex(std::string_view pattern) {
   impl->pattern = pattern;
   if (pattern.size() > kMaxPatternBytes) {
     throw unsupported(
-        fmt::format("the regular expression {} is not supported: it has {} bytes, at most {} do",
+        fmt::format("the regular expression {} is not supported: it has {} bytes, and the limit is {}",
                     excerpt(pattern), pattern.size(), kMaxPatternBytes));
   }
   const auto compile = [pattern](const std::string& translated) {
@@ -119,7 +119,7 @@ void Regex::for_each_match(std::string_view text, TextBudget& budget,
       continue;
     }
     if (rc < 0) {
-      throw invalid(fmt::format("the regular expression {} gave up on a text of {} bytes: {}",
+      throw invalid(fmt::format("the regular expression {} failed on a text of {} bytes: {}",
                                 excerpt(impl_->pattern), text.size(), message_of(rc)));
     }
     if (range[1] < range[0]) {

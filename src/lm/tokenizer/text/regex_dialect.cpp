@@ -349,7 +349,7 @@ class Translator {
     }
     if (next_is("{,")) refuse("a repetition without a lower bound");
     // PCRE2 reads a possessive quantifier, Oniguruma a second repetition.
-    if (next_is("}+")) refuse("a + behind a counted repetition");
+    if (next_is("}+")) refuse("a + after a counted repetition");
     if (next_is("(*")) refuse("(*");
     if (next_is("(?")) return group();
     if (c == '(') ignores_case_.push_back(ignores_case_.back());
@@ -360,7 +360,7 @@ class Translator {
   void group() {
     if (next_is("(?i)")) {
       // Inside an expression, Ruby's (?i) extends over the alternatives that follow.
-      if (at_ != 0) refuse("(?i) behind the begin");
+      if (at_ != 0) refuse("(?i) after the beginning");
       ignores_case_.back() = true;
       return copy(4);
     }

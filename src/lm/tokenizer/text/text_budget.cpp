@@ -18,7 +18,7 @@ constexpr double kMinSeconds = 1, kSecondsPerByte = 2e-6;
 constexpr std::size_t kStepsPerByte = 16, kMinSteps = 1'000'000, kMaxSteps = 1'000'000'000;
 
 constexpr const char* kHint =
-    "the tokenizer's file asks for far more work than the text is long: it is damaged or hostile, get it "
+    "the tokenizer file needs far more work than the text's length allows: it is damaged or hostile; get it "
     "again";
 
 double thread_seconds() {
@@ -36,7 +36,7 @@ TextBudget::TextBudget(std::size_t bytes)
           std::min(kMaxSteps, kMinSteps + kStepsPerByte * std::min(bytes, kMaxSteps)))) {}
 
 void TextBudget::refuse_output(std::string_view stage) const {
-  throw invalid(fmt::format("{} makes more than {} times the text ({} B)", stage, kGrowth, bytes_), kHint);
+  throw invalid(fmt::format("{} produces more than {} times the text ({} B)", stage, kGrowth, bytes_), kHint);
 }
 
 void TextBudget::check_time(std::string_view expression) {

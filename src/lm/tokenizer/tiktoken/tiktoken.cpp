@@ -122,8 +122,8 @@ void recognise(Ranks& ranks) {
     for (const auto& [bytes, rank] : ranks.tokens) next = std::max(next, rank + 1);
     if (next < INT32_MAX) endoftext(static_cast<std::int32_t>(next));
     ranks.note = fmt::format(
-        "a rank file of {} tokens is none that is known: it is read with Llama 3's splitting expression, and "
-        "<|endoftext|> is added to it",
+        "a rank file of {} tokens is unknown: Llama 3's splitting expression is used, and <|endoftext|> is "
+        "added",
         count);
   }
 }
@@ -136,7 +136,7 @@ Ranks parse_rank_file(std::string_view bytes, const std::string& path) {
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (text.empty()) continue;
     if (!parse_line(text, ranks.tokens.emplace_back())) {
-      throw invalid("a line that is not base64, a blank, and a rank").at(fmt::format("{}:{}", path, line));
+      throw invalid("a line is not base64, a space and a rank").at(fmt::format("{}:{}", path, line));
     }
   }
   recognise(ranks);
@@ -165,7 +165,7 @@ Ranks parse_megatron_json(std::string_view bytes, const std::string& path) {
       }
     }
     if (id != static_cast<std::int64_t>(ranks.tokens.size()) - 1 || token.empty()) {
-      reader.fail("a token without bytes, or whose rank is not its place in the list");
+      reader.fail("a token has no bytes, or its rank differs from its place in the list");
     }
     id += kMegatronSpecials;
   }
@@ -290,7 +290,7 @@ class TiktokenTokenizer final : public Tokenizer {
     std::vector<std::string> contents;
     for (const Special& special : ranks.specials) {
       if (special.id < model_->vocabulary().size() && !model_->vocabulary().text(special.id).empty()) {
-        throw invalid(fmt::format("the rank {} is that of {}", special.id, special.text));
+        throw invalid(fmt::format("the rank {} belongs to {}", special.id, special.text));
       }
       specials_.emplace(special.id, special.text);
       vocab_size_ = std::max(vocab_size_, special.id + 1);

@@ -54,7 +54,7 @@ class Pretrain final : public Objective {
     const config::TrainerConfig& c = e.trainer;
     const auto check = [&e](const char* key, double samples, const char* what, const char* hint) {
       if (samples <= static_cast<double>(data::kMaxOrderedSamples)) return;
-      throw e.error_for(key, fmt::format("{} {:.3g} samples; 2^32 are the limit", what, samples), hint);
+      throw e.error_for(key, fmt::format("{} {:.3g} samples; the limit is 2^32", what, samples), hint);
     };
     const auto batch = static_cast<double>(c.global_batch_size);
     const double evaluations = std::floor(static_cast<double>(c.train_iters / c.eval_interval)) + 1;
@@ -62,22 +62,23 @@ class Pretrain final : public Objective {
           "train for fewer steps");
     check("eval_iters", evaluations * static_cast<double>(c.eval_iters) * batch,
           "the evaluations (eval_iters * global_batch_size each) are",
-          "evaluate on fewer batches (eval_iters), or more rarely (eval_interval)");
+          "evaluate on fewer batches (eval_iters), or less often (eval_interval)");
     if (c.mock_data) return;
     double of_epochs = 0;
     for (const std::string& path : data::paths_of(c.data_path.empty() ? c.train_data_path : c.data_path)) {
       const data::TokenBound tokens = data::bound_tokens(path);
       if (tokens.maximum <= c.seq_length) {
-        throw e.error_for("seq_length",
-                          fmt::format("seq_length is {}, and '{}' holds at most {} tokens: not one sample",
-                                      c.seq_length, path, tokens.maximum),
-                          "shorten seq_length, or add data");
+        throw e.error_for(
+            "seq_length",
+            fmt::format("seq_length is {}, but '{}' holds at most {} tokens, less than one sample",
+                        c.seq_length, path, tokens.maximum),
+            "shorten seq_length, or add data");
       }
       if (tokens.exact)
         of_epochs += c.train_epochs.value_or(0) * static_cast<double>(tokens.maximum) /
                      static_cast<double>(c.seq_length);
     }
-    check("train_epochs", of_epochs, "so many epochs are", "train for fewer epochs");
+    check("train_epochs", of_epochs, "this number of epochs is", "train for fewer epochs");
   }
 
   std::int64_t prompt_tokens(const config::TrainerConfig&) const override { return 256; }
@@ -98,9 +99,9 @@ class Pretrain final : public Objective {
     if (datasets.train && datasets.train->size() < needed) {
       throw request.experiment.error_for(
           "train_iters",
-          fmt::format("{} steps of {} sequences need {} samples, and {} has {}", c.train_iters,
+          fmt::format("{} steps of {} sequences need {} samples, but {} has {}", c.train_iters,
                       c.global_batch_size, needed, datasets.train->description(), datasets.train->size()),
-          fmt::format("train for {} steps, or give the data sets weights so that they may be repeated",
+          fmt::format("train for {} steps, or give the data sets weights, which lets them repeat",
                       datasets.train->size() / c.global_batch_size));
     }
     return datasets;

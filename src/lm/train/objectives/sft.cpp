@@ -127,7 +127,7 @@ class FineTuning final : public Objective {
     return tokens;
   }
 
-  std::string_view validation_hint() const override { return "name a folder that has validation.jsonl, too"; }
+  std::string_view validation_hint() const override { return "give a folder that also has validation.jsonl"; }
 
   std::string data_name(const config::TrainerConfig& trainer) const override {
     return trainer.sft_dataset_name.value_or("");
@@ -144,7 +144,7 @@ class FineTuning final : public Objective {
       const bool evaluated = !change.before.empty() && change.before != "0";
       if (change.key == "eval_iters" && e.trainer->eval_iters != 0 && evaluated) continue;
       changed.refuse_setting(change,
-                             "which makes other sequences of the conversations, or holds others out for "
+                             "which changes how conversations are packed, or which ones are held out for "
                              "validation");
     }
     changed.refuse("sft_dataset_name", "set of conversations");

@@ -65,16 +65,16 @@ void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
     e.provenance.insert_or_assign("sft_conversation_format", config::Provenance{Layer::kDerived, {}});
   }
   std::string fact = fmt::format("conversations are written as {} ({})", name,
-                                 recorded.empty() ? style->why : "as the run was begun");
+                                 recorded.empty() ? style->why : "as when the run was started");
   if (!style->style.default_system.empty())
-    fact += fmt::format("; without a system's text: '{}'", style->style.default_system);
+    fact += fmt::format("; system message if none is given: '{}'", style->style.default_system);
   const std::string_view jinja = tokenizer.chat_template();
   const auto own = jinja.empty() ? std::nullopt : data::style_of_template(jinja, tokenizer);
   if (!jinja.empty() && (!own || own->format != style->style.format)) {
     fact += fmt::format("; the model's own template, which writes {}, is replaced",
                         own ? data::name_of(own->format) : "another format");
   } else if (const std::string rest = data::left_out_of(jinja); !rest.empty()) {
-    fact += fmt::format("; of the model's template, {} are left out", rest);
+    fact += fmt::format("; omitted from the model's template: {}", rest);
   }
   plan.facts.push_back(std::move(fact));
 }
@@ -163,7 +163,7 @@ class Fitting {
     // The position in the data is steps times batch size, so a run keeps the batch size that it began with.
     if (const std::optional<TrainerState> state = recorded_state(e_)) {
       set("global_batch_size", c.global_batch_size, state->global_batch_size);
-      chosen_.back() += " (as the run was begun)";
+      chosen_.back() += " (as when the run was started)";
       return;
     }
     const std::int64_t unit = c.micro_batch_size * mesh_shape_of(filled, world_).data(world_);

@@ -126,9 +126,9 @@ TEST_F(Gpt2Files, AddedTokensAndBeginnings) {
 TEST_F(Gpt2Files, MistakesAreNamed) {
   put("vocab.json", R"({"a": 0, "b": 1, "ab": 2})");
   for (const auto& [merges, said] :
-       {std::pair("#version: 0.2\na b\nab\n", "merges.txt:3: error: a merge is two"),
-        {"a b\n\na b\n", "merges.txt:2: error: a merge is two"},
-        {"a b c\n", "merges.txt:1: error: a merge is two"},
+       {std::pair("#version: 0.2\na b\nab\n", "merges.txt:3: error: a merge must be two"),
+        {"a b\n\na b\n", "merges.txt:2: error: a merge must be two"},
+        {"a b c\n", "merges.txt:1: error: a merge must be two"},
         {"a \xFF\n", "merges.txt:1: error: the merge is not UTF-8"},
         {"a c\n", "vocab.json: error: merge 0 needs the token 'c'"}}) {
     put("merges.txt", merges);
@@ -144,10 +144,12 @@ TEST_F(Gpt2Files, MistakesAreNamed) {
   }
   TokenizerSource source = files();
   source.merge_file.clear();
-  EXPECT_THAT(error_of([&] { load_tokenizer(source); }), HasSubstr("a vocabulary file without a merge file"));
+  EXPECT_THAT(error_of([&] { load_tokenizer(source); }),
+              HasSubstr("a vocabulary file is given without a merge file"));
   source = files();
   source.type = "Llama3Tokenizer";
-  EXPECT_THAT(error_of([&] { load_tokenizer(source); }), HasSubstr("Llama3Tokenizer takes no vocab_file"));
+  EXPECT_THAT(error_of([&] { load_tokenizer(source); }),
+              HasSubstr("Llama3Tokenizer does not use vocab_file"));
   source = files();
   source.model = folder_.path();
   EXPECT_THAT(error_of([&] { load_tokenizer(source); }), HasSubstr("in two ways"));

@@ -249,7 +249,7 @@ TEST(HuggingFace, PropertiesMayBeRepeated) {
                       {"invert", true}};
   EXPECT_EQ(load(small({{"pre_tokenizer", split}}))->encode("ab ab"), (Ids{4, 0, 4}));
   const json counted = {{"type", "Split"}, {"pattern", {{"Regex", "a{2}+"}}}, {"behavior", "Isolated"}};
-  EXPECT_THAT(error_of(small({{"pre_tokenizer", counted}})), HasSubstr("a + behind a counted repetition"));
+  EXPECT_THAT(error_of(small({{"pre_tokenizer", counted}})), HasSubstr("a + after a counted repetition"));
 }
 
 TEST(HuggingFace, NamesWhatItDoesNotSupport) {
@@ -286,7 +286,7 @@ TEST(HuggingFace, SaysWhatIsBroken) {
   tokenizer["model"]["merges"] = {"a q"};
   EXPECT_THAT(error_of(tokenizer), HasSubstr("merge 0 needs the token 'q'"));
   tokenizer["model"]["merges"] = {"a b c"};
-  EXPECT_THAT(error_of(tokenizer), HasSubstr("a merge that is not two tokens"));
+  EXPECT_THAT(error_of(tokenizer), HasSubstr("a merge is not two tokens"));
   tokenizer = small();
   tokenizer["model"]["vocab"]["c"] = 2;
   EXPECT_THAT(error_of(tokenizer), HasSubstr("share the id 2"));
@@ -330,8 +330,8 @@ TEST(HuggingFace, MistakesInTheConfigNameItsFolder) {
   };
   EXPECT_EQ(error_of("[]"), "some/model/tokenizer_config.json: error: it is not an object");
   EXPECT_EQ(error_of(R"({"eos_token": 5})"),
-            "some/model/tokenizer_config.json: error: its eos_token is 5, which is no text of a token\n"
-            "  hint: write the token's text; its id stands in config.json");
+            "some/model/tokenizer_config.json: error: its eos_token is 5, which is not the text of a token\n"
+            "  hint: write the token's text; its id belongs in config.json");
   EXPECT_EQ(error_of(R"({"eos_token": "<|eot_id|>", "pad_token": null})"), "");
 }
 
@@ -388,11 +388,10 @@ TEST(LoadTokenizer, SaysWhatIsWrong) {
   EXPECT_THAT(message("HuggingFaceTokenizer", ""), HasSubstr("needs a tokenizer_model"));
   EXPECT_THAT(message("HuggingFaceTokenizer", "meta-llama/Llama-3.1-8B"), HasSubstr("nothing is downloaded"));
   const std::string sentencepiece = kGolden + "sp_bpe.model", llama3 = kGolden + "llama3.tokenizer.json";
-  EXPECT_THAT(
-      message("SentencePieceTokenizer", llama3),
-      AllOf(HasSubstr("llama3.tokenizer.json: error: the tokenizer_type SentencePieceTokenizer stands "
-                      "for a SentencePiece model, and this is a Hugging Face tokenizer.json"),
-            HasSubstr("hint: leave out tokenizer_type")));
+  EXPECT_THAT(message("SentencePieceTokenizer", llama3),
+              AllOf(HasSubstr("llama3.tokenizer.json: error: tokenizer_type SentencePieceTokenizer expects a "
+                              "SentencePiece model, but this is a Hugging Face tokenizer.json"),
+                    HasSubstr("hint: omit tokenizer_type")));
   EXPECT_THAT(message("TikTokenizer", sentencepiece), HasSubstr("this is a SentencePiece model"));
   EXPECT_THAT(load_tokenizer("HuggingFaceTokenizer", sentencepiece)->notes(),
               testing::ElementsAre(HasSubstr("this is a SentencePiece model; it is read as such")));
@@ -415,10 +414,11 @@ TEST(LoadTokenizer, SaysWhatIsWrong) {
   for (size_t size = 5; size < 400; ++size)
     EXPECT_THAT(message_for("t.model", model.substr(0, size)), HasSubstr(cut));
   EXPECT_THAT(message_for("t", ""), HasSubstr("the tokenizer file is empty\n  hint: a tokenizer is"));
-  EXPECT_THAT(message_for("t", "Hello"), HasSubstr("this is no tokenizer file\n  hint: a tokenizer is"));
+  EXPECT_THAT(message_for("t", "Hello"),
+              HasSubstr("this is not a tokenizer file\n  hint: use a tokenizer.json"));
   EXPECT_THAT(message_for("t", R"({"model": {"type": "WordPiece", "vocab": {}}})"),
               AllOf(HasSubstr("the model 'WordPiece' is not supported"),
-                    HasSubstr("hint: docs/formats/tokenizers.md lists what is supported")));
+                    HasSubstr("hint: docs/formats/tokenizers.md lists the supported features")));
 }
 
 }  // namespace

@@ -115,9 +115,9 @@ TEST(SentencePiece, ControlPiecesAreNotInTheText) {
 }
 
 TEST(SentencePiece, NamesWhatIsWrongOrNotSupported) {
-  EXPECT_THAT(error_of(""), HasSubstr("x.model: error: this is no SentencePiece model: it has no pieces"));
+  EXPECT_THAT(error_of(""), HasSubstr("x.model: error: this is not a SentencePiece model: it has no pieces"));
   EXPECT_THAT(error_of(piece("a") + trainer(kBpe)), HasSubstr("no unknown piece"));
-  EXPECT_THAT(error_of(roles() + piece("a")), HasSubstr("cut off behind its pieces"));
+  EXPECT_THAT(error_of(roles() + piece("a")), HasSubstr("cut off after its pieces"));
   EXPECT_THAT(error_of(roles() + piece("", 0) + trainer(kUnigram)), HasSubstr("the piece 3 is empty"));
   EXPECT_THAT(error_of(roles() + piece("a") + piece("a") + trainer(kUnigram)),
               HasSubstr("'a' is defined twice"));
@@ -130,7 +130,8 @@ TEST(SentencePiece, NamesWhatIsWrongOrNotSupported) {
               HasSubstr("character models are not supported"));
   EXPECT_THAT(error_of(roles() + piece("a") + trainer(kBpe, true)),
               HasSubstr("without a piece for each byte"));
-  EXPECT_THAT(error_of(roles() + piece("<0xG1>", 0, kByte) + trainer(kUnigram)), HasSubstr("names no byte"));
+  EXPECT_THAT(error_of(roles() + piece("<0xG1>", 0, kByte) + trainer(kUnigram)),
+              HasSubstr("does not name a byte"));
   EXPECT_THAT(error_of(roles() + text(2, number(24, 1)) + trainer(kUnigram)),
               HasSubstr("treat_whitespace_as_suffix"));
   EXPECT_THAT(error_of(roles() + text(5, text(2, "x")) + trainer(kUnigram)), HasSubstr("denormalisation"));

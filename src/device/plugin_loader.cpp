@@ -77,7 +77,7 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
   }
   if (file.empty()) {
     throw Error(ErrorKind::kDependency,
-                "there is no " + what + ": no " + std::string(kPrefix) + std::string(name) +
+                "cannot find the " + what + ": no " + std::string(kPrefix) + std::string(name) +
                     std::string(kSuffix) + " in " + (folders.empty() ? "any folder" : joined(folders)),
                 how_to_get);
   }
@@ -91,7 +91,7 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
   }
   void* const address = dlsym(library, entry);
   if (!address) {
-    throw Error(ErrorKind::kDependency, file + " is no " + what + ": it has no function " + entry,
+    throw Error(ErrorKind::kDependency, file + " is not a valid " + what + ": it has no function " + entry,
                 "remove it, or set PRIMUS_PLUGIN_PATH to the folder of the right plug-in");
   }
   return {file, address};

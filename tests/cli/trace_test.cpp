@@ -198,7 +198,7 @@ TEST(Trace, OfTheRanksThatAreNamed) {
                                      with({"--nproc=2", "profile=true", "profile_step_start=2",
                                            "profile_step_end=4", "profile_ranks=[01, 7]"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("names rank 7, and there are 2 ranks"));
+  EXPECT_THAT(result.err, HasSubstr("names rank 7, but the job has 2 ranks"));
   EXPECT_FALSE(Env::posix().status(trace_file(folder, "run", 0)));
   const json trace = json::parse(read_file(trace_file(folder, "run", 1)));
   EXPECT_FALSE(spans_of(trace).at("communication").empty());

@@ -84,7 +84,7 @@ TEST_F(MpiJob, AMissingRankIsNamed) {
 TEST_F(MpiJob, AMissingPluginIsAnErrorWithTheNextStep) {
   const SubprocessResult result = run(2, {"conform"}, {{"PRIMUS_PLUGIN_PATH", "/nowhere"}});
   EXPECT_NE(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("there is no MPI plug-in: no libprimus_comm-mpi.so in /nowhere"));
+  EXPECT_THAT(result.err, HasSubstr("cannot find the MPI plug-in: no libprimus_comm-mpi.so in /nowhere"));
   EXPECT_THAT(result.err, HasSubstr("libopenmpi-dev"));
 }
 

@@ -203,7 +203,7 @@ Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline
   }
   throw Error(ErrorKind::kIo, fmt::format("cannot connect to port {} of {}: {}", port, host, strerror(error)),
               "check that rank 0 runs, that MASTER_ADDR and MASTER_PORT are equal on all ranks, and that no "
-              "firewall stands between");
+              "firewall blocks the connection");
 }
 
 Socket accept_from(const Socket& listener) {

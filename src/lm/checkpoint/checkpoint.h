@@ -163,7 +163,7 @@ struct ResumePoint {
   std::optional<CheckpointReader> reader;  // empty: no checkpoint exists
   std::vector<std::string>
       rejected;                    // "iter_0000200: model.safetensors: CRC32C of ... differs", newest first
-  std::vector<std::string> notes;  // other problems: "latest names ..., which is not there"
+  std::vector<std::string> notes;  // other problems: "latest names ..., which does not exist"
 };
 // Throws kInvalid if checkpoints exist but none is valid. With a group, all ranks get the same result.
 ResumePoint find_resume_point(const Path& root, Validation validation = Validation::kFull,

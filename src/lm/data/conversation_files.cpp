@@ -279,8 +279,8 @@ std::vector<std::string> notes_on_content(const TokenizedConversations& read, st
   for (const auto& [key, count] : read.replaced) keys.push_back(fmt::format("'{}' ({} records)", key, count));
   if (!keys.empty()) {
     notes.push_back(
-        fmt::format("{}: records have {} beside messages or input_ids, which are learned; the other text is "
-                    "not (the first: {})",
+        fmt::format("{}: records have {} next to messages or input_ids; only messages or input_ids are "
+                    "learned (the first: {})",
                     file, fmt::join(keys, ", "), read.first_replaced));
   }
   if (read.unanswered > 0) {

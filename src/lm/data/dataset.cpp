@@ -365,7 +365,7 @@ class Opener {
       if (tokens > options_.seq_length) return;
     }
     if (tokens == 0) {
-      throw invalid(fmt::format("{} is empty: there is nothing to train on", given_name(source)),
+      throw invalid(fmt::format("{} is empty, so it has no training data", given_name(source)),
                     "check that its source text is not empty; 'primus data inspect' shows its content");
     }
     throw invalid(
@@ -410,7 +410,7 @@ class Opener {
     std::uint64_t bytes = 0;
     for (const InputFile& file : files) bytes += file.size;
     if (bytes == 0) {
-      throw invalid(fmt::format("'{}' is empty: there is nothing to train on", pattern),
+      throw invalid(fmt::format("'{}' is empty, so it has no training data", pattern),
                     "put text into it, or name other data (data_path)");
     }
     const Path cache =

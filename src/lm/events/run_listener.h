@@ -56,7 +56,7 @@ struct ListenerContext {
 };
 
 struct ListenerEntry {
-  std::string_view name;  // used in messages: "metrics.jsonl cannot be written, training goes on: ..."
+  std::string_view name;  // used in messages: "metrics.jsonl cannot be written, training continues: ..."
   bool every_rank;        // false: only on rank 0
   // Returns null if the options do not ask for it. Throws Error to refuse the run.
   std::unique_ptr<RunListener> (*make)(const ListenerContext&);

@@ -207,7 +207,7 @@ void note_router_losses(Reconciliation& r, const config::TrainerConfig& t, const
     if (their == 0) return;
     if (r.is_stated(key)) {
       if (our != their)
-        r.note(fmt::format("{} is {}, but {} has {}: {} is taken", key, our, where, their, our));
+        r.note(fmt::format("{} is {}, but {} has {}: {} is used", key, our, where, their, our));
     } else if (our == their) {
       r.note(fmt::format("{} is trained with {} {}, as {} says ({}=0 turns it off)", loss, key, our, where,
                          key));

@@ -261,7 +261,7 @@ void judge_processes(const CheckInput& in, Judge& judge) {
     if (!foreign.empty()) {
       Finding finding{.where = where_of(gpu),
                       .measured = fmt::format("{} is used by {}", place_of(gpu), fmt::join(foreign, ", ")),
-                      .wanted = "nobody else",
+                      .wanted = "no other process",
                       .source = "--allowed-procs lists the permitted processes",
                       .fix = fix};
       in.wanted.allow_foreign_processes ? judge.warn(finding) : judge.fail(finding);

@@ -92,7 +92,7 @@ std::unique_ptr<Device> open_device(const DeviceSpec& asked) {
                               : count == 1 ? "there is only " + spec.kind + ":0"
                                            : "there are " + std::to_string(count) + ", from " + spec.kind +
                                                  ":0 to " + spec.kind + ":" + std::to_string(count - 1);
-    throw invalid("there is no device " + spec.kind + ":" + std::to_string(spec.ordinal) + "; " + known,
+    throw invalid("unknown device " + spec.kind + ":" + std::to_string(spec.ordinal) + "; " + known,
                   "'primus device list' shows the devices");
   }
   return plugin.open(spec);

@@ -479,7 +479,7 @@ TEST_F(ConversationFiles, CountsReplacedContentsAndQuestionsWithoutAnAnswer) {
                                                          {.vocab_size = bytes_->vocab_size(), .workers = 2});
   EXPECT_THAT(
       notes_on_content(read, "n.jsonl"),
-      ElementsAre(AllOf(HasSubstr("'prompt' (2 records) beside messages"), HasSubstr("n.jsonl:2)")),
+      ElementsAre(AllOf(HasSubstr("'prompt' (2 records) next to messages"), HasSubstr("n.jsonl:2)")),
                   AllOf(HasSubstr("2 of 4 conversations end without an answer"), HasSubstr("n.jsonl:1)"))));
   // The last question has no loss.
   EXPECT_EQ(read.learned.back(), 0);

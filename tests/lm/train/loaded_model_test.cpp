@@ -377,7 +377,7 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
     const Taken stated = taken(folder, {"moe_aux_loss_coeff=0"});
     EXPECT_EQ(stated.config.moe.training.balance_loss, 0);
     EXPECT_THAT(stated.notes,
-                ::testing::Contains("moe_aux_loss_coeff is 0, but config.json has 0.02: 0 is taken"));
+                ::testing::Contains("moe_aux_loss_coeff is 0, but config.json has 0.02: 0 is used"));
     const Taken none = taken(folder, {"moe_router_load_balancing_type=none"});
     EXPECT_EQ(none.config.moe.training.balance_loss, 0);
     EXPECT_THAT(none.notes, ::testing::Contains(HasSubstr("moe_router_load_balancing_type is none")));

@@ -51,7 +51,7 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
   model.moe.training.bias_update_rate = 0;
   model.moe.training.quantile_bins = 0;
   if (warnings && !experiment.trainer->load)
-    warnings->push_back(fmt::format("{}: lora without load trains adapters of a model that knows nothing",
+    warnings->push_back(fmt::format("{}: lora without load trains adapters of a model with random weights",
                                     experiment.provenance_of("lora").describe()));
 }
 

@@ -99,10 +99,10 @@ void refuse_another(const config::Experiment& e, std::string_view key, const Own
   }
   throw e.error_for(
       key,
-      fmt::format("the tokenizer is '{}', and the weights of '{}' were trained with another one ({})",
+      fmt::format("the tokenizer is '{}', but the weights of '{}' were trained with another one ({})",
                   e.trainer->tokenizer_model.value_or(std::string(named->name())), folder.string(), own_name),
-      fmt::format("leave out {}: the one that came with the weights is then used; or set "
-                  "allow_tokenizer_change=true to train them on other tokens on purpose",
+      fmt::format("omit {} to use the tokenizer that came with the weights; or set "
+                  "allow_tokenizer_change=true to change the tokenizer intentionally",
                   key));
 }
 

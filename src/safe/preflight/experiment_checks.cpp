@@ -52,7 +52,7 @@ void judge_checkpoints(const CheckInput& in, Judge& judge) {
   while (place.has_relative_path() && !Env::posix().status(place)) place = place.parent_path();
   const auto free = static_cast<double>(Env::posix().free_space(place));
   const auto one = static_cast<double>(facts.forecast->checkpoint_bytes);
-  const std::string measured = fmt::format("a checkpoint takes {}, and {} has {} free", human_bytes(one),
+  const std::string measured = fmt::format("a checkpoint needs {}, but {} has {} free", human_bytes(one),
                                            place.string(), human_bytes(free));
   if (free >= 2 * one) {
     judge.pass(measured);

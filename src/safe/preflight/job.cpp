@@ -139,8 +139,8 @@ class Ranks {
   void add_rendezvous_failure(const std::string& what, const std::string& hint) {
     if (!missing_.empty()) return;  // the missing ranks are already reported
     facts_.rendezvous = {
-        "the ranks could not work together: " + what,
-        hint.empty() ? "see the logs of the ranks that the message names, and the network between them"
+        "the ranks could not communicate: " + what,
+        hint.empty() ? "check the logs of the ranks that the message names, and the network between them"
                      : hint};
   }
 

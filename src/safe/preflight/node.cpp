@@ -27,13 +27,12 @@ template <std::optional<CollectionFacts::Problem> CollectionFacts::*section>
 void judge_collection(const CheckInput& in, Judge& judge) {
   const auto& problem = in.facts<CollectionFacts>().*section;
   if (!problem) return;
-  judge.fail({.measured = "the machine could not be looked at: " + problem->what,
+  judge.fail({.measured = "the machine could not be examined: " + problem->what,
               .wanted = "an answer",
-              .source = "checks that cannot be made have failed",
-              .fix = problem->timed_out
-                         ? "look for a file system or driver that hangs (ps axo pid,stat,wchan,cmd "
-                           "shows state D), and reboot the node if it stays"
-                         : "see to what the message names"});
+              .source = "a check that cannot run counts as failed",
+              .fix = problem->timed_out ? "check for a file system or driver that hangs (ps axo "
+                                          "pid,stat,wchan,cmd shows state D), and reboot the node if it stays"
+                                        : "fix the cause that the message names"});
 }
 
 // Returns the facts from `collect`; on a failure or timeout, default facts and what went wrong.

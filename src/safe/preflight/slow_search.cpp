@@ -62,8 +62,8 @@ void judge_nodes(const CheckInput& in, Judge& judge) {
                 .fix = "exclude the node, and check its network cards, cables and switch ports"});
   }
   if (judge.silent() && facts.links.empty())
-    judge.pass(fmt::format("no slow node among {}: pairs exchange {:.3g} GB/s in the middle",
-                           facts.names.size(), facts.middle_of_pairs));
+    judge.pass(fmt::format("no slow node among {}: pairs exchange {:.3g} GB/s (median)", facts.names.size(),
+                           facts.middle_of_pairs));
 }
 
 // Finds pairs of good nodes that are slow only with each other.

@@ -222,7 +222,7 @@ TEST(SettingOverrides, WithoutExpertsNameTheOverride) {
       ADD_FAILURE() << preset;
     } catch (const Error& error) {
       EXPECT_EQ(error.location(), "command line") << preset;
-      EXPECT_STREQ(error.what(), fmt::format("num_experts is null, and model_type {} is a mixture of experts",
+      EXPECT_STREQ(error.what(), fmt::format("num_experts is null, but model_type {} is a mixture of experts",
                                              experiment(preset, {}).trainer->model_type)
                                      .c_str());
     }

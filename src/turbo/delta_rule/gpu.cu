@@ -1,6 +1,8 @@
 // The delta rule on GPUs. docs/performance.md has its expected cost.
 #include "turbo/delta_rule/gpu_cached.h"
-#include "turbo/delta_rule/gpu_chunk_gradients.h"
+#include "turbo/delta_rule/gpu_chunk_keys.h"
+#include "turbo/delta_rule/gpu_finish_channels.h"
+#include "turbo/delta_rule/gpu_finish_heads.h"
 #include "turbo/delta_rule/gpu_gradients.h"
 #include "turbo/gpu/register.h"
 
@@ -193,18 +195,24 @@ void forward(Context& context, const DeltaRuleForward& a) {
   });
 }
 
-// With gates per channel, the backward pass does not use these kernels.
+template <int kKeys, bool kByChannel>
+using DeltaFinishKernel =
+    std::conditional_t<kByChannel, DeltaFinishChannels<BFloat16, kKeys>, DeltaFinishHeads<BFloat16, kKeys>>;
+
+// with_chunks() for the backward pass, whose kernels need more shared memory.
 template <class Body>
-bool with_chunks_back(const Context& context, const DeltaRuleShape& s, DType dtype, Body&& body) {
+bool with_chunks_back([[maybe_unused]] const Context& context, const DeltaRuleShape& s, DType dtype,
+                      Body&& body) {
   if constexpr (kWarp == 32) {
 #ifdef PRIMUS_GPU_VENDOR
-    using Largest = DeltaRetreat<BFloat16, 128>::Memory;
-    if (max_shared(context) < static_cast<std::int64_t>(sizeof(Largest))) return false;
-#endif
-    if (s.channel_gates) return false;
-    return with_chunks(context, s, dtype, [&](auto keys, auto by_channel) {
-      if constexpr (!by_channel()) body(keys);
+    std::size_t shared = 0;
+    with_flag(s.channel_gates, [&](auto by_channel) {
+      shared = std::max(sizeof(typename DeltaRetreat<BFloat16, 128, by_channel()>::Memory),
+                        sizeof(typename DeltaFinishKernel<128, by_channel()>::Memory));
     });
+    if (max_shared(context) < static_cast<std::int64_t>(shared)) return false;
+#endif
+    return with_chunks(context, s, dtype, body);
   }
   return false;
 }
@@ -212,7 +220,7 @@ bool with_chunks_back(const Context& context, const DeltaRuleShape& s, DType dty
 template <int kKeys>
 struct ChunkedBackwardMemory {
   ChunkedBackwardMemory(Pieces& pieces, const DeltaRuleShape& s)
-      : chunks(take_chunks<kKeys>(pieces, s, false, true)),
+      : chunks(take_chunks<kKeys>(pieces, s, s.channel_gates, true)),
         d{.out = nullptr,
           .u = pieces.take<Bytes16>(DeltaSizes(s).items * chunks.strips * kBlocks * kWarp),
           .states = pieces.take<Bytes16>(DeltaSizes(s).items * chunks.strips * (kKeys / kTile) * kWarp),
@@ -226,9 +234,9 @@ struct ChunkedBackwardMemory {
 };
 
 bool backward_by_chunks(Context& context, const DeltaRuleBackward& a) {
-  return with_chunks_back(context, a.shape, a.qkv.dtype, [&](auto keys) {
-    using Retreat = DeltaRetreat<BFloat16, keys()>;
-    using Finish = DeltaFinish<BFloat16, keys()>;
+  return with_chunks_back(context, a.shape, a.qkv.dtype, [&](auto keys, auto by_channel) {
+    using Retreat = DeltaRetreat<BFloat16, keys(), by_channel()>;
+    using Finish = DeltaFinishKernel<keys(), by_channel()>;
     Pieces pieces(context.data<std::byte>(a.workspace));
     const ChunkedBackwardMemory<keys()> memory(pieces, a.shape);
     const DeltaChunks<BFloat16>& to = memory.chunks;
@@ -239,10 +247,10 @@ bool backward_by_chunks(Context& context, const DeltaRuleBackward& a) {
     d.beta = context.data<float>(a.d_beta);
     for_each_heads(a.shape, [&](std::int64_t first, std::int64_t heads) {
       const DeltaItems<BFloat16> in(context, a, first, heads);
-      make_chunks<keys(), false>(context, in, to);
+      make_chunks<keys(), by_channel()>(context, in, to);
       launch(context, in.batch * in.heads * blocks_for(to.strips, Retreat::kStrips), Retreat{{in, to}, d},
              sizeof(typename Retreat::Memory));
-      launch(context, in.count(), Finish{{in, to}, d}, sizeof(typename Finish::Memory));
+      launch(context, in.count(), Finish{{{{in, to}, d}}}, sizeof(typename Finish::Memory));
       launch(context, in.count() / in.group, DeltaChunkKeys<BFloat16>{in, d});
     });
   });
@@ -327,8 +335,9 @@ std::int64_t forward_workspace(Context& context, const DeltaRuleForward& a) {
 }
 std::int64_t backward_workspace(Context& context, const DeltaRuleBackward& a) {
   Pieces pieces(nullptr);
-  const bool by_chunks = with_chunks_back(context, a.shape, a.qkv.dtype,
-                                          [&](auto keys) { ChunkedBackwardMemory<keys()>(pieces, a.shape); });
+  const bool by_chunks = with_chunks_back(context, a.shape, a.qkv.dtype, [&](auto keys, auto) {
+    ChunkedBackwardMemory<keys()>(pieces, a.shape);
+  });
   if (by_chunks) return pieces.used();
   return workspace<BackwardMemory>(a.shape, a.qkv.dtype);
 }

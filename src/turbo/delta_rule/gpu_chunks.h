@@ -81,6 +81,39 @@ struct DeltaChunkKernel {
     sums[i] = start + first;
     sums[i + 1] = start + first + second;
   }
+  // Computes sums [kRows, kKeys + 4] of a head's gates per channel, in base 2: one channel per thread.
+  PRIMUS_DEVICE static void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,
+                                                  float (*sums)[kKeys + 4]) {
+    constexpr float kMinGate = -150.0F;  // 2^-150 is already 0
+    constexpr float kLog2E = 1.44269504088896341F;
+    constexpr int kAhead = 16;
+    const std::int64_t stride = in.all_heads * in.key_dim;
+    const float* const g = in.g + (in.row(item) * in.all_heads + in.head(item)) * in.key_dim;
+    if (thread() >= kKeys) return;
+    const int c = thread();
+    const bool there = c < in.key_dim;
+    float sum = 0;
+    for (int first = 0; first < kRows; first += kAhead) {
+      float gates[kAhead];
+      PRIMUS_UNROLL
+      for (int i = 0; i < kAhead; ++i)
+        gates[i] = there && first + i < tokens ? g[(first + i) * stride + c] : 0.0F;
+      PRIMUS_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        sum += ::fmaxf(gates[i] * kLog2E, kMinGate);
+        sums[first + i][c] = sum;
+      }
+    }
+  }
+  PRIMUS_DEVICE static float power_of_two(float x) {
+#if PRIMUS_CUDA_ARCH >= 800
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+    return result;
+#else
+    return ::exp2f(x);
+#endif
+  }
   PRIMUS_DEVICE const T* queries(std::int64_t item) const {
     return in.qkv + in.row(item) * in.width + in.head(item) / in.group * in.key_dim;
   }
@@ -99,9 +132,6 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarp;
   static_assert(kWarp != 32 || kWarps == 2 * kBlocks);
   static constexpr int kWide = kKeys > kPart ? kKeys : kPart;
-  // Lower bound of gates in base 2: 2^-150 is already 0.
-  static constexpr float kMinGate = -150.0F, kLog2E = 1.44269504088896341F;
-
   struct Memory {
     T k[kRows][kKeys + kPad];
     T wide[kRows][kWide + kPad];  // first queries, then values
@@ -129,7 +159,11 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     Base::template copy_rows<kThreads, kKeys>(queries + in.k_column, in.width, tokens, in.key_dim, m.k);
     Base::template copy_rows<kThreads, kKeys>(queries, in.width, tokens, in.key_dim, m.wide);
     end_group_of_copies();
-    sum_gates(m, item, tokens);
+    if constexpr (kByChannel) {
+      Base::sum_gates_of_channels(in, item, tokens, m.gates);
+    } else {
+      Base::sum_gates_of_head(in, item, tokens, m.sums);
+    }
     if (const int i = thread() - kThreads / 2; i >= 0 && i < kRows) {
       m.beta[i] = in.beta_of(item, i);
       m.document[i] = i < tokens ? in.document(item, i) : kRows;
@@ -201,31 +235,6 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
           *reinterpret_cast<const Line*>(&m.k[at / kPieces][at % kPieces * 8]);
     }
   }
-  PRIMUS_DEVICE void sum_gates(Memory& m, std::int64_t item, int tokens) const {
-    if constexpr (kByChannel) {
-      const std::int64_t stride = in.all_heads * in.key_dim;
-      const float* const g = in.g + (in.row(item) * in.all_heads + in.head(item)) * in.key_dim;
-      constexpr int kAhead = 16;
-      if (thread() >= kKeys) return;
-      const int c = thread();
-      const bool there = c < in.key_dim;
-      float sum = 0;
-      for (int first = 0; first < kRows; first += kAhead) {
-        float gates[kAhead];
-        PRIMUS_UNROLL
-        for (int i = 0; i < kAhead; ++i)
-          gates[i] = there && first + i < tokens ? g[(first + i) * stride + c] : 0.0F;
-        PRIMUS_UNROLL
-        for (int i = 0; i < kAhead; ++i) {
-          sum += ::fmaxf(gates[i] * kLog2E, kMinGate);
-          m.gates[first + i][c] = sum;
-        }
-      }
-    } else {
-      Base::sum_gates_of_head(in, item, tokens, m.sums);
-    }
-  }
-
   // Computes the factors that normalise keys and queries: two threads share a row.
   PRIMUS_DEVICE void find_factors(Memory& m) const {
     const int i = thread() / 2 % kRows;
@@ -295,7 +304,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
         PRIMUS_UNROLL
         for (int n = 0; n < kPerLane; ++n) {
           const int k = c + Part::left_k(n);
-          const float decay = power_of_two(m.gates[own * kTile + Part::left_row(n)][k] - end[k]);
+          const float decay = Base::power_of_two(m.gates[own * kTile + Part::left_row(n)][k] - end[k]);
           x.at[n] = from_float<T>(to_float(x.at[n]) * decay);
         }
         PRIMUS_UNROLL
@@ -305,7 +314,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
           PRIMUS_UNROLL
           for (int n = 0; n < kPerLane; ++n) {
             const int k = c + Part::right_k(n);
-            const float decay = power_of_two(end[k] - m.gates[j * kTile + Part::right_row(n)][k]);
+            const float decay = Base::power_of_two(end[k] - m.gates[j * kTile + Part::right_row(n)][k]);
             y.at[n] = from_float<T>(to_float(y.at[n]) * decay);
           }
           multiply(sums[j], x, y);
@@ -335,7 +344,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
         load<4>(&m.gates[j][c], seen);
         PRIMUS_UNROLL
         for (int n = 0; n < 4; ++n) {
-          const float decayed = other[n] * power_of_two(sum[n] - seen[n]);
+          const float decayed = other[n] * Base::power_of_two(sum[n] - seen[n]);
           read = multiply_add(query[n], decayed, read);
           write = multiply_add(key[n], decayed, write);
         }
@@ -348,16 +357,6 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       }
     }
   }
-  PRIMUS_DEVICE static float power_of_two(float x) {
-#if PRIMUS_CUDA_ARCH >= 800
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-#else
-    return ::exp2f(x);
-#endif
-  }
-
   // Computes the gate factors of queries and keys for products with states.
   PRIMUS_DEVICE void decay_by_head(Memory& m, std::int64_t item, int tokens) const {
     const int i = thread(), last = tokens - 1;
@@ -384,8 +383,8 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       for (int n = 0; n < 8; ++n) {
         sum[n] = m.gates[i][c + n];
         end[n] = m.gates[last][c + n];
-        const float since = sees ? power_of_two(sum[n]) : 0.0F;
-        until[n] = seen ? key[n] * k_factor * power_of_two(end[n] - sum[n]) : 0.0F;
+        const float since = sees ? Base::power_of_two(sum[n]) : 0.0F;
+        until[n] = seen ? key[n] * k_factor * Base::power_of_two(end[n] - sum[n]) : 0.0F;
         query[n] *= q_factor * since;
         key[n] *= k_factor * since;
       }
@@ -395,7 +394,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       store<8>(&m.k[i][c], key);
       if (i == last) {
         PRIMUS_UNROLL
-        for (int n = 0; n < 8; ++n) to.write[item * kKeys + c + n] = sees ? power_of_two(end[n]) : 0.0F;
+        for (int n = 0; n < 8; ++n) to.write[item * kKeys + c + n] = sees ? Base::power_of_two(end[n]) : 0.0F;
       }
     }
   }

@@ -36,6 +36,8 @@ struct Accumulator {
     if constexpr (kWarp == 32) return lane() / 4 + slot * 8;
     return lane() / 16 * 4 + slot;
   }
+  // The first of a lane's elements in the column of element i.
+  PRIMUS_DEVICE static constexpr int same_col(int i) { return kWarp == 32 ? i - i / 2 % 2 * 2 : 0; }
 };
 
 // Combines the values of lanes that share a row; all of them get the result.
@@ -44,6 +46,14 @@ PRIMUS_DEVICE float reduce_row(float value, Combine combine) {
   constexpr int kLanes = kWarp == 32 ? 4 : 16;
   PRIMUS_UNROLL
   for (int mask = 1; mask < kLanes; mask *= 2) value = combine(value, from_lane_xor(value, mask));
+  return value;
+}
+// The same for lanes that share a column.
+template <class Combine>
+PRIMUS_DEVICE float reduce_col(float value, Combine combine) {
+  PRIMUS_UNROLL
+  for (int mask = kWarp == 32 ? 4 : 16; mask < kWarp; mask *= 2)
+    value = combine(value, from_lane_xor(value, mask));
   return value;
 }
 

@@ -165,30 +165,39 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
       gates[j] = m.gates[first + j][c];
       seen[j] = 0;
     }
-    PRIMUS_UNROLL
-    for (int i = 0; i < kTile; ++i) {
-      const float query = to_float(m.common.q[first + i][c]), key = m.common.beta[first + i] * keys[i];
-      float d_query = 0, d_key = 0;
-      PRIMUS_UNROLL
-      for (int half = 0; half <= i; half += 8) {
-        float read[8], write[8];
-        load<8>(&m.pairs.read[first + i][first + half], read);
-        load<8>(&m.pairs.write[first + i][first + half], write);
-        PRIMUS_UNROLL
-        for (int n = 0; n < 8; ++n) {
-          const int j = half + n;
-          if (j > i) continue;
-          const float decay = power_of_two(gates[i] - gates[j]), other = keys[j] * decay;
-          d_query = multiply_add(read[n], other, d_query);
-          d_key = multiply_add(write[n], other, d_key);
-          seen[j] = multiply_add(multiply_add(read[n], query, write[n] * key), decay, seen[j]);
-        }
-      }
-      m.diagonal.q[to_row + i][c] = d_query;
-      m.diagonal.looking[to_row + i][c] = d_key;
-    }
+    // Loops over rows are not unrolled: their instructions then stay in the cache.
+    PRIMUS_UNROLL_BY(1)
+    for (int i = 0; i < kTile / 2; ++i) sum_row<kTile / 2>(m, first, i, to_row, c, keys, gates, seen);
+    PRIMUS_UNROLL_BY(1)
+    for (int i = kTile / 2; i < kTile; ++i) sum_row<kTile>(m, first, i, to_row, c, keys, gates, seen);
     PRIMUS_UNROLL
     for (int j = 0; j < kTile; ++j) m.diagonal.seen[to_row + j][c] = seen[j];
+  }
+  // Token i of a block with the block's first kCount tokens. The matrices are zero for those after token i.
+  template <int kCount>
+  PRIMUS_DEVICE static void sum_row(Memory& m, int first, int i, int to_row, int c,
+                                    const float (&keys)[kTile], const float (&gates)[kTile],
+                                    float (&seen)[kTile]) {
+    const int row = first + i;
+    const float query = to_float(m.common.q[row][c]), key = m.common.beta[row] * to_float(m.common.k[row][c]);
+    const float gate = m.gates[row][c];
+    float d_query = 0, d_key = 0;
+    PRIMUS_UNROLL
+    for (int half = 0; half < kCount; half += 8) {
+      float read[8], write[8];
+      load<8>(&m.pairs.read[row][first + half], read);
+      load<8>(&m.pairs.write[row][first + half], write);
+      PRIMUS_UNROLL
+      for (int n = 0; n < 8; ++n) {
+        const int j = half + n;
+        const float decay = power_of_two(::fminf(gate - gates[j], 0.0F)), other = keys[j] * decay;
+        d_query = multiply_add(read[n], other, d_query);
+        d_key = multiply_add(write[n], other, d_key);
+        seen[j] = multiply_add(multiply_add(read[n], query, write[n] * key), decay, seen[j]);
+      }
+    }
+    m.diagonal.q[to_row + i][c] = d_query;
+    m.diagonal.looking[to_row + i][c] = d_key;
   }
   PRIMUS_DEVICE static void add_diagonal(const Diagonal& from, int first, Sums& sums) {
     PRIMUS_UNROLL

@@ -51,11 +51,14 @@ struct DeltaChunkKernel {
 
   static constexpr int kFactors = kByChannel ? kKeys : kRows + 4;
   static constexpr int kKeyTiles = kKeys / kTile;
-  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols).
-  template <int kThreads, int kCols, int kStep>
+  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols). kCompact: with few
+  // instructions, for long kernels that would otherwise wait for instructions.
+  template <int kThreads, int kCols, bool kCompact = false, int kStep>
   PRIMUS_DEVICE static void copy_rows(const T* from, std::int64_t stride, int rows, std::int64_t cols,
                                       T (*to)[kStep]) {
     constexpr int kPieces = kCols / 8;
+    [[maybe_unused]] constexpr int kUnrolled = kCompact ? 1 : kRows * kPieces / kThreads;
+    PRIMUS_UNROLL_BY(kUnrolled)
     for (int at = thread(); at < kRows * kPieces; at += kThreads) {
       const int i = at / kPieces, c = at % kPieces * 8;
       const bool there = i < rows && c < cols;
@@ -80,39 +83,6 @@ struct DeltaChunkKernel {
     const double before = from_lane_before(sum, 1), start = lane() > 0 ? before : 0.0;
     sums[i] = start + first;
     sums[i + 1] = start + first + second;
-  }
-  // Computes sums [kRows, kKeys + 4] of a head's gates per channel, in base 2: one channel per thread.
-  PRIMUS_DEVICE static void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,
-                                                  float (*sums)[kKeys + 4]) {
-    constexpr float kMinGate = -150.0F;  // 2^-150 is already 0
-    constexpr float kLog2E = 1.44269504088896341F;
-    constexpr int kAhead = 16;
-    const std::int64_t stride = in.all_heads * in.key_dim;
-    const float* const g = in.g + (in.row(item) * in.all_heads + in.head(item)) * in.key_dim;
-    if (thread() >= kKeys) return;
-    const int c = thread();
-    const bool there = c < in.key_dim;
-    float sum = 0;
-    for (int first = 0; first < kRows; first += kAhead) {
-      float gates[kAhead];
-      PRIMUS_UNROLL
-      for (int i = 0; i < kAhead; ++i)
-        gates[i] = there && first + i < tokens ? g[(first + i) * stride + c] : 0.0F;
-      PRIMUS_UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        sum += ::fmaxf(gates[i] * kLog2E, kMinGate);
-        sums[first + i][c] = sum;
-      }
-    }
-  }
-  PRIMUS_DEVICE static float power_of_two(float x) {
-#if PRIMUS_CUDA_ARCH >= 800
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-    return result;
-#else
-    return ::exp2f(x);
-#endif
   }
   PRIMUS_DEVICE const T* queries(std::int64_t item) const {
     return in.qkv + in.row(item) * in.width + in.head(item) / in.group * in.key_dim;
@@ -156,11 +126,12 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     const std::int64_t item = block(), row = in.row(item), head = in.head(item);
     const int tokens = in.tokens(item);
     const T* const queries = this->queries(item);
-    Base::template copy_rows<kThreads, kKeys>(queries + in.k_column, in.width, tokens, in.key_dim, m.k);
-    Base::template copy_rows<kThreads, kKeys>(queries, in.width, tokens, in.key_dim, m.wide);
+    Base::template copy_rows<kThreads, kKeys, kByChannel>(queries + in.k_column, in.width, tokens, in.key_dim,
+                                                          m.k);
+    Base::template copy_rows<kThreads, kKeys, kByChannel>(queries, in.width, tokens, in.key_dim, m.wide);
     end_group_of_copies();
     if constexpr (kByChannel) {
-      Base::sum_gates_of_channels(in, item, tokens, m.gates);
+      sum_gates_of_channels(in, item, tokens, m.gates);
     } else {
       Base::sum_gates_of_head(in, item, tokens, m.sums);
     }
@@ -182,7 +153,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
     barrier();
     const T* const values = in.qkv + row * in.width + in.v_column + head * in.value_dim;
-    Base::template copy_rows<kThreads, kPart>(values, in.width, tokens, in.value_dim, m.wide);
+    Base::template copy_rows<kThreads, kPart, kByChannel>(values, in.width, tokens, in.value_dim, m.wide);
     end_group_of_copies();
     substitute(m);
     if (to.back) substitute_back(m, to.back + item * kRows * kRows);
@@ -209,8 +180,8 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     for (std::int64_t first = 0; first < to.strips; first += kPartStrips) {
       if (first > 0) {
         barrier();
-        Base::template copy_rows<kThreads, kPart>(values + first * kStrip, in.width, tokens,
-                                                  in.value_dim - first * kStrip, m.wide);
+        Base::template copy_rows<kThreads, kPart, kByChannel>(values + first * kStrip, in.width, tokens,
+                                                              in.value_dim - first * kStrip, m.wide);
         end_group_of_copies();
       }
       wait_for_copies<0>();
@@ -304,7 +275,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
         PRIMUS_UNROLL
         for (int n = 0; n < kPerLane; ++n) {
           const int k = c + Part::left_k(n);
-          const float decay = Base::power_of_two(m.gates[own * kTile + Part::left_row(n)][k] - end[k]);
+          const float decay = power_of_two(m.gates[own * kTile + Part::left_row(n)][k] - end[k]);
           x.at[n] = from_float<T>(to_float(x.at[n]) * decay);
         }
         PRIMUS_UNROLL
@@ -314,7 +285,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
           PRIMUS_UNROLL
           for (int n = 0; n < kPerLane; ++n) {
             const int k = c + Part::right_k(n);
-            const float decay = Base::power_of_two(end[k] - m.gates[j * kTile + Part::right_row(n)][k]);
+            const float decay = power_of_two(end[k] - m.gates[j * kTile + Part::right_row(n)][k]);
             y.at[n] = from_float<T>(to_float(y.at[n]) * decay);
           }
           multiply(sums[j], x, y);
@@ -344,7 +315,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
         load<4>(&m.gates[j][c], seen);
         PRIMUS_UNROLL
         for (int n = 0; n < 4; ++n) {
-          const float decayed = other[n] * Base::power_of_two(sum[n] - seen[n]);
+          const float decayed = other[n] * power_of_two(sum[n] - seen[n]);
           read = multiply_add(query[n], decayed, read);
           write = multiply_add(key[n], decayed, write);
         }
@@ -383,8 +354,8 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       for (int n = 0; n < 8; ++n) {
         sum[n] = m.gates[i][c + n];
         end[n] = m.gates[last][c + n];
-        const float since = sees ? Base::power_of_two(sum[n]) : 0.0F;
-        until[n] = seen ? key[n] * k_factor * Base::power_of_two(end[n] - sum[n]) : 0.0F;
+        const float since = sees ? power_of_two(sum[n]) : 0.0F;
+        until[n] = seen ? key[n] * k_factor * power_of_two(end[n] - sum[n]) : 0.0F;
         query[n] *= q_factor * since;
         key[n] *= k_factor * since;
       }
@@ -394,7 +365,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       store<8>(&m.k[i][c], key);
       if (i == last) {
         PRIMUS_UNROLL
-        for (int n = 0; n < 8; ++n) to.write[item * kKeys + c + n] = sees ? Base::power_of_two(end[n]) : 0.0F;
+        for (int n = 0; n < 8; ++n) to.write[item * kKeys + c + n] = sees ? power_of_two(end[n]) : 0.0F;
       }
     }
   }

@@ -135,4 +135,42 @@ struct DeltaGradients {
   float *g, *beta;
 };
 
+PRIMUS_DEVICE float power_of_two(float x) {
+#if PRIMUS_CUDA_ARCH >= 800
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+#else
+  return ::exp2f(x);
+#endif
+}
+
+// Computes sums [kRows, kStep] of an item's gates per channel, in base 2: one channel per thread. Channels
+// from kStep - 4 on are not used.
+template <class T, int kStep>
+PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,
+                                         float (*sums)[kStep]) {
+  constexpr float kMinGate = -150.0F;  // 2^-150 is already 0
+  constexpr float kLog2E = 1.44269504088896341F;
+  constexpr int kAhead = 16;
+  const std::int64_t stride = in.all_heads * in.key_dim;
+  const float* const g = in.g + (in.row(item) * in.all_heads + in.head(item)) * in.key_dim;
+  const int c = thread();
+  if (c >= kStep - 4) return;
+  const bool there = c < in.key_dim;
+  float sum = 0;
+  PRIMUS_UNROLL_BY(1)
+  for (int first = 0; first < kRows; first += kAhead) {
+    float gates[kAhead];
+    PRIMUS_UNROLL
+    for (int i = 0; i < kAhead; ++i)
+      gates[i] = there && first + i < tokens ? g[(first + i) * stride + c] : 0.0F;
+    PRIMUS_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      sum += ::fmaxf(gates[i] * kLog2E, kMinGate);
+      sums[first + i][c] = sum;
+    }
+  }
+}
+
 }  // namespace primus::turbo::PRIMUS_GPU

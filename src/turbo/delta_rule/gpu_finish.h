@@ -44,13 +44,15 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
     }
     sums.of_states[0] = sums.of_states[1] = 0;
     float z_values = 0;
+    // With gates per channel, the kernel has so many instructions that it waits for them.
+    [[maybe_unused]] constexpr int kUnrolled = kByChannel ? 1 : kColumns / kTile;
     for (std::int64_t first = 0; first < to.strips; first += kColumns / kStrip) {
       barrier();
       const auto values = Base::load_values(item, first);
       Base::load_part(m, part, item, first);
       barrier();
       z_values += Base::values_gradient(m, part, item, first, values);
-      PRIMUS_UNROLL
+      PRIMUS_UNROLL_BY(kUnrolled)
       for (int v = 0; v < kColumns; v += kTile) multiply_tile(part, v, sums);
     }
     m.z_values[thread() / kRows][thread() % kRows] = z_values;

@@ -14,7 +14,6 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
   using Base = DeltaFinish<T, kKeys, true>;
   using Base::in, Base::to, Base::d;
   using Base::kThreads, Base::kKeyTiles;
-  using Base::power_of_two;
   using Sums = typename Base::Sums;
 
   static constexpr int kTogether = kThreads / kKeys;  // token blocks whose pairs are summed at a time
@@ -39,7 +38,7 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
   PRIMUS_DEVICE void operator()() const {
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
     const std::int64_t item = block();
-    Base::begin(m.common, item, [&] { Base::sum_gates_of_channels(in, item, in.tokens(item), m.gates); });
+    Base::begin(m.common, item, [&] { sum_gates_of_channels(in, item, in.tokens(item), m.gates); });
     Sums sums;
     Base::multiply_values(m.common, m.part, item, sums);
     Base::store_pairs(m.common, m.pairs, sums, [](int, int) { return 1.0F; });

@@ -35,9 +35,11 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
   PRIMUS_DEVICE void begin(Common& m, std::int64_t item, SumGates sum_gates) const {
     const int tokens = in.tokens(item);
     const T* const queries = this->queries(item);
-    Base::template copy_rows<kThreads, kKeys>(queries, in.width, tokens, in.key_dim, m.q);
-    Base::template copy_rows<kThreads, kKeys>(queries + in.k_column, in.width, tokens, in.key_dim, m.k);
-    Base::template copy_rows<kThreads, kRows>(to.back + item * kRows * kRows, kRows, kRows, kRows, m.back);
+    Base::template copy_rows<kThreads, kKeys, kByChannel>(queries, in.width, tokens, in.key_dim, m.q);
+    Base::template copy_rows<kThreads, kKeys, kByChannel>(queries + in.k_column, in.width, tokens, in.key_dim,
+                                                          m.k);
+    Base::template copy_rows<kThreads, kRows, kByChannel>(to.back + item * kRows * kRows, kRows, kRows, kRows,
+                                                          m.back);
     end_group_of_copies();
     sum_gates();
     if (const int i = thread() - kThreads / 2; i >= 0 && i < kRows) {
@@ -53,8 +55,8 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
   PRIMUS_DEVICE void load_part(const Common& m, Part& part, std::int64_t item, std::int64_t first) const {
     const std::int64_t width = in.all_heads * in.value_dim;
     const T* const out = d.out + in.row(item) * width + in.head(item) * in.value_dim + first * kStrip;
-    Base::template copy_rows<kThreads, kColumns>(out, width, in.tokens(item), in.value_dim - first * kStrip,
-                                                 part.out);
+    Base::template copy_rows<kThreads, kColumns, kByChannel>(out, width, in.tokens(item),
+                                                             in.value_dim - first * kStrip, part.out);
     end_group_of_copies();
     const int local = warp() % kBlocks * kStrip;
     const std::int64_t strip = first + warp() % kBlocks;

@@ -42,7 +42,7 @@ struct DeltaChunkKeys {
           square = multiply_add(x[n], x[n], square);
           along = multiply_add(x[n], gradient[n], along);
         }
-        const float factor = 1.0F / ::sqrtf(warp_reduce(square) + in.epsilon);
+        const float factor = unit_factor(warp_reduce(square), in.epsilon);
         const float less = warp_reduce(along) * factor * factor;
         PRIMUS_UNROLL
         for (int n = 0; n < kOwn; ++n) gradient[n] = factor * multiply_add(-less, x[n], gradient[n]);

@@ -152,7 +152,7 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
       for (int n = 0; n < 8; ++n) square = multiply_add(x[n], x[n], square);
     }
     square += from_lane_xor(square, 1);
-    const float factor = 1.0F / ::sqrtf(square + in.epsilon);
+    const float factor = unit_factor(square, in.epsilon);
     for (int c = thread() % 2 * 8; c < kKeys; c += 16) {
       float x[8];
       load<8>(row + c, x);

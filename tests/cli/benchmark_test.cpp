@@ -30,7 +30,7 @@ nlohmann::json report_of(std::vector<std::string> words) {
   for (const auto& line : report["results"]) {
     const double seconds = line["seconds"]["median"];
     EXPECT_GE(seconds, line["seconds"]["min"].get<double>());
-    if (line.contains("flops")) {  // what only moves memory has none
+    if (line.contains("flops")) {  // a memory-bound case reports no FLOPs
       EXPECT_NEAR(line["flops_per_second"].get<double>() * seconds / line["flops"].get<double>(), 1, 1e-9);
     }
     EXPECT_NEAR(line["bytes_per_second"].get<double>() * seconds / line["bytes"].get<double>(), 1, 1e-9);
@@ -47,7 +47,7 @@ nlohmann::json json_of(std::vector<std::string> words) {
   return nlohmann::json::parse(result.out);
 }
 
-// On a terminal; a report that is read by a program has it beside, on standard error.
+// On a terminal, a benchmark shows its progress on standard error.
 TEST(Benchmarks, SayWhatTheyDo) {
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"gemm", "--shape", "64x64x64"}, {"memory", "--sizes", "1K"}}) {
@@ -75,7 +75,7 @@ TEST(Benchmarks, Gemm) {
   EXPECT_EQ(report["results"][1]["bytes"].get<double>(), 2.0 * (64 * 32 + 48 * 32 + 64 * 48));
 }
 
-// Every product from operands in bf16, and of operands that are quantised already.
+// Each product is timed twice: from bf16 operands, and from operands that are quantised in advance.
 TEST(Benchmarks, GemmInFp8) {
   const auto report = report_of({"gemm", "--shape", "64x48x32", "--dtype", "fp8"});
   EXPECT_EQ(report["dtype"], "fp8");
@@ -115,7 +115,7 @@ TEST(Benchmarks, ModelsInFp8WithoutTheirExperts) {
   EXPECT_THAT(report["notes"][0].get<std::string>(), HasSubstr("experts' gate and up: left out"));
 }
 
-// Weight gradients are added into fp32, as of bf16.
+// As in bf16, weight gradients are accumulated in fp32.
 TEST(Benchmarks, ProductsAndAttentionInFp16) {
   const auto gemm = report_of({"gemm", "--shape", "64x48x32", "--dtype", "fp16"});
   EXPECT_EQ(gemm["dtype"], "fp16");
@@ -138,7 +138,7 @@ TEST(Benchmarks, ProductsAndAttentionInFp16) {
                                           HasSubstr("use --dtype bf16")));
 }
 
-// Sums of small whole numbers are exact in fp16, too.
+// --check passes in fp16: the sums of small integers are exact.
 TEST(Benchmarks, CollectivesInFp16) {
   const auto report =
       json_of({"collectives", "--nproc", "2",         "--transport", "threads", "--op",     "all",
@@ -157,7 +157,7 @@ TEST(Benchmarks, Attention) {
       {"attention", "--seq-length", "64", "--heads", "4", "--kv-heads", "2", "--head-dim", "16", "--full"});
   ASSERT_EQ(report["results"].size(), 2U);
   EXPECT_EQ(report["results"][0]["case"], "forward 1x64 4/2 heads of 16");
-  const double forward = 4.0 * 64 * 64 * 4 * 16;  // two products of every query with every key
+  const double forward = 4.0 * 64 * 64 * 4 * 16;  // two matrix products, each over all query-key pairs
   EXPECT_EQ(report["results"][0]["flops"].get<double>(), forward);
   EXPECT_EQ(report["results"][1]["flops"].get<double>(), 2.5 * forward);
 }
@@ -201,7 +201,8 @@ TEST(Benchmarks, ProductsOfAModel) {
   EXPECT_EQ(benchmark({"gemm-deepseek", "--mbs", "0"}).exit_code, 2);
 }
 
-// What Primus's own suite of that name takes, and what no model has is refused.
+// The size options of AMD Primus's gemm-deepseek suite are accepted. A size that the model does not have is
+// refused.
 TEST(Benchmarks, ProductsOfDeepseekBySizes) {
   const auto report = report_of({"gemm-deepseek",
                                  "--model",
@@ -293,7 +294,7 @@ TEST(Benchmarks, AttentionOfModelsAndFiles) {
   EXPECT_THAT(names(report_of({"attention", "--shapes-json-path", file, "--models", "C"})),
               ::testing::ElementsAre("C, forward 1x8 2/1 heads of 8 causal",
                                      "C, backward 1x8 2/1 heads of 8 causal"));
-  // A preset's.
+  // A preset can be named as a model.
   EXPECT_THAT(names(report_of({"attention", "--models", "llama_tiny", "--backend", "all"}))[0],
               HasSubstr("llama_tiny, forward 1x"));
   for (const auto& [words, sentence] : std::vector<std::pair<std::vector<std::string>, std::string>>{
@@ -370,7 +371,7 @@ TEST(Benchmarks, RcclIsAnotherNameAndTracesCalls) {
                                "--cluster",
                                "rack 7",
                                "--aggregate-repeat"});
-  // Two repetitions and all together.
+  // Each case has a result per repetition and one for both repetitions together.
   ASSERT_EQ(report["results"].size(), 2U * 3 * 3);
   EXPECT_EQ(report["results"][5]["size_bytes"].get<double>(), 2048);
   EXPECT_EQ(report["results"][5]["case"], "all_to_all 2048");
@@ -378,7 +379,7 @@ TEST(Benchmarks, RcclIsAnotherNameAndTracesCalls) {
   EXPECT_EQ(report["place"], "rack 7");
   const std::string lines = content(trace);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2 * 3 * 2 * 3);
-  // As Primus's documents write a shape.
+  // -M, -N and -K are the options that AMD Primus documents.
   const auto product =
       json_of({"gemm", "-M", "64", "-N", "32", "-K", "16", "--duration", "0.001", "--device", "cpu"});
   EXPECT_THAT(product["results"][0]["case"].get<std::string>(), HasSubstr("64x32x16"));
@@ -412,7 +413,7 @@ TEST(Benchmarks, TracesOfSomeCallsAndTimesOfRanks) {
   EXPECT_THAT(times, HasSubstr("\n\"all_reduce 1024\",1,"));
   EXPECT_THAT(content(table), HasSubstr("\t\"all_reduce 4096\"\t"));
 
-  // Without a name, the trace of an earlier run stays.
+  // Without --trace-file, a second run writes a new file and keeps the first trace.
   for (int i = 0; i < 2; ++i) {
     std::vector<std::string> words = common;
     words.insert(words.begin(), "benchmark");
@@ -427,7 +428,7 @@ TEST(Benchmarks, TracesOfSomeCallsAndTimesOfRanks) {
   EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), 1 + 2 * 2 * 4 * 2);
   EXPECT_THAT(rows, HasSubstr("\nbroadcast,4096,1,4,1,"));
 
-  // Both sizes become one message of eight bytes.
+  // Sizes 3 and 8 are both rounded to messages of eight bytes, so one case remains.
   const std::string small = folder.path() / "small.jsonl";
   ASSERT_EQ(run_program({"benchmark",
                          "rccl",
@@ -533,13 +534,13 @@ TEST(Benchmarks, TracesOfSteps) {
                    "num_threads=1"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   std::map<std::string, int> names;
-  std::map<int, double> ends;  // of the last one on each stream
+  std::map<int, double> ends;  // when the last event of each stream ended
   const nlohmann::json json = nlohmann::json::parse(content(trace));
   for (const auto& event : json["traceEvents"]) {
     if (event["ph"] != "X") continue;
     ++names[event["name"]];
     if (event["cat"] == "host" || event["cat"] == "schedule") continue;
-    EXPECT_GE(event["ts"].get<double>(), ends[event["tid"]] - 1e-3);  // a stream does one thing at a time
+    EXPECT_GE(event["ts"].get<double>(), ends[event["tid"]] - 1e-3);  // events of one stream do not overlap
     ends[event["tid"]] = event["ts"].get<double>() + event["dur"].get<double>();
   }
   EXPECT_EQ(names["step 2"], 1);
@@ -547,7 +548,7 @@ TEST(Benchmarks, TracesOfSteps) {
   EXPECT_EQ(names["microbatch 1"], 2);
   EXPECT_EQ(names["update"], 2);
   EXPECT_GT(names["Gemm"], 0);
-  EXPECT_EQ(names["AttentionForward"] % 4, 0);  // two steps of two microbatches
+  EXPECT_EQ(names["AttentionForward"] % 4, 0);  // two steps with two microbatches each
   EXPECT_GT(names["AttentionForward"], 0);
 }
 
@@ -564,7 +565,8 @@ TEST(Benchmarks, BaselinesAndReports) {
   };
   ASSERT_EQ(with({"--baseline", "save", baseline}).exit_code, 0);
   nlohmann::json kept = nlohmann::json::parse(content(baseline));
-  // A baseline whose times were a thousand times as long, then as short: no noise explains that.
+  // The baseline's times are made 1000 times longer, then 1000 times shorter. Noise cannot explain either
+  // difference.
   for (const auto& [factor, exit_code] : {std::pair(1e3, 0), std::pair(1e-3, 1)}) {
     nlohmann::json changed = kept;
     for (auto& line : changed["results"]) {
@@ -580,23 +582,23 @@ TEST(Benchmarks, BaselinesAndReports) {
   std::ofstream(baseline) << "{}";
   EXPECT_EQ(with({"--baseline", "compare", baseline}).exit_code, 2);
 
-  // Folders that are not there yet.
+  // Missing output folders are created.
   const ProgramResult deep =
       with({"--output", file("new/deep/a.csv"), "--baseline", "save", file("kept/b.json")});
   EXPECT_EQ(deep.exit_code, 0) << deep.err;
   EXPECT_TRUE(std::filesystem::exists(file("new/deep/a.csv")) &&
               std::filesystem::exists(file("kept/b.json")));
-  // One that cannot be is no reason to measure first.
+  // An output path that cannot be created is refused before measuring.
   const ProgramResult no_folder = with({"--output", baseline + "/a.csv"});
   EXPECT_EQ(no_folder.exit_code, 2);
   EXPECT_THAT(no_folder.out, Not(HasSubstr("TFLOP/s")));
   ASSERT_EQ(with({"--output", table}).exit_code, 0);
   ASSERT_EQ(with({"--output", table, "--append"}).exit_code, 0);
   const std::string lines = content(table);
-  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 2 * 3);  // one head
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 2 * 3);  // one header line
 }
 
-// What srun, torchrun and a launcher by hand give the processes that they start.
+// The variables that srun, torchrun, mpirun and Primus's launcher set for their processes; % is the rank.
 const std::map<std::string, std::string> kPlaces[] = {
     {{"SLURM_JOB_ID", "4711"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "%"}},
     {{"RANK", "%"}, {"WORLD_SIZE", "2"}},
@@ -611,7 +613,7 @@ ProgramResult run_concurrently(const std::map<std::string, std::string>& place, 
   return run_program(words, {.environment = environment});
 }
 
-// Each measures by itself, and nothing is written over.
+// Processes of one launch measure separately. Each writes its own files, so none overwrites another's.
 TEST(Benchmarks, ProcessesSideBySideHaveFilesOfTheirOwn) {
   for (const auto& place : kPlaces) {
     const test::TemporaryFolder folder;
@@ -637,7 +639,7 @@ TEST(Benchmarks, ProcessesSideBySideHaveFilesOfTheirOwn) {
     EXPECT_FALSE(std::filesystem::exists(file("before.json")));
     const std::vector<std::string> compare{"--baseline", "compare", file("before.json")};
     EXPECT_THAT(with(1, compare).out, HasSubstr("compared with " + file("before.1-of-2.json")));
-    // What one process saved alone is a baseline of all.
+    // A baseline file without a process number applies to every process.
     std::filesystem::rename(file("before.1-of-2.json"), file("before.json"));
     EXPECT_THAT(with(1, compare).out, HasSubstr("compared with " + file("before.json")));
     EXPECT_THAT(with(0, compare).out, HasSubstr("compared with " + file("before.0-of-2.json")));
@@ -648,7 +650,7 @@ TEST(Benchmarks, ProcessesSideBySideHaveFilesOfTheirOwn) {
   }
 }
 
-// Jobs with ranks that are started side by side; and one job of two tasks, which is alone.
+// Two concurrent tasks each start a job of two ranks. Each job writes files with its task's number.
 TEST(Benchmarks, JobsSideBySideHaveFilesOfTheirOwn) {
   const test::TemporaryFolder folder;
   const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
@@ -684,7 +686,7 @@ TEST(Benchmarks, JobsSideBySideHaveFilesOfTheirOwn) {
   EXPECT_FALSE(std::filesystem::exists(file("ranks.csv")));
 }
 
-// Primus's suites of models have a report of a fixed name, which --append alone continues.
+// gemm-dense writes its report under AMD Primus's fixed name only with --append, which then extends the file.
 TEST(Benchmarks, AppendAloneContinuesPrimussReport) {
   const test::TemporaryFolder folder;
   const auto run = [&](const std::vector<std::string>& more) {
@@ -725,7 +727,7 @@ TEST(Benchmarks, Decode) {
   EXPECT_EQ(report["results"][1]["tokens"].get<double>(), 3);
   EXPECT_GT(report["copy_ceiling_bytes_per_second"].get<double>(), 0);
   EXPECT_THAT(with({"--batch", "2"}).out, HasSubstr("tokens/s"));
-  EXPECT_EQ(report["dtype"], "bf16");  // where nobody says
+  EXPECT_EQ(report["dtype"], "bf16");  // the default
   const std::vector<std::vector<std::string>> refused = {
       {"--batch", "0"}, {"--warmup", "-1"}, {"--tokens", "0"}, {"--context", "0"}, {"--context", "1000000"}};
   for (const std::vector<std::string>& words : refused) {
@@ -735,7 +737,7 @@ TEST(Benchmarks, Decode) {
   }
 }
 
-// The usual prompt of 512 tokens and 68 more would not fit its 512 positions.
+// The default 512 prompt tokens and 68 new ones exceed the model's 512 positions, so the lengths are reduced.
 TEST(Benchmarks, DecodeFitsASmallModelByItself) {
   const std::vector<std::string> words{"benchmark", "decode",   "--model", "llama_tiny", "--vocab-size",
                                        "100",       "--device", "cpu",     "--batch",    "1",

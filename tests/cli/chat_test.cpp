@@ -1,4 +1,4 @@
-// chat as a person meets it: on a terminal, with keys.
+// Tests of `primus chat` on a terminal, with key presses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::Not;
 
 class ChatOnATerminal : public ::testing::Test {
  protected:
-  // A model of bytes that has learnt nothing, with room for replies that do not end by themselves.
+  // Trains a byte-level model for one step. Its context is long enough that replies do not end on their own.
   static void SetUpTestSuite() {
     folder_ = new test::TemporaryFolder;
     const test::ProgramResult result = test::run_program(test::train(
@@ -28,7 +28,7 @@ class ChatOnATerminal : public ::testing::Test {
 
   static std::vector<std::string> chat(const char* max_tokens) {
     return {PRIMUS_PROGRAM, "chat", test::run_folder(folder_->path()).string(), "--context", "900000",
-            // Greedy, because a sampled reply may end by itself at any time.
+            // Greedy sampling, because a sampled reply could end at any token.
             "--max-tokens", max_tokens, "--temperature", "0"};
   }
 
@@ -38,12 +38,12 @@ class ChatOnATerminal : public ::testing::Test {
 TEST_F(ChatOnATerminal, LinesAreEditedAndRemembered) {
   TerminalProgram program(chat("1"));
   ASSERT_TRUE(program.see("User: ")) << program.shown();
-  EXPECT_THAT(program.shown(), HasSubstr("\x1b[?2004h"));  // pasted text is marked
+  EXPECT_THAT(program.shown(), HasSubstr("\x1b[?2004h"));  // bracketed paste is on
   program.type("orld\x01w\r");
   ASSERT_TRUE(program.see("world")) << program.shown();
   ASSERT_TRUE(program.see("Assistant: "));
   ASSERT_TRUE(program.see("User: "));
-  program.type("\x1b[A!");  // the line before, and more
+  program.type("\x1b[A!");  // recalls the previous line and appends to it
   EXPECT_TRUE(program.see("world!")) << program.shown();
   program.type("\x15/quit\r");
   EXPECT_EQ(program.wait(), 0);
@@ -75,9 +75,9 @@ TEST_F(ChatOnATerminal, InterruptStopsTheReplyOnly) {
     ASSERT_TRUE(program.see("[stopped]")) << program.shown();
     ASSERT_TRUE(program.see("User: "));
   }
-  program.type("typed\x03");  // drops the line
+  program.type("typed\x03");  // discards the line
   ASSERT_TRUE(program.see("User: "));
-  program.type("\x03");  // leaves
+  program.type("\x03");  // ends the chat
   EXPECT_EQ(program.wait(), 0);
 }
 

@@ -1,4 +1,4 @@
-// The commands on small things, from their arguments to what they print.
+// Tests of the commands on small inputs, from their arguments to their output.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -76,7 +76,8 @@ TEST(ModelVerify, RefusesLimitsThatVerifyNothing) {
   }
 }
 
-// One step that is too short to change a weight leaves the model of the reference in a run's folder.
+// A run's folder is accepted as a model and as a tokenizer. Its one step has a learning rate too small to
+// change a weight, so `model verify` compares with the reference outputs.
 TEST(FolderOfARun, IsAModelToVerifyAndATokenizer) {
   const TemporaryFolder folder;
   std::string text;
@@ -106,8 +107,8 @@ TEST(FolderOfARun, IsAModelToVerifyAndATokenizer) {
   EXPECT_THAT(neither.err, HasSubstr("contains no tokenizer.json, no tokenizer.model"));
 }
 
-// Checkpoints are published: a password in the experiment's environment stays out of them, and the run is
-// used where the password is not known.
+// Checkpoints may be published, so passwords in the experiment's environment are not written into them. The
+// run can be used without the password.
 TEST(FolderOfARun, HasNoSecretsAndNeedsNone) {
   const TemporaryFolder folder;
   const std::string place = folder.path().string();
@@ -142,7 +143,7 @@ TEST(ModelInfo, SaysAllThatAPresetLacks) {
          at = unknown.err.find(presets + end, at + 1))
       ++named;
   }
-  EXPECT_EQ(named, 1) << unknown.err;  // each folder once
+  EXPECT_EQ(named, 1) << unknown.err;  // each searched folder is listed once
 }
 
 TEST(ModelInfo, CountsWithAndWithoutMultiTokenPrediction) {
@@ -172,7 +173,7 @@ TEST(ModelInfo, CountsParameters) {
   EXPECT_EQ(info.at("tensor_list").size(), info.at("tensors").get<std::size_t>());
 }
 
-// A copy of a golden model whose config.json has `changes`.
+// Copies a golden model and applies `changes` to its config.json.
 std::string changed_model(const TemporaryFolder& folder, const std::string& name, const json& changes) {
   const std::string model = (folder.path() / name).string();
   std::filesystem::remove_all(model);
@@ -208,7 +209,7 @@ TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
   const TemporaryFolder folder;
   const std::string model = folder.path().string();
   std::filesystem::copy(kGolden + "llama/config.json", model + "/config.json");
-  // Of tensors, but no weights.
+  // Other .bin and .safetensors files do not count as weights.
   write_file(model + "/training_args.bin", "x");
   write_file(model + "/io.safetensors", "x");
   const ProgramResult single = run_program({"model", "info", model});
@@ -224,8 +225,8 @@ TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
   EXPECT_THAT(half.err, AllOf(HasSubstr("model-00001-of-00001.safetensors' is missing"), HasSubstr("index")));
 }
 
-// A folder with weights of multi-token prediction: they are counted, apart, and not in what runs without
-// them.
+// A folder's weights for multi-token prediction are counted separately, and are excluded from the parameters
+// that run without it.
 TEST(ModelInfo, CountsWhatAFolderHasForMultiTokenPrediction) {
   const TemporaryFolder folder;
   const auto info = [&](const std::string& name, const json& changes) {
@@ -347,8 +348,8 @@ TEST(Config, ReferenceAnswersForAWord) {
   EXPECT_THAT(unknown.err, HasSubstr("no setting matches 'xyzzy'"));
 }
 
-// Presets of other frameworks set hundreds of keys that say nothing here: the user's own are what a note is
-// for.
+// AMD Primus's presets set hundreds of keys that have no effect here. The note names only the user's own
+// keys, and counts the others.
 TEST(Config, KeysWithoutMeaningAreNamedWhereTheUserWroteThem) {
   const TemporaryFolder folder;
   const std::string presets = (folder.path() / "presets").string();
@@ -371,7 +372,7 @@ TEST(Config, KeysWithoutMeaningAreNamedWhereTheUserWroteThem) {
   EXPECT_THAT(run_program(words, with_presets).err, HasSubstr("log_throughput, and a key of presets"));
 }
 
-// A file may have modules for several commands.
+// A file may have modules for several commands: the module of the command runs, and a note names the other.
 TEST(Config, RunsTheModuleOfTheCommandAndSaysWhichNot) {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "two.yaml").string();
@@ -422,7 +423,7 @@ TEST(Data, LearnsATokenizerAndTokenizes) {
   ASSERT_EQ(done.exit_code, 0) << done.err;
   const json report = json::parse(done.out);
   EXPECT_EQ(report.at("documents"), 1);
-  EXPECT_LT(report.at("tokens").get<std::size_t>(), text.size() / 2);  // it learnt words
+  EXPECT_LT(report.at("tokens").get<std::size_t>(), text.size() / 2);  // the tokenizer merged bytes
   EXPECT_TRUE(Env::posix().status(folder.path() / "out_text_document.bin"));
   EXPECT_EQ(
       run_program({"data", "tokenize", "-i", "text.txt", "-o", "out"}, {.folder = folder.path().string()})
@@ -671,12 +672,12 @@ TEST_F(QuickstartTest, OptionsThatWouldChangeNothingAreRefused) {
   EXPECT_THAT(again.err, HasSubstr("add --again"));
   const ProgramResult same = quickstart({});
   EXPECT_EQ(same.exit_code, 0) << same.err;
-  EXPECT_THAT(same.out, HasSubstr("'out put/primus/"));  // to be copied into a shell
+  EXPECT_THAT(same.out, HasSubstr("'out put/primus/"));  // quoted for a shell
   const ProgramResult anew = quickstart({"--text", "my text.txt", "--steps", "2", "--again", "--json"});
   ASSERT_EQ(anew.exit_code, 0) << anew.err;
   EXPECT_EQ(json::parse(anew.out).at("last_step"), 2);
 
-  // A text that nothing can be learnt from is found out late; what was trained before is still there.
+  // Too short a text is refused late, after its tokenization. The earlier runs must still exist.
   write_file(folder_.path() / "tiny.txt", "tiny");
   EXPECT_EQ(quickstart({"--text", "tiny.txt", "--steps", "2", "--again"}).exit_code, 2);
   std::vector<std::string> kept;

@@ -1,4 +1,4 @@
-// What shells offer: the program's answers, and real bash, zsh and fish that press Tab.
+// Tests of shell completion: the program's candidates, and bash, zsh and fish with the Tab key.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 
-// The words offered, then which paths.
+// Returns the candidates for the last word, then which paths are completed.
 std::vector<std::string> offered(std::vector<std::string> words) {
   words.insert(words.begin(), "__complete");
   const test::ProgramResult result = run_program(words);
@@ -54,7 +54,7 @@ TEST(Completion, OfOptionsAndTheirValues) {
   EXPECT_THAT(offered({"chat", "--tokenizer", ""}), ElementsAre(":files"));
   EXPECT_THAT(offered({"chat", ""}), ElementsAre(":folders"));
   EXPECT_THAT(offered({"completion", ""}), ElementsAre("bash", "zsh", "fish", ":none"));
-  // A list takes words until the next option.
+  // An option with a list accepts words until the next option.
   EXPECT_THAT(offered({"data", "tokenize", "-i", "a", "b", ""}), ElementsAre(":files"));
   EXPECT_THAT(offered({"data", "tokenize", "-i", "a", "--app"}), ElementsAre("--append-eod", ":none"));
 }
@@ -89,7 +89,7 @@ bool installed(const std::string& shell) {
 
 class Shells : public ::testing::Test {
  protected:
-  // A folder where the program is found, with something to complete.
+  // A folder with the program and with paths that can be completed.
   void SetUp() override {
     std::filesystem::create_symlink(PRIMUS_PROGRAM, folder_.path() / "primus");
     std::filesystem::create_directory(folder_.path() / "some models");
@@ -103,8 +103,8 @@ class Shells : public ::testing::Test {
   }
   std::string here() const { return "cd '" + folder_.path().string() + "'\n"; }
 
-  // Types lines with Tabs in them, as fast as a person does: zsh takes a Tab that has more keys behind it for
-  // a part of pasted text. What became of the line is asked of the shell's history.
+  // Types lines with Tabs at a person's speed, because zsh takes a Tab that is followed by more keys for
+  // pasted text. The shell's history then holds the completed line.
   void expect_completions(TerminalProgram& shell) const {
     const std::pair<std::string, const char*> cases[] = {
         {"primus qui\t--st\t7 #", "primus quickstart --steps 7 #"},
@@ -158,7 +158,7 @@ TEST_F(Shells, Zsh) {
 
 TEST_F(Shells, Fish) {
   if (!installed("fish")) GTEST_SKIP() << "fish is not installed";
-  // fish completes for programs that ask it.
+  // fish prints the candidates for a line with `complete -C`, so no keys are typed.
   auto completions = [&](const std::string& line) {
     TerminalProgram shell({"fish", "--no-config", "-c",
                            here() + "primus completion fish | source\ncomplete -C '" + line + "'\n"},

@@ -29,7 +29,8 @@ constexpr const char* kImage = "localhost/primus-test:1";
 
 SubprocessResult run_tool(Words command) { return run_subprocess(command, {.timeout = 60s, .path = kPath}); }
 
-// Copies the program and the libraries that it is linked with to the same places below `root`.
+// Copies the libraries that a program is linked with to the same paths below `root`, and the program itself
+// if `itself`.
 void copy_program(const std::string& program, const Path& root, bool itself = true) {
   std::set<std::string> files;
   if (itself) files.insert(program);
@@ -54,7 +55,7 @@ class Podman : public ::testing::Test {
   }
   static void TearDownTestSuite() {
     if (!find_program("podman", kPath).empty()) run_tool({"podman", "rm", "--all", "--force"});
-    // Layers of an image belong to users that only podman can become.
+    // Image layers belong to subordinate user ids, so podman has to delete them.
     if (getuid() != 0) run_tool({"podman", "unshare", "rm", "-rf", (folder_->path() / "storage").string()});
     folder_.reset();
   }
@@ -64,11 +65,11 @@ class Podman : public ::testing::Test {
     make_folders(work_);
   }
 
-  // Empty, or why no container can be started here.
+  // Sets up the image. Returns why no container can be started here, or "".
   static std::string prepare() {
     if (find_program("podman", kPath).empty()) return "podman is not installed";
     const Path& f = folder_->path();
-    // Its own images and state; limits that this user may set, because podman asks for the highest.
+    // Images and state of its own, and limits that this user may set: podman's defaults are the highest ones.
     write_file(f / "storage.conf", "[storage]\ndriver = \"vfs\"\ngraphroot = \"" + (f / "storage").string() +
                                        "\"\nrunroot = \"" + (f / "run").string() + "\"\n");
     rlimit files{}, processes{};
@@ -168,7 +169,7 @@ TEST_F(Podman, ExitCodesPass) {
   EXPECT_EQ(containers(), "");
 }
 
-// A secret reaches the run, and neither a command line nor podman's records.
+// A secret reaches the run through the environment, and appears in no command line and no log.
 TEST_F(Podman, SecretsStayInTheEnvironment) {
   write_file(work_ / "hook.sh", "#!/bin/sh\nenv > " + (work_ / "seen").string() + "\n");
   std::filesystem::permissions(work_ / "hook.sh", std::filesystem::perms::owner_all);
@@ -182,7 +183,7 @@ TEST_F(Podman, SecretsStayInTheEnvironment) {
   EXPECT_THAT(result.out + result.err, ::testing::Not(HasSubstr("hf_a_secret")));
 }
 
-// What a job's end by a signal leaves: a checkpoint, and no container.
+// SIGTERM ends a job with a checkpoint, and its container is removed.
 TEST_F(Podman, ASignalSavesAndEndsTheContainer) {
   Program program(in_container({}, {"direct", "--", "train", "pretrain", "--config", kExperiment,
                                     "train_iters=100000", "exp_name=stopped", "workspace=out"}),
@@ -208,7 +209,8 @@ TEST_F(Podman, ASignalSavesAndEndsTheContainer) {
   EXPECT_EQ(containers(), "");
 }
 
-// As Slurm does, when a node's launcher does not end in time: the container goes on without its client.
+// A requeued job removes the container that its first start left running. SIGKILL stands for Slurm, which
+// kills a launcher that does not end in time.
 TEST_F(Podman, AJobThatIsQueuedAgainHasTheNodeForItself) {
   const Words training = in_container({}, {"direct", "--", "train", "pretrain", "--config", kExperiment,
                                            "train_iters=100000", "exp_name=left", "workspace=out"});
@@ -218,7 +220,7 @@ TEST_F(Podman, AJobThatIsQueuedAgainHasTheNodeForItself) {
   while (containers().empty() && std::chrono::steady_clock::now() < limit) std::this_thread::sleep_for(100ms);
   ASSERT_NE(containers(), "");
   EXPECT_EQ(run(in_container({"--clean"}, {"version"}), job).exit_code, 0);
-  EXPECT_NE(containers(), "") << "a job that runs beside is none that was left behind";
+  EXPECT_NE(containers(), "") << "--clean removed the container of a running job";
   program.send(SIGKILL);
   program.wait();
   ASSERT_NE(containers(), "");

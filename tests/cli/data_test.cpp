@@ -13,7 +13,7 @@ namespace {
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/";
 const std::string kLlama3 = kGolden + "tokenizers/llama3.tokenizer.json";
 
-// One line per item, each an object with one key.
+// Returns JSON lines: each has key `to` with the item's value at `from`.
 std::string lines(const json& items, const char* from, const char* to) {
   std::string text;
   for (const json& item : items) text += json{{to, item.at(from)}}.dump() + "\n";
@@ -36,7 +36,7 @@ json column(const json& items, const char* key) {
 TEST(DataText, EncodesAndDecodesTheReferenceTexts) {
   const json reference = json::parse(std::ifstream(kGolden + "tokenizers/reference.json"));
   json items = reference.at("llama3");
-  items.erase(items.begin() + 60, items.end());  // as much as a pipe's buffer takes
+  items.erase(items.begin() + 60, items.end());  // as much as fits into a pipe's buffer
   const ProgramResult ids = run_program({"data", "encode", "--tokenizer", kLlama3, "--jsonl"},
                                         {.input = lines(items, "text", "text")});
   ASSERT_EQ(ids.exit_code, 0) << ids.err;
@@ -147,7 +147,7 @@ TEST_F(DataFiles, OptionsOfMegatronsScript) {
   EXPECT_EQ(found.at("documents_ended_by_eod"), 20);
   EXPECT_EQ(found.at("tokens_beyond_vocabulary"), 0);
   EXPECT_THAT(found.at("samples").at(0).get<std::string>(), HasSubstr("Text 0"));
-  // With another tokenizer the ids make no sense, which the exit code says.
+  // A tokenizer with a smaller vocabulary than the ids is an error with exit code 2.
   const ProgramResult wrong = run({"inspect", "out/x_text_document", "--tokenizer-type", "ByteTokenizer"});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.out, HasSubstr("OUTSIDE the vocabulary of 257"));
@@ -155,7 +155,7 @@ TEST_F(DataFiles, OptionsOfMegatronsScript) {
 
 TEST_F(DataFiles, TokensBeyondTheVocabularyAreAnErrorWithTheirPlace) {
   write_file(folder_.path() / "n.jsonl", "{\"text\": \"1 2\"}\n{\"text\": [\"3\", \"4 9 5 8\"]}\n");
-  // preprocess_data.py gives the size by --vocab-size; the last id ends documents.
+  // As in preprocess_data.py, --vocab-size sets the size, and the last id ends documents.
   const ProgramResult made = run({"tokenize", "-i", "n.jsonl", "-o", "n", "--tokenizer-type", "NullTokenizer",
                                   "--vocab-size", "12", "--append-eod"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
@@ -245,7 +245,7 @@ TEST_F(DataFiles, EveryOtherOptionOfMegatronsScriptIsRefusedByName) {
 TEST_F(DataFiles, ProgressByDocuments) {
   std::string text;
   for (int i = 0; i < 50'000; ++i) text += "{\"text\": \"about as long as twenty bytes\"}\n";
-  write_file(folder_.path() / "many.jsonl", text);  // 8 blocks
+  write_file(folder_.path() / "many.jsonl", text);  // 8 blocks of input
   const auto reports = [this](const char* interval) {
     const ProgramResult result = run({"tokenize", "-i", "many.jsonl", "-o", "m", "--tokenizer-type",
                                       "ByteTokenizer", "--log-interval", interval, "--overwrite"});
@@ -312,7 +312,8 @@ TEST_F(DataFiles, NothingToTrainOnIsSaid) {
     words.insert(words.end(), files.begin(), files.end());
     return run(words).err;
   };
-  EXPECT_THAT(note_of({"empty.txt"}), HasSubstr("warning: the input has no text, so the output has no training data"));
+  EXPECT_THAT(note_of({"empty.txt"}),
+              HasSubstr("warning: the input has no text, so the output has no training data"));
   EXPECT_THAT(note_of({"latin1.txt"}), HasSubstr("warning: the input has no line that could be read, so"));
   EXPECT_THAT(note_of({"a.jsonl"}), testing::Not(HasSubstr("no training data")));
 }
@@ -354,7 +355,7 @@ TEST_F(DataFiles, LearnsSpecialTokens) {
   EXPECT_EQ(added[0].at("content"), "<|endoftext|>");
   EXPECT_EQ(added[2].at("content"), "<|im_end|>");
   EXPECT_EQ(added[2].at("special"), true);
-  // A conversation in chatml needs both.
+  // A conversation in chatml needs both special tokens.
   write_file(folder_.path() / "chat.jsonl", R"({"question": "q", "answer": "a"})");
   const ProgramResult shown = run({"conversations", "chat.jsonl", "--tokenizer", "s", "-f", "chatml"});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
@@ -364,7 +365,7 @@ TEST_F(DataFiles, LearnsSpecialTokens) {
   EXPECT_THAT(twice.err, HasSubstr("it is another token already"));
 }
 
-// A hint names an option of the command that gives it.
+// A hint names an option that the command itself has.
 TEST_F(DataFiles, AMissingKeyIsNamedByTheCommandsOwnOption) {
   write_file(folder_.path() / "other.jsonl", "{\"content\": \"a\"}\n");
   const ProgramResult learned = run({"train-tokenizer", "-i", "other.jsonl", "-o", "t"});
@@ -388,7 +389,7 @@ TEST_F(DataFiles, SplitAndMerge) {
   EXPECT_THAT(shares.out, HasSubstr("s_train.bin, .idx: 8 documents"));
   EXPECT_THAT(shares.out, HasSubstr("s_valid.bin, .idx: 2 documents"));
   EXPECT_EQ(run({"split", "a_text_document", "-o", "s"}).exit_code, 2);
-  // A share that gets nothing is an error, and so is what an earlier split left in its place.
+  // A share without documents is an error. So is a file of an earlier split that has no share now.
   const ProgramResult nothing = run({"split", "a_text_document", "-o", "t", "--split", "1000000,1,0"});
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_NE(nothing.err.find("leaves none for valid"), std::string::npos) << nothing.err;
@@ -418,7 +419,7 @@ class FullDisk : public DataFiles {
     EXPECT_EQ(run({"tokenize", "-i", "long.jsonl", "-o", "d", "--tokenizer-type", "ByteTokenizer"}).exit_code,
               0);
   }
-  // Each command writes more than fits into `folder`.
+  // Each command writes more than `folder` has room for.
   void expect_no_space(const Path& folder, const std::string& reason,
                        const test::ProgramOptions& options) const {
     const std::string set = folder_.path() / "d_text_document", out = folder / "out";
@@ -432,7 +433,7 @@ class FullDisk : public DataFiles {
       EXPECT_THAT(result.err, HasSubstr("cannot write"));
       EXPECT_THAT(result.err, HasSubstr(reason));
       EXPECT_THAT(result.err, HasSubstr("hint: "));
-      EXPECT_EQ(Env::posix().list(folder), before) << "left behind by " << words[1];
+      EXPECT_EQ(Env::posix().list(folder), before) << "files left by " << words[1];
     }
   }
   const Path input_ = folder_.path() / "long.jsonl";
@@ -445,7 +446,7 @@ TEST_F(FullDisk, LeavesNothing) {
         run({"tokenize", "-i", "a.jsonl", "-o", folder / "a", "--tokenizer-type", "ByteTokenizer"}).exit_code,
         0);
   });
-  if (!mounted) GTEST_SKIP() << "this system lets nobody mount a small disk";
+  if (!mounted) GTEST_SKIP() << "this system does not permit mounting a small disk";
 }
 
 TEST_F(FullDisk, SoDoesALimitOfFileSizes) {

@@ -54,8 +54,8 @@ TEST(Devices, ARunOnAPluginEqualsTheCpus) {
   EXPECT_EQ(generate("guard"), generate("cpu"));
 }
 
-// Weights and moments are copied behind the next step's back. On a device whose copies take longer than a
-// step, an update that did not wait for them would be in the checkpoint of the step before.
+// Weights and moments are copied for a checkpoint while the next step runs. Copies are made slower than a
+// step here. An update that did not wait for them would change the previous step's checkpoint.
 TEST(Devices, ACheckpointInFlightDoesNotSeeTheNextUpdate) {
   const TemporaryFolder folder;
   const std::vector<std::string> settings{"train_iters=3", "eval_iters=0", "save_interval=1",
@@ -75,11 +75,11 @@ TEST(Devices, ACheckpointInFlightDoesNotSeeTheNextUpdate) {
   }
 }
 
-// A device that works behind the host's back is waited for once in each step, and otherwise before and after
-// them: for weights, tables, the measured peak.
+// The host waits for an asynchronous device once per step. It also waits before and after all steps: for
+// weights, tables and the measured peak rate.
 TEST(Devices, TheHostWaitsOnceInAStep) {
   const TemporaryFolder folder;
-  // Waits for streams; those for events are counted here.
+  // Returns the number of stream waits. Event waits are compared with the steps here.
   const auto other_waits = [&](std::int64_t steps) {
     const std::string name = "run" + std::to_string(steps);
     const Path file = folder.path() / (name + "_waits");
@@ -98,13 +98,13 @@ TEST(Devices, TheHostWaitsOnceInAStep) {
     return streams;
   };
   const std::int64_t few = other_waits(6), many = other_waits(36);
-  // The peak is measured for a moment, in a number of products that differs.
+  // The peak rate is measured for a fixed time, with a varying number of products, each with a wait.
   EXPECT_LT(many - few, 15);
 }
 
-// Steps that are replayed as graphs are those that run kernel by kernel: beside evaluations, texts that the
-// model writes and checkpoints in flight, and in a run that is interrupted and goes on. The log says what was
-// done.
+// Steps replayed as graphs give the same losses and weights as steps run kernel by kernel. This holds with
+// evaluations, samples and checkpoints in flight, and in a resumed run. The log says which steps were
+// replayed.
 TEST(Devices, GraphsChangeNothingOfARun) {
   const TemporaryFolder folder;
   const std::vector<std::string> settings{
@@ -128,7 +128,8 @@ TEST(Devices, GraphsChangeNothingOfARun) {
   run("plain", {});
   EXPECT_EQ(graphs(), std::pair(0, 0));
   const std::string log = run("graphs", {"enable_cuda_graph=true"});
-  // Of two microbatches, the sum of their gradients and the update: in the fourth step and in six more.
+  // Four graphs: two microbatches, the sum of their gradients, and the update. Each is launched in the fourth
+  // step and in six more.
   EXPECT_EQ(graphs(), std::pair(4, 4 * 7));
   EXPECT_THAT(log, HasSubstr("iteration 4 was recorded, and later ones are replayed"));
   EXPECT_THAT(log, HasSubstr("graphs: 6 steps replayed up to iteration 10"));
@@ -152,7 +153,7 @@ TEST(Devices, GraphsChangeNothingOfARun) {
   }
 }
 
-// Where steps are not recorded, the log says why, and the run is the one without graphs.
+// Where steps cannot be recorded, the log says why, and the run continues without graphs.
 TEST(Devices, GraphsThatCannotBeAreSaid) {
   const TemporaryFolder folder;
   const auto log_of = [&](const char* name, std::vector<std::string> more) {
@@ -173,7 +174,7 @@ TEST(Devices, GraphsThatCannotBeAreSaid) {
               HasSubstr("steps are not recorded: the run has several ranks"));
 }
 
-// A loss that is no number ends the run at the step that had it, though the next one was under way.
+// A non-finite loss ends the run at its own step, although the next step is already running.
 TEST(Devices, ABadStepIsReportedAsOnTheCpu) {
   const TemporaryFolder folder;
   const auto end_of = [&](const char* device, const char* name) {
@@ -192,7 +193,7 @@ TEST(Devices, ABadStepIsReportedAsOnTheCpu) {
   EXPECT_THAT(on_cpu.second, HasSubstr("iteration " + std::to_string(on_cpu.first + 1)));
 }
 
-// What is not here can be planned for, if its plug-in is.
+// A dry run needs a device's plug-in, and not the device.
 TEST(Devices, ADryRunNeedsNone) {
   const TemporaryFolder folder;
   const ProgramResult plan =

@@ -31,7 +31,8 @@ struct Folder : test::TemporaryFolder {
   ProgramResult run(const std::vector<std::string>& words) const { return run_program(words, options()); }
 };
 
-// Ended, or waiting to be reaped. A killed process may take a moment to end.
+// Whether the process has ended or is a zombie. Waits a moment, because a killed process may take time to
+// end.
 bool has_ended(pid_t pid) {
   for (int tries = 0; tries < 100; ++tries) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -47,7 +48,7 @@ TEST(Direct, RunsTheCommandHere) {
   const ProgramResult help = run_program({"model", "info", "--help"});
   EXPECT_EQ(run_program({"direct", "--", "model", "info", "--help"}).out, help.out);
   EXPECT_EQ(run_program({"direct", "model", "info", "--help"}).out, help.out)
-      << "Primus does without '--', too";
+      << "AMD Primus accepts a command without '--'";
   EXPECT_EQ(run_program({"--debug", "direct", "--single", "--", "config", "schema"}).exit_code, 0);
   EXPECT_EQ(run_program({"direct", "--", "--help"}).out, run_program({"--help"}).out);
   EXPECT_EQ(run_program({"direct", "--", "train", "--help"}).out, run_program({"train"}).out);
@@ -91,7 +92,7 @@ TEST(Direct, DryRunShowsWhatWouldRunAndTouchesNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "x"));
 }
 
-// Their lines env.NAME= and extra.key= change what runs; other lines are shown.
+// Lines env.NAME= and extra.key= in the output of hooks and patches change what runs. Other lines are shown.
 TEST(Direct, HooksAndPatchesChangeTheCommand) {
   const Folder folder;
   folder.file("hooks/10_b.sh",
@@ -176,7 +177,7 @@ TEST(Direct, SettingsOfTheProject) {
   folder.file(".primus.yaml", "direct: {env: {PRIMUS_TEAM: of-the-project}}\n");
   ProgramResult result = folder.run({"direct", "--", "config", "show", "--config", kExperiment});
   EXPECT_THAT(result.out, HasSubstr("of-the-project"));
-  // What everybody can write to names no programs for others to run.
+  // A file that all users may write to is ignored, because another user could name programs to run in it.
   std::filesystem::permissions(folder.path() / ".primus.yaml", std::filesystem::perms::all);
   result = run_program({"direct", "--", "config", "show", "--config", kExperiment},
                        {.folder = folder.path().string(), .environment = {{"HOME", "/nonexistent"}}});
@@ -184,9 +185,9 @@ TEST(Direct, SettingsOfTheProject) {
   EXPECT_THAT(result.err, HasSubstr("is writable by all users and is ignored"));
 }
 
-// Other users' files, and those that a group may write to, are not read, by root neither.
+// Settings files that other users own, or that their group may write to, are ignored, also for root.
 TEST(Direct, SettingsOfOthersAreNotRead) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root may give a file away";
+  if (::geteuid() != 0) GTEST_SKIP() << "only root may change a file's owner";
   const Folder folder;
   const std::string settings = folder.file(".primus.yaml", "direct: {env: {PRIMUS_TEAM: of-the-project}}\n");
   const auto run = [&] {
@@ -200,7 +201,7 @@ TEST(Direct, SettingsOfOthersAreNotRead) {
     EXPECT_THAT(result.err, HasSubstr("is ignored; '--config "));
   };
   constexpr uid_t kOther = 1000;
-  constexpr gid_t kShared = 65534;  // nogroup, the first group of several users
+  constexpr gid_t kShared = 65534;  // nogroup, the first group with several users
   ASSERT_EQ(::chown(settings.c_str(), kOther, 0), 0);
   expect_not_read("belongs to another user");
   ASSERT_EQ(::chown(settings.c_str(), 0, kShared), 0);
@@ -208,11 +209,11 @@ TEST(Direct, SettingsOfOthersAreNotRead) {
   expect_not_read("is writable by other members of its group");
   ASSERT_EQ(::chmod(settings.c_str(), 0644), 0);
   EXPECT_THAT(run().out, HasSubstr("of-the-project"));
-  // Nobody else is in root's group.
+  // Root's group has no other members, so its write permission is harmless.
   ASSERT_EQ(::chown(settings.c_str(), 0, 0), 0);
   ASSERT_EQ(::chmod(settings.c_str(), 0664), 0);
   EXPECT_THAT(run().out, HasSubstr("of-the-project"));
-  // Another user's link to a good file.
+  // A link that belongs to another user is ignored, although its target is good.
   std::filesystem::rename(settings, folder.path() / "good.yaml");
   std::filesystem::create_symlink("good.yaml", settings);
   EXPECT_THAT(run().out, HasSubstr("of-the-project"));
@@ -220,8 +221,8 @@ TEST(Direct, SettingsOfOthersAreNotRead) {
   expect_not_read("belongs to another user");
 }
 
-// Nothing of a hook outlives its launcher, whatever asks the launcher to stop. A shell's background jobs
-// ignore SIGINT, and some programs SIGTERM: they are killed 5 seconds later.
+// A hook's processes end with the launcher, whichever signal stops it. Background jobs of a shell ignore
+// SIGINT, and some programs ignore SIGTERM: they are killed 5 seconds later.
 TEST(Direct, HooksEndWithTheirLauncher) {
   const std::string stubborn = "(trap '' TERM; sleep 72 >/dev/null 2>&1; sleep 73) &\necho $! >> pids\n";
   for (const auto& [signal, more] :
@@ -275,7 +276,7 @@ TEST(Direct, AScriptNeedsNoArguments) {
   EXPECT_EQ(folder.run({"direct", "--single"}).exit_code, 2);
 }
 
-// Ranks of other frameworks do not talk by connections of this engine.
+// Other frameworks' ranks connect without this engine, so they need no PRIMUS_JOB_TOKEN.
 TEST(Direct, OtherFrameworksNeedNoTokenOnSeveralNodes) {
   const Folder folder;
   ProgramOptions options = folder.options();
@@ -293,7 +294,7 @@ TEST(Direct, OtherFrameworksNeedNoTokenOnSeveralNodes) {
   EXPECT_THAT(other.out, HasSubstr("--nnodes 2 --node_rank 1 --master_addr host1"));
 }
 
-// A task of a step of two nodes that srun started without a launcher, as far as the environment tells.
+// Environment of a task that srun started on two nodes without a launcher.
 ProgramOptions bare_task(const Folder& folder) {
   ProgramOptions options = folder.options();
   for (const auto& [name, value] : std::map<std::string, std::string>{{"SLURM_JOB_ID", "4711"},
@@ -314,7 +315,7 @@ const std::vector<std::vector<std::string>> kBareCommands{
     {"benchmark", "collectives", "--device", "cpu", "--op", "all_reduce", "--sizes", "1M"},
     {"train", "pretrain", "--config", kExperiment, "micro_batch_size=1", "global_batch_size=2"}};
 
-// Before anything is waited for: a rank that looked for its job would look for a minute.
+// The missing secret is reported at once. A rank that tried to reach the others would wait a minute.
 TEST(Direct, BareTasksOfAStepAreToldThatTheSecretIsMissing) {
   const Folder folder;
   for (const std::vector<std::string>& words : kBareCommands) {
@@ -330,13 +331,13 @@ TEST(Direct, BareTasksOfAStepAreToldThatTheSecretIsMissing) {
   }
 }
 
-// `dry_run` of the settings is the launchers': nobody has typed one here, and a check that did not run would
-// look passed.
+// The setting `dry_run` applies only to launchers, and not to tasks that srun starts directly. A check that
+// was only planned would look passed.
 TEST(Direct, ADryRunOfTheSettingsIsNotForBareTasks) {
   const Folder folder;
   for (const char* settings : {"main: {dry_run: true}\n", "direct: {dry_run: true}\n"}) {
     folder.file(".primus.yaml", settings);
-    // That it is refused shows that it would have run.
+    // The error about the secret shows that the command would have run.
     for (const std::vector<std::string>& words : kBareCommands) {
       const ProgramResult bare = run_program(words, bare_task(folder));
       EXPECT_EQ(bare.exit_code, 2) << words[0] << settings;
@@ -353,7 +354,7 @@ TEST(Direct, ADryRunOfTheSettingsIsNotForBareTasks) {
   }
 }
 
-// Each node's launcher starts its own ranks: here both nodes are this machine.
+// Each node's launcher starts its own ranks. Both nodes are this machine here.
 TEST(Direct, TrainsOnTwoNodes) {
   const Folder folder;
   const auto node = [&](int number, int port) {

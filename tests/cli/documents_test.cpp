@@ -1,4 +1,4 @@
-// The commands in README.md and docs/ are accepted by the program, and README's first two paths run as
+// Tests of README.md and docs/: the program accepts their commands, and README's first two paths run as
 // printed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -42,8 +42,8 @@ std::vector<fs::path> documents() {
   return found;
 }
 
-// The commands of a document's ```sh blocks, split by the shell, with the block's variables. Other programs'
-// commands are left out.
+// Returns the Primus commands in a document's ```sh blocks. A shell splits them and expands the block's
+// variables.
 std::vector<Command> commands_of(const fs::path& document) {
   std::ifstream file(kSource / document);
   std::string script = "primus() { printf 'command\\n'; printf '%s\\n' \"$@\"; printf 'end\\n'; }\n";
@@ -66,7 +66,7 @@ std::vector<Command> commands_of(const fs::path& document) {
                          line.find_first_not_of("abcdefghijklmnopqrstuvwxyz_") == equals;
     if (line.compare(name, 7, "primus ") == 0) {
       places.push_back(document.string() + ":" + std::to_string(first));
-      // Redirections and pipes would take the printed words away.
+      // Redirections and pipes are cut off, because they would capture the printed words.
       script += line.substr(name, line.find_first_of("|>", name) - name) + "\n";
     } else if (assigns) {
       script += line + "\n";
@@ -90,8 +90,8 @@ std::vector<Command> commands_of(const fs::path& document) {
   return commands;
 }
 
-// A folder in which the documents' commands can be typed: the repository's files, an experiment exp.yaml, and
-// tools that a launcher plans for.
+// A folder in which the documents' commands can run: the repository's files, an experiment exp.yaml, and
+// stand-ins for the tools that launchers look for.
 class Workplace {
  public:
   Workplace() {
@@ -115,7 +115,7 @@ class Workplace {
   }
   ProgramResult run(const Words& words) const { return run_program(words, options_); }
   const fs::path& path() const { return folder_.path(); }
-  // Makes exp.yaml an experiment of examples/native/configs/CPU, with a batch that many ranks can divide.
+  // Writes exp.yaml from a file of examples/native/configs/CPU, with a batch that many ranks can divide.
   void set_experiment(const std::string& name) const {
     std::ifstream file(kSource / "examples/native/configs/CPU" / name);
     const std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -133,20 +133,20 @@ bool is_mode(const std::string& word) {
   return word == "direct" || word == "slurm" || word == "container" || word == "k8s";
 }
 
-// The name of the run or the model that `words` read, which earlier commands of a document would have made.
+// Returns the run or model that `words` name and that the document's earlier commands would have made.
 std::string named_run(const Words& words) {
   for (const std::string& word : words)
     if (word == "RUN" || word.starts_with("output/")) return word;
   return {};
 }
 
-// A launcher's plan checks the words, the settings and the files of its command, and runs nothing.
+// Each command is planned with --dry-run, which checks its words, settings and files and runs nothing.
 TEST(Documents, CommandsAreAccepted) {
   const Workplace workplace;
   std::size_t checked = 0;
   for (const fs::path& document : documents()) {
     for (const Command& command : commands_of(document)) {
-      if (command.words[0].starts_with("[")) continue;  // a grammar, not a command
+      if (command.words[0].starts_with("[")) continue;  // a usage line, not a command
       Words words{"--dry-run"};
       if (command.words[0] == "--dry-run") words.clear();
       if (words.size() == 1 && !is_mode(command.words[0])) words.insert(words.end(), {"direct", "--"});
@@ -163,14 +163,14 @@ TEST(Documents, CommandsAreAccepted) {
   EXPECT_GT(checked, 50U);
 }
 
-// Shorter than printed: three steps, a small vocabulary.
+// README's paths run with fewer steps and a smaller vocabulary than printed.
 TEST(Documents, ReadmesPathsForTextAndConversationsRun) {
   Workplace workplace;
   std::ofstream text(workplace.path() / "corpus.txt");
   for (int i = 0; i < 600; ++i)
     text << "In the beginning was the word, and the word was number " << i << ".\n\n";
   text.close();
-  workplace.options().input = "Who?\n";  // for chat
+  workplace.options().input = "Who?\n";  // input for chat
   std::size_t ran = 0;
   for (const Command& command : commands_of("README.md")) {
     Words words = command.words;
@@ -188,7 +188,7 @@ TEST(Documents, ReadmesPathsForTextAndConversationsRun) {
   EXPECT_GE(ran, 9U);
 }
 
-// The check would detect a command that does not exist, and an option that does not.
+// The check finds a command or an option that does not exist.
 TEST(Documents, MistakesWouldBeFound) {
   const Workplace workplace;
   workplace.set_experiment("llama_tiny-pretrain.yaml");

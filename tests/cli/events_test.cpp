@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 
 class Events : public ::testing::Test {
  protected:
-  // Events of one rank but phases: "step 3".
+  // Returns a rank's events without phases, such as "step 3".
   std::vector<std::string> events(int rank = 0) const {
     std::vector<std::string> names;
     EXPECT_EQ(read_events(event_file(run_, rank),
@@ -47,7 +47,8 @@ TEST_F(Events, EachRankRecordsItsOwn) {
   for (const int rank : {0, 1}) {
     facts_.clear();
     const std::vector<std::string> all = events(rank);
-    // The last evaluation is on validation and on test data; a checkpoint is begun, and then durable.
+    // The last evaluation uses validation and test data. A checkpoint has two events: its start, and when it
+    // is durable.
     const std::map<std::string, int> expected = {
         {"begin 0", 1},      {"step 1", 1},       {"step 2", 1},       {"step 3", 1}, {"evaluation 2", 1},
         {"evaluation 3", 2}, {"checkpoint 2", 2}, {"checkpoint 3", 2}, {"end 3", 1}};
@@ -65,7 +66,7 @@ TEST_F(Events, EachRankRecordsItsOwn) {
   }
 }
 
-// The other files of the run are not looked at.
+// `runs` and `report` read only the events: their output stays equal after all other files are removed.
 TEST_F(Events, RunsAndReportNeedNothingElse) {
   ASSERT_EQ(run_program(command({"train_iters=4", "eval_interval=2", "eval_iters=1"})).exit_code, 0);
   const auto without_age = [&](const std::vector<std::string>& words) {

@@ -22,7 +22,7 @@ constexpr const char* kChatMl =
 class FirstFineTune : public ::testing::Test {
  protected:
   static constexpr int kChats = 40;
-  // A small model of words with the marks of chatml, and 40 chats.
+  // Makes a small model whose tokenizer has the special tokens of chatml, and 40 chats.
   static void SetUpTestSuite() {
     folder_ = new TemporaryFolder;
     std::string lines, text;
@@ -75,7 +75,7 @@ class FirstFineTune : public ::testing::Test {
   static nlohmann::json json(const std::string& name) {
     return nlohmann::json::parse(read_file(folder_->path() / name));
   }
-  // 'train posttrain' without an experiment file.
+  // Runs `train posttrain` without an experiment file.
   static ProgramResult tune(const std::string& name, std::vector<std::string> more = {},
                             const std::string& data = "chats.jsonl") {
     std::vector<std::string> words = {"train",
@@ -108,7 +108,7 @@ class FirstFineTune : public ::testing::Test {
     }
     return right;
   }
-  // The newest checkpoint's folder, beside the workspace.
+  // Returns the newest checkpoint's folder, relative to the test's folder.
   static std::string checkpoint(const std::string& name) {
     std::string newest;
     for (const std::string& one : Env::posix().list(Path(run(name)) / "checkpoints"))
@@ -125,18 +125,18 @@ TEST_F(FirstFineTune, FortyChatsAreAnsweredWordForWord) {
   EXPECT_THAT(tuned.err, AllOf(HasSubstr("conversations are written as chatml (the model's chat template)"),
                                HasSubstr("chosen for 40 conversations"), HasSubstr("keys that are not used"),
                                HasSubstr("id (40)"), Not(HasSubstr("hardly learns"))));
-  // The first step learns.
+  // The first step's learning rate is above 0.
   const std::string metrics = read_file(Path(run("tuned")) / "metrics.jsonl");
   EXPECT_GT(nlohmann::json::parse(metrics.substr(0, metrics.find('\n'))).at("learning_rate").get<double>(),
             0);
   EXPECT_EQ(answered(run("tuned")), kChats);
-  // The same from the exported folder, by its template; and chat asks so, too.
+  // The exported folder gives the same answers by its template, in eval and in chat.
   ASSERT_EQ(run_program({"model", "export", run("tuned"), at("out")}).exit_code, 0);
   EXPECT_EQ(answered(at("out")), kChats);
   const ProgramResult chat =
       run_program({"chat", at("out"), "-t", "0"}, {.input = question(0) + "\nexit\nnever\n"});
   EXPECT_EQ(chat.out, answer(0) + "\n") << chat.err;
-  // What it was taught is what other programs find: template, and where answers end.
+  // The exported files have the template and the end-of-turn tokens for other programs.
   const auto end = json("out/tokenizer.json").at("added_tokens").at(2);
   ASSERT_EQ(end.at("content"), "<|im_end|>");
   EXPECT_THAT(json("out/generation_config.json").at("eos_token_id").get<std::vector<int>>(),
@@ -147,7 +147,7 @@ TEST_F(FirstFineTune, FortyChatsAreAnsweredWordForWord) {
   EXPECT_EQ(json("out/tokenizer_config.json").at("chat_template"), jinja);
 }
 
-// A forecast is about the settings that the run will choose.
+// A dry run chooses the same settings as the run.
 TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   const ProgramResult planned = tune("planned", {"--dry-run", "--json"});
   ASSERT_EQ(planned.exit_code, 0) << planned.err;
@@ -158,7 +158,7 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   EXPECT_GT(forecast.at("steps").get<int>(), 20);
 }
 
-// What a file says is kept, and an exported file is the same run.
+// Settings in a file are kept, and an exported file describes the same run.
 TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   const std::string file = at("exported.yaml");
   const ProgramResult planned =
@@ -177,7 +177,7 @@ TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   const ProgramResult again = plan_of();
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(chosen(again), chosen(planned));
-  // By hand, too.
+  // Settings in the file also win if sft_fit_to_data is true.
   std::string text = read_file(file);
   const std::string off = "sft_fit_to_data: false";
   ASSERT_NE(text.find(off), std::string::npos);
@@ -187,8 +187,8 @@ TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   EXPECT_EQ(chosen(by_hand), chosen(planned));
 }
 
-// The position in the data is steps times batch size: a chosen batch size is kept, whatever the length is
-// now.
+// A resumed run keeps the batch size that was chosen at its start, also with another length: its position in
+// the data is steps times batch size.
 TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {
   const std::vector<std::string> settings = {"train_epochs=25", "exit_interval=2"};
   const auto with = [&](const char* length) {
@@ -223,7 +223,7 @@ TEST_F(FirstFineTune, AnotherFormatReplacesTheModelsTemplate) {
   const std::string jinja = read_file(folder_->path() / folder / "chat_template.jinja");
   EXPECT_THAT(jinja, AllOf(HasSubstr("### Response:"), Not(HasSubstr("im_start"))));
   EXPECT_EQ(json(folder + "/tokenizer_config.json").at("chat_template"), jinja);
-  // It goes on in the format that it began with, whoever does not say so.
+  // A resumed run keeps its conversation format if none is given.
   const ProgramResult on = tune("alpaca", {"train_iters=4"});
   ASSERT_EQ(on.exit_code, 0) << on.err;
   EXPECT_THAT(on.err, HasSubstr("written as alpaca (as when the run was started)"));
@@ -263,7 +263,7 @@ TEST_F(FirstFineTune, ListsSayWhetherALengthWasApplied) {
               AllOf(HasSubstr("are longer than a sequence of 16"), Not(HasSubstr("without the cut"))));
 }
 
-// Hints name the option of the command that was called.
+// A hint names an option of the command that was called.
 TEST_F(FirstFineTune, HintsOnFormatsFitTheCommand) {
   write("roles.jsonl",
         R"({"messages": [{"role": "tool", "content": "a"}, {"role": "assistant", "content": "b"}]})");
@@ -278,7 +278,7 @@ TEST_F(FirstFineTune, HintsOnFormatsFitTheCommand) {
   const ProgramResult asked = run_program({"chat", at("hf"), "--template", "llama3"}, {.input = "x\n"});
   EXPECT_EQ(asked.exit_code, 2);
   EXPECT_THAT(asked.err, AllOf(HasSubstr("set --template alpaca"), Not(HasSubstr("sft_"))));
-  // A base model without a template is evaluated in the format that it would learn.
+  // A base model without a template is evaluated in the format that training would use.
   std::filesystem::copy(folder_->path() / "hf", folder_->path() / "base");
   std::filesystem::remove(folder_->path() / "base/chat_template.jinja");
   auto settings = json("base/tokenizer_config.json");
@@ -312,7 +312,7 @@ TEST_F(FirstFineTune, BrokenRecordsMayBeLeftOut) {
               AllOf(HasSubstr("format: chatml (the model's chat template)"), HasSubstr("You are terse.")));
 }
 
-// Of a conversation that is cut, what is cut off is neither marked nor counted.
+// Tokens that the length limit cuts off a conversation are neither marked nor counted as learned.
 TEST_F(FirstFineTune, WhatACutRemovesIsNotShownAsLearned) {
   const auto learned = [&](const std::string& length) {
     std::vector<std::string> words = {"data",   "conversations", at("chats.jsonl"), "--tokenizer",

@@ -1,5 +1,5 @@
-// What a new user does first: a model's folder and a text, nothing else; a length in epochs, tokens or
-// minutes; a run that does not fit; and what is seen of it on a terminal.
+// Tests of a new user's first commands: a model folder and a text as only inputs, a length in epochs, tokens
+// or minutes, a run that does not fit into memory, and the terminal display.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ class FirstHour : public testing::Test {
  protected:
   FirstHour() { write_file(path("corpus.txt"), some_text(1000)); }
   Path path(const std::string& name) const { return folder_.path() / name; }
-  // A command of its own folder, so that ./output lies there.
+  // Runs a command in the test's folder, which then has ./output.
   ProgramResult run(const std::vector<std::string>& words, bool terminal = false) const {
     return run_program(
         words,
@@ -46,7 +46,7 @@ class FirstHour : public testing::Test {
 };
 
 TEST_F(FirstHour, AModelFolderAndATextAreEnough) {
-  // A mixture of experts: nothing of it is said again.
+  // The model is a mixture of experts, and later commands do not repeat its settings.
   ASSERT_EQ(trained({"train_iters=2", "model_type=mixtral", "num_experts=4", "ffn_hidden_size=64"}).exit_code,
             0);
   const Path first = test::run_folder(folder_.path());
@@ -58,7 +58,7 @@ TEST_F(FirstHour, AModelFolderAndATextAreEnough) {
                                            "train_iters=3",
                                            "num_threads=1",
                                            "eval_iters=1"};
-  // What that run would be can be looked at, and kept as a file.
+  // `config show` prints the same settings, which can be kept as a file.
   std::vector<std::string> words = {"config", "show", "--yaml", "load=" + path("hf").string()};
   words.insert(words.end(), common.begin(), common.end());
   const ProgramResult shown = run(words);
@@ -73,7 +73,7 @@ TEST_F(FirstHour, AModelFolderAndATextAreEnough) {
   ASSERT_EQ(from_folder.exit_code, 0) << from_folder.err;
   EXPECT_THAT(from_folder.out, AllOf(HasSubstr("done after iteration 3"), HasSubstr("validation loss"),
                                      HasSubstr("hf-corpus")));
-  // The folder of a run stands for its newest checkpoint, with the tokenizer that it was trained with.
+  // A run's folder stands for its newest checkpoint and its tokenizer.
   words = {"train", "pretrain", "load=" + first.string(), "exp_name=second"};
   words.insert(words.end(), common.begin(), common.end());
   const ProgramResult from_run = run(words);
@@ -85,11 +85,11 @@ TEST_F(FirstHour, AModelFolderAndATextAreEnough) {
   for (const std::string& user : Env::posix().list(path("output/primus")))
     second = path("output/primus") / user / "second";
   EXPECT_EQ(json::parse(run({"model", "info", second.string(), "--json"}).out).at("layers"), 4);
-  // What was recorded runs again as it stands, and has nothing left to do.
+  // The recorded experiment.yaml runs unchanged, and has no steps left.
   const ProgramResult again = run({"train", "pretrain", "--config", (second / "experiment.yaml").string()});
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("nothing left to do"));
-  // The folder it began with may go: the run goes on from its own.
+  // The run resumes from its own checkpoint after the folder it started from is removed.
   remove_tree(first);
   words.back() = "eval_iters=1";
   words.emplace_back("train_iters=4");
@@ -114,7 +114,7 @@ TEST_F(FirstHour, WithoutAnExperimentAModelIsNeeded) {
   EXPECT_FALSE(Env::posix().status(path("output")));
 }
 
-// Before the start refuses it.
+// A dry run warns of too small a disk; the run itself would refuse to start.
 TEST_F(FirstHour, ADryRunSaysThatTheDiskIsTooSmall) {
   const std::vector<std::string> large{"--dry-run", "hidden_size=65536", "num_attention_heads=512",
                                        "num_layers=256"};
@@ -124,10 +124,10 @@ TEST_F(FirstHour, ADryRunSaysThatTheDiskIsTooSmall) {
   never.insert(never.end(), {"disable_last_saving=true", "save_interval=1000000"});
   EXPECT_THAT(trained(never).err, Not(warned));
   EXPECT_THAT(trained({"--dry-run"}).err, Not(warned));
-  EXPECT_FALSE(Env::posix().status(path("output"))) << "a dry run leaves nothing";
+  EXPECT_FALSE(Env::posix().status(path("output"))) << "a dry run wrote files";
 }
 
-// With an experiment file nothing is evaluated unless it says so, though text is held out.
+// An experiment file without eval_iters evaluates nothing. If text is held out all the same, a note says so.
 TEST_F(FirstHour, TextThatIsHeldOutForNothingIsNamed) {
   const auto held_out = HasSubstr("held out for validation, but no evaluation runs: set eval_iters");
   const ProgramResult silent = trained(on_text({"train_iters=1", "exp_name=silent"}));
@@ -141,7 +141,8 @@ TEST_F(FirstHour, TextThatIsHeldOutForNothingIsNamed) {
   }
 }
 
-// Each rank would say the same, and the first to end would keep the others from saying it.
+// An error that concerns all ranks is reported once, by the launcher. Ranks would repeat it, or end before
+// all have printed it.
 TEST_F(FirstHour, WhatNoRankCanDoIsSaidOnceAndBeforeTheyStart) {
   const ProgramResult result = trained(on_text(
       {"train_iters=1", "global_batch_size=2", "micro_batch_size=2", "--nproc", "2", "exp_name=ranks"}));
@@ -163,7 +164,7 @@ TEST_F(FirstHour, RanksThatAreStartedHereWarnOnce) {
 }
 
 TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
-  // A hundredth of 1000 paragraphs of about 70 bytes is held out; 64 tokens a sample, 4 samples a step.
+  // One percent of 1000 paragraphs of about 70 bytes is held out. A sample has 64 tokens, a step 4 samples.
   const ProgramResult epoch =
       trained(on_text({"--epochs", "0.25", "exp_name=epochs", "eval_iters=1", "save_interval=20"}));
   ASSERT_EQ(epoch.exit_code, 0) << epoch.err;
@@ -178,7 +179,7 @@ TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
   ASSERT_EQ(std::sscanf(epoch.err.c_str() + said, "epochs of the training data are %ld samples: %ld steps",
                         &samples, &steps),
             2);
-  EXPECT_EQ(steps, (samples + 3) / 4) << "the last step is filled up";
+  EXPECT_EQ(steps, (samples + 3) / 4) << "the last, incomplete step counts as a step";
   EXPECT_EQ(static_cast<long>(epochs.size()), steps);
 
   ASSERT_EQ(trained({"--tokens", "1000", "exp_name=tokens"}).exit_code, 0);
@@ -189,7 +190,7 @@ TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
   ASSERT_EQ(minutes.exit_code, 0) << minutes.err;
   EXPECT_THAT(minutes.err, HasSubstr("for 0.05 minutes; the clock ends the run"));
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(60));
-  // It goes on with what was planned, and with the same schedule.
+  // The resumed run keeps the planned number of steps and the schedule.
   const ProgramResult more = trained({"--minutes", "0.05", "exp_name=minutes", "exit_interval=2"});
   EXPECT_THAT(more.err, HasSubstr("iteration        3/"));
   EXPECT_THAT(more.err, Not(HasSubstr("the clock ends the run")));
@@ -237,7 +238,7 @@ TEST_F(FirstHour, SamplesAreWrittenAndChangeNothing) {
   EXPECT_LT(first.at("seconds"), 60);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
   EXPECT_THAT(writing.err, HasSubstr("sample at iteration 4: Para"));
-  // Without a prompt they begin with the text.
+  // Without sample_prompt, the prompt is the beginning of a training text.
   ASSERT_EQ(
       trained(on_text({"train_iters=2", "exp_name=own", "sample_interval=2", "sample_tokens=5"})).exit_code,
       0);
@@ -265,14 +266,14 @@ TEST_F(FirstHour, ARunThatDoesNotFitIsRefusedWithWhatWouldHelp) {
   const json forecast = json::parse(trained(words).out);
   EXPECT_EQ(forecast.at("memory_bytes").at("fits"), false);
   ASSERT_FALSE(forecast.at("memory_changes").empty());
-  // What is suggested fits, as it stands.
+  // The first suggested change makes the run fit.
   words.pop_back();
   for (const auto& setting : forecast.at("memory_changes")[0].at("settings")) words.push_back(setting);
   EXPECT_THAT(trained(words).out, Not(HasSubstr("DOES NOT FIT")));
 }
 
-// Something is to be seen within a second: processor time, so that other work on the machine does not count,
-// and of the clock not more than ten.
+// The first screen appears within one second of processor time, and ten seconds by the clock. Processor time
+// does not count other work on the machine.
 TEST_F(FirstHour, TheFirstScreenComesWithinASecond) {
   test::Program live(train(folder_.path(), on_text({"train_iters=3", "exp_name=first"})),
                      {.folder = folder_.path().string(),
@@ -295,11 +296,11 @@ TEST_F(FirstHour, ATerminalShowsTheRunOnOneScreen) {
        {"loss", "validation", "tokens/s", "memory", "sample", "step 6/6", "saved       at step 6"}) {
     EXPECT_THAT(live.err, HasSubstr(what));
   }
-  EXPECT_THAT(live.err, Not(HasSubstr("[INFO]"))) << "the log goes to its files";
+  EXPECT_THAT(live.err, Not(HasSubstr("[INFO]"))) << "log lines belong into files here";
   EXPECT_THAT(read_file(test::run_folder(folder_.path(), "live") / "logs/pre_trainer/rank-0/info.log"),
               HasSubstr("lm loss"));
   EXPECT_THAT(live.out, HasSubstr("done after iteration 6"));
-  // One line, and log lines, where they are asked for; and warnings in every case.
+  // --quiet prints one line, --plain prints log lines. Both keep warnings.
   const ProgramResult quiet = trained(on_text({"train_iters=2", "exp_name=quiet", "--quiet"}), true);
   EXPECT_THAT(quiet.err,
               AllOf(HasSubstr("training  100%"), Not(HasSubstr("[INFO]")), Not(HasSubstr("data wait"))));
@@ -307,7 +308,7 @@ TEST_F(FirstHour, ATerminalShowsTheRunOnOneScreen) {
   EXPECT_THAT(plain.err, AllOf(HasSubstr("[INFO]"), HasSubstr("lm loss")));
   const ProgramResult warned = trained(on_text({"train_iters=2", "exp_name=quiet", "seed=77"}), true);
   EXPECT_EQ(warned.exit_code, 0) << warned.err;
-  // Piped it is the log, as ever.
+  // Output to a pipe is the log.
   const ProgramResult piped = trained(on_text({"train_iters=2", "exp_name=piped"}));
   EXPECT_THAT(piped.err,
               AllOf(HasSubstr("[INFO]"), HasSubstr("iteration        2/       2"), Not(HasSubstr("\x1b["))));

@@ -1,4 +1,5 @@
-// primus train pretrain --fit: what is chosen is shown, recorded and trained, on ranks too.
+// Tests of `primus train pretrain --fit`: the chosen settings are shown, recorded and used, also with several
+// ranks.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -22,7 +23,7 @@ json plan(const TemporaryFolder& folder, std::vector<std::string> more) {
   return json::parse(result.out);
 }
 
-// What the run itself needs, without the program.
+// Bytes that the run needs, without the program itself.
 std::int64_t total(const json& plan) {
   const json& bytes = plan.at("memory_bytes");
   std::int64_t sum = 0;
@@ -33,7 +34,7 @@ std::int64_t total(const json& plan) {
 
 TEST(Fit, TheChoiceIsShownRecordedAndTrained) {
   const TemporaryFolder folder;
-  // Enough for microbatches of one, and not for two.
+  // Memory for microbatches of one sequence, and too little for two.
   const std::int64_t one = total(plan(folder, {"micro_batch_size=1"}));
   const std::int64_t two = total(plan(folder, {"micro_batch_size=2"}));
   ASSERT_LT(one, two);
@@ -57,7 +58,7 @@ TEST(Fit, TheFreeMemoryOfThisMachineIsEnoughForTheWholeBatch) {
   EXPECT_THAT(train(folder, {"--fit-memory=50%", "--dry-run"}).err, HasSubstr("fit: micro_batch_size=4"));
 }
 
-// A run that goes on has the microbatches that it had, though more would fit.
+// A resumed run keeps its microbatch size, even if a larger one would fit.
 TEST(Fit, AContinuedRunKeepsItsMicrobatches) {
   const TemporaryFolder folder;
   const auto until = [&](const std::string& iterations, std::vector<std::string> more) {
@@ -71,11 +72,11 @@ TEST(Fit, AContinuedRunKeepsItsMicrobatches) {
                                     "step, as in the run so far\n"));
   EXPECT_THAT(read_file(test::run_folder(folder.path()) / "experiment.yaml"),
               HasSubstr("micro_batch_size: 1\n"));
-  // A run of its own chooses.
+  // A new run makes its own choice.
   EXPECT_THAT(until("2", {"--fit", "exp_name=other"}).err, HasSubstr("fit: micro_batch_size=4"));
 }
 
-// The choice is made and shown once, where the ranks are started.
+// The launcher chooses and shows the choice once for all ranks.
 TEST(Fit, RanksGetOneChoice) {
   const TemporaryFolder folder;
   const ProgramResult result = train(folder, {"--fit", "--nproc", "2"});

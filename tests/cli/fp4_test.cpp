@@ -24,8 +24,8 @@ ProgramResult train(const TemporaryFolder& folder, const std::string& name, cons
   return run_program(test::train(folder.path(), with({"exp_name=" + name}, more)));
 }
 
-// Four bits may cost 2 % of the loss. Measured: -0.7 % to nearest, 1.4 % at random, where three standard
-// errors are 4 %.
+// FP4 may cost 2 % of the loss. Measured: -0.7 % with rounding to nearest and 1.4 % with stochastic rounding;
+// three standard errors are 4 %.
 TEST(Fp4, TextIsLearntNearlyAsInBf16) {
   const Words fp4 = {"fp4=e2m1", "fp4_recipe=mxfp4"};
   test::Learning learning;
@@ -39,7 +39,8 @@ TEST(Fp4, TextIsLearntNearlyAsInBf16) {
 TEST(Fp4, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
   for (const auto& [name, more] : std::vector<std::pair<std::string, Words>>{
            {"random", {"mxfp4_gradient_stochastic_rounding=true"}},
-           // Windows end with the steps 4 and 7, and a run with step 3.
+           // Observation windows end with steps 4 and 7, and the first part of the run ends with step 3,
+           // inside a window.
            {"deosc",
             {"weight_deosc=true", "weight_deosc_period=3", "weight_deosc_ratio=1",
              "weight_deosc_log_freq=1"}},
@@ -64,7 +65,7 @@ TEST(Fp4, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
   }
 }
 
-// Also beside Muon, whose rule has one state for each weight.
+// Oscillation of weights is reported with each optimizer, also with Muon, which has one state per weight.
 TEST(Fp4, EveryOptimizerCanBeWatched) {
   const TemporaryFolder folder;
   for (const char* optimizer : {"adam", "lion", "sgd", "muon"}) {

@@ -53,7 +53,7 @@ TEST(Fp8, ARunThatGoesOnEqualsOneThatWasNotInterrupted) { expect_goes_on(kFp8); 
 
 TEST(Fp8, WithDelayedScalesItDoesToo) { expect_goes_on(kDelayed); }
 
-// A checkpoint of a run in bf16, or one without what optimizers keep, has no scales.
+// Checkpoints of bf16 runs, and those without optimizer states, have no scales. The log says so.
 TEST(Fp8, WhereACheckpointHasNoScalesALineSaysSo) {
   const TemporaryFolder folder;
   const std::vector<std::string> four = {"train_iters=4", "save_interval=2", "bf16=true"};
@@ -75,7 +75,7 @@ TEST(Fp8, WhereACheckpointHasNoScalesALineSaysSo) {
   }
 }
 
-// Evaluation is in fp8, too; texts that a run writes are not, because they come token by token.
+// Evaluation runs in fp8. Samples do not, because they are generated token by token.
 TEST(Fp8, ARunEvaluatesAndWritesSamples) {
   const TemporaryFolder folder;
   for (const auto& [name, recipe] : {std::pair("tensorwise", kFp8), {"delayed", kDelayed}}) {
@@ -116,7 +116,8 @@ TEST(Fp8, WhatCannotBeInFp8IsRefusedByItsKey) {
   }
 }
 
-// What experiments of AMD's Primus say: fp8 alone. Its presets' rule is then taken, as Megatron-LM would.
+// Experiments of AMD Primus often set only `fp8`. The recipe is then its presets' delayed scaling, as in
+// Megatron-LM.
 TEST(Fp8, WhereNobodyChoosesARecipeScalesAreDelayed) {
   const TemporaryFolder folder;
   const std::vector<std::string> words{"train_iters=3", "bf16=true", "fp8=hybrid"};

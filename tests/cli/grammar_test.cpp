@@ -6,7 +6,7 @@ namespace {
 
 struct Mistake {
   std::vector<std::string> words;
-  std::string said;  // in standard error
+  std::string said;  // on standard error
 };
 
 TEST(Mistakes, EndWithCodeTwoAndAHint) {
@@ -71,7 +71,7 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
 }
 
 TEST(Output, AFullDiskIsAnError) {
-  // /dev/full takes nothing.
+  // Every write to /dev/full fails.
   const ProgramResult result = run_program({"--help"}, {.output = "/dev/full"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("standard output"));

@@ -65,7 +65,7 @@ TEST(Help, OfAGroup) {
   }
 }
 
-// Examples keep their lines, for people to copy.
+// Example lines are not wrapped, so that they can be copied.
 void expect_width(const std::string& help, std::size_t width) {
   std::istringstream text(help.substr(0, help.find("\nExamples:\n")));
   for (std::string line; std::getline(text, line);) {
@@ -93,7 +93,7 @@ TEST(Help, FitsTheTerminal) {
       expect_width(cli::help_text(mode.about, arguments, "primus", columns), width);
     }
   }
-  // Nobody knows the width of a pipe.
+  // A pipe has no width, so 80 columns are used.
   expect_width(run_program({"train", "pretrain", "--help"}).out, 80);
 }
 
@@ -113,7 +113,7 @@ TEST(Help, NamesOnlyWhatThereIs) {
   for (const char* missing : {"megatron"}) EXPECT_THAT(help, Not(HasSubstr(missing)));
 }
 
-// Startup is part of every completion and script.
+// The program starts fast, because completion and scripts start it often.
 TEST(Help, IsFast) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "sanitizers take longer to start";
@@ -147,7 +147,7 @@ TEST(Manual, PagesOfEverything) {
     EXPECT_THAT(page, HasSubstr(part));
 }
 
-// Every page is right for who formats them: nothing worse than a matter of style.
+// mandoc finds no errors or warnings in the manual pages; hints on style are accepted.
 TEST(Manual, LintFindsNothing) {
   if (std::system("command -v mandoc >/dev/null 2>&1") != 0) GTEST_SKIP() << "mandoc is not installed";
   test::TemporaryFolder folder;

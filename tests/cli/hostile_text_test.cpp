@@ -12,12 +12,12 @@ namespace primus {
 namespace {
 
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/models/llama";
-// A window's title, a cleared screen in C0 and in C1, a backspace, DEL.
+// Sets a window title, clears the screen (by C0 and by C1 codes), and has a backspace and a DEL.
 const std::string kHostile =
     "\x1b]0;title\x07\x1b[2J\xc2\x9b"
     "2J\b\x7f";
 
-// Whether a terminal would do nothing but show it.
+// Whether the text has no control characters for a terminal.
 bool tame(const std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -29,7 +29,7 @@ bool tame(const std::string& text) {
 
 class HostileText : public ::testing::Test {
  protected:
-  // A model folder whose config.json is `config`.
+  // Returns a model folder with `config` as its config.json.
   std::string model(const std::string& config) {
     const std::string path = (folder_.path() / std::to_string(++models_)).string();
     std::filesystem::copy(kGolden, path);
@@ -41,7 +41,7 @@ class HostileText : public ::testing::Test {
     config[key] = value;
     return model(config.dump());
   }
-  // Weights of one tensor, as their header says.
+  // Returns a model folder whose safetensors header names one tensor.
   std::string model_of_tensor(const std::string& name, const std::string& dtype) {
     std::string path = model(read_file(kGolden + "/config.json"));
     const json tensor = {{"dtype", dtype}, {"shape", {1}}, {"data_offsets", {0, 4}}};
@@ -79,7 +79,7 @@ TEST_F(HostileText, OfModelsIsEscaped) {
   }
   EXPECT_THAT(run_program({"model", "info", models[0]}).err,
               HasSubstr("\\x1b]0;title\\x07\\x1b[2J\\xc2\\x9b2J\\x08\\x7f"));
-  // A note instead of an error.
+  // An unknown key gives a note instead of an error, also escaped.
   const ProgramResult noted = run_program({"model", "info", model_with("a" + kHostile, 1)});
   EXPECT_EQ(noted.exit_code, 0);
   EXPECT_TRUE(tame(noted.err + noted.out)) << noted.err;
@@ -96,10 +96,10 @@ TEST_F(HostileText, OfExperimentsAndFileNamesIsEscaped) {
       run_program({"config", "validate", "--config", file + kHostile + "\xff\xc3\xa9"});
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_TRUE(tame(missing.err)) << missing.err;
-  EXPECT_THAT(missing.err, HasSubstr("\\xff\xc3\xa9"));  // what is UTF-8 stays
+  EXPECT_THAT(missing.err, HasSubstr("\\xff\xc3\xa9"));  // valid UTF-8 is kept
 }
 
-// What ends a C string does not end a message.
+// A NUL byte does not cut off a message.
 TEST_F(HostileText, WithZeroBytesIsShownWhole) {
   const std::string zero("x\0y", 3);
   for (const std::string& path :
@@ -112,7 +112,7 @@ TEST_F(HostileText, WithZeroBytesIsShownWhole) {
   }
 }
 
-// JSON is UTF-8, whatever names are.
+// JSON output is valid UTF-8, even if file names are not.
 TEST_F(HostileText, OfNamesIsReplacedInJson) {
   const std::string model = (folder_.path() / "m\xff").string(),
                     text = (folder_.path() / "t\xff.txt").string();
@@ -144,14 +144,14 @@ TEST_F(HostileText, OfTheLogIsEscaped) {
   EXPECT_TRUE(tame(result.err)) << result.err;
 }
 
-// A pipe gets the bytes that were asked for, a terminal their text.
+// `data decode` writes decoded bytes unchanged to a pipe, and escaped to a terminal.
 TEST_F(HostileText, IsWrittenAsItIsButToATerminal) {
   const std::vector<std::string> decode = {"data", "decode", "--tokenizer-type", "ByteTokenizer"};
   const std::string ids = "104 195 169 27 91 50 74 127 10";
   EXPECT_EQ(run_program(decode, {.input = ids}).out, "h\xc3\xa9\x1b[2J\x7f\n\n");
   const ProgramResult shown = run_program(decode, {.input = ids, .terminal = true});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
-  EXPECT_EQ(shown.out, "h\xc3\xa9\\x1b[2J\\x7f\r\n\r\n");  // the terminal's own line ends
+  EXPECT_EQ(shown.out, "h\xc3\xa9\\x1b[2J\\x7f\r\n\r\n");  // the terminal adds \r
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// For tests of the launcher's modes: a folder to work in, and stand-ins for the tools that a mode starts,
-// which write down their arguments, environment and input.
+// Fixture for tests of the launchers: a working folder, and stand-ins for the tools that launchers start. The
+// stand-ins log their arguments, environment and input.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ namespace primus::test {
 inline const std::string kExperiment =
     PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
 using Words = std::vector<std::string>;
-// With a batch that all jobs here can share.
+// Its batch can be divided by the ranks of all jobs here.
 inline const Words kTrain = {"train",     "pretrain",           "--config",
                              kExperiment, "micro_batch_size=1", "global_batch_size=32"};
 
@@ -31,11 +31,11 @@ inline Words operator+(Words a, const Words& b) {
   return a;
 }
 
-// A folder to work in, whose bin/ is all of PATH but the shell's own tools.
+// A working folder. Its bin/ comes first in PATH, before the system's own tools.
 class LaunchFixture : public ::testing::Test {
  protected:
   LaunchFixture() {
-    // What this machine has set of what is handed on.
+    // Variables of this machine that launchers would pass on are unset until the fixture is destroyed.
     updates_ = std::getenv("PRIMUS_UPDATE_GOLDEN") != nullptr;
     for (const std::string& name : launch::Surroundings::here().variable_names()) {
       for (const char* prefix : {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_", "SLURM_", "OMP_", "HF_", "DOCKER_"}) {
@@ -48,7 +48,7 @@ class LaunchFixture : public ::testing::Test {
     environment_ = {{"HOME", (folder_.path() / "home").string()},
                     {"PATH", (folder_.path() / "bin").string() + ":/usr/bin:/bin"},
                     {"NO_COLOR", "1"},
-                    // No GPUs, whatever this machine has.
+                    // Hides this machine's GPUs.
                     {"CUDA_VISIBLE_DEVICES", ""},
                     {"HIP_VISIBLE_DEVICES", ""}};
   }
@@ -57,8 +57,8 @@ class LaunchFixture : public ::testing::Test {
     for (const auto& [name, value] : unset_) setenv(name.c_str(), value.c_str(), 1);
   }
 
-  // A program that writes down what it is given, and then does what `script` says. Whether docker's daemon
-  // answers is asked first.
+  // Makes a program that logs its arguments and environment and then runs `script`. It accepts the call by
+  // which a launcher asks whether docker's daemon answers, without logging it.
   void tool(const std::string& name, const std::string& script = "exit 0") const {
     const Path file = folder_.path() / "bin" / name;
     const std::string log = (folder_.path() / (name + ".log")).string();
@@ -72,7 +72,7 @@ class LaunchFixture : public ::testing::Test {
     const Path file = folder_.path() / (name + ".log");
     return std::filesystem::exists(file) ? read_file(file) : "";
   }
-  // Only the arguments of the last call.
+  // Arguments of the first logged call.
   std::string arguments(const std::string& name) const {
     const std::string text = log(name);
     return text.substr(0, text.find("\n---\n"));
@@ -82,7 +82,7 @@ class LaunchFixture : public ::testing::Test {
   }
   void settings(const std::string& yaml) const { write_file(folder_.path() / "here/.primus.yaml", yaml); }
 
-  // What differs from machine to machine has a name instead.
+  // Replaces what differs between machines by fixed names.
   std::string neutral(std::string text) const {
     const auto replace = [&](const std::string& what, const std::string& with) {
       for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += with.size())
@@ -94,8 +94,8 @@ class LaunchFixture : public ::testing::Test {
     replace(std::filesystem::canonical(folder_.path()).string(), "FOLDER");
     replace(PRIMUS_SOURCE_DIR, "SOURCE");
     replace("--user=" + std::to_string(getuid()) + ":" + std::to_string(getgid()), "--user=UID:GID");
-    replace("--userns=keep-id", "--user=UID:GID");  // of podman, unless the tests run as root
-    // GPU plug-ins, where they were built.
+    replace("--userns=keep-id", "--user=UID:GID");  // podman's option, unless the tests run as root
+    // Volumes with GPU plug-ins exist only where those were built.
     text = std::regex_replace(text, std::regex(" (--volume|--bind) [^ ]*/lib/primus:[^ ]*"), "");
     text = std::regex_replace(
         text, std::regex("(--name primus-|io.primus.(job|launcher)=)[0-9]+(\\.[0-9]+)?"), "$1PID");

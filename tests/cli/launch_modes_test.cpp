@@ -1,6 +1,6 @@
-// The modes container, slurm and k8s: what they would run, against goldens, and what tools on PATH are really
-// given, by stand-ins that write down their arguments, environment and input. PRIMUS_UPDATE_GOLDEN=1 writes
-// the goldens (tests/cli/golden/launch) anew.
+// Tests of the modes container, slurm and k8s. Dry runs are compared with goldens in tests/cli/golden/launch,
+// which PRIMUS_UPDATE_GOLDEN=1 rewrites. Real runs call stand-ins for the tools on PATH, which log their
+// arguments, environment and input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ using test::operator+;
 
 class Launch : public test::LaunchFixture {};
 
-// The user's own settings of `direct` count within, where nothing else looks for them.
+// The user's settings of `direct` apply inside a container, where their file is not found by default.
 TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
   tool("docker");
   make_folders(folder_.path() / "home");
@@ -47,7 +47,8 @@ TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
   const std::string file = (folder_.path() / "home/.primus.yaml").string();
   EXPECT_THAT(single.out, AllOf(HasSubstr("--volume " + file + ":" + file + ":ro"),
                                 HasSubstr("--config " + file + " direct"), HasSubstr("FOO=1")));
-  // Several files are merged within as they are here, whatever the launcher there finds by itself.
+  // Several settings files are merged inside the container as outside. The launcher inside uses only the
+  // given ones.
   settings("direct: {env: [BAR=2], gpus_per_node: 3}\n");
   make_folders(folder_.path() / "elsewhere");
   const std::string more = (folder_.path() / "elsewhere/more.yaml").string();
@@ -63,12 +64,12 @@ TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
                              HasSubstr(" --config " + file + " --config " + project + " --config " + more +
                                        " --config " + last + " direct"),
                              HasSubstr("BAZ=3"), Not(HasSubstr("BAR=2")), HasSubstr("last.log")));
-  // Also where the launcher within is given one.
+  // A file given to the launcher inside is mounted, too.
   const ProgramResult within = run({"--dry-run", "container", "--runtime", "docker", "--image", "a/b:1", "--",
                                     "direct", "--config", more, "--", "version"});
   ASSERT_EQ(within.exit_code, 0) << within.err;
   EXPECT_THAT(within.out, AllOf(HasSubstr("--volume " + more + ":" + more + ":ro"), HasSubstr("BAZ=3")));
-  // The stand-in runs what docker would run, on this machine: the files say there what they say here.
+  // The stand-in runs on this machine what docker would run, so the files are at the same paths.
   tool("docker", "while [ \"$1\" != a/b:1 ]; do shift; done; shift; exec \"$@\"");
   write_file(last, "direct: {log_file: '" + (folder_.path() / "here/last.log").string() + "'}\n");
   const ProgramResult done = run({"--config", more, "--config", last, "container", "--runtime", "docker",
@@ -79,7 +80,7 @@ TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
                  "the file 'nowhere.yaml' with launcher settings does not exist");
 }
 
-// However the option is written.
+// An experiment in another folder is mounted, for both spellings of the option.
 TEST_F(Launch, AnExperimentElsewhereIsSeenInContainers) {
   tool("docker");
   make_folders(folder_.path() / "elsewhere");
@@ -119,7 +120,7 @@ TEST_F(Launch, SlurmChains) {
                 "srun_tasks");
   settings("{}\n");
   expect_golden(run(Words{"--dry-run", "slurm", "srun", "-N", "2", "--"} + kTrain), "slurm_usual_image");
-  EXPECT_EQ(log("srun") + log("sbatch"), "") << "a dry run starts nothing";
+  EXPECT_EQ(log("srun") + log("sbatch"), "") << "a dry run started a tool";
 }
 
 TEST_F(Launch, SrunGetsTheChainAndTheSecretByTheEnvironment) {
@@ -155,10 +156,11 @@ TEST_F(Launch, SbatchReadsItsScript) {
       AllOf(HasSubstr("#!/bin/sh\n"), HasSubstr("scontrol requeue \"$SLURM_JOB_ID\""),
             HasSubstr(
                 "srun --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=60 --export=ALL --cpus-per-task=4 ")));
-  EXPECT_EQ(log("sbatch").find("PRIMUS_JOB_TOKEN"), std::string::npos) << "a batch job makes its own";
+  EXPECT_EQ(log("sbatch").find("PRIMUS_JOB_TOKEN"), std::string::npos)
+      << "a batch job generates its own token";
 }
 
-// The script itself, with a stand-in for srun: what it does with signals and exit codes.
+// Runs the batch script with a stand-in for srun, and checks how it handles signals and exit codes.
 TEST_F(Launch, TheBatchScriptWaitsForItsRanks) {
   const std::string script = (folder_.path() / "script").string();
   tool("sbatch", "cat > " + script);
@@ -178,13 +180,13 @@ TEST_F(Launch, TheBatchScriptWaitsForItsRanks) {
   };
   const Case cases[] = {
       {"exit 0", "", "", 0, false},
-      {"exit 2", "", "", 2, false},                        // a mistake
-      {"exit 9", "", "", 0, true},                         // a lost rank; 0 is scontrol's
-      {"exit 9", "", "SLURM_RESTART_COUNT=3 ", 9, false},  // again and again
+      {"exit 2", "", "", 2, false},                        // an error in the command
+      {"exit 9", "", "", 0, true},                         // a lost rank; code 0 is scontrol's
+      {"exit 9", "", "SLURM_RESTART_COUNT=3 ", 9, false},  // too many restarts
       {"trap 'sleep 0.3; exit 0' USR1" + waits, when_up + "kill -USR1 $pid; ", "SLURM_RESTART_COUNT=9 ", 0,
        true},
       {"trap 'exit 2' USR1" + waits, when_up + "kill -USR1 $pid; ", "", 2, false},
-      // Slurm itself ends the ranks, and who cancels a job does not want it again.
+      // Slurm ends the ranks of a cancelled job, which must not be requeued.
       {"trap 'exit 1' TERM" + waits, when_up + "kill -TERM $pid; ", "", 6, false},
   };
   for (const Case& c : cases) {
@@ -223,7 +225,7 @@ TEST_F(Launch, SlurmRefusesWhatWouldFail) {
   EXPECT_EQ(log("srun") + log("sbatch"), "");
 }
 
-// With as many ranks as are known, the experiment is asked what it would say to them.
+// If the number of ranks is known, the experiment's batch and mesh are checked before the launch.
 TEST_F(Launch, BatchesThatTheRanksCannotShareAreRefusedBefore) {
   tool("srun");
   tool("sbatch");
@@ -251,11 +253,11 @@ TEST_F(Launch, BatchesThatTheRanksCannotShareAreRefusedBefore) {
   };
   const Words nodes = {"--dry-run", "slurm", "srun", "-N", "2", "--"};
   is_planned(nodes + three + kTrain + Words{"global_batch_size=12", "micro_batch_size=2"});
-  // How many ranks there are is known on the nodes only.
+  // The number of ranks is only known on the nodes.
   is_planned(nodes + Words{"direct", "--"} + kTrain + batch);
-  // The experiment is on the nodes only.
+  // The experiment exists only on the nodes.
   is_planned(nodes + three + Words{"train", "pretrain", "--config", "/of/the/nodes.yaml"} + batch);
-  // A hook may change it.
+  // A hook may change the experiment.
   make_folders(folder_.path() / "here/hooks");
   is_planned(nodes + Words{"direct", "--env", "GPUS_PER_NODE=3", "--hooks", "hooks", "--"} + kTrain + batch);
 }
@@ -289,7 +291,8 @@ TEST_F(Launch, ContainersGetLittle) {
                 "apptainer");
 }
 
-// Within, preflight and node_smoke call nodes as Slurm does. The process's place is the launcher's.
+// The container gets the Slurm variables from which preflight and node_smoke name nodes. It does not get
+// SLURM_PROCID: the launcher inside numbers its processes.
 TEST_F(Launch, ContainersKnowTheirSlurmNode) {
   tool("docker");
   for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_PROCID"})
@@ -303,7 +306,7 @@ TEST_F(Launch, ContainersKnowTheirSlurmNode) {
   EXPECT_THAT(plan, Not(HasSubstr("SLURM_PROCID")));
 }
 
-// What only one of docker and podman has is not given to the other.
+// An option that only docker or only podman has is refused for the other.
 TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
   tool("docker");
   tool("podman");
@@ -316,7 +319,7 @@ TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
                  "podman has no option '--link', which belongs to docker");
   expect_refused(with("docker", {"--tz", "local"}), "docker has no option '--tz', which belongs to podman");
   EXPECT_THAT(run(with("podman", {"--tz", "local"})).out, HasSubstr(" --tz=local "));
-  // Settings are for machines with either.
+  // Options in a settings file may be meant for either tool, so a foreign one is left out with a note.
   settings("container: {options: {tz: local, http-proxy: false, sig-proxy: false, network: host}}\n");
   const ProgramResult docker = run(with("docker", {"--network", "a", "--net", "b"}));
   EXPECT_EQ(docker.exit_code, 0) << docker.err;
@@ -328,7 +331,7 @@ TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
   settings("container: {options: {sig-proxy: maybe}}\n");
   expect_refused(with("docker", {}), "sig-proxy must be true or false");
   std::filesystem::remove(folder_.path() / "here/.primus.yaml");
-  // Podman takes Docker's --gpus, and did nothing for it for years.
+  // Podman accepts Docker's --gpus, but ignored it for years. It gets --device instead.
   for (const auto& [gpus, devices] : std::map<std::string, std::string>{
            {"all", " --device nvidia.com/gpu=all "},
            {"2", " --device nvidia.com/gpu=0 --device nvidia.com/gpu=1 "},
@@ -342,8 +345,8 @@ TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
     expect_refused(with("podman", {"--gpus", gpus}), "podman has no counterpart");
 }
 
-// The table of options is as the tools themselves tell, where they are installed: which have a value, which
-// letters they have, and which of the two tools has them. Their other versions have a few more or less.
+// The table of options agrees with the help texts of docker and podman, where installed: which options have a
+// value, their letters, and which tool has them. Other versions may have a few options more or fewer.
 TEST_F(Launch, OptionsOfContainersAreAsTheirToolsSay) {
   int tools = 0;
   for (const char* name : {"docker", "podman"}) {
@@ -386,14 +389,14 @@ TEST_F(Launch, ADockerIsGivenSecretsByTheirNames) {
   EXPECT_THAT(log("docker"), AllOf(HasSubstr("HF_TOKEN=hf_secret"), HasSubstr("WANDB_API_KEY=w_secret")));
   result = run({"--dry-run", "container", "--accelerator", "none", "--", "version"});
   EXPECT_THAT(result.out, AllOf(HasSubstr("WANDB_API_KEY=<redacted>"), Not(HasSubstr("secret"))));
-  // The command line before the variable, the variable before the file.
+  // --image wins over the variable, and the variable over the settings file.
   environment_["DOCKER_IMAGE"] = "of/variable:1";
   EXPECT_THAT(run({"--dry-run", "container", "--", "version"}).out, HasSubstr(" of/variable:1 "));
   EXPECT_THAT(run({"--dry-run", "container", "--image", "typed:1", "--", "version"}).out,
               HasSubstr(" typed:1 "));
 }
 
-// The stand-in runs what docker would run, on this machine.
+// The stand-in runs on this machine what docker would run.
 TEST_F(Launch, ThePrimusWithinRunsTheCommand) {
   const std::string shift = "while [ \"$1\" != a/b:1 ]; do shift; done; shift; exec \"$@\"";
   tool("docker", shift);
@@ -429,10 +432,10 @@ TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {
   expect_refused({"container", "--image", "a/b:1", "--", "version"}, "DOCKER_LOGIN_USER is not");
 }
 
-// Slurm ends the client of a container, which may leave the container. Its job comes back with its number.
+// Slurm may end a container's client and leave the container running. The requeued job has the same number.
 TEST_F(Launch, AJobThatIsQueuedAgainRemovesWhatItLeft) {
-  // This process stands for a launcher that still runs, and its number with another begin for one that has
-  // ended.
+  // A container is labelled with its launcher's process id and start time. This process's own values stand
+  // for a running launcher; another start time stands for one that has ended.
   const std::string line = read_file("/proc/self/stat");
   std::istringstream fields(line.substr(line.rfind(')') + 1));
   const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
@@ -458,7 +461,7 @@ TEST_F(Launch, AJobThatIsQueuedAgainRemovesWhatItLeft) {
               MatchesRegex("ps label=io.primus.job\n" + removed + "run --name primus-7-[0-9]+\n"));
 }
 
-// A laptop has no Slurm, no containers and no PyTorch, and plans for machines that have them.
+// Dry runs need no Slurm, no containers and no PyTorch on this machine.
 TEST_F(Launch, PlansNeedNoToolsOfTheCluster) {
   environment_["PATH"] = (folder_.path() / "bin").string();
   const auto planned = [&](const Words& words) {
@@ -508,7 +511,7 @@ TEST_F(Launch, ContainersRefuseWhatWouldFail) {
   expect_refused(image + command, "NODE_RANK is not set");
 }
 
-// ---- chains as upstream writes them --------------------------------------------------------------------
+// ---- chains as users of AMD Primus write them ----------------------------------------------------------
 
 TEST_F(Launch, OptionsOfDirectNeedNotSayDirect) {
   tool("docker");
@@ -527,7 +530,7 @@ TEST_F(Launch, OptionsOfDirectNeedNotSayDirect) {
        {"direct --log_file /data/run.log -- train pretrain", "output to /data/run.log"}},
       {container + Words{"--", "--log_file", "run.log", "train", "pretrain"} + Words{"--config", kExperiment},
        {"direct --log_file run.log -- train pretrain"}},
-      // The file's folder is within, or the log would end with the container.
+      // The log file's folder is mounted; otherwise the log would be lost with the container.
       {container + Words{"--log_file", log, "--"} + kTrain,
        {"direct --log_file " + log + " -- train pretrain", "/logs:/", "output to " + log}},
       {container + Words{"--", "--env", "UPSTREAMS_OWN", "--env", "A=1", "--"} + kTrain,
@@ -551,7 +554,7 @@ TEST_F(Launch, OptionsOfDirectNeedNotSayDirect) {
                  "there is no folder '/nowhere'");
 }
 
-// What the command or the runtime would refuse is refused before anything is started.
+// Errors of the command or the runtime inside are found before anything starts.
 TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
   tool("docker");
   tool("srun");
@@ -571,7 +574,7 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
     expect_refused(chain + Words{"preflight", "--dist-timeout-sec", "0"}, "not a time from 1 to 86400");
     expect_refused(chain + Words{"preflight", "--report-file-name", "a/b"}, "is not a file name");
     expect_refused(chain + nothing + Words{"--config", "other.yaml"}, "stage cannot be 'sft'");
-    // What is wrong in values of benchmarks, whatever machine they come to.
+    // Values of benchmarks that are wrong on every machine.
     struct Case {
       Words words;
       std::string said;
@@ -601,7 +604,7 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
              {data + Words{"--seconds", "0"}, "must be above 0"},
          })
       expect_refused(chain + Words{"benchmark"} + c.words, c.said);
-    // Files that only the nodes have are left to them; here they are looked for.
+    // Files that may exist only on the nodes are not checked, except with `direct`, which runs here.
     for (const Words& words : {Words{"gemm-dense", "--model", "/on/the/nodes"},
                                {"attention", "--shapes-json-path", "/on/the/nodes.json"},
                                {"gemm", "--baseline", "compare", "/on/the/nodes.json"}}) {
@@ -692,7 +695,7 @@ TEST_F(Launch, KubectlIsGivenTheManifestAndTheSecret) {
   EXPECT_THAT(log("kubectl"), AllOf(HasSubstr("get\nsecret\nprimus-job-token\n--namespace\nteam\n"),
                                     HasSubstr("create\n-f\n-\n--namespace\nteam\n"),
                                     HasSubstr("apply\n-f\n-\n--namespace\nteam\n")));
-  // A secret that is there stays.
+  // An existing secret is kept.
   tool("kubectl", "cat >> " + inputs);
   std::filesystem::remove(inputs);
   EXPECT_EQ(run(words).exit_code, 0);

@@ -1,5 +1,5 @@
-// What would fail on the nodes is refused before there is a job: commands without a subcommand, values of
-// options and settings, files; and what asks for a plan anywhere in a chain makes no job.
+// Tests of checks before a job starts: missing subcommands, wrong values of options and settings, and missing
+// files are refused. A request for a dry run anywhere in a chain starts no job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,8 @@ class LaunchValues : public test::LaunchFixture {
 const Words kSrun = {"slurm", "srun", "-N", "2", "--", "direct", "--"};
 const Words kDocker = {"container", "--image", "a/b:1", "--"};
 
-// Else the group's help is printed within the job, which then looks done.
+// A group without a subcommand is refused. Otherwise the job would print the group's help and look
+// successful.
 TEST_F(LaunchValues, AGroupNeedsItsSubcommand) {
   for (const Words& chain : {kSrun, Words{"slurm", "sbatch", "-N2", "--", "direct", "--"},
                              Words{"slurm", "srun", "--", "container", "--"}, kDocker, Words{"direct", "--"},
@@ -49,7 +50,7 @@ TEST_F(LaunchValues, AGroupNeedsItsSubcommand) {
     }
   }
   EXPECT_EQ(started(), "");
-  // Who asks for its help gets it.
+  // A request for help is answered.
   EXPECT_THAT(planned({"direct", "--", "train", "--help"}).out, HasSubstr("pretrain"));
   EXPECT_THAT(planned({"train"}).out, HasSubstr("pretrain"));
 }
@@ -84,7 +85,7 @@ TEST_F(LaunchValues, ADryRunOfAnyModeOfTheChainMakesNoJob) {
   write_file(folder_.path() / "here/within.yaml", "direct: {dry_run: true}\n");
   expect_plan(Words{"slurm", "srun", "--", "direct", "--config", "within.yaml", "--"} + kTrain,
               "within.yaml:1:19 has direct.dry_run: true");
-  // Of a mode that is not in the chain it means nothing.
+  // A setting of a mode that is not in the chain has no effect.
   settings("container: {dry_run: true}\n");
   planned(kSrun + kTrain);
   EXPECT_NE(started(), "");
@@ -161,7 +162,7 @@ TEST_F(LaunchValues, OfSettingsAreRefusedWithTheirPlace) {
   planned({"--dry-run", "slurm", "sbatch", "--", "version"});
 }
 
-// Settings are for both of Slurm's tools: what srun alone has is for a batch job's step.
+// Settings apply to srun and sbatch. With sbatch, options that only srun has go to the job's step.
 TEST_F(LaunchValues, OptionsOfSrunAreForTheStepOfABatchJob) {
   settings("slurm: {nodes: 2, label: true, mpi: none, wait: 30, requeue: true}\n");
   const ProgramResult batch = planned(Words{"--dry-run", "slurm", "sbatch", "--", "direct", "--"} + kTrain);
@@ -179,7 +180,7 @@ TEST_F(LaunchValues, OptionsOfSrunAreForTheStepOfABatchJob) {
               HasSubstr("without --wait of the settings"));
 }
 
-// srun waits for ever for a node that died and came back, unless it is told not to (slurm_test.cpp).
+// By default srun waits for ever for a node that died and came back, so --wait is passed (slurm_test.cpp).
 TEST_F(LaunchValues, AStepDoesNotWaitForLostRanks) {
   const Words batch = {"--dry-run", "slurm", "sbatch", "-N2", "--", "direct"};
   EXPECT_THAT(planned(batch + Words{"--"} + kTrain).out, HasSubstr(" --kill-on-bad-exit=1 --wait=60 "));
@@ -190,7 +191,7 @@ TEST_F(LaunchValues, AStepDoesNotWaitForLostRanks) {
   EXPECT_THAT(
       planned(Words{"--dry-run", "slurm", "srun", "-N2", "--wait=5", "--", "direct", "--"} + kTrain).out,
       AllOf(HasSubstr(" --wait=5 "), Not(HasSubstr("--wait=60"))));
-  // Processes that are no job together take their own time, and one's failure ends no other.
+  // Separate processes run independently: one's failure does not end the others.
   EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + Words{"benchmark", "gemm"}).out,
               Not(AnyOf(HasSubstr("--wait"), HasSubstr("--kill-on-bad-exit"))));
   environment_["SLURM_WAIT"] = "7";
@@ -222,14 +223,15 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
     for (const Words& chain :
          {kSrun, kDocker, Words{"direct", "--"}, Words{"slurm", "sbatch", "--", "direct", "--"}})
       for (const Words& dry : {Words{}, Words{"--dry-run"}}) {
-        // The command itself refuses it where it runs here.
+        // Without a dry run, the command itself starts here and refuses the value.
         if (dry.empty() && chain[0] == "direct") continue;
         expect_refused(dry + chain + c.command, c.said);
       }
   EXPECT_EQ(started(), "");
 }
 
-// Two processes keep two files, and neither has the name that was typed. The nodes know which is whose.
+// Each of two processes has its own baseline file with its number in the name. One such file is enough for
+// the check.
 TEST_F(LaunchValues, BaselinesOfSeveralProcessesAreThere) {
   const Words compare = kSrun + Words{"benchmark", "gemm", "--baseline", "compare", "b.json"};
   const Path here = folder_.path() / "here";
@@ -242,7 +244,7 @@ TEST_F(LaunchValues, BaselinesOfSeveralProcessesAreThere) {
   EXPECT_NE(started(), "");
 }
 
-// What the launchers on the nodes and the command there would say.
+// Errors that the launchers on the nodes and the command there would report are reported here.
 TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
   make_folders(folder_.path() / "here/sources");
   const Words direct = {"slurm", "srun", "-N2", "--", "direct"};
@@ -271,7 +273,8 @@ TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
   EXPECT_THAT(planned(single).out, Not(HasSubstr("--nproc")));
 }
 
-// As a dry run here warns of them. What lies below this folder would be there for srun's nodes, too.
+// Missing inputs are named as in a dry run of the command. srun's nodes are assumed to share this folder, but
+// not paths outside it.
 TEST_F(LaunchValues, InputsThatAreNotThereAreNamed) {
   const Words inputs = {"mock_data=false", "data_path=gone/text", "load=/nodes/model",
                         "tokenizer_type=HuggingFaceTokenizer", "tokenizer_model=gone/tokenizer"};
@@ -282,13 +285,13 @@ TEST_F(LaunchValues, InputsThatAreNotThereAreNamed) {
             HasSubstr("tokenizer_model is 'gone/tokenizer' (command line), which does not exist"),
             HasSubstr(
                 "load '/nodes/model' is not on this machine; its existence on the nodes was not checked")));
-  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("does not exist")));
-  // A batch script may start in another folder.
+  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("is not there")));
+  // A patch may create the inputs, so they are not checked.
   const std::string with_hooks =
       planned(Words{"--dry-run", "slurm", "srun", "--", "direct", "--patch", "/nodes/p.sh", "--"} + kTrain +
               inputs)
           .out;
-  EXPECT_THAT(with_hooks, Not(HasSubstr("which does not exist"))) << "a patch may make them";
+  EXPECT_THAT(with_hooks, Not(HasSubstr("which is not there"))) << "a patch may create them";
 }
 
 TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {
@@ -310,20 +313,20 @@ TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {
               "--hooks '/nodes/h'" + there);
   expect_note(Words{"slurm", "srun", "--", "direct", "--env", "/nodes/env", "--"} + kTrain,
               "--env '/nodes/env'" + there);
-  // Those of this folder have to be here, which the nodes see as well.
+  // Files in this folder must exist, because the nodes share it.
   for (const char* option : {"--script", "--patch", "--hooks", "--env"})
     for (const std::string& file :
          {std::string("nowhere"), (std::filesystem::canonical(folder_.path()) / "here/nowhere").string()})
       expect_refused(Words{"slurm", "srun", "--", "direct", option, file, "--"} + kTrain,
                      "there is no '" + file + "'");
-  // In another folder they may be others.
+  // With --chdir, relative paths may name other files.
   expect_note(Words{"slurm", "srun", "--chdir=/elsewhere", "--", "direct", "--patch", "p.sh", "--"} + kTrain,
               "--patch 'p.sh'" + there);
   EXPECT_EQ(started(), "");
 }
 
-// docker's own client, where it is installed, is of the same opinion. It looks at values before it looks for
-// its server, which is nowhere.
+// docker's client, where installed, accepts and refuses the same values. It checks values before it connects
+// to its server, whose address is invalid here.
 TEST(OptionsOfDocker, HaveValuesAsDockerSays) {
   const std::string path = "/usr/local/bin:/usr/bin:/bin";
   if (find_program("docker", path).empty()) GTEST_SKIP() << "docker is not installed";

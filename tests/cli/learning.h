@@ -1,7 +1,7 @@
-// Whether runs in few bits learn as those in bf16 do, by the losses of several seeds: how far apart they may
-// be follows from how far apart they are in the measure. Runs of one seed begin with the same weights and
-// read the same batches, so they are compared in pairs. Losses of seeds spread by 3 %; differences of pairs
-// by 0.7 % (fp8: hybrid, tensorwise) to 3.6 %.
+// Compares the final losses of low-precision runs with bf16 runs, over several seeds. Runs with the same seed
+// have equal initial weights and batches, so they are compared in pairs. The permitted difference includes
+// the measured spread of the pairs. Losses spread by 3 % over seeds; differences of pairs by 0.7 % (fp8:
+// hybrid, tensorwise) to 3.6 %.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,12 +22,12 @@ class Learning {
  public:
   static constexpr int kSeeds = 4, kSteps = 100;
 
-  Learning() : text_(folder_.path() / "text.txt") {  // what is made of it lies beside it
+  Learning() : text_(folder_.path() / "text.txt") {  // tokenized files are written next to it
     std::filesystem::copy_file(PRIMUS_SOURCE_DIR "/LICENSE", text_);
     learn("bf16", {});
   }
 
-  // Trains a small Llama on English text with each seed. Names are those of recipes.
+  // Trains a small Llama on English text with each seed. `name` stands for the recipe.
   void learn(const std::string& name, const std::vector<std::string>& recipe) {
     for (int seed = 1; seed <= kSeeds; ++seed) {
       const std::string run = name + "-" + std::to_string(seed);
@@ -42,15 +42,15 @@ class Learning {
       ASSERT_EQ(result.exit_code, 0) << result.err;
       const auto steps = losses(run_folder(folder_.path(), run));
       ASSERT_EQ(steps.size(), static_cast<std::size_t>(kSteps));
-      double sum = 0;  // the mean of the last forty
+      double sum = 0;  // mean of the last 40 steps
       for (int i = kSteps - 39; i <= kSteps; ++i) sum += steps.at(i).loss / 40;
       EXPECT_LT(sum, 0.7 * steps.at(1).loss) << run;
       losses_[name].push_back(sum);
     }
   }
 
-  // Each recipe's loss is at most `loss` above bf16's, as a share of it, and three standard errors of a mean
-  // of so many pairs. The deviation is that of all pairs from their recipe's mean.
+  // Each recipe's relative increase of the loss over bf16 is at most `loss` plus three standard errors of the
+  // mean over seeds. The deviation is pooled over all recipes.
   void expect_near_bf16(double loss) const {
     const std::vector<double>& bf16 = losses_.at("bf16");
     std::map<std::string, double> means;
@@ -65,7 +65,7 @@ class Learning {
       count += kSeeds - 1;
     }
     const double deviation = std::sqrt(squares / count), error = deviation / std::sqrt(kSeeds);
-    EXPECT_LT(deviation, 0.06);  // or the bound would be none
+    EXPECT_LT(deviation, 0.06);  // a larger spread would make the bound useless
     for (const auto& [name, mean] : means) {
       EXPECT_LE(mean, loss + 3 * error) << name;
       testing::Test::RecordProperty(name, std::to_string(mean) + " +- " + std::to_string(error));

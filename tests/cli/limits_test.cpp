@@ -1,4 +1,4 @@
-// Limits of the shell that Primus cannot work under are errors, not crashes.
+// Tests of shell limits under which Primus cannot work: they are errors, not crashes.
 #include <gmock/gmock.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -60,10 +60,10 @@ TEST(Limits, AreNamedWithWhatIsNeeded) {
   EXPECT_EQ(run_under("ulimit -s 64", "--version").exit_code, 0);
 }
 
-// libxsmm's lock of its statistics: another user's pipe of that name, or link.
+// libxsmm opens a lock file in /tmp. A pipe or link of that name, as another user could create, neither
+// blocks nor misleads it.
 TEST(Limits, NothingInTmpStopsAStart) {
-  if (std::string_view(PRIMUS_PROGRAM).starts_with("/tmp/"))
-    GTEST_SKIP() << "the program itself lies in /tmp";
+  if (std::string_view(PRIMUS_PROGRAM).starts_with("/tmp/")) GTEST_SKIP() << "the program itself is in /tmp";
   const bool tried = test::on_small_disk(std::uint64_t{16} << 20, [](const Path&) {
     ASSERT_EQ(::mount("tmpfs", "/tmp", "tmpfs", 0, nullptr), 0);
     const std::string name = "/tmp/.libxsmm." + std::to_string(::getuid());
@@ -77,9 +77,9 @@ TEST(Limits, NothingInTmpStopsAStart) {
     ASSERT_EQ(::unlink(name.c_str()), 0);
     ASSERT_EQ(::symlink("/tmp/target", name.c_str()), 0);
     EXPECT_EQ(run_under("cd /tmp", command + " --force exp_name=b").exit_code, 0);
-    EXPECT_NE(::access("/tmp/target", F_OK), 0) << "the link's target was made";
+    EXPECT_NE(::access("/tmp/target", F_OK), 0) << "the link's target was created";
   });
-  if (!tried) GTEST_SKIP() << "nobody may mount a file system here";
+  if (!tried) GTEST_SKIP() << "mounting a file system is not permitted here";
 }
 
 TEST(Limits, MoreThreadsThanThereAreIsAnError) {
@@ -91,7 +91,7 @@ TEST(Limits, MoreThreadsThanThereAreIsAnError) {
   EXPECT_THAT(result.output, HasSubstr("'ulimit -v' limits memory in KiB"));
 }
 
-// Whichever allocation fails first: it is said, and no rank dies of a signal.
+// Whichever allocation fails first, it is reported, and no rank is killed by a signal.
 TEST(Limits, RanksWithoutMemoryEndByName) {
   if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
   const test::TemporaryFolder folder;

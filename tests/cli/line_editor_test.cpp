@@ -1,4 +1,4 @@
-// Keys in, text and screen out.
+// Tests of the line editor: keys as input, text and screen rows as output.
 #include "cli/use/line_editor.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ constexpr const char* kUp = "\x1b[A";
 constexpr const char* kDown = "\x1b[B";
 constexpr const char* kHome = "\x1b[H";
 
-// What the keys make of an empty line, with the cursor as '|'.
+// Returns the text after typing `keys` on an empty line, with the cursor as '|'.
 std::string typed(const std::string& keys) {
   LineEditor editor;
   std::string input = keys;
@@ -81,8 +81,8 @@ TEST(LineEditor, BytesThatAreNoTextAreDropped) {
   EXPECT_EQ(typed("a\xFF\xC0"
                   "b\xC2\x9B"
                   "c"),
-            "abc|");                                     // U+009B begins control sequences
-  EXPECT_EQ(typed("a\x1b[99;99Xb\x1b\x1b[Dc"), "ac|b");  // keys that mean nothing
+            "abc|");                                     // U+009B starts control sequences
+  EXPECT_EQ(typed("a\x1b[99;99Xb\x1b\x1b[Dc"), "ac|b");  // keys without a function
 }
 
 TEST(LineEditor, KeysMayComeInPieces) {
@@ -105,7 +105,7 @@ TEST(LineEditor, Events) {
   EXPECT_EQ(editor.feed(input), Event::kInterrupt);
   EXPECT_EQ(editor.feed(input), Event::kEnd);
   input = "x\x04";
-  EXPECT_EQ(editor.feed(input), Event::kNone);  // nothing behind the cursor to delete
+  EXPECT_EQ(editor.feed(input), Event::kNone);  // Ctrl-D deletes forward; the cursor is at the end
   input = "\x1a";
   EXPECT_EQ(editor.feed(input), Event::kSuspend);
 }
@@ -114,8 +114,8 @@ TEST(LineEditor, RemembersLines) {
   LineEditor editor;
   enter(editor, "one");
   enter(editor, "two");
-  enter(editor, "two");  // once
-  enter(editor, "");     // not at all
+  enter(editor, "two");  // kept only once
+  enter(editor, "");     // not kept
   EXPECT_EQ(after(editor, "draft"), "draft");
   EXPECT_EQ(after(editor, kUp), "two");
   EXPECT_EQ(after(editor, kUp), "one");
@@ -126,7 +126,7 @@ TEST(LineEditor, RemembersLines) {
 }
 
 TEST(LineEditor, PastedTextIsText) {
-  // Line breaks do not send it, and control keys in it do nothing.
+  // Line breaks in pasted text do not send it, and control keys have no effect.
   EXPECT_EQ(typed("\x1b[200~a\rb\r\nc\td\x03\x1b[Ae\x1b[201~f"), "a\nb\nc\tdef|");
   LineEditor editor;
   std::string input = "\x1b[200~" + std::string(2 * LineEditor::kMaxBytes, 'x') + "\x1b[201~";
@@ -143,13 +143,13 @@ TEST(LineEditor, RowsOfAScreen) {
   };
   EXPECT_THAT(rows("abc", 10).rows, ElementsAre("abc"));
   EXPECT_EQ(rows("abc", 10).column, 5U);
-  // The prompt takes two of ten columns; the cursor needs one behind the last character.
+  // The prompt uses two of ten columns, and the cursor needs one after the last character.
   EXPECT_THAT(rows("abcdefg", 10).rows, ElementsAre("abcdefg"));
   EXPECT_THAT(rows("abcdefgh", 10).rows, ElementsAre("abcdefgh", ""));
   EXPECT_EQ(rows("abcdefgh", 10).row, 1U);
   EXPECT_EQ(rows("abcdefgh", 10).column, 0U);
   EXPECT_THAT(rows("abcdefghij", 10).rows, ElementsAre("abcdefgh", "ij"));
-  // A character of two columns is not cut in half.
+  // A double-width character is not split across rows.
   const std::string you = "\xE4\xBD\xA0";
   EXPECT_THAT(rows("abcdefg" + you, 10).rows, ElementsAre("abcdefg", you));
   EXPECT_EQ(rows(you + you, 10).column, 6U);

@@ -1,3 +1,4 @@
+// Tests of the reader of lines from a file or pipe.
 #include "cli/options/line_reader.h"
 
 #include <fcntl.h>
@@ -40,7 +41,7 @@ TEST_F(LineReaderTest, GivesLinesWithoutTheirEnds) {
   EXPECT_THAT(lines(reader("")), ElementsAre());
   EXPECT_THAT(lines(reader("\n")), ElementsAre(""));
   EXPECT_THAT(lines(reader("a\n\nb")), ElementsAre("a", "", "b"));
-  // Longer than what is read at once.
+  // Lines longer than one read.
   const std::string x(200'000, 'x'), y(65'536, 'y');
   EXPECT_THAT(lines(reader(x + "\n" + y + "\n" + x + "\nz\n")), ElementsAre(x, y, x, "z"));
 }
@@ -72,7 +73,7 @@ TEST_F(LineReaderTest, ALongLineTakesLinearTimeOrIsRefused) {
     EXPECT_EQ(error.render().substr(0, 47), "input:2: error: the line has more than 64.0 MiB");
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(seconds.count(), 20);  // reading it anew for each read takes a minute
+  EXPECT_LT(seconds.count(), 20);  // a reader that searches the whole line after each read takes a minute
 }
 
 }  // namespace

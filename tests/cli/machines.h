@@ -1,5 +1,5 @@
-// Two machines, as far as networks go: namespaces of this one, each with interfaces and a host name of its
-// own, and a cable between them. Needs root and Debian's iproute2; tests are skipped otherwise.
+// Two simulated machines for network tests: namespaces of this machine, each with its own interfaces and host
+// name, joined by a virtual cable. Needs root and Debian's iproute2; tests are skipped otherwise.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,8 @@ namespace primus::test {
 
 constexpr const char* kToolPath = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
-// A thread with namespaces of its own; what it starts runs in them, and they end with the last of these.
+// A thread in its own namespaces. Programs that it starts run in them. The namespaces end with their last
+// process.
 class Machine {
  public:
   explicit Machine(std::string name) : name_(std::move(name)), thread_([this] { serve(); }) {
@@ -48,9 +49,9 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  // Empty, or why this machine cannot be made.
+  // Why the namespaces cannot be made, or "".
   const std::string& why_not() const { return why_not_; }
-  // A file of the kernel's for its "net", "mnt" or "uts": for `ip link ... netns FILE` and `nsenter`.
+  // The kernel's file for the "net", "mnt" or "uts" namespace, for `ip link ... netns FILE` and `nsenter`.
   std::string space(const std::string& kind) const {
     return "/proc/" + std::to_string(getpid()) + "/task/" + std::to_string(id_) + "/ns/" + kind;
   }
@@ -66,7 +67,7 @@ class Machine {
     changed_.notify_one();
     return result.get();
   }
-  // Throws when the tool fails: a test's own mistake.
+  // Runs `ip` on this machine. Throws if it fails, which is an error of the test.
   void ip(const std::vector<std::string>& words) {
     std::vector<std::string> command = {"ip"};
     command.insert(command.end(), words.begin(), words.end());
@@ -92,10 +93,10 @@ class Machine {
   std::string enter() {
     if (unshare(CLONE_FS | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWNET) != 0 ||
         mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        // Shows the interfaces of its own network.
+        // /sys then shows the interfaces of this network namespace.
         mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0 ||
         sethostname(name_.data(), name_.size()) != 0) {
-      return std::string("no namespaces can be made here: ") + std::strerror(errno);
+      return std::string("cannot create namespaces here: ") + std::strerror(errno);
     }
     return {};
   }
@@ -110,7 +111,7 @@ class Machine {
   std::thread thread_;
 };
 
-// With the addresses 10.77.0.1 (node-a) and 10.77.0.2 (node-b) on eth0.
+// Two machines with the addresses 10.77.0.1 (node-a) and 10.77.0.2 (node-b) on eth0.
 class TwoMachines : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -126,7 +127,7 @@ class TwoMachines : public ::testing::Test {
       machine->ip({"link", "set", "lo", "up"});
       machine->ip({"link", "set", "eth0", "up"});
     }
-    for (const auto& machine : machines_) {  // the kernel says so a moment later
+    for (const auto& machine : machines_) {  // the kernel reports the state a moment later
       for (int i = 0; i < 100 && machine->call(state_of_eth0) != "up\n"; ++i)
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }

@@ -1,5 +1,5 @@
-// preflight on two machines, healthy and with faults, and a training over the cable between them. Skipped
-// where there can be no such machines (cli/machines.h).
+// Tests of preflight on two simulated machines, healthy and with network faults, and of a training between
+// them. Skipped where the machines cannot be made (cli/machines.h).
 #include "cli/machines.h"
 
 #include "cli/program_names.h"
@@ -16,7 +16,7 @@ const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/
 
 class Machines : public test::TwoMachines {
  protected:
-  // A rank on each machine.
+  // Starts a rank on each machine.
   std::vector<std::unique_ptr<Program>> start(const Words& words,
                                               const std::map<std::string, std::string>& more = {}) {
     std::vector<std::unique_ptr<Program>> programs;
@@ -39,7 +39,7 @@ class Machines : public test::TwoMachines {
     int exit_code;
     json report;
     std::string err;
-    // The findings of a check with this verdict, on all nodes and of the cluster.
+    // Returns the text of a check's findings with this verdict, of all nodes and of the cluster.
     std::string of(const std::string& check, const std::string& verdict) const {
       std::string text;
       const auto look = [&](const json& list) {
@@ -78,7 +78,7 @@ TEST_F(Machines, HealthyOnesPass) {
 }
 
 TEST_F(Machines, AWrongInterfaceIsNamed) {
-  // One that is on no machine, and one that leads nowhere.
+  // One interface that neither machine has, and one without a link to the other machine.
   const Report absent = preflight({"--network"}, {{"NCCL_SOCKET_IFNAME", "ib0"}});
   EXPECT_EQ(absent.exit_code, 2);
   EXPECT_THAT(absent.of("network.interface-variables", "fail"),
@@ -123,7 +123,8 @@ TEST_F(Machines, ATrainingCrossesTheCable) {
   }
 }
 
-// Nobody closes a connection when a cable is pulled: the silence is noticed, and the silent rank named.
+// A pulled cable closes no connection. The silence is noticed after a timeout, and the error names the silent
+// rank.
 TEST_F(Machines, AMachineThatFallsSilentInATrainingIsNamed) {
   const auto programs = start({"train", "pretrain", "--config", kExperiment, "train_iters=1000000",
                                "exp_name=silent", "workspace=" + file("runs"), "device=cpu"});

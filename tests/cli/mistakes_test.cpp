@@ -1,4 +1,5 @@
-// What the loader says of typical mistakes reaches whoever asks for JSON. tests/config has all of them.
+// Tests that the loader's messages on typical mistakes are also printed as JSON. tests/config has all
+// mistakes.
 #include "config/mistakes.h"
 
 #include <gtest/gtest.h>
@@ -77,7 +78,7 @@ TEST(MistakesAsJson, OfOptionsToo) {
   const std::string many = test::run_program({"train", "pretrain", "--nproc", "100000"}).err;
   EXPECT_NE(many.find("hint: choose 1 to 4096"), std::string::npos) << many;
   EXPECT_EQ(test::run_program({"generate", "model", "--temperature", "x"}).out, "");
-  // Which has no JSON to print.
+  // `completion` has no JSON output.
   EXPECT_EQ(test::run_program({"completion", "nosuchshell", "--json"}).out, "");
 }
 

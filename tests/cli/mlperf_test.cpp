@@ -15,8 +15,8 @@ using ::testing::ElementsAre;
 
 class RunsWithTargets : public ::testing::Test {
  protected:
-  // Evaluates after every second of 8 steps. Mock data is random tokens, whose loss soon falls to that of
-  // guessing.
+  // Trains 8 steps with an evaluation after every second one. Mock data is random tokens, so the loss soon
+  // falls to that of uniform guessing.
   ProgramResult train(const std::string& name, const std::vector<std::string>& more = {},
                       const std::map<std::string, std::string>& environment = {}) const {
     std::vector<std::string> words = {"exp_name=" + name,  "mock_data=true",    "train_iters=8",
@@ -49,12 +49,12 @@ class RunsWithTargets : public ::testing::Test {
     }
     return all;
   }
-  // A loss that the second evaluation is the first to reach, with one rank as with two.
+  // Returns a loss that is first reached by the second evaluation, with one rank and with two.
   double target() const {
     const ProgramResult result = train("whole");
     EXPECT_EQ(result.exit_code, 0) << result.err;
     const std::vector<Evaluation> all = evaluations("whole");
-    EXPECT_EQ(all.size(), 5U);  // at 2, 4, 6, 8, and the test's
+    EXPECT_EQ(all.size(), 5U);  // after steps 2, 4, 6, 8, and on test data
     EXPECT_LT(all.at(1).loss, all.at(0).loss - 1e-3);
     return (all.at(0).loss + all.at(1).loss) / 2;
   }
@@ -102,15 +102,16 @@ TEST_F(RunsWithTargets, EndAtTheSameStepOnEveryMesh) {
     EXPECT_THAT(result.err, HasSubstr("the evaluation at iteration 4 has reached target_eval_loss"));
     EXPECT_EQ(test::losses(run(name)).size(), 4U);
     EXPECT_EQ(state(name), "finished");
-    EXPECT_FALSE(std::filesystem::exists(run(name) / "mlperf.log")) << "nobody asked for one";
+    EXPECT_FALSE(std::filesystem::exists(run(name) / "mlperf.log"))
+        << "only stage mlperf_pretrain writes this log";
   }
-  // Again: it has been reached, by the record.
+  // A repeated command finds in the record that the target was reached.
   const ProgramResult again = train("ranks-2", {setting, "--nproc", "2", "--json"});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(json::parse(again.out).at("last_step"), 4);
   EXPECT_EQ(json::parse(again.out).at("reached_target"), true);
-  EXPECT_EQ(evaluations("ranks-2").size(), 3U);  // at 2 and 4, and the test's
-  // A lower target, or none, goes on from there, and ends where the run without one did.
+  EXPECT_EQ(evaluations("ranks-2").size(), 3U);  // after steps 2 and 4, and on test data
+  // Without a target, the run resumes and ends with the weights of a run that never had one.
   ASSERT_EQ(train("ranks-1", {"target_eval_loss=null"}).exit_code, 0);
   EXPECT_EQ(test::final_weights(run("ranks-1"), 8), test::final_weights(run("whole"), 8));
 }
@@ -152,7 +153,7 @@ TEST_F(RunsWithTargets, MlperfsLogSaysSuccess) {
     EXPECT_EQ(value("gradient_accumulation_steps"), ranks == "1" ? 2 : 1);
     EXPECT_EQ(value("eval_samples"), 8);
     EXPECT_EQ(value("init_checkpoint_step"), 0);
-    EXPECT_EQ(all.back().at("key"), "run_stop") << "saving, and the test's data, come behind it";
+    EXPECT_EQ(all.back().at("key"), "run_stop") << "saving and the test evaluation come after run_stop";
     EXPECT_EQ(std::ranges::count(all, "tracked_stats", key_of), 4);
     std::vector<double> losses;
     for (const json& event : all) {
@@ -162,7 +163,7 @@ TEST_F(RunsWithTargets, MlperfsLogSaysSuccess) {
                 ElementsAre(evaluations("run-" + ranks).at(0).loss, evaluations("run-" + ranks).at(1).loss));
     EXPECT_THAT(read_file(run("run-" + ranks) / "experiment.yaml"),
                 HasSubstr("target_eval_loss: " + loss.substr(0, 4)));
-    // The second run's file takes the place of the first one's, which is kept.
+    // The second run writes a new file at this path, and the first run's file is kept.
     EXPECT_EQ(std::filesystem::exists(folder_.path() / "results" / "mlperf.previous.out"), ranks == "2");
   }
 }
@@ -176,8 +177,8 @@ TEST_F(RunsWithTargets, MlperfsLogSaysAborted) {
                                             "eval 32", "run_stop aborted 32"));
   const std::string before = read_file(file);
   ASSERT_EQ(train("run", {"stage=mlperf_pretrain"}).exit_code, 0);
-  EXPECT_EQ(read_file(file), before) << "there was nothing left to do";
-  // One that is not reached.
+  EXPECT_EQ(read_file(file), before) << "a finished run writes no events";
+  // The target is not reached.
   const ProgramResult low = train("low", {"stage=mlperf_pretrain", "target_eval_loss=0.01", "train_iters=2"});
   EXPECT_THAT(low.out, HasSubstr("target_eval_loss 0.01 was not reached"));
   EXPECT_EQ(milestones(run("low") / "mlperf.log").back(), "run_stop aborted 8");
@@ -199,7 +200,7 @@ TEST_F(RunsWithTargets, MlperfsLogOfARunThatGoesOn) {
 }
 
 TEST_F(RunsWithTargets, AnErrorAbortsMlperfsRun) {
-  // A learning rate that no model survives.
+  // The learning rate makes the loss non-finite.
   const ProgramResult result =
       train("run", {"stage=mlperf_pretrain", "lr=1000", "clip_grad=0", "train_iters=60"});
   EXPECT_NE(result.exit_code, 0);

@@ -1,5 +1,5 @@
-// Training that Open MPI's mpirun starts, as clusters of CPUs do: no variable is needed, and what is computed
-// is what --nproc computes. Skipped where there is no mpirun.
+// Tests of training started by Open MPI's mpirun. The ranks need no environment variables, and results equal
+// those of --nproc. Skipped without mpirun.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -81,7 +81,8 @@ TEST(Mpi, CollectivesAreMeasuredThroughIt) {
   EXPECT_THAT(result.out, testing::HasSubstr("2 ranks on 1 node, MPI"));
 }
 
-// Each rank prints the error: the one that had it in full, the others whose it is and what to do.
+// Each rank prints the error. The rank where it occurred prints it in full; the others name that rank and the
+// next step.
 TEST(Mpi, AnErrorIsWholeOnEveryRank) {
   if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
   if (!std::filesystem::exists(MPI_PLUGIN))
@@ -97,11 +98,11 @@ TEST(Mpi, AnErrorIsWholeOnEveryRank) {
   const std::string what = "data '/nowhere/text' does not exist";
   const std::size_t own = result.err.find("error: " + what), other = result.err.find("error: rank ");
   EXPECT_NE(own, std::string::npos) << result.err;
-  if (other == std::string::npos) return;  // mpirun ended the other rank before it had printed
+  if (other == std::string::npos) return;  // mpirun ended the other rank before it printed
   EXPECT_NE(result.err.find(what + " (", other), std::string::npos) << result.err;
 }
 
-// What needs no other rank runs below mpirun, too, and ends well.
+// A command that needs no other rank also runs under mpirun, and ends with exit code 0.
 TEST(Mpi, ADryRunBelowMpirunEndsWell) {
   if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
   if (!std::filesystem::exists(MPI_PLUGIN))
@@ -117,8 +118,8 @@ TEST(Mpi, ADryRunBelowMpirunEndsWell) {
   EXPECT_THAT(result.out, testing::HasSubstr("memory of a rank"));
 }
 
-// Two machines with a cable: mpirun on the one starts a rank there and, by an agent in place of ssh, one on
-// the other. Nothing but TCP leads from one to the other.
+// Two simulated machines with a cable. mpirun on the first starts one rank there and one on the second,
+// through a stand-in for ssh. The machines share only TCP.
 class MpiMachines : public test::TwoMachines {
  protected:
   void SetUp() override {
@@ -131,7 +132,7 @@ class MpiMachines : public test::TwoMachines {
     }
     if (!std::filesystem::exists(MPI_PLUGIN))
       GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
-    // Called as ssh is: options, the host, a command for its shell.
+    // The stand-in is called like ssh: options, the host, a command for its shell.
     write_file(agent_,
                "#!/bin/sh\nwhile [ \"$1\" != 10.77.0.2 ]; do shift; done\nshift\nexec nsenter --net=" +
                    b().space("net") + " --uts=" + b().space("uts") + " --mount=" + b().space("mnt") +
@@ -139,7 +140,7 @@ class MpiMachines : public test::TwoMachines {
     std::filesystem::permissions(agent_, std::filesystem::perms::owner_all);
   }
 
-  // A rank on each machine.
+  // Starts a rank on each machine.
   SubprocessResult mpirun(const std::string& transport, const std::vector<std::string>& arguments) {
     std::vector<std::string> command{"mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "2"};
     command.insert(command.end(),

@@ -1,4 +1,4 @@
-// Runs with each optimizer: they go on as if nothing had happened, and not with the states of another.
+// Tests of training runs with each optimizer: they resume exactly, and refuse another optimizer's states.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -40,7 +40,8 @@ TEST(Optimizers, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
   }
 }
 
-// Their rounding depends on the step and the element, not on when the run began.
+// The rounding of bf16 moments depends only on step and element, so a resumed run equals an uninterrupted
+// one.
 TEST(Optimizers, MomentsInBf16GoOnAndTakeHalfTheRoom) {
   const TemporaryFolder folder;
   const std::vector<std::string> narrow = {"exp_avg_dtype=bf16", "exp_avg_sq_dtype=bf16"};
@@ -63,7 +64,7 @@ TEST(Optimizers, MomentsInBf16GoOnAndTakeHalfTheRoom) {
   ASSERT_EQ(losses.size(), narrow_losses.size());
   EXPECT_NE(losses, narrow_losses);
   for (const auto& [step, of] : losses) EXPECT_NEAR(narrow_losses.at(step).loss, of.loss, 1e-2) << step;
-  // A run that began with the other type goes on, in both directions.
+  // A run that began with the other type resumes, in both directions.
   run("begun_wide", {"exit_interval=3"});
   EXPECT_EQ(test::losses(run("begun_wide", narrow)).size(), 6U);
   run("begun_narrow", with({"exit_interval=3"}));
@@ -83,7 +84,7 @@ TEST(Optimizers, MomentsInBf16GoOnAndTakeHalfTheRoom) {
   EXPECT_THAT(lion.err, HasSubstr("exp_avg_dtype: bf16 supports only optimizer: adam, not lion"));
 }
 
-// Codes and scales go on, too, and a checkpoint holds them as they are.
+// Codes and scales of 8-bit moments are stored unchanged, so a resumed run equals an uninterrupted one.
 TEST(Optimizers, MomentsInEightBitsGoOnAndTakeAQuarterOfTheRoom) {
   const TemporaryFolder folder;
   const std::vector<std::string> narrow = {"exp_avg_dtype=fp8", "exp_avg_sq_dtype=fp8"};
@@ -109,8 +110,9 @@ TEST(Optimizers, MomentsInEightBitsGoOnAndTakeAQuarterOfTheRoom) {
     ASSERT_EQ(losses.size(), 6U);
     EXPECT_NE(losses, wide);
   }
-  // Real text is learnt as fast, but for a fifth (MomentsInEightBits in lm_train_ranks).
-  const Path text = folder.path() / "text.txt";  // what is made of it lies beside it
+  // On real text, the loss falls as far as with fp32 moments, within 20 % (see MomentsInEightBits in
+  // lm_train_ranks).
+  const Path text = folder.path() / "text.txt";  // tokenized files are written next to it
   std::filesystem::copy_file(PRIMUS_SOURCE_DIR "/LICENSE", text);
   std::map<std::string, double> last;
   for (const std::string type : {"fp32", "fp8"}) {
@@ -123,7 +125,7 @@ TEST(Optimizers, MomentsInEightBitsGoOnAndTakeAQuarterOfTheRoom) {
     last[type] = steps.at(1).loss - steps.at(40).loss;
   }
   EXPECT_NEAR(last.at("fp8"), last.at("fp32"), 0.2 * last.at("fp32"));
-  // A run that began with another type goes on, in both directions, and says so.
+  // A run that began with another type resumes, in both directions, with a note.
   for (const std::string other : {"fp32", "bf16"}) {
     const std::vector<std::string> wide = {"exp_avg_dtype=" + other, "exp_avg_sq_dtype=" + other};
     std::vector<std::string> first = wide;
@@ -148,7 +150,7 @@ TEST(Optimizers, MomentsInEightBitsGoOnAndTakeAQuarterOfTheRoom) {
               0.02 * parameters);
   EXPECT_EQ(large.at("checkpoint_bytes").get<double>() - small.at("checkpoint_bytes").get<double>(),
             2 * 2 * parameters);
-  // Who has no such moments says so where the key stands.
+  // Optimizers without such moments refuse the key, with its place.
   for (const auto& [optimizer, more] : {std::pair<std::string, std::vector<std::string>>{"lion", {}},
                                         {"muon", {"muon_scalar_optimizer=lion"}}}) {
     std::vector<std::string> words = more;
@@ -160,7 +162,7 @@ TEST(Optimizers, MomentsInEightBitsGoOnAndTakeAQuarterOfTheRoom) {
   }
 }
 
-// How masters are stored shows in no loss, no norm and no byte of a checkpoint, and a run may go on with
+// The storage of master weights affects no loss, no norm and no byte of a checkpoint. A run may resume with
 // either.
 TEST(Optimizers, SplitMastersChangeNothingButTheMemory) {
   const TemporaryFolder folder;
@@ -193,7 +195,7 @@ TEST(Optimizers, SplitMastersChangeNothingButTheMemory) {
   EXPECT_EQ(large.at("checkpoint_bytes"), small.at("checkpoint_bytes"));
 }
 
-// The type of gradients is no part of a checkpoint: a run goes on bit for bit, and with the other type.
+// The gradient type is not part of a checkpoint. A run resumes exactly, also with the other type.
 TEST(Optimizers, GradientsInBf16GoOnAndTakeTwoBytesLess) {
   const TemporaryFolder folder;
   const std::string narrow = "main_grads_dtype=bf16";
@@ -228,7 +230,7 @@ TEST(Optimizers, GradientsInBf16GoOnAndTakeTwoBytesLess) {
 TEST(Optimizers, TheStatesOfAnotherAreRefused) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder, "run", "adam", {"exit_interval=3"})).exit_code, 0);
-  // Lion would find a state of the same name.
+  // Lion has a state with the same name as one of Adam's.
   for (const std::string other : {"lion", "sgd", "muon"}) {
     const ProgramResult refused = run_program(train(folder, "run", other, {}));
     EXPECT_EQ(refused.exit_code, 2);
@@ -244,7 +246,7 @@ TEST(Optimizers, TheStatesOfAnotherAreRefused) {
   EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 6U);
 }
 
-// The plan counts the states of the optimizer that is chosen, in memory and on disk.
+// A plan counts the states of the chosen optimizer, in memory and on disk.
 TEST(Optimizers, APlanCountsTheirStates) {
   const TemporaryFolder folder;
   const auto plan = [&](const std::string& optimizer, std::vector<std::string> more = {}) {
@@ -260,7 +262,7 @@ TEST(Optimizers, APlanCountsTheirStates) {
   for (const auto& [report, states] : {std::pair(&adam, 2), {&sgd, 1}, {&lion, 1}}) {
     EXPECT_EQ(of(*report, "checkpoint_bytes") - of(bare, "checkpoint_bytes"), states * 4 * parameters);
   }
-  // Muon keeps one state for hidden matrices, and two for the rest.
+  // Muon keeps one state for hidden matrices and two for other parameters.
   EXPECT_GT(of(muon, "checkpoint_bytes"), of(lion, "checkpoint_bytes"));
   EXPECT_LT(of(muon, "checkpoint_bytes"), of(adam, "checkpoint_bytes"));
 }

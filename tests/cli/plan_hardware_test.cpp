@@ -1,4 +1,4 @@
-// train --dry-run --hardware: a plan for a GPU that need not be here.
+// Tests of `train --dry-run --hardware`: a plan for a GPU that this machine need not have.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -13,7 +13,7 @@ namespace {
 
 class PlanHardware : public ::testing::Test {
  protected:
-  // `model` on `layers` layers: small enough to be measured at once, and as large as it says.
+  // Writes FOLDER/e.yaml, an experiment with Llama 3.1 8B and `overrides`, and returns its path.
   std::string file(const std::string& folder, const std::string& overrides) const {
     const Path path = folder_.path() / folder;
     make_folders(path);
@@ -34,7 +34,7 @@ class PlanHardware : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-// The same run on two GPUs: 8B parameters with fp32 states are 134 GiB.
+// The run fits one GPU and does not fit another: 8B parameters with fp32 states take 134 GiB.
 TEST_F(PlanHardware, SaysWhetherTheRunFitsThatGpu) {
   const std::string experiment = file("x", "      seq_length: 2048\n");
   const ProgramResult large = plan(experiment, {"--hardware", "mi300x"});
@@ -43,7 +43,8 @@ TEST_F(PlanHardware, SaysWhetherTheRunFitsThatGpu) {
               AllOf(HasSubstr("AMD Instinct MI300X (presets/hardware/amd_mi300x.yaml)"), HasSubstr("FITS"),
                     HasSubstr("time, an estimate"), HasSubstr("tokens/s of each device"),
                     HasSubstr("device: hip"), Not(HasSubstr("DOES NOT FIT"))));
-  // One number is reported and judged; the copy of a checkpoint is the host's.
+  // The reported memory is the number that is compared with the GPU. A checkpoint's copy counts as host
+  // memory.
   std::smatch device, host, fits;
   ASSERT_TRUE(std::regex_search(large.out, device, std::regex("\nmemory +(\\S+ GiB) on the device\n")));
   ASSERT_TRUE(std::regex_search(large.out, fits, std::regex("FITS +(\\S+ GiB) of ")));
@@ -53,7 +54,7 @@ TEST_F(PlanHardware, SaysWhetherTheRunFitsThatGpu) {
   EXPECT_EQ(small.exit_code, 1);
   EXPECT_THAT(small.out, AllOf(HasSubstr("DOES NOT FIT: the run needs"), HasSubstr("of NVIDIA H100 SXM"),
                                HasSubstr("it would fit on mi300x, ")));
-  // Eight of them share the states, as pre_trainer.yaml says.
+  // Eight GPUs share the optimizer states, as pre_trainer.yaml sets.
   const ProgramResult eight = plan(experiment, {"--hardware", "h100", "--world", "8", "--json"});
   EXPECT_EQ(eight.exit_code, 0) << eight.err;
   const json forecast = json::parse(eight.out);
@@ -91,7 +92,7 @@ TEST_F(PlanHardware, AFileOfYourOwnIsAProfile) {
               AllOf(HasSubstr("own.yaml:7:1"), HasSubstr("'memory'")));
 }
 
-// AMD Primus's variable, and its folders.
+// AMD Primus's variable chooses the GPU. A folder named after a GPU only gives a note.
 TEST_F(PlanHardware, TheVariableAndTheFolderCount) {
   const std::string experiment = file("MI355X", "      num_layers: 1\n      seq_length: 64\n");
   const ProgramResult here = plan(experiment, {});
@@ -127,7 +128,7 @@ TEST_F(PlanHardware, MistakesAreRefused) {
   EXPECT_THAT(run.err, HasSubstr("--hardware needs --dry-run"));
 }
 
-// --fit chooses for that GPU's memory.
+// --fit chooses settings for the given GPU's memory.
 TEST_F(PlanHardware, FitChoosesForIt) {
   const std::string experiment = file("x", "      num_layers: 4\n      seq_length: 8192\n");
   const ProgramResult fitted =

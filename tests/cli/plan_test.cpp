@@ -47,7 +47,7 @@ TEST(PlanPipeline, DrawsAnExperimentAndWritesAnImage) {
   EXPECT_EQ(plan({"--svg", image}).exit_code, 2);
   EXPECT_EQ(plan({"--svg", image, "--overwrite"}).exit_code, 0);
 
-  // Two data-parallel ranks share the microbatches; two chunks interleave.
+  // Two data-parallel ranks share the microbatches, and two chunks per rank are interleaved.
   const ProgramResult two = plan({"--json", "--world", "8", "virtual_pipeline_model_parallel_size=2"});
   ASSERT_EQ(two.exit_code, 0) << two.err;
   EXPECT_EQ(nlohmann::json::parse(two.out)["schedule"], "1f1b-interleaved");

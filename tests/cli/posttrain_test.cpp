@@ -90,10 +90,10 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
         {"generate", run_folder(folder_.path()).string(), "--prompt",
          std::string("Context:  Question: ") + one.question + " Answer:", "-n", "12", "-t", "0", "--json"});
     ASSERT_EQ(said.exit_code, 0) << said.err;
-    // The end is learned, too.
+    // The text ends after the answer, so the model has learned the end of its turn.
     EXPECT_EQ(nlohmann::json::parse(said.out).at("text"), std::string(" ") + one.answer);
   }
-  // A chat asks in the format that was learned, and so does a prompt that is to be answered.
+  // `generate --template auto` and `chat` use the format of the fine-tuning.
   const std::string run = run_folder(folder_.path()).string();
   EXPECT_EQ(run_program({"generate", run, "--template", "auto", "--prompt", "Who barks?", "-t", "0"}).out,
             " a dog\n");
@@ -106,7 +106,7 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
     EXPECT_EQ(no_place.exit_code, 2);
     EXPECT_THAT(no_place.err, HasSubstr("no place for a system's text"));
   }
-  // What is left to learn of the answers is next to nothing.
+  // The loss of the taught answers is almost 0.
   const auto left = nlohmann::json::parse(
       run_program({"eval", "loss", run, "--conversations", at("taught.jsonl"), "--json"}).out);
   EXPECT_EQ(left.at("tokens"), 33);
@@ -115,7 +115,7 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
   EXPECT_EQ(
       run_program({"chat", run_folder(folder_.path()).string(), "-t", "0"}, {.input = "Who barks?\n"}).out,
       " a dog\n");
-  // The same command has nothing left to do; 'train pretrain' takes the same file.
+  // A finished run has no steps left, also for `train pretrain` with the same file.
   EXPECT_THAT(train({}, "pretrain").out, HasSubstr("nothing left to do"));
 }
 
@@ -142,7 +142,7 @@ TEST_F(Posttrain, RanksTrainAsOneDeviceDoes) {
   }
 }
 
-// Of conversations that were held out, 'eval loss' finds what training calls their validation loss.
+// On held-out conversations, `eval loss` equals the validation loss of training.
 TEST_F(Posttrain, EvalFindsTheValidationLossOfTraining) {
   std::filesystem::create_directories(folder_.path() / "data");
   std::filesystem::copy(folder_.path() / "taught.jsonl", folder_.path() / "data/train.jsonl");
@@ -151,7 +151,7 @@ TEST_F(Posttrain, EvalFindsTheValidationLossOfTraining) {
         "{\"question\": \"Three and one?\", \"answer\": \"four\"}\n"
         "{\"question\": \"Colour of snow?\", \"answer\": \"white\"}\n"
         "{\"question\": \"Who purrs?\", \"answer\": \"a cat\"}\n");
-  // One evaluation draws each of the four once.
+  // One evaluation uses each of the four conversations once.
   const ProgramResult result = train({"sft_dataset_name=" + at("data"), "train_iters=10", "eval_interval=10",
                                       "eval_iters=2", "enable_packed_sequences=false"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -181,7 +181,7 @@ TEST_F(Posttrain, GoesOnFromAModelWithoutAnExperiment) {
   EXPECT_THAT(run_program({"train", "posttrain"}).err, HasSubstr("load=FOLDER sft_dataset_name=FILE"));
 }
 
-// On a laptop that has neither the model nor the data.
+// A dry run works on a machine without the model and the data.
 TEST_F(Posttrain, ADryRunDoesWithoutInputs) {
   const ProgramResult plan =
       train({"sft_dataset_name=tatsu-lab/alpaca", "hf_path=NousResearch/Meta-Llama-3-8B", "--dry-run"});

@@ -1,5 +1,5 @@
-// preflight, node_smoke and doctor as programs: on this machine, in jobs of several processes, and with
-// faults that are real.
+// Tests of preflight, node_smoke and doctor as programs: on this machine, in jobs of several processes, and
+// with real faults.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -22,7 +22,7 @@ class Preflight : public ::testing::Test {
  protected:
   std::string file(const std::string& name) const { return (folder_.path() / name).string(); }
 
-  // Findings of a check with at least this verdict, of all nodes and of the cluster.
+  // Findings of a check with one of these verdicts, of all nodes and of the cluster.
   static std::vector<json> findings(const json& report, const std::string& check,
                                     const std::vector<std::string>& verdicts) {
     std::vector<json> found;
@@ -61,7 +61,7 @@ class Preflight : public ::testing::Test {
     return ntohs(address.sin_port);
   }
 
-  // The variables of one process of `world` machines with a rank each.
+  // Variables of rank `rank` in a job of `world` machines with one rank each.
   static ProgramOptions of_rank(int rank, int world, int port) {
     return {.environment = {{"RANK", std::to_string(rank)},
                             {"WORLD_SIZE", std::to_string(world)},
@@ -156,14 +156,14 @@ TEST_F(Preflight, MachinesOfAJobAreCompared) {
        {"all-reduce between nodes, 2 nodes, 1 MiB", "all-reduce between nodes, 3 nodes, 1 MiB",
         "all-to-all between nodes, 3 nodes, 1 MiB", "pairs of nodes, 1 MiB", "ring of nodes, 1 MiB"})
     EXPECT_EQ(names_of_measurements(report).count(name), 1U) << name;
-  // On a busy machine processes may differ; nobody is missing, and all agree otherwise.
+  // On a busy machine processes may differ. No rank is missing, and everything else agrees.
   EXPECT_FALSE(findings(report, "cluster.drift", {"pass"}).empty());
   EXPECT_FALSE(findings(report, "cluster.clocks", {"pass"}).empty());
   EXPECT_TRUE(findings(report, "cluster.missing", {"fail"}).empty());
   EXPECT_TRUE(findings(report, "cluster.rendezvous", {"fail"}).empty());
 }
 
-// One of two nodes was set up otherwise: a lower limit of open files, another algorithm of NCCL's.
+// Nodes with different settings are named: one has a lower limit of open files and another NCCL algorithm.
 TEST_F(Preflight, NodesThatAreSetUpOtherwiseAreNamed) {
   const int port = free_port();
   const std::vector<std::string> words{"preflight", "--host",    "--skip-dmesg", "--dump-path",
@@ -206,7 +206,7 @@ TEST_F(Preflight, TestsThatCannotBeMadeAreNoSuccess) {
     EXPECT_EQ(findings(report, "cluster.nothing-measured", {"fail"}).size(), 1U) << single.out;
   }
   EXPECT_EQ(run("inter-allreduce", {"--nproc", "2"}).exit_code, 2);
-  // What could be made counts.
+  // A run succeeds if at least one of its tests could run.
   const ProgramResult some = run("inter-allreduce,memory");
   EXPECT_EQ(some.exit_code, 0) << some.out;
   EXPECT_EQ(findings(json::parse(some.out), "cluster.exchanges", {"skip"}).size(), 1U);
@@ -228,7 +228,7 @@ TEST_F(Preflight, ASectionThatLooksAtNothingIsNoSuccess) {
   EXPECT_EQ(none.exit_code, 0) << none.out;
 }
 
-// What `srun` does to two launchers, on one machine.
+// Two launchers on this machine with the variables that srun would set form one preflight.
 TEST_F(Preflight, TheNodesOfASlurmJobAreOnePreflight) {
   const std::vector<std::string> words{"direct",      "--",        "preflight", "--host", "--skip-dmesg",
                                        "--dump-path", file("out"), "--no-html", "--json"};
@@ -246,7 +246,7 @@ TEST_F(Preflight, TheNodesOfASlurmJobAreOnePreflight) {
                                           {"SLURM_STEP_NODELIST", "localhost,localhost"},
                                           {"CUDA_VISIBLE_DEVICES", ""},
                                           {"HIP_VISIBLE_DEVICES", ""},
-                                          {"NNODES", "1"},  // of an old shell
+                                          {"NNODES", "1"},  // left over from an earlier launch
                                           {"MASTER_PORT", std::to_string(port)},
                                           {"PRIMUS_JOB_TOKEN", "a-token"}}};
   };
@@ -258,7 +258,7 @@ TEST_F(Preflight, TheNodesOfASlurmJobAreOnePreflight) {
   EXPECT_EQ(report["nodes"].size(), 2U) << first.err;
   EXPECT_TRUE(findings(report, "cluster.missing", {"fail"}).empty());
   EXPECT_FALSE(findings(report, "cluster.drift", {"pass", "warn", "fail"}).empty());
-  EXPECT_EQ(second.out, "") << "the first rank alone reports";
+  EXPECT_EQ(second.out, "") << "only the first rank reports";
   int reports = 0;
   for (const auto& entry : std::filesystem::directory_iterator(file("out"))) {
     const std::string name = entry.path().filename().string();
@@ -293,7 +293,8 @@ TEST_F(Preflight, ARankThatIsKilledIsAFailureNotAHang) {
   Program first(words, of_rank(0, 2, port));
   {
     Program other(words, of_rank(1, 2, port));
-    // Stopped first, and with messages that take seconds, or a fast machine is done before the kill.
+    // The rank is stopped first, and messages take seconds. Otherwise a fast machine would finish before the
+    // kill.
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     other.send(SIGSTOP);
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -318,7 +319,7 @@ TEST_F(Preflight, ExperimentsThatDoNotFitAreFound) {
   const auto data = findings(report, "experiment.data", {"fail"});
   ASSERT_FALSE(data.empty()) << result.out;
   EXPECT_THAT(text_of(data), HasSubstr("nowhere.txt"));
-  // A batch that no machine of today holds.
+  // A batch that exceeds the memory of any machine.
   write_file(file("text.txt"), std::string(100'000, 'a'));
   const ProgramResult large =
       run_program({"preflight", "--host", "--skip-dmesg", "--config", example, "--dump-path", file("out"),
@@ -349,7 +350,7 @@ TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
   }
 }
 
-// A launcher's ranks are as many as they are.
+// --nnodes cannot change the number of ranks that a launcher started.
 TEST_F(Preflight, OtherNodesThanTheLaunchersAreRefused) {
   const ProgramResult result = run_program({"preflight", "--host", "--nnodes", "3", "--master_addr",
                                             "127.0.0.1", "--master_port", "1", "--dump-path", file("out")},
@@ -358,7 +359,7 @@ TEST_F(Preflight, OtherNodesThanTheLaunchersAreRefused) {
   EXPECT_THAT(result.err, HasSubstr("--nnodes is 3, but a launcher has already started 2 ranks"));
 }
 
-// Whatever else is looked at.
+// --expected-gpus is checked with each section.
 TEST_F(Preflight, ExpectationsAreCheckedInEverySection) {
   const std::vector<std::vector<std::string>> sections{{"--host"},
                                                        {"--network"},
@@ -376,12 +377,12 @@ TEST_F(Preflight, ExpectationsAreCheckedInEverySection) {
     const auto found = findings(report, "gpu.count", {"fail"});
     ASSERT_EQ(found.size(), 1U) << section.back();
     EXPECT_EQ(found[0]["source"], "--expected-gpus");
-    // And nothing else of sections that nobody asked for.
+    // Checks of sections that were not requested are left out.
     if (section[0] != "--gpu") {
       EXPECT_TRUE(findings(report, "gpu.tools", {"pass", "skip"}).empty());
     }
   }
-  // Each machine of a job, by its first rank.
+  // In a job, the first rank of each machine checks it.
   const ProgramResult ranks =
       run_program({"preflight", "--tests", "intra-allreduce", "--nproc", "2", "--comm-sizes-mb", "1",
                    "--expected-gpus", "8192", "--device", "cpu", "--dump-path", file("out"), "--json"});
@@ -434,7 +435,7 @@ TEST_F(Preflight, SelectorsAndOptionsThatMeanNothingAreSaid) {
   EXPECT_THAT(run({"--host", "--plot"}), HasSubstr("--plot: no effect"));
 }
 
-// A group that the job has no nodes for, and nodes that are left over.
+// Skipped tests are reported: a group larger than the job, and nodes that belong to no group.
 TEST_F(Preflight, GroupsOfNodesThatCannotBeMadeAreSaid) {
   const int port = free_port();
   const std::vector<std::string> words{"preflight",
@@ -459,7 +460,7 @@ TEST_F(Preflight, GroupsOfNodesThatCannotBeMadeAreSaid) {
                     HasSubstr("pairs of nodes: the last of 3 nodes has no partner")));
 }
 
-// Two tasks on one node, of which a script gives one another algorithm.
+// Two ranks on one node have different NCCL algorithms, and are named.
 TEST_F(Preflight, RanksOfOneNodeThatAreSetUpOtherwiseAreNamed) {
   const int port = free_port();
   const auto rank = [&](int number, const std::string& algorithm) {
@@ -468,7 +469,8 @@ TEST_F(Preflight, RanksOfOneNodeThatAreSetUpOtherwiseAreNamed) {
     options.environment["LOCAL_WORLD_SIZE"] = "2";
     options.environment["GROUP_RANK"] = "0";
     options.environment["NCCL_ALGO"] = algorithm;
-    options.environment["UCX_NET_DEVICES"] = "mlx5_" + std::to_string(number);  // each its own card
+    options.environment["UCX_NET_DEVICES"] =
+        "mlx5_" + std::to_string(number);  // each rank has its own network card
     if (number == 1) options.environment["NCCL_DEBUG"] = "INFO";
     return options;
   };
@@ -486,7 +488,8 @@ TEST_F(Preflight, RanksOfOneNodeThatAreSetUpOtherwiseAreNamed) {
   EXPECT_EQ(drift.size(), 2U) << first.out;
 }
 
-// As 'srun primus direct --single -- preflight': each task's, in one folder and in the same second.
+// As with `srun primus direct --single -- preflight`, two tasks check concurrently. Each writes its own
+// report into the shared folder.
 TEST_F(Preflight, PreflightsSideBySideKeepTheirReports) {
   const auto task = [](int number) {
     return ProgramOptions{.environment = {{"SLURM_JOB_ID", "4711"},
@@ -543,7 +546,7 @@ TEST_F(Preflight, NodeSmokeSaysWhoPassed) {
   EXPECT_EQ(findings(json::parse(missing.out), "cluster.missing", {"fail"}).size(), 1U);
 }
 
-// Files of others in its folder and behind links.
+// node_smoke removes only its own earlier reports. Other files, and files reached through links, are kept.
 TEST_F(Preflight, NodeSmokeRemovesItsOwnReportsAlone) {
   const std::vector<std::string> words{
       "node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--json", "--wait-timeout-sec", "0"};
@@ -557,7 +560,7 @@ TEST_F(Preflight, NodeSmokeRemovesItsOwnReportsAlone) {
   write_file(file("out/smoke/old.json"), old.dump());
   write_file(file("out/smoke/mine.json"), "{\"a\": 1}");
   write_file(file("out/smoke/text.json"), "x");
-  json other = old;  // like a report, and not of node_smoke
+  json other = old;  // a report of another command
   other.erase("run");
   write_file(file("out/smoke/other.json"), other.dump());
   write_file(file("elsewhere.json"), old.dump());
@@ -568,7 +571,7 @@ TEST_F(Preflight, NodeSmokeRemovesItsOwnReportsAlone) {
     EXPECT_TRUE(std::filesystem::is_regular_file(file("out/smoke/") + name)) << name;
   EXPECT_EQ(read_file(file("elsewhere.json")), old.dump());
 
-  // The folder itself is a link.
+  // The report folder is itself a link.
   std::filesystem::create_directories(file("keep"));
   std::filesystem::create_directories(file("linked"));
   write_file(file("keep/old.json"), old.dump());
@@ -580,7 +583,7 @@ TEST_F(Preflight, NodeSmokeRemovesItsOwnReportsAlone) {
   EXPECT_EQ(read_file(file("keep/a.json")), "x");
   EXPECT_EQ(read_file(file("keep/old.json")), old.dump());
 
-  // A file that has the report's name.
+  // Another file has the report's name.
   write_file(own, "precious");
   const ProgramResult taken = run_program(words);
   EXPECT_EQ(taken.exit_code, 2);
@@ -598,14 +601,14 @@ TEST_F(Preflight, NodeSmokeHoldsTheNodeToWhatIsExpected) {
     EXPECT_FALSE(findings(report, check, {"fail"}).empty()) << check;
 }
 
-// 'direct' says GPUS_PER_NODE=1 where it starts one rank.
+// With one rank, `direct` sets GPUS_PER_NODE=1, which must not demand a GPU.
 TEST_F(Preflight, NodeSmokeOfALauncherWantsNoGpuOfANodeWithoutOne) {
   const ProgramResult result =
       run_program({"direct", "--", "node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--json"});
   EXPECT_TRUE(findings(json::parse(result.out), "gpu.count", {"fail"}).empty()) << result.out;
 }
 
-// A threshold that is not measured is no threshold.
+// A threshold without its measurement is refused.
 TEST_F(Preflight, NodeSmokeMeasuresWhatItIsAskedForOrRefuses) {
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"--gemm-tflops-min", "700"},
@@ -631,7 +634,7 @@ TEST_F(Preflight, NodeSmokeMeasuresWhatItIsAskedForOrRefuses) {
     EXPECT_EQ(run_program(all).exit_code, 2) << words[0];
   }
   EXPECT_FALSE(std::filesystem::exists(file("none")));
-  // Without GPUs there is no all-reduce to hold against it.
+  // Without GPUs, the all-reduce cannot be measured, so its threshold fails.
   const ProgramResult result =
       run_program({"node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--tier2-perf", "--rccl-gbs-min",
                    "180", "--json"},
@@ -651,7 +654,7 @@ TEST_F(Preflight, NodeSmokeWantsThePortsThatItIsGiven) {
   EXPECT_THAT(found[0]["measured"].get<std::string>(), HasSubstr("nosuch0, nosuch1:1"));
 }
 
-// What srun gives the tasks of a step, whose nodes have names that are not the host's.
+// Runs in the environment that srun sets for a step's tasks. The nodes' names differ from the host's.
 class NodeSmokeOfAStep : public Preflight {
  protected:
   ProgramOptions on(int node, int local = 0) const {
@@ -663,9 +666,9 @@ class NodeSmokeOfAStep : public Preflight {
                             {"SLURM_LOCALID", std::to_string(local)},
                             {"SLURM_PROCID", std::to_string(2 * node + local)},
                             {"SLURM_STEP_NODELIST", "gpu-[07,12]"},
-                            {"SLURM_JOB_NODELIST", "gpu-[07-12]"},  // the step has some of the job's nodes
+                            {"SLURM_JOB_NODELIST", "gpu-[07-12]"},  // more nodes than the step has
                             {"SLURMD_NODENAME", node == 0 ? "gpu-07" : "gpu-12"},
-                            {"NODE_RANK", "0"},  // of an old shell
+                            {"NODE_RANK", "0"},  // left over from an earlier launch
                             {"PATH", "/usr/bin:/bin"}}};
   }
   std::vector<std::string> words() const {
@@ -674,7 +677,7 @@ class NodeSmokeOfAStep : public Preflight {
 };
 
 TEST_F(NodeSmokeOfAStep, NodesAreCalledAsSlurmCallsThem) {
-  // The second node is done before the first one begins, and an old report is in the folder.
+  // The second node finishes before the first one starts, and the folder has an old report.
   const ProgramResult second = run_program(words(), on(1));
   EXPECT_EQ(second.exit_code, 0) << second.err;
   json old = json::parse(read_file(file("out/smoke/gpu-12.json")));
@@ -692,7 +695,7 @@ TEST_F(NodeSmokeOfAStep, NodesAreCalledAsSlurmCallsThem) {
   EXPECT_FALSE(std::filesystem::exists(file("out/smoke/gpu-03.json")));
 }
 
-// Slurm's tasks are ranks, and no GPUs that a node must have. What somebody says is.
+// The number of Slurm tasks per node does not demand that many GPUs. An explicit GPUS_PER_NODE does.
 TEST_F(NodeSmokeOfAStep, TasksBehindALauncherAreNoGpus) {
   for (const bool said : {false, true}) {
     const auto gpus_missing = [&](int node) {
@@ -721,13 +724,13 @@ TEST_F(NodeSmokeOfAStep, OneTaskOfEachNodeLooksAtIt) {
 TEST_F(NodeSmokeOfAStep, AFailureOfAnotherNodeIsTheStepsByNodeZero) {
   std::vector<std::string> demanding = words();
   demanding.insert(demanding.end(), {"--require-tools", "no-such-tool"});
-  // A task that ends with an error may end the step before node 0 has reported.
+  // The task ends with code 0, because an error would let Slurm end the step before node 0 reports.
   const ProgramResult second = run_program(demanding, on(1));
   EXPECT_EQ(second.exit_code, 0);
   EXPECT_THAT(second.err, HasSubstr("gpu-12: fail"));
   EXPECT_EQ(run_program(words(), on(0)).exit_code, 1);
   EXPECT_EQ(read_file(file("out/failing_nodes.txt")), "gpu-12\n");
-  // The report of another step is none of this one.
+  // A report of another step does not count for this one.
   ProgramOptions later = on(0);
   later.environment["SLURM_STEP_ID"] = "4";
   std::vector<std::string> kept = words();
@@ -737,7 +740,7 @@ TEST_F(NodeSmokeOfAStep, AFailureOfAnotherNodeIsTheStepsByNodeZero) {
   EXPECT_EQ(read_file(file("out/failing_nodes.txt")), "gpu-12\n");
 }
 
-// Lists with and without domains, and addresses.
+// A node list may have names with or without domain, and addresses.
 TEST_F(Preflight, NodeSmokeKnowsAHostWithItsDomain) {
   const std::vector<std::string> words{
       "node_smoke", "--skip-dmesg",       "--dump-path", file("out"),

@@ -1,4 +1,5 @@
-// Runs the built program as a user does: arguments in; exit code, standard output and error out.
+// Runs the built program as a user does. Takes arguments; returns the exit code, standard output and standard
+// error.
 #pragma once
 
 #include <fcntl.h>
@@ -25,26 +26,26 @@
 namespace primus::test {
 
 struct ProgramOptions {
-  std::string folder = ".";                        // where it runs
-  std::map<std::string, std::string> environment;  // besides the test's own
+  std::string folder = ".";                        // working folder
+  std::map<std::string, std::string> environment;  // added to the test's own environment
   std::string input;                               // standard input, through a pipe
-  std::string input_file;                          // a file for it instead; empty: none
-  std::string output;                              // a file for standard output; empty: it is caught
-  bool closed_errors = false;                      // there is no standard error (2>&-)
-  bool terminal = false;                           // standard output is a terminal, and still caught
-  bool error_terminal = false;                     // so is standard error
-  rlim_t file_size_limit = RLIM_INFINITY;          // bytes of any file it writes (ulimit -f)
-  rlim_t memory_limit = RLIM_INFINITY;             // bytes of addresses (ulimit -v)
-  rlim_t open_files_limit = 0;                     // (ulimit -n); 0: the test's own
+  std::string input_file;                          // standard input from this file; "": through the pipe
+  std::string output;                              // standard output to this file; "": captured
+  bool closed_errors = false;                      // standard error is closed (2>&-)
+  bool terminal = false;                           // standard output is a terminal, and still captured
+  bool error_terminal = false;                     // standard error is a terminal
+  rlim_t file_size_limit = RLIM_INFINITY;          // max bytes of a written file (ulimit -f)
+  rlim_t memory_limit = RLIM_INFINITY;             // max bytes of address space (ulimit -v)
+  rlim_t open_files_limit = 0;                     // max open files (ulimit -n); 0: unchanged
 };
 
 struct ProgramResult {
-  int exit_code = -1;  // when it ended by itself
-  int signal = 0;      // when a signal ended it
+  int exit_code = -1;  // if it exited
+  int signal = 0;      // if a signal killed it
   std::string out, err;
 };
 
-// One running process. Killed and reaped by the destructor if it still runs.
+// A running process. The destructor kills and reaps it if it still runs.
 class Program {
  public:
   explicit Program(const std::vector<std::string>& arguments, const ProgramOptions& options = {}) {
@@ -63,7 +64,7 @@ class Program {
         close(ends[1]);
       }
       if (options.closed_errors) close(2);
-      signal(SIGHUP, SIG_DFL);  // it may be ignored where the tests run, and would be here, too
+      signal(SIGHUP, SIG_DFL);  // the tests' environment may ignore it
       const rlimit limit{options.file_size_limit, options.file_size_limit};
       const rlimit memory{options.memory_limit, options.memory_limit};
       if (setrlimit(RLIMIT_FSIZE, &limit) != 0 || setrlimit(RLIMIT_AS, &memory) != 0 ||
@@ -81,7 +82,8 @@ class Program {
     close(out[1]);
     close(err[1]);
     close(in[0]);
-    // Inputs of tests fit a pipe's buffer; a program that ended already does not read them.
+    // Test inputs fit into a pipe's buffer. SIGPIPE is ignored, because a program that has ended does not
+    // read.
     signal(SIGPIPE, SIG_IGN);
     [[maybe_unused]] const ssize_t written = ::write(in[1], options.input.data(), options.input.size());
     close(in[1]);
@@ -100,14 +102,14 @@ class Program {
   void send(int signal_number) const { kill(pid_, signal_number); }
   pid_t pid() const { return pid_; }
 
-  // Whether it still runs; its output waits for wait().
+  // Whether the process still runs. Its output is left for wait().
   bool running() const {
     siginfo_t info{};
     return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            info.si_pid == 0;
   }
 
-  // Reads standard error until `text` was written there. False: it ended, or `seconds` passed.
+  // Reads standard error until `text` appears. Returns false if the process ended or `seconds` passed.
   bool wait_for_error(const std::string& text, int seconds) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
     while (seen_errors_.find(text) == std::string::npos) {
@@ -123,7 +125,7 @@ class Program {
     return true;
   }
 
-  // Processor time it has taken so far, all threads together.
+  // Processor time of all threads so far.
   double processor_seconds() const {
     std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
     std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -165,7 +167,7 @@ class Program {
   }
 
  private:
-  // A terminal's two ends, the program's last.
+  // Opens both ends of a terminal; the program's end is the second.
   static int open_terminal(int ends[2]) {
     ends[0] = posix_openpt(O_RDWR | O_NOCTTY);
     if (ends[0] < 0 || grantpt(ends[0]) != 0 || unlockpt(ends[0]) != 0) return -1;
@@ -175,7 +177,7 @@ class Program {
 
   pid_t pid_ = -1;
   int out_ = -1, err_ = -1;
-  std::string seen_errors_;  // by wait_for_error
+  std::string seen_errors_;  // read by wait_for_error
 };
 
 inline ProgramResult run_program(const std::vector<std::string>& arguments,

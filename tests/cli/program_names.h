@@ -1,4 +1,4 @@
-// The names that most tests of the program use.
+// Using-declarations for tests that run the program.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -17,7 +17,7 @@ std::string text_about(const std::string& thing) {
   return text;
 }
 
-// Data sets, and tokens, of each line of evaluations.jsonl: "4 validation".
+// Returns step and data set of each line of evaluations.jsonl, such as "4 validation".
 std::vector<std::string> evaluations(const Path& run) {
   std::vector<std::string> lines;
   std::ifstream file(run / "evaluations.jsonl");
@@ -42,7 +42,7 @@ class OwnText : public ::testing::Test {
                                               at(name).string(), "--vocab-size", "300", "--overwrite"});
     ASSERT_EQ(result.exit_code, 0) << result.err;
   }
-  // A run on corpus.txt with the tokenizer of bytes that the preset names.
+  // Trains on corpus.txt with the preset's byte tokenizer.
   ProgramResult train(std::vector<std::string> more) const {
     std::vector<std::string> words = {"mock_data=false", "data_path=" + at("corpus.txt").string(),
                                       "train_iters=2", "split=100,0,0", "seq_length=32"};
@@ -59,7 +59,7 @@ class OwnText : public ::testing::Test {
   const TemporaryFolder folder_;
 };
 
-// A long evaluation is no hang: the log says how far it is.
+// During a long evaluation, the log shows its progress.
 TEST(LongEvaluation, SaysHowFarItIs) {
   const TemporaryFolder folder;
   test::Program program(
@@ -79,14 +79,14 @@ TEST_F(OwnText, WhatIsLoadedBringsItsTokenizer) {
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
   EXPECT_THAT(tuned.err, HasSubstr("the tokenizer that came with the weights"));
   EXPECT_EQ(read_file(run("tuned") / "checkpoints/iter_0000002/tokenizer.json"), own);
-  // The same command, and the record of the run, go on with it.
+  // The repeated command and the recorded experiment resume with that tokenizer.
   EXPECT_EQ(train({load, "exp_name=tuned", "train_iters=3"}).exit_code, 0);
   const ProgramResult recorded = run_program(
       {"train", "pretrain", "--config", (run("tuned") / "experiment.yaml").string(), "train_iters=4"});
   EXPECT_EQ(recorded.exit_code, 0) << recorded.err;
   EXPECT_EQ(read_file(run("tuned") / "checkpoints/iter_0000004/tokenizer.json"), own);
 
-  // Whoever names another one is told of both, and may insist.
+  // Another tokenizer is refused, with both named, unless allow_tokenizer_change is set.
   const ProgramResult other = train({load, "exp_name=other", "tokenizer_type=ByteTokenizer"});
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, AllOf(HasSubstr("ByteTokenizer"), HasSubstr((run() / "checkpoints").string()),
@@ -95,12 +95,12 @@ TEST_F(OwnText, WhatIsLoadedBringsItsTokenizer) {
   const ProgramResult wanted =
       train({load, "exp_name=other", "tokenizer_type=ByteTokenizer", "allow_tokenizer_change=true"});
   EXPECT_EQ(wanted.exit_code, 0) << wanted.err;
-  // The same one under another name is the same.
+  // A copy of the tokenizer under another name counts as the same tokenizer.
   std::filesystem::copy(at("own"), at("copy"));
   EXPECT_EQ(train_with("copy", {load, "exp_name=copied"}).exit_code, 0);
 }
 
-// A model of bytes goes on as one, without a file of its tokenizer.
+// A byte-level model stays one, although its checkpoint has no tokenizer file.
 TEST_F(OwnText, AModelOfBytesStaysOne) {
   ASSERT_EQ(train({}).exit_code, 0);
   const std::string load = "load=" + (run() / "checkpoints").string();
@@ -117,16 +117,16 @@ TEST_F(OwnText, GoingOnNeedsTheSameTokenizer) {
   ASSERT_EQ(train_with("own", {}).exit_code, 0);
   const std::string weights = test::final_weights(run(), 2);
   std::filesystem::copy(at("own"), at("copy"));
-  learn_tokenizer("other.txt", "own");  // under the same name
+  learn_tokenizer("other.txt", "own");  // new content under the same name
   const ProgramResult refused = train_with("own", {"train_iters=4"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("another tokenizer"), HasSubstr("content has changed"),
                                  HasSubstr("allow_tokenizer_change=true"), HasSubstr("exp_name")));
   EXPECT_EQ(test::final_weights(run(), 2), weights);
   EXPECT_EQ(test::losses(run()).size(), 2U);
-  // By content, not by name.
+  // Tokenizers are compared by content, not by name.
   EXPECT_EQ(train_with("copy", {"train_iters=3"}).exit_code, 0);
-  // New tokens make other data of the same text: both have to be wanted.
+  // A new tokenizer also changes the tokenized data, so both changes have to be permitted.
   const ProgramResult half = train_with("own", {"train_iters=4", "allow_tokenizer_change=true"});
   EXPECT_EQ(half.exit_code, 2);
   EXPECT_THAT(half.err, HasSubstr("allow_data_change=true"));
@@ -152,7 +152,7 @@ TEST_F(OwnText, GoingOnNeedsTheSameText) {
   EXPECT_EQ(mock.exit_code, 2);
   EXPECT_THAT(mock.err, HasSubstr("now it is 'mock data'"));
   EXPECT_EQ(train({"train_iters=4", "allow_data_change=true"}).exit_code, 0);
-  // What it was trained on last is what counts from then on.
+  // Afterwards, the last data is what the run has to keep.
   EXPECT_EQ(train({"train_iters=5"}).exit_code, 0);
 }
 
@@ -193,7 +193,7 @@ TEST_F(OwnText, AnEvaluationThatWasLeftOutIsDoneByTheNextStart) {
     return line;
   };
 
-  // Killed once the last checkpoint was there: after none, one, or both of the last evaluations.
+  // The run was killed after its last checkpoint, before, between or after the last two evaluations.
   for (std::size_t kept = 1; kept <= 3; ++kept) {
     std::string text;
     for (std::size_t i = 0; i < kept; ++i) text += line_of(whole, i) + "\n";
@@ -206,7 +206,7 @@ TEST_F(OwnText, AnEvaluationThatWasLeftOutIsDoneByTheNextStart) {
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(loss_of(line_of(now, i)), loss_of(line_of(whole, i)));
   }
 
-  // The same in mid-run: the one of step 3 is done before step 4.
+  // In mid-run, the missing evaluation of step 3 runs before step 4.
   write_file(run() / "evaluations.jsonl", "");
   remove_tree(run() / "checkpoints/iter_0000004");
   ASSERT_EQ(train(settings).exit_code, 0);
@@ -220,17 +220,17 @@ TEST_F(OwnText, ANewStartLeavesNothingThatCouldBeTakenForItsOwn) {
   const ProgramResult anew = train({"train_iters=2", "auto_continue_train=false", "seed=7"});
   ASSERT_EQ(anew.exit_code, 0) << anew.err;
   EXPECT_THAT(anew.err, HasSubstr((run() / "checkpoints/previous-1").string()));
-  // Nothing is lost ...
+  // The older run's files are kept.
   const auto moved = Env::posix().list(run() / "checkpoints/previous-1");
   EXPECT_THAT(moved, ElementsAre("iter_0000001", "iter_0000002", "iter_0000003", "latest"));
   EXPECT_EQ(read_file(run() / "metrics.previous.jsonl"), metrics);
-  // ... and where the new ones are damaged, the old ones do not step in.
+  // If the new checkpoints are damaged, the older run's are not used instead.
   EXPECT_THAT(Env::posix().list(run() / "checkpoints"), ElementsAre("iter_0000002", "latest", "previous-1"));
   std::filesystem::resize_file(run() / "checkpoints/iter_0000002/model.safetensors", 100);
   const ProgramResult damaged = train({"train_iters=5"});
   EXPECT_EQ(damaged.exit_code, 2);
   EXPECT_THAT(damaged.err, HasSubstr("can be used"));
-  // A third start keeps both.
+  // A third start keeps the files of both.
   ASSERT_EQ(train({"auto_continue_train=false"}).exit_code, 0);
   EXPECT_THAT(Env::posix().list(run() / "checkpoints"),
               ElementsAre("iter_0000002", "latest", "previous-1", "previous-2"));
@@ -239,7 +239,7 @@ TEST_F(OwnText, ANewStartLeavesNothingThatCouldBeTakenForItsOwn) {
   EXPECT_EQ(test::losses(run()).size(), 2U);
 }
 
-// Every command that writes a file by name.
+// No command that writes a named file replaces an existing one without --overwrite.
 TEST_F(OwnText, ResultsAreReplacedOnlyWhenTold) {
   const std::string corpus = at("corpus.txt").string(), data = at("data").string();
   const std::string prefix = data + "_text_document";
@@ -269,7 +269,7 @@ TEST_F(OwnText, ResultsAreReplacedOnlyWhenTold) {
   }
 }
 
-// A config.json that promises a gigantic model must not cost memory before the weights are looked at.
+// Weights are compared with config.json before memory is allocated for a huge declared model.
 TEST_F(OwnText, ShapesAreComparedBeforeMemoryIsTaken) {
   std::filesystem::copy(PRIMUS_SOURCE_DIR "/tests/golden/models/llama", at("model"));
   auto config = nlohmann::json::parse(read_file(at("model/config.json")));

@@ -1,4 +1,4 @@
-// Training runs of a tiny model for tests, and what they leave behind.
+// Helpers for tests that train a tiny model and read the run's files.
 #pragma once
 
 #include <fstream>
@@ -12,22 +12,24 @@
 
 namespace primus::test {
 
-// The command that trains in `workspace`: steps of milliseconds. `more` are overrides and options.
+// Returns the command that trains in `workspace`, with steps of milliseconds. `more` are overrides and
+// options.
 inline std::vector<std::string> train(const Path& workspace, const std::vector<std::string>& more) {
-  std::vector<std::string> words{"train",
-                                 "pretrain",
-                                 "--config",
-                                 PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml",
-                                 "workspace=" + workspace.string(),
-                                 "work_group=w",
-                                 "user_name=u",
-                                 "exp_name=run",
-                                 "micro_batch_size=2",
-                                 "global_batch_size=4",
-                                 "seq_length=64",
-                                 "lr_warmup_iters=2",
-                                 "bf16=false",
-                                 "num_threads=1"};  // a busy machine starves threads that wait for each other
+  std::vector<std::string> words{
+      "train",
+      "pretrain",
+      "--config",
+      PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml",
+      "workspace=" + workspace.string(),
+      "work_group=w",
+      "user_name=u",
+      "exp_name=run",
+      "micro_batch_size=2",
+      "global_batch_size=4",
+      "seq_length=64",
+      "lr_warmup_iters=2",
+      "bf16=false",
+      "num_threads=1"};  // on a busy machine, threads that wait for each other are slow
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -41,11 +43,12 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-// What metrics.jsonl says of each iteration; a torn, repeated or unordered line becomes iteration -1.
+// Returns the metrics of each iteration in metrics.jsonl. A torn, repeated or unordered line becomes
+// iteration -1.
 inline std::map<std::int64_t, Step> losses(const Path& run) {
   std::map<std::int64_t, Step> steps;
   const Path file = run / "metrics.jsonl";
-  // A run that starts over moves an earlier file aside, at any moment from here on.
+  // Opens the file once, because a run that starts over may rename it at any moment.
   std::ifstream stream(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
   for (std::size_t begin = 0; begin < text.size();) {
@@ -60,7 +63,7 @@ inline std::map<std::int64_t, Step> losses(const Path& run) {
   return steps;
 }
 
-// The bytes of a checkpoint's model and optimizer state.
+// Returns the bytes of a checkpoint's model and optimizer states.
 inline std::string final_weights(const Path& run, int iteration) {
   const Path folder =
       run / "checkpoints" /

@@ -1,4 +1,4 @@
-// runs and report on what training leaves behind.
+// Tests of `runs` and `report` on the files of real training runs.
 #include "cli/runs.h"
 
 #include <cstdlib>
@@ -29,7 +29,7 @@ class RunsAndReports : public ::testing::Test {
     return json::parse(result.out);
   }
   static std::size_t steps(const Path& run) { return test::losses(run).size(); }
-  // Waits until `run` has done some steps.
+  // Waits until `run` has done at least six steps.
   static void wait_for_steps(const Program& program, const Path& run) {
     while (program.running() && steps(run) < 6) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -49,13 +49,13 @@ TEST_F(RunsAndReports, StatesOfRealRuns) {
     EXPECT_EQ(running[0].at("state"), "finished");
     EXPECT_EQ(running[1].at("state"), "running");
     EXPECT_EQ(running[1].at("steps"), 1000000);
-    EXPECT_TRUE(program.running());  // asking did not disturb it
+    EXPECT_TRUE(program.running());  // `runs` did not disturb it
     program.send(SIGTERM);
     EXPECT_EQ(program.wait().exit_code, 0);
   }
   EXPECT_EQ(list({"--sort", "name"})[1].at("state"), "interrupted");
   {
-    // Without checkpoints, a killed run has lost its steps.
+    // A killed run without checkpoints has lost its steps.
     Program program(command("killed", {"train_iters=1000000", "save_interval=1000000"}));
     wait_for_steps(program, run_folder(folder_.path(), "killed"));
     program.send(SIGKILL);
@@ -92,7 +92,7 @@ TEST_F(RunsAndReports, OneFileThatIsReplacedOnlyByAnother) {
   const ProgramResult written = run_program(words);
   EXPECT_EQ(written.exit_code, 0) << written.err;
   EXPECT_THAT(written.out, HasSubstr("2 runs"));
-  EXPECT_EQ(run_program(words).exit_code, 0);  // anew
+  EXPECT_EQ(run_program(words).exit_code, 0);  // a report may replace a report
   EXPECT_EQ(run_program({"report", folder_.path().string(), "-o", "-"}).out.substr(0, 15), "<!DOCTYPE html>");
   write_file(page, "a letter");
   const ProgramResult refused = run_program(words);
@@ -115,7 +115,7 @@ TEST_F(RunsAndReports, OneFileThatIsReplacedOnlyByAnother) {
   EXPECT_THAT(run_program({"report", empty.path().string()}).err, HasSubstr("has no run"));
 }
 
-// What a browser makes of the page: all charts are drawn, and the names of runs are text.
+// A browser draws all charts of the page, and shows the names of runs as text.
 TEST_F(RunsAndReports, ABrowserDrawsThePage) {
   if (std::system("command -v chromium >/dev/null 2>&1") != 0) GTEST_SKIP() << "chromium is not installed";
   ASSERT_EQ(run_program(command("one", {"train_iters=3"})).exit_code, 0);

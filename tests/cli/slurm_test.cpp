@@ -57,14 +57,14 @@ bool wait_until(const std::function<bool()>& condition, std::chrono::seconds lim
   return true;
 }
 
-// A process that runs until the test ends; its output goes to a file.
+// A process that runs until the test ends, with its output in a file.
 class Daemon {
  public:
   Daemon(const std::vector<std::string>& command, const Path& log) {
     pid_ = fork();
     if (pid_ == 0) {
       setpgid(0, 0);
-      prctl(PR_SET_PDEATHSIG, SIGTERM);  // a test that is killed leaves no cluster behind
+      prctl(PR_SET_PDEATHSIG, SIGTERM);  // ends the cluster if the test is killed
       const int fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
       dup2(fd, 1);
       dup2(fd, 2);
@@ -104,13 +104,13 @@ std::set<pid_t> all_processes() {
   return found;
 }
 
-// Of a file of /proc; nothing where the process is gone.
+// Returns the content of a file of /proc, or "" if the process has ended.
 std::string text_of(const Path& file) {
   std::ifstream stream(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// Those of this machine whose environment has `mark`.
+// Returns the processes of this machine with `mark` in their environment.
 std::set<pid_t> processes_with(const std::string& mark) {
   std::set<pid_t> found;
   for (const pid_t pid : all_processes())
@@ -188,11 +188,12 @@ class Cluster {
     nodes_[name] = std::make_unique<Daemon>(std::vector<std::string>{find("slurmd"), "-D", "-N", name},
                                             folder() / ("slurmd-" + name + ".out"));
   }
-  // Everything that runs on the node, at once, as when its power fails.
+  // Kills all processes of the node at once, as a power failure does.
   void kill_node(const std::string& name) {
     nodes_[name]->end(SIGKILL);
     const std::set<pid_t> processes = processes_with("SLURMD_NODENAME=" + name);
-    // Its stepds first, which would report how their processes end: those that write to the node's log.
+    // Kills the node's stepds first, because they would report how their processes end. A stepd is found by
+    // its open file, the node's log.
     const std::string log = (folder() / ("slurmd-" + name + ".log")).string();
     for (const pid_t pid : all_processes()) {
       const Path process = "/proc/" + std::to_string(pid);
@@ -242,7 +243,7 @@ class Slurm : public ::testing::Test {
   }
   static void TearDownTestSuite() { cluster_.reset(); }
 
-  // Where a test works: below the cluster's folder, so that what fails can be looked at together.
+  // Working folder of a test. It is below the cluster's folder, so that all files of a failure are together.
   static Path folder(const std::string& name) {
     const Path path = cluster_->folder() / name;
     make_folders(path);
@@ -295,15 +296,15 @@ class Slurm : public ::testing::Test {
     }
     return std::to_string(std::stol(result.out.substr(at + line.size())));
   }
-  // Slurm lets a job that was queued again wait for two minutes, in which the nodes forget it; a test moves
-  // its start to a few seconds from now. Not to now: a node refuses a credential that was made in the second
-  // in which it revoked the job's last one, and Slurm then calls the job failed.
+  // Starts a requeued job in 3 seconds. By default Slurm waits two minutes, until the nodes have forgotten
+  // the job. It must not start at once: a node refuses a credential made in the second in which it revoked
+  // the job's last one, and Slurm then marks the job as failed.
   static void start_soon(const std::string& job) {
     EXPECT_EQ(
         run_subprocess({"scontrol", "update", "JobId=" + job, "StartTime=now+3"}, {.path = kPath}).exit_code,
         0);
   }
-  // A job that was queued again starts, goes on and completes.
+  // Expects that a requeued job starts, resumes and completes.
   static void expect_to_complete_again(const std::string& job, const Path& folder) {
     ASSERT_TRUE(wait_until([&] { return Cluster::state(job) == "PENDING"; }, 60s)) << Cluster::state(job);
     start_soon(job);
@@ -323,7 +324,7 @@ class Slurm : public ::testing::Test {
 };
 std::unique_ptr<Cluster> Slurm::cluster_;
 
-// Both by turns, and the fastest of each: the machine's other work makes a round slower, never faster.
+// Compares the fastest of alternate rounds: other work on the machine only makes a round slower.
 TEST_F(Slurm, LaunchingCostsAtMostATenthOfASecondMoreThanSrun) {
   const Path here = folder("overhead");
   double bare = 1e9, launched = 1e9;
@@ -375,10 +376,10 @@ TEST_F(Slurm, ThePreflightOfAJobIsOneOfAllItsNodes) {
   EXPECT_THAT(result.out, HasSubstr("Preflight of 2 nodes")) << result.err;
 }
 
-// Without a launcher in front of it, a command with ranks is one job all the same.
+// Tasks that srun starts without a launcher form one job.
 TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
   const Path here = folder("bare");
-  // A script that launchers' settings name does not take the place of the command.
+  // A script in the launchers' settings does not replace the command.
   write_file(here / ".primus.yaml", "direct: {script: /bin/true}\n");
   const auto srun = [&](const std::vector<std::string>& how, const std::vector<std::string>& words) {
     std::vector<std::string> command{"srun", "-N", "2", "--chdir=" + here.string(),
@@ -407,7 +408,7 @@ TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
   const SubprocessResult trained = srun({"--ntasks-per-node=2"}, training({"train_iters=2"}));
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_EQ(times(trained.out, "done after iteration 2"), 1) << trained.out;
-  // What measures one device does so in each task, and says it.
+  // Benchmarks of one device run in each task separately, and note this.
   const std::vector<std::string> memory{"benchmark", "memory",   "--device", "cpu",       "--sizes",
                                         "1M",        "--output", "m.json",   "--baseline"};
   const SubprocessResult single = srun({"--ntasks-per-node=1"}, joined(memory, {"save", "before.json"}));
@@ -422,13 +423,13 @@ TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
                                   HasSubstr("compared with before.1-of-2.json")))
       << compared.err;
   std::filesystem::remove(here / ".primus.yaml");
-  // A launcher's --single means each task by itself.
+  // With --single, each task runs separately.
   const SubprocessResult each = srun(
       {"--ntasks-per-node=1"}, joined({"direct", "--single", "--"}, joined(preflight, {"--disable-pdf"})));
   EXPECT_EQ(times(each.out, "Preflight of 1 node"), 2) << each.out << each.err;
 }
 
-// Both nodes are this machine, and have names that its host has not.
+// Reports use the node names of Slurm. Both nodes are this machine, whose host name differs.
 TEST_F(Slurm, NodeSmokeCallsNodesAsSlurmDoes) {
   const Path here = folder("smoke");
   for (const char* tasks : {"--ntasks-per-node=1", "--ntasks-per-node=2"}) {
@@ -441,7 +442,7 @@ TEST_F(Slurm, NodeSmokeCallsNodesAsSlurmDoes) {
     EXPECT_EQ(read_file(here / "output/preflight/passing_nodes.txt"), "n1\nn2\n");
     EXPECT_EQ(read_file(here / "output/preflight/failing_nodes.txt"), "");
   }
-  // A part of the job's nodes, of which one fails; the report is written, though the step ends with an error.
+  // Both nodes fail a check. The report is written, although the step ends with an error.
   const ProgramResult failing =
       run_program({"slurm", "srun", "-N", "2", "--", "direct", "--", "node_smoke", "--skip-dmesg",
                    "--require-tools", "no-such-tool", "--dump-path", "failing"},
@@ -459,8 +460,7 @@ TEST_F(Slurm, AFailureIsTheJobsExitCode) {
   EXPECT_THAT(result.err, HasSubstr("lr_decay_stile"));
 }
 
-// What Slurm's warning before the time limit does: the ranks save and stop, the job is queued again, and goes
-// on.
+// Slurm sends a warning signal before the time limit. The ranks save and stop, and the requeued job resumes.
 TEST_F(Slurm, ABatchJobGoesOnAfterTheWarning) {
   const Path here = folder("warning");
   const std::string job =
@@ -477,7 +477,7 @@ TEST_F(Slurm, ABatchJobGoesOnAfterTheWarning) {
   expect_in_log(here, "done after iteration 30");
 }
 
-// Without --requeue the warning ends the job, and nothing is lost.
+// Without --requeue, the warning ends the job after a checkpoint.
 TEST_F(Slurm, ATimeLimitIsNotMissed) {
   const Path here = folder("limit");
   const std::string job = submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--output=job.out",
@@ -507,14 +507,14 @@ TEST_F(Slurm, ANodeThatFailsCostsWhatCameAfterTheLastCheckpoint) {
   expect_in_log(here, "done after iteration 30");
 }
 
-// Slurm's own srun waits for ever for the tasks of a node that died and came back before Slurm missed it:
-// nobody tells it that they are gone. So much after the first launcher has ended, srun is to give up.
+// srun's own --wait. By default srun waits for ever for tasks of a node that died and came back before Slurm
+// noticed. With kWait, it gives up this many seconds after the first launcher has ended.
 constexpr int kWait = 8;
-constexpr std::chrono::seconds kKillWait = 5s;  // of this cluster; srun gives its tasks 2 s more
-constexpr std::chrono::seconds kNoticed = 20s;  // ranks miss their peers, on a busy machine
+constexpr std::chrono::seconds kKillWait = 5s;  // this cluster's KillWait; srun adds 2 s
+constexpr std::chrono::seconds kNoticed = 20s;  // until ranks miss their peers on a busy machine
 
 TEST_F(Slurm, ANodeThatComesBackSoonDoesNotHoldItsJob) {
-  for (const std::string node : {"n2", "n1"}) {  // the second one has the job's script
+  for (const std::string node : {"n2", "n1"}) {  // n1 runs the job's script
     SCOPED_TRACE(node);
     const Path here = folder("back-" + node);
     write_file(here / ".primus.yaml", "slurm: {wait: " + std::to_string(kWait) + "}\n");
@@ -524,7 +524,7 @@ TEST_F(Slurm, ANodeThatComesBackSoonDoesNotHoldItsJob) {
                                      training({"train_iters=100000", "--plain"})),
                               options(here)));
     ASSERT_TRUE(wait_for_text(here, "iteration       12/", 90s)) << end_of_log(here);
-    // Slurm takes a script that is gone for one that does not run yet, for BatchStartTimeout (10 s).
+    // For BatchStartTimeout (10 s), Slurm takes a batch script that is gone for one that has not started.
     if (node == "n1") std::this_thread::sleep_for(11s);
     const auto killed = std::chrono::steady_clock::now();
     cluster_->kill_node(node);
@@ -562,7 +562,8 @@ TEST_F(Slurm, ANodeThatComesBackSoonEndsSrun) {
   EXPECT_NE(ended.get().exit_code, 0);
 }
 
-// What the launcher takes and refuses of options' values, and whose options they are, is as Slurm says.
+// The launcher's table of options agrees with Slurm: accepted and refused values, and which tool has an
+// option.
 TEST_F(Slurm, OptionsAreAsSlurmSays) {
   const auto says = [&](const std::string& tool, const std::string& word) {
     std::vector<std::string> command{tool, "--test-only", word};
@@ -595,7 +596,7 @@ TEST_F(Slurm, OptionsAreAsSlurmSays) {
   }
   for (const launch::ForeignOption& option : launch::slurm_options()) {
     if (option.only.empty() || option.name == "wait" || option.name == "signal") continue;
-    if (option.name == "threads") continue;  // sbatch takes it for the beginning of --threads-per-core
+    if (option.name == "threads") continue;  // sbatch reads it as an abbreviation of --threads-per-core
     const bool has_value = option.takes == launch::ForeignOption::Takes::kValue;
     for (const char* tool : {"srun", "sbatch"}) {
       const std::string said = says(tool, "--" + std::string(option.name) + (has_value ? "=1" : ""));

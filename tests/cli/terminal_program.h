@@ -1,4 +1,4 @@
-// A program on a terminal of its own, as a person uses it: keys go in, and what would be seen comes out.
+// Runs a program on its own terminal: tests type keys and read what the terminal shows.
 #pragma once
 
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 
 namespace primus::test {
 
-// Killed and reaped by the destructor if it still runs.
+// The destructor kills and reaps the program if it still runs.
 class TerminalProgram {
  public:
   explicit TerminalProgram(const std::vector<std::string>& command,
@@ -52,7 +52,8 @@ class TerminalProgram {
       throw std::runtime_error("write to a terminal");
   }
 
-  // Reads until `text` was seen behind what earlier calls found. False after `seconds` or at the end.
+  // Reads until `text` appears after the text that earlier calls found. Returns false after `seconds` or at
+  // the end.
   bool see(const std::string& text, double seconds = 60) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
     while (true) {
@@ -66,7 +67,7 @@ class TerminalProgram {
     }
   }
 
-  // Reads until nothing came for that long.
+  // Reads until no output has come for `quiet_ms`.
   void settle(int quiet_ms) {
     while (read_some(quiet_ms)) {
     }
@@ -74,17 +75,17 @@ class TerminalProgram {
 
   void send(int signal_number) const { kill(pid_, signal_number); }
 
-  // Whether keys reach the program one by one and unseen, instead of line by line.
+  // Whether the terminal is in raw mode: it passes each key at once, or does not echo.
   bool passes_every_key() const {
     termios mode{};
     if (tcgetattr(terminal_, &mode) != 0) throw std::runtime_error("tcgetattr");
     return (mode.c_lflag & ICANON) == 0 || (mode.c_lflag & ECHO) == 0;
   }
 
-  // Everything that was shown so far, control characters included.
+  // All output so far, with control characters.
   const std::string& shown() const { return seen_; }
 
-  // The exit code, or -signal. Waits for the end.
+  // Waits for the end. Returns the exit code, or -signal.
   int wait() {
     while (read_some(60'000)) {
     }
@@ -100,7 +101,7 @@ class TerminalProgram {
     if (poll(&ready, 1, wait_ms) <= 0) return false;
     char buffer[4096];
     const ssize_t count = read(terminal_, buffer, sizeof(buffer));
-    if (count <= 0) return false;  // EIO: nobody has the terminal open any more
+    if (count <= 0) return false;  // EIO: all processes have closed the terminal
     seen_.append(buffer, static_cast<std::size_t>(count));
     return true;
   }

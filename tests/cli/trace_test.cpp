@@ -22,7 +22,7 @@ Path trace_file(const TemporaryFolder& folder, const std::string& name, int rank
          ("rank-" + std::to_string(rank) + ".json");
 }
 
-// The spans of a trace, by category.
+// Returns the spans of a trace by category.
 std::map<std::string, std::vector<json>> spans_of(const json& trace) {
   std::map<std::string, std::vector<json>> spans;
   for (const json& event : trace.at("traceEvents")) {
@@ -71,7 +71,7 @@ TEST(Trace, OfChosenStepsAndNothingElseChanges) {
   EXPECT_EQ(trace.at("primus").at("last_step"), 4);
   EXPECT_TRUE(trace.at("primus").at("complete"));
   const auto spans = spans_of(trace);
-  // Two steps of four microbatches.
+  // Two steps of four microbatches each.
   std::multiset<std::string> work;
   for (int step = 0; step < 2; ++step) {
     for (int m = 0; m < 4; ++m) {
@@ -117,8 +117,8 @@ TEST(Trace, RanksAreProcessesOnOneTimeAxis) {
     spans[rank] = spans_of(trace);
     EXPECT_FALSE(spans[rank].at("communication").empty());
   }
-  // Each microbatch goes up once a step and its gradient down: named alike on both sides, and nothing comes
-  // before it was sent.
+  // In each step, every microbatch's activations are sent forward and its gradient back. Both ranks use the
+  // same names, and a receive ends after its send begins.
   const auto named = [&](int rank, const std::string& name) {
     std::vector<json> found;
     for (const json& span : spans[rank].at("schedule")) {
@@ -137,7 +137,7 @@ TEST(Trace, RanksAreProcessesOnOneTimeAxis) {
       const auto begin = [](const json& span) { return span.at("ts").get<double>(); };
       const auto end = [&](const json& span) { return begin(span) + span.at("dur").get<double>(); };
       for (std::size_t step = 0; step < 2; ++step) {
-        constexpr double kClocks = 500;  // microseconds, between two readings of clocks
+        constexpr double kClocks = 500;  // microseconds; tolerance between the ranks' clocks
         EXPECT_LE(end(made[step]), begin(sent[step]) + kClocks) << what << m;
         EXPECT_LE(begin(sent[step]), end(received[step]) + kClocks) << what << m;
         EXPECT_EQ(sent[step].at("args").at("peer"), 1 - from);
@@ -172,7 +172,7 @@ TEST(Trace, ThePipelineThatRanIsDrawn) {
   EXPECT_THAT(read_file(image), HasSubstr("step 3 as it ran"));
   const json both = json::parse(figures.out);
   const json &measured = both.at("measured"), &generated = both.at("generated");
-  // The same work, in the same order on each stage.
+  // The measured and the planned pipeline have the same work, in the same order on each stage.
   const auto orders = [](const json& timeline) {
     std::map<int, std::vector<std::string>> order;
     for (const json& work : timeline.at("work")) {
@@ -204,7 +204,7 @@ TEST(Trace, OfTheRanksThatAreNamed) {
   EXPECT_FALSE(spans_of(trace).at("communication").empty());
 }
 
-// At every instant the file is a whole one.
+// The trace file is complete JSON at every moment, also after SIGKILL.
 TEST(Trace, OfARunThatIsKilledInTheMiddleCanBeRead) {
   const TemporaryFolder folder;
   Program program(test::train(folder.path(), {"train_iters=100000", "profile=true", "profile_step_start=1",
@@ -236,7 +236,8 @@ TEST(Trace, OfARunThatIsStoppedIsWrittenToItsEnd) {
   EXPECT_FALSE(trace.at("primus").at("complete"));
   EXPECT_EQ(names_of(spans_of(trace).at("schedule")).count("B1"), 5U);
 
-  // It goes on beside its first trace, and says when there is nothing left to trace.
+  // The resumed run writes a second trace next to the first. A later start notes that no step is left to
+  // trace.
   const auto go_on = [&](const char* iterations) {
     return train(folder, "run", {iterations, "profile=true", "profile_step_start=2", "profile_step_end=10"});
   };

@@ -1,4 +1,4 @@
-// Several runs of a tiny model, one after the other: whose checkpoints are whose, and what goes on or is
+// Tests of successive runs of a tiny model: which checkpoints belong to a run, and what can be resumed or
 // loaded.
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using test::train;
 
-// Routers as small as the model: what is trained, how, and with which experts.
+// Trains a small mixture of experts.
 std::vector<std::string> mixture(const Path& workspace, const std::vector<std::string>& more) {
   std::vector<std::string> words =
       train(workspace, {"model_type=mixtral", "num_experts=4", "ffn_hidden_size=64"});
@@ -45,14 +45,15 @@ TEST(SeveralRuns, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
   EXPECT_EQ(read_file(test::run_folder(folder.path(), "own") / "experiment.yaml"), recorded);
   EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
 
-  // Two that save in one place: it stands for neither but the one that wrote there last.
+  // Runs `own` and `other` save into one folder. Its newest checkpoint is now of `own`, so `other` is
+  // refused.
   ASSERT_EQ(run({"train_iters=6", "exp_name=own", "save=" + shared}).exit_code, 0);
   EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
   const ProgramResult overtaken = info("other");
   EXPECT_EQ(overtaken.exit_code, 2);
   EXPECT_THAT(overtaken.err,
               AllOf(HasSubstr("another experiment"), HasSubstr("w/u/own"), HasSubstr("iter_0000006")));
-  // Nothing left to do: nothing of this experiment is there either.
+  // The folder already has step 6, so `third` trains nothing and has no checkpoint of its own.
   ASSERT_EQ(run({"train_iters=6", "exp_name=third", "save=" + shared}).exit_code, 0);
   EXPECT_EQ(info("third").exit_code, 2);
 
@@ -76,7 +77,7 @@ TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("was saved with num_experts_per_tok 2, but the experiment has 1"));
   EXPECT_THAT(refused.err, HasSubstr("restore the setting"));
-  // Loading the weights would be refused, too.
+  // The hint does not suggest `load`, which would refuse these weights, too.
   EXPECT_THAT(refused.err, Not(HasSubstr("load:")));
   const std::string load =
       "load=" + (test::run_folder(folder.path()) / "checkpoints" / "iter_0000003").string();
@@ -86,8 +87,8 @@ TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
       2);
 }
 
-// What load names may be a folder of checkpoints: then it is the newest good one, and what the experiment
-// says of the model counts as it does for any other folder.
+// `load` may name a folder of checkpoints. The newest intact one is loaded, and settings are checked against
+// it as against any model folder.
 TEST(SeveralRuns, LoadsTheNewestGoodOfManyCheckpoints) {
   const TemporaryFolder folder;
   ASSERT_EQ(
@@ -99,14 +100,15 @@ TEST(SeveralRuns, LoadsTheNewestGoodOfManyCheckpoints) {
     more.insert(more.end(), {"train_iters=4", "exp_name=other", load});
     return run_program(train(folder.path(), more));
   };
-  // A preset's rotary_base gives way to that of the weights; who contradicts them is told where.
+  // The weights' rotary_base replaces the preset's. A contradicting setting of the user is refused, with both
+  // places.
   const ProgramResult contradiction = start({"norm_epsilon=0.5"});
   EXPECT_EQ(contradiction.exit_code, 2);
   EXPECT_THAT(contradiction.err,
               HasSubstr("norm_epsilon is 0.5, and " + (root / "iter_0000003/config.json").string()));
   EXPECT_THAT(contradiction.err, HasSubstr("\n  | norm_epsilon=0.5\n"));
   EXPECT_EQ(start({"norm_epsilon=0.5", "--dry-run"}).exit_code, 2);
-  // The newest is damaged: the one before it is taken.
+  // If the newest checkpoint is damaged, the one before it is loaded.
   const Path newest = root / "iter_0000003" / "model.safetensors";
   std::string bytes = read_file(newest);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);

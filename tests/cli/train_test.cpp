@@ -1,4 +1,4 @@
-// Training from the command line: a few steps of a tiny model on mock data.
+// Tests of `primus train pretrain`: a few steps of a tiny model, mostly on mock data.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace primus {
 namespace {
 
-// Of a smaller model than the preset's: nothing here depends on its size.
+// Uses a smaller model than the preset's, because no test here depends on its size.
 std::vector<std::string> train(const Path& workspace, std::vector<std::string> more) {
   more.insert(more.begin(), {"hidden_size=48", "ffn_hidden_size=96", "num_attention_heads=2"});
   return test::train(workspace, more);
@@ -89,12 +89,12 @@ TEST(Train, ARunThatSavesElsewhereIsFoundByItsFolder) {
     EXPECT_EQ(result.exit_code, 0) << command[0] << result.err;
   }
   EXPECT_THAT(run_program(commands[3]).out, HasSubstr("elsewhere/weights/iter_0000002"));
-  // What was run can be run again: nothing is left to do.
+  // The recorded experiment can be run again, and has no steps left.
   const ProgramResult again =
       run_program({"train", "pretrain", "--config", (run / "experiment.yaml").string()});
   EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr("nothing left to do"));
-  // A record that cannot be read is named.
+  // An unreadable record is named in the error.
   write_file(run / "experiment.yaml", "modules: [");
   const ProgramResult broken = run_program(commands[0]);
   EXPECT_EQ(broken.exit_code, 2);
@@ -137,7 +137,8 @@ TEST(Train, TheSameCommandContinues) {
   EXPECT_THAT(nothing.out, HasSubstr("nothing left to do"));
 }
 
-// A run that was killed while it looked at its tokenizer leaves files of it, which are no part of the model.
+// A run that is killed while it reads its tokenizer leaves files behind. They do not become part of the
+// model.
 TEST(Train, WhatAKilledRunLeftIsNotSaved) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path());
@@ -167,7 +168,7 @@ TEST(Train, ADryRunTouchesNothing) {
   EXPECT_TRUE(Env::posix().list(folder.path()).empty());
 }
 
-// What the data contains does not matter to a plan.
+// A dry run does not read the data.
 TEST(Train, ADryRunNeedsNoData) {
   const TemporaryFolder folder;
   auto words = train(folder.path(), {"mock_data=false"});
@@ -226,12 +227,12 @@ TEST(Train, AWorkspaceThatCannotBeWrittenIsAnError) {
 TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1"})).exit_code, 0);
-  // The same shapes, and another function.
+  // A model with equal shapes and another rotary_base is refused.
   const ProgramResult other = run_program(train(folder.path(), {"train_iters=2", "rotary_base=1000"}));
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, HasSubstr("was saved with rope_theta 10000.0, but the experiment has 1000.0"));
   EXPECT_THAT(other.err, HasSubstr("\n  | rotary_base=1000\n"));
-  // In its file, where the setting comes from one.
+  // A setting from a file is reported with its line.
   auto in_file = train(folder.path(), {"train_iters=2"});
   const Path file = folder.path() / "exp.yaml";
   write_file(file, read_file(in_file[3]) + "      rotary_base: 1000\n");
@@ -280,7 +281,7 @@ TEST(Train, ACheckpointIsLoadedAsAWholeOrNotAtAll) {
       EXPECT_EQ(result.exit_code, 2) << change << " " << finetune;
     }
   }
-  // A longer context is what a run may start from such weights for.
+  // Loaded weights may be trained with another rotary_base, for a longer context.
   EXPECT_EQ(run_program(train(folder.path(), {"train_iters=1", load, "rotary_base=50000", "exp_name=longer"}))
                 .exit_code,
             0);
@@ -325,16 +326,16 @@ TEST(Train, AForecastOfAHugeBatchNeedsNoMemory) {
   for (const char* arena : {"persistent", "stash", "scratch", "checkpoint_copy"}) {
     EXPECT_EQ(large_step.at("memory_bytes").at(arena), small_step.at("memory_bytes").at(arena)) << arena;
   }
-  // What does grow are the batches of a step, which the host keeps; and it says so.
+  // Only the host buffers grow, because the host keeps the batches of a step.
   EXPECT_GT(large_step.at("memory_bytes").at("host_buffers"),
             small_step.at("memory_bytes").at("host_buffers"));
-  // All but the norms' and the update's work grows with the batch.
+  // All work except that of the norms and the update grows with the batch.
   EXPECT_NEAR(large_step.at("kernel_flops_per_step").get<double>() /
                   small_step.at("kernel_flops_per_step").get<double>(),
               1e8, 1e6);  // 400000000 / 4
 }
 
-// The prefix of a data set: 6400 times the byte.
+// Makes a data set of 6400 equal bytes and returns its prefix.
 std::string data_of(char byte, const Path& folder) {
   write_file(folder / "text.txt", std::string(6400, byte));
   const ProgramResult made =
@@ -349,7 +350,7 @@ TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
   const std::string prefix = data_of('a', folder.path());
   const Path bin = prefix + ".bin";
   std::string tokens = read_file(bin);
-  tokens[tokens.size() / 2] = tokens[tokens.size() / 2 + 1] = '\xff';  // one id beyond every vocabulary
+  tokens[tokens.size() / 2] = tokens[tokens.size() / 2 + 1] = '\xff';  // an id beyond the vocabulary
   write_file(bin, tokens);
   const ProgramResult broken =
       run_program(train(folder.path(), {"train_iters=50", "mock_data=false", "vocab_size=300",
@@ -361,7 +362,7 @@ TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
   EXPECT_LT(done, 50U);
   EXPECT_TRUE(Env::posix().status(run / "checkpoints" / fmt::format("iter_{:07}", done) / "config.json"))
       << broken.err;
-  // Which token, and what to do about it: the order of samples may reach it anywhere, but it is one place.
+  // The error names the token, its place and the next step. `data inspect` reports the same place.
   EXPECT_THAT(broken.err, HasSubstr("data_text_document (train): document "));
   EXPECT_THAT(broken.err, HasSubstr(" holds the token 65535 at position "));
   EXPECT_THAT(broken.err, HasSubstr("'primus data inspect " + prefix +
@@ -373,14 +374,14 @@ TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
   EXPECT_THAT(inspected.err, HasSubstr(broken.err.substr(place, broken.err.find(", beyond") - place)));
 }
 
-// Data for validation and test is first read while or after training.
+// Validation and test data is first read during or after training; an error in it keeps the trained weights.
 TEST(Train, KeepsWhatItLearnedWhenTheDataForTestsBreaks) {
   const TemporaryFolder folder;
   const std::string train_data = data_of('a', folder.path());
   make_folders(folder.path() / "test");
   const std::string test_data = data_of('b', folder.path() / "test");
   std::string tokens = read_file(test_data + ".bin");
-  // The run begins with a look at one sample of each split; the evaluation at its end reads all of these.
+  // A run first reads one sample of each split. The evaluation at its end reads all samples here.
   const auto words = [&](const std::string& name) {
     return train(folder.path(),
                  {"train_iters=2", "mock_data=false", "vocab_size=300", "eval_iters=25", "eval_interval=10",
@@ -410,7 +411,7 @@ TEST(Train, ARunThatIsRefusedForItsDataLeavesNothing) {
     EXPECT_EQ(refused.exit_code, 2);
     EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path()))) << data << ": " << refused.err;
   }
-  // Tokens of another vocabulary.
+  // Tokens beyond the vocabulary.
   const ProgramResult other = run_program(
       train(folder.path(), {"mock_data=false", "tokenizer_type=NullTokenizer", "tokenizer_model=100",
                             "vocab_size=100", "split=100,0,0", "data_path=" + data_of('x', folder.path())}));
@@ -420,7 +421,7 @@ TEST(Train, ARunThatIsRefusedForItsDataLeavesNothing) {
   EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path())));
   EXPECT_EQ(run_program(train(folder.path(), {"tokenizer_type=WordTokenizer"})).exit_code, 2);
   EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path())));
-  // In a folder that is there, the log says why.
+  // If the run's folder already exists, its log has the error.
   make_folders(test::run_folder(folder.path()));
   EXPECT_EQ(run_program(train(folder.path(), {"mock_data=false", "data_path=none"})).exit_code, 2);
   EXPECT_THAT(read_file(test::run_folder(folder.path()) / "logs" / "pre_trainer" / "rank-0" / "error.log"),
@@ -444,12 +445,12 @@ TEST(Train, ANaNLossNamesStepAndOperator) {
   EXPECT_THAT(result.err, ::testing::ContainsRegex("(lm loss|gradient norm) is (nan|inf) at iteration [2-5]; "
                                                    "the first operator with such a result is"));
   EXPECT_THAT(result.err, ::testing::Not(HasSubstr("-nan")));
-  // Once on the screen, and in the log.
+  // The operator is named once on the screen, and in the log.
   const std::size_t said = result.err.find("the first operator");
   EXPECT_EQ(result.err.find("the first operator", said + 1), std::string::npos) << result.err;
   const Path log = test::run_folder(folder.path()) / "logs" / "pre_trainer" / "rank-0" / "error.log";
   EXPECT_THAT(read_file(log), HasSubstr("the first operator"));
-  // The update makes every decayed weight infinite, and the embedding is the first to read one.
+  // The update makes every decayed weight infinite. The embedding is the first operator that reads one.
   const ProgramResult infinite =
       run_program(train(folder.path(), {"train_iters=5", "lr=1000", "min_lr=1000", "lr_warmup_iters=0",
                                         "weight_decay=1e38", "exp_name=infinite"}));
@@ -474,7 +475,7 @@ TEST(Train, AFullDiskKeepsTheOldCheckpoint) {
   EXPECT_THAT(json::parse(result.out).at("hint").get<std::string>(), HasSubstr("ulimit -f"));
   EXPECT_EQ(test::final_weights(test::run_folder(folder.path()), 2), before);
   for (const std::string& name : Env::posix().list(checkpoints)) {
-    EXPECT_THAT(name, ::testing::Not(HasSubstr("0000004"))) << "left behind";
+    EXPECT_THAT(name, ::testing::Not(HasSubstr("0000004"))) << "the incomplete checkpoint was not removed";
   }
   const ProgramResult again = run_program(train(folder.path(), {"train_iters=4"}));
   EXPECT_EQ(again.exit_code, 0) << again.err;
@@ -495,7 +496,7 @@ TEST(Train, ADiskTooSmallForACheckpoint) {
     EXPECT_THAT(result.err, HasSubstr("No space left on device"));
     EXPECT_TRUE(Env::posix().list(test::run_folder(folder) / "checkpoints").empty());
   });
-  if (!mounted) GTEST_SKIP() << "this system lets nobody mount a small disk";
+  if (!mounted) GTEST_SKIP() << "this system does not permit mounting a small disk";
 }
 
 TEST(Train, NoStepsIsARunToo) {
@@ -511,7 +512,7 @@ TEST(Train, NoStepsIsARunToo) {
   EXPECT_THAT(evaluated.out, HasSubstr("evaluated: the run has no steps"));
 }
 
-// A forecast refuses what the run would refuse for its data.
+// A dry run refuses too many samples or too short a text, as the run would.
 TEST(Train, AForecastKnowsTheLimitsOfSamples) {
   const TemporaryFolder folder;
   const std::string text = (folder.path() / "short.txt").string();
@@ -539,7 +540,7 @@ TEST(Train, MockDataNeedsNoPaths) {
   EXPECT_THAT(result.err, HasSubstr("ignores the data paths"));
 }
 
-// The presets name tokenizers that are not on this machine, and their vocabularies: enough for mock data.
+// Mock data needs no tokenizer if the preset names a vocabulary size.
 TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
   const TemporaryFolder folder;
   const std::vector<std::string> words = {"train",
@@ -573,10 +574,10 @@ TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("'meta-llama/Llama-3.1-8B' does not exist: mock data is drawn from"));
   EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 1U);
-  // One that the user names is meant.
+  // A tokenizer that the user names has to exist.
   EXPECT_THAT(with({"tokenizer_model=not/there", "exp_name=named"}).err,
               HasSubstr("'not/there' is not there"));
-  // Text needs it, and so does a vocabulary that nobody else knows. One that is there is asked, as ever.
+  // Text needs the tokenizer, and so does a missing vocab_size. An existing tokenizer is always read.
   const ProgramResult text = with({"mock_data=false", "data_path=/nowhere/data", "exp_name=text"});
   EXPECT_EQ(text.exit_code, 2);
   EXPECT_THAT(text.err, HasSubstr("'meta-llama/Llama-3.1-8B' is not there"));
@@ -588,7 +589,7 @@ TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
   EXPECT_THAT(broken.err, HasSubstr("contains no tokenizer.json"));
 }
 
-// Numbers as text need no tokenizer file: how many there are is in the run.
+// A tokenizer of numbers needs no file: its vocabulary size is recorded in the run.
 TEST(Train, ARunOnNumbersIsUsedByItsFolder) {
   const TemporaryFolder folder;
   write_file(folder.path() / "text.txt", "1 2 3 4 5 6 7 8 9");
@@ -609,7 +610,7 @@ TEST(Train, ARunOnNumbersIsUsedByItsFolder) {
 
 TEST(Train, TheVocabularyMustHoldTheTokenizer) {
   const TemporaryFolder folder;
-  // Padded to 256 rows, the embedding would hold most of the 257 bytes.
+  // Padded to 256 rows, the embedding would have rows for most of the 257 tokens.
   const ProgramResult result = run_program(train(folder.path(), {"train_iters=1", "vocab_size=200"}));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("vocab_size is 200, but the tokenizer has 257 tokens"));
@@ -627,7 +628,7 @@ TEST(Train, HeadsThatDoNotFitTheGroupsOfLoadAreShownWhereTheyAreSet) {
                                           "or omit both: load provides its own")));
 }
 
-// The golden model's shapes, and its weights.
+// Loads the golden model's weights, with matching shapes.
 std::vector<std::string> with_loaded(const Path& workspace, const std::vector<std::string>& more) {
   auto words = train(
       workspace, {"load=" PRIMUS_SOURCE_DIR "/tests/golden/models/llama", "num_layers=2", "hidden_size=48",
@@ -666,9 +667,9 @@ TEST(Train, TheContextOfALoadedModelMayBeStretched) {
   EXPECT_EQ(config.at("rope_theta"), 50000.0);
   EXPECT_EQ(config.at("max_position_embeddings"), 512);
   EXPECT_EQ(config.at("rope_scaling").at("original_max_position_embeddings"), 128);
-  // What generation needs to know of the model goes with it.
+  // The loaded model's generation_config.json is saved, too.
   EXPECT_TRUE(Env::posix().status(saved / "generation_config.json"));
-  // The preset's rotary_base and length are not the weights', and say so.
+  // Without overrides, the weights' values replace the preset's rotary_base and context length, with a note.
   const ProgramResult plain = run_program(with_loaded(folder.path(), {"exp_name=plain"}));
   ASSERT_EQ(plain.exit_code, 0) << plain.err;
   EXPECT_THAT(plain.err,
@@ -676,7 +677,7 @@ TEST(Train, TheContextOfALoadedModelMayBeStretched) {
                                        "which is used .*llama_tiny.yaml"));
 }
 
-// DeepSeek-V4 writes no texts and keeps no packed documents apart. Only who asks for that is refused.
+// Generation and packed sequences are not implemented for DeepSeek-V4. Only runs that use them are refused.
 TEST(Train, WhatAFamilyCannotDoIsRefusedOnlyWhereItWasAskedFor) {
   const std::string load = "load=" PRIMUS_SOURCE_DIR "/tests/golden/models/deepseek_v4";
   const auto run = [&](const char* command, std::vector<std::string> more) {
@@ -722,7 +723,7 @@ TEST(Train, ADryRunNeedsNoFilesButNamesThem) {
   EXPECT_THAT(big.err, HasSubstr("load is '/nowhere/model' (command line), which does not exist"));
 }
 
-// A mesh is planned on a laptop, in seconds: what a rank needs, and what it sends.
+// A dry run plans many ranks on one machine: the memory and the communication of a rank.
 TEST(Train, ADryRunPlansManyRanks) {
   const TemporaryFolder folder;
   const auto forecast = [&](const std::vector<std::string>& more) {
@@ -756,7 +757,7 @@ TEST(Train, ADryRunPlansManyRanks) {
   for (const json& line : mesh.at("stages").at(0).at("communication")) groups.push_back(line.at("group"));
   EXPECT_THAT(groups, ::testing::IsSupersetOf({"world", "tensor", "data", "tokens"}));
   EXPECT_EQ(forecast({"--nproc", "2", "tensor_model_parallel_size=2"}).at("mesh").at("ranks"), 2);
-  // What all ranks do together is the same work; each stage has its part of it.
+  // All data-parallel ranks together do the work of one rank. The stages share it.
   const auto executed = [](const json& f) { return f.at("kernel_flops_per_step").get<double>(); };
   const json two = forecast({"--world", "2"});
   EXPECT_DOUBLE_EQ(executed(two), executed(one));
@@ -767,7 +768,7 @@ TEST(Train, ADryRunPlansManyRanks) {
     of_stages += 2 * stage.at("kernel_flops_per_step").get<double>();
   EXPECT_DOUBLE_EQ(executed(staged), of_stages);
   EXPECT_DOUBLE_EQ(executed(staged), executed(forecast({"global_batch_size=8"})));
-  // Their time is known as far as they compute.
+  // The estimated time has only the computation.
   EXPECT_GT(two.at("seconds_per_step").get<double>(), 0);
   EXPECT_FALSE(two.at("timed").get<bool>());
   EXPECT_FALSE(two.at("with_communication").get<bool>());
@@ -777,7 +778,7 @@ TEST(Train, ADryRunPlansManyRanks) {
   const ProgramResult wrong = run_program(train(folder.path(), {"--world", "2"}));
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("--world needs --dry-run"));
-  // How the ranks would exchange is looked at, too.
+  // A dry run also checks the transport.
   const auto by = [&](const std::string& transport, std::vector<std::string> more) {
     more.emplace_back("--dry-run");
     return run_program(train(folder.path(), std::move(more)),
@@ -792,7 +793,7 @@ TEST(Train, ADryRunPlansManyRanks) {
   EXPECT_EQ(by("tcp", {"--nproc", "2"}).exit_code, 0);
 }
 
-// Before the first step, though a step is recorded after three; and where nothing is trained.
+// The note appears before the first step, although recording would start after three, and also in a dry run.
 TEST(Train, GraphsThatCannotBeRecordedAreSaidAtOnce) {
   const TemporaryFolder folder;
   const std::string said = "enable_cuda_graph: steps are not recorded: ";
@@ -801,7 +802,7 @@ TEST(Train, GraphsThatCannotBeRecordedAreSaidAtOnce) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   const std::size_t place = run.err.find(said + "cpu cannot record its work");
   EXPECT_LT(place, run.err.find("iteration        1/       1")) << run.err;
-  EXPECT_EQ(run.err.find(said, place + 1), std::string::npos) << "once: " << run.err;
+  EXPECT_EQ(run.err.find(said, place + 1), std::string::npos) << "the note is repeated: " << run.err;
   const auto planned = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"device=cpu", "--dry-run"});
     return run_program(train(folder.path(), more)).err;

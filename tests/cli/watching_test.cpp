@@ -22,7 +22,7 @@ class Watching : public ::testing::Test {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     return result;
   }
-  // What `runs` says of this one.
+  // Returns the entry of `runs` for this run.
   json status(const std::string& name) const {
     for (const json& run : json::parse(run_program({"runs", folder_.path().string(), "--json"}).out)) {
       if (run.at("folder").get<std::string>().ends_with("/" + name)) return run;
@@ -49,7 +49,7 @@ class Watching : public ::testing::Test {
 };
 
 TEST_F(Watching, ADivergedRunIsSaidToBe) {
-  // 40 times the rate that this model stands.
+  // About 40 times the highest learning rate with which this model trains.
   const ProgramResult result = trained("wild", {"train_iters=60", "lr=1", "clip_grad=0"});
   EXPECT_THAT(result.err, AllOf(HasSubstr("the loss has grown from "), HasSubstr("lower lr")));
   const json run = status("wild");
@@ -64,7 +64,7 @@ TEST_F(Watching, ADivergedRunIsSaidToBe) {
 }
 
 TEST_F(Watching, WhyRunsEnded) {
-  // The last save fails: all steps are done, and the run is not.
+  // The last save fails, so the run counts as crashed although all steps are done.
   std::vector<std::string> words = command("unsaved", {"train_iters=4", "async_save=false"});
   const ProgramResult failed = run_program(words, {.file_size_limit = 1 << 16});
   EXPECT_EQ(failed.exit_code, 2) << failed.err;
@@ -95,7 +95,7 @@ TEST_F(Watching, WhyRunsEnded) {
   EXPECT_EQ(status("nan").at("reason"), "NaN");
 }
 
-// One step takes long, and the run is stopped in the first.
+// The run is stopped in its first step, which takes long.
 TEST_F(Watching, ARunThatIsStoppedBeforeItsFirstStepDidNotCrash) {
   Program program(command("early", {"train_iters=2000", "global_batch_size=8000"}));
   const Path ending = run_folder(folder_.path(), "early") / "ending.json";
@@ -118,7 +118,7 @@ TEST_F(Watching, SettingsThatDifferStandBelowTheRuns) {
   EXPECT_EQ(status("two").at("settings"), (json{{"lr", "0.001"}, {"seed", "7"}}));
 }
 
-// By the clock, whatever the machine does: 6 seconds, in one go and in two.
+// Training ends after 6 seconds by the clock, in one run and in two parts, however fast the machine is.
 TEST_F(Watching, MinutesEndByTheClock) {
   const std::vector<std::string> minutes = {"train_iters=null", "train_minutes=0.1", "micro_batch_size=4",
                                             "global_batch_size=16", "--json"};
@@ -128,11 +128,12 @@ TEST_F(Watching, MinutesEndByTheClock) {
   for (const json& step : steps)
     longest = std::max(longest, step.at("elapsed_time_per_iteration_ms").get<double>());
   EXPECT_NEAR(whole.at("seconds").get<double>(), 6, 0.6 + 2e-3 * longest);
-  // The rate decays with the time: half-way between its ends in the middle, at its end with the last step.
+  // The learning rate decays with time: in the middle it is between its start and its end, and the last step
+  // reaches the end.
   const double middle = steps[steps.size() / 2].at("learning_rate");
   EXPECT_GT(middle, 6e-4);
   EXPECT_LT(middle, 2.7e-3);
-  // The record knows how many steps there were.
+  // The record has the number of steps.
   EXPECT_NEAR(steps.back().at("learning_rate").get<double>(), 3e-4, 3e-4);
   EXPECT_EQ(steps.back().at("train_iters"), steps.size());
   EXPECT_EQ(status("whole").at("state"), "finished");
@@ -155,7 +156,7 @@ TEST_F(Watching, ARateThatJumpsIsSaid) {
   const ProgramResult more = trained("longer", {"train_iters=20"});
   EXPECT_THAT(more.err, AllOf(HasSubstr("the learning rate jumps from 4."), HasSubstr("(iteration 10) to 1."),
                               HasSubstr("WSD")));
-  // Without a jump nothing is said: WSD keeps its rate until it decays.
+  // WSD keeps its rate until it decays, so the rate does not jump and no warning appears.
   const std::vector<std::string> wsd = {"lr_decay_style=WSD", "lr_wsd_decay_iters=2"};
   auto stable = wsd, stretched = wsd;
   stable.insert(stable.end(), {"train_iters=20", "exit_interval=10"});
@@ -172,7 +173,7 @@ TEST_F(Watching, AFinishedRunSaysWhatItDoesNotLearn) {
   EXPECT_THAT(trained("done", {"train_iters=3"}).out, Not(HasSubstr("exp_name")));
 }
 
-// Its base was trained on: a repeated command does not silently keep the older weights.
+// If the base model was trained further, a repeated fine-tuning command notes that it used the older weights.
 TEST_F(Watching, ANewerBaseIsSaid) {
   trained("base", {"train_iters=2"});
   const std::vector<std::string> settings = {"load=" + run_folder(folder_.path(), "base").string(),
@@ -184,14 +185,14 @@ TEST_F(Watching, ANewerBaseIsSaid) {
               AllOf(HasSubstr("load changed from iter_0000002 to iter_0000004"), HasSubstr("exp_name")));
 }
 
-// A sample that was cut or never begun is written by the next start.
+// A start writes the sample that the run before it did not finish.
 TEST_F(Watching, NoSampleIsLostOrCut) {
   const std::vector<std::string> settings = {"train_iters=4", "save_interval=2", "sample_interval=2",
                                              "sample_tokens=6"};
   trained("whole", settings);
   const auto whole = lines("whole", "samples.jsonl");
   ASSERT_EQ(whole.size(), 2U);
-  // As if it had been killed between a checkpoint and its sample.
+  // The state after a kill between a checkpoint and its sample.
   auto half = settings;
   half.emplace_back("exit_interval=2");
   trained("cut", half);
@@ -199,7 +200,7 @@ TEST_F(Watching, NoSampleIsLostOrCut) {
   Env::posix().remove_file(samples);
   trained("cut", settings);
   Env::posix().remove_file(samples);
-  trained("cut", settings);  // of the last iteration, too
+  trained("cut", settings);  // also the sample of the last iteration
   const auto made_up = lines("cut", "samples.jsonl");
   ASSERT_EQ(made_up.size(), 1U);
   EXPECT_EQ(made_up[0].at("text"), whole[1].at("text"));

@@ -4,7 +4,7 @@
 
 #include <regex>
 
-#include "../../src/cli/program.h"  // beside the tests' own of that name
+#include "../../src/cli/program.h"  // not the tests' own program.h
 #include "cli/command.h"
 #include "cli/grammar.h"
 #include "cli/launch/mode.h"
@@ -31,7 +31,7 @@ Said run_here(const std::vector<std::string>& words) {
   return said;
 }
 
-// Alone, and behind the groups where they are typed.
+// The word gets its hint without a group and after each group.
 TEST(Words, FromElsewhereAreAnswered) {
   for (const std::string_view view : config::words_from_elsewhere()) {
     const std::string word(view);
@@ -39,13 +39,13 @@ TEST(Words, FromElsewhereAreAnswered) {
     for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
              {word}, {"train", word}, {"eval", word}, {"model", word}, {"data", word}}) {
       const std::string name = words.size() > 1 ? words[0] + " " + words[1] : word;
-      if (cli::find_command(name) || name == "data diffusion") continue;  // which has words of its own
+      if (cli::find_command(name) || name == "data diffusion") continue;  // it has its own answers
       const Said said = run_here(words);
       EXPECT_EQ(said.exit_code, 2) << name;
       EXPECT_EQ(said.err, "error: there is no command '" + name + "'\n  hint: " + answer + "\n");
     }
     EXPECT_FALSE(cli::find_command(word) || cli::is_group(word) || cli::find_mode(word))
-        << word << " is ours";
+        << word << " is a command of Primus";
   }
 }
 
@@ -58,7 +58,7 @@ TEST(Words, CommandsAreFoundWithoutTheirGroup) {
   EXPECT_THAT(hint_for("xyzzy"), HasSubstr("--help' lists all of them"));
 }
 
-// An answer that names a command or an option which is gone would mislead.
+// Each command and option that a hint names exists.
 TEST(Words, AnswersNameCommandsThatThereAre) {
   int named = 0;
   for (const std::string_view word : config::words_from_elsewhere()) {
@@ -113,7 +113,7 @@ TEST(Words, ThatAreUnknownOptionsAreNamed) {
   EXPECT_THAT(result.err, HasSubstr("did you mean '--template' or '--temperature'?"));
 }
 
-// Before, four wrong errors about the experiment, which was read as launcher settings.
+// Without '--', the experiment must not be read as launcher settings, which gives misleading errors.
 TEST(Words, SlurmWithoutDashesSaysWhatToWrite) {
   const Said said =
       run_here({"slurm", "srun", "-N", "2", "-p", "train", "train", "pretrain", "--config", "exp.yaml"});

@@ -1,5 +1,5 @@
-// Experiments with TorchTitan's and MaxText's settings: handed on as they are, and read with Primus's own
-// keys.
+// Tests of experiments with TorchTitan's and MaxText's settings: written to their configuration files, and
+// translated to Primus's keys.
 #include "config/foreign.h"
 
 #include <gmock/gmock.h>
@@ -38,11 +38,11 @@ TEST(TorchTitan, SettingsBecomeItsFile) {
   EXPECT_EQ(text("training.steps"), "60");
   EXPECT_EQ(text("training.seq_len"), "4096");
   EXPECT_EQ(text("model.flavor"), "8B");
-  EXPECT_DOUBLE_EQ(config::find_path(toml, "optimizer.lr")->real, 1e-4);  // our key is translated
+  EXPECT_DOUBLE_EQ(config::find_path(toml, "optimizer.lr")->real, 1e-4);  // translated from Primus's key
   EXPECT_EQ(text("activation_checkpoint.mode"), "full");
   EXPECT_THAT(text("job.dump_folder"), HasSubstr("g/u/e"));
   EXPECT_FALSE(
-      config::find_path(toml, "primus_turbo.enable_primus_turbo"));  // a plain TorchTitan would refuse it
+      config::find_path(toml, "primus_turbo.enable_primus_turbo"));  // TorchTitan itself refuses this key
   EXPECT_THAT(job.dropped.at("Primus-Turbo's kernels"), Contains("primus_turbo.enable_primus_turbo"));
 }
 
@@ -90,12 +90,12 @@ TEST(TorchTitan, SettingsAreReadNatively) {
   EXPECT_EQ(t.train_iters, 50);
   EXPECT_EQ(t.seq_length, 4096);
   EXPECT_EQ(t.micro_batch_size, 2);
-  EXPECT_EQ(t.global_batch_size, 8);  // of four ranks that share the weights
+  EXPECT_EQ(t.global_batch_size, 8);  // 2 on each of 4 ranks
   EXPECT_EQ(t.data_parallel_sharding_strategy, "optim_grads_params");
-  EXPECT_EQ(t.hidden_size, 4096);  // the preset that llama3 8B is
+  EXPECT_EQ(t.hidden_size, 4096);  // from the preset for llama3 8B
   EXPECT_EQ(t.num_layers, 32);
   EXPECT_EQ(t.recompute_granularity, "full");
-  EXPECT_DOUBLE_EQ(t.adam_beta2, 0.95);  // TorchTitan's default, not ours
+  EXPECT_DOUBLE_EQ(t.adam_beta2, 0.95);  // TorchTitan's default, not Primus's
   EXPECT_DOUBLE_EQ(t.weight_decay, 0.1);
   EXPECT_EQ(t.data_path, std::vector<std::string>{"corpus.txt"});
   EXPECT_THAT(e.warnings, Contains(HasSubstr("applies weight decay to all parameters")));
@@ -103,8 +103,8 @@ TEST(TorchTitan, SettingsAreReadNatively) {
   EXPECT_THAT(e.provenance_of("train_iters").describe(), HasSubstr("exp.yaml:"));
 }
 
-// TorchTitan's rate of a step, from its documentation: warm-up from lr / warmup_steps, and a decay over the
-// last steps that is one step ahead.
+// TorchTitan's learning rate of a step, from its documentation: warm-up from lr / warmup_steps, then a decay
+// that is one step ahead.
 double titan_rate(int step, double lr, int warmup, int total, int decay, double minimum,
                   const std::string& type) {
   const int stable = total + 1 - warmup - decay;
@@ -182,7 +182,7 @@ TEST(MaxText, SettingsBecomeItsFile) {
   EXPECT_THAT(job.files[0].text, Not(HasSubstr("secret")));
 }
 
-// On CPUs, MaxText would want the variables of a cluster, even alone.
+// On a CPU, MaxText would wait for a cluster's variables even with one node, so it is told to skip them.
 TEST(MaxText, AloneOnACpuItWaitsForNobody) {
   const auto file = [](const std::string& overrides, std::int64_t nodes) {
     return render_job(load(kMax, overrides), fields_of("maxtext"), "/sources", {.nodes = nodes})
@@ -206,8 +206,8 @@ TEST(MaxText, SettingsAreReadNatively) {
   EXPECT_EQ(t.num_query_groups, 8);
   EXPECT_TRUE(t.mock_data);
   EXPECT_EQ(t.data_parallel_sharding_strategy, "optim_grads_params");
-  // Its cosine ends at a tenth of the rate with its last step; the warm-up is a tenth of the steps, from
-  // zero.
+  // MaxText's cosine decay ends at a tenth of the rate with the last step. Its warm-up from 0 takes a tenth
+  // of the steps.
   const Schedule schedule(t);
   for (int step = 0; step < 50; ++step) {
     const double part = (step - 5) / 44.0;
@@ -224,7 +224,7 @@ TEST(MaxText, ItsSettingsBecomeMegatronsArguments) {
   EXPECT_THAT(job.command, AllOf(Contains("--swiglu"), Contains("--mock-data"), Contains("--num-layers")));
 }
 
-// What the tables name exists, and every setting of TorchTitan has a line.
+// Each setting in the tables exists, and each of TorchTitan's settings is in a table.
 TEST(Tables, NameWhatThereIs) {
   for (const std::string framework : {"torchtitan", "maxtext"}) {
     const config::BackendFields fields = fields_of(framework);
@@ -249,7 +249,7 @@ TEST(Tables, NameWhatThereIs) {
   }
 }
 
-// A resolved experiment loads back, and a token is not in it.
+// A resolved experiment loads back, without the token.
 TEST(Foreign, TheResolvedExperimentLoadsBack) {
   const config::Experiment e = load(kMax, "steps: 50\nhf_access_token: secret");
   const std::string text = config::to_yaml(e);

@@ -1,4 +1,4 @@
-// What other frameworks print, as records.
+// Tests of reading other frameworks' log lines as records.
 #include "backends/log_lines.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ TEST(LogLines, Megatron) {
   EXPECT_EQ(record->skipped_iterations, 1);
   EXPECT_DOUBLE_EQ(record->throughput.now.flops_per_second, 12.5e12);
   EXPECT_DOUBLE_EQ(record->throughput.now.tokens_per_second, 8 * 1024 / 0.5 / 2);
-  // The same step twice is one line.
+  // A repeated line of a step gives no second record.
   EXPECT_FALSE(reader.iteration(" iteration 10/ 200 | consumed samples: 80 | lm loss: 1.0E+01 |"));
   const auto evaluation = reader.evaluation(
       " validation loss at iteration 10 | lm loss value: 9.500000E+00 | lm loss PPL: 1.335973E+04 | ");
@@ -41,8 +41,8 @@ TEST(LogLines, Megatron) {
   EXPECT_DOUBLE_EQ(evaluation->lm_loss, 9.5);
 }
 
-// What a real run printed: its steps 1 to 3 took 637.7, 564.3 and 590.0 ms, with losses of 5.718631, 5.670721
-// and 4.604446.
+// Lines of a real run. Its steps 1 to 3 took 637.7, 564.3 and 590.0 ms, with losses of 5.718631, 5.670721 and
+// 4.604446; the second line prints means over two steps.
 TEST(LogLines, MegatronsSecondLineIsTheMeanOfTwoSteps) {
   const auto line = [](int step, const char* time, const char* loss) {
     return " [2026-11-22 18:24:53.1] iteration        " + std::to_string(step) +
@@ -65,7 +65,7 @@ TEST(LogLines, MegatronsSecondLineIsTheMeanOfTwoSteps) {
   EXPECT_NEAR(second->throughput.now.seconds_per_iteration, 0.5643, 1e-9);
   EXPECT_NEAR(second->throughput.now.flops_per_second, 10e12 * 601.0 / 564.3, 1e3);
   EXPECT_DOUBLE_EQ(reader.iteration(line(3, "590.0", "4.604446E+00"))->lm_loss, 4.604446);
-  // Where lines come every ten steps, the second one is the mean over all ten.
+  // With a line every ten steps, the second line is the mean of ten steps, and is kept unchanged.
   LogReader tens("megatron", run);
   tens.iteration(line(1, "637.7", "5.718631E+00"));
   EXPECT_DOUBLE_EQ(tens.iteration(line(10, "601.0", "3.106846E+00"))->lm_loss, 3.106846);

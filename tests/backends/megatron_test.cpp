@@ -1,4 +1,4 @@
-// From experiments to Megatron-LM's arguments.
+// Tests of the translation of experiments to Megatron-LM's arguments.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using testing::Not;
 
 const std::string kLlama = "framework: megatron\nmodel: llama3.1_8B.yaml";
 
-// What stands behind `flag`; "" where it is not there.
+// Returns the argument after `flag`, or "" if the command lacks the flag.
 std::string after(const ExternalJob& job, const std::string& flag) {
   const auto found = std::find(job.command.begin(), job.command.end(), flag);
   return found == job.command.end() || found + 1 == job.command.end() ? "" : *(found + 1);
@@ -38,10 +38,10 @@ TEST(Megatron, AnExperimentBecomesItsArguments) {
   EXPECT_EQ(after(job, "--num-query-groups"), "8");
   EXPECT_EQ(after(job, "--rotary-base"), "500000");
   EXPECT_EQ(after(job, "--lr"), "1e-05");
-  EXPECT_EQ(after(job, "--norm-epsilon"), "");  // Megatron-LM's own default
+  EXPECT_EQ(after(job, "--norm-epsilon"), "");  // Megatron-LM's default is kept
   EXPECT_EQ(after(job, "--tokenizer-type"), "NullTokenizer");
   EXPECT_EQ(after(job, "--train-iters"), "20");
-  // The family says what the experiment leaves out.
+  // The model family sets what the experiment leaves out.
   for (const char* flag :
        {"--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights", "--bf16",
         "--use-rope-scaling", "--sequence-parallel", "--mock-data", "--group-query-attention"}) {
@@ -69,7 +69,8 @@ TEST(Megatron, OnlyWhatIsSharedIsGatheredBeside) {
   EXPECT_EQ(job.required.at("CUDA_DEVICE_MAX_CONNECTIONS"), "8");
 }
 
-// It has narrow states with its precision-aware optimizer alone, which is Adam's, and distributed.
+// Megatron-LM supports narrow optimizer states only in its precision-aware optimizer, which needs Adam and a
+// distributed optimizer.
 TEST(Megatron, NarrowMomentsComeWithThePrecisionAwareOptimizer) {
   const auto job_of = [](const std::string& overrides) {
     return render(load(kLlama, "mock_data: true\n" + overrides));
@@ -98,7 +99,7 @@ TEST(Megatron, MixturesHaveTheirPattern) {
   EXPECT_THAT(job.command, Contains("--moe-router-pre-softmax"));
 }
 
-// As in Primus's own presets: speed, and nothing that is learnt.
+// The arguments for fast experts of AMD Primus's presets are added. They do not change the trained function.
 TEST(Megatron, ExpertsAreFast) {
   const auto command = [](const std::string& model, const std::string& overrides) {
     return render(load("framework: megatron\nmodel: " + model, "mock_data: true\n" + overrides));
@@ -131,10 +132,10 @@ TEST(Megatron, DifferencesFromPrimussPresetsAreNoted) {
   EXPECT_THAT(reported.notes[0], Not(AnyOf(HasSubstr("dataloader_type"), HasSubstr("moe_aux_loss_coeff"))));
 }
 
-// PRIMUS_UPSTREAM names a checkout of Primus: the tables have what its presets have.
+// If PRIMUS_UPSTREAM names a checkout of AMD Primus, the table of differences is compared with its presets.
 TEST(Megatron, TheTableOfDifferencesIsPrimuss) {
   const char* upstream = std::getenv("PRIMUS_UPSTREAM");
-  if (!upstream) GTEST_SKIP() << "PRIMUS_UPSTREAM names no checkout of Primus";
+  if (!upstream) GTEST_SKIP() << "PRIMUS_UPSTREAM does not name a checkout of AMD Primus";
   config::LoadOptions options;
   options.preset_dirs = {Path(upstream) / "primus/configs"};
   options.environment = [](const std::string&) { return std::nullopt; };
@@ -148,7 +149,7 @@ TEST(Megatron, TheTableOfDifferencesIsPrimuss) {
                           const std::string& key, const config::Value& value) {
     const config::Value* theirs = experiment.settings.find(key);
     EXPECT_TRUE(says(theirs ? *theirs : config::Value{}, value.is_null() ? "null" : value.text))
-        << model << ": " << key << " is " << (theirs ? theirs->show() : "not there");
+        << model << ": " << key << " is " << (theirs ? theirs->show() : "not set");
   };
   const config::BackendFields fields = fields_of("megatron");
   const config::Experiment deepseek = has("deepseek_v3");
@@ -178,7 +179,7 @@ TEST(Megatron, CheckpointsAreSavedUnlessTheExperimentSaysNot) {
   EXPECT_EQ(after(render(load(kLlama, "mock_data: true\nsave: null")), "--save"), "");
 }
 
-// The pinned version's NullTokenizer adds an id; since April 2026 it does not.
+// The NullTokenizer of the pinned Megatron-LM adds one id; since April 2026 it does not.
 TEST(Megatron, ANullTokenizerHasAsManyIdsAsNatively) {
   const test::TemporaryFolder folder;
   const Path source = folder.path() / "megatron/core/tokenizers/text/libraries/null_tokenizer.py";
@@ -209,7 +210,8 @@ TEST(Megatron, TheVersionSaysWhatItsLogMeans) {
   EXPECT_TRUE(is_mean());
 }
 
-// Megatron-LM starts from random weights where it finds no checkpoint, and only a line of its log says so.
+// Without a checkpoint, Megatron-LM starts from random weights and only logs it. A missing checkpoint is
+// refused here.
 TEST(Megatron, WhatIsLoadedIsACheckpoint) {
   const test::TemporaryFolder folder;
   const std::string overrides = "mock_data: true\nload: " + folder.path().string();
@@ -244,7 +246,8 @@ TEST(Megatron, WhatItDoesNotHaveIsRefusedByName) {
               HasSubstr("3 problems"));
 }
 
-// Leaving the stage out would pre-train, and adapters that are not enabled are none.
+// The error does not suggest leaving `stage` out, which would pre-train. Adapters that are not enabled have
+// no effect.
 TEST(Megatron, FineTuningIsForTheNativeEngine) {
   const std::string error = error_of(
       [&] { render(load("framework: megatron\nconfig: sft_trainer.yaml\nmodel: llama3.1_8B.yaml", "")); });
@@ -253,16 +256,16 @@ TEST(Megatron, FineTuningIsForTheNativeEngine) {
   EXPECT_EQ(error_of([&] { render(load(kLlama, "mock_data: true\nlora: {enabled: false, dim: 8}")); }), "");
 }
 
-// Chunks that hold a sequence limit nothing, and positions before the first step have no temperature.
+// Llama 4's attention chunks and temperature have no effect on sequences shorter than a chunk, so they are
+// not refused.
 TEST(Megatron, WhatChangesNothingForTheseSequencesIsNotRefused) {
   const ExternalJob job =
       render(load("framework: megatron\nmodel: llama4_17B128E.yaml", "mock_data: true\nseq_length: 8191"));
-  EXPECT_THAT(job.command, Contains("--moe-apply-probs-on-input"));  // the family's
+  EXPECT_THAT(job.command, Contains("--moe-apply-probs-on-input"));  // set by the family
   EXPECT_EQ(after(job, "--no-rope-freq"), "4");
 }
 
-// Megatron-LM builds scaled positions with a factor of 8 whatever its arguments say, and has no caps of
-// logits.
+// Megatron-LM's RoPE scaling always uses a factor of 8, and it has no logit caps. A script adds these parts.
 TEST(Megatron, PartsWithoutAnArgumentComeWithTheScript) {
   const auto parts = [](const std::string& model, const std::string& overrides = "") {
     const ExternalJob job =
@@ -310,7 +313,7 @@ TEST(Megatron, StagesOfAPipelineMustShareTheLayers) {
               HasSubstr("cannot divide the 14 layers of a pipeline stage into 3 parts"));
 }
 
-// The model is the same wherever its layers are: those with the embedding and the output have fewer.
+// Layers that do not divide equally get a layout. The stages with embedding and output have fewer layers.
 TEST(Megatron, LayersThatAreNoEqualPartsAreLaidOut) {
   const auto layout = [](const std::string& overrides) {
     const ExternalJob job =
@@ -326,7 +329,8 @@ TEST(Megatron, LayersThatAreNoEqualPartsAreLaidOut) {
   EXPECT_EQ(after(equal, "--pipeline-model-parallel-layout"), "");
 }
 
-// Primus's MiniMax-M2.5 has both; Megatron-LM's validate_args refuses that.
+// AMD Primus's MiniMax-M2.5 has a layout and virtual stages, which Megatron-LM refuses together. The layout
+// is kept.
 TEST(Megatron, ALayoutStandsInPlaceOfVirtualStages) {
   const std::string both =
       "mock_data: true\npipeline_model_parallel_size: 2\nnum_layers: 8\n"
@@ -348,7 +352,8 @@ TEST(Megatron, ALayoutStandsInPlaceOfVirtualStages) {
   }
 }
 
-// A layout may say nothing of multi-token prediction; Megatron-LM wants to be told.
+// A layout without places for multi-token prediction gets them before the loss, because Megatron-LM requires
+// them.
 TEST(Megatron, ModulesWithoutAPlaceStandBeforeTheLoss) {
   const auto layout = [](const std::string& text) {
     return after(
@@ -362,7 +367,7 @@ TEST(Megatron, ModulesWithoutAPlaceStandBeforeTheLoss) {
   EXPECT_EQ(layout("Et*3|t*2mmL"), "Et*3|t*2mmL");
 }
 
-// State-space models are another program's; a specification of layers that is Primus's own is not there.
+// Mamba models use pretrain_mamba.py. Layer specifications of AMD Primus that Megatron-LM lacks are refused.
 TEST(Megatron, StateSpaceModels) {
   const std::string mamba = "framework: megatron\nmodel: mamba_370M.yaml";
   const std::string own = "primus.backends.megatron.core.models.";
@@ -408,20 +413,20 @@ TEST(Megatron, WhatChangesSpeedAloneIsLeftOutWithAWarning) {
   }
 }
 
-// Whose norms, gates and linear attention are switches there.
+// The norms, gates and linear attention of Qwen3.5 become arguments.
 TEST(Megatron, GatedDeltaNetworks) {
   const ExternalJob job = render(load("framework: megatron\nmodel: qwen3_5_35B_A3B.yaml", "mock_data: true"));
   EXPECT_EQ(after(job, "--experimental-attention-variant"), "gated_delta_net");
   EXPECT_EQ(after(job, "--linear-attention-freq"), "4");
   for (const char* flag : {"--attention-output-gate", "--moe-shared-expert-gate", "--apply-layernorm-1p"})
     EXPECT_THAT(job.command, Contains(flag));
-  // model_type says them, too.
+  // model_type also implies them.
   const ExternalJob next = render(load("framework: megatron\nmodel: qwen3_next_80B_A3B.yaml",
                                        "mock_data: true\napply_layernorm_1p: null"));
   EXPECT_THAT(next.command, Contains("--apply-layernorm-1p"));
 }
 
-// Whatever an experiment may say is an argument there, refused, or listed.
+// Every key of an experiment becomes an argument, is refused, or is listed as left out.
 TEST(Megatron, NoKeyIsForgotten) {
   const config::Experiment experiment = load(kLlama, "mock_data: true");
   const config::BackendFields fields = fields_of("megatron");
@@ -438,7 +443,8 @@ TEST(Megatron, NoKeyIsForgotten) {
   }
 }
 
-// FSDP must not have one connection, and tensor parallelism needs it: a switch that is off is none.
+// FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tensor parallelism needs. A disabled FSDP does not
+// count.
 TEST(Megatron, ConnectionsAreThoseOfWhatIsOn) {
   const ExternalJob off = render(load(kLlama, "mock_data: true\nuse_megatron_fsdp: false"));
   EXPECT_EQ(off.environment.at("CUDA_DEVICE_MAX_CONNECTIONS"), "1");
@@ -447,7 +453,7 @@ TEST(Megatron, ConnectionsAreThoseOfWhatIsOn) {
   EXPECT_EQ(on.required.at("CUDA_DEVICE_MAX_CONNECTIONS"), "8");
 }
 
-// A default that is a choice of the native engine's says nothing to Megatron-LM.
+// A default that only the native engine chose is not passed to Megatron-LM.
 TEST(Megatron, DefaultsOfTheNativeEngineAreNotPassedOn) {
   const config::Experiment experiment = load(kLlama, "mock_data: true");
   const config::BackendFields fields = fields_of("megatron");
@@ -461,7 +467,7 @@ TEST(Megatron, DefaultsOfTheNativeEngineAreNotPassedOn) {
               Contains("--tp-comm-overlap"));
 }
 
-// A key that says .own() in config/keys.def needs no line of the backend's.
+// Keys marked .own() in config/keys.def need no entry in the tables for Megatron-LM.
 TEST(Megatron, KeysOfPrimusAloneAreRefusedOrLeftOut) {
   const config::BackendFields fields = fields_of("megatron");
   const config::Experiment experiment = load(kLlama, "mock_data: true");
@@ -476,7 +482,7 @@ TEST(Megatron, KeysOfPrimusAloneAreRefusedOrLeftOut) {
     ++own;
   }
   EXPECT_GT(own, 10);
-  // What has no effect, or no say in what is trained, is left out.
+  // Keys that have no effect, or do not affect the trained weights, are left out.
   const ExternalJob left_out =
       render(load(kLlama, "mock_data: true\ndevice: cpu\nkeep_latest: 7\nlion_beta1: 0.5"));
   ASSERT_EQ(left_out.dropped.size(), 1u);
@@ -489,7 +495,7 @@ TEST(Megatron, KeysOfPrimusAloneAreRefusedOrLeftOut) {
               AllOf(HasSubstr("muon_scalar_optimizer"), Not(HasSubstr("lion_beta1"))));
 }
 
-// Every preset of a model is rendered, or refused for a reason that is the model's.
+// Every model preset is translated, or refused with an error that names Megatron-LM.
 TEST(Megatron, EveryPresetIsRenderedOrRefused) {
   int rendered = 0, refused = 0;
   for (const auto& entry : std::filesystem::directory_iterator(preset_dirs()[0] / "models")) {

@@ -1,5 +1,5 @@
-// `primus train pretrain` with another framework, and `primus deps`, with a Python that is a shell script and
-// repositories of this machine.
+// Tests of `primus train pretrain` with another framework, and of `primus deps`. A shell script stands for
+// Python, and local repositories for those on the Internet.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -35,8 +35,8 @@ std::string read(const Path& path) {
 
 int lines_of(const std::string& text) { return static_cast<int>(std::count(text.begin(), text.end(), '\n')); }
 
-// A checkout of "Megatron-LM", and a Python that logs twenty steps from the last rank and notes what it was
-// given.
+// A stand-in for Megatron-LM, and for Python: a script that logs its arguments and prints twenty steps on the
+// last rank.
 struct FakeMegatron {
   TemporaryFolder folder;
   Path root = folder.path();
@@ -106,7 +106,7 @@ TEST(ExternalRun, StepsOfTheLastRankLandInTheMetrics) {
 TEST(ExternalRun, ItsPythonIsActivated) {
   const FakeMegatron fake("echo \"first: $(command -v python3), of ${VIRTUAL_ENV:-none}.\"; exit 0");
   const std::string env = (fake.root / "env").string();
-  // A Python without pyvenv.cfg is a system's.
+  // A Python without pyvenv.cfg belongs to the system, so no virtual environment is set.
   const ProgramResult system = fake.run({"train", "pretrain", "--config", "exp.yaml"});
   ASSERT_EQ(system.exit_code, 0) << system.err;
   EXPECT_THAT(system.out, AllOf(HasSubstr(", of none.\n"), Not(HasSubstr("first: " + env))));
@@ -152,10 +152,10 @@ TEST(ExternalRun, BackendChoosesTheEngine) {
               AllOf(HasSubstr("Megatron-LM is not on this machine"), HasSubstr("primus deps sync megatron")));
 }
 
-// ---- Below the launchers of modes ------------------------------------------------------------------
+// ---- Started by `primus direct` or by Slurm ---------------------------------------------------------
 
-// A checkout of each framework, and a Python that notes its place and whether the port that the framework is
-// to listen on stays taken.
+// Stand-ins for each framework and for Python: a script that logs its rank, its node, and whether the
+// framework's port becomes free.
 struct FakeFrameworks {
   TemporaryFolder folder;
   Path root = folder.path();
@@ -204,7 +204,7 @@ struct FakeFrameworks {
   std::vector<std::string> words(const std::string& framework) const {
     return {"direct", "--", "train", "pretrain", "--config", framework + ".yaml", "--backend", framework};
   }
-  // Each in the order of the ranks, with its own number left out of the rest.
+  // Returns the logged lines, in the order of ranks.
   std::vector<std::string> calls() const {
     std::istringstream lines(read(root / "calls"));
     std::vector<std::string> all;
@@ -228,7 +228,7 @@ TEST(ExternalRun, DirectGivesEachProcessItsPlaceOnce) {
   }
 }
 
-// Two nodes of one machine.
+// Two nodes on this machine.
 TEST(ExternalRun, DirectOnSeveralNodes) {
   const auto on_two_nodes = [](const FakeFrameworks& fake, const std::string& framework) {
     const std::string port = std::to_string(comm::port_of(comm::listen_on("127.0.0.1", 0)));
@@ -252,7 +252,7 @@ TEST(ExternalRun, DirectOnSeveralNodes) {
                            "rank 1 of 4, 1 of 2, node 0 of 2, at 127.0.0.1, port taken 0, rendezvous none",
                            "rank 2 of 4, 0 of 2, node 1 of 2, at 127.0.0.1, port taken 0, rendezvous none",
                            "rank 3 of 4, 1 of 2, node 1 of 2, at 127.0.0.1, port taken 0, rendezvous none"));
-  // MaxText: one process for each node, whatever it has.
+  // MaxText has one process per node, whatever GPUS_PER_NODE says.
   const FakeFrameworks max;
   on_two_nodes(max, "maxtext");
   EXPECT_THAT(
@@ -261,7 +261,7 @@ TEST(ExternalRun, DirectOnSeveralNodes) {
                            "rank 1 of 2, 0 of 1, node 1 of 2, at 127.0.0.1, port taken 0, rendezvous none"));
 }
 
-// srun --ntasks-per-node=2: Slurm's tasks are the ranks, and nothing is started below them.
+// With srun --ntasks-per-node=2, Slurm's tasks are the ranks, and no further processes start.
 TEST(ExternalRun, SlurmsTasksAreTheProcesses) {
   const FakeFrameworks fake;
   for (const char* task : {"0", "1"}) {
@@ -284,7 +284,7 @@ TEST(ExternalRun, SlurmsTasksAreTheProcesses) {
                            "rank 1 of 2, 1 of 2, node 0 of 1, at 127.0.0.1, port taken 0, rendezvous none"));
 }
 
-// A repository with two commits; the pin is the first one.
+// A repository with two commits. The first one is the pinned commit.
 struct FakePins {
   TemporaryFolder folder;
   Path root = folder.path();
@@ -314,7 +314,7 @@ TEST(Dependencies, APinIsFetchedAndFound) {
   EXPECT_EQ(fake.status().state, PinState::kReady);
   EXPECT_EQ(read(fake.root / "deps/Megatron-LM/file"), "1\n");
   EXPECT_FALSE(std::filesystem::exists(fake.root / "deps/Megatron-LM.partial"));
-  fake.sync();  // nothing to do
+  fake.sync();  // already done
 }
 
 TEST(Dependencies, AnotherCommitIsBroughtToThePinUnlessFilesWereChanged) {

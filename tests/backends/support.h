@@ -1,4 +1,4 @@
-// Helpers of the tests of other frameworks: experiments from text, with the presets of the source tree.
+// Helpers for tests of other frameworks: experiments from text, with the presets of the source tree.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ inline config::BackendFields fields_of(const std::string& framework) {
   return config::BackendFields::load(framework, preset_dirs());
 }
 
-// An experiment with `module` (lines of the module) and `overrides` (lines of its overrides).
+// An experiment with lines `module` in its module and lines `overrides` in its overrides.
 inline std::string experiment_text(const std::string& module, const std::string& overrides) {
   const auto indented = [](const std::string& lines, const std::string& by) {
     std::string text;
@@ -49,7 +49,7 @@ inline ExternalJob render(const config::Experiment& experiment, const Path& chec
   return render_job(experiment, fields_of(experiment.framework), checkout, {});
 }
 
-// The error that `call` ends with, as a user sees it; "" where it succeeds.
+// Returns the error of `call` as a user sees it, or "" if it succeeds.
 template <class Call>
 std::string error_of(Call&& call) {
   try {

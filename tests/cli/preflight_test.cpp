@@ -469,8 +469,7 @@ TEST_F(Preflight, RanksOfOneNodeThatAreSetUpOtherwiseAreNamed) {
     options.environment["LOCAL_WORLD_SIZE"] = "2";
     options.environment["GROUP_RANK"] = "0";
     options.environment["NCCL_ALGO"] = algorithm;
-    options.environment["UCX_NET_DEVICES"] =
-        "mlx5_" + std::to_string(number);  // each rank has its own network card
+    options.environment["UCX_NET_DEVICES"] = "mlx5_" + std::to_string(number);  // a card per rank
     if (number == 1) options.environment["NCCL_DEBUG"] = "INFO";
     return options;
   };
@@ -530,7 +529,7 @@ TEST_F(Preflight, NodeSmokeSaysWhoPassed) {
   EXPECT_EQ(read_file(file("out/failing_nodes.txt")), "");
   EXPECT_TRUE(std::filesystem::exists(file("out/smoke_report.md")));
 
-  // Another node wrote its report; a third, which Slurm's list has, did not.
+  // The second node has a report. The third is only in Slurm's list.
   json other = json::parse(read_file(file("out/smoke/" + host + ".json")));
   other["host"] = "node-b";
   other["rank"] = other["node"] = 1;

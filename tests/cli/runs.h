@@ -15,21 +15,20 @@ namespace primus::test {
 // Returns the command that trains in `workspace`, with steps of milliseconds. `more` are overrides and
 // options.
 inline std::vector<std::string> train(const Path& workspace, const std::vector<std::string>& more) {
-  std::vector<std::string> words{
-      "train",
-      "pretrain",
-      "--config",
-      PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml",
-      "workspace=" + workspace.string(),
-      "work_group=w",
-      "user_name=u",
-      "exp_name=run",
-      "micro_batch_size=2",
-      "global_batch_size=4",
-      "seq_length=64",
-      "lr_warmup_iters=2",
-      "bf16=false",
-      "num_threads=1"};  // on a busy machine, threads that wait for each other are slow
+  std::vector<std::string> words{"train",
+                                 "pretrain",
+                                 "--config",
+                                 PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml",
+                                 "workspace=" + workspace.string(),
+                                 "work_group=w",
+                                 "user_name=u",
+                                 "exp_name=run",
+                                 "micro_batch_size=2",
+                                 "global_batch_size=4",
+                                 "seq_length=64",
+                                 "lr_warmup_iters=2",
+                                 "bf16=false",
+                                 "num_threads=1"};  // more threads slow down a busy machine
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }

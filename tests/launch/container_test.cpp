@@ -1,4 +1,4 @@
-// Which devices, groups and networks a container gets, on machines that the tests make up.
+// Tests of the devices, groups, images and networks that a container gets, on simulated machines.
 #include "launch/container.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ struct Host : test::Machine {
     request.given = {{"image", "a/b:1"}};
     return request;
   }
-  // Without what every container gets.
+  // The command line up to the image, without the arguments that every container gets.
   std::string line(const ContainerRequest& request) const {
     const Step step = plan_container(request, surroundings()).step;
     return shell_line(step.argv).substr(0, shell_line(step.argv).find(" a/b:1 ")) + " ";
@@ -48,11 +48,12 @@ TEST(ContainerPlan, RunsAsTheUser) {
   EXPECT_THAT(host.line(request), HasSubstr(" --user=1000:1000 "));
   request.settings.runtime = "podman";
   EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --userns=keep-id "), Not(HasSubstr("--user="))));
-  host.user = 0;  // podman refuses keep-id to root
+  host.user = 0;  // podman does not support keep-id for root
   EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --user=0:0 "), Not(HasSubstr("keep-id"))));
 }
 
-// The image does not know the user: HOME would be /, and nobody has a name.
+// The image does not have the user in its passwd file. Without these variables, HOME would be / and the user
+// nameless.
 TEST(ContainerPlan, AnUnknownUserHasAHomeAndAName) {
   Host host;
   host.variables["USER"] = "ada";
@@ -88,7 +89,7 @@ TEST(ContainerPlan, AmdGpus) {
   ContainerRequest request = host.request();
   EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --device /dev/kfd "), HasSubstr(" --device /dev/dri "),
                                         HasSubstr(" --env GPUS_PER_NODE=8 "), HasSubstr(" --cap-drop=ALL ")));
-  // Primus's own settings name the same devices, and one that this node does not have.
+  // AMD Primus's settings name these devices, too, and one that this node does not have.
   request.settings.options = {{"device", "/dev/kfd"}, {"device", "/dev/dri"}, {"device", "/dev/infiniband"}};
   const Step step = plan_container(request, host.surroundings()).step;
   const std::string line = shell_line(step.argv);
@@ -102,7 +103,7 @@ TEST(ContainerPlan, AmdGpus) {
   EXPECT_THROW(host.line(request), Error);
 }
 
-// Where 'primus deps sync' has put them.
+// Sources that `primus deps sync` fetched are mounted.
 TEST(ContainerPlan, SourcesOfOtherFrameworksAreWithin) {
   Host host;
   ContainerRequest request = host.request();
@@ -116,7 +117,7 @@ TEST(ContainerPlan, SourcesOfOtherFrameworksAreWithin) {
                     HasSubstr(" --env PRIMUS_THIRDPARTY_DIR=" + folder + " "), Not(HasSubstr(".venv"))));
 }
 
-// Primus's users name no image.
+// If no image is named, as usual with AMD Primus, it follows from the node's GPUs.
 TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   const auto image_of = [](Host& host, const ContainerRequest& request) {
     const Step step = plan_container(request, host.surroundings()).step;
@@ -139,7 +140,7 @@ TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   request.settings.accelerator = "none";
   EXPECT_EQ(image_of(nvidia, request), "debian:12");
 
-  // On nodes that are not known yet.
+  // The GPUs of the nodes are not known before the job.
   request.settings.accelerator = "auto";
   const auto elsewhere = [&] {
     const ElsewhereNodes nodes{.nodes = 2, .node = "<node>"};
@@ -149,7 +150,7 @@ TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   EXPECT_THAT(elsewhere().notes, ::testing::Contains(HasSubstr("AMD GPUs use rocm/primus:v26.8")));
   request.settings.accelerator = "amd";
   EXPECT_THAT(elsewhere().argv, ::testing::Contains("rocm/primus:v26.8"));
-  // A Primus of the image's own is in no usual image.
+  // The default images have no Primus, so `program: primus`, inside the image, is refused.
   request.settings.program = "primus";
   EXPECT_THROW(elsewhere(), Error);
 }
@@ -171,7 +172,7 @@ TEST(ContainerPlan, SeveralNodesTalkOverTheHostsNetwork) {
   EXPECT_THAT(host.line(request), HasSubstr(" --env NODE_RANK=0 "));
 }
 
-// Docker may be installed on a machine whose daemon does not run, or is not ours to use.
+// Docker may be installed without a running daemon, or without permission to use it. Then podman is used.
 TEST(ContainerPlan, DockerWithoutItsDaemonIsPassedOver) {
   Host host;
   EXPECT_THAT(host.line(host.request()), HasSubstr("docker run "));
@@ -179,8 +180,8 @@ TEST(ContainerPlan, DockerWithoutItsDaemonIsPassedOver) {
   const Step step = plan_container(host.request(), host.surroundings()).step;
   EXPECT_EQ(step.argv.front(), "podman");
   EXPECT_THAT(step.notes,
-              testing::Contains("with podman, because docker fails: Cannot connect to the Docker daemon"));
-  // Who names it means it, and hears from docker itself.
+              testing::Contains("by podman, because docker fails: Cannot connect to the Docker daemon"));
+  // An explicit runtime is kept; docker itself then reports its error.
   ContainerRequest named = host.request();
   named.settings.runtime = "docker";
   EXPECT_THAT(host.line(named), HasSubstr("docker run "));

@@ -1,4 +1,4 @@
-// Plans of mode direct: tables of what is asked and what would run.
+// Tests of plans of mode `direct`: the settings, the environment, and the resulting command line.
 #include "launch/direct.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ std::string error_of(const std::function<void()>& call, int exit_code = 2) {
 const std::map<std::string, std::string> kSecondOfTwo = {
     {"NNODES", "2"}, {"NODE_RANK", "1"}, {"MASTER_ADDR", "host1"}, {"PRIMUS_JOB_TOKEN", "t"}};
 
-// Primus's scripts take it for --numa.
+// ENABLE_NUMA_BINDING, a variable of AMD Primus's scripts, stands for --numa.
 TEST(Direct, PrimussSwitchBindsToMemory) {
   test::Machine machine;
   machine.amd_gpus(2);
@@ -72,7 +72,7 @@ TEST(DirectPlan, ACommandGetsItsPlaceInTheJob) {
   EXPECT_EQ(line_of({}, training(), kSecondOfTwo), train + " --nproc 1" + nodes);
   EXPECT_EQ(line_of({}, training(), kSecondOfTwo, 8), train + " --nproc 8" + nodes);
   EXPECT_EQ(line_of({.single = true}, training(), {{"RUN_MODE", "torchrun"}}, 4), train + " --nproc 4")
-      << "a hook knows better";
+      << "RUN_MODE wins over --single";
   DirectCommand own = training();
   own.words.insert(own.words.end(), {"--nproc", "2"});
   EXPECT_EQ(line_of({}, own, {}, 4), train + " --nproc 2");
@@ -156,7 +156,7 @@ TEST(DirectPlan, RefusesWhatWouldFail) {
   without_token.erase("PRIMUS_JOB_TOKEN");
   EXPECT_THAT(error({}, without_token), HasSubstr("PRIMUS_JOB_TOKEN is not set"));
   without_token["MASTER_ADDR"] = "127.0.0.1";
-  EXPECT_EQ(error({}, without_token), "no error") << "on one machine there is no network to guard";
+  EXPECT_EQ(error({}, without_token), "no error") << "one machine needs no token";
 }
 
 TEST(DirectPlan, FilesOfVariables) {

@@ -1,3 +1,4 @@
+// Tests of the launcher of ranks on this machine: environment, failures, signals and output.
 #include "launch/local_launch.h"
 
 #include <fmt/format.h>
@@ -57,7 +58,7 @@ Shown run(LocalLaunch launch) {
   return shown;
 }
 
-// Waits a little: the system takes processes away behind our back.
+// Whether the process has ended. Waits a moment, because the system reaps processes later.
 bool gone(pid_t pid) {
   for (int i = 0; i < 500; ++i) {
     std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
@@ -99,7 +100,7 @@ TEST(LocalLaunch, HostsNumberTheirRanks) {
   EXPECT_THAT(shown.out, HasSubstr("[rank 5] 5 of 6 at 10.0.0.1 29500\n"));
 }
 
-// Rank 1 fails; the others do not care for SIGTERM, and would stay for a minute.
+// Rank 1 fails. The other ranks ignore SIGTERM and would run for a minute.
 TEST(LocalLaunch, OneFailureEndsAllWithItsErrorOnTop) {
   const Shown shown =
       run(shell(4,
@@ -108,7 +109,7 @@ TEST(LocalLaunch, OneFailureEndsAllWithItsErrorOnTop) {
   EXPECT_EQ(shown.result.exit_code, 7);
   EXPECT_EQ(shown.result.failed_rank, 1);
   EXPECT_EQ(shown.result.failure, "rank 1 ended with exit code 7\n  error: the reason");
-  EXPECT_LT(shown.seconds, 10);  // 0.3 and the grace of half a second, on a busy machine
+  EXPECT_LT(shown.seconds, 10);  // 0.3 s and half a second of grace, with time to spare
 }
 
 TEST(LocalLaunch, AKilledRankIsNamedWithItsSignal) {
@@ -155,7 +156,7 @@ TEST(LocalLaunch, RanksEndWithTheLauncherHoweverItDies) {
   for (const pid_t pid : pids) EXPECT_TRUE(gone(pid));
 }
 
-// A rank's own children, too: the workers of a script.
+// Also the children of ranks end, such as a script's workers.
 TEST(LocalLaunch, ChildrenOfRanksEndWithAKilledLauncher) {
   TemporaryFile file;
   const pid_t launcher =
@@ -183,8 +184,8 @@ TEST(LocalLaunch, SignalsArePassedOn) {
   }
 }
 
-// Runs two ranks that do not care for `trap`, and sends `first` and, after `pause`, `second`. The exit code,
-// or -1 where they were still running 1.5 s after that.
+// Runs two ranks that ignore the signals `trap`. Sends `first` and, after `pause`, `second`. Returns the exit
+// code, or -1 if the launcher still ran 1.5 s later.
 int after_two_signals(const std::string& trap, int first, std::chrono::milliseconds pause, int second) {
   TemporaryFile file;
   const pid_t launcher = launch_in_a_process(
@@ -212,7 +213,7 @@ TEST(LocalLaunch, ASchedulerThatSignalsTwiceAsksOnce) {
   EXPECT_EQ(after_two_signals("TERM", SIGTERM, 200ms, SIGTERM), -1);
 }
 
-// The warning before a time limit, and then the limit.
+// SIGUSR1 warns before a time limit, and SIGTERM then is the first request to stop.
 TEST(LocalLaunch, TheWarningBeforeATimeLimitIsNoSecondRequest) {
   EXPECT_EQ(after_two_signals("USR1 TERM", SIGUSR1, 200ms, SIGTERM), -1);
 }
@@ -271,7 +272,7 @@ TEST(LocalLaunch, WhatCannotStartIsAnError) {
   LocalLaunch hosts = shell(1, "true");
   hosts.hosts = 2;
   EXPECT_THROW(run_local(hosts), Error);
-  // A port that is taken is known before anything runs.
+  // A port in use is reported before any rank starts.
   const comm::Socket other = comm::listen_on("127.0.0.1", 0);
   LocalLaunch taken = shell(1, "true");
   taken.master_address = "127.0.0.1";

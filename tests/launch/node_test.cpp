@@ -1,3 +1,4 @@
+// Tests of what a launcher finds out about its node: its place in the job, GPUs, network and NUMA nodes.
 #include "launch/node.h"
 
 #include <gmock/gmock.h>
@@ -75,7 +76,7 @@ TEST(Node, SlurmVariablesFillWhatIsOpen) {
   EXPECT_EQ(place.master_address, "10.0.0.7");
   EXPECT_EQ(place.master_port, 9999);
   EXPECT_EQ(place.ranks, 2);
-  // A shell of salloc is no task.
+  // The shell of salloc has no SLURM_PROCID, so it is not a task.
   auto shell = step;
   shell.erase("SLURM_PROCID");
   EXPECT_EQ(place_of(shell).nodes, 1);
@@ -103,7 +104,7 @@ TEST(Node, TasksOfAStepAreToldFromShells) {
     return task_of(variables);
   };
   EXPECT_TRUE(changed(kLaunchedStep, "7.2")->launched);
-  EXPECT_FALSE(changed(kLaunchedStep, "7.1")->launched) << "another step, started within";
+  EXPECT_FALSE(changed(kLaunchedStep, "7.1")->launched) << "another step, started inside";
   EXPECT_FALSE(changed("RANK", "0"));
   EXPECT_FALSE(changed("WORLD_SIZE", "4"));
   EXPECT_FALSE(changed("SLURM_STEP_NUM_TASKS", "1"));
@@ -127,21 +128,22 @@ TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
   EXPECT_THAT(place.notes,
               ElementsAre(HasSubstr("NNODES=1 of the environment is ignored, because it is 2"),
                           HasSubstr("NODE_RANK=0 of the environment is ignored, because it is 1"),
-                          HasSubstr("MASTER_ADDR=oldhost is ignored")));
-  // A node of the job, by either of its names, and an address, which may be of another network.
+                          HasSubstr("MASTER_ADDR=oldhost does not count")));
+  // An address is kept if it is a name of one of the job's nodes, or an IP address, which may be of another
+  // network.
   for (const char* address : {"n02", "n02.cluster.example", "10.0.0.7", "fd00::7"}) {
     auto variables = stale;
     variables["MASTER_ADDR"] = address;
     EXPECT_EQ(place_of(variables).master_address, address);
     EXPECT_EQ(place_of(variables).notes.size(), 2U);
   }
-  // What was given to the launcher itself counts.
+  // Options that were given to the launcher itself win.
   place = place_of(stale, {.typed = {"NNODES", "NODE_RANK", "MASTER_ADDR"}});
   EXPECT_EQ(place.nodes, 1);
   EXPECT_EQ(place.node, 0);
   EXPECT_EQ(place.master_address, "oldhost");
   EXPECT_TRUE(place.notes.empty());
-  // What agrees is no note.
+  // Variables that agree with Slurm give no note.
   place = place_of({{"SLURM_JOB_ID", "7"},
                     {"SLURM_PROCID", "1"},
                     {"SLURM_NNODES", "2"},
@@ -228,7 +230,7 @@ TEST(Hardware, CountsGpusByTheirFiles) {
   }
 }
 
-// A plan from a login node, for nodes whose GPUs PRIMUS_GPU_MODEL names.
+// PRIMUS_GPU_MODEL names the nodes' GPUs on a login node without any.
 TEST(Hardware, ANamedModelNeedsNoGpusHere) {
   test::Machine machine;
   machine.variables["PRIMUS_GPU_MODEL"] = "MI355X";
@@ -255,7 +257,7 @@ TEST(Hardware, AmdGpusBringPrimusDefaults) {
   EXPECT_EQ(gpus.model, "MI300X");
   auto defaults = environment_defaults(gpus, machine.surroundings());
   EXPECT_EQ(defaults.at("HSA_NO_SCRATCH_RECLAIM"), "1");
-  EXPECT_FALSE(defaults.contains("NCCL_IB_GID_INDEX")) << "what is set stays";
+  EXPECT_FALSE(defaults.contains("NCCL_IB_GID_INDEX")) << "a set variable is kept";
   EXPECT_FALSE(defaults.contains("RCCL_WARP_SPEED_AUTO"));
   machine.variables["PRIMUS_GPU_MODEL"] = "MI355X";
   machine.variables["PRIMUS_DETERMINISTIC"] = "1";
@@ -266,17 +268,17 @@ TEST(Hardware, AmdGpusBringPrimusDefaults) {
   EXPECT_EQ(defaults.at("PRIMUS_TURBO_AUTO_TUNE"), "0");
   machine.variables["NCCL_ALGO"] = "Tree";
   defaults = environment_defaults(gpus, machine.surroundings());
-  EXPECT_EQ(defaults.at("NCCL_ALGO"), "Ring") << "a leftover does not win over PRIMUS_DETERMINISTIC";
+  EXPECT_EQ(defaults.at("NCCL_ALGO"), "Ring") << "PRIMUS_DETERMINISTIC wins over NCCL_ALGO";
   EXPECT_THAT(environment_notes(defaults, machine.surroundings()),
               Contains(HasSubstr("NCCL_ALGO=Ring instead of Tree")));
 }
 
-// A login node has no GPUs, and what is shown there is for those that are named.
+// On a login node without GPUs, only a dry run assumes the GPUs that PRIMUS_GPU_MODEL names.
 TEST(Hardware, APlanMayAssumeTheGpusThatAVariableNames) {
   test::Machine machine;
   machine.variables["PRIMUS_GPU_MODEL"] = "MI355X";
   launch::Surroundings here = machine.surroundings();
-  EXPECT_FALSE(find_accelerators(here).any()) << "a run has what there is";
+  EXPECT_FALSE(find_accelerators(here).any()) << "a run uses the existing GPUs";
   here.dry_run = true;
   const Accelerators gpus = find_accelerators(here);
   EXPECT_EQ(gpus.vendor, Vendor::kAmd);
@@ -296,7 +298,7 @@ TEST(Hardware, APlanMayAssumeTheGpusThatAVariableNames) {
   EXPECT_FALSE(find_accelerators(here).assumed);
 }
 
-// The values of Primus's base_env.sh.
+// The defaults equal those of AMD Primus's base_env.sh.
 TEST(Hardware, AmdDefaultsAreWhole) {
   test::Machine machine;
   machine.amd_gpus(8);
@@ -315,8 +317,8 @@ TEST(Hardware, AmdDefaultsAreWhole) {
     ASSERT_TRUE(defaults.contains(name)) << name;
     EXPECT_EQ(defaults.at(name), value) << name;
   }
-  EXPECT_FALSE(defaults.contains("NCCL_IB_HCA")) << "there is no such device";
-  EXPECT_FALSE(defaults.contains("NCCL_IB_TC")) << "nobody said USING_AINIC";
+  EXPECT_FALSE(defaults.contains("NCCL_IB_HCA")) << "the machine has no InfiniBand device";
+  EXPECT_FALSE(defaults.contains("NCCL_IB_TC")) << "USING_AINIC is not set";
 }
 
 TEST(Hardware, DevicesAndInterfaceOfTheNetworkAreFound) {
@@ -325,7 +327,7 @@ TEST(Hardware, DevicesAndInterfaceOfTheNetworkAreFound) {
   for (const char* device : {"mlx5_bond_0", "xeth0", "mlx5_1", "mlx5_0"})
     machine.file("sys/class/infiniband/" + std::string(device) + "/ports/1/state", "4: ACTIVE\n");
   machine.file("sys/class/infiniband/mlx5_2/ports/1/state", "1: DOWN\n");
-  // Default by eth0, 10.1.0.0/16 by ib0, 10.1.2.0/24 by docker0.
+  // The default route uses eth0, 10.1.0.0/16 uses ib0, and 10.1.2.0/24 uses docker0.
   machine.file("proc/net/route",
                "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
                "docker0\t0002010A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
@@ -346,13 +348,13 @@ TEST(Hardware, DevicesAndInterfaceOfTheNetworkAreFound) {
   EXPECT_FALSE(defaults().contains("NCCL_IB_HCA"));
 }
 
-// The values of Primus's 03_enable_ainic.sh.
+// The values equal those of AMD Primus's 03_enable_ainic.sh. Switches that are not supported give a note.
 TEST(Hardware, SwitchesOfPrimusAreObeyedOrNamed) {
   test::Machine machine;
   machine.amd_gpus(8);
   machine.variables = {{"USING_AINIC", "1"}, {"NCCL_IB_TC", "96"}, {"REBUILD_BNXT", "1"}, {"USING_UEP", "0"}};
   auto defaults = environment_defaults(find_accelerators(machine.surroundings()), machine.surroundings());
-  EXPECT_FALSE(defaults.contains("NCCL_IB_TC")) << "what is set stays";
+  EXPECT_FALSE(defaults.contains("NCCL_IB_TC")) << "a set variable is kept";
   for (const auto& [name, value] : {std::pair("NCCL_NET_PLUGIN", "none"),
                                     {"NCCL_IB_FIFO_TC", "192"},
                                     {"NCCL_IB_GID_INDEX", "1"},

@@ -1,5 +1,5 @@
-// Values of options of srun, sbatch and `docker run` that are taken, and such that are not. The tools
-// themselves are asked about them where they are installed (tests/cli/slurm_test.cpp, launch_modes_test.cpp).
+// Accepted and refused values of options of srun, sbatch and `docker run`. Where these tools are installed,
+// tests check the samples against them (tests/cli/slurm_test.cpp, launch_values_test.cpp).
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace primus::test {
 struct OptionSample {
   std::string option;
   std::vector<std::string> taken, refused;
-  bool by_tool = true;  // whether the tool's client refuses those, and not its server
+  bool by_tool = true;  // whether the tool's client refuses them; otherwise its server does
 };
 
 inline std::vector<OptionSample> srun_samples() {

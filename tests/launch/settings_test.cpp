@@ -1,3 +1,4 @@
+// Tests of the launchers' settings files, and of options of other tools.
 #include "launch/settings.h"
 
 #include <gmock/gmock.h>
@@ -58,7 +59,7 @@ TEST(Settings, LaterFilesReplaceKeyByKey) {
   EXPECT_EQ(s.files.size(), 3U);
 }
 
-// The keys of the launcher file that Primus ships, with its way to write them.
+// Reads the keys of AMD Primus's launcher file, in its style.
 TEST(Settings, PrimusOwnFileIsRead) {
   Files files;
   files.file(
@@ -145,7 +146,7 @@ TEST(Options, AreReadMergedAndWritten) {
   const auto volumes =
       merged(container_options(), {{"volume", "/a"}, {"name", "x"}}, {{"volume", "/b"}, {"name", "y"}});
   EXPECT_THAT(written(volumes), ElementsAre("--volume=/a", "--volume=/b", "--name=y"));
-  // Networks of the command line stand in place of those of files, and there may be two.
+  // Networks on the command line replace those of settings files. There may be several.
   const auto networks = read_options(
       container_options(), std::vector<std::string>{"--net", "a", "--network=b"}, "docker", Unknown::kRefuse);
   EXPECT_THAT(written(merged(container_options(), {{"network", "host"}}, networks)),

@@ -1,4 +1,4 @@
-// How many nodes a job of Slurm's has, as far as its options tell.
+// Tests of the number of nodes that Slurm's options give.
 #include "launch/slurm.h"
 
 #include <gtest/gtest.h>
@@ -23,12 +23,12 @@ TEST(SlurmPlan, CountsNodesByTasks) {
   EXPECT_EQ(nodes_with({{"ntasks", "5"}, {"ntasks-per-node", "2"}}), 3);
   EXPECT_EQ(nodes_with({{"ntasks", "4"}, {"ntasks-per-node", "2"}}), 2);
   EXPECT_EQ(nodes_with({{"ntasks", "1"}, {"ntasks-per-node", "8"}}), 1);
-  EXPECT_EQ(nodes_with({{"ntasks", "5"}}), 0) << "Slurm decides";
+  EXPECT_EQ(nodes_with({{"ntasks", "5"}}), 0) << "only Slurm decides the number";
 }
 
 TEST(SlurmPlan, CountsNodesByNumberAndByName) {
   EXPECT_EQ(nodes_with({{"nodes", "4"}, {"ntasks", "5"}, {"ntasks-per-node", "2"}}), 4);
-  EXPECT_EQ(nodes_with({{"nodes", "2-4"}}), 0) << "Slurm decides";
+  EXPECT_EQ(nodes_with({{"nodes", "2-4"}}), 0) << "only Slurm decides the number";
   EXPECT_EQ(nodes_with({{"nodelist", "gpu-[01-03],login"}}), 4);
   EXPECT_THROW(nodes_with({{"ntasks", "5"}, {"ntasks-per-node", "0"}}), Error);
 }

@@ -1,4 +1,4 @@
-// A machine that a test made up: its variables, and its device and system files below a folder.
+// A simulated machine for tests: its variables, and its device and system files in a folder.
 #pragma once
 
 #include <map>
@@ -50,7 +50,7 @@ struct Machine {
     file("dev/nvidia-uvm");
   }
 
-  // KFD's node 0 is the processor.
+  // Node 0 of KFD, the AMD kernel driver, is the CPU.
   void amd_gpus(int count, const std::string& product = "AMD Instinct MI300X OAM\n") const {
     file("dev/kfd");
     make_folders(folder.path() / "dev/dri");

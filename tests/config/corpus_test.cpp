@@ -1,4 +1,4 @@
-// The fuzzers' corpora, once through, with the ordinary compiler.
+// Runs the fuzz targets once on each file of their corpora, compiled by the ordinary compiler.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// What is written out: resolved experiments, the listing, the JSON Schema.
+// Tests of the output of settings: resolved experiments, listings, references and the JSON Schema.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -68,7 +68,8 @@ TEST(ToYaml, KeepsEveryNumber) {
   }
 }
 
-// PyYAML takes 1e-08 for text, 0123 for octal, on for a boolean, and 2024-01-01 for a date.
+// Texts that PyYAML would read as another type are quoted: 1e-08 as text, 0123 as octal, on as a boolean,
+// 2024-01-01 as a date.
 TEST(ToYaml, IsReadAlikeByPyYaml) {
   Experiment experiment = load_text(experiment_text(""));
   experiment.trainer->lr = 3e-05;
@@ -111,7 +112,7 @@ TEST(Show, SaysWherePrimussDefaultDiffers) {
   const std::string text = show(load_text(experiment_text("      async_save: true\n")), true);
   EXPECT_NE(text.find("# default; Primus has cyclic"), std::string::npos) << text;
   EXPECT_NE(text.find("# default; Primus has null, the model's own type"), std::string::npos);
-  // Who sets a key knows what it is.
+  // AMD Primus's default is not shown for a key that the user has set.
   EXPECT_NE(text.find("# exp.yaml:14:19\n"), std::string::npos);
 }
 
@@ -149,7 +150,7 @@ TEST(ToYaml, LeavesSecretsWhereTheyAre) {
   round_trip(e, variables);
 }
 
-// A password in an address, in every form that a run writes or shows.
+// Passwords in addresses are left out of every form that a run writes or shows.
 TEST(ToYaml, LeavesPasswordsInAddressesWhereTheyAre) {
   const Variables variables = {{"DB_URL", "http://u:canary@h"}};
   const Experiment e = load_text(
@@ -159,7 +160,7 @@ TEST(ToYaml, LeavesPasswordsInAddressesWhereTheyAre) {
     EXPECT_EQ(text.find("canary"), std::string::npos) << text;
   EXPECT_NE(to_yaml(e).find("PROXY: \"http://h:80\""), std::string::npos);
   round_trip(e, variables);
-  // Without the variable it is not run, and still read.
+  // Without the variable the experiment cannot be run, but a recorded one can be read.
   EXPECT_THROW(load_text(to_yaml(e)), Error);
   EXPECT_EQ(load_recorded_experiment(to_yaml(e), "exp.yaml").env.at("DB_URL"), "");
   EXPECT_EQ(load_recorded_experiment(to_yaml(e), "exp.yaml").exp_name, e.exp_name);
@@ -230,7 +231,7 @@ TEST(Keys, DefaultsSatisfyTheirOwnRules) {
   }
 }
 
-// Mistypes keys by one or two edits, and counts how often the right key is proposed.
+// Mistypes keys by one or two edits, and counts how often the hint names the right key.
 TEST(Keys, MistypedOnesAreRecognised) {
   uint64_t state = 1;
   const auto random = [&](size_t n) {

@@ -1,5 +1,5 @@
-// Words of other programs: every one has an answer, once, and the commands that answers name are there
-// (tests/cli/words_test.cpp).
+// Tests of the hints for words of other programs: each word has exactly one hint. tests/cli/words_test.cpp
+// tests that the commands in hints exist.
 #include "config/elsewhere.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// From files and arguments to one Experiment.
+// Tests of loading an experiment from files and arguments.
 #include "config/experiment.h"
 
 #include <fmt/format.h>
@@ -43,7 +43,7 @@ TEST(Experiment, HasTypedFieldsAndDefaults) {
   EXPECT_FALSE(c.split);
   EXPECT_EQ(c.num_microbatches(), 8);
   EXPECT_EQ(c.padded_vocab_size(1000), 1024);
-  // Derived.
+  // Derived from other keys.
   EXPECT_EQ(c.ffn_hidden_size, 256);
   EXPECT_EQ(c.kv_channels, 24);
   EXPECT_EQ(c.num_query_groups, 4);
@@ -166,7 +166,7 @@ TEST_F(Precedence, DataOfAStrongerLayerTakesThePlaceOfMockData) {
   EXPECT_TRUE(both.trainer->mock_data);
   EXPECT_TRUE(both.trainer->data_path.empty());
   EXPECT_EQ(both.warnings.size(), 1u);
-  // Mock data of a stronger layer takes the place of data.
+  // mock_data on the command line replaces a preset's data.
   write_file(folder_, "modules/t.yaml", "data_path: a\n");
   EXPECT_TRUE(load({"mock_data=true"}).trainer->mock_data);
 }
@@ -181,7 +181,7 @@ TEST_F(Precedence, ATokenizersFileTakesThePlaceOfAPresetsByteTokenizer) {
   }
   EXPECT_EQ(load({"tokenizer_model=null"}).trainer->tokenizer_type, "ByteTokenizer");
   EXPECT_THROW(load({"tokenizer_model=t.json", "tokenizer_type=bytetokenizer"}), Error);
-  // Bytes of a stronger layer: the preset's file is not read.
+  // ByteTokenizer on the command line replaces a preset's tokenizer_model.
   write_file(folder_, "modules/t.yaml", "mock_data: true\ntokenizer_model: org/model\n");
   EXPECT_EQ(load({"tokenizer_type=ByteTokenizer"}).trainer->tokenizer_type, "ByteTokenizer");
 }
@@ -196,7 +196,7 @@ TEST_F(Precedence, AnOpenLengthBecomesStepsAndTheScheduleFollows) {
   EXPECT_EQ(e.trainer->lr_decay_iters, 200);
   EXPECT_EQ(e.trainer->lr_warmup_iters, 20);
   EXPECT_FALSE(length_is_open(e.trainer));
-  // Written down it is still the length that was asked for.
+  // The written experiment keeps the length in epochs.
   EXPECT_EQ(to_yaml(e), before);
   Experiment wsd = load({"minutes=1", "lr_decay_style=WSD", "lr_wsd_decay_iters=30", "lr_warmup_iters=1"});
   EXPECT_THROW(set_train_iters(wsd, 20), Error);
@@ -274,7 +274,7 @@ TEST(Experiment, WrongTypesAreRefused) {
   EXPECT_NE(
       error_of(experiment_text("      data_path: [[a]]\n")).find("exp.yaml:14:19: error: data_path expects"),
       std::string::npos);
-  // Keys without a meaning for the native engine have types all the same.
+  // The types of keys are also checked if the native engine ignores the keys.
   EXPECT_NE(
       error_of(experiment_text("      use_turbo_gemm: fast\n")).find("use_turbo_gemm expects true or false"),
       std::string::npos);
@@ -348,7 +348,7 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
   }
 }
 
-// Keys that the engine has no field for, and that would make another model, training or data.
+// The native engine refuses keys without a field that would change the model, the training or the data.
 TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
   for (const char* refused :
        {"activation_func: openai_gelu", "hc_use_sinkhorn: false", "trainer_class: x.Flux", "warmup: 100",
@@ -364,7 +364,7 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
     EXPECT_EQ(error_of(experiment_text("      " + std::string(refused) + "\n"), {"framework=megatron"}), "")
         << refused;
   }
-  // As they stand in Primus's presets.
+  // Values from AMD Primus's presets without effect are accepted.
   for (const char* neutral :
        {"activation_func: silu", "attn_sliding_window: null", "window_size: []", "use_sink_attention: 0",
         "swiglu_limit: 0", "head_lr_mult: 1.0", "iterations_to_skip: null", "fp8: null",
@@ -375,7 +375,7 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
   }
 }
 
-// Whoever says how adapters are wants them, but where the same layer says that they are off.
+// Settings of adapters enable them, unless the same layer has enabled: false.
 TEST(Experiment, SettingsOfAdaptersSwitchThemOn) {
   const auto load = [](const std::string& overrides, const std::vector<std::string>& arguments) {
     return load_experiment_text(
@@ -390,7 +390,7 @@ TEST(Experiment, SettingsOfAdaptersSwitchThemOn) {
   const auto lora = [&](const std::string& overrides, const std::vector<std::string>& arguments) {
     return read_lora(*load(overrides, arguments).settings.find("lora"));
   };
-  // The preset says that they are off.
+  // The preset disables adapters.
   EXPECT_FALSE(lora("", {}).enabled);
   EXPECT_TRUE(lora("", {"lora.dim=16"}).enabled);
   EXPECT_EQ(lora("", {"lora.dim=16"}).dim, 16);
@@ -399,7 +399,7 @@ TEST(Experiment, SettingsOfAdaptersSwitchThemOn) {
   EXPECT_FALSE(lora("      lora: {enabled: false, dim: 8}\n", {}).enabled);
   EXPECT_TRUE(lora("      lora: {enabled: false, dim: 8}\n", {"lora.enabled=true", "lora.dim=4"}).enabled);
   EXPECT_FALSE(lora("      lora: {dim: 8}\n", {"lora.enabled=false"}).enabled);
-  // It stands where the last of it was said.
+  // The place of `lora` is that of its last setting.
   EXPECT_EQ(load("", {"lora.dim=16"}).provenance_of("lora").describe(), "command line");
   EXPECT_EQ(load("      lora: {dim: 8}\n", {}).provenance_of("lora").describe(), "exp.yaml:11:13");
   try {
@@ -430,7 +430,7 @@ TEST(Experiment, ThreadsComeFromOpenMpsVariable) {
   }
 }
 
-// Fine-tuning names its data and weights by keys of its own.
+// Fine-tuning has its own keys for data and weights.
 TEST(Experiment, FineTuningHasConversationsAndWeights) {
   const std::string sft = experiment_text("      stage: sft\n");
   EXPECT_NE(error_of(sft).find("exp.yaml:13:18: error: stage is sft, but mock_data has no conversations"),
@@ -471,7 +471,7 @@ TEST(Experiment, ATargetComesFromMlperfsVariables) {
   EXPECT_EQ(load_text(mlperf, {}, {{first, "3.3"}}).provenance_of(name).describe(), "environment " + first);
   EXPECT_EQ(target(experiment_text("      stage: MLPerf_Pretrain\n      eval_iters: 1\n"), {{first, "3.3"}}),
             3.3);
-  // None: where the stage is another, where somebody said so, and where the variable does.
+  // There is no target with another stage, with a null setting, or with 0 in the variable.
   EXPECT_EQ(target(experiment_text("      eval_iters: 1\n"), {{first, "3.3"}}), std::nullopt);
   EXPECT_EQ(target(experiment_text("      stage: mlperf_pretrain\n      target_eval_loss: null\n"),
                    {{first, "3.3"}}),
@@ -516,7 +516,7 @@ TEST(Experiment, KeysWithoutMeaningAreListedOnce) {
   EXPECT_EQ(e.ignored, (std::vector<std::string>{"align_grad_reduce", "no_load_rng", "platform",
                                                  "use_turbo_attention"}));
   EXPECT_TRUE(e.settings.find("align_grad_reduce")->boolean);
-  // For Megatron it is the native engine's own keys that mean nothing.
+  // With Megatron-LM, keys of only the native engine are ignored.
   const Experiment megatron =
       load_text(experiment_text("      fp8: hybrid\n      keep_latest: 2\n"), {"--framework", "megatron"});
   EXPECT_EQ(megatron.ignored, std::vector<std::string>{"keep_latest"});
@@ -538,7 +538,7 @@ TEST(Experiment, AliasesAreTheSameKey) {
   }
 }
 
-// Megatron-LM has one factor for ordinary attention and one for latent attention.
+// As in Megatron-LM, ordinary and latent attention have separate factors.
 TEST(Experiment, TheTwoRopeFactorsAreTwoKeys) {
   const std::string both = "      rope_scaling_factor: 8\n      rotary_scaling_factor: 40\n";
   const Experiment latent = load_text(experiment_text(both + "      multi_latent_attention: true\n"));
@@ -550,7 +550,8 @@ TEST(Experiment, TheTwoRopeFactorsAreTwoKeys) {
   ASSERT_EQ(plain.warnings.size(), 1u);
   EXPECT_NE(plain.warnings[0].find("rotary_scaling_factor has an effect only with multi_latent_attention"),
             std::string::npos);
-  // Alone, as this program's own files had it before.
+  // rope_scaling_factor also applies to latent attention if rotary_scaling_factor is not set, as in older
+  // files.
   EXPECT_EQ(load_text(experiment_text("      rope_scaling_factor: 40\n      multi_latent_attention: true\n"))
                 .trainer->rotary_scaling_factor,
             40);
@@ -569,7 +570,7 @@ TEST(Experiment, TakesWhatPrimussModulePresetSays) {
   EXPECT_EQ(e.trainer->moe_router_dtype, "fp32");
 }
 
-// Primus-Turbo's way to say window_size, where sinks are switched on.
+// Values such as [0]*1+[1]*1 are patterns, not lists.
 TEST(Experiment, PatternsThatBeginWithABracketAreText) {
   const Experiment e =
       load_text(experiment_text("      num_experts: 4\n      moe_layer_freq: \"[0]*1+[1]*1\"\n"),
@@ -578,7 +579,7 @@ TEST(Experiment, PatternsThatBeginWithABracketAreText) {
   EXPECT_EQ(e.trainer->no_rope_freq, (std::vector<std::string>{"[0]*1+[1]*1"}));
 }
 
-// Primus's files have some among the trainer's keys, where they do nothing.
+// AMD Primus's files have some environment variables among the trainer's keys, where they have no effect.
 TEST(Experiment, MisplacedVariablesAreNamed) {
   const Experiment e = load_text(experiment_text("      HSA_NO_SCRATCH_RECLAIM: 1\n"));
   ASSERT_EQ(e.warnings.size(), 1u);
@@ -594,7 +595,7 @@ TEST(Experiment, WithoutWeightsToLoadTheirAbsenceDoesNotMatter) {
   EXPECT_EQ(error_of(experiment_text("      exit_on_missing_checkpoint: false\n")), "");
 }
 
-// A preset that needs what is not there yet is refused in one sentence, whatever keys it has.
+// A preset of an unsupported model gives one error about the model, and none about its keys.
 TEST(Experiment, PresetsOfModelsToComeAreRefusedInOneSentence) {
   const TemporaryFolder folder;
   write_file(folder, "models/megatron/zebra_llama_1B.yaml", "bases: [x.yaml]\nnum_layers: 2\n");
@@ -612,7 +613,7 @@ TEST(Experiment, PresetsOfModelsToComeAreRefusedInOneSentence) {
   }
 }
 
-// Beside the presets of this program, and before them, those of a checkout of Primus, which lie by engine.
+// Presets in a checkout of AMD Primus are found in its folders per engine.
 TEST(Experiment, FindsPresetsByEngine) {
   const TemporaryFolder folder;
   write_file(folder, "models/megatron/m.yaml",
@@ -628,6 +629,7 @@ TEST(Experiment, FindsPresetsByEngine) {
   }
 }
 
+// use_sink_attention and sink_sliding_window, keys of Primus-Turbo, set window_size.
 TEST(Experiment, SinkWindowsAreWindows) {
   using Texts = std::vector<std::string>;
   const std::string on = "      use_sink_attention: true\n", windows = "      window_size: [127, 0]\n";
@@ -658,7 +660,7 @@ TEST(Experiment, OfSeveralModulesTheOneThatIsWantedRuns) {
   LoadOptions options = options_with();
   options.module = "post_trainer";
   EXPECT_THROW(load_experiment_text(text, "exp.yaml", {}, options), Error);  // its key is unknown
-  // A single trainer is run whatever its name.
+  // A single trainer runs whatever its name is.
   const std::string single =
       "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
       "modules: {evaluator: 1, post_trainer: {overrides: {num_layers: 1, hidden_size: 8, "
@@ -699,10 +701,10 @@ TEST(Experiment, NamesThatAreLeftOutHaveDefaults) {
   EXPECT_EQ(e.exp_name, "try 1.b");
   EXPECT_EQ(e.workspace, "./output");
   EXPECT_EQ(e.provenance_of("exp_name").describe(), "default");
-  // What is written stands alone: it has the names.
+  // The written experiment has the names, so its own file name has no effect.
   const Experiment again = load_experiment_text(to_yaml(e), "other.yaml");
   EXPECT_EQ(again.output_dir(), e.output_dir());
-  // One that is empty is as good as none; a name that no settings can hold is not taken from the file.
+  // An empty name gets the default. A file name that is not UTF-8 is not used.
   EXPECT_EQ(load_experiment_text("exp_name: null\n" + modules, "e.toml.yaml").exp_name, "e.toml");
   EXPECT_EQ(load_experiment_text(modules, "a\xff.yaml").exp_name, "run");
   EXPECT_EQ(load_experiment_text(modules, "a.yaml", std::vector<std::string>{"exp_name=b"}).exp_name, "b");
@@ -765,7 +767,7 @@ TEST(Experiment, MissingPresetsAreNamed) {
   EXPECT_NE(error_of(text).find("hint: looked in"), std::string::npos);
 }
 
-// Who knows only a part of the name sees what there is.
+// A part of a preset's name lists the presets that contain it.
 TEST(Experiment, PartsOfPresetNamesListThePresets) {
   const auto hint_for = [](const std::string& name) -> std::string {
     try {

@@ -1,4 +1,4 @@
-// The profiles of presets/hardware as people name them.
+// Tests of the profiles in presets/hardware, and of the names that choose them.
 #include "config/hardware.h"
 
 #include <gmock/gmock.h>
@@ -37,13 +37,14 @@ TEST(Hardware, IsNamedAsPeopleNameIt) {
   }
 }
 
-// An installed program finds its own profiles and those of its sources.
+// A profile in several preset folders counts once, because an installed program may also find its source
+// tree.
 TEST(Hardware, AProfileOfSeveralFoldersCountsOnce) {
   const Path presets = Path(PRIMUS_SOURCE_DIR) / "presets";
   EXPECT_EQ(read_hardware({presets, presets}).size(), table().size());
 }
 
-// Memory and rates are there for all but the CPU, so that each can be planned for.
+// All profiles except the CPU's have the memory and rates that planning needs.
 TEST(Hardware, EveryGpuCanBePlannedFor) {
   for (const Hardware& h : table()) {
     EXPECT_EQ(h.can_be_planned(), h.device != "cpu") << h.file;
@@ -53,7 +54,8 @@ TEST(Hardware, EveryGpuCanBePlannedFor) {
     EXPECT_EQ(h.gpus_per_host, h.short_name == "mi455x" ? 4 : 8) << h.file;
     EXPECT_GT(h.step_share, 0.2) << h.file;
     EXPECT_LT(h.step_share, 0.8) << h.file;
-    EXPECT_TRUE(h.peak_fp32_tflops > 0 || h.short_name == "mi455x") << h.file;  // which is not published
+    EXPECT_TRUE(h.peak_fp32_tflops > 0 || h.short_name == "mi455x")
+        << h.file;  // not published for the MI455X
     EXPECT_EQ(h.device == "hip", h.name.starts_with("AMD")) << h.file;
   }
 }

@@ -1,4 +1,4 @@
-// AMD Primus's hybrids (model_type: mamba) as the blocks that the native engine has.
+// Tests of AMD Primus's hybrid models (model_type: mamba), translated to blocks of the native engine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,10 +52,10 @@ TEST(Hybrid, PatternsAndRatiosBecomeListsOfLayers) {
   EXPECT_EQ(linear(8, ""), (Words{"1", "1", "1", "1"}));
   EXPECT_EQ(linear(8, "      hybrid_attention_ratio: 0.0\n"), (Words{"1", "1", "1", "1"}));
   EXPECT_EQ(linear(8, "      hybrid_attention_ratio: 0.25\n"), (Words{"0", "1", "1", "1"}));
-  // The pattern goes before the ratio.
+  // The pattern wins over the ratio.
   EXPECT_EQ(linear(8, "      hybrid_attention_ratio: 0.25\n      hybrid_override_pattern: \"M-M-*-M-\"\n"),
             (Words{"1", "1", "0", "1"}));
-  // As HybridStack.allocate_layers spreads 2 of 7, and 4 of 5.
+  // Two of 7 and four of 5 layers are placed as in HybridStack.allocate_layers.
   EXPECT_EQ(linear(14, "      hybrid_attention_ratio: 0.3\n"), (Words{"0", "1", "1", "0", "1", "1", "1"}));
   EXPECT_EQ(linear(10, "      hybrid_attention_ratio: 0.8\n"), (Words{"0", "0", "0", "0", "1"}));
 }
@@ -84,7 +84,7 @@ TEST(Hybrid, WhatIsNoRowOfBlocksIsRefused) {
               HasSubstr("decoder_first_pipeline_num_layers is not supported for model_type mamba"));
 }
 
-// Of other models these keys still ask for what is not there.
+// The native engine refuses these keys for other models.
 TEST(Hybrid, OtherModelsHaveNone) {
   for (const char* line :
        {"is_hybrid_model: true", "hybrid_override_pattern: M-M-", "spec: [a, gdn_hybrid_stack_spec]"})

@@ -1,4 +1,4 @@
-// ${VAR} substitution and `extends:`.
+// Tests of ${VAR} substitution and `extends:`.
 #include "config/inherit.h"
 
 #include <fmt/format.h>
@@ -88,8 +88,8 @@ TEST(Variables, BrokenReferences) {
             "exp.yaml:14:13: error: '${A:-x}' uses ':-' as in a shell\n"
             " 14 |       save: ${A:-x}\n"
             "    |             ^^^^^^^\n"
-            "  hint: write the default right after the colon: ${A:x}");
-  // A negative number is no mistake; that the key refuses it is another matter.
+            "  hint: write the default right after the colon: ${A:x");
+  // A default of -1 is valid here; the key itself refuses it.
   EXPECT_NE(error_of(experiment_text("      seed: ${A:-1}\n")).find("seed is -1"), std::string::npos);
 }
 
@@ -152,7 +152,7 @@ class Extends : public testing::Test {
     } catch (const Error& problem) {
       EXPECT_EQ(problem.exit_code(), 2);
       std::string text = problem.render();
-      // Without the folder's random name.
+      // Removes the folder's random name.
       const std::string folder = folder_.path().string() + "/";
       for (size_t at; (at = text.find(folder)) != std::string::npos;) text.erase(at, folder.size());
       return text;

@@ -1,5 +1,5 @@
-// What becomes of the keys that the native engine has no field for: each is without effect, said by others,
-// replaced in a line that is shown, or refused.
+// Tests of keys that the native engine does not read: each has no effect, is expressed by other keys, is
+// replaced with a note, or is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using ::testing::Pair;
 
 bool is_alone(char c) { return c == ',' || c == ' '; }
 
-// The words of "a, b".
+// Splits "a, b" into words.
 std::vector<std::string> words(std::string_view text) {
   std::vector<std::string> found;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -51,14 +51,14 @@ TEST(KeyClasses, EveryKeyWithoutMeaningHasOne) {
     if (key.native_class != KeyClass::kSaidBy) continue;
     for (const std::string& other : words(key.instead)) {
       const KeySpec* const there = find_key(other);
-      ASSERT_TRUE(there) << key.name << " is said by " << other;
+      ASSERT_TRUE(there) << key.name << " is expressed by " << other;
       EXPECT_TRUE(there->has_meaning_for(Framework::kNative)) << other;
     }
   }
   EXPECT_GT(without_meaning, 400);
 }
 
-// What decides memory or the algorithm is never one name in a list.
+// Keys that affect memory or the algorithm must not be classed as without effect.
 TEST(KeyClasses, WhatDecidesMemoryOrTheAlgorithmIsNotPassedOver) {
   for (const char* const name :
        {"optimizer_cpu_offload", "use_megatron_fsdp", "patch_zero_bubble", "fp8_param_gather",
@@ -85,7 +85,7 @@ TEST(KeyClasses, AReplacedKeyIsNamedWhereItAsksForMore) {
       IsEmpty());
   EXPECT_THAT(replaced("      override_opt_param_scheduler: false\n      distributed_backend: gloo\n"),
               ElementsAre(Key("distributed_backend"), Key("override_opt_param_scheduler")));
-  // It has a meaning with tensor ranks alone.
+  // sequence_parallel has an effect only with tensor parallelism.
   EXPECT_THAT(replaced("      sequence_parallel: false\n"), IsEmpty());
   EXPECT_THAT(replaced("      sequence_parallel: false\n      tensor_model_parallel_size: 2\n"),
               ElementsAre(Key("sequence_parallel")));
@@ -105,7 +105,7 @@ TEST(KeyClasses, OffloadIsRefusedByName) {
       HasSubstr("turbo_mega_moe_precision is 'mxfp8'"));
 }
 
-// AMD Primus's older patch of pipelines asks for schedules that are here.
+// AMD Primus's older key for zero-bubble pipelines selects the same schedules here.
 TEST(KeyClasses, ZeroBubbleKeysNameASchedule) {
   const auto schedule = [](const std::string& overrides) {
     const Experiment e =

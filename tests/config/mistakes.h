@@ -1,5 +1,5 @@
-// Mistakes that people make in experiments and on the command line, and what they must be told: the place,
-// the cause, and the next step. Read by the tests of the loader (mistakes_test.cpp) and of the program
+// Typical mistakes in experiments and on the command line, with the place, the cause and the next step that
+// the error must name. Used by tests of the loader (mistakes_test.cpp) and of the program
 // (tests/cli/mistakes_test.cpp).
 #pragma once
 
@@ -9,14 +9,14 @@
 namespace primus::config {
 
 struct Mistake {
-  std::string file;                    // exp.yaml
-  std::vector<std::string> arguments;  // of the command line
-  std::string place;                   // "exp.yaml:14:7", "command line", or "" where there is none
+  std::string file;                    // content of exp.yaml
+  std::vector<std::string> arguments;  // command line
+  std::string place;                   // "exp.yaml:14:7", "command line", or "" without a place
   std::string cause;                   // part of the message
   std::string next_step;               // part of the hint
 };
 
-// The smallest experiment that is right, its trainer keys followed by `lines`, the first of which is line 14.
+// A minimal valid experiment. Its trainer keys are followed by `lines`, which begin at line 14.
 inline std::string with_lines(const std::string& lines) {
   return "work_group: g\nuser_name: u\nexp_name: e\nworkspace: ./output\n"
          "modules:\n  pre_trainer:\n    framework: native\n    overrides:\n"
@@ -27,7 +27,7 @@ inline std::string with_lines(const std::string& lines) {
 
 inline std::vector<Mistake> typical_mistakes() {
   std::vector<Mistake> all;
-  // "KEY: VALUE" as line 14; the place is the key's or the value's.
+  // Adds a mistake "KEY: VALUE" in line 14. The error's place is the key, or the value.
   const auto at_key = [&](const std::string& line, const std::string& cause, const std::string& next) {
     all.push_back({with_lines("      " + line + "\n"), {}, "exp.yaml:14:7", cause, next});
   };
@@ -45,7 +45,7 @@ inline std::vector<Mistake> typical_mistakes() {
     all.push_back({text, {}, place, cause, next});
   };
 
-  // What other programs call it.
+  // Names that other programs use for a key.
   const std::vector<std::pair<std::string, std::string>> synonyms = {
       {"learning_rate", "lr"},
       {"max_steps", "train_iters"},
@@ -121,7 +121,7 @@ inline std::vector<Mistake> typical_mistakes() {
        "ByteTokenizer reads no file", "keep one of the two");
   at_value("tokenizer_type: KimiK2Tokenizer", "which Primus does not run", "HuggingFaceTokenizer");
 
-  // Slips of the keyboard.
+  // Typing errors.
   const std::vector<std::pair<std::string, std::string>> slips = {
       {"lrr", "lr"},
       {"train_iter", "train_iters"},
@@ -145,7 +145,7 @@ inline std::vector<Mistake> typical_mistakes() {
   }
   at_key("xyzzy_plugh: 1", "unknown key 'xyzzy_plugh'", "'primus config reference' lists every key");
 
-  // Values of another type.
+  // Values of a wrong type.
   at_value("train_iters: ten", "train_iters expects an integer, not 'ten'",
            "primus config reference train_iters");
   at_value("train_iters: 1.5", "train_iters expects an integer, not 1.5",
@@ -197,7 +197,7 @@ inline std::vector<Mistake> typical_mistakes() {
            "primus config reference rope_scaling_factor");
   at_value("num_experts: 0", "it must be at least 1", "primus config reference num_experts");
 
-  // Choices.
+  // Unknown choices.
   at_value("lr_decay_style: cosin", "it must be one of", "did you mean 'cosine'?");
   at_value("lr_decay_style: polynomial", "it must be one of", "primus config reference lr_decay_style");
   at_value("optimizer: adamw", "it must be one of", "did you mean 'adam'?");
@@ -214,7 +214,7 @@ inline std::vector<Mistake> typical_mistakes() {
            "primus config reference position_embedding_type");
   at_value("normalization: LayerNorm", "supports only RMSNorm", "set normalization: RMSNorm");
 
-  // What is to come.
+  // Values that are valid, but not supported.
   at_value("cp_comm_type: a2a+p2p", "supports only p2p, a2a, all_gather", "set cp_comm_type: p2p");
   at_value("cp_comm_type: nvlink", "it must be one of", "primus config reference cp_comm_type");
   at_value("hidden_dropout: 0.1", "supports only 0", "leave hidden_dropout out");
@@ -271,7 +271,7 @@ inline std::vector<Mistake> typical_mistakes() {
   argument({"hidden_size=66"}, "hidden_size (66) is not a multiple of num_attention_heads (4)",
            "or set kv_channels");
 
-  // YAML.
+  // Invalid YAML.
   file("", "exp.yaml", "the file holds no settings", "examples/native/configs");
   file("hello\n", "exp.yaml:1:1", "settings are 'key: value' lines", "examples/native/configs");
   file("- a\n- b\n", "exp.yaml:1:1", "but this is a list", "examples/native/configs");
@@ -302,7 +302,7 @@ inline std::vector<Mistake> typical_mistakes() {
        "write KEY: VALUE");
   file("a: \xFF\n", "exp.yaml:1:4", "this byte is not", "save the file as UTF-8");
 
-  // The frame of an experiment.
+  // The keys around the modules.
   const std::string head = "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n";
   const std::string model =
       "num_layers: 2, hidden_size: 64, num_attention_heads: 4, vocab_size: 9, mock_data: true";
@@ -335,19 +335,19 @@ inline std::vector<Mistake> typical_mistakes() {
        "extends: FILE.yaml");
   argument({"exp_name=../x"}, "exp_name is '../x'", "workspace sets where");
 
-  // Variables.
+  // Environment variables.
   at_value("save: ${NO_SUCH_VARIABLE_HERE}", "environment variable NO_SUCH_VARIABLE_HERE is not set",
            "export NO_SUCH_VARIABLE_HERE=");
   at_value("save: ${NO_END", "'${' without a closing '}'", "${NAME:default}");
   at_value("save: ${1X}", "'${1X}' is not the name of a variable", "write ${NAME}");
   at_value("save: ${A:-x}", "uses ':-' as in a shell", "${A:x}");
 
-  // The command line.
+  // Arguments of the command line.
   argument({"fast"}, "'fast' is not a setting", "settings are key=value");
   argument({"--seed"}, "seed needs a value", "write --seed VALUE");
-  argument({"=3"}, "'' is not a key", "settings are key=value");
-  argument({"a..b=3"}, "'a..b' is not a key", "settings are key=value");
-  // A variable of the shell that is not set.
+  argument({"=3"}, "'' is no key", "settings are key=value");
+  argument({"a..b=3"}, "'a..b' is no key", "settings are key=value");
+  // A value is empty, as after an unset shell variable.
   argument({"train_iters="}, "'train_iters=' has no value", "write train_iters=null to unset it");
   argument({"--lr="}, "'--lr=' has no value", "write --lr=null to unset it");
   argument({"--lr", ""}, "'--lr ' has no value", "write --lr=null to unset it");
@@ -362,7 +362,7 @@ inline std::vector<Mistake> typical_mistakes() {
   argument({"lr=\"1e-5\""}, "lr expects a number", "remove the quotes");
   argument({"split=1,2,3,4"}, "up to three shares", "for example 969,30,1");
 
-  // Other engines, and models that are not there.
+  // Other frameworks, and unknown models.
   const auto foreign = [&](const std::string& engine, const std::string& overrides) {
     return head + "modules:\n  pre_trainer:\n    framework: " + engine +
            "\n    config: pre_trainer.yaml\n    model: llama3_8B.yaml\n    overrides:\n" + overrides;

@@ -1,4 +1,4 @@
-// Each typical mistake is refused with its place, its cause and the next step.
+// Tests that each typical mistake is refused with its place, its cause and the next step.
 #include "mistakes.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(Mistakes, ArePlacedExplainedAndAnswered) {
     std::string what = mistake.file.substr(mistake.file.rfind('\n', mistake.file.size() - 2) + 1);
     for (const std::string& word : mistake.arguments) what += " " + word;
     SCOPED_TRACE(what);
-    EXPECT_TRUE(seen.insert({mistake.file, mistake.arguments}).second) << "twice in the table";
+    EXPECT_TRUE(seen.insert({mistake.file, mistake.arguments}).second) << "the table has this mistake twice";
     try {
       load_experiment_text(mistake.file, "exp.yaml", mistake.arguments, options_with({}, {presets}));
       ADD_FAILURE() << "accepted";

@@ -1,4 +1,4 @@
-// Settings on the command line.
+// Tests of settings on the command line.
 #include "config/overrides.h"
 
 #include <gtest/gtest.h>
@@ -45,8 +45,8 @@ TEST(Overrides, AreTyped) {
   EXPECT_EQ(e.trainer->lr_wsd_decay_iters, 100);
 }
 
-// Null, whatever was set before. No value at all is refused (tests/config/mistakes.h): a variable of the
-// shell that is not set would be one.
+// null restores the default. An empty value, as after an unset shell variable, is refused
+// (tests/config/mistakes.h).
 TEST(Overrides, NullIsTheDefault) {
   EXPECT_EQ(load({"exp_avg_dtype=bf16"}).trainer->exp_avg_dtype, "bf16");
   EXPECT_EQ(load({"exp_avg_dtype=bf16", "exp_avg_dtype=null"}).trainer->exp_avg_dtype, "fp32");
@@ -152,7 +152,7 @@ TEST(Overrides, StrayArgumentsAreRefused) {
             std::string::npos);
 }
 
-// What Primus reads with Python's literals.
+// Values that AMD Primus reads as Python literals are accepted.
 TEST(Overrides, TakePythonsLiterals) {
   const Experiment e = load({"--profile_ranks", "(0, 4)", "wandb_project=None", "load=None",
                              "window_size=(128, 0)", "wandb_exp_name=[0,", "mlflow_run_name={not_a_dict}",
@@ -167,7 +167,7 @@ TEST(Overrides, TakePythonsLiterals) {
   EXPECT_EQ(load({"wandb_project='None'"}).settings.find("wandb_project")->text, "None");
 }
 
-// Of a flag's name dashes are underscores, of a variable's they stay, and are refused.
+// Dashes in a flag's name become underscores. Dashes in a variable's name are kept, and refused.
 TEST(Overrides, NamesOfVariablesKeepTheirDashes) {
   EXPECT_NE(error({"env.A-B=1"}).find("'A-B' is not a valid name for a variable"), std::string::npos);
   EXPECT_EQ(load({"env.A_B=1"}).env.at("A_B"), "1");

@@ -1,4 +1,5 @@
-// Every preset and example loads. That presets are the published models: tests/lm/train/presets_test.cpp.
+// Tests that every preset and example loads. tests/lm/train/presets_test.cpp compares presets with published
+// models.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -29,7 +30,7 @@ Experiment load_model(const std::string& model) {
 TEST(Presets, EachLoadsWithoutAWord) {
   int count = 0;
   for (const auto& entry : fs::directory_iterator(kSource / "presets" / "models")) {
-    if (entry.is_directory()) continue;  // of other frameworks, in their keys (tests/backends)
+    if (entry.is_directory()) continue;  // presets of other frameworks (tests/backends)
     const std::string name = entry.path().filename().string();
     if (name.ends_with("_base.yaml")) continue;
     SCOPED_TRACE(name);

@@ -1,4 +1,4 @@
-// What the strict readers refuse, with the text that the user sees.
+// Tests of the YAML and TOML readers: kept places, and refused files with the user's error text.
 #include "config/readers.h"
 
 #include <fmt/format.h>
@@ -35,7 +35,7 @@ TEST(Yaml, KeepsPlacesAndOrder) {
   EXPECT_EQ(root.members[0].value.origin.describe(), "f.yaml:1:4");
   EXPECT_EQ(root.find("a")->items[1].find("k")->origin.describe(), "f.yaml:4:9");
   EXPECT_TRUE(root.find("a")->items[1].find("k")->quoted);
-  // A missing value is at its key, where the user will look.
+  // A missing value has the place of its key.
   EXPECT_EQ(root.find("c")->origin.describe(), "f.yaml:5:1");
 }
 
@@ -67,7 +67,7 @@ TEST(Yaml, AliasesRepeatWhatAnchorsMark) {
       "f.yaml");
   EXPECT_EQ(root.find("copies")->items[0].text, "${NAME:run}");
   EXPECT_EQ(root.find("copies")->items[1].items[1].find("k")->integer, 2);
-  // What is wrong with the value is wrong where it is written.
+  // An alias's value has the place where the value is written.
   EXPECT_EQ(root.find("copies")->items[0].origin.describe(), "f.yaml:1:7");
   EXPECT_EQ(root.find("other")->members[0].key, "${NAME:run}");
   EXPECT_TRUE(root.find("again")->is_null());
@@ -110,15 +110,15 @@ TEST(Yaml, RefusesTheBillionLaughs) {
   }
   EXPECT_NE(refusal(bomb).find("error: the aliases make too many values for a settings file"),
             std::string::npos);
-  // One value, a little too often.
+  // One large value is repeated too often.
   std::string wide = "a: &a [" + std::string(1000, ',') + "x]\nb: [*a";
   for (int i = 0; i < 100; ++i) wide += ", *a";
   EXPECT_NE(refusal(wide + "]\n").find("too many values"), std::string::npos);
-  // Text adds up.
+  // The total size of text is limited, too.
   std::string text = "a: &a " + std::string(100000, 'x') + "\nb: [*a";
   for (int i = 0; i < 20; ++i) text += ", *a";
   EXPECT_NE(refusal(text + "]\n").find("the aliases make too many values"), std::string::npos);
-  // So does depth.
+  // The depth of nested aliases is limited, too.
   std::string deep = "a0: &a0 [x]\n";
   for (int i = 1; i < 80; ++i) deep += fmt::format("a{0}: &a{0} [*a{1}]\n", i, i - 1);
   EXPECT_NE(refusal(deep).find("nested more than 64 levels deep"), std::string::npos);
@@ -173,7 +173,7 @@ TEST(Yaml, RefusesBrokenSyntax) {
             "  hint: indent with spaces, two for each level");
 }
 
-// The parser gives up lines later.
+// The YAML library reports an error some lines later; the reader finds the line that caused it.
 TEST(Yaml, PointsAtTheLineWithTheWrongIndentation) {
   EXPECT_NE(refusal("a:\n  b: 1\n    c: 2\n  d: 3\n")
                 .find("f.yaml:3:5: error: this is not valid YAML: the line is "
@@ -186,7 +186,7 @@ TEST(Yaml, PointsAtTheLineWithTheWrongIndentation) {
   EXPECT_NE(refusal("a:\n  - b: 1\n    c: 2\n   d: 3\n")
                 .find("f.yaml:4:4: error: this is not valid YAML: the indentation of this line"),
             std::string::npos);
-  // Text over several lines is none of that.
+  // Text over several lines is not taken for wrong indentation.
   EXPECT_NE(refusal("a: some\n    text\n  on lines\nb: [1\n")
                 .find("f.yaml:4:4: error: this is not valid YAML: this [ is not closed"),
             std::string::npos);
@@ -195,7 +195,7 @@ TEST(Yaml, PointsAtTheLineWithTheWrongIndentation) {
             std::string::npos);
 }
 
-// Here, too.
+// A line without a colon is found in the same way.
 TEST(Yaml, PointsAtTheLineWithoutAKey) {
   EXPECT_EQ(refusal("a: 1\nuser_name  u v\nb: 2\n"),
             "f.yaml:2:1: error: this is not valid YAML: the line is not 'key: value'\n"
@@ -210,7 +210,7 @@ TEST(Yaml, PointsAtTheLineWithoutAKey) {
             std::string::npos);
   EXPECT_NE(refusal("a: 1\nlr\nb: 2\n").find("f.yaml:2:1"), std::string::npos);
   EXPECT_NE(refusal("a: 1\nlr\nb: 2\n").find("give it a value: lr: VALUE"), std::string::npos);
-  // Text in quotes may go on where it likes.
+  // Quoted text may continue at any indentation.
   EXPECT_NE(refusal("a: \"some\ntext\"\nb: [1\n").find("f.yaml:3:4"), std::string::npos);
 }
 
@@ -262,13 +262,13 @@ TEST(Text, IsUtf8WithoutControlCharacters) {
             " 2 | b: \xFF\n"
             "   |    ^\n"
             "  hint: save the file as UTF-8");
-  EXPECT_NE(refusal("a: \xC0\x80").find("UTF-8"), std::string::npos);      // overlong
+  EXPECT_NE(refusal("a: \xC0\x80").find("UTF-8"), std::string::npos);      // overlong encoding
   EXPECT_NE(refusal("a: \xED\xA0\x80").find("UTF-8"), std::string::npos);  // surrogate
   EXPECT_NE(refusal(std::string("a: \0b", 5)).find("control character 0x00"), std::string::npos);
   EXPECT_EQ(refusal("a: \xF0\x9F\x98\x80\n"), "");
 }
 
-// yaml-cpp decodes these two to bytes that are no text, which the dump of an experiment died of.
+// yaml-cpp decodes these two escapes to invalid UTF-8, which cannot be written again.
 TEST(Yaml, RefusesEscapesThatBecomeNoText) {
   for (const std::string escape : {"\\N", "\\_"}) {
     EXPECT_EQ(refusal("a: 1\nb: [x, \"y" + escape + "\"]\n"),
@@ -316,11 +316,11 @@ TEST(Toml, BoundsDepth) {
   EXPECT_NE(toml_refusal(dotted + " = 1\n").find("nested more than 64 levels deep"), std::string::npos);
   EXPECT_NE(toml_refusal("[" + dotted + "]\n").find("nested more than 64 levels deep"), std::string::npos);
   EXPECT_NE(toml_refusal("a = " + std::string(100000, '[')), "");
-  // Dots in strings and comments nest nothing.
+  // Dots in strings and comments do not count as nesting.
   EXPECT_EQ(toml_refusal("a = \"" + dotted + "\" # " + dotted + "\nb = '''\n" + dotted + "'''\n"), "");
 }
 
-// What toml++ asserts instead of checking.
+// toml++ has only assertions against these inputs.
 TEST(Toml, RefusesWhatTheLibraryAsserts) {
   EXPECT_EQ(toml_refusal("a = 1\n[[[b]]\nc = 2\n").rfind("f.toml:2:1: error: this line is not valid TOML", 0),
             0u);
@@ -345,7 +345,7 @@ TEST(Toml, KeepsBeyondAsciiInsideStringsAndComments) {
   EXPECT_NE(toml_refusal("a = \"\"\"x\"\"\"\"\xC3\xBC\n"), "");
   EXPECT_NE(toml_refusal("a = \"\"\"\\\n  \xC3\xBC\"\"\"\n"), "");
   EXPECT_NE(toml_refusal("a = \"\\\xC3\xBC\"\n"), "");
-  // A quote in the middle of a number begins no string: what follows reaches toml++ as it is.
+  // A quote in the middle of a number does not start a string, so toml++ gets the rest unchanged.
   EXPECT_NE(toml_refusal("a= 1a.b.\"^mes\xD2\x9C\xD1\x9Dp"), "");
 }
 

@@ -1,5 +1,4 @@
-// Helpers of the config tests: experiments from text, a private environment, and errors as the user sees
-// them.
+// Helpers for the config tests: experiments from text, a private environment, and errors as users see them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +17,7 @@ namespace primus::config {
 
 using test::TemporaryFolder;
 
-// The smallest experiment that is right; `overrides` are indented lines such as "      lr: 1e-5\n".
+// A minimal valid experiment. `overrides` are indented lines such as "      lr: 1e-5\n".
 inline std::string experiment_text(const std::string& overrides) {
   return "work_group: g\n"
          "user_name: u\n"
@@ -33,7 +32,7 @@ inline std::string experiment_text(const std::string& overrides) {
          "      num_attention_heads: 4\n"
          "      vocab_size: 256\n"
          "      mock_data: true\n" +
-         overrides;  // line 14 on
+         overrides;  // from line 14
 }
 
 using Variables = std::map<std::string, std::string>;
@@ -54,7 +53,7 @@ inline Experiment load_text(const std::string& text, const std::vector<std::stri
   return load_experiment_text(text, name, arguments, options_with(variables));
 }
 
-// The error that loading ends with, rendered; "" when it succeeds.
+// Returns the rendered error of loading, or "" if it succeeds.
 inline std::string error_of(const std::string& text, const std::vector<std::string>& arguments = {},
                             const Variables& variables = {}, const std::string& name = "exp.yaml") {
   try {
@@ -66,7 +65,7 @@ inline std::string error_of(const std::string& text, const std::vector<std::stri
   }
 }
 
-// Writes folder/name, and returns its path.
+// Writes folder/name and returns its path.
 inline std::filesystem::path write_file(const TemporaryFolder& folder, const std::string& name,
                                         const std::string& text) {
   const std::filesystem::path file = folder.path() / name;

@@ -1,6 +1,6 @@
-// What AMD Primus's configuration loader and command line make of settings, case by case, as its own unit
-// tests and its documents say it, and what Primus shows of the same settings. A case that comes out otherwise
-// on purpose stands in docs/config.md ("Where this differs from AMD Primus").
+// Compares settings with AMD Primus's configuration loader and command line. The cases are from its unit
+// tests and documents. Intended differences are listed in docs/config.md ("Where this differs from AMD
+// Primus").
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -15,11 +15,11 @@ namespace {
 using Json = nlohmann::json;
 
 struct Case {
-  const char* source;                  // which of AMD Primus's tests or documents has it
+  const char* source;                  // AMD Primus's test or document
   std::string overrides;               // lines of the experiment's overrides, without indentation
-  std::vector<std::string> arguments;  // of the command line
-  const char* key;                     // of the trainer, or a path such as "lora/dim"
-  const char* value;                   // as JSON
+  std::vector<std::string> arguments;  // command line
+  const char* key;                     // a trainer key, or a path such as "lora/dim"
+  const char* value;                   // expected value as JSON
 };
 
 Json shown(const Case& one, const Variables& variables) {
@@ -37,7 +37,8 @@ const Variables kVariables = {{"TEST_VAR", "123"},     {"TEST_STR", "hello"},   
                               {"FLOAT", "3.14"},       {"SMALL", "1e-5"},       {"FLAG_TRUE", "true"},
                               {"FLAG_FALSE", "false"}, {"FLAG_UPPER", "False"}, {"MINUS", "-7"}};
 
-// Values on the command line: tests/unit_tests/core/utils/test_arg_utils.py and core/launcher/test_parser.py.
+// Values on the command line, from tests/unit_tests/core/utils/test_arg_utils.py and
+// core/launcher/test_parser.py.
 const Case kArguments[] = {
     {"bool", "", {"use_turbo_deepep=true"}, "use_turbo_deepep", "true"},
     {"bool", "", {"use_turbo_deepep=True"}, "use_turbo_deepep", "true"},
@@ -120,8 +121,8 @@ const Case kArguments[] = {
     {"precedence: command line over overrides", "lr: 1.0e-3", {"lr=2.0e-3"}, "lr", "2.0e-3"},
 };
 
-// Values in files: tests/unit_tests/core/config/test_yaml_loader.py, test_merge_utils.py and the document of
-// the configuration system.
+// Values in files, from tests/unit_tests/core/config/test_yaml_loader.py, test_merge_utils.py and the
+// document about configuration.
 const Case kFiles[] = {
     {"number", "seed: 7", {}, "seed", "7"},
     {"text", "tokenizer_model: test", {}, "tokenizer_model", "\"test\""},
@@ -179,7 +180,7 @@ void check(const Cases& cases) {
 TEST(UpstreamCases, Arguments) { check(kArguments); }
 TEST(UpstreamCases, Files) { check(kFiles); }
 
-// Files that extend others: test_yaml_loader.py's four, and lists, which are replaced (test_merge_utils.py).
+// Files that extend others: the four cases of test_yaml_loader.py. Lists are replaced (test_merge_utils.py).
 TEST(UpstreamCases, Inheritance) {
   const TemporaryFolder folder;
   write_file(
@@ -196,7 +197,8 @@ TEST(UpstreamCases, Inheritance) {
   const Json one = load_child("extends: [base1.yaml]\n", "seed: 2\n");
   EXPECT_EQ(one["seed"], 2);
   EXPECT_EQ(one["lr"], 1.0e-3);
-  EXPECT_EQ(load_child("extends: base1.yaml\n", "seed: 2\n")["lr"], 1.0e-3);  // a lone file as a scalar
+  EXPECT_EQ(load_child("extends: base1.yaml\n", "seed: 2\n")["lr"],
+            1.0e-3);  // one file may be given as a scalar
   const Json two = load_child("extends:\n  - base1.yaml\n  - base2.yaml\n", "eval_iters: 3\n");
   EXPECT_EQ(two["seed"], 1);
   EXPECT_EQ(two["lr"], 2.0e-3);
@@ -207,7 +209,8 @@ TEST(UpstreamCases, Inheritance) {
   EXPECT_EQ(merged["alpha"], 16);
 }
 
-// Keys of AMD Primus since v26.5: known, and refused with the reason where they would change what is trained.
+// Keys of AMD Primus since v26.5 are known. Values that would change the trained weights are refused, with
+// the reason.
 TEST(UpstreamCases, NewerKeys) {
   for (const char* fine : {"qk_clip: false", "mxfp4_scale_rounding_mode: 0", "te_precision_config_file: null",
                            "turbo_fused_grouped_gemm: true", "multiprocessing_context: spawn",
@@ -222,7 +225,7 @@ TEST(UpstreamCases, NewerKeys) {
       std::string::npos);
 }
 
-// What both refuse.
+// Both programs refuse these settings.
 TEST(UpstreamCases, Refusals) {
   EXPECT_NE(error_of(experiment_text("      seed: ${NON_EXISTENT_VAR}\n")).find("NON_EXISTENT_VAR"),
             std::string::npos);
@@ -233,7 +236,7 @@ TEST(UpstreamCases, Refusals) {
   EXPECT_NE(error_of(without_name), "");
 }
 
-// What is shown is written, too, and loads back to the same.
+// The written experiment loads back to the same settings.
 TEST(UpstreamCases, ExportedExperimentsLoadBack) {
   for (const Case& one : kFiles) {
     SCOPED_TRACE(one.source);

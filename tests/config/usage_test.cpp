@@ -1,5 +1,5 @@
-// No key is accepted and then dropped without a word: every key that keys.def calls native is read by the
-// engine, and every key that it calls not native is not.
+// Tests that no key is silently ignored: the engine reads every key that keys.def calls native, and no other
+// key.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// All sources of the native engine, outside src/config.
+// Returns the text of all sources of the native engine.
 std::string engine_sources() {
   const fs::path root = fs::path(PRIMUS_SOURCE_DIR) / "src";
   std::stringstream text;
@@ -25,7 +25,7 @@ std::string engine_sources() {
     const fs::path& path = entry.path();
     if (path.extension() != ".cpp" && path.extension() != ".h") continue;
     const fs::path floor = *path.lexically_relative(root).begin();
-    if (floor == "config" || floor == "backends") continue;  // what other frameworks get is not read natively
+    if (floor == "config" || floor == "backends") continue;  // keys for other frameworks do not count
     text << std::ifstream(path).rdbuf();
   }
   return text.str();
@@ -41,14 +41,14 @@ bool reads(const std::string& text, std::string_view name) {
   return false;
 }
 
-// Whether the table of a model's fields has one that `name` decides (lm/model/model_fields.def): its lines
-// are PART_FIELD(type, member, initial, setting, when_loaded, "keys").
+// Whether the table of model fields (lm/model/model_fields.def) has a field that the key `name` sets. Its
+// lines are PART_FIELD(type, member, initial, setting, when_loaded, "keys").
 bool decides_a_field(const std::string& table, std::string_view name) {
   return table.find(fmt::format(", {}, k", name)) != std::string::npos;
 }
 
 TEST(Usage, NativeKeysAreRead) {
-  // These take effect through others, or are held against others, inside src/config.
+  // These keys take effect through other keys, or are compared with them, in src/config.
   const std::set<std::string_view> folded = {"group_query_attention",
                                              "use_rope_scaling",
                                              "make_vocab_size_divisible_by",
@@ -58,7 +58,7 @@ TEST(Usage, NativeKeysAreRead) {
                                              "sink_window_even_layers_only",
                                              "pretrained_checkpoint",
                                              "hf_path"};
-  // Held against model_type by name (lm/model/model_settings.cpp).
+  // These keys are compared with model_type by name (lm/model/model_settings.cpp).
   const std::set<std::string_view> switches = {"add_qkv_bias",      "add_bias_linear",
                                                "qk_layernorm",      "swiglu",
                                                "quick_geglu",       "activation_func_clamp_value",

@@ -1,4 +1,4 @@
-// Checks that involve more than one key.
+// Tests of checks that involve several keys.
 #include "config/validate.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ std::string error(const std::vector<std::string>& arguments) {
   return error_of(experiment_text(""), arguments);
 }
 
-// The error begins with `what`, and its caret is below the value of `key` on the command line.
+// Expects an error that begins with `what` and points at the value of `key` on the command line.
 void expect_error(const std::vector<std::string>& arguments, const std::string& key,
                   const std::string& what) {
   const std::string text = error(arguments);
@@ -97,7 +97,8 @@ TEST(Validate, RopeScaling) {
       1024);
 }
 
-// Of keys that say the same in other words, the stronger one must not be lost.
+// Keys that set the RoPE scaling under different names must agree. A contradiction is an error, so no setting
+// is silently lost.
 TEST(Validate, RopeScalingUnderOtherNames) {
   const std::string llama3 = "      use_rope_scaling: true\n      rope_scaling_type: llama3\n";
   const auto error = [&](const std::string& text, const std::vector<std::string>& arguments) {
@@ -117,7 +118,7 @@ TEST(Validate, RopeScalingUnderOtherNames) {
   EXPECT_EQ(error(yarn, {"rope_type=yarn", "position_embedding_type=rope"}), "");
   EXPECT_THAT(error(llama3, {"position_embedding_type=yarn"}),
               ::testing::HasSubstr("position_embedding_type is yarn, but rope_scaling_type is llama3"));
-  EXPECT_EQ(error("", {"rope_type=yarn"}), "");  // says what rope_scaling_type then is
+  EXPECT_EQ(error("", {"rope_type=yarn"}), "");  // sets rope_scaling_type
 }
 
 TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
@@ -131,12 +132,13 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
   EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=linear"}),
             Warnings{"command line: beta_fast has an effect only with rope_scaling_type: yarn"});
   EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=yarn"}), Warnings{});
-  EXPECT_EQ(warnings({"beta_fast=16", "load=model"}), Warnings{});  // whose scaling is not known yet
+  EXPECT_EQ(warnings({"beta_fast=16", "load=model"}),
+            Warnings{});  // the scaling of the loaded model is not known yet
   EXPECT_EQ(warnings({"finetune=true"}),
             Warnings{"command line: finetune starts from the weights of load, but load is not set: the model "
                      "starts with random weights"});
   EXPECT_EQ(warnings({"finetune=true", "load=model"}), Warnings{});
-  // What a key is anyhow says nothing: neither its default, nor what follows from others.
+  // Keys with their default or derived value give no warning.
   EXPECT_EQ(warnings({"kv_lora_rank=32", "beta_slow=1", "num_query_groups=4", "kv_channels=16",
                       "multi_latent_attention=true"}),
             Warnings{});
@@ -158,9 +160,9 @@ TEST(Validate, KeysOfExpertsSayNothingOfAModelWithoutThem) {
     EXPECT_EQ(warnings({setting}), Warnings{"command line: " + key + " has an effect only with num_experts"});
     const Warnings with_experts = warnings({setting, "num_experts=4", "moe_expert_capacity_factor=2"});
     EXPECT_EQ(with_experts, Warnings{}) << setting;
-    EXPECT_EQ(warnings({setting, "load=model"}), Warnings{});  // which may have experts
+    EXPECT_EQ(warnings({setting, "load=model"}), Warnings{});  // the loaded model may have experts
   }
-  // What a model without experts is anyhow.
+  // Values that mean "no experts" give no warning.
   EXPECT_EQ(warnings({"moe_router_bias_update_rate=0", "moe_z_loss_coeff=0", "moe_input_jitter_eps=0",
                       "moe_router_enable_expert_bias=false", "moe_router_load_balancing_type=none"}),
             Warnings{});
@@ -182,8 +184,8 @@ TEST(Validate, KeysOfExpertsSayNothingOfAModelWithoutThem) {
       Warnings{"command line: moe_token_drop_policy has an effect only with moe_expert_capacity_factor"});
 }
 
-// Megatron-LM (arguments.py, MLATransformerConfig): latent attention has yarn unless rope_type says rope, and
-// a stretch of 1 unless rotary_scaling_factor says otherwise.
+// As in Megatron-LM (arguments.py, MLATransformerConfig), latent attention uses YaRN unless rope_type is
+// rope. The scaling factor is rotary_scaling_factor, by default 1, which scales nothing.
 TEST(Validate, LatentAttentionRotatesAsMegatronHasIt) {
   const auto loaded = [](std::vector<std::string> arguments) {
     arguments.emplace_back("multi_latent_attention=true");
@@ -208,7 +210,7 @@ TEST(Validate, LatentAttentionRotatesAsMegatronHasIt) {
   EXPECT_EQ(load_text(experiment_text("")).trainer->rope_scaling_factor, 8);
 }
 
-// A sweep over lr keeps the file's decay.
+// An lr on the command line, as in a sweep, scales min_lr if it would exceed lr.
 TEST(Validate, AnLrOfTheCommandLineTakesMinLrAlong) {
   const std::string file = experiment_text("      lr: 1.0e-3\n      min_lr: 1.0e-4\n");
   const Experiment swept = load_text(file, {"lr=5e-5"});
@@ -297,7 +299,7 @@ TEST(Validate, Data) {
   EXPECT_EQ(error({"mock_data=false", "data_path=0.3 a 0.7 b"}), "");
   EXPECT_EQ(error({"mock_data=false", "train_iters=0", "lr_warmup_iters=0", "lr_decay_iters=1"}), "");
   expect_error({"data_path=a", "valid_data_path=b"}, "data_path", "data_path and train_data_path");
-  // mock_data wins, and whoever reads the experiment sees no paths.
+  // mock_data wins over data paths, which are removed from the experiment.
   const Experiment mock = load_text(experiment_text(""), {"data_path=a", "mock_data=true"});
   EXPECT_EQ(mock.warnings.size(), 1u);
   EXPECT_TRUE(mock.trainer->data_path.empty());

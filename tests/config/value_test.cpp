@@ -1,3 +1,4 @@
+// Tests of parsed values: scalars, inline lists and maps, merging, and origins.
 #include "config/value.h"
 
 #include <gtest/gtest.h>
@@ -65,12 +66,12 @@ TEST(ParseInline, ReadsListsMapsAndQuotes) {
   EXPECT_EQ(parse_inline("a: b", {}).text, "a: b");
   EXPECT_EQ(parse_inline("[&a x, *a]", {}).items[1].text, "x");
   EXPECT_TRUE(parse_inline("None", {}).is_null());
-  // As Python has them.
+  // As in Python, parentheses are a list only with a comma.
   EXPECT_EQ(parse_inline("(1, 'a b')", {}).items[1].text, "a b");
   EXPECT_EQ(parse_inline("(1,)", {}).items.size(), 1u);
   EXPECT_EQ(parse_inline("(1)", {}).text, "(1)");
   EXPECT_EQ(parse_inline("([0]*3+[1]*58)", {}).text, "([0]*3+[1]*58)");
-  // What only begins like a list or a map is text.
+  // Text that only begins like a list or a map stays text.
   for (const char* text : {"[a", "[0,", "{not: closed", "[*a]", "]["}) {
     EXPECT_EQ(parse_inline(text, {}).kind, Kind::kString) << text;
     EXPECT_EQ(parse_inline(text, {}).text, text);

@@ -1,4 +1,4 @@
-// Takes address space away from a test's child process.
+// Limits the address space of a test's child process.
 #pragma once
 
 #include <sys/resource.h>
@@ -15,7 +15,7 @@ inline constexpr bool kAddressSpaceCanBeLimited = false;  // sanitizers need ter
 inline constexpr bool kAddressSpaceCanBeLimited = true;
 #endif
 
-// From here on the process may take `bytes` more than it has.
+// Lets the process use at most `bytes` more address space than it has now.
 inline void limit_address_space(std::size_t bytes) {
   std::size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;

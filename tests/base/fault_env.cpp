@@ -1,3 +1,4 @@
+// The in-memory file system with faults: operations, crashes, reboots.
 #include "base/fault_env.h"
 
 #include <fmt/format.h>
@@ -9,9 +10,9 @@
 namespace primus {
 namespace {
 
-constexpr std::size_t kSector = 512;  // what a disk writes whole
+constexpr std::size_t kSector = 512;  // a disk writes a sector whole or not at all
 
-// splitmix64: enough to choose survivors by.
+// splitmix64, a generator that is good enough to choose which data survives.
 std::uint64_t next_random(std::uint64_t& state) {
   std::uint64_t z = state += 0x9e3779b97f4a7c15U;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9U;
@@ -297,7 +298,7 @@ void FaultEnv::write(Node& node, const Path& path, std::span<const std::byte> da
   begin(path, &torn);
   if (torn) data = data.first(data.size() / 2);
   const std::uint64_t used = bytes_in(*root_), room = capacity_ > used ? capacity_ - used : 0;
-  // How long this file may become. One whose name is gone is not among the used bytes.
+  // The longest size that this file may reach. A file without a name does not count as used space.
   const std::uint64_t limit = room > kNever - node.data.size() ? kNever : node.data.size() + room;
   const bool full = offset + data.size() > limit;
   if (full) data = data.first(limit > offset ? limit - offset : 0);

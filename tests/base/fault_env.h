@@ -1,12 +1,12 @@
-// An Env in memory that fails on purpose: crashes at the n-th operation, errors, full disks, and what a power
-// failure leaves of data and names that were not synced. For tests; nothing here touches the real disk.
+// An Env in memory for tests that fails on purpose: crashes at the n-th operation, errors, full disks, and
+// power failures that lose data and names that were not synced. It never touches the real disk.
 //
 //   FaultEnv env;
 //   env.crash_at(env.operations() + 7);
 //   EXPECT_THROW(save(env), SimulatedCrash);
-//   env.reboot(FaultEnv::Survivors::kSynced);  // then look at what is there
+//   env.reboot(FaultEnv::Survivors::kSynced);  // then check the remaining files
 //
-// Thread-safe. Files opened before a crash stay dead after reboot().
+// Thread-safe. Files opened before a crash cannot be used after reboot().
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@
 
 namespace primus {
 
-// The program stops here. Not an Error, so that no handler of errors tidies up what a dead process could not.
+// The simulated end of the program. It is not an Error, so that no error handler cleans up what a dead
+// process would leave.
 class SimulatedCrash : public std::exception {
  public:
   const char* what() const noexcept override { return "simulated crash"; }
@@ -32,27 +33,25 @@ class FaultEnv : public Env {
  public:
   // What a crash leaves.
   enum class Survivors {
-    kAll,     // the process died, the kernel did not (SIGKILL)
-    kSynced,  // only what was synced: a power failure at its worst
-    kRandom,  // of the rest some: names one by one, bytes sector by sector
+    kAll,     // the process dies and the kernel survives (SIGKILL): everything
+    kSynced,  // only synced data: the worst power failure
+    kRandom,  // also a random part of the rest: single names, and sectors of data
   };
 
   FaultEnv();
   ~FaultEnv() override;
 
-  // Operations so far: every call of Env and File but close and destructors.
+  // Number of operations so far: all calls of Env and File except close and destructors.
   std::uint64_t operations() const;
-  // The operation of that number (counted from 0) crashes, and all after it. Half of a write reaches the
-  // file.
+  // Crashes in operation `operation` (from 0) and in all later ones. Half of a write reaches the file.
   void crash_at(std::uint64_t operation);
-  // The operation of that number throws FileError(code); those after it work again. Half of a write reaches
-  // the file.
+  // Operation `operation` throws FileError(code); later ones work again. Half of a write reaches the file.
   void fail_at(std::uint64_t operation, int code);
-  // From now on all files together hold at most so many bytes; writes beyond it throw ENOSPC.
+  // Limits the total size of all files to `bytes`. Writes beyond it throw ENOSPC.
   void set_capacity(std::uint64_t bytes);
-  // After a crash: the file system as the next start finds it. No more faults are set.
+  // Restores the file system as the next start after a crash finds it. Removes all faults.
   void reboot(Survivors survivors, std::uint64_t seed = 0);
-  // Changes one byte of a file, beneath everything: bit rot.
+  // Flips one bit of a file without an operation, as bit rot does.
   void flip_bit(const Path& path, std::uint64_t bit);
 
   std::unique_ptr<File> open(const Path& path, OpenMode mode) override;

@@ -1,3 +1,4 @@
+// Tests of the logger: files by level, rotation, full disks, consoles and threads.
 #include "base/log.h"
 
 #include <fcntl.h>
@@ -120,7 +121,7 @@ TEST_F(LogTest, ContinuesAnExistingFile) {
 }
 
 TEST_F(LogTest, ADeadFileCostsLinesAndComesBack) {
-  // A file where the folder should be: opening fails for root, too.
+  // A file has the folder's name, so that opening fails even for root.
   fs::create_directories(root_ + "/logs");
   std::ofstream(root_ + "/logs/pre_trainer") << "in the way";
   Logger log({.folder = folder_});

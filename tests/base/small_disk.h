@@ -1,4 +1,4 @@
-// A disk that is really full: a file system of a few kilobytes, seen by this process and its children alone.
+// Mounts a file system of limited size for a test. Only the test's child process sees it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 
 namespace primus::test {
 
-// Runs `checks` in a child process, with the folder of such a file system of `bytes`; its failures are this
-// test's. False where the system lets nobody mount one (no user namespaces).
+// Runs `checks` in a child process with a folder of `bytes` capacity. Failures in the child fail this test.
+// Returns false if the system does not permit mounting (no user namespaces).
 inline bool on_small_disk(std::uint64_t bytes, const std::function<void(const Path&)>& checks) {
   constexpr int kRefused = 77;
   const TemporaryFolder folder;
@@ -24,7 +24,7 @@ inline bool on_small_disk(std::uint64_t bytes, const std::function<void(const Pa
                     group = "0 " + std::to_string(::getegid()) + " 1";
   const pid_t child = ::fork();
   if (child == 0) {
-    // Of its own user namespace, where an ordinary user may mount.
+    // In its own user namespace, an ordinary user may mount.
     if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(kRefused);
     for (const auto& [file, content] :
          {std::pair("setgroups", std::string("deny")), {"uid_map", user}, {"gid_map", group}})

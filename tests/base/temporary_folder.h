@@ -1,4 +1,4 @@
-// A folder that is gone at the end of the test.
+// A folder that is deleted at the end of the test.
 #pragma once
 
 #include <cerrno>
@@ -13,7 +13,7 @@ namespace primus::test {
 
 class TemporaryFolder {
  public:
-  // `within`: the folder that it is made in.
+  // Makes the folder inside `within`.
   explicit TemporaryFolder(const Path& within = std::filesystem::temp_directory_path()) {
     std::string name = (within / "primus-test-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw FileError("cannot create a temporary folder", errno);
@@ -28,7 +28,7 @@ class TemporaryFolder {
 
   const Path& path() const { return path_; }
   Path operator/(const std::string& name) const { return path_ / name; }
-  // Writes a file, whose folders are made where they are missing, and returns its path.
+  // Writes a file, makes its folders if necessary, and returns its path.
   std::string write(const std::string& name, const std::string& content) const {
     std::filesystem::create_directories((path_ / name).parent_path());
     std::ofstream(path_ / name, std::ios::binary) << content;

@@ -1,5 +1,5 @@
-// Collectives measured with ranks as threads: which cases there are, what they count, and that wrong results
-// are found.
+// Tests of the benchmark of collectives, with ranks as threads: its cases, their sizes, and the detection of
+// wrong results.
 #include "bench/collective_benchmark.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Runs `work` on every rank of a group of threads; the results of each, or its error as text.
+// Results of each rank of a group of threads, or the rank's error as text.
 struct Outcome {
   std::vector<std::vector<BenchmarkResult>> results;
   std::vector<std::string> errors;
@@ -74,7 +74,7 @@ TEST(CollectiveBenchmark, EveryOperationIsRightAndCounted) {
         EXPECT_EQ(result.timing.samples, 5);
         EXPECT_EQ(result.rank_timings.size(), static_cast<std::size_t>(ranks));
         EXPECT_DOUBLE_EQ(result.bus_bytes, result.bytes * factors.at(result.group)) << result.name;
-        // The slowest rank's time is at least each rank's.
+        // A case's time is that of the slowest rank.
         for (const Timing& timing : result.rank_timings)
           EXPECT_LE(timing.median, result.timing.median * (1 + 1e-12));
       }
@@ -82,7 +82,7 @@ TEST(CollectiveBenchmark, EveryOperationIsRightAndCounted) {
       const std::int64_t unit = size_of(dtype) * ranks;
       EXPECT_EQ(results[1].bytes, static_cast<double>((100 + unit - 1) / unit * unit));
       EXPECT_EQ(results.back().name, "barrier");
-      // All ranks have the same figures.
+      // All ranks report the same times.
       for (const auto& theirs : outcome.results) {
         ASSERT_EQ(theirs.size(), results.size());
         for (std::size_t i = 0; i < results.size(); ++i)
@@ -92,7 +92,7 @@ TEST(CollectiveBenchmark, EveryOperationIsRightAndCounted) {
   }
 }
 
-// Another rank's communicator that spoils one element of what an all-reduce adds up.
+// A communicator that spoils one element of an all-reduce.
 class Spoiling final : public comm::Communicator {
  public:
   Spoiling(comm::Communicator& real) : Communicator("world", real.rank(), real.size()), real_(real) {}

@@ -1,3 +1,4 @@
+// Tests of the benchmark of decoding.
 #include "bench/decode_benchmark.h"
 
 #include <gmock/gmock.h>
@@ -21,13 +22,14 @@ std::unique_ptr<Device> cpu() { return turbo::open_device({.kind = "cpu", .threa
 TEST(DecodeBenchmark, CountsWhatAStepHasToRead) {
   const FamilyRegistry families = builtin_families();
   ModelConfig c = tiny();
-  // qkv, out, gate and up, down, two norms; the last norm and the head.
+  // The matrices of a layer are qkv, out, gate and up, and down, with two norms. The final norm and the
+  // output head follow.
   const double layer = 64 * 32 + 32 * 32 + 96 * 32 + 32 * 48 + 2 * 32;
   const double read = 2 * layer + 32 + 90 * 32;
-  const double keys = 2 * 2 * 2 * 8;  // and values, of a token, in both layers
+  const double keys = 2 * 2 * 2 * 8;  // keys and values of a token, in both layers
   EXPECT_EQ(bytes_of_decoding(c, families, DType::kF32, 1, 10), 4 * (read + 32 + 10 * keys));
   EXPECT_EQ(bytes_of_decoding(c, families, DType::kBF16, 3, 10), 2 * (read + 3 * 32 + 3 * 10 * keys));
-  c.tied_embeddings = true;  // the head is the embedding
+  c.tied_embeddings = true;  // the embedding is also the output head
   EXPECT_EQ(bytes_of_decoding(c, families, DType::kF32, 1, 10), 4 * (read + 10 * keys));
   c.at(1).local = true;
   c.attention.window = 4;
@@ -70,7 +72,7 @@ TEST(DecodeBenchmark, RefusesWhatTheModelDoesNotHave) {
   EXPECT_THROW(run({.batches = {1}, .context = 10, .tokens = 0}), Error);
   EXPECT_THROW(run({.batches = {1}, .context = 10, .tokens = 10, .warmup = -1}), Error);
   EXPECT_THROW(run({.batches = {1}, .context = 50, .tokens = 20}), Error);
-  // A prompt of one token, and nothing to read before it.
+  // A prompt of one token, with an empty cache before it.
   EXPECT_EQ(
       run({.batches = {2}, .context = 1, .tokens = 1, .warmup = 0, .copy_seconds = 0.001}).results.size(),
       1U);

@@ -1,4 +1,4 @@
-// Statistics of samples, comparison with a baseline, and the forms of a report. Times here are made up.
+// Tests of benchmark reports: statistics, comparison with a baseline, and formats. The times are invented.
 #include "bench/report.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Verdict = BaselineCase::Verdict;
 
-// Twenty samples whose five parts have these medians, in seconds.
+// Returns twenty samples. Their five parts have these medians, in seconds.
 std::vector<double> parts(std::initializer_list<double> medians) {
   std::vector<double> samples;
   for (const double median : medians)
@@ -43,7 +43,7 @@ TEST(Timing, MedianPercentileAndSpread) {
   EXPECT_EQ(timing.slowest, 100);
   EXPECT_EQ(timing.p95, 95);
   EXPECT_EQ(timing.median, 51);
-  // Parts of 20: medians 90, 70, 50, 30, 10.
+  // Five parts of 20 samples have the medians 90, 70, 50, 30 and 10.
   EXPECT_DOUBLE_EQ(timing.spread, 80.0 / 51);
   EXPECT_TRUE(timing.noisy());
 }
@@ -98,7 +98,7 @@ TEST(Baseline, TheSameReportIsTheSame) {
 
 TEST(Baseline, SlowerBeyondNoiseIsFound) {
   const auto before = report_of({{"calm", parts({1, 1, 1, 1, 1})}, {"wild", parts({1, 1.2, 1, 1.2, 1})}});
-  // Both are 10 % slower. The noise of the second one explains that.
+  // Both cases are 10 % slower, but the second one was noisy, so only the first is reported.
   const auto now =
       report_of({{"calm", parts({1.1, 1.1, 1.1, 1.1, 1.1})}, {"wild", parts({1.1, 1.1, 1.1, 1.1, 1.1})}});
   const auto comparison = compare_with_baseline(now, text_of(before), "old.json");
@@ -106,9 +106,9 @@ TEST(Baseline, SlowerBeyondNoiseIsFound) {
   EXPECT_EQ(comparison.cases[0].verdict, Verdict::kSlower);
   EXPECT_DOUBLE_EQ(comparison.cases[0].limit, 0.05);
   EXPECT_EQ(comparison.cases[1].verdict, Verdict::kSame);
-  EXPECT_NEAR(comparison.cases[1].limit, 0.2 / 1.08, 1e-12);  // of the median of all samples
+  EXPECT_NEAR(comparison.cases[1].limit, 0.2 / 1.08, 1e-12);  // relative to the median of all samples
   EXPECT_THAT(to_text(comparison), HasSubstr("+10.0 %"));
-  // The reverse: what was slower is faster.
+  // In the other direction, the case is faster.
   EXPECT_EQ(compare_with_baseline(before, text_of(now), "new.json").cases[0].verdict, Verdict::kFaster);
 }
 
@@ -181,8 +181,8 @@ TEST(Report, ThePageHasTableRooflineAndPlots) {
   EXPECT_THAT(page, Not(HasSubstr("<3>")));
   EXPECT_THAT(page, HasSubstr("aria-label=\"Roofline\""));
   EXPECT_THAT(page, HasSubstr("Compared with old.json"));
-  EXPECT_THAT(page, Not(HasSubstr("http")));  // nothing is fetched
-  // Sizes make lines: one polyline for each group.
+  EXPECT_THAT(page, Not(HasSubstr("http")));  // the page loads nothing from the network
+  // Cases with sizes are drawn as one line per group.
   BenchmarkReport sizes{.suite = "collectives", .device = "cpu", .dtype = {}};
   for (const char* group : {"all_reduce", "all_gather"})
     for (const double size : {1024.0, 4096.0})

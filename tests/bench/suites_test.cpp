@@ -1,4 +1,4 @@
-// The other suites: which cases they have and what those count, on small sizes.
+// Tests of the other benchmark suites with small sizes: their cases, bytes and FLOPs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ TEST(MemoryBenchmark, CountsWhatIsReadAndWritten) {
   EXPECT_THROW(memory_benchmark("1K")->measure_on(*device, {.seconds = 0}), Error);
 }
 
-// No suite may look into device memory.
+// Suites must not access device memory from the host.
 TEST(MemoryBenchmark, RunsOnADeviceWhoseMemoryFaults) {
   test::GuardDevice device(1, turbo::cpu_kernel_table());
   const BenchmarkReport report =
@@ -116,7 +116,7 @@ TEST(ModelShapes, CountLayers) {
   c.mtp.enabled = true, c.mtp.layers = 2;
   std::map<std::string, std::int64_t> times;
   for (const ModelProduct& p : products_of(c, 10)) times[p.what] = p.times;
-  // Two modules of multi-token prediction, with a block like the last one, which has experts.
+  // Two modules of multi-token prediction have a block like the last layer, with experts.
   const std::map<std::string, std::int64_t> expected{{"qkv", 8},
                                                      {"attention out", 8},
                                                      {"gate and up", 2},
@@ -130,7 +130,7 @@ TEST(ModelShapes, CountLayers) {
   EXPECT_EQ(times, expected);
 }
 
-// The work of all products and attentions, counted so, is that of a training step.
+// The FLOPs of all products and attentions are those of a training step.
 TEST(ModelShapes, AddUpToTheFlopsOfTraining) {
   constexpr std::int64_t kBatch = 2, kLength = 64;
   ModelConfig plain = dense();
@@ -151,7 +151,8 @@ TEST(ModelShapes, AddUpToTheFlopsOfTraining) {
     double flops = 0;
     for (const ModelProduct& p : products_of(c, kBatch * kLength))
       flops += 6.0 * static_cast<double>(p.times * p.rows * p.out * p.in);
-    // Twice each of two products forward, and as much again for each operand's gradient; half of the keys.
+    // Attention has two products per pass: one forward pass, and one for each operand's gradient. Causal
+    // masks need half of the keys.
     for (const LayersAttention& a : attentions_of(c, kBatch, kLength))
       flops += 3.0 * static_cast<double>(a.times * a.shape.batch * a.shape.sequence * a.shape.sequence *
                                          a.shape.heads * (a.shape.head_dim + a.shape.value_dim));
@@ -170,7 +171,7 @@ TEST(ModelShapes, WindowsAreKept) {
   EXPECT_EQ(all[1].shape.window, 16);
   EXPECT_EQ(all[1].times, 2);
   EXPECT_EQ(all[1].shape.batch, 3);
-  // A window that is no shorter than the sequence is none.
+  // A window that covers the whole sequence is not counted as a window.
   ASSERT_EQ(attentions_of(c, 3, 16).size(), 1U);
   EXPECT_EQ(attentions_of(c, 3, 16)[0].times, 4);
 }
@@ -208,7 +209,7 @@ TEST(AttentionShapes, OfAFile) {
   EXPECT_EQ(shapes[0].head_dim, 24);
   EXPECT_EQ(shapes[0].value_dim, 16);
   EXPECT_FALSE(shapes[0].causal);
-  ASSERT_EQ(left_out.size(), 1U);  // one query against 32 keys
+  ASSERT_EQ(left_out.size(), 1U);  // one query with 32 keys
   EXPECT_THAT(left_out[0].why, HasSubstr("left out"));
 }
 
@@ -253,7 +254,7 @@ TEST(AttentionBenchmark, ValuesMayBeNarrowerThanKeys) {
   ASSERT_EQ(report.results.size(), 2U);
   EXPECT_EQ(report.results[0].name, "own, A, forward 2x16 4/2 heads of 24 and 8");
   EXPECT_EQ(report.results[0].flops, 2.0 * 2 * 4 * 16 * 16 * (24 + 8));
-  // q, k, v and out, and the logarithms of sums.
+  // q, k, v and output, and one logarithm of a sum per query and head.
   EXPECT_EQ(report.results[0].bytes, 4.0 * 2 * 16 * (4 * 24 + 2 * 24 + 2 * 8 + 4 * 8 + 4));
 }
 
@@ -267,7 +268,7 @@ TEST(CheckpointBenchmark, SavesLoadsAndLeavesNothing) {
     EXPECT_GT(result.bytes, 0.9 * (1 << 20));
     EXPECT_LE(result.bytes, 1 << 20);
   }
-  // How many bytes did depends on the file system; it is of those that were written.
+  // The share of direct writes depends on the file system, and refers to the written bytes.
   const std::string size = human_bytes(report.results[0].bytes);
   EXPECT_THAT(report.notes,
               ::testing::Contains(HasSubstr("of the " + size + " of a save bypassed the page cache")));
@@ -278,7 +279,7 @@ TEST(CheckpointBenchmark, NoRoomIsSaidBeforeAnythingIsWritten) {
   const test::TemporaryFolder folder;
   try {
     benchmark_checkpoint({.folder = folder.path(), .bytes = std::uint64_t{1} << 60});
-    FAIL() << "a checkpoint of an exbibyte was taken";
+    FAIL() << "a checkpoint of an exbibyte was accepted";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("two checkpoints of"));
   }

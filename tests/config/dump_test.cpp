@@ -194,7 +194,7 @@ TEST(JsonSchema, DescribesEveryKey) {
     EXPECT_FALSE(keys[std::string(key.name)]["description"].get<std::string>().empty()) << key.name;
   }
   EXPECT_FALSE(schema["$defs"]["trainer"]["additionalProperties"].get<bool>());
-  // A mistyped key is an error at that key, not of the map that it stands in.
+  // A mistyped key is an error at the key, not at the map around it.
   const nlohmann::json& overrides = schema["$defs"]["module"]["properties"]["overrides"];
   EXPECT_EQ(overrides["$ref"], "#/$defs/trainer");
   EXPECT_FALSE(overrides.contains("anyOf"));

@@ -54,8 +54,7 @@ TEST(Hardware, EveryGpuCanBePlannedFor) {
     EXPECT_EQ(h.gpus_per_host, h.short_name == "mi455x" ? 4 : 8) << h.file;
     EXPECT_GT(h.step_share, 0.2) << h.file;
     EXPECT_LT(h.step_share, 0.8) << h.file;
-    EXPECT_TRUE(h.peak_fp32_tflops > 0 || h.short_name == "mi455x")
-        << h.file;  // not published for the MI455X
+    EXPECT_TRUE(h.peak_fp32_tflops > 0 || h.short_name == "mi455x") << h.file;  // not published
     EXPECT_EQ(h.device == "hip", h.name.starts_with("AMD")) << h.file;
   }
 }

@@ -197,8 +197,7 @@ TEST(UpstreamCases, Inheritance) {
   const Json one = load_child("extends: [base1.yaml]\n", "seed: 2\n");
   EXPECT_EQ(one["seed"], 2);
   EXPECT_EQ(one["lr"], 1.0e-3);
-  EXPECT_EQ(load_child("extends: base1.yaml\n", "seed: 2\n")["lr"],
-            1.0e-3);  // one file may be given as a scalar
+  EXPECT_EQ(load_child("extends: base1.yaml\n", "seed: 2\n")["lr"], 1.0e-3);  // one file, as a scalar
   const Json two = load_child("extends:\n  - base1.yaml\n  - base2.yaml\n", "eval_iters: 3\n");
   EXPECT_EQ(two["seed"], 1);
   EXPECT_EQ(two["lr"], 2.0e-3);

@@ -132,8 +132,7 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
   EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=linear"}),
             Warnings{"command line: beta_fast has an effect only with rope_scaling_type: yarn"});
   EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=yarn"}), Warnings{});
-  EXPECT_EQ(warnings({"beta_fast=16", "load=model"}),
-            Warnings{});  // the scaling of the loaded model is not known yet
+  EXPECT_EQ(warnings({"beta_fast=16", "load=model"}), Warnings{});  // its scaling is not known yet
   EXPECT_EQ(warnings({"finetune=true"}),
             Warnings{"command line: finetune starts from the weights of load, but load is not set: the model "
                      "starts with random weights"});

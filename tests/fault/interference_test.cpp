@@ -1,5 +1,5 @@
-// What others do to a run's files while it trains, or put in their way before: links, pipes, files that are
-// cut off, overwritten or removed.
+// Tests of changes to a run's files by other programs, before and during training: links, pipes, and files
+// that are truncated, overwritten or removed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -55,7 +55,7 @@ TEST(Interference, DataThatIsCutOffIsNamedAndWhatWasLearnedIsSaved) {
     const auto done = test::losses(run);
     EXPECT_EQ(done.begin()->first, 1);
     const ProgramResult info = run_program({"model", "info", run.string()});
-    EXPECT_EQ(info.exit_code, 0) << "no checkpoint was saved: " << info.err;
+    EXPECT_EQ(info.exit_code, 0) << "no usable checkpoint was saved: " << info.err;
     EXPECT_FALSE(test::final_weights(run, static_cast<int>(done.size())).empty());
   }
 }
@@ -81,7 +81,7 @@ TEST(Interference, LinesThatAreMissingAreNamed) {
   const Path run = test::run_folder(folder.path());
   ASSERT_EQ(run_program(test::train(folder.path(), {"train_iters=6"})).exit_code, 0);
   std::string text = read_file(run / "metrics.jsonl");
-  // The third line is lost, and half of the last.
+  // The third line is lost, and half of the last one.
   const auto line = [&](int n) {
     std::size_t at = 0;
     for (; n > 0; --n) at = text.find('\n', at) + 1;
@@ -104,7 +104,7 @@ TEST(Interference, ANamedPipeInPlaceOfTheMetricsIsRefused) {
   EXPECT_THAT(result.err, HasSubstr("metrics.jsonl' is no file"));
 }
 
-// Links that wait under the names of a run's temporaries lead to what belongs to somebody else.
+// Links with the names of a run's temporary files lead to another user's files, which must stay unchanged.
 TEST(Interference, NothingOutsideTheRunIsRemovedOrWritten) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path()), victim = folder.path() / "victim";
@@ -119,7 +119,7 @@ TEST(Interference, NothingOutsideTheRunIsRemovedOrWritten) {
   for (const char* name : {".tmp-experiment.yaml", "checkpoints/.tmp-latest"}) {
     std::filesystem::create_symlink(precious, run / name);
   }
-  // Left by itself, the link would be what is gone on from.
+  // Without auto_continue_train=false, the run would resume from this link.
   std::filesystem::create_directory_symlink(victim, run / "checkpoints/iter_0000001");
   const ProgramResult result = run_program(test::train(
       folder.path(), {"train_iters=4", "save_interval=2", "keep_latest=1", "auto_continue_train=false"}));

@@ -1,5 +1,5 @@
-// Runs that are killed at any instant, saving included, and started again until they are done: the same
-// losses and weights, bit for bit, as a run that nobody disturbed.
+// Tests that runs which are killed at any moment, also while saving, and restarted until they end have bit
+// for bit the losses and weights of an uninterrupted run.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -17,7 +17,7 @@ using test::TemporaryFolder;
 
 constexpr int kIterations = 40, kKills = 20;
 
-// Saves every other step, so that a good part of the time a save is in flight.
+// Saves every second step, so that a save is often in flight.
 std::vector<std::string> command(const Path& workspace, const std::string& name) {
   return test::train(workspace, {"train_iters=" + std::to_string(kIterations), "save_interval=2",
                                  "keep_latest=2", "exp_name=" + name});
@@ -31,7 +31,7 @@ TEST(Kill, ARunThatIsKilledAndRestartedEqualsOneThatIsNot) {
   const auto expected = test::losses(test::run_folder(folder.path(), "straight"));
   ASSERT_EQ(expected.size(), static_cast<std::size_t>(kIterations));
 
-  std::mt19937 random(20260101);  // NOLINT: the same instants in every run of the test
+  std::mt19937 random(20260101);  // a fixed seed gives the same moments in every test run
   int kills = 0;
   for (int attempt = 0; kills < kKills; ++attempt) {
     ASSERT_LT(attempt, 20) << "runs end before they are killed";
@@ -39,7 +39,8 @@ TEST(Kill, ARunThatIsKilledAndRestartedEqualsOneThatIsNot) {
     for (int starts = 0;; ++starts) {
       ASSERT_LT(starts, 200) << "no progress between kills";
       Program program(command(folder.path(), name));
-      // From before the first write to about half of a run: several kills hit each attempt.
+      // The time of the kill is between before the first write and 70 % of a run, so each run is killed
+      // several times.
       const std::chrono::duration<double> life =
           whole * (kills < kKills ? std::uniform_real_distribution(0.02, 0.7)(random) : 1000.0);
       const auto end = std::chrono::steady_clock::now() + life;

@@ -1,4 +1,4 @@
-// Runs that last until a test ends them, and waiting for what they do.
+// Helpers for tests of long runs, which last until the test ends them.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,7 @@ namespace primus::test {
 
 inline const std::vector<std::string> kLong = {"train_iters=100000", "save_interval=100000"};
 
-// False: `condition` has not come true within a limit that also a busy machine keeps.
+// Waits for `condition`. Returns false after a limit that is long enough for a busy machine.
 template <class Condition>
 bool wait_until(const Condition& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -1,6 +1,6 @@
-// Processes that train together, and one of them is killed at a random instant: that is the end of all, and
-// the restart goes on from the last good checkpoint. After many kills the run ends in the bits of one that
-// nobody killed.
+// Tests that kill one process of a run with several ranks at random moments. All ranks then end, and the
+// restart resumes from the last good checkpoint. After many kills, the run is bit for bit equal to an
+// uninterrupted one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ struct Case {
   const char* level;
 };
 
-// A model of a few thousand parameters: what takes time is to start and to save.
+// Trains a model of a few thousand parameters, so that most of the time is spent on starting and saving.
 std::vector<std::string> train(const TemporaryFolder& folder, const std::string& name, const Case& of,
                                std::vector<std::string> more) {
   for (const std::string& word :
@@ -54,9 +54,9 @@ TEST_P(RankKills, EndAllAndTheRestartLosesNothing) {
   const Path run = test::run_folder(folder.path(), "killed");
   const std::vector<std::string> command = train(folder, "killed", of, {"save_interval=6", "keep_latest=2"});
   const std::size_t segments = test::shared_memory_segments();
-  std::mt19937 random(7);  // NOLINT: the same choices in every run of the test
+  std::mt19937 random(7);  // a fixed seed gives the same choices in every test run
   const auto up_to = [&](std::chrono::microseconds maximum) { return maximum * (random() % 1000) / 1000; };
-  std::chrono::microseconds start = 400ms;  // what the last one took to its first step
+  std::chrono::microseconds start = 400ms;  // time from the start of the last run to its first step
   int while_saving = 0;
   for (int killed = 0; killed < of.kills; ++killed) {
     SCOPED_TRACE("kill " + std::to_string(killed));
@@ -70,16 +70,16 @@ TEST_P(RankKills, EndAllAndTheRestartLosesNothing) {
     ASSERT_TRUE(is_on([&] { return (victim = test::process_of_rank(program.pid(), rank)) != 0; }));
     const auto found = std::chrono::steady_clock::now();
     switch (killed % 3) {
-      case 0:  // starting, loading included
+      case 0:  // while it starts or loads
         std::this_thread::sleep_for(up_to(start));
         break;
-      case 1:  // in a step
+      case 1:  // during a step
         ASSERT_TRUE(is_on([&] { return losses(run).size() > before; }));
         start =
             std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - found);
         std::this_thread::sleep_for(up_to(30ms));
         break;
-      case 2:  // saving
+      case 2:  // while it saves
         ASSERT_TRUE(is_on([&] { return losses(run).size() > before && is_saving(run); }));
         std::this_thread::sleep_for(up_to(10ms));
         while_saving += is_saving(run) ? 1 : 0;
@@ -92,15 +92,15 @@ TEST_P(RankKills, EndAllAndTheRestartLosesNothing) {
     const ProgramResult result = program.wait();
     EXPECT_NE(result.exit_code, 0);
     EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
-    // What is said of it is tests/launch's: on a very busy machine peers end, with errors of their own,
-    // before the kernel has taken the killed process apart and the launcher can see it.
+    // The message may be of another rank: on a very busy machine peers end with their own errors before the
+    // launcher sees the killed process. tests/launch tests the launcher's message.
     EXPECT_THAT(result.err, HasSubstr("error: rank "));
     for (const pid_t process : all) EXPECT_NE(kill(process, 0), 0) << "a rank still runs";
   }
   EXPECT_GE(while_saving, of.kills / 6);
   EXPECT_EQ(test::shared_memory_segments(), segments);
 
-  // To the end of one more step, and as far at one go.
+  // One more step ends the run. A second run does all these steps without interruption.
   std::vector<std::string> last = command;
   last.emplace_back("exit_interval=1");
   test::expect_done(run_program(last));
@@ -113,7 +113,7 @@ TEST_P(RankKills, EndAllAndTheRestartLosesNothing) {
   EXPECT_EQ(test::final_weights(run, iterations), test::final_weights(whole, iterations));
 }
 
-// 50 kills in all.
+// The cases have 50 kills in all.
 INSTANTIATE_TEST_SUITE_P(, RankKills,
                          testing::Values(Case{2, 24, "optim"}, Case{3, 26, "optim_grads_params"}),
                          [](const auto& of) { return "Ranks" + std::to_string(of.param.ranks); });

@@ -1,4 +1,4 @@
-// Runs of several processes for tests: how they are started, who they are, and what they may leave behind.
+// Helpers for tests of runs with several processes: their command, process ids and shared memory.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace primus::test {
 
-// The command that trains `name` on `ranks` processes.
+// Returns the command that trains `name` with `ranks` processes.
 inline std::vector<std::string> train_ranks(const TemporaryFolder& folder, const std::string& name, int ranks,
                                             const std::string& level, std::vector<std::string> more) {
   for (const std::string& word :
@@ -30,7 +30,7 @@ inline std::vector<std::string> train_ranks(const TemporaryFolder& folder, const
 
 inline void expect_done(const ProgramResult& result) { ASSERT_EQ(result.exit_code, 0) << result.err; }
 
-// Processes whose parent is `parent`.
+// Returns the child processes of `parent`.
 inline std::vector<pid_t> children_of(pid_t parent) {
   std::ifstream file("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
   std::vector<pid_t> children;
@@ -38,7 +38,7 @@ inline std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
-// The rank is in its environment. 0: there is none yet.
+// Finds the rank's process by its environment. Returns 0 if it does not exist yet.
 inline pid_t process_of_rank(pid_t launcher, int rank) {
   for (const pid_t child : children_of(launcher)) {
     std::ifstream file("/proc/" + std::to_string(child) + "/environ", std::ios::binary);

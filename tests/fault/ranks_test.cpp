@@ -1,5 +1,5 @@
-// Processes that train together: they equal one, any number of them goes on from what others saved, and the
-// end of one is the end of all.
+// Tests of training with several processes: the results equal one process, any number of ranks resumes any
+// checkpoint, and an error of one rank ends all.
 #include "fault/ranks.h"
 
 #include <gmock/gmock.h>
@@ -70,7 +70,7 @@ TEST(Ranks, TrainAsOneAndSaveTheSameFilesOnEveryLevel) {
   }
 }
 
-// What was written meanwhile, without the time it took.
+// Returns the samples that the run wrote, without their times.
 std::string samples(const Path& run, const std::string& name) {
   std::string texts;
   std::istringstream lines(read_file(run / "samples.jsonl"));
@@ -84,8 +84,7 @@ std::string samples(const Path& run, const std::string& name) {
   return texts;
 }
 
-// Texts that are written meanwhile change nothing that is trained, and are the same ones wherever the weights
-// lie: where each rank has a part of the model, all of them read what rank 0 writes.
+// Writing samples does not change the training, and the texts are equal on every mesh.
 TEST(Ranks, WriteTheSameTextsOnEveryMesh) {
   struct Way {
     std::string name, level;
@@ -122,8 +121,7 @@ TEST(Ranks, WriteTheSameTextsOnEveryMesh) {
   }
 }
 
-// Stages of a pipeline equal one rank, evaluate as it does, and go on from its checkpoints as it does from
-// theirs.
+// A pipeline trains and evaluates like one rank, and each resumes from the other's checkpoints.
 TEST(Ranks, StagesOfAPipelineTrainAsOne) {
   const TemporaryFolder folder;
   const std::vector<std::string> more = {"train_iters=6", "save_interval=3", "eval_iters=1",
@@ -147,7 +145,7 @@ TEST(Ranks, StagesOfAPipelineTrainAsOne) {
   expect_as_one("stages");
   expect_done(run_program(train(folder, "v", 4, "optim", with(v_shaped))));
   expect_as_one("v");
-  // One rank, two stages of one rank, two of two.
+  // The first half runs on one rank, the second on two stages with two ranks each.
   expect_done(run_program(train(folder, "mixed", 1, "no_shard", with({"exit_interval=3"}))));
   expect_done(run_program(train(folder, "mixed", 4, "optim_grads", with(stages))));
   expect_as_one("mixed");
@@ -209,7 +207,7 @@ TEST(Ranks, AnyNumberGoesOnFromWhatAnyOtherSaved) {
   }
 }
 
-// Ranks share layers and experts in one way after the other, and each goes on from what the one before saved.
+// Meshes with other layouts of layers and experts resume each other's checkpoints in turn.
 TEST(Ranks, AnyMeshGoesOnFromWhatAnyOtherSaved) {
   const TemporaryFolder folder;
   struct Mesh {
@@ -257,9 +255,8 @@ TEST(Ranks, AnyMeshGoesOnFromWhatAnyOtherSaved) {
   }
 }
 
-// From the start of the command to the end of its first step, save and end included: processor time of all
-// its processes, so that other work on the machine does not count. Two ranks work beside each other, and so
-// need less of the clock where there are two cores.
+// Two ranks need at most three seconds of processor time from the start of the command to its end, for one
+// step and a save. Processor time does not count other work on the machine.
 TEST(Ranks, BeginWithinThreeSecondsOfWork) {
   const TemporaryFolder folder;
   const auto used = [] {
@@ -275,8 +272,7 @@ TEST(Ranks, BeginWithinThreeSecondsOfWork) {
   EXPECT_LT(used() - before, 3.0);
 }
 
-// A process that stands still, as on a machine that hangs: the others say who it is, and what they waited
-// for.
+// If a process hangs, the others name it and the operation that they waited for.
 TEST(Ranks, OneThatHangsIsNamedAndTheRestartLosesNothing) {
   const TemporaryFolder folder;
   const std::size_t segments = shared_memory_segments();
@@ -292,7 +288,7 @@ TEST(Ranks, OneThatHangsIsNamedAndTheRestartLosesNothing) {
   const ProgramResult result = program.wait();
   const auto lasted = std::chrono::steady_clock::now() - began;
   EXPECT_NE(result.exit_code, 0);
-  // Ten seconds, since three steps are shorter here, and what a busy machine takes to notice.
+  // The timeout is ten seconds, because three steps are shorter here. A busy machine may notice it later.
   EXPECT_GT(lasted, 9s);
   EXPECT_LT(lasted, 20s);
   EXPECT_THAT(result.err, AllOf(HasSubstr("did not complete within 1"), HasSubstr("rank 1 ")));
@@ -362,7 +358,7 @@ TEST(Ranks, AMeshThatDoesNotFitTheModelIsRefused) {
 
 TEST(Ranks, ThatDifferAreRefused) {
   const TemporaryFolder folder;
-  // As torchrun starts them, with different learning rates.
+  // Started as torchrun does, with different learning rates.
   const auto rank = [&](int number) {
     return Program(train(folder, "run", 1, "optim", {"train_iters=2", "lr=0." + std::to_string(number + 1)}),
                    {.environment = {{"RANK", std::to_string(number)},
@@ -375,11 +371,11 @@ TEST(Ranks, ThatDifferAreRefused) {
     const ProgramResult result = program->wait();
     EXPECT_EQ(result.exit_code, 2) << result.err;
     EXPECT_THAT(result.err, HasSubstr("ranks 0 and 1 differ in lr: 0.1, 0.2"));
-    EXPECT_LT(result.err.size(), 2000U) << "what does not differ is not said";
+    EXPECT_LT(result.err.size(), 2000U) << "settings that agree are not listed";
   }
 }
 
-// Machines have unlike numbers of cores, and the bits do not depend on them.
+// The results do not depend on the numbers of threads, which may differ between ranks.
 TEST(Ranks, MayHaveDifferentThreads) {
   const TemporaryFolder folder;
   const auto rank = [&](int number) {
@@ -396,7 +392,7 @@ TEST(Ranks, MayHaveDifferentThreads) {
   expect_done(second.wait());
 }
 
-// The order of cyclic data is that of the ranks that the run began with.
+// Cyclic data keeps the order of the number of ranks that the run began with.
 TEST(Ranks, CyclicDataKeepTheirOrderOnOtherRanks) {
   const TemporaryFolder folder;
   const std::vector<std::string> cyclic = {"dataloader_type=cyclic", "train_iters=6", "save_interval=3"};

@@ -1,4 +1,4 @@
-// Runs that are asked to stop: they save and end well.
+// Tests of runs that are asked to stop: they save and end with exit code 0.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST(Stop, SignalsSaveAndEndWithCodeZero) {
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.out, HasSubstr("the same command continues"));
 
-    // Nothing is lost: the next run begins behind the last iteration that was written down.
+    // Nothing is lost: the next run starts after the last recorded iteration.
     const auto done = static_cast<std::int64_t>(test::losses(run).size());
     const ProgramResult next = test::run_program(
         test::train(folder.path(), {"train_iters=100000", "save_interval=100000", "exit_interval=1"}));
@@ -44,7 +44,7 @@ TEST(Stop, SignalsSaveAndEndWithCodeZero) {
   }
 }
 
-// Without a standard error, no message may land in whatever file is opened first.
+// If standard error is closed, messages must not be written into the file that is opened first.
 TEST(Stop, WithClosedStreamsMessagesLandNowhere) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path());
@@ -55,7 +55,7 @@ TEST(Stop, WithClosedStreamsMessagesLandNowhere) {
   EXPECT_EQ(test::losses(run).size(), 2U);
 }
 
-// A step of many microbatches is left, not waited for, and leaves no trace in the weights.
+// A stop request aborts a step with many microbatches. The aborted step does not change the weights.
 TEST(Stop, DoesNotWaitForALongStep) {
   const TemporaryFolder folder, whole;
   const Path run = test::run_folder(folder.path());
@@ -72,7 +72,7 @@ TEST(Stop, DoesNotWaitForALongStep) {
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const auto done = test::losses(run).size();
-  EXPECT_EQ(done, 1U) << "the step it was in was ended";
+  EXPECT_EQ(done, 1U) << "the run finished its step";
   ASSERT_EQ(test::run_program(with(folder.path(), {})).exit_code, 0);
   ASSERT_EQ(test::run_program(with(whole.path(), {})).exit_code, 0);
   EXPECT_EQ(test::losses(run), test::losses(test::run_folder(whole.path())));
@@ -89,7 +89,7 @@ TEST(Stop, ASecondRunInTheSameFolderIsRefused) {
   EXPECT_EQ(program.wait().exit_code, 0);
 }
 
-// Whether the program handles SIGINT itself.
+// Whether the program has a handler for SIGINT.
 bool listens(const Program& program) {
   std::ifstream status("/proc/" + std::to_string(program.pid()) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -101,7 +101,7 @@ bool listens(const Program& program) {
 
 TEST(Stop, ASecondSignalEndsAtOnce) {
   const TemporaryFolder folder;
-  // One kernel of many seconds, the attention over a long sequence, which no stop interrupts.
+  // Attention over a long sequence is one kernel of many seconds, which a stop request cannot interrupt.
   Program program(test::train(folder.path(), {"train_iters=100", "micro_batch_size=1", "global_batch_size=1",
                                               "seq_length=65536", "num_layers=1"}));
   ASSERT_TRUE(wait_until([&] { return listens(program); }));

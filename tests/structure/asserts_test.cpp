@@ -1,4 +1,4 @@
-// The build option PRIMUS_ASSERTS does what it says.
+// Tests that the build option PRIMUS_ASSERTS enables assertions.
 #include <gtest/gtest.h>
 
 #include <cassert>

@@ -1,4 +1,4 @@
-// scripts/build-progress.sh, which people watch while the first build runs.
+// Tests of scripts/build-progress.sh, which shows the progress of a first build.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,12 +32,12 @@ TEST(BuildProgress, SaysHowFarTheBuildIs) {
   std::string lines = "-- Configuring done\\n[x/y] odd\\n[0/0] odd\\n";
   for (int i = 1; i <= 40; ++i) lines += "[" + std::to_string(i) + "/40] Building CXX object\\n";
   const std::string often = shown(lines, log, "PRIMUS_PROGRESS_SECONDS=0");
-  EXPECT_THAT(often, HasSubstr("\n25 %, step 10 of 40\n")) << "a guess from few steps says little";
+  EXPECT_THAT(often, HasSubstr("\n25 %, step 10 of 40\n")) << "too few steps for an estimate";
   EXPECT_THAT(often, HasSubstr("\n50 %, step 20 of 40, about 1 min left\n"));
   EXPECT_THAT(often, HasSubstr("\n100 %, step 40 of 40\n"));
   EXPECT_THAT(read_file(log), testing::StartsWith("-- Configuring done\n[x/y] odd\n"));
   EXPECT_THAT(read_file(log), testing::EndsWith("[40/40] Building CXX object\n"));
-  EXPECT_EQ(shown(lines, log, ""), "") << "a line every 20 seconds";
+  EXPECT_EQ(shown(lines, log, ""), "") << "by default, one line in 20 seconds";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Habits that hold everywhere in src/ (CONTRIBUTING.md): how integers are spelled, which namespace a folder
-// has, and that operators call their inputs and outputs by names.
+// Tests of conventions in src/ (CONTRIBUTING.md): integer types from std, one namespace per folder, and named
+// inputs and outputs of operators.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 const fs::path kSource = fs::path(PRIMUS_SOURCE_DIR) / "src";
 
-// The namespace of a folder; the longest name that fits counts. A file may open further ones within it.
+// The namespace of each folder; the longest matching entry counts. A file may open further namespaces inside
+// it.
 const std::map<std::string, std::string> kNamespaces = {
     {"backends", "primus::backends"},
     {"base", "primus"},
@@ -38,11 +39,11 @@ const std::map<std::string, std::string> kNamespaces = {
     {"turbo", "primus::turbo"},
 };
 
-// Generic lambdas of CPU kernels and C entry points stand in no namespace of ours.
+// Files without a namespace of this project.
 const std::vector<std::string> kWithoutNamespace = {"cli/main.cpp", "base/fmt_library.cpp"};
 
 struct SourceText {
-  std::string file;  // within src/
+  std::string file;  // relative to src/
   std::vector<std::string> lines;
 };
 
@@ -88,18 +89,18 @@ TEST(Habits, AFolderHasOneNamespace) {
       any = true;
       own = own || match[1] == expected || match[1].str().starts_with(expected + "::");
     }
-    // Lists of macros and of instances open none.
+    // Files that only list macros or instances open no namespace.
     EXPECT_TRUE(own || !any) << "src/" << text.file << " opens a namespace other than " << expected;
   }
 }
 
-// A name of an input or an output in the functions of engine/operator_call.h.
+// Functions of engine/operator_call.h that take an input or output.
 const std::string kOperandOf =
     R"(\b(in|out|has_in|optional_in|in_shape|in_or_out|d_in|fresh_d_in|d_in_over_in|needs_d_in|pass_d_in)"
     R"(|take_d_in|d_out|complete_d_out)\()";
 
-// What is wrong with how a line of an operator's file states an input, an output or a set of them. Numbers
-// that a loop counts are no literals.
+// Returns the error if a line of an operator gives an input, an output or a set of them by number, or
+// nothing. Loop counters are no literals.
 std::optional<std::string> unnamed_operand(const std::string& line) {
   static const std::regex call(R"(\bop_?\.)" + kOperandOf + R"(([^()]*, )?\d)");
   static const std::regex place(R"(\b(InputPlace|OutputPlace)\b( \w+)?[({]\d)");
@@ -127,7 +128,7 @@ TEST(Habits, OperandsHaveNames) {
   EXPECT_GT(calls, 300);
 }
 
-// A function that took one name from another operator would read whatever has the same place.
+// Names of another operator's operands would select by position, and so may select the wrong operand.
 TEST(Habits, AFunctionNamesOperandsOfOneOperator) {
   static const std::regex use(R"(\bop_?\.)" + kOperandOf + R"((\w+)::k)");
   int functions = 0;

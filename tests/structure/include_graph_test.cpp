@@ -1,4 +1,5 @@
-// Folders are floors, and dependencies only point down (docs/design.md): every #include of src/ is checked.
+// Tests that every #include of src/ points down: a folder may include only the folders below it
+// (docs/design.md).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What each floor may include, besides itself and base.
+// Folders that each folder may include, besides itself and base.
 const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"base", {}},
     {"tensor", {}},
@@ -50,7 +51,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
       "lm/model", "lm/decode", "lm/generate", "lm/train"}},
 };
 
-// The floor that a path within src/ stands on: "lm/train" of "lm/train/trainer.h".
+// Returns the folder of a path in src/ as named above: "lm/train" for "lm/train/trainer.h".
 std::string floor_of(const std::string& path) {
   const std::size_t first = path.find('/');
   const std::string top = path.substr(0, first);
@@ -64,9 +65,9 @@ TEST(IncludeGraph, PointsDown) {
     if (entry.path().extension() != ".h" && entry.path().extension() != ".cpp") continue;
     const std::string file = fs::relative(entry.path(), root).string();
     const std::string floor = floor_of(file);
-    if (floor == "cli") continue;  // the top: may use everything
+    if (floor == "cli") continue;  // the top folder may include everything
     const auto allowed = kMayUse.find(floor);
-    ASSERT_NE(allowed, kMayUse.end()) << file << " stands on a floor that this test does not know";
+    ASSERT_NE(allowed, kMayUse.end()) << file << " is in a folder that kMayUse lacks";
     std::ifstream stream(entry.path());
     for (std::string line; std::getline(stream, line);) {
       if (!line.starts_with("#include \"")) continue;
@@ -82,7 +83,7 @@ TEST(IncludeGraph, PointsDown) {
   EXPECT_GT(includes, 100);
 }
 
-// Vendors' headers stay where the design puts them.
+// Headers of CUDA, HIP and other vendors are included only in the permitted files.
 TEST(IncludeGraph, NoVendorHeadersAboveTheDevice) {
   const fs::path root = fs::path(PRIMUS_SOURCE_DIR) / "src";
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
@@ -94,7 +95,7 @@ TEST(IncludeGraph, NoVendorHeadersAboveTheDevice) {
       const std::size_t quote = line.find('"');
       const bool ours = quote != std::string::npos &&
                         fs::exists(root / line.substr(quote + 1, line.rfind('"') - quote - 1));
-      if (ours) continue;  // comm/nccl has headers of that name
+      if (ours) continue;  // comm/nccl has headers with such names
       for (const char* vendor : {"cuda", "hip/", "cublas", "cudnn", "nccl", "rccl", "libxsmm"}) {
         EXPECT_EQ(line.find(vendor), std::string::npos) << file << ": " << line;
       }

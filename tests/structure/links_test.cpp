@@ -1,4 +1,4 @@
-// Links between the documents lead to files and headings that exist.
+// Tests that links between documents lead to existing files and headings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::IsEmpty;
 
-// The lines of a document outside code blocks.
+// Returns the lines of a document outside code blocks.
 std::vector<std::string> lines_of(const fs::path& path) {
   std::ifstream file(path);
   std::vector<std::string> lines;
@@ -28,7 +28,7 @@ std::vector<std::string> lines_of(const fs::path& path) {
   return lines;
 }
 
-// The anchor that GitHub gives a heading: "## 1. Train on my text" -> "1-train-on-my-text".
+// Returns GitHub's anchor of a heading: "## 1. Train on my text" -> "1-train-on-my-text".
 std::string anchor_of(const std::string& heading) {
   std::string anchor;
   for (const char c : heading) {
@@ -51,8 +51,8 @@ std::set<std::string> anchors_of(const fs::path& path) {
   return anchors;
 }
 
-// "docs/data.md: formats/nowhere.md" for every link of `document` that leads nowhere. Links to other sites
-// are not followed.
+// Returns broken links of `document`, such as "docs/data.md: formats/nowhere.md". Links to other sites are
+// not checked.
 std::vector<std::string> broken_links(const fs::path& document) {
   static const std::regex kLink(R"(\]\(([^)\s#]*)(?:#([^)\s]*))?\))");
   std::vector<std::string> broken;

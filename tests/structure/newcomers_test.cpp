@@ -1,5 +1,5 @@
-// What is new touches few files (docs/extending.md has the table): of what is there, the rest of the program
-// knows no name.
+// Tests that a new command, operator, optimizer and so on touches few files (docs/extending.md has the
+// table): the rest of the program does not contain its name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::UnorderedElementsAreArray;
 
-// The sources below src/, without what stands behind "//", and what else could need a line: the scripts that
-// build and check GPU kernels, and the tables of other frameworks.
+// Returns all sources of src/ without "//" comments, the scripts that build and check GPU kernels, and the
+// tables of other frameworks. All of these could list a new part.
 const std::map<std::string, std::string>& sources() {
   static const std::map<std::string, std::string> all = [] {
     const fs::path root(PRIMUS_SOURCE_DIR);
@@ -60,7 +60,7 @@ std::set<std::string> files_with(const std::string& word, const std::string& fol
   return files;
 }
 
-// The first group of every match, and the file it is in.
+// Returns the first group of every match, with its file.
 std::vector<std::pair<std::string, std::string>> definitions(const std::string& folder,
                                                              const std::string& pattern) {
   const std::regex regex(pattern, std::regex::multiline);
@@ -73,13 +73,13 @@ std::vector<std::pair<std::string, std::string>> definitions(const std::string& 
   return found;
 }
 
-// The tests below count files; these are words of many files and of none, and an entry in a comment.
+// Checks the search itself with a word of many files, words of no file, and an entry inside a comment.
 TEST(Newcomers, TheSearchFindsEveryFileAndNoOther) {
   EXPECT_GT(files_with("CommandEntry").size(), 40U);
   EXPECT_GT(files_with("CommandEntry", "cli/").size(), 40U);
-  EXPECT_TRUE(files_with("CommandEntr").empty()) << "a part of a word";
+  EXPECT_TRUE(files_with("CommandEntr").empty()) << "part of a word";
   EXPECT_TRUE(files_with("CommandEntry", "turbo/").empty());
-  // bench/benchmark_entry.h shows one as an example.
+  // The example in a comment of bench/benchmark_entry.h is not found.
   const auto memory = definitions("bench/", "extern const BenchmarkEntry (kMemoryEntry)");
   EXPECT_EQ(memory.size(), 1U);
 }
@@ -94,8 +94,8 @@ TEST(Newcomers, AnOptimizerIsOneFileAndItsKeys) {
   const auto optimizers = definitions("lm/optimizer/", "^extern const OptimizerEntry (k\\w+)");
   EXPECT_GE(optimizers.size(), 4U);
   for (const auto& [name, file] : optimizers) EXPECT_EQ(files_with(name, "lm/"), std::set{file}) << name;
-  // No backend has a line for them, because they say .own(). AdamW is the default, and Muon is what other
-  // frameworks have keys of, too.
+  // Keys marked .own() need no entry for other frameworks. AdamW is the default, and Muon has keys in other
+  // frameworks, so both occur in more files.
   const std::string keys = "config/keys.def";
   for (const char* word : {"\"lion\"", "lion_beta1", "lion_beta2"})
     EXPECT_EQ(files_with(word), (std::set<std::string>{keys, "lm/optimizer/lion.cpp"})) << word;
@@ -112,7 +112,7 @@ TEST(Newcomers, AnObjectiveIsOneFileAndItsStage) {
   const auto objectives = definitions("lm/train/objectives/", "^extern const ObjectiveEntry (k\\w+)");
   EXPECT_GE(objectives.size(), 3U);
   for (const auto& [name, file] : objectives) EXPECT_EQ(files_with(name), std::set{file}) << name;
-  // Only the schema and the table of stages name a stage.
+  // Only src/config and the objectives compare `stage` with a name.
   for (const std::string stage : {"pretrain", "mlperf_pretrain", "sft"}) {
     for (const auto& [path, text] : sources()) {
       if (path.starts_with("lm/train/objectives/") || path.starts_with("config/")) continue;
@@ -184,8 +184,8 @@ TEST(Newcomers, ASinkIsOneFile) {
     EXPECT_EQ(files_with("ListenerEntry " + name), std::set{file}) << name;
 }
 
-// Its keys and its jobs; what else it needs are the tables below presets/backends. Megatron-LM's keys are
-// those of the native engine, so some code names it.
+// A framework has a file for its keys and one for its jobs, and tables in presets/backends. Megatron-LM is
+// left out here, because the native engine shares its keys.
 TEST(Newcomers, ABackendIsTwoFilesAndItsTables) {
   const auto backends = definitions("backends/", "^extern const BackendEntry (k\\w+)");
   EXPECT_GE(backends.size(), 3U);
@@ -197,7 +197,7 @@ TEST(Newcomers, ABackendIsTwoFilesAndItsTables) {
   }
 }
 
-// A threshold of its own is a second file's line: its place in Requirements.
+// A check with its own threshold also has a line in Requirements.
 TEST(Newcomers, APreflightCheckIsOneFile) {
   const auto checks = definitions("safe/preflight/", "^extern const Check (k\\w+)");
   EXPECT_GT(checks.size(), 40U);
@@ -206,7 +206,7 @@ TEST(Newcomers, APreflightCheckIsOneFile) {
     EXPECT_EQ(files_with(option), std::set<std::string>{"safe/preflight/host_checks.cpp"}) << option;
   EXPECT_EQ(files_with("shared_memory_gib"),
             (std::set<std::string>{"safe/preflight/check.h", "safe/preflight/host_checks.cpp"}));
-  // Speeds, storage, experiments and clusters are judged by checks, too.
+  // Each category has a check.
   std::map<std::string, int> of_category;
   for (const auto& [category, file] :
        definitions("safe/preflight/", "^extern const Check k\\w+\\{[^;]*\"(\\w+)\\.[\\w-]+\",\\s"))
@@ -247,12 +247,12 @@ TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
   EXPECT_EQ(files_with("kBenchmarkMemory"), std::set<std::string>{"cli/benchmark/memory.cpp"});
 }
 
-// No file of turbo/ names a kernel's struct, except those of its operator's folder. These are four where one
-// file holds the kernels of each sort of device, and a formula.h with the arithmetic that these share.
+// In turbo/, only the operator's own folder contains the names of its kernels. An operator with one source
+// per kind of device has four files.
 TEST(Newcomers, AnOperatorIsItsFolder) {
-  // turbo/linear/gemm_rate.cpp measures what products take, with operands that these two make.
+  // turbo/linear/gemm_rate.cpp prepares its operands with these two kernels.
   const std::set<std::string> used_by_others = {"Cast", "RandomNormal"};
-  // The build lists kernels by the line, whose name is the struct's (primus_kernel_list).
+  // The build finds kernels by this line, and the struct has the same name (primus_kernel_list).
   const std::string line = "  static constexpr KernelId kId = KernelId::k";
   const auto kernels = definitions("turbo/", "^" + line + "(\\w+);");
   EXPECT_EQ(kernels, definitions("turbo/", "^struct (\\w+) \\{\n" + line + "\\1;"));
@@ -263,7 +263,7 @@ TEST(Newcomers, AnOperatorIsItsFolder) {
   for (const auto& [kernel, header] : kernels) {
     if (used_by_others.contains(kernel)) continue;
     const std::string folder = fs::path(header).parent_path().string() + "/";
-    // Somebody may have a struct of that name for himself, and a word does not tell which of them it means.
+    // Another struct may have the same name, and a word search cannot tell them apart.
     if (structs[kernel] > 1) {
       not_looked_at.insert(kernel);
       continue;
@@ -330,7 +330,7 @@ TEST(Newcomers, NoListNamesAnOperator) {
   EXPECT_TRUE(files_with("lion", "scripts/").empty());
 }
 
-// turbo_check_test runs what each operator's folder says of its own kernels, and of no other's.
+// Each operator's folder in tests/turbo has checks of its own kernels, which turbo_check_test runs.
 TEST(Newcomers, AnOperatorsChecksStandBesideItsTest) {
   const fs::path tests = fs::path(PRIMUS_SOURCE_DIR) / "tests/turbo";
   std::map<std::string, std::set<std::string>> kernels;  // by folder
@@ -345,14 +345,15 @@ TEST(Newcomers, AnOperatorsChecksStandBesideItsTest) {
   }
 }
 
-// Types that are stored and moved. Besides, kernels have types that they compute in, each operator its own.
+// A new type for storage touches at most ten files. Compute types of single operators do not count.
 TEST(Newcomers, ADtypeIsTenFiles) {
   for (const char* type : {"kI8", "kI16", "kU16", "kF8E5M2"}) {
     const std::set<std::string> files = files_with(type);
     EXPECT_GE(files.size(), 4U) << type;
     EXPECT_LE(files.size(), 10U) << type;
   }
-  // fp16, which linear layers and attention compute in: what is neither a kernel nor offers one.
+  // fp16 is also a compute type of linear layers and attention. Files that have or offer such kernels do not
+  // count.
   int files = 0;
   for (const std::string& file : files_with("kF16")) {
     const std::string folder = file.substr(0, file.find('/'));
@@ -363,8 +364,8 @@ TEST(Newcomers, ADtypeIsTenFiles) {
   EXPECT_LE(files, 10);
 }
 
-// A family names the member of ModelConfig; the setting's own name is in two tables, and in no backend's
-// unless that one treats it by code of its own.
+// A new model setting has a line in two tables, and its family uses the member of ModelConfig. Other
+// frameworks name it only if they treat it specially.
 TEST(Newcomers, ASettingOfModelsIsTwoLinesAndItsFamily) {
   EXPECT_EQ(files_with("qk_l2_norm"),
             (std::set<std::string>{"config/keys.def", "lm/model/model_fields.def"}));

@@ -1,5 +1,4 @@
-// Files, functions and lists of members stay small enough to be read at once (CONTRIBUTING.md has the
-// limits).
+// Tests that files, functions and member lists stay short (CONTRIBUTING.md has the limits).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,8 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr int kSourceLines = 600, kHeaderLines = 250, kFunctionLines = 80, kMembers = 20;
 
-// Longer files and their lines: a number here may only shrink. Tables first, then files that are still to be
-// split.
+// Exceptions: longer files with their current lines. The numbers may only shrink. Tables come first, then
+// files to split.
 const std::map<std::string, int> kLongFiles = {{"config/keys.def", 1000},
                                                {"turbo/attention/gpu_tiles.h", 334},
                                                {"turbo/attention/gpu_warpgroups.h", 315},
@@ -54,7 +53,7 @@ int allowed(const std::map<std::string, int>& exceptions, const std::string& nam
   return found == exceptions.end() ? limit : found->second;
 }
 
-// The text without comments, and without what stands in quotes; lines stay lines.
+// Returns the text without comments and quoted text. Line breaks are kept.
 std::string code_of(const std::string& text) {
   std::string code;
   const auto skip = [&](std::size_t from, std::size_t end) {
@@ -105,10 +104,10 @@ std::string without_brackets(std::string text, char open, char close) {
 struct Found {
   enum class Kind { kFunction, kClass } kind;
   std::string name;
-  int line, size;  // lines of a function, members of a class
+  int line, size;  // lines of a function, or members of a class
 };
 
-// Functions and classes of a file, by its braces. It knows as much C++ as the sources of this project need.
+// Finds functions and classes of a file by its braces. Supports the C++ that this project uses.
 class Scanner {
  public:
   explicit Scanner(const std::string& code) {
@@ -193,7 +192,7 @@ class Scanner {
                                                                                   : Kind::kOther;
   }
 
-  // How many members a declaration adds to its class: none where it is no variable's.
+  // Returns how many members a declaration adds: 0 if it declares no variable.
   static int members(const std::string& declaration) {
     static const std::regex other(
         "^\\s*(using|friend|static|typedef|template|enum|union|struct\\s+\\w+\\s*$|class\\s+\\w+\\s*$)\\b");
@@ -205,8 +204,8 @@ class Scanner {
     return 1 + static_cast<int>(std::count(outside.begin(), outside.end(), ','));
   }
 
-  std::string head_;  // of what comes next, up to its brace or semicolon
-  int begun_ = 0;     // its line
+  std::string head_;  // the next declaration, up to its brace or semicolon
+  int begun_ = 0;     // line where it begins
   std::vector<Scope> scopes_;
   std::vector<Found> found_;
 };

@@ -1,4 +1,4 @@
-// cmake/SourceList.cmake: how the build makes a list of what sources define.
+// Tests of cmake/SourceList.cmake, which makes lists of definitions in sources for the build.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ class SourceList : public ::testing::Test {
     int status;
     std::string output;
   };
-  // Lists the kName of lines "  int kId = kName;" of b.h and a.h in the given form.
+  // Lists the names of lines "  int kId = kName;" in b.h and a.h, in the given form.
   Outcome run(const std::string& form = "-DMACRO=ENTRY") const {
     const std::string command = "'" PRIMUS_CMAKE "' -DLIKE=kId '-DFORM=  int kId = (k[A-Za-z]+)' " + form +
                                 " '-DSOURCES=" + (root_ / "b.h").string() + ";" + (root_ / "a.h").string() +
@@ -63,7 +63,7 @@ TEST_F(SourceList, OfATypeItDeclaresTheEntriesAndTheirArray) {
             "constexpr const Rule* kAllRule[] = {\n    &kZ,\n    &kC,\n    &kA};\n");
 }
 
-// Else a change of any header would compile everything anew.
+// An unchanged list is not rewritten. Otherwise a change of any header would recompile everything.
 TEST_F(SourceList, IsWrittenOnlyWhenItChanges) {
   write("a.h", "  int kId = kA;\n");
   write("b.h", "");

@@ -1,3 +1,4 @@
+// Tests of the file that records are appended to.
 #include "base/files/append_file.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,7 @@ TEST(AppendFile, AFullDiskLosesTheRecordWholly) {
   EXPECT_EQ(read_file("/run/file", 100, env), "0123456789klm");
 }
 
-// Whatever single operation fails, what is in the file is whole records in order, and later ones get through.
+// Whichever single operation fails, the file has only whole records in order, and later records are written.
 TEST(AppendFile, AnyFailureLeavesWholeRecords) {
   FaultEnv dry;
   {

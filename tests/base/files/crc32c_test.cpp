@@ -1,3 +1,4 @@
+// Tests of the CRC-32C checksum.
 #include "base/files/crc32c.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,7 @@
 namespace primus {
 namespace {
 
-// RFC 3720, appendix B.4.
+// The examples of RFC 3720, appendix B.4.
 TEST(Crc32c, KnownValues) {
   EXPECT_EQ(crc32c(0, {}), 0U);
   EXPECT_EQ(crc32c(0, as_bytes("123456789")), 0xe3069283U);
@@ -20,7 +21,8 @@ TEST(Crc32c, KnownValues) {
   EXPECT_EQ(crc32c_portable(0, as_bytes("123456789")), 0xe3069283U);
 }
 
-// Every length around the block sizes of the fast version, at odd addresses, whole and in two pieces.
+// Compares lengths around the block sizes of the fast version, at unaligned addresses, whole and in two
+// pieces.
 TEST(Crc32c, FastVersionEqualsPortable) {
   std::vector<std::byte> data(40000);
   std::uint32_t state = 1;
@@ -51,7 +53,7 @@ TEST(Crc32c, ZerosAreSkipped) {
   EXPECT_EQ(crc32c_zeros(5, 2 * kHalf + 3), crc32c_zeros(crc32c_zeros(crc32c_zeros(5, kHalf), 3), kHalf));
 }
 
-// Three writers, whose parts interleave.
+// Three writers with interleaved parts.
 TEST(Crc32c, PartsMerge) {
   std::vector<std::byte> whole(1001), parts[3];
   for (auto& part : parts) part.resize(whole.size());
@@ -61,7 +63,7 @@ TEST(Crc32c, PartsMerge) {
     whole[i] = static_cast<std::byte>(state >> 24);
     parts[(state >> 8) % 3][i] = whole[i];
   }
-  std::uint32_t crc = crc32c_zeros(0, whole.size());  // of nothing but zeros: changes no sum
+  std::uint32_t crc = crc32c_zeros(0, whole.size());  // the sum of zeros only
   for (const auto& part : parts) crc = crc32c_merge(crc, crc32c(0, part), whole.size());
   EXPECT_EQ(crc, crc32c(0, whole));
 }

@@ -1,5 +1,5 @@
-// The way back from direct writes, of a file system that takes a part of one and then no more. This program's
-// own pwrite() plays it.
+// Tests of direct writes on a file system that stops accepting them, at once or in the middle of a write.
+// This program's own pwrite() simulates the file system.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/syscall.h>
@@ -19,12 +19,12 @@
 namespace primus {
 namespace {
 
-// What becomes of this thread's direct writes: after so many bytes each call ends with `error`; 0: it writes
-// nothing, and says so.
+// Limits this thread's direct writes: after `after` bytes each call fails with `error`, or writes 0 bytes if
+// `error` is 0.
 struct Refusal {
   std::size_t after = 0;
   int error = 0;
-  int refused = 0;  // calls so far
+  int refused = 0;  // number of refused calls
 };
 thread_local Refusal* refusal = nullptr;
 
@@ -52,7 +52,7 @@ using test::TemporaryFolder;
 
 constexpr std::size_t kBlock = File::kDirectBytes;
 
-// Bytes that differ from block to block.
+// Returns memory whose bytes differ from block to block.
 LargeMemory some_memory(std::size_t size) {
   LargeMemory memory = allocate_large(size);
   for (std::size_t i = 0; i < size; ++i) memory.get()[i] = static_cast<std::byte>(i / kBlock + i);
@@ -69,7 +69,7 @@ class DirectWrites : public ::testing::Test {
     const LargeMemory memory = some_memory(kBlock);
     const auto file = Env::posix().open(path_, OpenMode::kWrite);
     if (file->write_direct({memory.get(), kBlock}, 0) == 0)
-      GTEST_SKIP() << "the file system of temporary files takes no direct writes";
+      GTEST_SKIP() << "the file system of temporary files does not support direct writes";
   }
   void TearDown() override { refusal = nullptr; }
 
@@ -90,7 +90,7 @@ TEST_F(DirectWrites, TheRestOfAWriteGoesThroughThePageCache) {
       EXPECT_EQ(file->write_direct({memory.get(), kSize}, 0), after);
       EXPECT_EQ(refused.refused, 1);
       EXPECT_TRUE(read_file(path_) == content);
-      // This file is not asked once more.
+      // The file does not try direct writes again.
       EXPECT_EQ(file->write_direct({memory.get(), kSize}, 2 * kBlock), 0U);
       EXPECT_EQ(refused.refused, 1);
       EXPECT_TRUE(read_file(path_) == content.substr(0, 2 * kBlock) + content);
@@ -100,7 +100,7 @@ TEST_F(DirectWrites, TheRestOfAWriteGoesThroughThePageCache) {
   }
 }
 
-// A disk that fails is no file system without direct writes.
+// A failing disk is an error, and not taken for a file system without direct writes.
 TEST_F(DirectWrites, OtherErrorsAreErrors) {
   const LargeMemory memory = some_memory(4 * kBlock);
   const auto file = Env::posix().open(path_, OpenMode::kWrite);

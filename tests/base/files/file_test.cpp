@@ -1,3 +1,4 @@
+// Tests of files and folders: the real file system, the simulated one, mappings and direct writes.
 #include "base/files/file.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +26,7 @@ using test::TemporaryFolder;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// The calls mean the same on the real file system and on the one of the tests.
+// Tests that run on the real file system and on the simulated one.
 class EnvTest : public ::testing::TestWithParam<bool> {
  protected:
   EnvTest()
@@ -72,7 +73,7 @@ TEST_P(EnvTest, WritesReadsAndResizes) {
   EXPECT_EQ(read("a"), "12");
 }
 
-// Whatever is aligned of the data, the file has it, and what others wrote around it stays.
+// Direct writes store any data, whatever its alignment, and keep the bytes around it.
 TEST_P(EnvTest, WritesDirectly) {
   constexpr std::size_t kBlock = File::kDirectBytes, kSize = 8 * kBlock;
   std::string expected(kSize, 'a');
@@ -165,12 +166,12 @@ TEST(File, MessagesNamePathReasonAndNextStep) {
   } catch (const FileError& error) {
     EXPECT_THAT(error.render(), HasSubstr("cannot open '/nowhere/at/all': No such file or directory"));
     EXPECT_THAT(error.hint(), HasSubstr("does not exist"));
-    EXPECT_EQ(error.exit_code(), 2);  // bad input, not a broken disk
+    EXPECT_EQ(error.exit_code(), 2);  // an input error, not a disk error
   }
   EXPECT_TRUE(FileError("x", ENOSPC).out_of_space());
   EXPECT_TRUE(FileError("x", EDQUOT).out_of_space());
   EXPECT_FALSE(FileError("x", EIO).out_of_space());
-  // The user can choose another place; a broken disk is none of their doing.
+  // The user can choose another place or free some space. Other errors are failures of the system.
   for (const int code : {ENOSPC, EDQUOT, EFBIG, EACCES, EROFS, ENOTDIR})
     EXPECT_EQ(FileError("x", code).exit_code(), 2);
   for (const int code : {EIO, ESTALE, EMFILE}) EXPECT_EQ(FileError("x", code).exit_code(), 3);
@@ -183,7 +184,8 @@ TEST(File, APipeIsRefusedInsteadOfWaitingForEver) {
   EXPECT_THROW(read_file(pipe), FileError);
 }
 
-// What a clone without Git LFS has in place of weights, vocabularies and data, however they are read.
+// A clone without Git LFS has small pointer files instead of weights, vocabularies and data. Each way to read
+// them names this.
 TEST(File, AGitLfsPointerIsNamed) {
   const TemporaryFolder folder;
   const Path file = folder.path() / "model.safetensors";
@@ -203,7 +205,7 @@ TEST(File, AGitLfsPointerIsNamed) {
       EXPECT_THAT(error.hint(), HasSubstr("git lfs pull"));
     }
   }
-  // Larger files and shorter texts are none.
+  // Larger files and incomplete pointers are read as they are.
   write_file(file, first + std::string(2000, 'x'));
   EXPECT_EQ(read_file(file).size(), first.size() + 2000);
   write_file(file, first.substr(0, first.size() - 1));
@@ -244,7 +246,8 @@ TEST(File, AnOutputReplacesAFileOnlyWhenTold) {
   EXPECT_NO_THROW(refuse_existing(folder.path() / "free", Existing::kRefuse));
 }
 
-// A link that waits under the temporary's name leads to what somebody else wrote.
+// A link with the name of the temporary file must not be followed, because it may lead to another user's
+// file.
 TEST(File, AtomicReplacementDoesNotWriteThroughLinks) {
   const TemporaryFolder folder;
   write_file(folder.path() / "victim", "precious");
@@ -280,7 +283,7 @@ TEST(File, RemovingATreeDoesNotFollowLinks) {
   ASSERT_EQ(::symlink((folder.path() / "precious").c_str(), (folder.path() / "tree/link").c_str()), 0);
   remove_tree(folder.path() / "tree");
   EXPECT_EQ(read_file(folder.path() / "precious/file"), "x");
-  // The root of the tree is no exception; nor are links that lead nowhere or in a circle.
+  // A link as the root of the tree is removed, too, also if it leads nowhere or forms a circle.
   for (const char* target : {"precious", "nothing", "root"}) {
     std::filesystem::create_symlink(target, folder.path() / "root");
     remove_tree(folder.path() / "root");
@@ -289,7 +292,7 @@ TEST(File, RemovingATreeDoesNotFollowLinks) {
   EXPECT_EQ(read_file(folder.path() / "precious/file"), "x");
 }
 
-// More than a page, so that the end of the file lies beyond the pages that stay.
+// Two pages, so that truncation removes a whole page.
 std::string two_pages() { return std::string(2 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), 'x'); }
 
 TEST(MappedFile, WhatIsCutOffReadsAsZerosAndIsNoticed) {
@@ -302,7 +305,7 @@ TEST(MappedFile, WhatIsCutOffReadsAsZerosAndIsNoticed) {
   EXPECT_NO_THROW(file.check_unchanged());
   ASSERT_EQ(::truncate(path.c_str(), 10), 0);
   EXPECT_EQ(file.bytes()[0], std::byte{'x'});
-  EXPECT_EQ(file.bytes()[content.size() - 1], std::byte{0});  // without a handler: SIGBUS
+  EXPECT_EQ(file.bytes()[content.size() - 1], std::byte{0});  // would be SIGBUS without the handler
   try {
     file.check_unchanged();
     FAIL();
@@ -310,7 +313,7 @@ TEST(MappedFile, WhatIsCutOffReadsAsZerosAndIsNoticed) {
     EXPECT_THAT(error.what(), HasSubstr(path.string()));
     EXPECT_EQ(error.exit_code(), 2);
   }
-  // Back at its old size it is still another file.
+  // The file counts as changed, although its size is restored.
   ASSERT_EQ(::truncate(path.c_str(), static_cast<off_t>(content.size())), 0);
   EXPECT_THROW(file.check_unchanged(), Error);
 }
@@ -324,7 +327,7 @@ TEST(MappedFile, AChangeInPlaceIsNoticed) {
   const MappedFile file = Env::posix().map(path);
   Env::posix().open(path, OpenMode::kUpdate)->write_at(as_bytes("y"), 0);
   EXPECT_THROW(file.check_unchanged(), Error);
-  // Removed or replaced by a rename, it stays as it was.
+  // A mapping keeps its content if the file is removed or replaced by a rename.
   const MappedFile again = Env::posix().map(path);
   write_file_atomic(path, "other");
   Env::posix().remove_file(path);
@@ -342,7 +345,7 @@ TEST(MappedFileDeathTest, AReaderThatDoesNotCheckEndsWithTheFilesName) {
   EXPECT_EXIT(static_cast<void>(*last), ::testing::ExitedWithCode(2), "weights' was truncated");
 }
 
-// Pages of the file that are in memory.
+// Returns how many pages of the file are in memory.
 std::size_t pages_in_memory(const Path& path) {
   const MappedFile file = Env::posix().map(path);
   std::vector<unsigned char> pages((file.bytes().size() + 4095) / 4096);
@@ -356,20 +359,20 @@ TEST(File, DirectWritesLeaveThePageCacheAlone) {
   write_file(path, "");
   struct statfs system {};
   ASSERT_EQ(::statfs(path.c_str(), &system), 0);
-  // Others may take the flag and use the page cache all the same.
+  // Other file systems may accept O_DIRECT and still use the page cache.
   if (system.f_type != EXT4_SUPER_MAGIC && system.f_type != XFS_SUPER_MAGIC) {
-    GTEST_SKIP() << "known of ext4 and XFS only";
+    GTEST_SKIP() << "only ext4 and XFS are known to bypass the page cache";
   }
   constexpr std::size_t kPages = 64, kSize = kPages * File::kDirectBytes;
   const LargeMemory memory = allocate_large(kSize + File::kDirectBytes);
   const auto file = Env::posix().open(path, OpenMode::kUpdate);
   file->truncate(kSize + 10);
-  // From byte 10 on: the first and the last page are shared with others.
+  // The write starts at byte 10, so its first and last page go through the page cache.
   EXPECT_EQ(file->write_direct({memory.get() + 10, kSize}, 10), kSize - File::kDirectBytes);
   file->sync();
   EXPECT_LE(pages_in_memory(path), 2U);
   file->write_at({memory.get(), kSize}, 0);
-  EXPECT_EQ(pages_in_memory(path), kPages + 1) << "or this test sees nothing";
+  EXPECT_EQ(pages_in_memory(path), kPages + 1) << "mincore() does not show cached pages here";
 }
 
 TEST(File, DirectWritesToAFullDiskAreErrors) {
@@ -385,7 +388,7 @@ TEST(File, DirectWritesToAFullDiskAreErrors) {
       EXPECT_NE(error.render().find(path.string()), std::string::npos);
     }
   };
-  refused("/dev/full");  // which no descriptor opens for direct writes
+  refused("/dev/full");  // it cannot be opened for direct writes
   if (!test::on_small_disk(256 << 10, [&](const Path& folder) { refused(folder / "a"); })) GTEST_SKIP();
 }
 
@@ -398,7 +401,7 @@ TEST(File, PlainNames) {
   EXPECT_FALSE(is_plain_name(std::string(256, 'a')));
 }
 
-// What a power failure takes: bytes not synced, and names whose folder was not.
+// A power failure loses bytes that were not synced, and names whose folder was not synced.
 TEST(FaultEnv, LosesWhatWasNotSynced) {
   FaultEnv env;
   make_folders("/d", env);
@@ -408,7 +411,7 @@ TEST(FaultEnv, LosesWhatWasNotSynced) {
   env.open("/d/a", OpenMode::kUpdate)->write_at(as_bytes("CACHED"), 0);
   env.crash_at(env.operations());
   EXPECT_THROW(env.list("/d"), SimulatedCrash);
-  EXPECT_THROW(env.list("/d"), SimulatedCrash) << "the dead stay dead";
+  EXPECT_THROW(env.list("/d"), SimulatedCrash) << "every operation after the crash fails";
   env.reboot(FaultEnv::Survivors::kSynced);
   EXPECT_THAT(env.list("/d"), ElementsAre("a"));
   EXPECT_EQ(read_file("/d/a", 100, env), "synced");
@@ -426,7 +429,7 @@ TEST(FaultEnv, AWriteThatFailsIsTorn) {
   EXPECT_EQ(read_file("/a", 100, env), "1234ab");
 }
 
-// The promise of write_file_atomic, at each operation and for each way to lose power.
+// write_file_atomic leaves the old or the new content after a crash at any operation, for each kind of crash.
 TEST(FaultEnv, AtomicReplacementSurvivesACrashAnywhere) {
   for (const auto survivors :
        {FaultEnv::Survivors::kAll, FaultEnv::Survivors::kSynced, FaultEnv::Survivors::kRandom}) {

@@ -1,3 +1,4 @@
+// Tests of the writer that gathers small writes into large, aligned ones.
 #include "base/files/piece_writer.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ std::vector<std::byte> some_bytes(std::size_t size) {
   return bytes;
 }
 
-// Passes writes on, and notes where they went.
+// Forwards writes and records their places.
 class NotingFile : public File {
  public:
   struct Write {
@@ -35,7 +36,7 @@ class NotingFile : public File {
   std::uint64_t write_direct(std::span<const std::byte> data, std::uint64_t offset) override {
     direct.push_back({offset, data.size(), reinterpret_cast<std::uintptr_t>(data.data())});
     file_.write_direct(data, offset);
-    return data.size() / 2;  // any number: it is what this file says
+    return data.size() / 2;  // any number; it is reported as written directly
   }
   void write_at(std::span<const std::byte>, std::uint64_t) override { FAIL(); }
   std::size_t read_at(std::span<std::byte> out, std::uint64_t offset) override {
@@ -63,7 +64,7 @@ TEST(PieceWriter, GathersPiecesThatAreAlignedAlikeInMemoryAndFile) {
   PieceWriter writer;
   writer.start(file);
   std::uint64_t at = 0;
-  for (std::uint64_t part = 1; at < size; part = part * 7 % 600'011) {  // of any length
+  for (std::uint64_t part = 1; at < size; part = part * 7 % 600'011) {  // with varying lengths
     const std::uint64_t count = std::min(part, size - at);
     if (part % 2 == 0) {
       const auto room = writer.room(begin + at);

@@ -1,3 +1,4 @@
+// Tests of SHA-256 and HMAC.
 #include "base/files/sha256.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +8,7 @@ namespace {
 
 std::string digest(std::string_view text) { return hex(as_text(sha256(text))); }
 
-// FIPS 180-4's examples, and lengths around the end of a block (values of coreutils' sha256sum).
+// Examples of FIPS 180-4, and lengths around the end of a block (from coreutils' sha256sum).
 TEST(Sha256, KnownAnswers) {
   EXPECT_EQ(digest(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(digest("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -17,7 +18,7 @@ TEST(Sha256, KnownAnswers) {
             "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
-// RFC 4231, test cases 1, 2 and 6.
+// Examples of RFC 4231, test cases 1, 2 and 6.
 TEST(Sha256, KnownCodes) {
   const auto code = [](std::string_view key, std::string_view data) {
     return hex(as_text(hmac_sha256(key, data)));

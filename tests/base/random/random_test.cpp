@@ -1,3 +1,4 @@
+// Tests of random numbers: Philox, streams, and uniform and normal values.
 #include "base/random/random.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@
 namespace primus {
 namespace {
 
-// The known answers published with Random123 (kat_vectors, philox 4x32 10).
+// Known answers published with Random123 (kat_vectors, philox 4x32 10).
 TEST(Philox, KnownAnswers) {
   constexpr std::uint32_t kOnes = 0xFFFFFFFFU;
   EXPECT_EQ(Philox::block({0, 0, 0, 0}, {0, 0}),
@@ -44,11 +45,11 @@ TEST(RandomStream, BelowStaysBelow) {
   const RandomStream stream = stream_for_test();
   std::vector<int> seen(7);
   for (std::uint64_t i = 0; i < 7000; ++i) ++seen.at(stream.below(i, 7));
-  // Expected 1000 each, standard deviation 29.
+  // The expected count is 1000, with a standard deviation of 29.
   for (const int count : seen) EXPECT_NEAR(count, 1000, 150);
 }
 
-// FNV-1a over the bit patterns.
+// FNV-1a hash of the values' bit patterns.
 std::uint64_t hash(std::span<const float> values) {
   std::uint64_t h = 0xcbf29ce484222325ULL;
   for (const float v : values) h = (h ^ std::bit_cast<std::uint32_t>(v)) * 0x100000001b3ULL;
@@ -75,9 +76,9 @@ TEST(Fill, NormalIsBoxMuller) {
   fill_normal(stream, 0, out);
   for (std::size_t i = 0; i < out.size(); i += 2) {
     const double radius = std::sqrt(-2.0 * std::log((stream.bits(i) + 1.0) * 0x1p-32));
-    // Our angle leaves out the turn by pi/4.
+    // fill_normal() shifts the angle by -pi/4, which keeps the distribution.
     const double angle = stream.bits(i + 1) * 0x1p-32 * 2.0 * std::numbers::pi - std::numbers::pi / 4;
-    // Half a unit in the last place of a float up to 8, and the polynomials' 1e-12.
+    // The tolerance is half a unit in the last place of a float up to 8. The polynomials' error is 1e-12.
     ASSERT_NEAR(out[i], radius * std::cos(angle), 0x1p-22);
     ASSERT_NEAR(out[i + 1], radius * std::sin(angle), 0x1p-22);
   }
@@ -105,7 +106,7 @@ TEST(Fill, BlockIndexUsesAllThirtyTwoBits) {
   for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], stream.uniform(far + i));
 }
 
-// The same bits on every CPU, whatever its vectors: weights made on one machine are the weights of all.
+// All CPUs give the same bits, whatever their vector width, so initial weights do not depend on the machine.
 TEST(Fill, BitsAreFixedForAllTime) {
   std::vector<float> out(100'000);
   fill_normal(stream_for_test(), 0, out, 0.0F, 0.02F);
@@ -127,7 +128,7 @@ TEST(Fill, NormalHasItsMoments) {
     if (i > 0) neighbours += z * out[i - 1];
   }
   const auto n = static_cast<double>(out.size());
-  // Five standard errors of each: sqrt(var / n) with var = 1, 2, 15, 96, 1.
+  // Bounds are five standard errors: sqrt(var / n) with var = 1, 2, 15, 96, 1.
   EXPECT_NEAR(m1 / n, 0.0, 5 * std::sqrt(1 / n));
   EXPECT_NEAR(m2 / n, 1.0, 5 * std::sqrt(2 / n));
   EXPECT_NEAR(m3 / n, 0.0, 5 * std::sqrt(15 / n));

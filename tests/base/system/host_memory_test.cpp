@@ -1,4 +1,4 @@
-// Memory as the kernel's files tell of it: the machine's own, and what control groups of both versions leave.
+// Tests of available host memory: the machine's own, and limits of control groups of versions 1 and 2.
 #include "base/system/host_memory.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST_F(HostMemoryTest, TheTightestGroupLimitsIt) {
   write("sys/fs/cgroup/job/step/memory.current", "100000\n");
   write("sys/fs/cgroup/job/memory.max", "400000\n");
   write("sys/fs/cgroup/job/memory.current", "300000\n");
-  // Of what is used, 50000 is cache.
+  // Cache counts as available: 50000 of the used bytes.
   write("sys/fs/cgroup/job/memory.stat", "anon 250000\ninactive_file 50000\n");
   EXPECT_EQ(read().total, 400000);
   EXPECT_EQ(read().available, 150000);

@@ -1,3 +1,4 @@
+// Tests of running other programs: output, time limits, and errors.
 #include "base/system/subprocess.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +40,7 @@ TEST(Subprocess, KillsWhatHangsWithItsChildren) {
   pid_t child = 0;
   std::ifstream(file) >> child;
   ASSERT_GT(child, 0);
-  // Gone, or a zombie that nobody has taken away yet.
+  // The process has ended, or is a zombie that was not reaped yet.
   std::string state;
   for (int i = 0; i < 100; ++i) {
     std::ifstream stat("/proc/" + std::to_string(child) + "/stat");

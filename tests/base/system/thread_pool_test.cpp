@@ -1,3 +1,4 @@
+// Tests of the thread pool and of groups of threads.
 #include "base/system/thread_pool.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +71,7 @@ TEST(ThreadPool, SleepingWorkersWakeUp) {
   ThreadPool pool(3, std::chrono::microseconds(0));
   for (int round = 0; round < 20; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    // Two tasks that wait for each other can only end when a second thread takes part.
+    // Two tasks that wait for each other end only if a second thread takes part.
     std::atomic<int> arrived{0};
     pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int) {
       ++arrived;
@@ -106,10 +107,10 @@ TEST(ThreadPool, AStopEndsALoopBetweenTwoTasks) {
     };
     pool.stop_on(&stop);
     EXPECT_THROW(pool.parallel_for(1'000'000, 1, count), StopRequest);
-    EXPECT_LE(tasks, 10 + threads) << threads;  // those that had begun
+    EXPECT_LE(tasks, 10 + threads) << threads;  // tasks that had already begun
     EXPECT_THROW(pool.parallel_for(1, 1, count), StopRequest);
     EXPECT_LE(tasks, 10 + threads) << threads;
-    // Nobody is asked any more: what must be whole is whole, although the flag stands.
+    // Without a stop flag, loops run to their end.
     pool.stop_on(nullptr);
     tasks = 0;
     pool.parallel_for(1000, 1, count);
@@ -140,12 +141,12 @@ TEST(ThreadPool, RefusesImpossibleSizes) {
   EXPECT_THROW(ThreadPool(ThreadPool::kMaxThreads + 1), Error);
 }
 
-// A system that starts only some of the threads: those are ended, and the refusal is an error.
+// If the system cannot start all threads, the started ones are ended, and the constructor throws.
 TEST(ThreadPool, ThreadsThatCannotBeStartedAreAnError) {
   if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
   EXPECT_EXIT(
       {
-        limit_address_space(size_t{200} << 20);  // of 8 MiB for each stack
+        limit_address_space(size_t{200} << 20);  // each stack takes 8 MiB
         try {
           ThreadPool pool(1000);
         } catch (const Error& error) {

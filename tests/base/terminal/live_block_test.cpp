@@ -1,4 +1,4 @@
-// A picture that is drawn again in place, seen through a small model of a terminal.
+// Tests of the live display that is redrawn in place, with a small model of a terminal.
 #include "base/terminal/live_block.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ TEST(DisplayWidth, CountsColumns) {
   EXPECT_EQ(display_width("abc"), 3U);
   EXPECT_EQ(display_width("\x1b[31mred\x1b[0m"), 3U);
   EXPECT_EQ(display_width("日本"), 4U);
-  EXPECT_EQ(display_width("e\u0301"), 1U);  // a combining accent
+  EXPECT_EQ(display_width("e\u0301"), 1U);  // with a combining accent
   EXPECT_EQ(display_width("▁▇"), 2U);
   EXPECT_EQ(display_width("\xff\xfe"), 2U);
 }
@@ -32,7 +32,7 @@ TEST(DisplayWidth, CutsWholeCharactersAndEndsColors) {
   EXPECT_EQ(fit_width("abc", 9), "abc");
 }
 
-// A pseudo-terminal, and what the bytes written to it leave on a screen of that size.
+// A pseudo-terminal, and a model of the screen after the bytes written to it.
 class Screen {
  public:
   Screen() {
@@ -53,7 +53,8 @@ class Screen {
   }
   Terminal terminal() const { return {.fd = slave_, .tty = true, .ansi = true, .color = false}; }
 
-  // The lines so far. Knows what LiveBlock and Logger write: \r, \n, ESC [ n A, ESC [ K, ESC [ J.
+  // Returns the lines on the screen. Handles the codes of LiveBlock and Logger: \r, \n, ESC [ n A, ESC [ K,
+  // ESC [ J.
   std::vector<std::string> lines() {
     std::string bytes;
     std::array<char, 4096> buffer{};
@@ -87,7 +88,7 @@ class Screen {
     while (!screen_.empty() && screen_.back().empty()) screen_.pop_back();
     return screen_;
   }
-  // What a terminal does with lines that no longer fit when it becomes narrower.
+  // Wraps long lines as a terminal does when it becomes narrower.
   void wrap() {
     std::vector<std::string> wrapped;
     for (const std::string& line : screen_) {
@@ -140,7 +141,7 @@ TEST(LiveBlock, LinesAreCutToTheWindowAsItIsNow) {
   LiveBlock block(screen.terminal());
   block.show({std::string(100, 'x'), "end"});
   EXPECT_EQ(screen.lines(), (Lines{std::string(39, 'x'), "end"}));
-  // Narrower: the terminal has wrapped what was there, and all of it is drawn over.
+  // In the narrower terminal, all wrapped lines are drawn over.
   screen.resize(20, 12);
   screen.wrap();
   EXPECT_EQ(screen.lines().size(), 3U);

@@ -1,3 +1,4 @@
+// Tests of output on terminals: numbers, colors, progress lines and estimates of the remaining time.
 #include "base/terminal/terminal.h"
 
 #include <fcntl.h>
@@ -135,13 +136,13 @@ TEST(TryWrite, AClosedReaderCostsTheTextAndNotTheProcess) {
   EXPECT_TRUE(try_write(pipe.ends[1], "hello", 0));
   EXPECT_EQ(pipe.read_some(), "hello");
   pipe.close_reader();
-  EXPECT_FALSE(try_write(pipe.ends[1], "lost", 0));  // SIGPIPE would end the test here
+  EXPECT_FALSE(try_write(pipe.ends[1], "lost", 0));  // without protection, SIGPIPE would end the test
   EXPECT_FALSE(try_write(pipe.ends[1], "lost", 0));
 }
 
 TEST(TryWrite, AStandingReaderIsNotWaitedFor) {
   Pipe pipe;
-  const std::string block(1 << 20, 'x');  // more than any pipe holds
+  const std::string block(1 << 20, 'x');  // more than a pipe's buffer
   const double start = steady_seconds();
   EXPECT_FALSE(try_write(pipe.ends[1], block, 0));
   EXPECT_LT(steady_seconds() - start, 5.0);
@@ -156,8 +157,8 @@ TEST(Eta, ConstantSpeed) {
   EXPECT_EQ(eta.remaining(50).value(), 0.0);
 }
 
-// B1's bar: within 10 % of the truth once 5 % of the run is done, with evaluations and checkpoints in
-// between.
+// After 5 % of a run with evaluations and checkpoints, the estimate is within 10 % of the true remaining
+// time.
 TEST(Eta, PeriodicCostsAreInTheEstimate) {
   EtaEstimator eta;
   double now = 0.0;
@@ -181,7 +182,7 @@ TEST(Eta, FollowsAChangeOfSpeedAndForgetsAPause) {
   EtaEstimator eta;
   double now = 0.0;
   for (std::uint64_t i = 0; i <= 100; ++i) eta.update(i, now += 1.0);
-  now += 8 * 3600;  // the lid was closed
+  now += 8 * 3600;  // the laptop was suspended
   for (std::uint64_t i = 101; i <= 200; ++i) eta.update(i, now += 1.0);
   EXPECT_NEAR(eta.rate(), 1.0, 0.02);
   for (std::uint64_t i = 201; i <= 800; ++i) eta.update(i, now += 0.25);
@@ -220,7 +221,7 @@ TEST(ProgressLine, RedrawsInPlaceOnATerminal) {
     ProgressLine line({.fd = pipe.ends[1], .ansi = true},
                       {.label = "saving", .total = 10, .redraw_seconds = 1.0});
     line.update(1, 0.0);
-    line.update(2, 0.5);  // too soon
+    line.update(2, 0.5);  // too early for a redraw
     line.update(3, 1.5);
   }
   EXPECT_EQ(pipe.read_some(),

@@ -1,3 +1,4 @@
+// Tests of excerpts of long texts in messages.
 #include "base/text/excerpt.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ TEST(Excerpt, IsCutBetweenCharactersAndKeepsTheMessageWhole) {
   EXPECT_EQ(excerpt(std::string(120, 'x')), std::string(120, 'x'));
   EXPECT_EQ(excerpt(std::string(121, 'x')), std::string(120, 'x') + "...");
   EXPECT_EQ(excerpt(std::string(119, 'x') + "\xc3\xa9"), std::string(119, 'x') + "...");
-  EXPECT_EQ(excerpt(std::string(200, '\x80')), "...");  // no character's begin
+  EXPECT_EQ(excerpt(std::string(200, '\x80')), "...");  // no byte starts a character
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// Tests of the streaming JSON reader.
 #include "base/text/json_reader.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +14,7 @@
 namespace primus {
 namespace {
 
-// What reading all of `text` is refused with; empty where it is not.
+// Returns the error of reading all of `text`, or "" if it is accepted.
 std::string refused(std::string_view text, const std::function<void(JsonReader&)>& read,
                     JsonReaderOptions options = {}) {
   try {
@@ -84,17 +85,17 @@ TEST(JsonReader, ErrorsNamePlaceAndNextStep) {
             "f:8:2: error: broken JSON: a value is expected here\n  hint: get it again");
 }
 
-// What Python's json module writes beyond the standard is read only where it is asked for.
+// Python's additions to JSON are accepted only with the option `python`.
 TEST(JsonReader, PythonsAdditionsAreAChoice) {
   for (const char* text : {"NaN", "[Infinity]", "[1, -Infinity]", R"("\ud800")", R"("\udc00 \ud800x")"}) {
     EXPECT_NE(refused(text, skip), "") << text;
     EXPECT_EQ(refused(text, skip, {.python = true}), "") << text;
   }
-  // Half of a surrogate pair is no text.
+  // An unpaired surrogate cannot be read as a string.
   EXPECT_NE(refused(R"("\ud800")", [](JsonReader& json) { json.read_string(); }, {.python = true}), "");
 }
 
-// nlohmann-json also refuses numbers that no double can hold; JSON itself has no such limit.
+// nlohmann-json also refuses numbers beyond the range of double, which JSON permits.
 bool reference_accepts(const std::string& text) {
   try {
     return !nlohmann::json::parse(text).is_discarded();
@@ -105,7 +106,7 @@ bool reference_accepts(const std::string& text) {
   }
 }
 
-// Accepts exactly what nlohmann-json accepts, on mutations of a text with a bit of everything.
+// Accepts exactly the texts that nlohmann-json accepts: mutations of a text with all kinds of values.
 TEST(JsonReader, AgreesWithAnotherParser) {
   const std::string seed =
       R"({"a":[1,-2.5e-7,0],"b":"x\n\u00e4\ud83d\ude00 ä é 😀","c":{"d":[{},[],null,true,false]}})";

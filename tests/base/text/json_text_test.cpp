@@ -1,3 +1,4 @@
+// Tests of parsing JSON texts of limited size.
 #include "base/text/json_text.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Tests of the recognition of secrets in names and values.
 #include "base/text/secrets.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Tests of suggestions for mistyped names.
 #include "base/text/suggest.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Tests of UTF-8: encoding, and valid and unfinished texts.
 #include "base/text/utf8.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,8 @@ TEST(Utf8, WhatIsAppendedIsValidAndNothingElse) {
     const bool surrogate = c >= 0xD800 && c < 0xE000;
     ASSERT_EQ(is_valid(text), !surrogate) << static_cast<unsigned>(c);
   }
-  // Overlong, beyond the last, a lone continuation, bytes that begin nothing.
+  // Overlong encodings, a code point beyond the last, a lone continuation byte, and bytes that start no
+  // character.
   for (const std::string text : {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF",
                                  "\xF4\x90\x80\x80", "\xED\xA0\x80", "\x80", "\xF5\x80\x80\x80", "\xFF"}) {
     EXPECT_EQ(valid_prefix("plain text, " + text), 12U);

@@ -1,3 +1,4 @@
+// Tests of the comparison of nodes, and of the search for slow nodes and links.
 #include "safe/preflight/cluster.h"
 
 #include <fmt/format.h>
@@ -16,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// `count` nodes that are alike, but for a few percent of speed.
+// Returns `count` equal nodes, with a few percent difference in speed.
 std::vector<NodeReport> alike(int count) {
   std::vector<NodeReport> nodes;
   for (int i = 0; i < count; ++i) {
@@ -36,7 +37,7 @@ std::vector<NodeReport> alike(int count) {
   return nodes;
 }
 
-// The findings that are no pass or skip.
+// Returns the findings that are warnings or failures.
 std::vector<Finding> trouble(const std::vector<Finding>& findings) {
   std::vector<Finding> result;
   for (const Finding& f : findings)
@@ -86,14 +87,14 @@ TEST(Cluster, EveryDeviceOfEveryNodeIsCompared) {
   EXPECT_EQ(found[0].verdict, Verdict::kFail);
   EXPECT_THAT(found[0].measured, HasSubstr("'0badcaff' on node-1 (rank 1), cuda:3"));
   EXPECT_EQ(found[0].wanted, "'0badcafe', as on 11 devices");
-  // Of one node, its devices.
+  // The devices of a single node are compared, too.
   found = trouble(compare_nodes({nodes[1]}, {}));
   ASSERT_EQ(found.size(), 1U);
   EXPECT_THAT(found[0].measured, HasSubstr("'0badcaff' on node-1 (rank 1), cuda:3"));
   EXPECT_TRUE(compare_nodes({nodes[0]}, {}).empty());
 }
 
-// The nodes of a job with these variables.
+// Returns nodes whose environments have these variables.
 std::vector<NodeReport> with_environments(const std::vector<std::map<std::string, std::string>>& variables) {
   auto nodes = alike(static_cast<int>(variables.size()));
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -128,7 +129,7 @@ TEST(Cluster, AVariableThatIsSetOnSomeNodesOnlyIsNamed) {
     EXPECT_THAT(found[0].measured, HasSubstr("'1' on node-1 (rank 1)"));
     EXPECT_EQ(found[0].wanted, "'not set', as on 2 nodes");
   }
-  // A node that was only measured has told nothing of its environment.
+  // A node with only measurements has no environment to compare.
   auto nodes = with_environments({{{"NCCL_ALGO", "Ring"}}, {{"NCCL_ALGO", "Ring"}}});
   nodes.push_back(alike(3).back());
   EXPECT_TRUE(trouble(compare_nodes(nodes, {})).empty());
@@ -146,7 +147,7 @@ TEST(Cluster, RanksOfOneNodeAreComparedInTheirVariables) {
   EXPECT_EQ(found[0].measured,
             "NCCL_ALGO (environment) differs: 'Tree' on node-0 (rank 1); 'not set' on node-1 (rank 3)");
   EXPECT_EQ(found[0].wanted, "'Ring', as on 2 ranks");
-  // What places each rank of a node differs within it, and is compared between nodes.
+  // A variable that places the ranks of a node differs between them. It is compared between nodes.
   auto cards = with_environments({{{"UCX_NET_DEVICES", "mlx5_0"}},
                                   {{"UCX_NET_DEVICES", "mlx5_1"}},
                                   {{"UCX_NET_DEVICES", "mlx5_0"}},
@@ -226,7 +227,7 @@ TEST(Cluster, Median) {
   EXPECT_NEAR(scatter_of({1, 2, 3, 4, 5}, 3), 1.4826, 1e-12);
 }
 
-// --- the search for slow nodes
+// --- search for slow nodes
 
 std::vector<std::string> names_of(int count) {
   std::vector<std::string> names;
@@ -234,7 +235,7 @@ std::vector<std::string> names_of(int count) {
   return names;
 }
 
-// A cluster where a group is as slow as its slowest node or link.
+// Simulates a cluster. `rate` gives the speed of each group.
 SearchRates simulate(const SearchPlan& plan, const std::function<double(const Group&)>& rate) {
   SearchRates rates;
   for (const auto& [rounds, out] :
@@ -260,7 +261,7 @@ TEST(SlowSearch, PlansMeetEveryNode) {
         EXPECT_LT(pair[0], pair[1]);
         for (const int node : pair) {
           ++met[static_cast<std::size_t>(node)];
-          EXPECT_EQ(++in_round[static_cast<std::size_t>(node)], 1) << "a node in two pairs at once";
+          EXPECT_EQ(++in_round[static_cast<std::size_t>(node)], 1) << "a node in two concurrent pairs";
         }
       }
     }
@@ -306,7 +307,7 @@ TEST(SlowSearch, FindsALinkBetweenHalvesAndSaysNothingOfHealthyOnes) {
   auto findings = judge_search(plan, simulate(plan, [](const Group&) { return 40.0; }), names_of(16));
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_EQ(findings[0].verdict, Verdict::kPass);
-  // Groups of more than two that cross the middle share one slow link.
+  // All groups of more than two nodes that cross the middle share one slow link.
   findings = judge_search(
       plan,
       simulate(plan,
@@ -316,7 +317,7 @@ TEST(SlowSearch, FindsALinkBetweenHalvesAndSaysNothingOfHealthyOnes) {
   EXPECT_EQ(findings[0].check, "cluster.links");
   EXPECT_THAT(findings[0].measured, HasSubstr("node-0 to node-15 (16 nodes)"));
   EXPECT_THAT(findings[0].fix, HasSubstr("switches"));
-  // Two nodes that are slow with each other alone, of a pair that the rounds meet.
+  // Two nodes that are slow only with each other, in a pair that is measured.
   const Group& pair = plan.pairs[2][1];
   findings = judge_search(plan, simulate(plan, [&](const Group& g) { return g == pair ? 4.0 : 40.0; }),
                           names_of(16));
@@ -324,7 +325,7 @@ TEST(SlowSearch, FindsALinkBetweenHalvesAndSaysNothingOfHealthyOnes) {
   EXPECT_EQ(findings[0].where, fmt::format("node-{} and node-{}", pair[0], pair[1]));
 }
 
-// A node is slow below 60 % of the middle one, a pair alone below half of that: 12 of 40 GB/s.
+// A node is slow below 60 % of the median. A single pair is slow below half of that: 12 of 40 GB/s.
 TEST(SlowSearch, APairAloneIsSlowBelowHalfTheShare) {
   const SearchPlan plan = plan_search(16);
   const Group& pair = plan.pairs[2][1];

@@ -1,5 +1,5 @@
-// A machine for tests: a folder with proc/, sys/, etc/ and dev/ of its own, tools as shell scripts on a PATH
-// of its own, an environment, and file systems of any size.
+// A simulated machine for tests: a folder with its own proc/, sys/, etc/ and dev/, tools as shell scripts, an
+// environment, and file systems of any size.
 #pragma once
 
 #include <sys/stat.h>
@@ -50,7 +50,7 @@ class FakeMachine {
     std::filesystem::remove(file);
     std::filesystem::create_symlink(target, file);
   }
-  // A program that runs this script.
+  // Adds a tool that runs this script.
   void tool(const std::string& name, const std::string& script) {
     const Path file = tools() / name;
     std::ofstream(file) << "#!/bin/sh\nPATH=/usr/bin:/bin\n" << script << "\n";
@@ -61,14 +61,14 @@ class FakeMachine {
   void set_clock(const ClockState& clock) { clock_ = clock; }
   void set_wall_clock(double seconds) { wall_clock_ = seconds; }
 
-  // As it is now; the FakeMachine must outlive it.
+  // Returns the machine in its current state. The FakeMachine must outlive it.
   std::shared_ptr<const Machine> machine(
       std::chrono::milliseconds command_timeout = std::chrono::seconds(20)) const {
     class Shown final : public Machine {
      public:
       Shown(const FakeMachine& fake, MachineOptions options) : Machine(std::move(options)), fake_(fake) {}
       std::optional<Space> space(std::string_view name) const override {
-        // The longest folder above it that was given.
+        // The innermost folder that has a space wins.
         std::optional<Space> best;
         std::size_t length = 0;
         for (const auto& [folder, space] : fake_.spaces_) {
@@ -103,8 +103,8 @@ class FakeMachine {
   }
 
  private:
-  primus::test::TemporaryFolder folder_;  // of the tools
-  // Hundreds of small files: in memory where that is possible.
+  primus::test::TemporaryFolder folder_;  // has the tools
+  // Has hundreds of small files, so it is in memory if possible.
   primus::test::TemporaryFolder root_{::access("/dev/shm", W_OK) == 0 ? Path("/dev/shm") : folder_.path()};
   std::map<std::string, std::string> environment_;
   std::map<std::string, std::optional<Space>> spaces_;
@@ -112,12 +112,12 @@ class FakeMachine {
   double wall_clock_ = 1.8e9;
 };
 
-// A node as clusters have them, in good health: two sockets, eight NVIDIA GPUs, eight InfiniBand ports; rank
-// 0's machine is 10.0.0.1.
+// A healthy node of a cluster: two sockets, eight NVIDIA GPUs, eight InfiniBand ports. Rank 0's machine is
+// 10.0.0.1.
 void make_nvidia_node(FakeMachine& fake);
-// The same with eight AMD GPUs and Ethernet RDMA.
+// A healthy node with eight AMD GPUs and RDMA over Ethernet.
 void make_amd_node(FakeMachine& fake);
-// A small machine without a GPU.
+// A small, healthy machine without a GPU.
 void make_cpu_node(FakeMachine& fake);
 
 }  // namespace primus::preflight::test

@@ -1,3 +1,4 @@
+// Simulated healthy nodes: a CPU machine, and nodes with NVIDIA and AMD GPUs.
 #include <fmt/format.h>
 
 #include "fake_machine.h"
@@ -108,7 +109,7 @@ void make_rdma(FakeMachine& fake, const std::string& layer) {
     fake.write(folder + "ports/1/counters/symbol_error", "0\n");
     fake.write(fmt::format("/dev/infiniband/uverbs{}", i), "");
   }
-  // A port for storage that is switched off on purpose.
+  // A port that is disabled on purpose, which is not a fault.
   const std::string folder = "/sys/class/infiniband/mlx5_8/ports/1/";
   fake.write(folder + "state", "1: DOWN\n");
   fake.write(folder + "phys_state", "3: Disabled\n");
@@ -137,7 +138,7 @@ void make_nvidia_node(FakeMachine& fake) {
     fake.write(fmt::format("/proc/driver/nvidia/gpus/{}/information", bus),
                fmt::format("Model: \t\t H100\nDevice Minor: \t {}\n", i));
     fake.write(fmt::format("/dev/nvidia{}", i), "");
-    // As driver 580 wrote them for an H100.
+    // The output of nvidia-smi for an H100 with driver 580.
     base +=
         fmt::format("{}, GPU-271281d6-{}, NVIDIA H100 80GB HBM3, 0000{}, 580.159.04, 81559, 0\n", i, i, bus);
     health += fmt::format("{}, Enabled, 0, 0, 37, 700.00, 700.00, 0, Default, Disabled, [N/A]\n", i);

@@ -1,5 +1,5 @@
-// Faults of a machine, one at a time on nodes that are in good health otherwise: each is found, by the check
-// that is meant to find it and by no other, and said with its place and its fix.
+// Tests with one fault at a time on a healthy node: only the check for this fault reports it, with its place
+// and its fix.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,10 +46,10 @@ struct Fault {
   void (*make_fault)(FakeMachine&);
   const char* check;
   Verdict verdict;
-  const char* measured;  // part of what it says
-  const char* fix;       // part of what it says to do
+  const char* measured;  // part of the finding's measured value
+  const char* fix;       // part of the finding's fix
   void (*change)(NodeOptions&) = nullptr;
-  std::vector<const char*> also = {};  // other checks that may say something, too
+  std::vector<const char*> also = {};  // other checks that may report it, too
 };
 
 std::ostream& operator<<(std::ostream& out, const Fault& fault) { return out << fault.name; }
@@ -395,7 +395,7 @@ TEST_P(Faults, IsFoundAndNamed) {
     const bool expected =
         f.check == fault.check ||
         std::any_of(fault.also.begin(), fault.also.end(), [&](const char* name) { return f.check == name; });
-    EXPECT_TRUE(expected) << "besides: " << text_of(report, Verdict::kWarn);
+    EXPECT_TRUE(expected) << "unexpected findings: " << text_of(report, Verdict::kWarn);
     EXPECT_FALSE(f.fix.empty()) << f.check;
     EXPECT_FALSE(f.measured.empty()) << f.check;
     found |= f.check == fault.check && f.verdict == fault.verdict &&
@@ -423,7 +423,7 @@ TEST(Faults, NoneOnMachinesInGoodHealth) {
   }
 }
 
-// Whichever sections run; and of the others nothing else is said.
+// Demands are checked whichever sections run. Sections that do not run report nothing else.
 TEST(Faults, DemandsAreCheckedInEverySection) {
   FakeMachine fake;
   make_nvidia_node(fake);
@@ -444,7 +444,7 @@ TEST(Faults, DemandsAreCheckedInEverySection) {
   EXPECT_EQ(verdicts, wanted);
 }
 
-// Lists of nodes have Slurm's names.
+// In a Slurm job, a node has the name that Slurm's lists use.
 TEST(Faults, ANodeIsCalledAsSlurmCallsIt) {
   FakeMachine fake;
   make_cpu_node(fake);
@@ -456,14 +456,14 @@ TEST(Faults, ANodeIsCalledAsSlurmCallsIt) {
   EXPECT_EQ(inspect_node(fake.machine(), options_of_job()).host, "gpu-07");
   fake.set("SLURMD_NODENAME", "");
   fake.set("SLURM_JOB_NODELIST", "gpu-[07-12]");
-  EXPECT_EQ(fake.machine()->node_name(), host);  // a shell beside the job
+  EXPECT_EQ(fake.machine()->node_name(), host);  // a shell without a task of the job
   fake.set("SLURM_NODEID", "1");
   EXPECT_EQ(fake.machine()->node_name(), "gpu-08");
   fake.set("SLURM_STEP_NODELIST", "gpu-[10,12]");
   EXPECT_EQ(fake.machine()->node_name(), "gpu-12");
 }
 
-// 1 GiB for each rank, and half of a small memory at most.
+// Each rank needs 1 GiB, but all together at most half of a small memory.
 TEST(Faults, RanksNeedAGibibyteEachOrHalfTheMemory) {
   const auto verdict = [](int ranks, int gib, double available) {
     FakeMachine fake;
@@ -476,13 +476,13 @@ TEST(Faults, RanksNeedAGibibyteEachOrHalfTheMemory) {
       if (f.check == "host.memory") return f.verdict;
     throw std::runtime_error("no finding");
   };
-  EXPECT_EQ(verdict(8, 8, 5), Verdict::kPass) << "half of 8 GiB is 4";
+  EXPECT_EQ(verdict(8, 8, 5), Verdict::kPass) << "8 ranks need half of 8 GiB";
   EXPECT_EQ(verdict(8, 8, 3.9), kFail);
   EXPECT_EQ(verdict(8, 64, 8.1), Verdict::kPass);
   EXPECT_EQ(verdict(8, 64, 7.9), kFail);
 }
 
-// A tool that writes nothing and a file that is empty say nothing, and end nothing.
+// Empty tool output and empty files do not count as facts, and do not end the program.
 TEST(Faults, EmptyTextsAreNoFacts) {
   for (const char* text : {"", "\n", " \n\n", ",", "\n,\n"}) {
     for (const auto make : {make_nvidia_node, make_amd_node, make_cpu_node}) {
@@ -526,7 +526,7 @@ TEST(Faults, ASectionThatDoesNotAnswerFails) {
 }
 
 TEST(Faults, AnEmptyMachineFails) {
-  // Nothing can be read: checks fail closed.
+  // Nothing can be read, and checks without data fail.
   FakeMachine fake;
   const NodeReport report = inspect_node(fake.machine(), options_of_job());
   EXPECT_EQ(verdict_of(report.findings), Verdict::kFail);

@@ -1,4 +1,5 @@
-// What is measured: products that are exact, devices that compute wrongly, fail or hang, thresholds, storage.
+// Tests of preflight's measurements: exact products, devices that compute wrongly, fail or hang, thresholds,
+// and storage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,7 @@ std::unique_ptr<Device> cpu(int threads = 1) {
   return turbo::open_device(turbo::parse_device("cpu", threads));
 }
 
-// Passes everything on, and flips a bit of what the n-th copy to the host brings.
+// Forwards all calls, and flips a bit in the chosen copies to the host.
 class FlippingStream final : public primus::test::ForwardingStream {
  public:
   FlippingStream(std::unique_ptr<Stream> stream, std::function<bool(int copy)> flips)
@@ -36,7 +37,7 @@ class FlippingStream final : public primus::test::ForwardingStream {
   void copy_to_host(void* host, const void* device, std::int64_t bytes) override {
     below().copy_to_host(host, device, bytes);
     below().synchronize();
-    // The lowest bit of the mantissa of a number in row 17 of 64: what a weak cell does.
+    // Flips the lowest mantissa bit of a number in row 17 of 64, as a weak memory cell does.
     if (flips_(copies_++)) static_cast<unsigned char*>(host)[17 * 64 * 4 + 40] ^= 1;
   }
 
@@ -146,14 +147,14 @@ TEST(Performance, ThresholdsDecide) {
 
 TEST(Performance, GpusThatPrimusCannotUseAreSaid) {
   FakeMachine fake;
-  test::make_amd_node(fake);  // there is no plug-in for them here
+  test::make_amd_node(fake);  // whose plug-in is not built
   std::vector<Finding> findings;
   const std::vector<std::string> devices = devices_to_measure(*fake.machine(), findings);
   EXPECT_FALSE(devices.empty());
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_GE(findings[0].verdict, Verdict::kWarn);
   EXPECT_THAT(findings[0].measured, HasSubstr("8 GPUs"));
-  // Who asked for their speed has not got it.
+  // If their speed was requested, the missing plug-in is a failure.
   findings.clear();
   devices_to_measure(*fake.machine(), findings, true);
   ASSERT_EQ(findings.size(), 1U);
@@ -223,7 +224,7 @@ TEST(Storage, ADiskThatIsReallyFullIsAFailure) {
     EXPECT_THAT(report.findings[0].measured, HasSubstr("No space left"));
     EXPECT_TRUE(std::filesystem::is_empty(disk));
   });
-  if (!mounted) GTEST_SKIP() << "nobody may mount a file system here";
+  if (!mounted) GTEST_SKIP() << "mounting a file system is not permitted here";
 }
 
 TEST(Storage, AFolderThatMayNotBeWrittenIsAFailure) {

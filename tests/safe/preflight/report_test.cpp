@@ -1,3 +1,4 @@
+// Tests of preflight's reports: JSON, text and HTML, and checks that fail or do not answer.
 #include "safe/preflight/report.h"
 
 #include <gmock/gmock.h>
@@ -154,7 +155,7 @@ TEST(Guard, WorkThatDoesNotAnswerIsLeftBehind) {
   EXPECT_FALSE(thrown.timed_out);
   EXPECT_EQ(thrown.problem, "no; do this");
   EXPECT_EQ(guarded<int>([] { return 7; }, 10s).value, 7);
-  std::this_thread::sleep_for(500ms);  // sanitizers dislike a thread that outlives main()
+  std::this_thread::sleep_for(500ms);  // sanitizers report a thread that outlives main()
 }
 
 }  // namespace

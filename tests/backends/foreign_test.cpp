@@ -1,5 +1,5 @@
 // Tests of experiments with TorchTitan's and MaxText's settings: written to their configuration files, and
-// translated to Primus's keys.
+// translated to native keys.
 #include "config/foreign.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ TEST(TorchTitan, SettingsBecomeItsFile) {
   EXPECT_EQ(text("training.steps"), "60");
   EXPECT_EQ(text("training.seq_len"), "4096");
   EXPECT_EQ(text("model.flavor"), "8B");
-  EXPECT_DOUBLE_EQ(config::find_path(toml, "optimizer.lr")->real, 1e-4);  // translated from Primus's key
+  EXPECT_DOUBLE_EQ(config::find_path(toml, "optimizer.lr")->real, 1e-4);  // translated from the native key
   EXPECT_EQ(text("activation_checkpoint.mode"), "full");
   EXPECT_THAT(text("job.dump_folder"), HasSubstr("g/u/e"));
   EXPECT_FALSE(
@@ -95,7 +95,7 @@ TEST(TorchTitan, SettingsAreReadNatively) {
   EXPECT_EQ(t.hidden_size, 4096);  // from the preset for llama3 8B
   EXPECT_EQ(t.num_layers, 32);
   EXPECT_EQ(t.recompute_granularity, "full");
-  EXPECT_DOUBLE_EQ(t.adam_beta2, 0.95);  // TorchTitan's default, not Primus's
+  EXPECT_DOUBLE_EQ(t.adam_beta2, 0.95);  // TorchTitan's default, not the native one
   EXPECT_DOUBLE_EQ(t.weight_decay, 0.1);
   EXPECT_EQ(t.data_path, std::vector<std::string>{"corpus.txt"});
   EXPECT_THAT(e.warnings, Contains(HasSubstr("applies weight decay to all parameters")));

@@ -99,7 +99,8 @@ TEST(Megatron, MixturesHaveTheirPattern) {
   EXPECT_THAT(job.command, Contains("--moe-router-pre-softmax"));
 }
 
-// The arguments for fast experts of AMD Primus's presets are added. They do not change the trained function.
+// Arguments that make experts faster are added, as in AMD Primus's presets. They do not change the trained
+// function.
 TEST(Megatron, ExpertsAreFast) {
   const auto command = [](const std::string& model, const std::string& overrides) {
     return render(load("framework: megatron\nmodel: " + model, "mock_data: true\n" + overrides));

@@ -1,5 +1,5 @@
-// Tests of `primus train pretrain` with another framework, and of `primus deps`. A shell script stands for
-// Python, and local repositories for those on the Internet.
+// Tests of `primus train pretrain` with another framework, and of `primus deps`. A shell script replaces
+// Python, and local repositories replace remote ones.
 #include <gmock/gmock.h>
 
 #include <algorithm>

@@ -31,7 +31,7 @@ class SimulatedCrash : public std::exception {
 
 class FaultEnv : public Env {
  public:
-  // What a crash leaves.
+  // The data that survives a crash.
   enum class Survivors {
     kAll,     // the process dies and the kernel survives (SIGKILL): everything
     kSynced,  // only synced data: the worst power failure
@@ -41,7 +41,7 @@ class FaultEnv : public Env {
   FaultEnv();
   ~FaultEnv() override;
 
-  // Number of operations so far: all calls of Env and File except close and destructors.
+  // Counts all calls of Env and File except close and destructors.
   std::uint64_t operations() const;
   // Crashes in operation `operation` (from 0) and in all later ones. Half of a write reaches the file.
   void crash_at(std::uint64_t operation);

@@ -598,7 +598,8 @@ TEST(Benchmarks, BaselinesAndReports) {
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 1 + 2 * 3);  // one header line
 }
 
-// The variables that srun, torchrun, mpirun and Primus's launcher set for their processes; % is the rank.
+// The variables that srun, torchrun, mpirun and this program's launcher set for their processes; % is the
+// rank.
 const std::map<std::string, std::string> kPlaces[] = {
     {{"SLURM_JOB_ID", "4711"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "%"}},
     {{"RANK", "%"}, {"WORLD_SIZE", "2"}},

@@ -73,7 +73,7 @@ TEST_F(FirstHour, AModelFolderAndATextAreEnough) {
   ASSERT_EQ(from_folder.exit_code, 0) << from_folder.err;
   EXPECT_THAT(from_folder.out, AllOf(HasSubstr("done after iteration 3"), HasSubstr("validation loss"),
                                      HasSubstr("hf-corpus")));
-  // A run's folder stands for its newest checkpoint and its tokenizer.
+  // The folder of a run can be loaded: its newest checkpoint and its tokenizer are used.
   words = {"train", "pretrain", "load=" + first.string(), "exp_name=second"};
   words.insert(words.end(), common.begin(), common.end());
   const ProgramResult from_run = run(words);
@@ -127,7 +127,7 @@ TEST_F(FirstHour, ADryRunSaysThatTheDiskIsTooSmall) {
   EXPECT_FALSE(Env::posix().status(path("output"))) << "a dry run wrote files";
 }
 
-// An experiment file without eval_iters evaluates nothing. If text is held out all the same, a note says so.
+// An experiment file without eval_iters evaluates nothing. If text is held out nevertheless, a note says so.
 TEST_F(FirstHour, TextThatIsHeldOutForNothingIsNamed) {
   const auto held_out = HasSubstr("held out for validation, but no evaluation runs: set eval_iters");
   const ProgramResult silent = trained(on_text({"train_iters=1", "exp_name=silent"}));

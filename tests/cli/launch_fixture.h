@@ -22,7 +22,7 @@ namespace primus::test {
 inline const std::string kExperiment =
     PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
 using Words = std::vector<std::string>;
-// Its batch can be divided by the ranks of all jobs here.
+// The ranks of all jobs here divide this batch.
 inline const Words kTrain = {"train",     "pretrain",           "--config",
                              kExperiment, "micro_batch_size=1", "global_batch_size=32"};
 

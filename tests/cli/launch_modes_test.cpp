@@ -156,8 +156,7 @@ TEST_F(Launch, SbatchReadsItsScript) {
       AllOf(HasSubstr("#!/bin/sh\n"), HasSubstr("scontrol requeue \"$SLURM_JOB_ID\""),
             HasSubstr(
                 "srun --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=60 --export=ALL --cpus-per-task=4 ")));
-  EXPECT_EQ(log("sbatch").find("PRIMUS_JOB_TOKEN"), std::string::npos)
-      << "a batch job generates its own token";
+  EXPECT_EQ(log("sbatch").find("PRIMUS_JOB_TOKEN"), std::string::npos) << "the job makes its own token";
 }
 
 // Runs the batch script with a stand-in for srun, and checks how it handles signals and exit codes.
@@ -434,8 +433,8 @@ TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {
 
 // Slurm may end a container's client and leave the container running. The requeued job has the same number.
 TEST_F(Launch, AJobThatIsQueuedAgainRemovesWhatItLeft) {
-  // A container is labelled with its launcher's process id and start time. This process's own values stand
-  // for a running launcher; another start time stands for one that has ended.
+  // A container is labelled with its launcher's process id and start time. This process plays a running
+  // launcher. A label with another start time belongs to one that has ended.
   const std::string line = read_file("/proc/self/stat");
   std::istringstream fields(line.substr(line.rfind(')') + 1));
   const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};

@@ -27,7 +27,7 @@ class Learning {
     learn("bf16", {});
   }
 
-  // Trains a small Llama on English text with each seed. `name` stands for the recipe.
+  // Trains a small Llama on English text with each seed. `name` is the recipe's name.
   void learn(const std::string& name, const std::vector<std::string>& recipe) {
     for (int seed = 1; seed <= kSeeds; ++seed) {
       const std::string run = name + "-" + std::to_string(seed);

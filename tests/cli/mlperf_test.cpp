@@ -102,8 +102,7 @@ TEST_F(RunsWithTargets, EndAtTheSameStepOnEveryMesh) {
     EXPECT_THAT(result.err, HasSubstr("the evaluation at iteration 4 has reached target_eval_loss"));
     EXPECT_EQ(test::losses(run(name)).size(), 4U);
     EXPECT_EQ(state(name), "finished");
-    EXPECT_FALSE(std::filesystem::exists(run(name) / "mlperf.log"))
-        << "only stage mlperf_pretrain writes this log";
+    EXPECT_FALSE(std::filesystem::exists(run(name) / "mlperf.log")) << "the stage has no log";
   }
   // A repeated command finds in the record that the target was reached.
   const ProgramResult again = train("ranks-2", {setting, "--nproc", "2", "--json"});

@@ -82,7 +82,7 @@ class TerminalProgram {
     return (mode.c_lflag & ICANON) == 0 || (mode.c_lflag & ECHO) == 0;
   }
 
-  // All output so far, with control characters.
+  // The complete output, with control characters.
   const std::string& shown() const { return seen_; }
 
   // Waits for the end. Returns the exit code, or -signal.

@@ -471,7 +471,7 @@ TEST(Experiment, ATargetComesFromMlperfsVariables) {
   EXPECT_EQ(load_text(mlperf, {}, {{first, "3.3"}}).provenance_of(name).describe(), "environment " + first);
   EXPECT_EQ(target(experiment_text("      stage: MLPerf_Pretrain\n      eval_iters: 1\n"), {{first, "3.3"}}),
             3.3);
-  // There is no target with another stage, with a null setting, or with 0 in the variable.
+  // The variable gives no target in another stage, with an explicit null, or if it is 0 or empty.
   EXPECT_EQ(target(experiment_text("      eval_iters: 1\n"), {{first, "3.3"}}), std::nullopt);
   EXPECT_EQ(target(experiment_text("      stage: mlperf_pretrain\n      target_eval_loss: null\n"),
                    {{first, "3.3"}}),

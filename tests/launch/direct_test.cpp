@@ -43,7 +43,7 @@ std::string error_of(const std::function<void()>& call, int exit_code = 2) {
 const std::map<std::string, std::string> kSecondOfTwo = {
     {"NNODES", "2"}, {"NODE_RANK", "1"}, {"MASTER_ADDR", "host1"}, {"PRIMUS_JOB_TOKEN", "t"}};
 
-// ENABLE_NUMA_BINDING, a variable of AMD Primus's scripts, stands for --numa.
+// ENABLE_NUMA_BINDING=1, which AMD Primus's scripts read, enables --numa.
 TEST(Direct, PrimussSwitchBindsToMemory) {
   test::Machine machine;
   machine.amd_gpus(2);

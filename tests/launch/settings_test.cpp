@@ -59,7 +59,7 @@ TEST(Settings, LaterFilesReplaceKeyByKey) {
   EXPECT_EQ(s.files.size(), 3U);
 }
 
-// Reads the keys of AMD Primus's launcher file, in its style.
+// Reads a file as AMD Primus ships it for its launcher.
 TEST(Settings, PrimusOwnFileIsRead) {
   Files files;
   files.file(

@@ -57,7 +57,7 @@ class FaultEnv : public Env {
   std::unique_ptr<File> open(const Path& path, OpenMode mode) override;
   MappedFile map(const Path& path) override;
   std::optional<FileStatus> status(const Path& path) override;
-  bool is_link(const Path&) override { return false; }  // there are none here
+  bool is_link(const Path&) override { return false; }  // this file system has no links
   std::vector<std::string> list(const Path& folder) override;
   void make_folder(const Path& folder) override;
   void rename(const Path& from, const Path& to) override;
@@ -70,7 +70,7 @@ class FaultEnv : public Env {
   struct Node;
   class OpenFile;
   using NodePtr = std::shared_ptr<Node>;
-  // Names that change together, e.g. both of a rename; null = gone.
+  // Names that change together, such as both names of a rename. A null node removes the name.
   using NameChange = std::vector<std::pair<std::string, NodePtr>>;
 
   struct Node {
@@ -80,8 +80,8 @@ class FaultEnv : public Env {
     std::vector<NameChange> unsynced;
   };
 
-  // Counts an operation, and lets it fail as told. `torn`, when given, is set instead of throwing, so that a
-  // write can take its half first and then call fail_torn().
+  // Counts an operation, and throws if it is to fail. If `torn` is given, it is set instead of throwing: a
+  // write then stores half of its data and calls fail_now().
   void begin(const Path& path, bool* torn = nullptr);
   [[noreturn]] void fail_now(const Path& path);
   NodePtr find(const Path& path) const;
@@ -97,7 +97,7 @@ class FaultEnv : public Env {
   std::uint64_t operations_ = 0, crash_at_ = kNever, fail_at_ = kNever, capacity_ = kNever;
   int fail_code_ = 0;
   bool dead_ = false;
-  std::uint64_t boot_ = 0;  // counts reboots: files of an earlier one are dead
+  std::uint64_t boot_ = 0;  // reboots; files opened before the last one cannot be used
 };
 
 }  // namespace primus

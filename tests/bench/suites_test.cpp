@@ -151,8 +151,8 @@ TEST(ModelShapes, AddUpToTheFlopsOfTraining) {
     double flops = 0;
     for (const ModelProduct& p : products_of(c, kBatch * kLength))
       flops += 6.0 * static_cast<double>(p.times * p.rows * p.out * p.in);
-    // Attention has two products per pass: one forward pass, and one for each operand's gradient. Causal
-    // masks need half of the keys.
+    // Attention has two products forward, and two more for the gradient of each of their operands. A causal
+    // mask needs half of the keys.
     for (const LayersAttention& a : attentions_of(c, kBatch, kLength))
       flops += 3.0 * static_cast<double>(a.times * a.shape.batch * a.shape.sequence * a.shape.sequence *
                                          a.shape.heads * (a.shape.head_dim + a.shape.value_dim));

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::IsSupersetOf;
 using ::testing::Not;
 
-// Returns the candidates for the last word, then which paths are completed.
+// Returns the candidates for the last word, then which kind of paths the shell completes.
 std::vector<std::string> offered(std::vector<std::string> words) {
   words.insert(words.begin(), "__complete");
   const test::ProgramResult result = run_program(words);

@@ -69,7 +69,7 @@ class Podman : public ::testing::Test {
   static std::string prepare() {
     if (find_program("podman", kPath).empty()) return "podman is not installed";
     const Path& f = folder_->path();
-    // Images and state of its own, and limits that this user may set: podman's defaults are the highest ones.
+    // Gives podman its own folders for images and state, and limits that this user may set.
     write_file(f / "storage.conf", "[storage]\ndriver = \"vfs\"\ngraphroot = \"" + (f / "storage").string() +
                                        "\"\nrunroot = \"" + (f / "run").string() + "\"\n");
     rlimit files{}, processes{};

@@ -147,7 +147,7 @@ TEST_F(DataFiles, OptionsOfMegatronsScript) {
   EXPECT_EQ(found.at("documents_ended_by_eod"), 20);
   EXPECT_EQ(found.at("tokens_beyond_vocabulary"), 0);
   EXPECT_THAT(found.at("samples").at(0).get<std::string>(), HasSubstr("Text 0"));
-  // A tokenizer with a smaller vocabulary than the ids is an error with exit code 2.
+  // Ids beyond the tokenizer's vocabulary are an error with exit code 2.
   const ProgramResult wrong = run({"inspect", "out/x_text_document", "--tokenizer-type", "ByteTokenizer"});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.out, HasSubstr("OUTSIDE the vocabulary of 257"));

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 
 class Events : public ::testing::Test {
  protected:
-  // Returns a rank's events without phases, such as "step 3".
+  // Returns a rank's events as texts such as "step 3", without the phases of steps.
   std::vector<std::string> events(int rank = 0) const {
     std::vector<std::string> names;
     EXPECT_EQ(read_events(event_file(run_, rank),

@@ -116,8 +116,8 @@ TEST(Fp8, WhatCannotBeInFp8IsRefusedByItsKey) {
   }
 }
 
-// Experiments of AMD Primus often set only `fp8`. The recipe is then its presets' delayed scaling, as in
-// Megatron-LM.
+// Experiments of AMD Primus often set only `fp8`. The recipe is then delayed scaling, the default of its
+// presets and of Megatron-LM.
 TEST(Fp8, WhereNobodyChoosesARecipeScalesAreDelayed) {
   const TemporaryFolder folder;
   const std::vector<std::string> words{"train_iters=3", "bf16=true", "fp8=hybrid"};

@@ -180,7 +180,7 @@ TEST_F(Launch, TheBatchScriptWaitsForItsRanks) {
   const Case cases[] = {
       {"exit 0", "", "", 0, false},
       {"exit 2", "", "", 2, false},                        // an error in the command
-      {"exit 9", "", "", 0, true},                         // a lost rank; code 0 is scontrol's
+      {"exit 9", "", "", 0, true},                         // a lost rank: scontrol requeues the job
       {"exit 9", "", "SLURM_RESTART_COUNT=3 ", 9, false},  // too many restarts
       {"trap 'sleep 0.3; exit 0' USR1" + waits, when_up + "kill -USR1 $pid; ", "SLURM_RESTART_COUNT=9 ", 0,
        true},
@@ -433,8 +433,8 @@ TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {
 
 // Slurm may end a container's client and leave the container running. The requeued job has the same number.
 TEST_F(Launch, AJobThatIsQueuedAgainRemovesWhatItLeft) {
-  // A container is labelled with its launcher's process id and start time. This process plays a running
-  // launcher. A label with another start time belongs to one that has ended.
+  // A container is labelled with its launcher's process id and start time. The stand-in lists one with this
+  // process's values, whose launcher runs, and one with another start time, whose launcher has ended.
   const std::string line = read_file("/proc/self/stat");
   std::istringstream fields(line.substr(line.rfind(')') + 1));
   const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
@@ -553,7 +553,7 @@ TEST_F(Launch, OptionsOfDirectNeedNotSayDirect) {
                  "there is no folder '/nowhere'");
 }
 
-// Errors of the command or the runtime inside are found before anything starts.
+// Errors that the command would have in the container are found before anything starts.
 TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
   tool("docker");
   tool("srun");

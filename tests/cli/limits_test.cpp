@@ -60,8 +60,8 @@ TEST(Limits, AreNamedWithWhatIsNeeded) {
   EXPECT_EQ(run_under("ulimit -s 64", "--version").exit_code, 0);
 }
 
-// libxsmm opens a lock file in /tmp. A pipe or link of that name, as another user could create, neither
-// blocks nor misleads it.
+// libxsmm opens a lock file in /tmp. Another user could create a pipe or link of that name. Primus neither
+// waits for the pipe nor follows the link.
 TEST(Limits, NothingInTmpStopsAStart) {
   if (std::string_view(PRIMUS_PROGRAM).starts_with("/tmp/")) GTEST_SKIP() << "the program itself is in /tmp";
   const bool tried = test::on_small_disk(std::uint64_t{16} << 20, [](const Path&) {

@@ -64,7 +64,7 @@ TEST(Optimizers, MomentsInBf16GoOnAndTakeHalfTheRoom) {
   ASSERT_EQ(losses.size(), narrow_losses.size());
   EXPECT_NE(losses, narrow_losses);
   for (const auto& [step, of] : losses) EXPECT_NEAR(narrow_losses.at(step).loss, of.loss, 1e-2) << step;
-  // A run that began with the other type resumes, in both directions.
+  // A run that began with fp32 moments resumes with bf16 moments, and the reverse.
   run("begun_wide", {"exit_interval=3"});
   EXPECT_EQ(test::losses(run("begun_wide", narrow)).size(), 6U);
   run("begun_narrow", with({"exit_interval=3"}));
@@ -125,7 +125,7 @@ TEST(Optimizers, MomentsInEightBitsGoOnAndTakeAQuarterOfTheRoom) {
     last[type] = steps.at(1).loss - steps.at(40).loss;
   }
   EXPECT_NEAR(last.at("fp8"), last.at("fp32"), 0.2 * last.at("fp32"));
-  // A run that began with another type resumes, in both directions, with a note.
+  // A run that began with fp32 or bf16 moments resumes with 8-bit moments, and the reverse. A note says so.
   for (const std::string other : {"fp32", "bf16"}) {
     const std::vector<std::string> wide = {"exp_avg_dtype=" + other, "exp_avg_sq_dtype=" + other};
     std::vector<std::string> first = wide;

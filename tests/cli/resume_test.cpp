@@ -152,7 +152,7 @@ TEST_F(OwnText, GoingOnNeedsTheSameText) {
   EXPECT_EQ(mock.exit_code, 2);
   EXPECT_THAT(mock.err, HasSubstr("now it is 'mock data'"));
   EXPECT_EQ(train({"train_iters=4", "allow_data_change=true"}).exit_code, 0);
-  // Afterwards, the last data is what the run has to keep.
+  // From then on, the run has to keep the new text.
   EXPECT_EQ(train({"train_iters=5"}).exit_code, 0);
 }
 

@@ -408,7 +408,7 @@ TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
   const SubprocessResult trained = srun({"--ntasks-per-node=2"}, training({"train_iters=2"}));
   EXPECT_EQ(trained.exit_code, 0) << trained.err;
   EXPECT_EQ(times(trained.out, "done after iteration 2"), 1) << trained.out;
-  // Benchmarks of one device run in each task separately, and note this.
+  // A benchmark of one device runs in each task separately, and a note says so.
   const std::vector<std::string> memory{"benchmark", "memory",   "--device", "cpu",       "--sizes",
                                         "1M",        "--output", "m.json",   "--baseline"};
   const SubprocessResult single = srun({"--ntasks-per-node=1"}, joined(memory, {"save", "before.json"}));
@@ -507,8 +507,8 @@ TEST_F(Slurm, ANodeThatFailsCostsWhatCameAfterTheLastCheckpoint) {
   expect_in_log(here, "done after iteration 30");
 }
 
-// srun's own --wait. By default srun waits for ever for tasks of a node that died and came back before Slurm
-// noticed. With kWait, it gives up this many seconds after the first launcher has ended.
+// The value of srun's --wait here: srun gives up this many seconds after the first launcher has ended.
+// Without it, srun waits for ever for tasks of a node that died and came back before Slurm noticed.
 constexpr int kWait = 8;
 constexpr std::chrono::seconds kKillWait = 5s;  // this cluster's KillWait; srun adds 2 s
 constexpr std::chrono::seconds kNoticed = 20s;  // until ranks miss their peers on a busy machine
@@ -524,7 +524,7 @@ TEST_F(Slurm, ANodeThatComesBackSoonDoesNotHoldItsJob) {
                                      training({"train_iters=100000", "--plain"})),
                               options(here)));
     ASSERT_TRUE(wait_for_text(here, "iteration       12/", 90s)) << end_of_log(here);
-    // For BatchStartTimeout (10 s), Slurm takes a batch script that is gone for one that has not started.
+    // During BatchStartTimeout (10 s), Slurm treats a missing batch script as one that has not started yet.
     if (node == "n1") std::this_thread::sleep_for(11s);
     const auto killed = std::chrono::steady_clock::now();
     cluster_->kill_node(node);

@@ -610,7 +610,8 @@ TEST(Train, ARunOnNumbersIsUsedByItsFolder) {
 
 TEST(Train, TheVocabularyMustHoldTheTokenizer) {
   const TemporaryFolder folder;
-  // Padded to 256 rows, the embedding would have rows for most of the 257 tokens.
+  // Padding vocab_size 200 to 256 rows would give all but one of the 257 tokens a row. It is refused
+  // nevertheless.
   const ProgramResult result = run_program(train(folder.path(), {"train_iters=1", "vocab_size=200"}));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("vocab_size is 200, but the tokenizer has 257 tokens"));

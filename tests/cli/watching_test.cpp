@@ -185,7 +185,7 @@ TEST_F(Watching, ANewerBaseIsSaid) {
               AllOf(HasSubstr("load changed from iter_0000002 to iter_0000004"), HasSubstr("exp_name")));
 }
 
-// A start writes the sample that the run before it did not finish.
+// A resumed run writes a sample that was cut off or never begun.
 TEST_F(Watching, NoSampleIsLostOrCut) {
   const std::vector<std::string> settings = {"train_iters=4", "save_interval=2", "sample_interval=2",
                                              "sample_tokens=6"};

@@ -31,7 +31,7 @@ Said run_here(const std::vector<std::string>& words) {
   return said;
 }
 
-// The word gets its hint without a group and after each group.
+// Each word of another program gets its hint, without a command group and after each group.
 TEST(Words, FromElsewhereAreAnswered) {
   for (const std::string_view view : config::words_from_elsewhere()) {
     const std::string word(view);
@@ -39,7 +39,7 @@ TEST(Words, FromElsewhereAreAnswered) {
     for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
              {word}, {"train", word}, {"eval", word}, {"model", word}, {"data", word}}) {
       const std::string name = words.size() > 1 ? words[0] + " " + words[1] : word;
-      if (cli::find_command(name) || name == "data diffusion") continue;  // it has its own answers
+      if (cli::find_command(name) || name == "data diffusion") continue;  // it has answers of its own
       const Said said = run_here(words);
       EXPECT_EQ(said.exit_code, 2) << name;
       EXPECT_EQ(said.err, "error: there is no command '" + name + "'\n  hint: " + answer + "\n");

@@ -160,7 +160,7 @@ TEST(ToYaml, LeavesPasswordsInAddressesWhereTheyAre) {
     EXPECT_EQ(text.find("canary"), std::string::npos) << text;
   EXPECT_NE(to_yaml(e).find("PROXY: \"http://h:80\""), std::string::npos);
   round_trip(e, variables);
-  // Without the variable the experiment cannot be run, but a recorded one can be read.
+  // Without the variable, the experiment cannot be run. Its record can still be read.
   EXPECT_THROW(load_text(to_yaml(e)), Error);
   EXPECT_EQ(load_recorded_experiment(to_yaml(e), "exp.yaml").env.at("DB_URL"), "");
   EXPECT_EQ(load_recorded_experiment(to_yaml(e), "exp.yaml").exp_name, e.exp_name);

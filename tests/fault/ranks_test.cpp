@@ -288,7 +288,7 @@ TEST(Ranks, OneThatHangsIsNamedAndTheRestartLosesNothing) {
   const ProgramResult result = program.wait();
   const auto lasted = std::chrono::steady_clock::now() - began;
   EXPECT_NE(result.exit_code, 0);
-  // The timeout is ten seconds, because three steps are shorter here. A busy machine may notice it later.
+  // The timeout is ten seconds here, because three steps take less time. A busy machine may notice it later.
   EXPECT_GT(lasted, 9s);
   EXPECT_LT(lasted, 20s);
   EXPECT_THAT(result.err, AllOf(HasSubstr("did not complete within 1"), HasSubstr("rank 1 ")));

@@ -117,7 +117,7 @@ TEST(ContainerPlan, SourcesOfOtherFrameworksAreWithin) {
                     HasSubstr(" --env PRIMUS_THIRDPARTY_DIR=" + folder + " "), Not(HasSubstr(".venv"))));
 }
 
-// If no image is named, as usual with AMD Primus, it follows from the node's GPUs.
+// If no image is named, as usual with AMD Primus, the image follows from the node's GPUs.
 TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   const auto image_of = [](Host& host, const ContainerRequest& request) {
     const Step step = plan_container(request, host.surroundings()).step;
@@ -150,7 +150,7 @@ TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   EXPECT_THAT(elsewhere().notes, ::testing::Contains(HasSubstr("AMD GPUs use rocm/primus:v26.8")));
   request.settings.accelerator = "amd";
   EXPECT_THAT(elsewhere().argv, ::testing::Contains("rocm/primus:v26.8"));
-  // The default images have no Primus, so `program: primus`, inside the image, is refused.
+  // The default images do not contain Primus, so the setting program: primus is refused.
   request.settings.program = "primus";
   EXPECT_THROW(elsewhere(), Error);
 }

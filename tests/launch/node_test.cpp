@@ -137,7 +137,7 @@ TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
     EXPECT_EQ(place_of(variables).master_address, address);
     EXPECT_EQ(place_of(variables).notes.size(), 2U);
   }
-  // Options that were given to the launcher itself win.
+  // Options that were given to the launcher itself win over Slurm's variables.
   place = place_of(stale, {.typed = {"NNODES", "NODE_RANK", "MASTER_ADDR"}});
   EXPECT_EQ(place.nodes, 1);
   EXPECT_EQ(place.node, 0);

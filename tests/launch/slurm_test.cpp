@@ -1,4 +1,4 @@
-// Tests of the number of nodes that Slurm's options give.
+// Tests that the number of nodes is derived from Slurm's options.
 #include "launch/slurm.h"
 
 #include <gtest/gtest.h>

@@ -99,8 +99,8 @@ const std::string kOperandOf =
     R"(\b(in|out|has_in|optional_in|in_shape|in_or_out|d_in|fresh_d_in|d_in_over_in|needs_d_in|pass_d_in)"
     R"(|take_d_in|d_out|complete_d_out)\()";
 
-// Returns the error if a line of an operator gives an input, an output or a set of them by number, or
-// nothing. Loop counters are no literals.
+// Returns an error if a line of an operator gives an input, an output or a set of them by a literal number.
+// Loop counters are permitted.
 std::optional<std::string> unnamed_operand(const std::string& line) {
   static const std::regex call(R"(\bop_?\.)" + kOperandOf + R"(([^()]*, )?\d)");
   static const std::regex place(R"(\b(InputPlace|OutputPlace)\b( \w+)?[({]\d)");
@@ -128,7 +128,8 @@ TEST(Habits, OperandsHaveNames) {
   EXPECT_GT(calls, 300);
 }
 
-// Names of another operator's operands would select by position, and so may select the wrong operand.
+// A function uses the names of one operator only: another operator's name selects the operand at its
+// position, which may be the wrong one.
 TEST(Habits, AFunctionNamesOperandsOfOneOperator) {
   static const std::regex use(R"(\bop_?\.)" + kOperandOf + R"((\w+)::k)");
   int functions = 0;

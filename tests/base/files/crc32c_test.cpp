@@ -63,7 +63,7 @@ TEST(Crc32c, PartsMerge) {
     whole[i] = static_cast<std::byte>(state >> 24);
     parts[(state >> 8) % 3][i] = whole[i];
   }
-  std::uint32_t crc = crc32c_zeros(0, whole.size());  // the sum of zeros only
+  std::uint32_t crc = crc32c_zeros(0, whole.size());  // the checksum of only zeros
   for (const auto& part : parts) crc = crc32c_merge(crc, crc32c(0, part), whole.size());
   EXPECT_EQ(crc, crc32c(0, whole));
 }

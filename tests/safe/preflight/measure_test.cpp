@@ -147,7 +147,7 @@ TEST(Performance, ThresholdsDecide) {
 
 TEST(Performance, GpusThatPrimusCannotUseAreSaid) {
   FakeMachine fake;
-  test::make_amd_node(fake);  // whose plug-in is not built
+  test::make_amd_node(fake);  // their plug-in is not built here
   std::vector<Finding> findings;
   const std::vector<std::string> devices = devices_to_measure(*fake.machine(), findings);
   EXPECT_FALSE(devices.empty());

@@ -659,8 +659,7 @@ TEST(Experiment, OfSeveralModulesTheOneThatIsWantedRuns) {
   EXPECT_EQ(e.other_modules, (std::vector<std::string>{"post_trainer", "evaluator"}));
   LoadOptions options = options_with();
   options.module = "post_trainer";
-  EXPECT_THROW(load_experiment_text(text, "exp.yaml", {}, options),
-               Error);  // post_trainer has an unknown key
+  EXPECT_THROW(load_experiment_text(text, "exp.yaml", {}, options), Error);  // has an unknown key
   // A single trainer runs whatever its name is.
   const std::string single =
       "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"

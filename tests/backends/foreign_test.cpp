@@ -182,7 +182,8 @@ TEST(MaxText, SettingsBecomeItsFile) {
   EXPECT_THAT(job.files[0].text, Not(HasSubstr("secret")));
 }
 
-// On a CPU, MaxText would wait for a cluster's variables even with one node, so it is told to skip them.
+// On a CPU, MaxText would require the variables of a cluster even with one node. One node therefore sets
+// skip_jax_distributed_system.
 TEST(MaxText, AloneOnACpuItWaitsForNobody) {
   const auto file = [](const std::string& overrides, std::int64_t nodes) {
     return render_job(load(kMax, overrides), fields_of("maxtext"), "/sources", {.nodes = nodes})

@@ -677,7 +677,8 @@ TEST_F(QuickstartTest, OptionsThatWouldChangeNothingAreRefused) {
   ASSERT_EQ(anew.exit_code, 0) << anew.err;
   EXPECT_EQ(json::parse(anew.out).at("last_step"), 2);
 
-  // Too short a text is refused late, after its tokenization. The earlier runs must still exist.
+  // A text that is too short is refused late, when the earlier run has been moved. Its files must still
+  // exist.
   write_file(folder_.path() / "tiny.txt", "tiny");
   EXPECT_EQ(quickstart({"--text", "tiny.txt", "--steps", "2", "--again"}).exit_code, 2);
   std::vector<std::string> kept;

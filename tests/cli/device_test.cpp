@@ -79,7 +79,7 @@ TEST(Devices, ACheckpointInFlightDoesNotSeeTheNextUpdate) {
 // weights, tables and the measured peak rate.
 TEST(Devices, TheHostWaitsOnceInAStep) {
   const TemporaryFolder folder;
-  // Returns the number of stream waits. Event waits are compared with the steps here.
+  // Returns how often the host waits for a stream. Expects one wait for an event per step.
   const auto other_waits = [&](std::int64_t steps) {
     const std::string name = "run" + std::to_string(steps);
     const Path file = folder.path() / (name + "_waits");
@@ -98,7 +98,7 @@ TEST(Devices, TheHostWaitsOnceInAStep) {
     return streams;
   };
   const std::int64_t few = other_waits(6), many = other_waits(36);
-  // The peak rate is measured for a fixed time, with a varying number of products, each with a wait.
+  // Measuring the peak rate takes a fixed time, so its number of products and of waits varies.
   EXPECT_LT(many - few, 15);
 }
 

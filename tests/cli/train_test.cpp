@@ -450,7 +450,8 @@ TEST(Train, ANaNLossNamesStepAndOperator) {
   EXPECT_EQ(result.err.find("the first operator", said + 1), std::string::npos) << result.err;
   const Path log = test::run_folder(folder.path()) / "logs" / "pre_trainer" / "rank-0" / "error.log";
   EXPECT_THAT(read_file(log), HasSubstr("the first operator"));
-  // The update makes every decayed weight infinite. The embedding is the first operator that reads one.
+  // The update makes every decayed weight infinite. The embedding is the first operator that reads such a
+  // weight.
   const ProgramResult infinite =
       run_program(train(folder.path(), {"train_iters=5", "lr=1000", "min_lr=1000", "lr_warmup_iters=0",
                                         "weight_decay=1e38", "exp_name=infinite"}));

@@ -1,4 +1,4 @@
-// Tests of the YAML and TOML readers: kept places, and refused files with the user's error text.
+// Tests of the YAML and TOML readers: the places of values, and the errors for refused files.
 #include "config/readers.h"
 
 #include <fmt/format.h>

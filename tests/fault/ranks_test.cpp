@@ -392,7 +392,7 @@ TEST(Ranks, MayHaveDifferentThreads) {
   expect_done(second.wait());
 }
 
-// Cyclic data keeps the order of the number of ranks that the run began with.
+// The order of cyclic data depends on the number of ranks. A resumed run keeps the order of its first ranks.
 TEST(Ranks, CyclicDataKeepTheirOrderOnOtherRanks) {
   const TemporaryFolder folder;
   const std::vector<std::string> cyclic = {"dataloader_type=cyclic", "train_iters=6", "save_interval=3"};

@@ -1,4 +1,4 @@
-// Tests of parsing JSON texts of limited size.
+// Tests of parsing a JSON text into an object.
 #include "base/text/json_text.h"
 
 #include <gtest/gtest.h>

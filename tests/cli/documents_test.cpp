@@ -115,7 +115,8 @@ class Workplace {
   }
   ProgramResult run(const Words& words) const { return run_program(words, options_); }
   const fs::path& path() const { return folder_.path(); }
-  // Writes exp.yaml from a file of examples/native/configs/CPU, with a batch that many ranks can divide.
+  // Writes exp.yaml from a file of examples/native/configs/CPU. micro_batch_size is 1, so that many ranks can
+  // divide the batch.
   void set_experiment(const std::string& name) const {
     std::ifstream file(kSource / "examples/native/configs/CPU" / name);
     const std::string text((std::istreambuf_iterator<char>(file)), {});

@@ -238,7 +238,7 @@ TEST_F(FirstHour, SamplesAreWrittenAndChangeNothing) {
   EXPECT_LT(first.at("seconds"), 60);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
   EXPECT_THAT(writing.err, HasSubstr("sample at iteration 4: Para"));
-  // Without sample_prompt, the prompt comes from the training text.
+  // Without sample_prompt, the prompt comes from the text of the run.
   ASSERT_EQ(
       trained(on_text({"train_iters=2", "exp_name=own", "sample_interval=2", "sample_tokens=5"})).exit_code,
       0);

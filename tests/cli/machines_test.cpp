@@ -78,7 +78,7 @@ TEST_F(Machines, HealthyOnesPass) {
 }
 
 TEST_F(Machines, AWrongInterfaceIsNamed) {
-  // One interface that neither machine has, and one without a link to the other machine.
+  // An interface that neither machine has, and one that is down.
   const Report absent = preflight({"--network"}, {{"NCCL_SOCKET_IFNAME", "ib0"}});
   EXPECT_EQ(absent.exit_code, 2);
   EXPECT_THAT(absent.of("network.interface-variables", "fail"),

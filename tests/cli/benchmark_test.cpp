@@ -1,5 +1,5 @@
-// primus benchmark: what its suites print and write, what they refuse, and baselines. Figures themselves
-// are not judged: other programs may run.
+// Tests of `primus benchmark`: the suites' output and report files, refused options, and baselines. Measured
+// times are not compared with fixed limits, because other programs may run on the machine.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

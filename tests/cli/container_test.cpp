@@ -1,6 +1,6 @@
-// primus container on a real podman, as the user who runs the tests, with images of its own in folders of its
-// own: a shell, a few tools, and the libraries that this program needs. Skipped, with podman's own words,
-// where it is not installed or may not start containers.
+// Tests of `primus container` with a real podman, as the user who runs the tests. The image, kept in a
+// temporary folder, has a shell, a few tools and this program's libraries. Where podman is missing or cannot
+// start containers, the tests are skipped with its error message.
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>

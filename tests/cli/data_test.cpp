@@ -1,4 +1,4 @@
-// The data commands, as a user calls them.
+// Tests of the data commands, called as a user calls them.
 #include <algorithm>
 #include <chrono>
 #include <fstream>

@@ -1,5 +1,5 @@
-// Devices on the command line. The guard device, a plug-in of the tests, stands for a second kind of device:
-// a whole run on it, through the same door as a GPU.
+// Tests of the device option. The guard device, a plug-in for tests, is loaded like a GPU and runs whole
+// trainings.
 #include <cstdint>
 #include <fstream>
 #include <string>

@@ -1,4 +1,4 @@
-// primus direct, as a user runs it: hooks, patches, log files, ranks, exit codes.
+// Tests of `primus direct`, as a user runs it: hooks, patches, log files, ranks and exit codes.
 #include <chrono>
 #include <filesystem>
 #include <fstream>

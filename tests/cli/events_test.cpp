@@ -1,4 +1,4 @@
-// The events that training leaves, on each rank, and what is read from them.
+// Tests of the events that each rank records during training, and of the commands that read them.
 #include <algorithm>
 #include <map>
 #include <string>

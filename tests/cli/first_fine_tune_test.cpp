@@ -1,5 +1,5 @@
-// A first fine-tune as somebody new starts it: few chats, a model with a chat template of its own, and no
-// other settings than the README names.
+// Tests of a new user's first fine-tune: few chats, a model with a chat template, and only the settings that
+// the README names.
 #include <filesystem>
 #include <fstream>
 

@@ -1,4 +1,4 @@
-// Runs in MXFP4: they learn, go on as if nothing had happened, and say what they cannot do.
+// Tests of training in MXFP4: runs learn, resume exactly, and refuse what FP4 does not support.
 #include <string>
 #include <tuple>
 #include <utility>

@@ -1,4 +1,4 @@
-// Runs in fp8: they learn as in bf16, go on as if nothing had happened, and say what they cannot do.
+// Tests of training in fp8: runs learn as in bf16, resume exactly, and refuse what fp8 does not support.
 #include <string>
 #include <tuple>
 #include <utility>

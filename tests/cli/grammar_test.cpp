@@ -1,4 +1,4 @@
-// Modes, mistakes and exit codes.
+// Tests of mistakes on the command line: messages, hints and exit codes.
 #include "cli/program_names.h"
 
 namespace primus {

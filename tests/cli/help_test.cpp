@@ -1,5 +1,5 @@
-// What the program says about itself. The texts lie in tests/cli/golden; after a wanted change
-// PRIMUS_UPDATE_GOLDEN=1 writes them anew.
+// Tests of the help texts, the manual and the version. The expected texts are in tests/cli/golden;
+// PRIMUS_UPDATE_GOLDEN=1 rewrites them.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// What files hold never drives the terminal of whoever runs a command on them.
+// Tests that control characters from files and arguments never reach the user's terminal.
 #include <filesystem>
 #include <string>
 #include <vector>

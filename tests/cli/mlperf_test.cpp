@@ -1,4 +1,4 @@
-// Runs that end at a target, and what stage mlperf_pretrain writes of them.
+// Tests of runs that end at a target loss, and of the log that stage mlperf_pretrain writes.
 #include <array>
 #include <filesystem>
 #include <fstream>

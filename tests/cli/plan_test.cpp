@@ -1,4 +1,4 @@
-// primus plan pipeline, from options and from an experiment.
+// Tests of `primus plan pipeline`, from options and from an experiment.
 #include "base/files/file.h"
 #include "cli/program_names.h"
 

@@ -1,5 +1,5 @@
-// 'primus train posttrain' as users start it: a model that is taught answers gives them, ranks train as one
-// device does, and what is missing or wrong is said.
+// Tests of `primus train posttrain`: a fine-tuned model gives the taught answers, several ranks train as one
+// device does, and mistakes are reported.
 #include <cmath>
 #include <filesystem>
 #include <fstream>

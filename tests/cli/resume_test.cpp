@@ -1,4 +1,4 @@
-// What a run goes on from or begins with: the same tokenizer, the same data, and nothing of an older run.
+// Tests of resumed and restarted runs: they keep tokenizer and data, and use nothing of an older run.
 #include <filesystem>
 #include <fstream>
 

@@ -1,6 +1,6 @@
-// primus slurm on a real Slurm: a controller and two nodes on this machine, with a munge of their own, on
-// ports and in folders of their own, as the current user. Skipped where Debian's packages slurmctld, slurmd,
-// slurm-client and munge are not installed.
+// Tests of `primus slurm` on a real Slurm: a controller and two nodes on this machine, run by the current
+// user with their own munge, ports and folders. Skipped without Debian's packages slurmctld, slurmd,
+// slurm-client and munge.
 #include <netinet/in.h>
 #include <pwd.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-// profile: true. A training run writes down what it does, and computes the same.
+// Tests of `profile: true`: a training run writes a trace of its work, and its results do not change.
 #include <chrono>
 #include <set>
 #include <thread>

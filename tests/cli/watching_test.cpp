@@ -1,4 +1,4 @@
-// What is said of runs that go wrong, end early, or go on with other settings.
+// Tests of warnings and run states: for runs that diverge, end early, or resume with other settings.
 #include <sstream>
 
 #include "cli/program_names.h"

@@ -1,4 +1,4 @@
-// What the program answers to words that people know from elsewhere.
+// Tests of the hints for commands and options of other programs.
 #include <sys/mman.h>
 #include <unistd.h>
 

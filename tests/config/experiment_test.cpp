@@ -131,7 +131,7 @@ TEST_F(Precedence, WarmUpIsAsTheStrongerLayerSays) {
 TEST_F(Precedence, TheLengthOfTrainingIsAsTheStrongestLayerSays) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\ntrain_iters: 7\n");
   EXPECT_EQ(load({}).trainer->train_iters, 7);
-  // Rounded up to whole steps, 16 sequences of 1024 tokens each; the schedule follows.
+  // Rounded up to whole steps of 16 sequences with 1024 tokens each. The schedule has the same length.
   const Experiment tokens = load({"--tokens", "16385"});
   EXPECT_EQ(tokens.trainer->train_iters, 2);
   EXPECT_EQ(tokens.trainer->lr_decay_iters, 2);
@@ -159,7 +159,7 @@ TEST_F(Precedence, DataOfAStrongerLayerTakesThePlaceOfMockData) {
     EXPECT_TRUE(e.warnings.empty()) << key;
   }
   EXPECT_EQ(load({"data_path=a"}).trainer->data_path, std::vector<std::string>{"a"});
-  // Nothing is named, or both at once.
+  // mock_data is kept if no data is named, and if both are given.
   EXPECT_TRUE(load({"data_path=null"}).trainer->mock_data);
   EXPECT_TRUE(load({"data_path=[]"}).trainer->mock_data);
   const Experiment both = load({"data_path=a", "mock_data=true"});

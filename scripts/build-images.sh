@@ -56,7 +56,7 @@ place=$PWD/build/images
 mkdir -p "$place/tmp"
 export TMPDIR="$place/tmp"  # also for build caches
 export CONTAINERS_STORAGE_CONF="$place/storage.conf" CONTAINERS_CONF="$place/containers.conf"
-# Podman requests the maximum limits; every user may set these.
+# By default, podman requests the maximum resource limits, which an ordinary user may not get. These are allowed.
 cat >"$CONTAINERS_CONF" <<END
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]

@@ -59,7 +59,7 @@ row() {
     tail -n 5 "$scratch/$name.log"
     return
   }
-  # Rows may share a peer result.
+  # Rows with equal peer settings share a result of the peer.
   peer=$scratch/$(echo "$script $dimensions $*" | tr ' ,' '__').peer
   [ -e "$peer" ] || DIMS=$dimensions timeout 150 python3 "$peers/$script" "$@" 1 >"$peer" 2>&1 || true
   grep -q 'tok/s' "$peer" || failed=1

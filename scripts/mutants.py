@@ -90,7 +90,7 @@ def operands(text, code, begin, end, operator):
         right += 1
     while code[left].isspace():
         left += 1
-    while text[right - 1].isspace():  # strings are spaces in the code
+    while text[right - 1].isspace():  # skips spaces; strings, which are blank in `code`, count
         right -= 1
     return left, right
 
@@ -137,7 +137,7 @@ def mutants_of(path, text):
     for match in OPERATOR.finditer(code):
         begin, end, old = match.start(), match.end(), match[1]
         if '"' in text[end:end + 40].lstrip()[:1] + text[:begin].rstrip()[-1:]:
-            continue  # strings do not have the other operator
+            continue  # std::string has only the operator +
         kind = "assignment" if old[-1] == "=" and old[0] in "+-" else "arithmetic" if old in "+-*/%" else "comparison"
         add(kind, begin, (begin, end, SWAPS[old]), (end, end, f" {OP} {old}"))
     for match in LOGIC.finditer(code):

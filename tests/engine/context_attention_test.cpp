@@ -144,6 +144,7 @@ std::vector<Result> attend_together(int ranks, const Case& c, DType dtype, Excha
   });
 }
 
+// The slices of context ranks cover each position once and have equally many causal pairs.
 TEST(ContextPositions, EveryTokenIsHeldOnceAndTheWorkIsEven) {
   for (const int ranks : {1, 2, 3, 4}) {
     std::vector<int> held(static_cast<std::size_t>(kSequence));

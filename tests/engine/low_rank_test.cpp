@@ -211,6 +211,7 @@ TEST(LowRankDropout, OfWhatBGivesIsTheMaskWrittenOut) {
               "dB");
 }
 
+// Deferred weight gradients and recomputation give the same bits.
 TEST(LowRankDropout, WhenGradientsRunChangesNoBit) {
   using Policy = WeightGradientQueue::Policy;
   for (const bool after : {false, true}) {
@@ -222,6 +223,7 @@ TEST(LowRankDropout, WhenGradientsRunChangesNoBit) {
   }
 }
 
+// Without a DropoutScope or with a rate of 0, adapters have no dropout.
 TEST(LowRankDropout, ThereIsNoneWithoutAScope) {
   Adapted layer;
   const Adapted::Result none = layer.run(0, false, true);

@@ -111,6 +111,7 @@ TEST(Mesh, ExpertsAreSpreadInTheirOwnWay) {
   EXPECT_EQ(mesh.place().expert, 1);
 }
 
+// Reduce groups with equal ranks resolve to a single group.
 TEST(Mesh, GroupsOfTheSameRanksAreOne) {
   const Mesh data(world_of(1, 4), {});
   EXPECT_EQ(data.resolve(ReduceGroup::kTokens), ReduceGroup::kData);

@@ -96,6 +96,7 @@ TEST(MoeOperators, TheGradientOfAnotherUserIsKept) {
     EXPECT_EQ(both.gate_up[i], plain.gate_up[i] + weighted.gate_up[i]) << i;
 }
 
+// The gradient of the rows does not depend on whether the weights need one, and vice versa.
 TEST(MoeOperators, EachGradientIsTheSameWithoutTheOther) {
   WeightedSwiglu swiglu;
   const auto both = swiglu.of(2, true);

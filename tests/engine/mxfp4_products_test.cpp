@@ -74,6 +74,7 @@ TEST_P(Mxfp4ProductsTest, ProductsAreNearThoseOfTheOperands) {
   }
 }
 
+// A grouped product equals a separate product per expert.
 TEST_P(Mxfp4ProductsTest, ExpertsMultiplyAsLayersOfTheirRows) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kExperts = 3, kTokens = 40, kRows = 90, kIn = 40, kOut = 72;

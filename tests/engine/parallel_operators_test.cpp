@@ -239,6 +239,7 @@ const RecomputePolicy kPolicies[] = {{}, {.classes = 0, .full_layers = 1, .layer
 
 // --- Products that overlap collectives (for results see tests/lm/train/mesh_test.cpp)
 
+// A product is split so that the part that overlaps the collective takes as long as the collective.
 TEST(TensorParallelOptions, AsMuchOfAProductAsTheCollectiveTakes) {
   const TensorParallel::Options options{.min_bytes = 0, .flops_per_byte = 1000, .rows_multiple = 128};
   EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1'000'000), 1024);  // 1000 rows, rounded up to whole tiles

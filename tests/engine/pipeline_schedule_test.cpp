@@ -226,6 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EverySchedule,
                            return name;
                          });
 
+// The lists of 1F1B with two stages and two microbatches equal lists written by hand.
 TEST(PipelineSchedule, IsWhatOneWouldWriteByHand) {
   const PipelineSchedule schedule = make_schedule(ScheduleKind::kOneForwardOneBackward, 2, 1, 2);
   const Work f0{}, f1{.microbatch = 1}, b0{.kind = Kind::kBackward},
@@ -255,6 +256,7 @@ TEST(PipelineSchedule, OfOneStageAccumulates) {
   EXPECT_EQ(simulate(schedule).bubble, 0);
 }
 
+// Invalid sizes throw an Error whose hint names the setting to change.
 TEST(PipelineSchedule, RefusesNumbersThatCannotBeAndSaysWhichToChange) {
   const auto message = [](ScheduleKind kind, int stages, int chunks, std::int64_t microbatches) {
     try {

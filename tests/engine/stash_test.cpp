@@ -44,6 +44,7 @@ TEST(Stash, ABlockStaysUntilItsLastOwnerGoes) {
   EXPECT_TRUE(stash.empty());
 }
 
+// Moving a buffer transfers the block without freeing it.
 TEST(Stash, OwnersMoveWithoutLettingGo) {
   Arena arena("stash", at(0), 8 * kUnit);
   Stash stash(arena);

@@ -292,6 +292,7 @@ class TapeTest : public ::testing::Test {
 
 // --- Order
 
+// The backward pass visits calls in reverse order.
 TEST_F(TapeTest, BackwardMeetsTheLastCallFirst) {
   Weight a("a", 2), b("b", 3);
   const Value x = input();
@@ -306,6 +307,7 @@ TEST_F(TapeTest, BackwardMeetsTheLastCallFirst) {
   EXPECT_EQ(b.gradient, (Numbers{4, 16, 36, 64}));
 }
 
+// Deferred weight gradients are computed only when the queue runs.
 TEST_F(TapeTest, WeightGradientsWaitWhereTheyAreDeferred) {
   Weight a("a", 2), b("b", 3);
   tape_.begin({.weight_gradients = &deferred_});
@@ -366,6 +368,7 @@ TEST_F(TapeTest, WhatNoGradientReachesHasNoGradient) {
   EXPECT_TRUE(tape_.settled());
 }
 
+// Calls are recorded only if an input is differentiable. A frozen parameter gets no gradient.
 TEST_F(TapeTest, OnlyWhatCanHaveAGradientIsRecorded) {
   Weight frozen("frozen", 2);
   frozen.parameter.trainable = false;
@@ -427,6 +430,7 @@ TEST_F(TapeTest, AnOperatorInPlaceTakesItsInputsMemory) {
   EXPECT_EQ(numbers(tape_.gradient(x)), Numbers(kElements, 4));
 }
 
+// An in-place operator uses new memory if another handle or a gradient needs its input.
 TEST_F(TapeTest, WhatOthersNeedIsNotOverwritten) {
   const Value x = input();
   const Value held = call(kTwice, x), copy = held;
@@ -437,6 +441,7 @@ TEST_F(TapeTest, WhatOthersNeedIsNotOverwritten) {
   EXPECT_EQ(numbers(saved.tensor()), (Numbers{2, 4, 6, 8}));
 }
 
+// Inputs of a sum share its gradient's memory until another gradient is added to one of them.
 TEST_F(TapeTest, EqualGradientsShareMemoryUntilOneIsAddedTo) {
   const Value a = input(), b = input();
   {
@@ -480,6 +485,7 @@ TEST_F(TapeTest, EveryMicrobatchHasTheSameAddresses) {
   EXPECT_EQ(arena_.high_water(), maximum);
 }
 
+// Buffers from share() and share_gradient() stay valid after the tape begins again.
 TEST_F(TapeTest, WhatIsSharedOutlivesTheTape) {
   Buffer value, gradient;
   {
@@ -515,6 +521,7 @@ TEST_F(TapeTest, ChunksTakeTheMemoryThatTheyAreGiven) {
 
 // --- Optional inputs
 
+// An optional input may be missing without shifting the following inputs.
 TEST_F(TapeTest, AnInputKeepsItsPlaceIfAnotherIsMissing) {
   const auto weighted = [this](const Value& x, const Value& factor, const Value& shift) {
     return tape_.record(kAffine, {{Affine::kX, x}, {Affine::kFactor, factor}, {Affine::kShift, shift}},
@@ -577,6 +584,7 @@ TEST_F(TapeTest, AReplayBeginsAtWhatIsStillThere) {
   EXPECT_EQ(numbers(tape_.gradient(x)), (Numbers{64, 512, 1728, 4096}));  // d (2 x)^4 / dx
 }
 
+// If the second output is recomputed from the first, the first one is kept.
 TEST_F(TapeTest, ReplaysFromAnOutputKeepIt) {
   tape_.begin(
       {.recompute = {.classes = RecomputePolicy::bit(OperatorClass::kNorm)}, .weight_gradients = &queue_});
@@ -693,6 +701,7 @@ TEST_F(TapeTest, AnErrorInAWeightGradientLeavesTheTapeToItsEnd) {
 
 // --- Misuse
 
+// begin() is refused while handles exist or weight gradients are pending.
 TEST_F(TapeTest, ANewBeginningNeedsAnEndOfTheOldOne) {
   Weight w("w", 2);
   {
@@ -708,12 +717,14 @@ TEST_F(TapeTest, ANewBeginningNeedsAnEndOfTheOldOne) {
   EXPECT_EQ(refusal([&] { begin(); }), "accepted");
 }
 
+// A backward pass that reads a value which its operator did not save is refused.
 TEST_F(TapeTest, AnOperatorReadsOnlyWhatItAskedToKeep) {
   const Value x = call(kForgetful, call(kTwice, input()));
   call(kLoss, x);
   EXPECT_EQ(refusal([&] { tape_.backward(); }), "forgetful: check failed: slot.data");
 }
 
+// Calls with too many inputs or outputs, a name twice, or a missing output are refused.
 TEST_F(TapeTest, CallsThatFitNoEntryAreRefused) {
   const Value x = input();
   const auto output = [](int j) { return Tape::Output{OutputPlace(j), DType::kF32, {kElements}}; };

@@ -87,6 +87,7 @@ void expect_units(const Format& format) {
   EXPECT_EQ(Codes::unit_field(std::nextafter(exact, INFINITY)), 128U);
 }
 
+// A block's scale is the smallest power of two with which the largest code covers the block's maximum.
 TEST(BlockCodes, TheUnitIsTheSmallestThatHoldsTheLargestNumber) {
   expect_units<FirstMomentCodes>(kFirst);
   expect_units<SecondMomentCodes>(kSecond);

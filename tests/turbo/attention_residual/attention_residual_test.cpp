@@ -100,6 +100,7 @@ TEST_P(AttentionResidualTest, ForwardAndBackward) {
   }
 }
 
+// A mixture of equal candidates equals the candidate.
 TEST_P(AttentionResidualTest, EqualCandidatesAreMixedToThemselves) {
   OperatorBench bench(GetParam());
   const Values one = rounded(random_values(48, 1), DType::kF32);

@@ -442,7 +442,7 @@ TEST_P(CausalConvTest, ReadingInPassesIsReadingAtOnce) {
       reading.read({14, 17, 9}, 3, y);  // more than the ring holds
       reading.read({1, 0, 8}, 0, y);
       EXPECT_LE(normalised_error(y, expected), tolerance(dtype)) << c;
-      // Reads the last tokens again, then continues from five tokens before.
+      // Reads the last token again, then goes back by five tokens and reads these again.
       Values again(expected.size(), NAN);
       for (std::int64_t& length : reading.lengths) length -= 1;
       reading.read({1, 1, 1}, 0, again);

@@ -73,6 +73,7 @@ class CudnnPlans : public ::testing::Test {
   const cudnn::Library library_ = fake::library();
 };
 
+// The graph reads q, k and v in place, with the row stride of the fused projection.
 TEST_F(CudnnPlans, OperandsAreSeenInTheRowsOfAFusedProjection) {
   CudnnAttention attention = make();
   const CudnnCall& call = attention.find(forward(shape(2, 96, 4, 2, 64, 32)));
@@ -142,6 +143,7 @@ TEST_F(CudnnPlans, WindowsAndSinksArePartOfTheGraph) {
   EXPECT_EQ(count(cudnn::PointwiseMode::kGreater), 0);
 }
 
+// Chunks that divide the sequence are planned as a larger batch of short sequences.
 TEST_F(CudnnPlans, ChunksThatDivideTheSequenceAreSequences) {
   CudnnAttention attention = make();
   AttentionShape s = shape(3, 128, 2, 2, 64, 64);
@@ -190,6 +192,7 @@ TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
   EXPECT_EQ(attention.find(backward(shape(1, kSeq, 4, 2, 64, 64))).head_slices, 1);
 }
 
+// A deterministic backward pass whose workspace exceeds the maximum is refused.
 TEST_F(CudnnPlans, ADeterministicBackwardThatNeedsTooMuchIsLeftAlone) {
   CudnnAttention attention = make({.good_workspace = 1 << 20, .max_workspace = 1 << 21});
   EXPECT_THAT(attention.find(backward(shape(1, 2048, 4, 4, 64, 64))).refusal, HasSubstr("too much memory"));
@@ -257,6 +260,7 @@ TEST_F(CudnnPlans, PartsOfAWorkspaceDoNotOverlap) {
   }
 }
 
+// Each unsupported call is refused with its reason.
 TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
   CudnnAttention attention = make();
   const AttentionShape s = shape(1, 128, 4, 2, 64, 64);
@@ -397,6 +401,7 @@ TEST_F(CudnnPlans, TheLibrarysOwnRefusalIsKeptAndNotAskedForAgain) {
   EXPECT_EQ(fake::plans_made(), 0);
 }
 
+// cuDNN 9.14 computes sequences that are not multiples of 128 wrongly, so these are refused with it.
 TEST_F(CudnnPlans, VersionsThatComputeTailsWronglyDoNotGetThem) {
   fake::settings().version = 91400;
   const cudnn::Library old = fake::library();

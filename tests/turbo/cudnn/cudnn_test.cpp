@@ -56,6 +56,7 @@ class CudnnGraph : public ::testing::Test {
   const Library library_ = fake::library();
 };
 
+// The plan uses the first engine that the library offers.
 TEST_F(CudnnGraph, TakesTheFavouriteOfTheEngines) {
   fake::settings().engines = {{.number = 7, .workspace = 100}, {.number = 8, .workspace = 200}};
   const auto plan = compile(true);

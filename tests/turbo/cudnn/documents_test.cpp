@@ -40,6 +40,7 @@ Cut cut(const std::vector<std::int32_t>& first_key, std::int64_t seq, std::int64
           at(1 + documents + 4 * (documents + 1), documents + 1)};
 }
 
+// Documents are counted through all sequences of the batch, and end with their sequence.
 TEST(CutDocuments, BeginAnewInEverySequence) {
   const Cut c = cut({0, 0, 2, 2, 2, 0, 0, 0, 3, 4}, 5, 6);
   EXPECT_EQ(c.left, 0);
@@ -67,6 +68,7 @@ TEST(CutDocuments, AreCutAtChunks) {
   EXPECT_THAT(c.lengths, ElementsAre(3, 1, 4, 0));
 }
 
+// More documents than planned are left to our own kernel.
 TEST(CutDocuments, MoreThanThereIsRoomForAreLeft) {
   const Cut c = cut({0, 1, 2, 3}, 4, 3);
   EXPECT_EQ(c.left, 1);
@@ -74,6 +76,7 @@ TEST(CutDocuments, MoreThanThereIsRoomForAreLeft) {
   EXPECT_THAT(c.of_q, Each(0));
 }
 
+// A first_key that does not describe documents is left to our own kernel.
 TEST(CutDocuments, AnotherUseOfFirstKeyIsLeft) {
   // A window of two positions instead of documents.
   const Cut c = cut({0, 0, 1, 2, 3, 4}, 6, 6);

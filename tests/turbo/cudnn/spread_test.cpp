@@ -40,6 +40,7 @@ void expect_rows(bool add) {
   }
 }
 
+// The kernel overwrites the columns of the gradient and no others.
 TEST(Spread, AssignsAndLeavesTheRestOfEveryRow) {
   expect_rows<float>(false);
   expect_rows<BFloat16>(false);

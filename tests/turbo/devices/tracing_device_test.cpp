@@ -116,6 +116,7 @@ class TimedDevice final : public test::ForwardingDevice {
   std::vector<TimedEvent*> created;
 };
 
+// Spans of a device that measures by events appear once their events are reached, on the host's clock.
 TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
   static constexpr DeviceTiming kTiming{
       .create = [](Device& device) { return static_cast<TimedDevice&>(device).create_timed(); },
@@ -170,6 +171,7 @@ TEST(TracingDevice, AFullTraceTakesNoMore) {
   device->release(memory);
 }
 
+// The trace is written in Chrome's trace format, in microseconds.
 TEST(TracingDevice, TheTraceIsChromes) {
   TraceRecorder recorder;
   const int stream = recorder.add_track("compute");

@@ -106,6 +106,7 @@ TEST_P(LatentPoolingTest, ForwardAndBackward) {
   }
 }
 
+// Each token selects the tokens of its window, followed by complete pooled blocks or the chosen ones.
 TEST_P(LatentPoolingTest, WindowsAndWhatIsPooled) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kBatch = 2, kSequence = 7;

@@ -24,6 +24,7 @@ struct Operands {
   }
 };
 
+// Only forward and input-gradient products that accumulate into 16 bits are added separately.
 TEST(AddedApart, IsWhatALibraryWouldRoundTwice) {
   Operands operands;
   for (const GemmRole role : {GemmRole::kForward, GemmRole::kInputGradient})

@@ -70,6 +70,7 @@ TEST_F(AlgorithmCacheTest, AChoiceThatTheLibraryRefusesIsMeasuredAgain) {
   EXPECT_EQ(ask(third, "a", 3), choice(2));
 }
 
+// If no algorithm could be measured, nothing is stored, and the next call measures again.
 TEST_F(AlgorithmCacheTest, NothingMeasuredIsNothingKept) {
   AlgorithmCache first = cache();
   const auto none = first.choose(
@@ -100,12 +101,14 @@ TEST_F(AlgorithmCacheTest, RanksAgree) {
   for (const auto& one : got) EXPECT_EQ(one, got[0]);
 }
 
+// If the folder cannot be created, choices are kept only in memory.
 TEST_F(AlgorithmCacheTest, AFolderThatCannotBeMadeCostsTimeOnly) {
   AlgorithmCache nowhere("/proc/primus", "device", "library");
   EXPECT_EQ(ask(nowhere, "a", 1), choice(1));
   EXPECT_EQ(ask(nowhere, "a", 2), choice(1));
 }
 
+// Files with invalid content are ignored and replaced.
 TEST_F(AlgorithmCacheTest, WhatIsNoneOfOursIsAsIfItWereNotThere) {
   const std::string good(128, '1');
   for (const std::string& text : std::vector<std::string>{

@@ -112,6 +112,7 @@ TEST(AlgorithmTrials, TheDeviceIsWarmedOnceAndAgainAfterAPause) {
   EXPECT_NEAR(seconds(), first, 0.02);
 }
 
+// bursts() times candidates in the GPU's current state, without warm-up.
 TEST(AlgorithmTrials, BurstsTakeTheGpuAsItComes) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials(AlgorithmTrials::bursts());
@@ -124,6 +125,7 @@ TEST(AlgorithmTrials, BurstsTakeTheGpuAsItComes) {
   EXPECT_GE(gpu.products(0), 7 * 3);
 }
 
+// The total time of all trials is limited: later ones are short.
 TEST(AlgorithmTrials, AllOfThemTakeNoMoreThanTheyMay) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials();

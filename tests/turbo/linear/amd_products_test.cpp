@@ -147,6 +147,7 @@ TEST_F(AmdProductsTest, RocblasMultipliesAsTheCpuDoes) {
   EXPECT_FALSE(rocblas_.atomics);
 }
 
+// Our kernels compute products of mixed types, empty ones, and sums that a library would round twice.
 TEST_F(AmdProductsTest, WhatALibraryRoundsTwiceOrMixesIsOurs) {
   Gemm mixed = small();
   mixed.b = bench_.upload(random_values(mixed.b.elements(), 2), DType::kF32, mixed.b.shape);
@@ -229,6 +230,7 @@ TEST_F(AmdProductsTest, RocblasMultipliesWhatHipblasltHasNoAlgorithmFor) {
   EXPECT_EQ(rocblas_.products, 1) << "a shape that was refused is not tried again";
 }
 
+// rocBLAS's status "slower than possible" counts as success, and "needs more memory" as a refusal.
 TEST_F(AmdProductsTest, RocblasMayWantMemoryOrBeSlow) {
   options_.hipblaslt = false;
   rocblas_.status = 7;  // done, but slower than possible

@@ -287,6 +287,7 @@ TEST(Linear, WhatIsAroundAProductHasTheBitsOfItsStepsOnAGpu) {
   }
 }
 
+// GPUs fuse the norm with products of one or two rows that fit shared memory.
 TEST(Linear, WhatIsAroundAProductIsTakenWhereItPays) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());

@@ -71,6 +71,7 @@ TEST_P(LionTest, AGradientInBf16IsTakenAsItIs) {
   }
 }
 
+// A zero gradient and momentum only decay the weights, and a bad step is skipped.
 TEST_P(LionTest, NothingToFollowOnlyDecaysAndABadStepIsSkipped) {
   OperatorBench bench(GetParam());
   const State state{bench.upload({1, -2, 4}, DType::kF32, {3}), bench.zeros(DType::kF32, {3}),

@@ -113,6 +113,7 @@ TEST_P(OscillationTest, AWindowFollowsTheReference) {
   }
 }
 
+// A weight that did not move is not reset at the end of a window, and a skipped step changes nothing.
 TEST_P(OscillationTest, AWeightThatStoodStillStaysAndASkippedStepChangesNothing) {
   OperatorBench bench(GetParam());
   const Values w = {1, 1, 1};

@@ -128,6 +128,7 @@ Values row_of(const Values& matrix, std::int64_t row, std::int64_t cols) {
 class RouterTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, RouterTest, ::testing::ValuesIn(devices_under_test()));
 
+// Experts that are given are kept, and their weights follow the rule.
 TEST_P(RouterTest, WeighsTheGivenByTheRule) {
   OperatorBench bench(GetParam());
   const Case c = cases().front();

@@ -68,6 +68,7 @@ TEST(TopLogits, AreTheFirstOfAllWhenSorted) {
   }
 }
 
+// Rows with NaN or +infinity, and rows that are entirely -infinity, have the ids -1.
 TEST(TopLogits, WithoutAnOrderThereIsNoId) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     OperatorBench bench(spec);

@@ -117,7 +117,7 @@ losses() {
   done
 }
 
-# Enough tokens for collectives of 8 MiB.
+# Uses enough tokens for collectives of 8 MiB, the minimum size for overlap.
 overlap() {
   common="bf16=false train_iters=20 micro_batch_size=32 global_batch_size=64 seq_length=512"
   # shellcheck disable=SC2086

@@ -9,9 +9,9 @@
 //   statement     if (!on(7)) statement;
 //   condition     if (on(7) != static_cast<bool>(condition))
 //   constant      (on(7) ? 4 : 3)
-//   operator      a < Op<7>{} < b        the proxy compares by < or by <=; its neighbours keep their precedence
-//   assignment    a += Op<7>{} += b
-//   increment     Increment<7>{}->*a     binds like a prefix operator, whatever follows
+//   operator      a < Op<7>{} < b        the proxy compares by < or by <=; its neighbours keep their
+//   precedence assignment    a += Op<7>{} += b increment     Increment<7>{}->*a     binds like a prefix
+//   operator, whatever follows
 #pragma once
 
 #pragma GCC system_header  // no warnings caused by changed types
@@ -52,18 +52,18 @@ inline bool on(int mutant) {
 template <int N>
 struct Op {};
 
-// The left operand together with the operator in the source.
-#define PRIMUS_MUTABLE_OPERATOR(NAME, WRITTEN, MUTANT)              \
-  template <int N, class A>                                         \
-  struct NAME {                                                     \
-    const A& left;                                                  \
-  };                                                                \
-  template <int N, class A>                                         \
-  NAME<N, A> operator WRITTEN(const A& left, Op<N>) {               \
-    return {left};                                                  \
-  }                                                                 \
-  template <int N, class A, class B>                                \
-  auto operator WRITTEN(const NAME<N, A>& left, const B& right) {   \
+// Holds the left operand. Its operator is the one in the source (WRITTEN) or the mutant's (MUTANT).
+#define PRIMUS_MUTABLE_OPERATOR(NAME, WRITTEN, MUTANT)               \
+  template <int N, class A>                                          \
+  struct NAME {                                                      \
+    const A& left;                                                   \
+  };                                                                 \
+  template <int N, class A>                                          \
+  NAME<N, A> operator WRITTEN(const A& left, Op<N>) {                \
+    return {left};                                                   \
+  }                                                                  \
+  template <int N, class A, class B>                                 \
+  auto operator WRITTEN(const NAME<N, A>& left, const B& right) {    \
     return on(N) ? left.left MUTANT right : left.left WRITTEN right; \
   }
 PRIMUS_MUTABLE_OPERATOR(Less, <, <=)
@@ -80,23 +80,23 @@ PRIMUS_MUTABLE_OPERATOR(Modulo, %, *)
 #undef PRIMUS_MUTABLE_OPERATOR
 
 // Assignment operators are right-associative, so Op<N> combines with the right operand first.
-#define PRIMUS_MUTABLE_ASSIGNMENT(NAME, WRITTEN, MUTANT)     \
-  template <int N, class B>                                  \
-  struct NAME {                                              \
-    const B& amount;                                         \
-  };                                                         \
-  template <int N, class B>                                  \
-  NAME<N, B> operator WRITTEN(Op<N>, const B& amount) {      \
-    return {amount};                                         \
-  }                                                          \
-  template <int N, class A, class B>                         \
-  A& operator WRITTEN(A& to, const NAME<N, B>& by) {         \
-    if (on(N)) {                                             \
-      to MUTANT by.amount;                                   \
-    } else {                                                 \
-      to WRITTEN by.amount;                                  \
-    }                                                        \
-    return to;                                               \
+#define PRIMUS_MUTABLE_ASSIGNMENT(NAME, WRITTEN, MUTANT) \
+  template <int N, class B>                              \
+  struct NAME {                                          \
+    const B& amount;                                     \
+  };                                                     \
+  template <int N, class B>                              \
+  NAME<N, B> operator WRITTEN(Op<N>, const B& amount) {  \
+    return {amount};                                     \
+  }                                                      \
+  template <int N, class A, class B>                     \
+  A& operator WRITTEN(A& to, const NAME<N, B>& by) {     \
+    if (on(N)) {                                         \
+      to MUTANT by.amount;                               \
+    } else {                                             \
+      to WRITTEN by.amount;                              \
+    }                                                    \
+    return to;                                           \
   }
 PRIMUS_MUTABLE_ASSIGNMENT(Add, +=, -=)
 PRIMUS_MUTABLE_ASSIGNMENT(Subtract, -=, +=)

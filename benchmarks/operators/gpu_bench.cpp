@@ -566,7 +566,7 @@ int run(int argc, char** argv) {
       delta_rules(bench);
       products(bench, 8192, 28672, 4096);
     }
-    // Fused gate and up, then down.
+    // The shapes of the fused gate and up products, and of the down products.
     experts(bench, "8 experts, top 2", 8, 2, 4096, 28672);
     experts(bench, "8 experts, top 2, down", 8, 2, 14336, 4096);
     experts(bench, "64 experts, top 6", 64, 6, 2048, 2816);

@@ -401,7 +401,8 @@ TEST_F(CudnnPlans, TheLibrarysOwnRefusalIsKeptAndNotAskedForAgain) {
   EXPECT_EQ(fake::plans_made(), 0);
 }
 
-// cuDNN 9.14 computes sequences that are not multiples of 128 wrongly, so these are refused with it.
+// cuDNN up to 9.15.1 computes the backward pass of sequences that are not multiples of 128 wrongly, so these
+// are refused.
 TEST_F(CudnnPlans, VersionsThatComputeTailsWronglyDoNotGetThem) {
   fake::settings().version = 91400;
   const cudnn::Library old = fake::library();

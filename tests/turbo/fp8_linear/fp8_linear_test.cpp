@@ -548,7 +548,7 @@ TEST_P(Fp8LinearTest, ExtentsThatAreNoMultiplesOf16AreRefused) {
                           .a = bench.zeros(DType::kBF16, s.a),
                           .b = bench.zeros(DType::kBF16, s.b),
                           .c = bench.zeros(DType::kBF16, s.c)});
-      ADD_FAILURE() << "taken";
+      ADD_FAILURE() << "the extents were accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
       EXPECT_THAT(error.what(), ::testing::HasSubstr("multiples of 16"));

@@ -187,9 +187,9 @@ TEST(Safetensors, WritesWhatItReads) {
   tensors.add("b\"\\\n\xc3\xa4", DType::kI8, {3}, 1);
   tensors.add("scalar", DType::kF64, {}, 2);
   tensors.add("empty", DType::kF32, {0, 4}, 3);
-  tensors.add("big", DType::kBF16, {1000, 1031}, 4);  // more than one piece, of odd size
+  tensors.add("big", DType::kBF16, {1000, 1031}, 4);  // 2 MB, with an odd dimension
   auto sources = tensors.sources;
-  // A function produces the last tensor in pieces.
+  // A function fills the last tensor.
   const auto& bytes = tensors.storage[3];
   sources[3].data = nullptr;
   sources[3].fill = [&](std::uint64_t offset, std::span<std::byte> out) {

@@ -237,7 +237,7 @@ TEST(ShardedCheckpoint, ALostRankCondemnsNoCheckpoint) {
   EXPECT_EQ(errors, (std::vector<std::string>{"rank 1 was lost", "lost", "rank 1 was lost"}));
 }
 
-// The tensors of every rank change right after wait_copied().
+// The checkpoint has the values from before, though every rank changes its tensors right after wait_copied().
 TEST(ShardedCheckpoint, AsyncWritersSaveWhatTheTensorsWere) {
   FaultEnv env;
   const auto errors = run_ranks(4, [&](const std::shared_ptr<CheckpointGroup>& group) {

@@ -175,7 +175,7 @@ TEST(ConversationRecord, RefusesAKeyThatStandsTwice) {
               HasSubstr("the key 'content' stands in one object twice"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": [{"text": "a", "text": "b"}]}]})"),
               HasSubstr("the key 'text' stands in one object twice"));
-  // Also with more keys than are compared one by one.
+  // Duplicates are also found among more keys than are compared one by one.
   std::string many = R"({"prompt": "a", "response": "b")";
   for (int i = 0; i < 100; ++i) many += fmt::format(R"(, "k{}": 1)", i);
   EXPECT_NO_THROW(conversation_of(many + "}"));
@@ -291,9 +291,9 @@ TEST(ConversationFormat, NamesAreUpstreams) {
     EXPECT_EQ(name_of(*conversation_format(name)), name);
 }
 
-// In generation, the prompt ends where the answer starts. So no token may span both: "\n" and "\nx" must not
-// share a token here, though the tokenizer merges them in the whole text. Otherwise, " M" gets the token that
-// it has in the whole text.
+// In generation, the prompt ends where the answer starts. So no token may cross that border in training,
+// though the tokenizer would merge "\n\n" or ": " in a whole text. Characters of the answer, like " M", are
+// merged as usual.
 TEST(ConversationFormat, NoTokenSpansPromptAndAnswer) {
   const TemporaryFolder folder;
   const auto tokenizer =

@@ -162,7 +162,7 @@ TEST(Detectors, AStepTimeThatHasDoubled) {
 TEST(Detectors, AnEvaluationThatGotWorseThreeTimes) {
   EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.3, 3.4, 3.5}), ElementsAre("worse_evaluations@60"));
   EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.15, 3.3, 3.4}), IsEmpty());
-  // After a new best loss, the next growth is reported again.
+  // After a new best loss, three worse evaluations are reported again.
   EXPECT_THAT(reported_of({3, 3.1, 3.2, 3.3, 2, 2.1, 2.2, 2.3}),
               ElementsAre("worse_evaluations@40", "worse_evaluations@80"));
 }

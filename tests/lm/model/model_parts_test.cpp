@@ -101,7 +101,7 @@ TEST(ParseLayout, RefusesWhatIsNoLayoutOfTheModel) {
   EXPECT_THAT(of("Et?t|L"), HasSubstr("'?' at character 3"));
   EXPECT_THAT(of("E(tt|L"), HasSubstr("'(' without its ')'"));
   EXPECT_THAT(of("Ett)|L"), HasSubstr("')' without its '('"));
-  // Hostile numbers and nesting depths are refused at no cost.
+  // Hostile numbers and nesting depths are refused quickly.
   EXPECT_THAT(of("E(((t*9999)*9999)*9999)L"), HasSubstr("more than 65536 letters"));
   EXPECT_THAT(of("Et*99999999999999999999L"), HasSubstr("number from 1 to 65536"));
   EXPECT_THAT(of("Et*0L"), HasSubstr("number from 1 to 65536"));

@@ -364,8 +364,8 @@ TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
   expect({.optimizer = "muon", .muon_scalar_optimizer = "lion"}, 4, 4);
 }
 
-// A state has one byte per element and 2 bytes per block. Each parameter has whole blocks. A checkpoint has 2
-// bytes per element of the parameters, without padding.
+// An 8-bit state has one byte per element and 2 bytes per block. Each parameter has whole blocks. A
+// checkpoint has 2 bytes per element of the parameters, without padding.
 TEST(UpdateRules, StatesInEightBitsTakeAByteAndAScaleForABlock) {
   struct Outcome {
     std::int64_t states = 0, in_checkpoint = 0, elements = 0;

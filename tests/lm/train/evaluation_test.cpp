@@ -83,8 +83,8 @@ double initial_loss(const config::Experiment& e, const data::Dataset& dataset, s
   return session->step().evaluation_loss();
 }
 
-// The first evaluation starts at sample 0, and each later one continues after the previous one. So does the
-// one after the last step, which is not a regular one. Test data is read from its start.
+// The first evaluation starts at sample 0, and each later one continues where the previous one ended. This
+// includes the final one, after the last step. Test data is read from its start.
 TEST(Evaluation, EachHasTheNextSamples) {
   const TemporaryFolder folder;
   const config::Experiment e = experiment(folder.path());

@@ -86,8 +86,8 @@ TEST(Fp8Training, RecomputationAndDeferredWeightGradientsChangeNoBit) {
   EXPECT_TRUE(train(deferred) == expected);
 }
 
-// Each microbatch has its own scales, so they do not depend on the number of ranks. Sums of gradients differ
-// in their last bits, so one code in a thousand rounds the other way.
+// Each microbatch has its own scales, so quantisation does not depend on the number of ranks. Sums of
+// gradients differ in their last bits, so one code in a thousand rounds the other way.
 TEST(Fp8Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   const Outcome one = train_on_ranks(settings_with(kHybrid), 1, kAlone, 5, 4);
   SessionSettings settings = settings_with(kHybrid);

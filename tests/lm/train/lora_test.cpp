@@ -325,7 +325,7 @@ TEST(LoraDropout, StepsAndSeedsDiffer) {
   EXPECT_NE(loss(1, 1), loss(1, 2));
 }
 
-// Masks are not kept, and the input of A is recomputed, one at a time.
+// No mask is kept, and only one input of A at a time is recomputed.
 TEST(LoraDropout, TakesNoMemoryForMasks) {
   const auto stash = [](const ModelConfig& config) {
     engine::Rank rank(turbo::make_cpu_device(2));

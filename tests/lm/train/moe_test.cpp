@@ -148,8 +148,8 @@ TEST_P(RouterTraining, GradientsAreFiniteDifferencesOfWhatIsReported) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   settings.model.moe.training = {};
   GetParam().set(settings.model.moe);
-  // fp32 sums of some thousand terms have an error of 1e-6 of an objective of 10, divided by 4e-3, for a
-  // slope of about 3.
+  // fp32 sums of some thousand terms round the objective by about 1e-6 of it. Dividing by the small step
+  // amplifies that to about 1e-3 of the slope.
   constexpr double kTolerance = 2e-3;
   // If a step changes a token's choice, the objective jumps, and the two slopes differ by a multiple of the
   // jump. Such weights cannot test the gradient, so another seed is tried. A wrong gradient gives two equal

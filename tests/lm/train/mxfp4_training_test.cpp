@@ -97,8 +97,8 @@ TEST(Mxfp4Training, GradientsAreRoundedAtRandomByTheSeed) {
   EXPECT_FALSE(random == train(other));
 }
 
-// Each microbatch has its own blocks, so they do not depend on the number of ranks. Sums of gradients differ
-// in their last bits.
+// Each microbatch has its own blocks, so rounding does not depend on the number of ranks. Sums of gradients
+// differ in their last bits.
 TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   for (SessionSettings settings : {settings_with(kMxfp4), settings_with(kAtRandom),
                                    damped({.start_step = 1, .period = 2, .ratio = 2})}) {

@@ -280,7 +280,7 @@ inline ModelConfig tiny_lora() {
   return c;
 }
 
-// tiny_lora() with dropout of the input of A, and of the output of B.
+// tiny_lora() with dropout of the input of A, and in the second function of the output of B.
 inline ModelConfig tiny_lora_dropout() {
   ModelConfig c = tiny_lora();
   c.lora.training.dropout = 0.2;

@@ -119,7 +119,7 @@ TEST_P(LoraGolden, LogitsGradientsAndSteps) {
   }
 }
 
-// tests/golden/variants: settings that are neutral in the configurations of the goldens.
+// tests/golden/variants: settings that have neutral values in the configurations of the goldens.
 class Variant : public testing::TestWithParam<const char*> {
  protected:
   // Makes a folder of the golden's weights and the variant's config.json.

@@ -99,7 +99,7 @@ TEST(SentencePiece, UserDefinedPiecesAreFoundFirst) {
   const std::string pieces =
       roles() + piece("a", -1) + piece("b", -1) + piece("bab", -0.1f) + piece("ab", -9, kUser);
   EXPECT_EQ(load(pieces + trainer(kBpe) + kPlain)->encode("bab"), (Ids{4, 6}));
-  // In this model they have their own score, -0.1.
+  // In unigram models, a user-defined piece has the score length * highest score - 0.1.
   const auto unigram = load(pieces + trainer(kUnigram) + kPlain);
   EXPECT_EQ(unigram->encode("ab"), (Ids{6}));
   EXPECT_EQ(unigram->encode("bab"), (Ids{5}));

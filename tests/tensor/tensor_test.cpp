@@ -98,7 +98,7 @@ TEST(Float16, EveryCodeIsItsNumberAndComesBack) {
 }
 
 // For each pair of neighbours: below the midpoint a value rounds to the lower one, above it to the upper one,
-// and at the midpoint to the even one. After the largest number, 65536 stands for infinity.
+// and at the midpoint to the even one. Above the largest number, 65536 takes the place of infinity.
 TEST(Float16, RoundsToNearestEven) {
   for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
     const double low = value_of_half(bits), high = bits == 0x7bff ? 65536 : value_of_half(bits + 1);

@@ -45,7 +45,7 @@ TEST_F(CheckpointTest, RoundTrip) {
   for (const auto validation : {Validation::kFull, Validation::kStructure}) {
     TestSnapshot(100).expect_equal(open(100, validation));
   }
-  // The model part alone is a valid model folder.
+  // The model part of a checkpoint is a valid model folder.
   EXPECT_EQ(SafetensorsFolder::open("/run/checkpoints/iter_0000100", env_).size(), 2U);
 }
 

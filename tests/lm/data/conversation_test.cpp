@@ -338,7 +338,7 @@ TEST(ConversationFormat, ASpaceInFrontOfTextsIsNotPutInFrontOfAnswers) {
             "\xE2\x96\x81"
             "Below");
   EXPECT_EQ(text_of(first, first + 3), "\nb</s>");
-  // After a special token a text starts anew, as in transformers.
+  // After a special token, text is encoded like the start of a text, as in transformers.
   EXPECT_EQ(text_of(first + 3, first + 7),
             "\xE2\x96\x81"
             "\n\n##");

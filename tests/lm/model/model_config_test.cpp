@@ -232,7 +232,7 @@ TEST(ModelConfig, ReadsTheTextPartOfLlama4) {
   EXPECT_FALSE(c.spec(3).local);
 }
 
-// Published parameter counts, from the architecture alone.
+// Published parameter counts, which follow from the architecture.
 TEST(ModelConfig, CountsParameters) {
   auto count = [](std::int64_t layers, std::int64_t hidden, std::int64_t ffn, std::int64_t heads,
                   std::int64_t kv, std::int64_t vocab, bool tied) {
@@ -438,8 +438,8 @@ TEST(ModelConfig, Gemma3TakesWhatTransformersTakes) {
   EXPECT_EQ(c.rope_scaling.factor, 8);
 }
 
-// Reads the spellings of transformers 4 and 5. In the latter, rope_scaling overrides the keys that it stands
-// for.
+// Reads the spellings of transformers 4 and 5. In the latter, rope_scaling overrides the keys that it
+// replaces.
 TEST(ModelConfig, Gemma3RotatesByKindOfLayer) {
   json root = golden("gemma3");
   const ModelConfig c = read(root);

@@ -222,7 +222,7 @@ TEST_P(Families, MeasuringIsExactForAnyRouting) {
   for (const Forced forced : {Forced::kEven, Forced::kUniform, Forced::kNo}) {
     SessionSettings s = measured;
     s.model.moe.training.forced = forced;
-    // With kNo, experts overflow, and most rows are unused.
+    // Without forced routing, experts overflow here, and most rows are unused.
     if (forced == Forced::kNo) s.model.moe.training.capacity_factor = 0.3;
     expect_measured(plan, s);
   }

@@ -289,7 +289,7 @@ TEST(LoadedModel, NoSettingOfTheModelIsDropped) {
   }
 }
 
-// A folder alone defines the model: an experiment needs no model settings.
+// A folder defines the whole model: an experiment needs no model settings.
 TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };

@@ -83,8 +83,8 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
 
-// If weights, gradients and fp32 moments alone are too much, suggests 8-bit moments and, for a loaded model,
-// adapters.
+// If weights, gradients and fp32 moments already exceed the memory, suggests 8-bit moments and, for a loaded
+// model, adapters.
 TEST(MemoryFit, NarrowMomentsAndAdaptersWhereWeightsAloneAreTooMuch) {
   const std::vector<std::string> small = {"micro_batch_size=1", "seq_length=64", "async_save=false",
                                           "bf16=true"};

@@ -123,7 +123,7 @@ TEST_F(Nccl, OnlyGroupsBesideProductsTakeFewBlocks) {
   EXPECT_EQ(errors, none(2));
 }
 
-// Calls are repeated or polled while the library reports that they are in progress.
+// While the library reports that a call is in progress, the host waits.
 TEST_F(Nccl, CallsThatTakeTheLibraryTimeAreWaitedFor) {
   fake().slowness(300);
   const auto errors = on_all_ranks(2, [&](Rank& r) {

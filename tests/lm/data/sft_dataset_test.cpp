@@ -243,7 +243,7 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   EXPECT_THAT(small.notes, ElementsAre(HasSubstr("too few")));
 }
 
-// Otherwise the seed could select only conversations without labels for an evaluation.
+// Only conversations with labels are held out. Otherwise, some seeds would give an evaluation without labels.
 TEST_F(SftData, WhatTeachesNothingIsNotHeldOut) {
   std::string lines;
   for (int i = 0; i < 20; ++i) {
@@ -281,7 +281,7 @@ TEST_F(SftData, FoldersBringTheirParts) {
   EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("split (50,50,0) has no effect")));
   EXPECT_EQ(open(options).train_fingerprint, data.train_fingerprint);
   options.shares = "";
-  // The fingerprint depends on the labels and on the format.
+  // The fingerprint depends on the format, the sequence length and the data.
   std::set<uint64_t> fingerprints = {data.train_fingerprint};
   options.format = "squad";
   fingerprints.insert(open(options).train_fingerprint);
@@ -295,7 +295,7 @@ TEST_F(SftData, FoldersBringTheirParts) {
               HasSubstr("choose one of auto, alpaca, squad, chatml, llama3"));
 }
 
-// A folder with only train.jsonl is treated like that file.
+// If a folder has only train.jsonl, a hundredth of it is held out, as for a file.
 TEST_F(SftData, OfAFolderWithoutValidationAHundredthIsHeldOut) {
   SftOptions options = numbered(50);
   std::filesystem::rename(options.dataset, folder_.write("only/train.jsonl", ""));

@@ -60,7 +60,8 @@ json another(const json& value) {
 // transformers_defaults.json has every key of transformers' configuration classes.
 TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
   // Keys without effect. Forward passes do not return router logits; the width of windows matters only if
-  // layers have windows; latent attention uses the widths of its parts and as many key as query heads.
+  // layers have windows; latent attention uses the widths of its parts, and treats more key heads than query
+  // heads as equally many.
   const std::set<std::string> any = {"output_router_logits", "pretraining_tp"};
   const std::set<std::string> windows = {"max_window_layers", "sliding_window"};
   const std::map<std::string, std::set<std::string>> without_say = {

@@ -61,7 +61,7 @@ ModelConfig adapted_dropout_after() {
   return c;
 }
 
-// Adapters for experts and shared experts. The router biases are frozen.
+// Adapters for experts and shared experts. The router is frozen.
 ModelConfig adapted_latent() {
   ModelConfig c = tiny_deepseek();
   c.moe.experts = 8;

@@ -153,7 +153,7 @@ TEST_F(Tokenize, ProgressCountsTheBytesOfAllFiles) {
   options_.inputs = {folder_.write("a.jsonl", many_lines()), folder_.write("b.txt", std::string(3000, 'b')),
                      folder_.write("c.jsonl", many_lines())};
   options_.progress_seconds = 0;
-  // Size of all files that are read before each one.
+  // Maps each file to the total size of the files read before it.
   std::map<std::string, uint64_t> before;
   uint64_t total = 0, last = 0;
   for (const std::string& input : options_.inputs) {

@@ -356,7 +356,7 @@ TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
   EXPECT_NE(with("llama", {{"num_hidden_layers", 100000}}).find("num_hidden_layers"), std::string::npos);
 }
 
-// The limit of the kernels applies to every family.
+// The kernels' limits on chosen experts and on groups apply to every family.
 TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
   for (const char* family : {"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"}) {
     json root = golden(family);

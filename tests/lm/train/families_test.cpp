@@ -53,7 +53,7 @@ TEST_P(Families, NothingChangesABit) {
 }
 
 // The family primus_gpt consists of parts of published families. With the parts of one of them, it trains
-// equally to the last bit.
+// exactly as that family does.
 TEST(PrimusGpt, IsWhatItsPartsAre) {
   int compared = 0;
   for (const NamedConfig& named : golden_configs()) {

@@ -210,7 +210,7 @@ TEST(AttentionShapes, OfAFile) {
   EXPECT_EQ(shapes[0].value_dim, 16);
   EXPECT_FALSE(shapes[0].causal);
   ASSERT_EQ(left_out.size(), 1U);  // one query with 32 keys
-  EXPECT_THAT(left_out[0].why, HasSubstr("left out"));
+  EXPECT_THAT(left_out[0].why, HasSubstr("was skipped"));
 }
 
 TEST(AttentionShapes, WhatIsNoShapeIsRefusedAtItsPlace) {

@@ -25,7 +25,7 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
       {{"generate"}, "needs MODEL"},
       {{"generate", model, "extra"}, "does not accept 'extra'"},
       {{"generate", model}, "--tokenizer"},
-      {{"generate", "/nowhere"}, "there is no '/nowhere'"},
+      {{"generate", "/nowhere"}, "'/nowhere' does not exist"},
       {{"generate", model, "--threads", "-1", "--tokenizer-type", "NullTokenizer", "--tokenizer", "8", "-p",
         "1"},
        "--threads must be"},

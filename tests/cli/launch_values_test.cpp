@@ -206,7 +206,7 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
   const std::string model = PRIMUS_SOURCE_DIR "/tests/golden/models/llama";
   for (const Case& c :
        {Case{{"preflight", "--tests", "nonsense"}, "there is no test 'nonsense'"},
-        {{"preflight", "--comm-sizes-mb", "x"}, "'x' is no number"},
+        {{"preflight", "--comm-sizes-mb", "x"}, "'x' is not a number"},
         {{"preflight", "--device", "nosuch"}, "unknown kind of device 'nosuch'"},
         {{"preflight", "--expected-gpus", "-1"}, "--expected-gpus must be"},
         {{"preflight", "--root", "nowhere"}, "--root: there is no 'nowhere'"},

@@ -241,7 +241,7 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   const ProgramResult placed = run_program(in_file);
   EXPECT_EQ(placed.exit_code, 2);
   EXPECT_THAT(placed.err, HasSubstr(fmt::format("{}:{}:20: ", file.string(), line)));
-  EXPECT_THAT(placed.err, HasSubstr("rope_theta 10000.0, and the experiment has 1000.0"));
+  EXPECT_THAT(placed.err, HasSubstr("rope_theta 10000.0, but the experiment has 1000.0"));
   EXPECT_THAT(other.err, HasSubstr("exp_name"));
   const ProgramResult changed = run_program(train(folder.path(), {"train_iters=2", "seed=5", "lr=2e-3"}));
   EXPECT_EQ(changed.exit_code, 0) << changed.err;
@@ -525,7 +525,7 @@ TEST(Train, AForecastKnowsTheLimitsOfSamples) {
     return result.err;
   };
   EXPECT_THAT(error_of({"data_path=" + text, "seq_length=200"}),
-              HasSubstr("seq_length is 200, and '" + text + "' holds at most 116 tokens"));
+              HasSubstr("seq_length is 200, but '" + text + "' holds at most 116 tokens"));
   EXPECT_THAT(error_of({"train_iters=5000000", "global_batch_size=1000"}), HasSubstr("the limit is 2^32"));
   EXPECT_THAT(error_of({"train_iters=4", "eval_iters=5000000", "global_batch_size=1000"}),
               HasSubstr("the evaluations (eval_iters * global_batch_size each) are"));
@@ -577,14 +577,14 @@ TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
   EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 1U);
   // A tokenizer that the user names has to exist.
   EXPECT_THAT(with({"tokenizer_model=not/there", "exp_name=named"}).err,
-              HasSubstr("'not/there' is not there"));
+              HasSubstr("'not/there' does not exist"));
   // Text needs the tokenizer, and so does a missing vocab_size. An existing tokenizer is always read.
   const ProgramResult text = with({"mock_data=false", "data_path=/nowhere/data", "exp_name=text"});
   EXPECT_EQ(text.exit_code, 2);
-  EXPECT_THAT(text.err, HasSubstr("'meta-llama/Llama-3.1-8B' is not there"));
+  EXPECT_THAT(text.err, HasSubstr("'meta-llama/Llama-3.1-8B' does not exist"));
   const ProgramResult unknown = with({"vocab_size=null", "exp_name=unknown"});
   EXPECT_EQ(unknown.exit_code, 2);
-  EXPECT_THAT(unknown.err, HasSubstr("'meta-llama/Llama-3.1-8B' is not there"));
+  EXPECT_THAT(unknown.err, HasSubstr("'meta-llama/Llama-3.1-8B' does not exist"));
   const ProgramResult broken = with({"tokenizer_model=" + test::run_folder(folder.path()).string()});
   EXPECT_EQ(broken.exit_code, 2) << broken.err;
   EXPECT_THAT(broken.err, HasSubstr("contains no tokenizer.json"));
@@ -643,7 +643,7 @@ std::vector<std::string> with_loaded(const Path& workspace, const std::vector<st
 TEST(Train, WhatLoadSaysIsNotContradicted) {
   const TemporaryFolder folder;
   const std::pair<const char*, const char*> contradictions[] = {
-      {"norm_epsilon=0.5", "norm_epsilon is 0.5, and"},
+      {"norm_epsilon=0.5", "norm_epsilon is 0.5, but"},
       {"untie_embeddings_and_output_weights=false", "untie_embeddings_and_output_weights is false, and"},
       {"vocab_size=1000", "vocab_size is 1000, and"},
       {"num_layers=3", "num_layers is 3, and"}};
@@ -662,7 +662,7 @@ TEST(Train, TheContextOfALoadedModelMayBeStretched) {
       with_loaded(folder.path(), {"rotary_base=50000", "rope_scaling_type=yarn", "rope_scaling_factor=4",
                                   "max_position_embeddings=512", "save_interval=1"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("rotary_base is 50000, and"));
+  EXPECT_THAT(result.err, HasSubstr("rotary_base is 50000, but"));
   EXPECT_THAT(result.err, HasSubstr("the experiment's value is used"));
   const Path saved = test::run_folder(folder.path()) / "checkpoints" / "iter_0000001";
   const json config = json::parse(read_file(saved / "config.json"));
@@ -810,7 +810,7 @@ TEST(Train, GraphsThatCannotBeRecordedAreSaidAtOnce) {
     return run_program(train(folder.path(), more)).err;
   };
   EXPECT_THAT(planned({"enable_cuda_graph=true"}), HasSubstr(said + "cpu cannot record its work"));
-  EXPECT_THAT(planned({"enable_cuda_graph=true", "--world", "2"}), HasSubstr(said + "several ranks"));
+  EXPECT_THAT(planned({"enable_cuda_graph=true", "--world", "2"}), HasSubstr(said + "the run has several ranks"));
   EXPECT_THAT(planned({}), Not(HasSubstr(said)));
 }
 

@@ -88,7 +88,7 @@ TEST(Variables, BrokenReferences) {
             "exp.yaml:14:13: error: '${A:-x}' uses ':-' as in a shell\n"
             " 14 |       save: ${A:-x}\n"
             "    |             ^^^^^^^\n"
-            "  hint: write the default right after the colon: ${A:x");
+            "  hint: write the default right after the colon: ${A:x}");
   // A default of -1 is valid here; the key itself refuses it.
   EXPECT_NE(error_of(experiment_text("      seed: ${A:-1}\n")).find("seed is -1"), std::string::npos);
 }

@@ -345,8 +345,8 @@ inline std::vector<Mistake> typical_mistakes() {
   // Arguments of the command line.
   argument({"fast"}, "'fast' is not a setting", "settings are key=value");
   argument({"--seed"}, "seed needs a value", "write --seed VALUE");
-  argument({"=3"}, "'' is no key", "settings are key=value");
-  argument({"a..b=3"}, "'a..b' is no key", "settings are key=value");
+  argument({"=3"}, "'' is not a key", "settings are key=value");
+  argument({"a..b=3"}, "'a..b' is not a key", "settings are key=value");
   // A value is empty, as after an unset shell variable.
   argument({"train_iters="}, "'train_iters=' has no value", "write train_iters=null to unset it");
   argument({"--lr="}, "'--lr=' has no value", "write --lr=null to unset it");

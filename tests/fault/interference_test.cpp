@@ -101,7 +101,7 @@ TEST(Interference, ANamedPipeInPlaceOfTheMetricsIsRefused) {
   ASSERT_EQ(::mkfifo((run / "metrics.jsonl").c_str(), 0600), 0);
   const ProgramResult result = run_program(test::train(folder.path(), {"train_iters=2"}));
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("metrics.jsonl' is no file"));
+  EXPECT_THAT(result.err, HasSubstr("metrics.jsonl' is not a file"));
 }
 
 // Links with the names of a run's temporary files lead to another user's files, which must stay unchanged.

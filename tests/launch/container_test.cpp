@@ -180,7 +180,7 @@ TEST(ContainerPlan, DockerWithoutItsDaemonIsPassedOver) {
   const Step step = plan_container(host.request(), host.surroundings()).step;
   EXPECT_EQ(step.argv.front(), "podman");
   EXPECT_THAT(step.notes,
-              testing::Contains("by podman, because docker fails: Cannot connect to the Docker daemon"));
+              testing::Contains("with podman, because docker fails: Cannot connect to the Docker daemon"));
   // An explicit runtime is kept; docker itself then reports its error.
   ContainerRequest named = host.request();
   named.settings.runtime = "docker";

@@ -281,7 +281,7 @@ TEST(LocalLaunch, WhatCannotStartIsAnError) {
     run_local(taken);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr(fmt::format("port {} of 127.0.0.1 is taken", taken.master_port)));
+    EXPECT_THAT(error.what(), HasSubstr(fmt::format("port {} of 127.0.0.1 is in use", taken.master_port)));
     EXPECT_EQ(error.exit_code(), 2);
   }
 }

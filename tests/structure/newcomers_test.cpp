@@ -304,7 +304,7 @@ TEST(Newcomers, AFormulaServesBothSortsOfDevices) {
     EXPECT_TRUE(of_cpu.contains(formula) || of_others.contains(formula)) << formula;
     EXPECT_TRUE(of_gpu.contains(formula) || of_others.contains(formula)) << formula;
   }
-  // Nobody else: a formula is compiled for a target, in the namespace of its kernels.
+  // No other file includes it: a formula is compiled for a target, in the namespace of its kernels.
   for (const auto& [path, text] : sources()) {
     if (cpu.contains(path) || gpu.contains(path) || shared.contains(path)) continue;
     EXPECT_EQ(text.find("/formula.h\""), std::string::npos) << path;

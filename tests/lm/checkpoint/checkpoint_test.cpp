@@ -92,10 +92,10 @@ TEST_F(CheckpointTest, WrongRequestsAreNamed) {
     return error_of([&] { reader.read(TensorPart::kModel, name, dtype, wanted, out); });
   };
   EXPECT_EQ(read("norm.weight", DType::kF32, shape), "");
-  EXPECT_THAT(read("norm.bias", DType::kF32, shape), HasSubstr("has no model tensor 'norm.bias'"));
-  EXPECT_THAT(read("norm.weight", DType::kF32, other), HasSubstr("is F32 [6], where F32 [2, 3] is needed"));
-  EXPECT_THAT(read("norm.weight", DType::kBF16, shape), HasSubstr("where BF16 [6] is needed"));
-  EXPECT_THAT(error_of([&] { reader.file("vocab.json"); }), HasSubstr("has no file 'vocab.json'"));
+  EXPECT_THAT(read("norm.bias", DType::kF32, shape), HasSubstr("lacks the model tensor 'norm.bias'"));
+  EXPECT_THAT(read("norm.weight", DType::kF32, other), HasSubstr("is F32 [6], but F32 [2, 3] is needed"));
+  EXPECT_THAT(read("norm.weight", DType::kBF16, shape), HasSubstr("but BF16 [6] is needed"));
+  EXPECT_THAT(error_of([&] { reader.file("vocab.json"); }), HasSubstr("lacks the file 'vocab.json'"));
 }
 
 TEST_F(CheckpointTest, RefusesNamesThatLeaveTheFolderOrCollide) {

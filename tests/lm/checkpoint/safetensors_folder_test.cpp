@@ -109,8 +109,8 @@ TEST_F(SafetensorsFolderTest, IndexAndShardsMustAgree) {
   save_sharded();
   const std::string good = index();
   EXPECT_THAT(refused_index(replaced(good, "\"a\": \"model-00001", "\"a\": \"model-00002")),
-              HasSubstr("tensor 'a' is not in 'model-00002-of-00002.safetensors'"));
-  EXPECT_THAT(refused_index(replaced(good, "\"b\"", "\"x\"")), HasSubstr("tensor 'x' is not in"));
+              HasSubstr("tensor 'a' is missing in 'model-00002-of-00002.safetensors'"));
+  EXPECT_THAT(refused_index(replaced(good, "\"b\"", "\"x\"")), HasSubstr("tensor 'x' is missing in"));
   EXPECT_THAT(refused_index(replaced(good, "\"a\": \"model-00001-of-00002.safetensors\",", "")),
               HasSubstr("model-00001-of-00002.safetensors' holds tensor 'a', which"));
   EXPECT_THAT(refused_index(replaced(good, "\"b\"", "\"a\"")), HasSubstr("tensor 'a' is listed twice"));
@@ -174,7 +174,7 @@ TEST_F(SafetensorsFolderTest, ALinkToNothingIsCalledSo) {
     std::filesystem::create_symlink("../blobs/gone", folder.path() / name);
     EXPECT_TRUE(has_weights(folder.path()));
     EXPECT_THAT(error_of([&] { SafetensorsFolder::open(folder.path()); }),
-                AllOf(HasSubstr(std::string(name) + "' is a link to a file that is not there"),
+                AllOf(HasSubstr(std::string(name) + "' is a link to a missing file"),
                       Not(HasSubstr("neither"))));
   }
 }

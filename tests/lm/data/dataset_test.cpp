@@ -570,7 +570,7 @@ TEST_F(OpenDatasets, BrokenJsonLine) {
   options_.skip_bad = true;
   const Datasets sets = open();
   ASSERT_EQ(sets.notes.size(), 1u);
-  EXPECT_THAT(sets.notes[0], HasSubstr("left out 1 broken lines"));
+  EXPECT_THAT(sets.notes[0], HasSubstr("skipped 1 broken lines"));
 }
 
 TEST_F(OpenDatasets, BadSplits) {

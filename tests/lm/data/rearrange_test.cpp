@@ -109,11 +109,11 @@ TEST_F(Rearrange, Mistakes) {
               }),
               HasSubstr("holds int32 tokens, not uint16"));
   EXPECT_FALSE(IndexedDataset::exists(folder_ / "m"));
-  EXPECT_THAT(error_of([&] { merge_datasets({a}, a); }), HasSubstr("is an input and the output"));
+  EXPECT_THAT(error_of([&] { merge_datasets({a}, a); }), HasSubstr("is both an input and the output"));
   EXPECT_THAT(error_of([&] { split_dataset(a, {{folder_ / "x", 0, 4}}); }), HasSubstr("has 3 documents"));
   folder_.write("half/a.idx", "");
   EXPECT_THAT(error_of([&] { find_datasets({(folder_ / "half").string()}); }),
-              HasSubstr("no .bin beside it"));
+              HasSubstr("no matching .bin"));
 }
 
 TEST_F(Rearrange, WhatIsThereIsReplacedOnlyWhenTold) {

@@ -163,7 +163,7 @@ TEST_F(SftData, LongConversationsLoseTheirEnd) {
               Contains(HasSubstr("2 conversations are longer than seq_length (3) and are skipped")));
   options.seq_length = 1;
   options.inline_bos = false;
-  EXPECT_THAT(open(options).notes, Contains(HasSubstr("3 conversations have nothing to learn")));
+  EXPECT_THAT(open(options).notes, Contains(HasSubstr("3 conversations have no answer tokens")));
   options.dataset = folder_.write("b.jsonl", R"({"prompt": "a", "response": ""})");
   EXPECT_THAT(error_of([&] { open(options); }),
               HasSubstr("none of 1 conversations has answer tokens within seq_length (1 tokens); they have"));
@@ -260,7 +260,7 @@ TEST_F(SftData, WhatTeachesNothingIsNotHeldOut) {
     EXPECT_THAT(data.facts, ElementsAre(HasSubstr("(train): 8 conversations"), HasSubstr("1 conversations"),
                                         HasSubstr("1 conversations")))
         << options.seed;
-    EXPECT_THAT(data.notes, ElementsAre(HasSubstr("10 conversations have nothing to learn")));
+    EXPECT_THAT(data.notes, ElementsAre(HasSubstr("10 conversations have no answer tokens")));
   }
 }
 

@@ -435,7 +435,7 @@ TEST_F(Tokenize, RefusesWhatItCannotRead) {
   options_.inputs = {"roneneldan/TinyStories"};
   EXPECT_THAT(error(), HasSubstr("'hf download roneneldan/TinyStories --repo-type dataset"));
   options_.inputs = {(folder_ / "nothing").string()};
-  EXPECT_THAT(error(), AllOf(HasSubstr("there is no file or folder"), HasSubstr("hint: ")));
+  EXPECT_THAT(error(), AllOf(HasSubstr("does not exist"), HasSubstr("hint: ")));
   options_.inputs = {folder_.write("a.jsonl", "{}\n")};
   EXPECT_THAT(error(), HasSubstr("no key 'text'"));
   options_.json_keys = {"text", "text"};

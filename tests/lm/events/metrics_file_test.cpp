@@ -122,7 +122,7 @@ TEST(MetricsFile, AFileThatIsRemovedIsWrittenAgain) {
   EXPECT_EQ(file.take_trouble(), "");
   env.remove_file(kFile);
   file.write(record(4));
-  EXPECT_THAT(file.take_trouble(), HasSubstr("written again"));
+  EXPECT_THAT(file.take_trouble(), HasSubstr("has been rewritten"));
   file.write(record(5));
   EXPECT_EQ(file.take_trouble(), "");
   EXPECT_THAT(iterations(env), ElementsAre(1, 2, 3, 4, 5));

@@ -281,7 +281,7 @@ TEST(MlperfLog, AFolderIsNoFile) {
     FAIL() << "it began";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kInvalid);
-    EXPECT_THAT(error.what(), HasSubstr("is no file"));
+    EXPECT_THAT(error.what(), HasSubstr("is not a file"));
   }
 }
 

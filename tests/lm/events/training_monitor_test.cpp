@@ -97,7 +97,7 @@ TEST(TrainingMonitor, SinksFailAlone) {
     if (dead == std::string("tensorboard")) {
       // The failure is logged once, with its reason.
       const std::string log = read(env, folder.rank_logs("pre_trainer", 0) / "warning.log");
-      EXPECT_EQ(count(log, "the TensorBoard file cannot be written, training goes on"), 1U);
+      EXPECT_EQ(count(log, "the TensorBoard file cannot be written, training continues"), 1U);
     }
   }
 }

@@ -280,9 +280,9 @@ TEST(Exchange, NamesOfFilesAreNoTargets) {
     }
     return std::string("written");
   };
-  EXPECT_THAT(error_of("my.gguf"), ::testing::AllOf(::testing::HasSubstr("GGUF is not written"),
+  EXPECT_THAT(error_of("my.gguf"), ::testing::AllOf(::testing::HasSubstr("writing GGUF is not supported"),
                                                     ::testing::HasSubstr("convert_hf_to_gguf.py")));
-  EXPECT_THAT(error_of("my.GGUF/"), ::testing::HasSubstr("GGUF is not written"));
+  EXPECT_THAT(error_of("my.GGUF/"), ::testing::HasSubstr("writing GGUF is not supported"));
   for (const char* name : {"m.safetensors", "pytorch_model.bin", "m.pt", "m.pth", "m.ckpt"})
     EXPECT_THAT(error_of(name), ::testing::HasSubstr("a model is written as a folder")) << name;
   EXPECT_EQ(error_of("Llama-3.1-8B"), "written");

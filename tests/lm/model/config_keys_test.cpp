@@ -199,7 +199,7 @@ TEST(ConfigKeys, IdsOutsideTheVocabularyAreNoted) {
   EXPECT_EQ(
       notes_of(root),
       std::vector<std::string>{
-          "config.json: eos_token_id is 100, but the vocabulary has 100 tokens, so no text ends with it"});
+          "config.json: eos_token_id is 100, but the vocabulary has 100 tokens, so no text contains it"});
   root["eos_token_id"] = -1;
   EXPECT_EQ(notes_of(root).size(), 1U);
 }
@@ -430,7 +430,7 @@ TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
   const json outside = {{"model_type", "llama"},
                         {"quantization_config", {{"quant_method", "awq"}}},
                         {"text_config", golden("llama")}};
-  EXPECT_NE(refusal(outside).find("quantised by awq"), std::string::npos);
+  EXPECT_NE(refusal(outside).find("quantised with awq"), std::string::npos);
 }
 
 TEST(ConfigKeys, WhatNobodyKnowsIsNotedOnce) {

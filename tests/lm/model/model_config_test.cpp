@@ -342,7 +342,7 @@ TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
   EXPECT_NE(with("deepseek_v3", {{"num_attention_heads", maximum},
                                  {"num_key_value_heads", maximum},
                                  {"qk_nope_head_dim", maximum}})
-                .find("wide"),
+                .find("width"),
             std::string::npos);
   EXPECT_EQ(with("deepseek_v2",
                  {{"n_shared_experts", 1024}, {"moe_intermediate_size", maximum}, {"hidden_size", 2}}),

@@ -71,7 +71,7 @@ TEST(SplitBlocks, SaysWhichNumberToChange) {
                 split_blocks(8, {2, 1}, {.first = 3, .last = 3});
               }),
               HasSubstr("assigned to no stage"));
-  EXPECT_THAT(refusal([] { split_blocks(8, {2, 1}, {.first = 3, .loss = true}); }), HasSubstr("leave one"));
+  EXPECT_THAT(refusal([] { split_blocks(8, {2, 1}, {.first = 3, .loss = true}); }), HasSubstr("remove one"));
 }
 
 TEST(ParseLayout, ReadsMegatronsNotation) {

@@ -470,7 +470,7 @@ TEST(LoadedModel, WhatTheWeightsWereTrainedWithIsFixed) {
     try {
       load(saved(settings), e);
     } catch (const Error& error) {
-      EXPECT_THAT(error.hint(), HasSubstr("leave it out"));
+      EXPECT_THAT(error.hint(), HasSubstr("omit it"));
       return error.what();
     }
     return "";

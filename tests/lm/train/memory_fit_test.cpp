@@ -151,7 +151,7 @@ TEST(MemoryFit, WhereWeightsAloneAreTooMuchNothingIsPromised) {
   EXPECT_FALSE(result.fits);
   EXPECT_TRUE(result.changes.empty());
   EXPECT_THAT(describe_changes(result), HasSubstr("smaller model"));
-  EXPECT_THAT(describe_lack(result), HasSubstr("and 1.00 MiB of 1.00 MiB are free"));
+  EXPECT_THAT(describe_lack(result), HasSubstr("but 1.00 MiB of 1.00 MiB are free"));
 }
 
 // Amounts that would look equal after rounding get more digits.
@@ -170,7 +170,7 @@ TEST(MemoryFit, TheAmountsThatAreComparedAreToldApart) {
             "the run needs 22548 MiB of memory, but 22528 MiB of 24.0 GiB are free");
   EXPECT_EQ(lack(22 * gib + 1, 22 * gib),
             "the run needs 23622320129 B of memory, but 23622320128 B of 24.0 GiB are free");
-  EXPECT_THAT(lack(22 * gib + (20 << 20), 22 * gib, false), HasSubstr("needs 22548 MiB of the device's"));
+  EXPECT_THAT(lack(22 * gib + (20 << 20), 22 * gib, false), HasSubstr("needs 22548 MiB of device memory"));
 }
 
 // With one of two ranks that share layers, needs and suggestions refer to its share. Microbatches that the

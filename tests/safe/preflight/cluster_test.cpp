@@ -71,7 +71,7 @@ TEST(Cluster, ADeviceThatComputesSomethingElseIsDrift) {
   nodes[2].facts.back().value = "0badcaff";
   const auto found = trouble(compare_nodes(nodes, {}));
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_THAT(found[0].fix, HasSubstr("computes wrongly"));
+  EXPECT_THAT(found[0].fix, HasSubstr("computes wrong results"));
 }
 
 TEST(Cluster, EveryDeviceOfEveryNodeIsCompared) {

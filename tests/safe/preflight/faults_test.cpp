@@ -295,7 +295,7 @@ const Fault kFaults[] = {
      "gpu.retired-memory", kFail, "no spare rows", "replaced"},
     {"ThrottledClock", make_nvidia_node,
      [](FakeMachine& m) { m.replace("/smi/clocks", "3, Not Active, Not Active", "3, Active, Active"); },
-     "gpu.throttling", kFail, "held down (345 of 1980 MHz) by thermal slowdown", "fans"},
+     "gpu.throttling", kFail, "is throttled (345 of 1980 MHz) by thermal slowdown", "fans"},
     {"PowerLimit", make_nvidia_node,
      [](FakeMachine& m) {
        m.replace("/smi/health", "0, Enabled, 0, 0, 37, 700.00", "0, Enabled, 0, 0, 37, 400.00");
@@ -339,7 +339,7 @@ const Fault kFaults[] = {
      }},
     {"ActivityNotTold", make_amd_node,
      [](FakeMachine& m) { m.remove("/sys/class/drm/card2/device/gpu_busy_percent"); }, "gpu.activity", kWarn,
-     "the driver does not report the utilisation", "tools",
+     "the driver does not report its utilisation", "tools",
      [](NodeOptions& o) {
        o.wanted.busy_percent = Wanted{5, "--gpu-activity-warn-pct"};
      }},
@@ -520,7 +520,7 @@ TEST(Faults, ASectionThatDoesNotAnswerFails) {
   ASSERT_NE(found, report.findings.end());
   EXPECT_EQ(found->category, "gpu");
   EXPECT_EQ(found->verdict, kFail);
-  EXPECT_THAT(found->measured, HasSubstr("could not be looked at"));
+  EXPECT_THAT(found->measured, HasSubstr("could not be examined"));
   EXPECT_TRUE(report.has_stuck_threads);
   std::this_thread::sleep_for(std::chrono::seconds(2));  // sanitizers dislike a thread that outlives main()
 }

@@ -271,7 +271,7 @@ TEST(AllReduce, WhatIsDemandedAndCannotBeMeasuredHasFailed) {
   EXPECT_EQ(all_reduce_of_8({}).verdict, Verdict::kSkip);
   const Finding demanded = all_reduce_of_8({.minimum = Wanted{100, "--rccl-gbs-min"}, .is_demanded = true});
   EXPECT_EQ(demanded.verdict, Verdict::kFail);
-  EXPECT_THAT(demanded.fix, HasSubstr("leave --rccl-gbs-min out"));
+  EXPECT_THAT(demanded.fix, HasSubstr("omit --rccl-gbs-min"));
   const Finding late = all_reduce_of_8({.problem = "it did not end", .minimum = Wanted{100, "a table"}});
   EXPECT_EQ(late.verdict, Verdict::kFail);
   EXPECT_EQ(late.measured, "it did not end");

@@ -152,7 +152,7 @@ TEST_F(CudnnPlans, ChunksThatDivideTheSequenceAreSequences) {
   EXPECT_THAT(fake::compiled().dims.at(kQ), ElementsAre(12, 2, 32, 64));
   EXPECT_EQ(fake::compiled().strides.at(kQ)[0], 32 * 6 * 64);
   s.chunk = 48;
-  EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("do not divide"));
+  EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("does not divide"));
 }
 
 TEST_F(CudnnPlans, DocumentsAreBatchesOfVaryingLength) {

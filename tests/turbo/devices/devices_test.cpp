@@ -141,7 +141,7 @@ TEST(Devices, WhatIsWrongWithAPluginIsSaid) {
   const PluginPath path(PRIMUS_BROKEN_PLUGINS);
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("other_abi")); }), "other sources"));
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("no_entry")); }), "is not a valid device plug-in"));
-  // A listing goes on.
+  // A listing continues.
   const std::vector<DeviceListing> listings = list_devices();
   ASSERT_EQ(listings.size(), 3U);
   for (std::size_t i = 1; i < listings.size(); ++i) {
@@ -170,7 +170,7 @@ TEST(Devices, AFileThatIsNoLibraryIsAnError) {
     std::vector<std::string> notes;
     EXPECT_EQ(choose_device(parse_device("auto"), &notes).kind, "cpu");
     ASSERT_EQ(notes.size(), 1U);
-    EXPECT_NE(notes[0].find("passes over cuda"), std::string::npos);
+    EXPECT_NE(notes[0].find("skips cuda"), std::string::npos);
   }
   fs::remove_all(folder);
 }

@@ -152,7 +152,7 @@ TEST_F(Gpt2Files, MistakesAreNamed) {
               HasSubstr("Llama3Tokenizer does not use vocab_file"));
   source = files();
   source.model = folder_.path();
-  EXPECT_THAT(error_of([&] { load_tokenizer(source); }), HasSubstr("in two ways"));
+  EXPECT_THAT(error_of([&] { load_tokenizer(source); }), HasSubstr("is given twice"));
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST(HostileTokenizer, NormalizersGrowATextWithinBounds) {
   const json doubling = sequence("normalizers", repeated(replace("a", "aa"), 40));
   const json token = json::array({{{"id", 5}, {"content", "a"}, {"special", false}, {"normalized", true}}});
   EXPECT_THAT(refused({{"normalizer", doubling}, {"added_tokens", token}}),
-              HasSubstr("the normalizer 'Replace' makes more than 32 times the text"));
+              HasSubstr("the normalizer 'Replace' produces more than 32 times the text"));
   EXPECT_THAT(refused({{"normalizer", doubling}}, "baab"),
               HasSubstr("the tokenizer 't/tokenizer.json': the normalizer 'Replace' produces more than 32 "
                         "times the text (4 B)"));
@@ -103,7 +103,7 @@ TEST(HostileTokenizer, NormalizersGrowATextWithinBounds) {
   EXPECT_THAT(refused({{"normalizer", replace("a", megabyte)}}, std::string(1 << 20, 'a')),
               HasSubstr("32 times"));
   EXPECT_THAT(refused({{"normalizer", {{"type", "Prepend"}, {"prepend", megabyte}}}}),
-              HasSubstr("the normalizer 'Prepend' makes"));
+              HasSubstr("the normalizer 'Prepend' produces"));
   // Each part between added tokens may grow up to the limit of a text, but not all parts together.
   const json cutter = json::array({{{"id", 5}, {"content", "b"}, {"special", true}}});
   std::string parts;
@@ -115,7 +115,7 @@ TEST(HostileTokenizer, NormalizersGrowATextWithinBounds) {
   json by_expression = replace("", "aaaaaaaa");
   by_expression["pattern"] = {{"Regex", ""}};
   EXPECT_THAT(refused({{"normalizer", sequence("normalizers", repeated(by_expression, 12))}}, "abab"),
-              HasSubstr("the normalizer 'Replace' makes"));
+              HasSubstr("the normalizer 'Replace' produces"));
   // The largest growth in real files: U+FDFA has 3 bytes and becomes 18 characters of 33 bytes.
   const auto nfkc = load({{"normalizer", {{"type", "NFKC"}}}});
   std::string ligatures;
@@ -126,13 +126,13 @@ TEST(HostileTokenizer, NormalizersGrowATextWithinBounds) {
 TEST(HostileTokenizer, PreTokenizersGrowATextWithinBounds) {
   const json blanks = {{"type", "Metaspace"}, {"replacement", std::string(16, ' ')}, {"split", false}};
   EXPECT_THAT(refused({{"pre_tokenizer", sequence("pretokenizers", repeated(blanks, 12))}}, "a a a"),
-              HasSubstr("the pre-tokenizer 'Metaspace' makes more than 32 times the text"));
+              HasSubstr("the pre-tokenizer 'Metaspace' produces more than 32 times the text"));
 }
 
 TEST(HostileTokenizer, DecodersGrowATokenWithinBounds) {
   const json chain = sequence("decoders", repeated(replace("a", "aa"), 60));
   EXPECT_THAT(refused({{"decoder", chain}}),
-              HasSubstr("the decoder of the tokenizer 't/tokenizer.json' makes more than 32 times the text"));
+              HasSubstr("the decoder of the tokenizer 't/tokenizer.json' produces more than 32 times the text"));
   json metaspace = {{"type", "Metaspace"}, {"replacement", "a"}};
   EXPECT_EQ(load({{"decoder", metaspace}})->decode(Ids{1, 0}), "b ");
 }

@@ -292,7 +292,7 @@ TEST(HuggingFace, SaysWhatIsBroken) {
   EXPECT_THAT(error_of(tokenizer), HasSubstr("share the id 2"));
   tokenizer["model"]["vocab"]["c"] = 1'000'000'000;
   EXPECT_THAT(error_of(tokenizer), HasSubstr("has id 1000000000"));
-  EXPECT_THAT(error_of(json::object()), HasSubstr("there is no \"model\""));
+  EXPECT_THAT(error_of(json::object()), HasSubstr("it has no \"model\""));
   HuggingFaceFiles files;
   files.tokenizer_json = "{\n \"model\": {\"type\": ?}}";
   try {
@@ -386,7 +386,7 @@ TEST(LoadTokenizer, SaysWhatIsWrong) {
   };
   EXPECT_THAT(message("WordTokenizer", "x"), HasSubstr("unknown tokenizer_type 'WordTokenizer'"));
   EXPECT_THAT(message("HuggingFaceTokenizer", ""), HasSubstr("needs a tokenizer_model"));
-  EXPECT_THAT(message("HuggingFaceTokenizer", "meta-llama/Llama-3.1-8B"), HasSubstr("nothing is downloaded"));
+  EXPECT_THAT(message("HuggingFaceTokenizer", "meta-llama/Llama-3.1-8B"), HasSubstr("Primus downloads nothing"));
   const std::string sentencepiece = kGolden + "sp_bpe.model", llama3 = kGolden + "llama3.tokenizer.json";
   EXPECT_THAT(message("SentencePieceTokenizer", llama3),
               AllOf(HasSubstr("llama3.tokenizer.json: error: tokenizer_type SentencePieceTokenizer expects a "
@@ -409,11 +409,11 @@ TEST(LoadTokenizer, SaysWhatIsWrong) {
     EXPECT_THAT(message_for("t.json", read_file(llama3).substr(0, size)), HasSubstr(cut));
   write_file(folder.path() / "ranks", "YQ== 0\nYg== 1\n");
   EXPECT_THAT(message("Llama2Tokenizer", folder.path() / "ranks"),
-              HasSubstr("stands for a SentencePiece model, and this is a tiktoken vocabulary"));
+              HasSubstr("expects a SentencePiece model, but this is a tiktoken vocabulary"));
   const std::string model = read_file(sentencepiece);
   for (size_t size = 5; size < 400; ++size)
     EXPECT_THAT(message_for("t.model", model.substr(0, size)), HasSubstr(cut));
-  EXPECT_THAT(message_for("t", ""), HasSubstr("the tokenizer file is empty\n  hint: a tokenizer is"));
+  EXPECT_THAT(message_for("t", ""), HasSubstr("the tokenizer file is empty\n  hint: use a tokenizer.json"));
   EXPECT_THAT(message_for("t", "Hello"),
               HasSubstr("this is not a tokenizer file\n  hint: use a tokenizer.json"));
   EXPECT_THAT(message_for("t", R"({"model": {"type": "WordPiece", "vocab": {}}})"),

@@ -183,7 +183,7 @@ Socket master_socket(const JobEnvironment& environment) {
       inherited.release();
       throw invalid(
           fmt::format("PRIMUS_RENDEZVOUS_FD={} is not an open file descriptor", environment.listening_socket),
-          "unset it: only Primus's launcher sets it");
+          "unset it: only the launcher of this program sets it");
     }
     return inherited;
   }

@@ -20,7 +20,7 @@ struct Attributes {
 
 struct AllToAll {
   enum In : InputName { kQkv, kFirstKey };
-  // Of this rank's tokens; out and qkv of its heads for all tokens; the heads' log-sum-exp, in training.
+  // Output for this rank's tokens; out and qkv of its heads for all tokens; in training, the heads' log-sum-exp.
   enum Out : OutputName { kOut, kOfHeads, kLse };
 };
 

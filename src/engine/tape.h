@@ -108,7 +108,7 @@ class Tape {
     Shape shape;
     bool differentiable = true;
   };
-  // The outputs of a call, by their names. Those that the call does not have are empty.
+  // The outputs of a call, by their names. Outputs that the call does not have are empty.
   struct Outputs {
     std::array<Value, Entry::kMaxOutputs> values;
     Value& operator[](OutputPlace j) { return values[static_cast<std::size_t>(j.index())]; }

@@ -29,7 +29,7 @@ struct Gates {
   PRIMUS_DEVICE float x(std::int64_t row, std::int64_t i) const {
     return to_float(z[row * width + i]) + bias[i];
   }
-  // Of the channel at column i of a row.
+  // Returns the decay of the channel at column i of a row.
   PRIMUS_DEVICE ChannelDecay decay(std::int64_t i) const {
     return {::expf(a_log[i / channels]), lower_bound};
   }

@@ -48,7 +48,7 @@ PRIMUS_DEVICE float reduce_row(float value, Combine combine) {
   for (int mask = 1; mask < kLanes; mask *= 2) value = combine(value, from_lane_xor(value, mask));
   return value;
 }
-// The same for lanes that share a column.
+// Combines the values of lanes that share a column.
 template <class Combine>
 PRIMUS_DEVICE float reduce_col(float value, Combine combine) {
   PRIMUS_UNROLL

@@ -252,7 +252,7 @@ namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
 [[noreturn]] void refuse_fp8() {
-  throw unsupported("products in fp8 are not there on AMD's GPUs yet", "compute in bf16");
+  throw unsupported("products in fp8 are not supported on AMD GPUs yet", "compute in bf16");
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ RUN cmake --install build --prefix /opt/primus --strip
 FROM cuda-packages
 LABEL org.opencontainers.image.title="Primus" \
       org.opencontainers.image.description="Trains foundation models from one native program" \
-      org.opencontainers.image.version="0.1.0" \
+      org.opencontainers.image.version="0.3.0" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY scripts/install-packages.sh scripts/debian-packages.txt /opt/packages/
 # cuDNN compiles some attention kernels with NVRTC at first use.

@@ -386,6 +386,24 @@ class Validator {
     if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
   }
 
+  // Warns about settings of phases that the schedules of learning rate and weight decay do not have.
+  void schedule_without_effect() {
+    const TrainerConfig& c = config_;
+    const auto needs = [this](bool met, std::string_view what, std::string_view key) {
+      if (!met && is_said(experiment_, key)) warn(key, fmt::format("{} has an effect only {}", key, what));
+    };
+    const bool decays = c.lr_decay_style != "constant";
+    constexpr std::string_view kDecays = "with a lr_decay_style other than constant";
+    needs(decays, kDecays, "min_lr");
+    needs(decays || c.lr_warmup_fraction, kDecays, "lr_decay_iters");
+    needs(c.lr_warmup_iters > 0 || c.lr_warmup_fraction.value_or(0) > 0 || c.lr_warmup_init.value_or(0) == 0,
+          "with lr_warmup_iters or lr_warmup_fraction", "lr_warmup_init");
+    needs(c.start_weight_decay != c.end_weight_decay, "if start_weight_decay and end_weight_decay differ",
+          "weight_decay_incr_style");
+    needs(c.recompute_granularity == "full" || c.recompute_num_layers.value_or(0) == 0,
+          "with recompute_granularity: full", "recompute_num_layers");
+  }
+
   // Warns about keys that have an effect only with another key: the conditions of keys.def, and those that
   // need a longer explanation.
   void without_effect() {
@@ -417,6 +435,7 @@ class Validator {
     const bool zero_is_said = experiment_.provenance_of("eval_iters").layer >= Layer::kOverrides;
     needs(c.eval_iters > 0 || zero_is_said, "with eval_iters above 0: nothing is evaluated",
           {"eval_interval"});
+    schedule_without_effect();
     needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
     if (c.num_experts) {
       needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",

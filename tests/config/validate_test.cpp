@@ -145,6 +145,44 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
   EXPECT_EQ(load_text(to_yaml(said), {}).warnings, Warnings{});
 }
 
+TEST(Validate, KeysOfAnotherChoiceAreWarnedAbout) {
+  using Warnings = std::vector<std::string>;
+  const auto warnings = [](std::vector<std::string> arguments, const std::string& choice) {
+    if (!choice.empty()) arguments.push_back(choice);
+    return load_text(experiment_text(""), arguments).warnings;
+  };
+  struct Case {
+    std::string setting, without, condition, with;  // `with`: a choice in which the setting counts
+  };
+  const std::string decays = "with a lr_decay_style other than constant";
+  const std::string constant = "lr_decay_style=constant", sgd = "optimizer=sgd";
+  const std::vector<Case> cases = {
+      {"lr_wsd_decay_iters=3", "", "with lr_decay_style: WSD", "lr_decay_style=WSD"},
+      {"recompute_modules=[mlp]", "", "with recompute_granularity: selective",
+       "recompute_granularity=selective"},
+      {"recompute_num_layers=1", "", "with recompute_granularity: full", "recompute_granularity=full"},
+      {"exp_avg_dtype=bf16", sgd, "with optimizer: adam", ""},
+      {"exp_avg_sq_dtype=bf16", sgd, "with optimizer: adam", "optimizer=muon"},
+      {"tensorboard_log_interval=5", "disable_tensorboard=true", "with disable_tensorboard: false", ""},
+      {"pp_algorithm=gpipe", "", "with patch_primus_pipeline: true", "patch_primus_pipeline=true"},
+      {"min_lr=1e-7", constant, decays, ""},
+      {"lr_decay_iters=500", constant, decays, ""},
+      {"lr_warmup_init=1e-7", "lr_warmup_iters=0", "with lr_warmup_iters or lr_warmup_fraction", ""},
+      {"weight_decay_incr_style=linear", "", "if start_weight_decay and end_weight_decay differ",
+       "end_weight_decay=0.1"}};
+  for (const auto& [setting, without, condition, with] : cases) {
+    const std::string key = setting.substr(0, setting.find('='));
+    EXPECT_EQ(warnings({setting}, without),
+              Warnings{"command line: " + key + " has an effect only " + condition});
+    EXPECT_EQ(warnings({setting}, with), Warnings{}) << setting;
+  }
+  const std::string shape = "lr_wsd_decay_style=linear";
+  EXPECT_EQ(warnings({shape}, ""),
+            Warnings{"command line: lr_wsd_decay_style has an effect only with lr_decay_style: WSD"});
+  EXPECT_EQ(warnings({shape, "lr_wsd_decay_iters=3"}, "lr_decay_style=WSD"), Warnings{});
+  EXPECT_EQ(warnings({"lr_decay_iters=500", "lr_warmup_fraction=0.1"}, constant), Warnings{});
+}
+
 TEST(Validate, KeysOfExpertsSayNothingOfAModelWithoutThem) {
   const auto warnings = [](const std::vector<std::string>& arguments) {
     return load_text(experiment_text(""), arguments).warnings;

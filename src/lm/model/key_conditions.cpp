@@ -23,11 +23,17 @@ struct Condition {
 };
 
 constexpr auto kStreams = std::to_array<std::string_view>({"hc_sinkhorn_iters", "hc_eps"});
+// Other keys of experts are checked with the settings alone (config/validate.cpp).
+constexpr auto kExperts =
+    std::to_array<std::string_view>({"num_hash_layers", "routed_expert_hidden_size", "latent_moe_use_norm"});
+constexpr auto kExpertLatents = std::to_array<std::string_view>({"latent_moe_use_norm"});
 constexpr auto kHeads =
     std::to_array<std::string_view>({"group_query_attention", "num_query_groups", "kv_channels"});
 
 const auto kConditions = std::to_array<Condition>({
     {[](const ModelConfig& c) { return c.hyper.streams > 1; }, "with hc_mult", kStreams},
+    {[](const ModelConfig& c) { return c.moe.experts > 0; }, "with num_experts", kExperts},
+    {[](const ModelConfig& c) { return c.moe.latent > 0; }, "with routed_expert_hidden_size", kExpertLatents},
     {[](const ModelConfig& c) { return !c.any_keeps(Keeps::kLatents); },
      "without multi_latent_attention, which has separate head dimensions", kHeads},
 });

@@ -18,6 +18,10 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                 .kaiming = lora.a_init == "kaiming",
                 .modules = lora.target_modules,
                 .training = {.dropout = lora.dropout, .drops_after = lora.dropout_position == "post"}};
+  if (warnings && lora.dropout == 0 && lora.dropout_position != config::LoraSettings().dropout_position) {
+    warnings->push_back(fmt::format("{}: lora.dropout_position has an effect only with lora.dropout",
+                                    experiment.provenance_of("lora").describe()));
+  }
   const bool feed_forwards = model.lora.has("linear_fc1") || model.lora.has("linear_fc2");
   if (model.moe.experts > 0 && feed_forwards && lora.dropout > 0) {
     throw experiment.error_for(

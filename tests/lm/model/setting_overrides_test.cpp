@@ -193,6 +193,12 @@ TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
             Warnings{"command line: kv_lora_rank has an effect only with multi_latent_attention"});
   EXPECT_EQ(warnings("llama3_8B", {"hc_eps=0.1"}),
             Warnings{"command line: hc_eps has an effect only with hc_mult"});
+  for (const std::string setting :
+       {"num_hash_layers=1", "routed_expert_hidden_size=64", "latent_moe_use_norm=true"}) {
+    const std::string key = setting.substr(0, setting.find('='));
+    EXPECT_EQ(warnings("llama3_8B", {setting}),
+              Warnings{"command line: " + key + " has an effect only with num_experts"});
+  }
   const Warnings heads{
       "command line: num_query_groups has an effect only without multi_latent_attention, which has separate "
       "head dimensions"};

@@ -26,7 +26,8 @@ void for_each_line(const StepMeasurement& step, Visit visit) {
 // A job with several ranks: its mesh, and the memory and communication of the first rank of each stage.
 nlohmann::json mesh_json(const TrainingForecast& f) {
   nlohmann::json stages = nlohmann::json::array();
-  for (const StepMeasurement& stage : f.stages) {
+  for (std::size_t i = 0; i < f.stages.size(); ++i) {
+    const StepMeasurement& stage = f.stages[i];
     nlohmann::json sent = nlohmann::json::array();
     for_each_line(stage,
                   [&](const GroupTraffic& group, std::string_view kind, const comm::Traffic::Line& line) {
@@ -40,7 +41,7 @@ nlohmann::json mesh_json(const TrainingForecast& f) {
                        {{"persistent", stage.memory.persistent},
                         {"stash", stage.memory.stash},
                         {"scratch", stage.memory.scratch}}},
-                      {"kernel_flops_per_step", stage.kernels.total_flops()},
+                      {"kernel_flops_per_step", f.expected_stages()[i].kernels.total_flops()},
                       {"communication", sent}});
   }
   return {{"ranks", f.world},
@@ -52,6 +53,11 @@ nlohmann::json mesh_json(const TrainingForecast& f) {
           {"expert_tensor", f.mesh.expert_tensor},
           {"pipeline_bubble", f.bubble},
           {"stages", stages}};
+}
+
+// Whether train_epochs decides the number of steps, and the data was not read to count them.
+bool steps_are_unknown(const TrainingForecast& f) {
+  return f.steps == 0 && f.experiment.trainer->train_epochs.has_value();
 }
 
 // The mesh as text.
@@ -70,7 +76,8 @@ std::string mesh_text(const TrainingForecast& f) {
     const StepMeasurement& stage = f.stages[i];
     text += fmt::format("{:<22}{} on the device, {:.3g} FLOPs a step\n",
                         f.stages.size() == 1 ? "a rank" : fmt::format("a rank of stage {}", i),
-                        human_bytes(static_cast<double>(stage.memory.total())), stage.kernels.total_flops());
+                        human_bytes(static_cast<double>(stage.memory.total())),
+                        f.expected_stages()[i].kernels.total_flops());
     for_each_line(stage,
                   [&](const GroupTraffic& group, std::string_view kind, const comm::Traffic::Line& line) {
                     text += fmt::format("  {:<20}{} a step, {} in {} calls\n",
@@ -206,30 +213,33 @@ std::string time_text(const TrainingForecast& f, bool open) {
 
 nlohmann::json to_json(const TrainingForecast& f) {
   const engine::MemoryPlan& memory = f.step().memory;
-  nlohmann::json json = {{"parameters", f.step().parameters},
-                         {"memory_bytes",
-                          {{"persistent", memory.persistent},
-                           {"stash", memory.stash},
-                           {"scratch", memory.scratch},
-                           {"checkpoint_copy", f.memory.need.snapshot},
-                           {"host_buffers", f.memory.need.host_buffers},
-                           {"program", f.program_bytes},
-                           {"total", claimed(f.memory.need, f.memory.supply)},
-                           {"available", f.memory.supply.device},
-                           {"host", f.memory.supply.shared ? 0 : f.memory.need.host()},
-                           {"host_available", f.memory.supply.shared ? 0 : f.memory.supply.host},
-                           {"fits", f.memory.fits}}},
-                         {"model_flops_per_step", f.model_flops_per_step},
-                         {"kernel_flops_per_step", f.executed_flops_per_step()},
-                         {"steps", f.steps},
-                         {"tokens_per_step", f.tokens_per_step},
-                         {"checkpoint_bytes", f.checkpoint_bytes},
-                         {"matmul_flops_per_second",
-                          f.hardware ? 1e12 * f.hardware->profile->peak_tflops : f.matmul_flops_per_second},
-                         {"seconds_per_step", f.seconds_per_step},
-                         {"timed", f.timed},
-                         {"with_communication", f.world == 1},
-                         {"seconds", f.seconds_per_step * static_cast<double>(f.steps)}};
+  const bool unknown = steps_are_unknown(f);
+  nlohmann::json json = {
+      {"parameters", f.step().parameters},
+      {"memory_bytes",
+       {{"persistent", memory.persistent},
+        {"stash", memory.stash},
+        {"scratch", memory.scratch},
+        {"checkpoint_copy", f.memory.need.snapshot},
+        {"host_buffers", f.memory.need.host_buffers},
+        {"program", f.program_bytes},
+        {"total", claimed(f.memory.need, f.memory.supply)},
+        {"available", f.memory.supply.device},
+        {"host", f.memory.supply.shared ? 0 : f.memory.need.host()},
+        {"host_available", f.memory.supply.shared ? 0 : f.memory.supply.host},
+        {"fits", f.memory.fits}}},
+      {"model_flops_per_step", f.model_flops_per_step},
+      {"kernel_flops_per_step", f.executed_flops_per_step()},
+      {"steps", unknown ? nlohmann::json() : nlohmann::json(f.steps)},
+      {"tokens_per_step", f.tokens_per_step},
+      {"checkpoint_bytes", f.checkpoint_bytes},
+      {"matmul_flops_per_second",
+       f.hardware ? 1e12 * f.hardware->profile->peak_tflops : f.matmul_flops_per_second},
+      {"seconds_per_step", f.seconds_per_step},
+      {"timed", f.timed},
+      {"with_communication", f.world == 1},
+      {"seconds",
+       unknown ? nlohmann::json() : nlohmann::json(f.seconds_per_step * static_cast<double>(f.steps))}};
   if (f.world > 1) json["mesh"] = mesh_json(f);
   json["memory_changes"] = changes_of(f.memory);
   if (f.hardware) json["hardware"] = hardware_json(f);
@@ -293,7 +303,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
                                      : fmt::format("it would fit on {}", fmt::join(larger, ", ")));
     }
   }
-  const bool open = f.steps == 0 && c.train_epochs;
+  const bool open = steps_are_unknown(f);
   line("steps", open ? fmt::format("for {} epochs of {} tokens each", *c.train_epochs, f.tokens_per_step)
                      : fmt::format("{}{} of {} tokens",
                                    !c.train_minutes ? ""
@@ -302,7 +312,10 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
                                    f.steps, f.tokens_per_step));
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
   line("executed per step", fmt::format("{:.3g}{}", f.executed_flops_per_step(),
-                                        f.world > 1 ? "  by the kernels of all ranks" : ""));
+                                        f.world == 1         ? ""
+                                        : f.balanced.empty() ? "  by the kernels of all ranks"
+                                                             : "  by the kernels of all ranks, if experts "
+                                                               "get equal shares"));
   line("checkpoint", bytes(f.checkpoint_bytes));
   if (f.hardware) return text + time_text(f, open);
   if (f.matmul_flops_per_second == 0) return text;  // the experiment's device is not on this machine

@@ -47,13 +47,16 @@ struct TrainingForecast {
   const StepMeasurement& step() const { return stages[neediest]; }
   double bubble = 0;  // idle fraction of the pipeline, if backward takes twice as long as forward
   double model_flops_per_step = 0;  // training_flops of the global batch
+  // The stages if experts get equal shares of the tokens. Unlike memory, work and time are expected, not
+  // those of the worst case.
+  const std::vector<StepMeasurement>& expected_stages() const { return balanced.empty() ? stages : balanced; }
   // FLOPs of the kernels of all ranks; the ranks of a stage do equal work.
   double executed_flops_per_step() const {
     double sum = 0;
-    for (const StepMeasurement& stage : stages) sum += stage.kernels.total_flops();
+    for (const StepMeasurement& stage : expected_stages()) sum += stage.kernels.total_flops();
     return sum * mesh.stage_ranks(world);
   }
-  // steps is 0 if train_epochs decides it, because that requires reading the tokens.
+  // steps is 0 if train_epochs decides it and the data was not read: the number is unknown.
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t checkpoint_bytes = 0;   // one checkpoint on disk
   std::int64_t program_bytes = 0;      // see memory_fit.h; 0 if the device has its own memory

@@ -85,7 +85,7 @@ std::vector<StepMeasurement> balanced_stages(config::Experiment e, const FamilyR
 // Estimates the time of a step on hardware that may be absent, and adds doubts about it.
 void plan_time(TrainingForecast& f, DType compute) {
   HardwarePlan& plan = *f.hardware;
-  const std::vector<StepMeasurement>& stages = f.balanced.empty() ? f.stages : f.balanced;
+  const std::vector<StepMeasurement>& stages = f.expected_stages();
   plan.time = planned_time(*plan.profile, stages, f.mesh, f.world, compute, f.bubble);
   plan.doubts = doubts_about(*plan.profile, stages);
   f.seconds_per_step = plan.time.slowest;
@@ -101,7 +101,8 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
   // always estimates, from the stage with the most work; waiting between ranks is not included.
   constexpr double kLongestPart = 2, kSeconds = 0.5;
   double maximum = 0;
-  for (const StepMeasurement& stage : f.stages) maximum = std::max(maximum, stage.kernels.total_flops());
+  for (const StepMeasurement& stage : f.expected_stages())
+    maximum = std::max(maximum, stage.kernels.total_flops());
   f.seconds_per_step = maximum / (kUsualShare * f.matmul_flops_per_second) / (1 - f.bubble);
   f.timed = f.world == 1 && f.memory.fits &&
             f.seconds_per_step / static_cast<double>(settings.step.microbatches) < kLongestPart;

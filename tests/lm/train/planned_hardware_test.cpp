@@ -182,7 +182,11 @@ TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
   ASSERT_EQ(spread.balanced.size(), 1U);
   EXPECT_LT(spread.balanced[0].memory.stash, spread.step().memory.stash);
   EXPECT_EQ(spread.balanced[0].memory.persistent, spread.step().memory.persistent);
-  EXPECT_TRUE(forecast(experiment(experts, gpu), 4).balanced.empty());
+  const TrainingForecast together = forecast(experiment(experts, gpu), 4);
+  EXPECT_TRUE(together.balanced.empty());
+  // Equal shares are the work of ranks that share nothing; the worst case would be a multiple of it.
+  EXPECT_LT(spread.executed_flops_per_step(), 1.1 * together.executed_flops_per_step());
+  EXPECT_GT(4 * spread.step().kernels.total_flops(), 1.2 * together.executed_flops_per_step());
   EXPECT_TRUE(
       forecast(experiment(experts + ", expert_model_parallel_size: 4, moe_expert_capacity_factor: 1", gpu), 4)
           .balanced.empty());

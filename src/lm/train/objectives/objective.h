@@ -54,8 +54,8 @@ class Objective {
   // Plans settings that follow from data and weights, for `world` ranks. Changes nothing if the tokenizer is
   // missing, as it may be in a dry run.
   virtual ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry& families, int world);
-  // Returns the number of samples in `epochs` passes over the training data, if plan() has read it; else
-  // empty.
+  // Returns the number of samples in `epochs` passes over the training data; empty if only a run counts them,
+  // because it writes a cache, or if the data cannot be read.
   virtual std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const;
   // Appends the missing inputs of the run.
   virtual void find_missing(const config::Experiment& experiment,

@@ -63,8 +63,11 @@ class FineTuning final : public Objective {
   }
 
   std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {
-    if (!conversations_) return std::nullopt;
-    return data::sft_samples_of_epochs(options_of(request), request.tokenizer, epochs).samples;
+    try {
+      return data::sft_samples_of_epochs(options_of(request), request.tokenizer, epochs).samples;
+    } catch (const Error&) {
+      return std::nullopt;  // a dry run needs no data, and a run reports the error with its place
+    }
   }
 
   void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {

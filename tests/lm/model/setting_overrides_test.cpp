@@ -161,6 +161,10 @@ TEST(SettingOverrides, OfModulesThatAreNotThereAreWarnedAbout) {
   EXPECT_EQ(warnings("deepseek_v2_lite", {load, "lora={enabled: true, target_modules: [linear_proj]}"}),
             Warnings{});
   EXPECT_EQ(warnings("qwen3_30B_A3B", {load, "lora={enabled: true}"}), Warnings{});
+  EXPECT_EQ(warnings("llama3_8B", {load, "lora={enabled: true, dropout_position: post}"}),
+            Warnings{"command line: lora.dropout_position has an effect only with lora.dropout"});
+  EXPECT_EQ(warnings("llama3_8B", {load, "lora={enabled: true, dropout_position: post, dropout: 0.1}"}),
+            Warnings{});
 }
 
 // Without trainable weights, a step has no loss to minimise.

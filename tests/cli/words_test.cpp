@@ -103,6 +103,10 @@ TEST(Words, ThatAreUnknownOptionsAreNamed) {
   result = run_program({"train", "pretrain", "--lr", "1e-4"});
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("neither an experiment nor a model"), Not(HasSubstr("not an option"))));
+  result = run_program({"train", "pretrain", "model=llama3.1_8B.yaml", "mock_data=true", "--dry-run"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("model=llama3.1_8B.yaml chooses the model of an experiment"),
+                                HasSubstr("--config FILE"), HasSubstr("'primus model info llama3.1_8B'")));
   result = run_program({"train", "pretrain", "exp.yaml"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, AllOf(HasSubstr("'exp.yaml' is neither an option nor a setting"),

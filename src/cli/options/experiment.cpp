@@ -264,6 +264,17 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     tunes ? "sft_dataset_name=FILE" : "data_path=FILE");
     refuse_unknown_options(start);
     refuse_lone_word(start);
+    constexpr std::string_view kPreset = "model=";
+    const auto preset =
+        std::ranges::find_if(overrides_, [&](const std::string& word) { return word.starts_with(kPreset); });
+    if (preset != overrides_.end()) {
+      const std::filesystem::path named = preset->substr(kPreset.size());
+      throw invalid(
+          fmt::format("{} chooses the model of an experiment, and there is no experiment", *preset),
+          fmt::format("add --config FILE, whose model it replaces; or 'primus model info {}' describes the "
+                      "model without an experiment",
+                      named.stem().string()));
+    }
     throw invalid("there is neither an experiment nor a model to start from", start);
   }
   const config::Experiment first = load_as("run");

@@ -156,6 +156,27 @@ TEST_F(OwnText, GoingOnNeedsTheSameText) {
   EXPECT_EQ(train({"train_iters=5"}).exit_code, 0);
 }
 
+// The data order is that of a number of epochs.
+TEST_F(OwnText, ALongerRunSaysWhetherTheDataOrderChanges) {
+  const std::string changes = "the data order changes";
+  const auto text = [](int lines) {
+    std::string all;
+    for (int i = 0; i < lines; ++i) all += "line " + std::to_string(i * i) + " of the text\n\n";
+    return all;
+  };
+  for (const auto& [lines, change] : {std::pair(2000, false), std::pair(20, true)}) {
+    write("corpus.txt", text(lines));
+    const std::string name = "exp_name=of_" + std::to_string(lines);
+    ASSERT_EQ(train({name, "save_interval=1"}).exit_code, 0);
+    const ProgramResult longer = train({name, "train_iters=20", "data_sharding=false"});
+    ASSERT_EQ(longer.exit_code, 0) << longer.err;
+    EXPECT_THAT(longer.err, HasSubstr("train_iters was 2, and is 20 from here on"));
+    EXPECT_EQ(longer.err.find(changes) != std::string::npos, change) << longer.err;
+    // A setting that does not count is not said to move the data.
+    EXPECT_THAT(longer.err, HasSubstr("data_sharding was true, and is false, which has no effect"));
+  }
+}
+
 TEST_F(OwnText, ValidationNeedsNoTestData) {
   const std::vector<std::string> evaluate = {"eval_iters=2", "eval_interval=2", "train_iters=4"};
   const auto with = [&](std::vector<std::string> more) {
@@ -171,6 +192,13 @@ TEST_F(OwnText, ValidationNeedsNoTestData) {
             "valid_data_path=" + at("held.txt").string()}));
   ASSERT_EQ(paths.exit_code, 0) << paths.err;
   EXPECT_THAT(evaluations(run("paths")), ElementsAre("2 validation", "4 validation"));
+  const std::string on_training_data = "the validation loss is measured on training data";
+  EXPECT_THAT(paths.err, Not(HasSubstr(on_training_data)));
+  const ProgramResult same = train(with(
+      {"exp_name=same", "data_path=null", "split=null", "train_data_path=" + at("corpus.txt").string(),
+       "valid_data_path=" + at("../" + at("").parent_path().filename().string() + "/corpus.txt").string()}));
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_THAT(same.err, HasSubstr(on_training_data));
   const ProgramResult none = train(with({"exp_name=none"}));
   EXPECT_EQ(none.exit_code, 0);
   EXPECT_THAT(none.err, HasSubstr("no validation data is given"));

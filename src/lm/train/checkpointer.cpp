@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
+#include "config/keys.h"
 #include "config/trainer_config.h"
 #include "lm/train/base_weights.h"
 #include "lm/train/fp8_state.h"
@@ -182,14 +183,50 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   progress_.last_rate = state.learning_rate;
 }
 
+bool Checkpointer::keeps_samples(std::int64_t train_iters) const {
+  if (train_iters == 0 || progress_.clock || !plan_.datasets.train) return false;
+  config::Experiment before = plan_.e;
+  before.trainer->train_iters = train_iters;
+  before.trainer->eval_iters = 0;
+  const DataRequest request = plan_.data_request();
+  const DataRequest old{.experiment = before,
+                        .tokenizer = request.tokenizer,
+                        .progress = request.progress,
+                        .cyclic = request.cyclic};
+  try {
+    const data::Datasets datasets = plan_.objective->open(old);
+    const data::Dataset &a = *plan_.datasets.train, &b = *datasets.train;
+    const std::int64_t shorter = std::min(train_iters, plan_.c.train_iters) * plan_.c.global_batch_size;
+    const std::int64_t count = std::min({shorter, a.size(), b.size()});
+    constexpr std::int64_t kPlaces = 64;
+    const auto length = static_cast<std::size_t>(a.seq_length());
+    std::vector<std::int32_t> of_a(length + 1), of_b(length + 1);
+    std::vector<float> mask(length);
+    for (std::int64_t i = 0; i < std::min(kPlaces, count); ++i) {
+      const std::int64_t place = count <= kPlaces ? i : (count - 1) * i / (kPlaces - 1);
+      a.sample(place, of_a, mask);
+      b.sample(place, of_b, mask);
+      if (of_a != of_b) return false;
+    }
+    return true;
+  } catch (const Error&) {
+    return false;  // the warning is then given
+  }
+}
+
 void Checkpointer::log_changes(const TrainerState& state, const std::optional<InputIdentity>& data) {
   const std::vector<SettingChange> changes = changed_settings(state.experiment, experiment_text(plan_.e));
+  std::optional<bool> same_samples;  // in a run of another length
   for (const SettingChange& change : changes) {
-    if (decides_learning(change.key)) {
-      progress_.rule_changes.push_back(fmt::format("{} was {}, and is {}", change.key,
-                                                   change.before.empty() ? "unset" : change.before,
-                                                   change.after.empty() ? "unset" : change.after));
+    const std::string values =
+        fmt::format("{} was {}, and is {}", change.key, change.before.empty() ? "unset" : change.before,
+                    change.after.empty() ? "unset" : change.after);
+    const config::KeySpec* const key = config::find_key(change.key);
+    if (key && !config::has_effect(*key, plan_.c)) {
+      plan_.log.info("{}, which has no effect", values);
+      continue;
     }
+    if (decides_learning(change.key)) progress_.rule_changes.push_back(values);
     const bool starts_only =
         change.key == "init_method_std" || change.key == "load" || change.key == "finetune";
     const std::string text =
@@ -199,13 +236,14 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
     const bool names_data =
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
     const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;
-    // The order is drawn for whole epochs.
-    const bool is_length = change.key.starts_with("train_") && !names_data;
-    const bool length = plan_.objective->keeps_order(change.key) ||
-                        (progress_.clock && change.key == "train_minutes" && state.clock);
-    change.moves_data && !renamed && !length
-        ? plan_.log.warning("{}: the data order changes{}: some samples repeat, others are skipped", text,
-                            is_length ? " where the data is now read another number of times" : "")
+    bool keeps = renamed || plan_.objective->keeps_order(change.key) ||
+                 (progress_.clock && change.key == "train_minutes" && state.clock);
+    if (change.moves_data && !keeps && change.key.starts_with("train_") && !names_data) {
+      if (!same_samples) same_samples = !state.clock && keeps_samples(state.train_iters);
+      keeps = *same_samples;
+    }
+    change.moves_data && !keeps
+        ? plan_.log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
         : plan_.log.info("{}", text);
   }
   log_newer_base(state);

@@ -44,6 +44,9 @@ class Checkpointer {
   void continue_run(const CheckpointReader& checkpoint);
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
+  // Whether a run of `train_iters` steps reads the same samples in the same order as this one, as far as both
+  // go. Compares samples at places spread over the shorter run.
+  bool keeps_samples(std::int64_t train_iters) const;
   // Logs which settings changed since the checkpoint, and how that affects the data.
   void log_changes(const TrainerState& state, const std::optional<InputIdentity>& data);
   // Logs that the run that `load` names has trained further since this one started.

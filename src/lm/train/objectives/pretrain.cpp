@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
+#include <set>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -28,6 +31,28 @@ data::DataOptions options_of(const DataRequest& request) {
     options.valid_samples = (request.timed_steps / c.eval_interval + 1) * options.test_samples;
   }
   return options;
+}
+
+// Notes evaluations on files that are also trained on.
+void note_files_of_training(const config::TrainerConfig& c, data::Datasets& datasets) {
+  const auto place_of = [](const std::string& path) {
+    std::error_code unreadable;  // then the path is compared as it is written
+    const std::filesystem::path place = std::filesystem::weakly_canonical(path, unreadable);
+    return unreadable ? std::filesystem::path(path) : place;
+  };
+  std::set<std::filesystem::path> trained;
+  for (const std::string& path : data::paths_of(c.train_data_path)) trained.insert(place_of(path));
+  const auto note = [&](const char* key, const std::vector<std::string>& list, const char* loss) {
+    for (const std::string& path : data::paths_of(list)) {
+      if (!trained.contains(place_of(path))) continue;
+      datasets.notes.push_back(
+          fmt::format("{} and train_data_path both name '{}': the {} loss is measured on training data, and "
+                      "does not show overfitting",
+                      key, path, loss));
+    }
+  };
+  if (datasets.valid) note("valid_data_path", c.valid_data_path, "validation");
+  if (datasets.test) note("test_data_path", c.test_data_path, "test");
 }
 
 class Pretrain final : public Objective {
@@ -86,6 +111,7 @@ class Pretrain final : public Objective {
   data::Datasets open(const DataRequest& request) override {
     const config::TrainerConfig& c = request.experiment.trainer;
     data::Datasets datasets = data::open_datasets(options_of(request), request.tokenizer);
+    if (!c.mock_data && !c.train_data_path.empty()) note_files_of_training(c, datasets);
     if (depends_on_ranks(c)) {
       for (auto* dataset : {&datasets.train, &datasets.valid, &datasets.test}) {
         if (*dataset) *dataset = data::make_cyclic(std::move(*dataset), request.cyclic);

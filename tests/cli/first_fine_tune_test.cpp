@@ -11,6 +11,7 @@ namespace primus {
 namespace {
 
 using ::testing::Contains;
+using ::testing::Not;
 
 constexpr const char* kChatMl =
     "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are terse.<|im_end|>\\n' }}{% "
@@ -177,6 +178,7 @@ TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   const ProgramResult again = plan_of();
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(chosen(again), chosen(planned));
+  EXPECT_THAT(chosen(again), Not(HasSubstr("steps 0")));
   // Settings in the file also win if sft_fit_to_data is true.
   std::string text = read_file(file);
   const std::string off = "sft_fit_to_data: false";

@@ -229,10 +229,7 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
     if (decides_learning(change.key)) progress_.rule_changes.push_back(values);
     const bool starts_only =
         change.key == "init_method_std" || change.key == "load" || change.key == "finetune";
-    const std::string text =
-        fmt::format("{} was {}, and is {}{}", change.key, change.before.empty() ? "unset" : change.before,
-                    change.after.empty() ? "unset" : change.after,
-                    starts_only ? "; a resumed run ignores it" : " from here on");
+    const std::string text = values + (starts_only ? "; a resumed run ignores it" : " from here on");
     const bool names_data =
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
     const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;

@@ -188,19 +188,20 @@ function(primus_library name)
   endif()
 endfunction()
 
-# primus_source_list(<target> LIKE <regex> FORM <regex> MACRO <name>
+# primus_source_list(<target> [STATEMENTS] LIKE <regex> FORM <regex> MACRO <name>
 # TYPE <type> SOURCES <files>... OUTPUT <path>): collects definitions from source files into a header of lines
 # MACRO(name), or into the array kAll<type>. The target includes the header by that path. So adding a
 # definition means adding only its file. (Linkers drop self-registering objects of static libraries.) Lines
-# that match LIKE are definitions and must have the form FORM, whose group is the name. The header is written
-# during the build, and only if its content has changed.
+# that match LIKE are definitions and must have the form FORM, whose group is the name. With STATEMENTS, LIKE
+# is the beginning of a line, and a definition may take several lines: it ends before the first semicolon. The
+# header is written during the build, and only if its content has changed.
 function(primus_source_list target)
-  cmake_parse_arguments(ARG "" "LIKE;FORM;MACRO;TYPE;OUTPUT" "SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "STATEMENTS" "LIKE;FORM;MACRO;TYPE;OUTPUT" "SOURCES" ${ARGN})
   set(list ${CMAKE_CURRENT_BINARY_DIR}/generated/${ARG_OUTPUT})
   add_custom_command(
     OUTPUT ${list}
     COMMAND ${CMAKE_COMMAND} "-DLIKE=${ARG_LIKE}" "-DFORM=${ARG_FORM}" -DMACRO=${ARG_MACRO} -DTYPE=${ARG_TYPE}
-            "-DSOURCES=${ARG_SOURCES}" -DOUTPUT=${list} -P ${PROJECT_SOURCE_DIR}/cmake/SourceList.cmake
+            -DSTATEMENTS=${ARG_STATEMENTS} "-DSOURCES=${ARG_SOURCES}" -DOUTPUT=${list} -P ${PROJECT_SOURCE_DIR}/cmake/SourceList.cmake
     DEPENDS ${ARG_SOURCES} ${PROJECT_SOURCE_DIR}/cmake/SourceList.cmake
     VERBATIM)
   target_sources(${target} PRIVATE ${list})

@@ -1,11 +1,19 @@
 # cmake -DLIKE=... -DFORM=... -DMACRO=... -DSOURCES=... -DOUTPUT=... -P SourceList.cmake: for each line of the
 # sources that matches the regular expression LIKE, in order, writes a line MACRO(name), where the name is the
 # group of FORM. With -DTYPE=... instead of MACRO, writes a declaration `extern const TYPE name` for each, and
-# the array kAll<TYPE> of pointers to all of them. A line that matches LIKE but not FORM is an error. See
+# the array kAll<TYPE> of pointers to all of them. A line that matches LIKE but not FORM is an error. With
+# -DSTATEMENTS=ON, a definition is what begins a line with LIKE, up to a semicolon, joined into one line. See
 # primus_source_list.
 set(names "")
 foreach(source ${SOURCES})
-  file(STRINGS ${source} definitions REGEX "${LIKE}")
+  if(STATEMENTS)
+    file(READ ${source} text)
+    string(REGEX MATCHALL "\n${LIKE}[^;]*" definitions "\n${text}")
+    list(TRANSFORM definitions REPLACE "\n *" " ")
+    list(TRANSFORM definitions STRIP)
+  else()
+    file(STRINGS ${source} definitions REGEX "${LIKE}")
+  endif()
   foreach(definition ${definitions})
     if(NOT definition MATCHES "^${FORM}")
       message(FATAL_ERROR "${source}: this line is not of the form ${FORM}\n${definition}")

@@ -14,6 +14,7 @@
 #include "config/framework.h"
 #include "config/key_hints.h"
 #include "config/not_yet.h"
+#include "config/stages.h"
 #include "config/trainer_config.h"
 
 namespace primus::config {

@@ -1,7 +1,10 @@
 #include "config/stages.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
+#include <iterator>
+#include <string>
 
 #include "base/check.h"
 #include "config/trainer_config.h"
@@ -9,19 +12,38 @@
 namespace primus::config {
 namespace {
 
-constexpr std::array<Stage, 3> kStages = {{
-    {.name = "pretrain"},
-    {.name = "mlperf_pretrain", .mlperf_log = true},
-    {.name = "sft", .material = Material::kConversations, .fine_tunes = true},
-}};
+constexpr Stage kStages[] = {
+#define PRIMUS_STAGE(...) __VA_ARGS__,
+#include "config/stage_rows.def"  // generated from lm/train/objectives
+#undef PRIMUS_STAGE
+};
 
 }  // namespace
 
 std::span<const Stage> stages() { return kStages; }
 
+std::vector<std::string_view> names_of_stages() {
+  std::vector<std::string_view> names;
+  for (const Stage& stage : kStages) names.push_back(stage.name);
+  return names;
+}
+
+std::string_view help_of_stages() {
+  static const std::string help = [] {
+    std::string text = "kind of training: ";
+    for (const Stage& stage : kStages) {
+      if (&stage != std::begin(kStages)) text += &stage == std::end(kStages) - 1 ? "; or " : "; ";
+      text += stage.name;
+      if (!stage.meaning.empty()) text += fmt::format(", {}", stage.meaning);
+    }
+    return text;
+  }();
+  return help;
+}
+
 const Stage& stage_of(const TrainerConfig& config) {
   const auto* const stage = std::ranges::find(kStages, config.stage, &Stage::name);
-  PRIMUS_CHECK("config::stage_of", stage != kStages.end());
+  PRIMUS_CHECK("config::stage_of", stage != std::end(kStages));
   return *stage;
 }
 

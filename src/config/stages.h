@@ -1,10 +1,12 @@
 // Stages: the kind of a run (key `stage`), in so far as settings and other parts of the program depend on it.
-// How a stage trains is a file in lm/train/objectives/. Pure data; thread-safe.
+// How a stage trains is a file in lm/train/objectives/, whose ObjectiveEntry states the stage; the build
+// collects these statements. Pure data; thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace primus::config {
 
@@ -17,13 +19,17 @@ enum class Material : std::uint8_t {
 };
 
 struct Stage {
-  std::string_view name;  // a choice of the key `stage`
+  std::string_view name;       // a choice of the key `stage`
+  std::string_view meaning{};  // in the key's help text, after the name: "which learns ..."; may be empty
   Material material = Material::kText;
   bool fine_tunes = false;  // starts from pretrained weights
   bool mlperf_log = false;  // writes a log in MLPerf's format, and has a target loss
 };
 
 std::span<const Stage> stages();
+// The choices of the key `stage`, and its help text.
+std::vector<std::string_view> names_of_stages();
+std::string_view help_of_stages();
 // The row of `config.stage`, which must be a valid choice of the key.
 const Stage& stage_of(const TrainerConfig& config);
 

@@ -89,5 +89,17 @@ TEST_F(SourceList, AnotherFormIsRefusedAndItsFileNamed) {
   EXPECT_FALSE(std::filesystem::exists(list_));
 }
 
+// Ends before the semicolon, whatever stands behind it, and has its lines as one.
+TEST_F(SourceList, AStatementMayTakeSeveralLines) {
+  write("a.h", "Rule kIdA{.x = {.name = \"a\"}, .f = make};\n  Rule kIdB{.x = {1}};\n");
+  write("b.h",
+        "int z[2];  // Rule kIdC{\nRule kIdZ{\n    .x = {.name = \"z\",\n          .y = n[0]},\n"
+        "    .f = [] { return 1; }};\n");
+  const Outcome outcome =
+      run("-DMACRO=ENTRY", "-DSTATEMENTS=ON '-DLIKE=Rule kId' '-DFORM=Rule kId[A-Z]{ *[.]x = ({[^{}]*})'");
+  EXPECT_EQ(outcome.status, 0) << outcome.output;
+  EXPECT_EQ(list(), "ENTRY({.name = \"z\", .y = n[0]})\nENTRY({.name = \"a\"})\n");
+}
+
 }  // namespace
 }  // namespace primus

@@ -333,7 +333,7 @@ TEST(Objective, APassWithoutAdaptersIsTheBaseModel) {
 
 TEST(Objective, EveryStageHasOne) {
   std::vector<std::string_view> names;
-  for (const ObjectiveEntry* entry : objectives()) names.push_back(entry->stage);
+  for (const ObjectiveEntry* entry : objectives()) names.push_back(entry->stage.name);
   for (const config::Stage& stage : config::stages())
     EXPECT_NE(std::ranges::find(names, stage.name), names.end()) << stage.name;
   EXPECT_EQ(names.size(), config::stages().size());

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "config/experiment.h"
+#include "config/stages.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/data/cyclic_dataset.h"
 #include "lm/data/dataset.h"
@@ -109,9 +110,12 @@ class Objective {
   virtual MakeLossRule loss_rule(const config::Experiment& experiment) const;
 };
 
-// An objective's entry: `extern const ObjectiveEntry kPretrain{...}` in its file.
+// An objective's entry: `extern const ObjectiveEntry kPretrain{...}` in its file. The build copies the braces
+// after
+// `.stage =` into config's table of stages, so these come first, and their texts have no semicolon and no
+// brace.
 struct ObjectiveEntry {
-  std::string_view stage;  // a choice of the key `stage` (config/stages.h)
+  config::Stage stage;  // the choice of the key `stage` that selects this objective
   std::unique_ptr<Objective> (*make)();
 };
 

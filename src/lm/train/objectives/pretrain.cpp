@@ -213,7 +213,11 @@ std::unique_ptr<Objective> make() { return std::make_unique<Pretrain>(); }
 
 }  // namespace
 
-extern const ObjectiveEntry kPretrain{.stage = "pretrain", .make = make};
-extern const ObjectiveEntry kMlperfPretrain{.stage = "mlperf_pretrain", .make = make};
+extern const ObjectiveEntry kPretrain{.stage = {.name = "pretrain"}, .make = make};
+extern const ObjectiveEntry kMlperfPretrain{
+    .stage = {.name = "mlperf_pretrain",
+              .meaning = "which also writes a log in MLPerf's format (docs/watching.md)",
+              .mlperf_log = true},
+    .make = make};
 
 }  // namespace primus

@@ -11,7 +11,8 @@ namespace primus {
 #include "lm/train/objectives.def"  // generated: kAllObjectiveEntry
 
 std::span<const ObjectiveEntry* const> objectives() {
-  static const auto all = sorted_entries(kAllObjectiveEntry, &ObjectiveEntry::stage);
+  static const auto all =
+      sorted_entries(kAllObjectiveEntry, [](const ObjectiveEntry& entry) { return entry.stage.name; });
   return all;
 }
 
@@ -20,7 +21,7 @@ namespace {
 std::size_t index_of(const config::TrainerConfig& trainer) {
   const auto all = objectives();
   const auto entry = std::ranges::find(all, std::string_view(trainer.stage),
-                                       [](const ObjectiveEntry* e) { return e->stage; });
+                                       [](const ObjectiveEntry* e) { return e->stage.name; });
   PRIMUS_CHECK("objective_of", entry != all.end());
   return static_cast<std::size_t>(entry - all.begin());
 }

@@ -186,6 +186,10 @@ class FineTuning final : public Objective {
 }  // namespace
 
 extern const ObjectiveEntry kSft{
-    .stage = "sft", .make = []() -> std::unique_ptr<Objective> { return std::make_unique<FineTuning>(); }};
+    .stage = {.name = "sft",
+              .meaning = "which learns the answers of conversations (docs/posttrain.md)",
+              .material = config::Material::kConversations,
+              .fine_tunes = true},
+    .make = []() -> std::unique_ptr<Objective> { return std::make_unique<FineTuning>(); }};
 
 }  // namespace primus

@@ -24,7 +24,7 @@ constexpr int kSourceLines = 600, kHeaderLines = 250, kFunctionLines = 80, kMemb
 // files to split.
 const std::map<std::string, int> kLongFiles = {{"config/keys.def", 1000},
                                                {"turbo/attention/gpu_tiles.h", 334},
-                                               {"turbo/attention/gpu_warpgroups.h", 315},
+                                               {"turbo/attention/gpu_warpgroups.h", 314},
                                                {"turbo/attention/gpu_warpgroups_backward.h", 335},
                                                {"turbo/delta_rule/gpu_chunks.h", 675},
                                                {"turbo/delta_rule/gpu_gradients.h", 308},
@@ -32,21 +32,14 @@ const std::map<std::string, int> kLongFiles = {{"config/keys.def", 1000},
                                                {"turbo/grouped_linear/gpu_warpgroups.h", 321}};
 const std::map<std::string, int> kLongFunctions = {{"safe/preflight/performance.cpp", 89}};
 // Tables of facts and of arguments, each a row of independent values; then classes.
-const std::map<std::string, int> kLongLists = {{"struct CachedItems", 23},
-                                               {"struct CudnnProblem", 29},
-                                               {"struct DataOptions", 21},
-                                               {"struct Gpu", 25},
-                                               {"struct HostFacts", 31},
-                                               {"struct KeySpec", 23},
-                                               {"struct Parameter", 29},
-                                               {"struct ParameterUnit", 22},
-                                               {"struct SuperBlock", 21},
-                                               {"struct TrainBenchmarkReport", 22},
-                                               {"class BenchmarkCollectives", 21},
-                                               {"class CompressedAttention", 24},
-                                               {"class Kubernetes", 21},
-                                               {"class MixtureOfExperts", 21},
-                                               {"class NodeSmoke", 24}};
+const std::map<std::string, int> kLongLists = {
+    {"struct CachedItems", 23},        {"struct CudnnProblem", 29},
+    {"struct DataOptions", 21},        {"struct Gpu", 25},
+    {"struct HostFacts", 31},          {"struct KeySpec", 23},
+    {"struct Parameter", 29},          {"struct ParameterUnit", 22},
+    {"struct SuperBlock", 21},         {"struct TrainBenchmarkReport", 22},
+    {"class CompressedAttention", 24}, {"class Kubernetes", 21},
+    {"class MixtureOfExperts", 21},    {"class NodeSmoke", 21}};
 
 int allowed(const std::map<std::string, int>& exceptions, const std::string& name, int limit) {
   const auto found = exceptions.find(name);

@@ -364,9 +364,8 @@ TEST(Config, KeysWithoutMeaningAreNamedWhereTheUserWroteThem) {
              "log_throughput: true}\n");
   const test::ProgramOptions with_presets{.environment = {{"PRIMUS_PRESETS", presets}}};
   const std::vector<std::string> words = {"config", "validate", "--config", file};
-  EXPECT_THAT(
-      run_program(words, with_presets).err,
-      HasSubstr("memory: log_throughput, and 2 keys of presets ('primus config show' lists them)\n"));
+  EXPECT_THAT(run_program(words, with_presets).err,
+              HasSubstr("memory: log_throughput, and 2 keys of presets ('primus config show' lists them)\n"));
   write_file(presets + "/models/own.yaml",
              "num_layers: 1\nhidden_size: 16\nnum_attention_heads: 2\nvocab_size: 32\nlog_progress: false\n");
   EXPECT_THAT(run_program(words, with_presets).err, HasSubstr("log_throughput, and a key of presets"));

@@ -112,8 +112,15 @@ TEST(Newcomers, AnObjectiveIsOneFile) {
   const auto objectives = definitions("lm/train/objectives/", "^extern const ObjectiveEntry (k\\w+)");
   EXPECT_GE(objectives.size(), 3U);
   for (const auto& [name, file] : objectives) EXPECT_EQ(files_with(name), std::set{file}) << name;
-  // Only src/config and the objectives compare `stage` with a name.
-  for (const std::string stage : {"pretrain", "mlperf_pretrain", "sft"}) {
+  // The entry states its stage. The schema names one only as the default, and where a key belongs to it.
+  EXPECT_EQ(definitions("config/", "^KEY\\(std::string, stage, .*\\.one_of\\((.*)\\)\\)$"),
+            (std::vector<std::pair<std::string, std::string>>{{"names_of_stages()", "config/keys.def"}}));
+  const auto stages = definitions("lm/train/objectives/", "\\.stage = \\{\\.name = \"(\\w+)\"");
+  EXPECT_EQ(stages.size(), objectives.size());
+  for (const auto& [stage, file] : stages) {
+    const std::string word = "\"" + stage + "\"";
+    for (const std::string& path : files_with(word, "config/")) EXPECT_EQ(path, "config/keys.def") << word;
+    EXPECT_EQ(files_with(".name = " + word, "lm/train/"), std::set{file}) << word;
     for (const auto& [path, text] : sources()) {
       if (path.starts_with("lm/train/objectives/")) continue;
       EXPECT_EQ(text.find("stage == \"" + stage), std::string::npos) << path;

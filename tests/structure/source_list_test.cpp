@@ -22,9 +22,10 @@ class SourceList : public ::testing::Test {
     int status;
     std::string output;
   };
-  // Lists the names of lines "  int kId = kName;" in b.h and a.h, in the given form.
-  Outcome run(const std::string& form = "-DMACRO=ENTRY") const {
-    const std::string command = "'" PRIMUS_CMAKE "' -DLIKE=kId '-DFORM=  int kId = (k[A-Za-z]+)' " + form +
+  // Lists the names of lines "  int kId = kName;" in b.h and a.h, or other definitions, in the given form.
+  Outcome run(const std::string& form = "-DMACRO=ENTRY",
+              const std::string& definitions = "-DLIKE=kId '-DFORM=  int kId = (k[A-Za-z]+)'") const {
+    const std::string command = "'" PRIMUS_CMAKE "' " + definitions + " " + form +
                                 " '-DSOURCES=" + (root_ / "b.h").string() + ";" + (root_ / "a.h").string() +
                                 "' '-DOUTPUT=" + list_.string() +
                                 "' -P '" PRIMUS_SOURCE_DIR "/cmake/SourceList.cmake' 2>&1";

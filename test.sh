@@ -74,6 +74,7 @@ else
   step "packaging" scripts/check-packaging.sh
   step "scripts" scripts/check-scripts.sh
   step "formatting" scripts/check-format.sh
+  step "wording" scripts/check-words.sh
   step "fuzzing" scripts/fuzz.sh 20
 fi
 

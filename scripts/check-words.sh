@@ -42,7 +42,7 @@ perl -CSD -e '
 ' "$prose" || failed=1
 
 if command -v codespell >/dev/null; then
-  codespell --ignore-words scripts/words-known.txt - <"$prose" | grep -v '^ *$' || true
+  codespell --ignore-words scripts/words-known.txt - <"$prose" || failed=1
 else
   echo "spelling not checked: codespell is not installed"
 fi

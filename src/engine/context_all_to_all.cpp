@@ -20,7 +20,8 @@ struct Attributes {
 
 struct AllToAll {
   enum In : InputName { kQkv, kFirstKey };
-  // Output for this rank's tokens; out and qkv of its heads for all tokens; in training, the heads' log-sum-exp.
+  // Output for this rank's tokens; out and qkv of its heads for all tokens; in training, the heads'
+  // log-sum-exp.
   enum Out : OutputName { kOut, kOfHeads, kLse };
 };
 

@@ -291,7 +291,7 @@ TEST_F(LaunchValues, InputsThatAreNotThereAreNamed) {
       planned(Words{"--dry-run", "slurm", "srun", "--", "direct", "--patch", "/nodes/p.sh", "--"} + kTrain +
               inputs)
           .out;
-  EXPECT_THAT(with_hooks, Not(HasSubstr("which is not there"))) << "a patch may create them";
+  EXPECT_THAT(with_hooks, Not(HasSubstr("which does not exist"))) << "a patch may create them";
 }
 
 TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {

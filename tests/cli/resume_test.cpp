@@ -147,7 +147,7 @@ TEST_F(OwnText, GoingOnNeedsTheSameText) {
   const ProgramResult moved = train({"train_iters=3", "data_path=" + at("moved.txt").string()});
   EXPECT_EQ(moved.exit_code, 0) << moved.err;
   EXPECT_THAT(moved.err, Not(HasSubstr("data_path was " + at("corpus.txt").string() + ", and is " +
-                                       at("moved.txt").string() + " from here on: the data goes on")));
+                                       at("moved.txt").string() + " from here on: the data order changes")));
   const ProgramResult mock = train({"train_iters=4", "mock_data=true", "data_path=null"});
   EXPECT_EQ(mock.exit_code, 2);
   EXPECT_THAT(mock.err, HasSubstr("now it is 'mock data'"));

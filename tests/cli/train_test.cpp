@@ -810,7 +810,8 @@ TEST(Train, GraphsThatCannotBeRecordedAreSaidAtOnce) {
     return run_program(train(folder.path(), more)).err;
   };
   EXPECT_THAT(planned({"enable_cuda_graph=true"}), HasSubstr(said + "cpu cannot record its work"));
-  EXPECT_THAT(planned({"enable_cuda_graph=true", "--world", "2"}), HasSubstr(said + "the run has several ranks"));
+  EXPECT_THAT(planned({"enable_cuda_graph=true", "--world", "2"}),
+              HasSubstr(said + "the run has several ranks"));
   EXPECT_THAT(planned({}), Not(HasSubstr(said)));
 }
 

@@ -315,8 +315,8 @@ std::string note_on_theta(const json& root, const Family& family) {
   return {};
 }
 
-// Returns "where:line:column" of the key, or `where` if the file does not have it exactly once. In the file of
-// a multimodal model, only the description of its language model counts.
+// Returns "where:line:column" of the key, or `where` if the file does not have it exactly once. In the file
+// of a multimodal model, only the description of its language model counts.
 std::string place_of_key(std::string_view text, const std::string& where, std::string_view key) {
   const auto next = [text](std::string_view name, std::size_t from) {
     const std::string quoted = fmt::format("\"{}\"", name);

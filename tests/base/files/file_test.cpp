@@ -407,7 +407,7 @@ TEST(FaultEnv, LosesWhatWasNotSynced) {
   make_folders("/d", env);
   write_file("/d/a", "synced", env);
   env.sync_folder("/d");
-  write_file("/d/b", "nobody knows my name", env);
+  write_file("/d/b", "a file without a name", env);
   env.open("/d/a", OpenMode::kUpdate)->write_at(as_bytes("CACHED"), 0);
   env.crash_at(env.operations());
   EXPECT_THROW(env.list("/d"), SimulatedCrash);

@@ -173,9 +173,9 @@ TEST_F(SafetensorsFolderTest, ALinkToNothingIsCalledSo) {
     const TemporaryFolder folder;
     std::filesystem::create_symlink("../blobs/gone", folder.path() / name);
     EXPECT_TRUE(has_weights(folder.path()));
-    EXPECT_THAT(error_of([&] { SafetensorsFolder::open(folder.path()); }),
-                AllOf(HasSubstr(std::string(name) + "' is a link to a missing file"),
-                      Not(HasSubstr("neither"))));
+    EXPECT_THAT(
+        error_of([&] { SafetensorsFolder::open(folder.path()); }),
+        AllOf(HasSubstr(std::string(name) + "' is a link to a missing file"), Not(HasSubstr("neither"))));
   }
 }
 

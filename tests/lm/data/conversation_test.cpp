@@ -209,7 +209,8 @@ TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [1]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [], "seq_start_id": [0, 1]})"), HasSubstr("seq_start_id"));
   // Records whose labels or weights forbid what would be learned.
-  EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "labels": [-100, 2]})"), HasSubstr("'labels' is not supported"));
+  EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "labels": [-100, 2]})"),
+              HasSubstr("'labels' is not supported"));
   EXPECT_THAT(refusal(R"({"completion_mask": [0, 1], "input_ids": [1, 2]})"), HasSubstr("loss_mask"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})"),
               HasSubstr("weight 0.5"));

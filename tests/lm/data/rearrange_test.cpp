@@ -112,8 +112,7 @@ TEST_F(Rearrange, Mistakes) {
   EXPECT_THAT(error_of([&] { merge_datasets({a}, a); }), HasSubstr("is both an input and the output"));
   EXPECT_THAT(error_of([&] { split_dataset(a, {{folder_ / "x", 0, 4}}); }), HasSubstr("has 3 documents"));
   folder_.write("half/a.idx", "");
-  EXPECT_THAT(error_of([&] { find_datasets({(folder_ / "half").string()}); }),
-              HasSubstr("no matching .bin"));
+  EXPECT_THAT(error_of([&] { find_datasets({(folder_ / "half").string()}); }), HasSubstr("no matching .bin"));
 }
 
 TEST_F(Rearrange, WhatIsThereIsReplacedOnlyWhenTold) {

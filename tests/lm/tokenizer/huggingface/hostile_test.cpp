@@ -131,8 +131,9 @@ TEST(HostileTokenizer, PreTokenizersGrowATextWithinBounds) {
 
 TEST(HostileTokenizer, DecodersGrowATokenWithinBounds) {
   const json chain = sequence("decoders", repeated(replace("a", "aa"), 60));
-  EXPECT_THAT(refused({{"decoder", chain}}),
-              HasSubstr("the decoder of the tokenizer 't/tokenizer.json' produces more than 32 times the text"));
+  EXPECT_THAT(
+      refused({{"decoder", chain}}),
+      HasSubstr("the decoder of the tokenizer 't/tokenizer.json' produces more than 32 times the text"));
   json metaspace = {{"type", "Metaspace"}, {"replacement", "a"}};
   EXPECT_EQ(load({{"decoder", metaspace}})->decode(Ids{1, 0}), "b ");
 }

@@ -386,7 +386,8 @@ TEST(LoadTokenizer, SaysWhatIsWrong) {
   };
   EXPECT_THAT(message("WordTokenizer", "x"), HasSubstr("unknown tokenizer_type 'WordTokenizer'"));
   EXPECT_THAT(message("HuggingFaceTokenizer", ""), HasSubstr("needs a tokenizer_model"));
-  EXPECT_THAT(message("HuggingFaceTokenizer", "meta-llama/Llama-3.1-8B"), HasSubstr("Primus downloads nothing"));
+  EXPECT_THAT(message("HuggingFaceTokenizer", "meta-llama/Llama-3.1-8B"),
+              HasSubstr("Primus downloads nothing"));
   const std::string sentencepiece = kGolden + "sp_bpe.model", llama3 = kGolden + "llama3.tokenizer.json";
   EXPECT_THAT(message("SentencePieceTokenizer", llama3),
               AllOf(HasSubstr("llama3.tokenizer.json: error: tokenizer_type SentencePieceTokenizer expects a "

@@ -364,14 +364,14 @@ TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
       << broken.err;
   // The error names the token, its place and the next step. `data inspect` reports the same place.
   EXPECT_THAT(broken.err, HasSubstr("data_text_document (train): document "));
-  EXPECT_THAT(broken.err, HasSubstr(" holds the token 65535 at position "));
+  EXPECT_THAT(broken.err, HasSubstr(" has the token 65535 at position "));
   EXPECT_THAT(broken.err, HasSubstr("'primus data inspect " + prefix +
                                     " --tokenizer-type NullTokenizer --tokenizer 300' counts such tokens"));
   const ProgramResult inspected =
       run_program({"data", "inspect", prefix, "--tokenizer-type", "NullTokenizer", "--tokenizer", "300"});
   EXPECT_EQ(inspected.exit_code, 2);
   const std::size_t place = broken.err.find("document ", broken.err.find("(train): "));
-  EXPECT_THAT(inspected.err, HasSubstr(broken.err.substr(place, broken.err.find(", beyond") - place)));
+  EXPECT_THAT(inspected.err, HasSubstr(broken.err.substr(place, broken.err.find(", outside") - place)));
 }
 
 // Validation and test data is first read during or after training; an error in it keeps the trained weights.
@@ -393,7 +393,7 @@ TEST(Train, KeepsWhatItLearnedWhenTheDataForTestsBreaks) {
   write_file(test_data + ".bin", tokens);
   const ProgramResult broken = run_program(words("broken"));
   EXPECT_EQ(broken.exit_code, 2) << broken.err;
-  EXPECT_THAT(broken.err, HasSubstr(" holds the token 65535 at position "));
+  EXPECT_THAT(broken.err, HasSubstr(" has the token 65535 at position "));
   EXPECT_TRUE(
       Env::posix().status(test::run_folder(folder.path(), "broken") / "checkpoints/iter_0000002/config.json"))
       << broken.err;
@@ -417,7 +417,7 @@ TEST(Train, ARunThatIsRefusedForItsDataLeavesNothing) {
                             "vocab_size=100", "split=100,0,0", "data_path=" + data_of('x', folder.path())}));
   EXPECT_THAT(other.err,
               ::testing::ContainsRegex(
-                  "document 0 holds the token 120 at position [0-9]+, beyond the vocabulary of 100"));
+                  "document 0 has the token 120 at position [0-9]+, outside the vocabulary of 100"));
   EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path())));
   EXPECT_EQ(run_program(train(folder.path(), {"tokenizer_type=WordTokenizer"})).exit_code, 2);
   EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path())));
@@ -644,9 +644,9 @@ TEST(Train, WhatLoadSaysIsNotContradicted) {
   const TemporaryFolder folder;
   const std::pair<const char*, const char*> contradictions[] = {
       {"norm_epsilon=0.5", "norm_epsilon is 0.5, but"},
-      {"untie_embeddings_and_output_weights=false", "untie_embeddings_and_output_weights is false, and"},
-      {"vocab_size=1000", "vocab_size is 1000, and"},
-      {"num_layers=3", "num_layers is 3, and"}};
+      {"untie_embeddings_and_output_weights=false", "untie_embeddings_and_output_weights is false, but"},
+      {"vocab_size=1000", "vocab_size is 1000, but"},
+      {"num_layers=3", "num_layers is 3, but"}};
   for (const auto& [setting, said] : contradictions) {
     const ProgramResult result = run_program(with_loaded(folder.path(), {setting}));
     EXPECT_EQ(result.exit_code, 2) << setting << result.err;

@@ -248,7 +248,7 @@ void IndexedDataset::read(std::int64_t sequence, std::int64_t offset, std::span<
   for (std::size_t i = 0; i < out.size(); ++i) {
     const auto value = load<std::int64_t>(from, static_cast<std::int64_t>(i));
     if (!std::in_range<std::int32_t>(value)) {
-      throw invalid(fmt::format("sequence {} of '{}' holds the token {}", sequence, name(), value));
+      throw invalid(fmt::format("sequence {} of '{}' has the token {}", sequence, name(), value));
     }
     out[i] = static_cast<std::int32_t>(value);
   }
@@ -322,7 +322,7 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
     for (std::int64_t i = indexed->document_start(document); i < sequence; ++i)
       position += indexed->length(i);
   }
-  throw invalid(fmt::format("{}: document {} holds the token {} at position {}, beyond the vocabulary of {}",
+  throw invalid(fmt::format("{}: document {} has the token {} at position {}, outside the vocabulary of {}",
                             description, document, *beyond, position, vocab_size),
                 fmt::format("the data may belong to another tokenizer; 'primus data inspect {} "
                             "--tokenizer-type NullTokenizer --tokenizer {}' counts such tokens",

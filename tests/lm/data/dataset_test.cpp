@@ -549,7 +549,7 @@ TEST_F(OpenDatasets, TokenBeyondTheVocabulary) {
   use({Tokens(100, 257)});
   options_.split = "1";
   EXPECT_THAT(error(),
-              HasSubstr("document 0 holds the token 257 at position 32, beyond the vocabulary of 257"));
+              HasSubstr("document 0 has the token 257 at position 32, outside the vocabulary of 257"));
   // Opening the data reads only the first sample.
   Tokens one(400, 5);
   one[399] = 257;
@@ -559,7 +559,7 @@ TEST_F(OpenDatasets, TokenBeyondTheVocabulary) {
   EXPECT_THAT(error_of([&] {
                 for (int64_t i = 0; i < sets.train->size(); ++i) sample_of(*sets.train, i);
               }),
-              HasSubstr("document 0 holds the token 257 at position 399, beyond the vocabulary of 257"));
+              HasSubstr("document 0 has the token 257 at position 399, outside the vocabulary of 257"));
 }
 
 TEST_F(OpenDatasets, BrokenJsonLine) {

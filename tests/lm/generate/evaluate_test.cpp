@@ -209,7 +209,7 @@ TEST(EvaluateLoss, TokensBeyondTheVocabularyAreNamedWithTheirPlace) {
   } catch (const Error& error) {
     EXPECT_EQ(
         std::string(error.what()),
-        prefix.string() + ": document 1 holds the token 384 at position 3, beyond the vocabulary of 384");
+        prefix.string() + ": document 1 has the token 384 at position 3, outside the vocabulary of 384");
     EXPECT_NE(error.hint().find("data inspect"), std::string::npos);
   }
   EXPECT_EQ(evaluate(5), 5);  // ends before that token

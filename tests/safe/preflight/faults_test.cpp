@@ -200,7 +200,7 @@ const Fault kFaults[] = {
      "network.rdma-ports", kFail, "mlx5_3:1 is DOWN (Polling)", "cable"},
     {"RdmaPortSlow", make_nvidia_node,
      [](FakeMachine& m) { m.write("/sys/class/infiniband/mlx5_5/ports/1/rate", "100 Gb/sec (4X EDR)\n"); },
-     "network.rdma-ports", kFail, "mlx5_5:1 runs at 100 Gbit/s", "fallen back"},
+     "network.rdma-ports", kFail, "mlx5_5:1 runs at 100 Gbit/s", "the link has degraded"},
     {"NoRoutableAddress", make_amd_node,
      [](FakeMachine& m) { m.remove("/sys/class/infiniband/mlx5_2/ports/1/gid_attrs/types/3"); },
      "network.rdma-ports", kFail, "mlx5_2:1 has no RoCE v2 address", "show_gids"},

@@ -9,9 +9,9 @@
 //   statement     if (!on(7)) statement;
 //   condition     if (on(7) != static_cast<bool>(condition))
 //   constant      (on(7) ? 4 : 3)
-//   operator      a < Op<7>{} < b        the proxy compares by < or by <=; its neighbours keep their
-//   precedence assignment    a += Op<7>{} += b increment     Increment<7>{}->*a     binds like a prefix
-//   operator, whatever follows
+//   operator      a < Op<7>{} < b        compares by < or <=; the neighbours keep their precedence
+//   assignment    a += Op<7>{} += b
+//   increment     Increment<7>{}->*a     binds like a prefix operator, whatever follows
 #pragma once
 
 #pragma GCC system_header  // no warnings caused by changed types

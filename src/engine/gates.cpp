@@ -25,7 +25,7 @@ struct Parts {
   std::array<Part, Entry::kMaxOutputs> parts;
 };
 
-struct TakeApart {
+struct SplitColumns {
   enum In : InputName { kX };
   enum Out : OutputName { kFirst, kSecond, kThird };  // as many as there are parts
 };
@@ -34,7 +34,7 @@ void split_columns_forward(OperatorCall& op) {
   const auto a = op.attributes<Parts>();
   for (int i = 0; i < op.output_count(); ++i) {
     const Parts::Part& part = a.parts[static_cast<std::size_t>(i)];
-    launch(op.context(), CopyColumns{.from = op.in(TakeApart::kX),
+    launch(op.context(), CopyColumns{.from = op.in(SplitColumns::kX),
                                      .to = op.out(OutputPlace(i)),
                                      .runs = part.runs,
                                      .run_count = part.run_count});
@@ -43,7 +43,7 @@ void split_columns_forward(OperatorCall& op) {
 
 void split_columns_backward_input(OperatorCall& op) {
   const auto a = op.attributes<Parts>();
-  const auto target = op.fresh_d_in(TakeApart::kX);
+  const auto target = op.fresh_d_in(SplitColumns::kX);
   bool all = true;
   for (int i = 0; i < op.output_count(); ++i) all = all && !op.d_out(OutputPlace(i)).absent();
   if (!all) launch(op.context(), turbo::Fill{.out = target.out, .value = 0});
@@ -224,14 +224,14 @@ std::array<Value, 3> split_columns(const Value& x, const std::vector<ColumnRuns>
   }
   PRIMUS_CHECK("split_columns", all == x.shape()[1]);
   const auto record = [&](std::initializer_list<Tape::Output> outputs) {
-    return x.tape().record(kSplitColumns, {{TakeApart::kX, x}}, nullptr, outputs, attributes).values;
+    return x.tape().record(kSplitColumns, {{SplitColumns::kX, x}}, nullptr, outputs, attributes).values;
   };
   const auto part = [&](OutputPlace j) {
     return Tape::Output{j, x.dtype(), Shape{x.shape()[0], columns[static_cast<std::size_t>(j.index())]}};
   };
-  if (parts.size() == 1) return record({part(TakeApart::kFirst)});
-  if (parts.size() == 2) return record({part(TakeApart::kFirst), part(TakeApart::kSecond)});
-  return record({part(TakeApart::kFirst), part(TakeApart::kSecond), part(TakeApart::kThird)});
+  if (parts.size() == 1) return record({part(SplitColumns::kFirst)});
+  if (parts.size() == 2) return record({part(SplitColumns::kFirst), part(SplitColumns::kSecond)});
+  return record({part(SplitColumns::kFirst), part(SplitColumns::kSecond), part(SplitColumns::kThird)});
 }
 
 Value gated(const Value& x, const Value& gate) {

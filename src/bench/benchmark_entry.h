@@ -3,8 +3,7 @@
 // saves and compares the report (cli/benchmark/benchmark_command.h).
 //
 // A benchmark consists of a file in this folder, which ends with its entry, and a command file in
-// cli/benchmark.
-// The build finds the entry (primus_entry_list in cmake/PrimusBuild.cmake):
+// cli/benchmark. The build finds the entry (primus_entry_list in cmake/PrimusBuild.cmake):
 //   extern const BenchmarkEntry kMemoryEntry{.name = "memory",
 //                                            .make = make_benchmark<MemoryBenchmark>,
 //                                            .subject = BenchmarkSubject::kDevice,

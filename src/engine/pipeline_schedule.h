@@ -16,8 +16,8 @@
 // Order of transfers. All work of all stages is sorted by its start time in a model where the forward pass
 // and either gradient of a chunk take equally long and transfers take no time. A stage's list is its part of
 // that order, and each transfer has the same place in it for sender and receiver. So stages that run their
-// lists one item after the other, and block in every transfer until the other side arrives,
-// never deadlock.
+// lists one item after the other, and block in every transfer until the other side arrives, never
+// deadlock.
 #pragma once
 
 #include <cstdint>

@@ -162,8 +162,7 @@ class Train : public Command {
     config::Experiment experiment = experiment_.load_with({"mock_data=true"}, world);
     console.note(
         "note: the experiment names no data, so the plan assumes mock_data: true; training needs data_path "
-        "or "
-        "train_data_path");
+        "or train_data_path");
     return experiment;
   }
 

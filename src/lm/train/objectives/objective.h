@@ -111,9 +111,8 @@ class Objective {
 };
 
 // An objective's entry: `extern const ObjectiveEntry kPretrain{...}` in its file. The build copies the braces
-// after
-// `.stage =` into config's table of stages, so these come first, and their texts have no semicolon and no
-// brace.
+// after `.stage =` into config's table of stages, so these come first, and their texts have no semicolon and
+// no brace.
 struct ObjectiveEntry {
   config::Stage stage;  // the choice of the key `stage` that selects this objective
   std::unique_ptr<Objective> (*make)();

@@ -42,7 +42,7 @@ class DeviceTimer {
   Tensor integers(const std::vector<std::int32_t>& values);
   void release();
 
-  // Number of operand sets, of `bytes` each, that calls rotate through; at most `most`.
+  // Number of operand sets, of `bytes` each, that calls rotate through; at most `maximum`.
   std::int64_t sets(std::int64_t bytes, std::int64_t maximum = 16) const;
 
   template <class Arguments>

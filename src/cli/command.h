@@ -87,7 +87,7 @@ struct Argument {
   std::optional<std::pair<double, double>> range = {};
   std::string shown_default = {};
 
-  // For a number: parsing refuses values below `least` or above `most`. Both are exact as double.
+  // For a number: parsing refuses values below `minimum` or above `maximum`. Both are exact as double.
   Argument& between(double minimum, double maximum);
   // For a target that stays empty if the option is not given: the effective default, shown by help.
   template <class Value>

@@ -35,8 +35,8 @@ struct DispatchOptions {
 };
 
 struct Dispatch {
-  Routing routing;  // of the rows that reach this rank's experts; by all-to-all, row `rank * most + i` is the
-                    // i-th from that rank
+  Routing routing;  // of the rows that reach this rank's experts; by all-to-all, row `rank * maximum + i` is
+                    // the i-th from that rank
   Value plan;       // turbo::DispatchPlan; empty for all-gather
   ExpertParallel* parallel = nullptr;  // null: the rank has all experts, and nothing is sent
   std::int64_t tokens = 0, ranks = 1;  // tokens of each rank
@@ -53,10 +53,10 @@ Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std
 struct InFlight {
   Value rows, from;
 };
-// [tokens, c] -> [ranks * most, c]. By all-to-all, rows that no rank sends have undefined contents.
+// [tokens, c] -> [ranks * maximum, c]. By all-to-all, rows that no rank sends have undefined contents.
 InFlight begin_dispatch(const Value& x, const Dispatch& dispatch);
 Value end_dispatch(InFlight rows, const Dispatch& dispatch);
-// [ranks * most, c] -> [tokens, c]: the sum of each token's rows; by all-to-all in rank order.
+// [ranks * maximum, c] -> [tokens, c]: the sum of each token's rows; by all-to-all in rank order.
 InFlight begin_return(Value rows, const Dispatch& dispatch);
 Value end_return(InFlight rows, const Dispatch& dispatch);
 

@@ -27,7 +27,7 @@ class ExpertParallel {
   Buffer allocate(std::int64_t bytes) { return rank_.stash().allocate(bytes); }
 
   // Calls `collective` with the stream to run it on, after the work enqueued on the compute stream up to now.
-  // `beside`: uses a separate stream, which overlaps later work of the compute stream. The operators' inputs
+  // `overlap`: uses a separate stream, which overlaps later work of the compute stream. The operators' inputs
   // and outputs must live until finish(); `buffer` is held until then.
   using Collective = FunctionRef<void(comm::Communicator& group, Stream& stream)>;
   void start(bool overlap, Collective collective, Buffer buffer);

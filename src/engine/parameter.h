@@ -29,11 +29,11 @@ struct Initializer {
   // Integers in [0, bound), distinct within a row.
   static Initializer distinct(std::int64_t bound) { return {Kind::kDistinct, static_cast<float>(bound)}; }
   static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
-  // Values whose logarithm is uniform between log(least) and log(most).
+  // Values whose logarithm is uniform between log(minimum) and log(maximum).
   static Initializer log_uniform(double minimum, double maximum) {
     return {Kind::kLogUniform, static_cast<float>(minimum), static_cast<float>(maximum)};
   }
-  // Gate biases whose softplus lies between `least` and `most` (turbo::ChannelGateBias).
+  // Gate biases whose softplus lies between `minimum` and `maximum` (turbo::ChannelGateBias).
   static Initializer gate_bias(double minimum, double maximum) {
     return {Kind::kGateBias, static_cast<float>(minimum), static_cast<float>(maximum)};
   }

@@ -133,7 +133,7 @@ class ScheduleRunner {
   // Runs `batch` on the communication stream after the kernels enqueued up to now. `works`: its items of the
   // list.
   void exchange(std::span<const comm::Transfer> batch, Event& done, std::span<const Work> works = {});
-  // Waits until at most `most` batches with sends are in flight.
+  // Waits until at most `maximum` batches with sends are in flight.
   void retire_flights(std::size_t maximum);
 
   Rank& rank_;

@@ -75,7 +75,7 @@ class TensorParallel {
   std::vector<std::unique_ptr<Event>> rows_arrived_;  // by distance - 1
 };
 
-// linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). `beside` enables
+// linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). `overlap` enables
 // overlap; with null, or below its minimum size, exactly these operators run.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);

@@ -109,8 +109,8 @@ bool is_moment(View given) {
 
 namespace {
 
-// "[name:]...[count]" with at most `most` parts; if there are that many, the last must be a count. Types may
-// begin with a digit ("1g.10gb").
+// "[name:]...[count]" with at most `maximum` parts; if there are that many, the last must be a count. Types
+// may begin with a digit ("1g.10gb").
 bool is_resource(View text, std::size_t maximum) {
   const auto parts = split(text, ":");
   if (parts.size() > maximum) return false;

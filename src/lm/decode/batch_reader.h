@@ -145,7 +145,7 @@ class BatchReader {
   void copy_states(std::size_t from, std::size_t to);
   void measure_passes();
   void advance(const Input& input);  // the input's tokens have been read
-  // Returns the sizes for passes of up to `most` rows.
+  // Returns the sizes for passes of up to `maximum` rows.
   std::vector<std::int64_t> pass_sizes(std::int64_t maximum) const;
   std::int64_t pass_size(std::int64_t rows, std::int64_t maximum) const;
   void fill(std::span<const Input> inputs, std::int64_t rows);

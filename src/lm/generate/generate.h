@@ -42,9 +42,9 @@ Generation generate(DecodeScheduler& decoder, std::span<const std::int32_t> prom
 std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, std::int64_t capacity,
                                          std::int64_t reserve);
 
-// Returns words to use as a prompt, from a text that may begin and end within a word: at most `most` complete
-// words, from the first sentence or line that begins within it, else after its first blank. Empty if there
-// are none.
+// Returns words to use as a prompt, from a text that may begin and end within a word: at most `maximum`
+// complete words, from the first sentence or line that begins within it, else after its first blank. Empty if
+// there are none.
 std::string_view opening_words(std::string_view text, std::size_t maximum);
 
 }  // namespace primus

@@ -87,7 +87,7 @@ std::vector<LayerProduct> layer_products(const ModelConfig& config, std::int64_t
 // Returns the average number of keys that a query of a sequence of `length` sees: half the length, or fewer
 // with a window or chunk.
 double keys_per_query(const ModelConfig& config, std::int64_t layer, double length);
-// Like keys_per_query() for a query that sees at most `most` keys: the nearest or the selected ones.
+// Like keys_per_query() for a query that sees at most `maximum` keys: the nearest or the selected ones.
 double keys_up_to(double maximum, double length);
 
 // Returns how many tokens the token after a sequence of `length` sees: all, or those of its window or chunk.

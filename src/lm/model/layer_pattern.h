@@ -15,7 +15,7 @@ struct LayerPattern {
 };
 
 // `words` is the key's value: one number, the items of a list, or parts of the notation. Returns nullopt if
-// it is none of these or has more than `most` layers.
+// it is none of these or has more than `maximum` layers.
 std::optional<LayerPattern> parse_layer_pattern(const std::vector<std::string>& words, std::int64_t maximum);
 
 }  // namespace primus

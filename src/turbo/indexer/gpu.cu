@@ -224,7 +224,7 @@ std::int64_t scores_bytes(std::int64_t tokens, std::int64_t maximum) {
   return slice(tokens, maximum) * maximum * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }
 
-// `most`: max keys that a query may see.
+// `maximum`: max keys that a query may see.
 template <class T, class Arguments, class Source>
 void select(Context& context, const Arguments& a, const Source& source, std::int64_t heads,
             std::int64_t head_dim, std::int64_t top_k, std::int64_t maximum) {

@@ -57,15 +57,15 @@ struct PlanRouting {
 };
 
 // The rows that ranks exchange when they share the experts, in one int32 tensor. Each rank sends the row of a
-// token once to each rank that has one of its experts, at most `most` rows to any rank. -1 marks an unused
+// token once to each rank that has one of its experts, at most `maximum` rows to any rank. -1 marks an unused
 // row or token.
 struct DispatchPlan {
   Tensor sends, receives;  // [ranks]: rows to and from each rank
-  Tensor sent;             // [ranks * most, 1]: this rank's token in each outgoing row
+  Tensor sent;             // [ranks * maximum, 1]: this rank's token in each outgoing row
   Tensor parts;            // [tokens, ranks]: the outgoing row of a token to each rank
-  Tensor sources;  // [ranks * most, 1]: the token of each incoming row, numbered over all ranks in rank order
-  Tensor places;   // [ranks * tokens, 1]: the incoming row of each of those tokens
-  Tensor choices;  // [ranks * most, top_k]: an incoming row's choices among this rank's experts
+  Tensor sources;          // [ranks * maximum, 1]: the token of each incoming row, numbered over all ranks
+  Tensor places;           // [ranks * tokens, 1]: the incoming row of each of those tokens
+  Tensor choices;          // [ranks * maximum, top_k]: an incoming row's choices among this rank's experts
 
   static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t maximum) {
     return {2 * ranks + 2 * ranks * tokens + ranks * maximum * (2 + top_k)};

@@ -304,12 +304,13 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
     }
   }
   const bool open = steps_are_unknown(f);
-  line("steps", open ? fmt::format("for {} epochs of {} tokens each", *c.train_epochs, f.tokens_per_step)
-                     : fmt::format("{}{} of {} tokens",
-                                   !c.train_minutes ? ""
-                                   : f.world > 1    ? "at most "
-                                                    : "about ",
-                                   f.steps, f.tokens_per_step));
+  line("steps",
+       open ? fmt::format("as many as {} epochs need, each of {} tokens", *c.train_epochs, f.tokens_per_step)
+            : fmt::format("{}{} of {} tokens",
+                          !c.train_minutes ? ""
+                          : f.world > 1    ? "at most "
+                                           : "about ",
+                          f.steps, f.tokens_per_step));
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
   line("executed per step", fmt::format("{:.3g}{}", f.executed_flops_per_step(),
                                         f.world == 1         ? ""

@@ -34,7 +34,7 @@ std::int64_t part_begin(std::int64_t count, int parts, int index) {
   return each * index + std::min<std::int64_t>(more, index);
 }
 
-// Returns the elements in the rows counted for `peer`. A part has `maximum` elements.
+// Returns the elements in the rows counted for `peer`. A part has room for `maximum` elements.
 std::int64_t counted_elements(const Tensor& counts, int peer, std::int64_t width, std::int64_t maximum) {
   const std::int64_t elements = static_cast<const std::int32_t*>(counts.data)[peer] * width;
   if (elements < 0 || elements > maximum)

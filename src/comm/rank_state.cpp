@@ -156,7 +156,7 @@ const RankStatus* status_in(const std::vector<std::optional<RankStatus>>& status
 }
 
 // Follows the chain of waiting ranks to its end, because a rank that waits for another is not the cause.
-// Appends a description of the chain to `told`.
+// Appends a description of the chain to `reported`.
 int end_of_chain(int rank, const std::vector<std::optional<RankStatus>>& statuses, std::string& reported) {
   for (std::size_t hops = 0; hops < statuses.size(); ++hops) {
     const RankStatus* const status = status_in(statuses, rank);

@@ -75,8 +75,9 @@ class TensorParallel {
   std::vector<std::unique_ptr<Event>> rows_arrived_;  // by distance - 1
 };
 
-// linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). `overlap` enables
-// overlap; with null, or below its minimum size, exactly these operators run.
+// linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). With
+// `overlap`, communication overlaps products. If it is null, or a transfer is below its minimum size, exactly
+// these operators run.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 

@@ -337,7 +337,7 @@ BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogit
 
 BatchReader::Pass BatchReader::mixed_pass(std::int64_t rows, const WantedLogits& wanted) const {
   Pass pass = writing_pass(rows, wanted);
-  // `told` depends only on `rows`, which bounds the number of sizes to record.
+  // `reported` depends only on `rows`, which bounds the number of sizes to record.
   pass.reported = pass_size(std::min(rows, settings_.sequences), settings_.sequences);
   pass.selects = true;
   return pass;

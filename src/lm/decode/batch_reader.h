@@ -145,12 +145,12 @@ class BatchReader {
   void copy_states(std::size_t from, std::size_t to);
   void measure_passes();
   void advance(const Input& input);  // the input's tokens have been read
-  // Returns the sizes for passes of up to `maximum` rows.
+  // Returns the numbers of rows, ascending, to which passes of up to `maximum` rows are padded.
   std::vector<std::int64_t> pass_sizes(std::int64_t maximum) const;
   std::int64_t pass_size(std::int64_t rows, std::int64_t maximum) const;
   void fill(std::span<const Input> inputs, std::int64_t rows);
-  // A pass of `rows` rows that returns logits for `told` of them: for none, for all, or for rows listed in
-  // the tables.
+  // A pass of `rows` rows that returns logits for `reported` of them: for none, for all, or for rows listed
+  // in the tables.
   struct Pass {
     std::int64_t rows = 0, reported = 0;
     bool selects = false;

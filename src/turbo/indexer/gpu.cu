@@ -72,7 +72,7 @@ struct Scores {
   Source source;
   const T* q;
   const W* w;
-  std::uint32_t* scores;  // [queries of the slice, most]
+  std::uint32_t* scores;  // [queries of the slice, maximum]
   std::int64_t heads, head_dim, top_k, first, maximum, runs;
 
   struct Sums {
@@ -139,7 +139,7 @@ template <class Source>
 struct Select {
   static constexpr int kThreads = 256, kDigits = 256;
   Source source;
-  const std::uint32_t* scores;  // [queries of the slice, most]
+  const std::uint32_t* scores;  // [queries of the slice, maximum]
   std::int32_t* selected;       // of the slice's first query
   std::int64_t top_k, first, maximum;
 

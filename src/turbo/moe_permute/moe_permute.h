@@ -14,8 +14,8 @@ namespace primus::turbo {
 struct RoutingPlan {
   Tensor offsets;  // [experts + 1]: expert e has rows [offsets[e], offsets[e+1])
   Tensor rows;     // [tokens, top_k]: the row of a slot, -1 if it was dropped
-  Tensor slots;    // [most rows]: the slot of a row, for rows below offsets[experts]
-  Tensor tokens;   // [most rows]: the token of a row, for the same rows
+  Tensor slots;    // [max_rows]: the slot of a row, for rows below offsets[experts]
+  Tensor tokens;   // [max_rows]: the token of a row, for the same rows
 
   // `max_rows`: the max number of rows of all experts together; tokens * top_k if they hold all choices.
   static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k, std::int64_t max_rows) {
@@ -57,15 +57,15 @@ struct PlanRouting {
 };
 
 // The rows that ranks exchange when they share the experts, in one int32 tensor. Each rank sends the row of a
-// token once to each rank that has one of its experts, at most `maximum` rows to any rank. -1 marks an unused
-// row or token.
+// token once to each rank that has one of its experts, at most `maximum` rows to any rank. -1 marks an
+// unused row or token.
 struct DispatchPlan {
   Tensor sends, receives;  // [ranks]: rows to and from each rank
   Tensor sent;             // [ranks * maximum, 1]: this rank's token in each outgoing row
   Tensor parts;            // [tokens, ranks]: the outgoing row of a token to each rank
-  Tensor sources;          // [ranks * maximum, 1]: the token of each incoming row, numbered over all ranks
-  Tensor places;           // [ranks * tokens, 1]: the incoming row of each of those tokens
-  Tensor choices;          // [ranks * maximum, top_k]: an incoming row's choices among this rank's experts
+  Tensor sources;  // [ranks * maximum, 1]: each incoming row's token, numbered over all ranks in rank order
+  Tensor places;   // [ranks * tokens, 1]: the incoming row of each of those tokens
+  Tensor choices;  // [ranks * maximum, top_k]: an incoming row's choices among this rank's experts
 
   static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t maximum) {
     return {2 * ranks + 2 * ranks * tokens + ranks * maximum * (2 + top_k)};
@@ -108,7 +108,7 @@ struct GatherRows {
   Tensor x;                     // [tokens, hidden] fp32 or bf16
   Tensor offsets, rows, slots;  // from the plan
   Tensor weights;               // [tokens, top_k] fp32
-  Tensor out;                   // [most rows, hidden], x's type
+  Tensor out;                   // [max_rows, hidden], x's type
   void check() const;
   double flops() const { return 0; }
 };
@@ -117,7 +117,7 @@ struct GatherRows {
 // `rows` need not come from a plan.
 struct CombineRows {
   static constexpr KernelId kId = KernelId::kCombineRows;
-  Tensor x;         // [most rows, hidden] fp32 or bf16
+  Tensor x;         // [max_rows, hidden] fp32 or bf16
   Tensor rows;      // [tokens, top_k] int32, below 0: dropped
   Tensor weights;   // [tokens, top_k] fp32, or absent: w = 1
   Tensor previous;  // [tokens, hidden], or absent: zero; may be out
@@ -131,7 +131,7 @@ struct CombineRows {
 struct RowDots {
   static constexpr KernelId kId = KernelId::kRowDots;
   Tensor by_token;  // [tokens, hidden] fp32 or bf16
-  Tensor by_row;    // [most rows, hidden], same type
+  Tensor by_row;    // [max_rows, hidden], same type
   Tensor rows;      // from the plan
   Tensor previous;  // [tokens, top_k] fp32, or absent: zero; may be out
   Tensor out;       // [tokens, top_k] fp32

@@ -37,7 +37,7 @@ struct Loading {
   std::string engine = {};    // the framework named in the file
   Origin engine_origin = {};
   Framework framework = Framework::kNative;
-  double lr_of_file = 0;  // lr without the command line
+  double lr_of_file = 0;  // lr before the command line changes it
   std::map<std::string, Layer> layers = {};
   std::map<std::string, std::string> names = {};  // key to the name used in the strongest layer that sets it
   Layer adapters_said_by = Layer::kDefault;       // the last layer that set lora.enabled

@@ -12,8 +12,8 @@
 
 namespace primus::engine {
 
-// kDeltaRuleSpare: tokens that a cached sequence can drop without being read again. kDeltaRuleRing: inputs
-// kept for that; it is larger, so that a state is written only once in many tokens.
+// kDeltaRuleSpare: max tokens by which a cached sequence can be truncated without recomputing the rest.
+// kDeltaRuleRing: inputs kept for that; it is larger, so that a state is written only once in many tokens.
 inline constexpr std::int64_t kDeltaRuleSpare = 6, kDeltaRuleRing = 16;
 
 struct DeltaRuleOptions {

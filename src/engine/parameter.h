@@ -108,8 +108,8 @@ struct Parameter {
   bool full_precision = false;
   // Checkpoints hold int64. Used with full_precision, which is exact below 2^24.
   bool whole_numbers = false;
-  // The block whose linear layer or experts have this matrix: products with it follow the PrecisionRecipe.
-  // -1: anything else.
+  // Index of the block whose linear layer or experts have this matrix; PrecisionRecipe chooses the types of
+  // its products by this index. -1: the parameter is no such matrix.
   std::int64_t linear_of = -1;
   LowRank low_rank = {};     // of a matrix that linear() and similar operators multiply with
   bool is_low_rank = false;  // A or B of another matrix: loaded weights may lack it

@@ -66,10 +66,10 @@ Order one_forward_one_backward(const PipelineShape& shape, std::int64_t microbat
 }
 
 // The building block of a V-shaped schedule (Qi et al. 2024, section 3): when a stage does its four pieces of
-// work for one microbatch. The steps are the delays from stage to stage: down the stages with the first
-// chunk, up with the second, and back. The block repeats every six units of time, one per piece of work of a
-// stage (including the two weight gradients). So the sum of the steps determines how long activations are
-// held, and hence the memory.
+// work for one microbatch. A step is the delay between neighbouring stages. Chunk 0 passes down the stages
+// and chunk 1 up; their backward passes return in the opposite order, chunk 1 down and chunk 0 up. The block
+// repeats every six units of time, one per piece of work of a stage (including the two weight gradients). So
+// the sum of the steps determines how long activations are held, and hence the memory.
 struct BlockSteps {
   int forward_down, forward_up, backward_down, backward_up;
 };

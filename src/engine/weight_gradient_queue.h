@@ -2,8 +2,8 @@
 //
 // Floating-point sums depend on their order. The order here is the same for every schedule: contributions to
 // a parameter are summed by microbatch, and within one microbatch in backward order of the uses. Work that
-// comes before its turn is parked (its activations stay allocated) and runs at its turn. So any legal
-// schedule gives the same bits, and a schedule that keeps microbatches in order never parks work.
+// comes before its turn waits for it, and its activations stay allocated until then. So any legal schedule
+// gives the same bits. If a schedule keeps microbatches in order, no work waits.
 //
 // Not thread-safe; one per rank.
 #pragma once

@@ -24,7 +24,7 @@ struct ContainerRequest {
   ContainerSettings settings;         // of files, with the command line's runtime and similar options
   std::vector<GivenOption> given;     // options of `docker run` from the command line
   std::vector<std::string> inner;     // this program's arguments inside: --debug direct ... -- train ...
-  std::vector<std::string> files;     // files named in them
+  std::vector<std::string> files;     // existing files that `inner` names; they are mounted
   std::optional<std::string> writes;  // log file of the launcher inside
   bool clean = false;                 // removes containers that an earlier job left on this node
 };

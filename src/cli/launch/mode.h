@@ -85,8 +85,9 @@ std::optional<std::string> dry_run_of(const DeclaredMode& inner, const ModeEntry
 
 extern const ModeEntry kDirect, kContainer, kSlurm, kKubernetes;
 
-// Where experiment files can be checked: the command runs on this machine; it runs in this folder, on a
-// machine that may have other files elsewhere; or it runs anywhere.
+// Where a command runs, which decides which of its input files can be checked. kHere: on this machine; all
+// files are checked. kInThisFolder: in this folder, on a machine whose other folders may differ. kElsewhere:
+// on a machine whose files are unknown.
 enum class Experiments { kHere, kInThisFolder, kElsewhere };
 
 // Checks whether `words` are a command of this program and returns what the launcher needs to know about it.

@@ -4,7 +4,8 @@
 // before them, so each page has a parent, the page before it: pages form a prefix tree of texts. Sequences
 // with a common prefix share its pages, by reference counts. A shared page is copied before a sequence writes
 // into it. A page without references keeps its content until it is reused; the page that has been free
-// longest is reused first. So a text with the prefix of an earlier one need not read it again.
+// longest is reused first. So a sequence that begins like an earlier one reuses the pages that
+// still hold this prefix instead of computing them again.
 //
 // Deterministic: ranks that make the same calls get the same pages. Not thread-safe.
 #pragma once

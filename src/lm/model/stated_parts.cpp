@@ -225,7 +225,7 @@ class PartsReader {
     a.window = t_.attn_sliding_window.value_or(0);
     c.rotary_fraction = static_cast<double>(t_.qk_pos_emb_head_dim) / static_cast<double>(c.head_dim);
     c.hyper = {.streams = t_.hc_mult.value_or(1), .iterations = t_.hc_sinkhorn_iters, .epsilon = t_.hc_eps};
-    // YaRN does not scale rotations here, as in AMD Primus (mscale = mscale_all_dim).
+    // YaRN's attention factor is 1, as in AMD Primus, which sets mscale = mscale_all_dim.
     if (c.rope_scaling.kind == RopeScaling::Kind::kYarn) c.rope_scaling.attention_factor = 1;
     c.rope_scaling.mscale = c.rope_scaling.mscale_all_dim = std::nullopt;
     c.ffn = c.moe.ffn;  // no layer has a dense feed-forward

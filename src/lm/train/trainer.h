@@ -29,7 +29,7 @@ namespace primus {
 // A plan for hardware that may be absent.
 struct HardwarePlan {
   std::shared_ptr<const config::Hardware> profile;
-  bool by_cpu_kernels = false;      // no plug-in for it is available to report workspaces
+  bool by_cpu_kernels = false;      // its plug-in is not installed: workspace sizes are those of CPU kernels
   PlannedMemory memory;             // of a rank of the stage that needs most
   PlannedTime time;                 // of a step
   std::vector<std::string> doubts;  // features that the hardware or the program lacks

@@ -16,8 +16,8 @@ struct Assignment {
 // Adds the findings to the report's cluster. Call when all nodes' findings and measurements are in it.
 void check_completeness(const Assignment& asked, Report& report);
 
-// Adds the finding that the process runs in front of the others. A rank that judges nothing else has it, so
-// that its report is not empty.
+// Inserts a first finding, which says that the process runs. With it, the report of a rank that judges
+// nothing else is not empty.
 void check_process(NodeReport& report);
 
 }  // namespace primus::preflight

@@ -9,7 +9,7 @@ namespace {
 // cuDNN reads and writes rows in units of 16 bytes.
 constexpr std::int64_t kElementsAligned = 8;
 constexpr std::int64_t kMaxHeadDim = 256;
-// Older versions compute the backward pass as if keys after the last full tile of 128 existed.
+// Up to this version, the backward pass computes a partial last tile as if it had all 128 keys.
 constexpr std::size_t kTailsMended = 91501;
 
 bool aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }

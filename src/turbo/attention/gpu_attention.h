@@ -1,5 +1,5 @@
-// Entry points of the attention kernels for GPUs that are in files of their own, for the kernel table
-// (gpu.cu), and a check that several of them share. Paged attention: gpu_paged.h.
+// Entry points of the GPU attention kernels outside gpu.cu, whose kernel table needs them, and a check that
+// several of these kernels share. Paged attention: gpu_paged.h.
 #pragma once
 
 #include <cstdint>

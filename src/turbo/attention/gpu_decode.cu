@@ -18,7 +18,8 @@ bool over_latents(const PagedAttention& a) {
          a.heads >= kFewHeads && a.value_dim < a.head_dim && a.head_dim <= Run::kWidest &&
          a.value_dim <= Run::kWidestValue && a.head_dim % kTile == 0 && a.value_dim % kTile == 0;
 }
-// Returns the keys per run. It depends only on the shape of heads.
+// Returns the number of keys in a run, the consecutive keys of one block. It depends only on the shape of
+// heads.
 std::int64_t run_length(const PagedAttention& a) {
   if (over_latents(a)) return DecodeLatents::kLength;
   const std::int64_t vector = 16 / size_of(a.q.dtype);

@@ -80,7 +80,7 @@ struct DeltaRuleBackward {
 // before position `committed` and the inputs of the tokens from there on: token p in row p % ring of
 // `recent`. A pass first replays the tokens from `committed` on, then processes the new ones. If more than
 // `ring` tokens are uncommitted at the end of a pass, it commits all but the last `spare`. Therefore
-// - a sequence may be truncated to `spare` tokens less than its greatest length since it last began at
+// - a sequence may be truncated by up to `spare` tokens, counted from its max length since it last began at
 //   position 0;
 // - a pass with at most `spare` new tokens per sequence may be repeated.
 // A sequence whose first new token is at position 0 starts from a zero state; nothing needs to be cleared.

@@ -19,8 +19,8 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
   static constexpr int kSlice = 8 * kStep, kPitch = kSlice + 32;
   static constexpr int kPlaceBytes = kStripeRows * kPitch * static_cast<int>(sizeof(BFloat16));
   static constexpr int kPlaces = 3;
-  // Min columns for the ring: with fewer, two blocks would fit into the 227 KiB of shared memory of a Hopper
-  // multiprocessor.
+  // Min columns for the ring. With fewer, a block is small enough for two to share a Hopper multiprocessor
+  // (227 KiB of shared memory), which the ring avoids (see above).
   static constexpr int kLongRow = 8192;
   static_assert(2 * (StagedRows::shared_bytes(1, kLongRow) + kPlaces * kPlaceBytes) > 227 << 10);
   static constexpr int kThreads = kFewRowThreads + kWarp;

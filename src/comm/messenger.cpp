@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMagic = 0x434D5250;  // "PRMC"
-// Bytes received at a time before sending continues and peers are told of the free room.
+// Bytes received at a time before sending continues and peers are sent the amount of free room.
 constexpr std::size_t kPiece = 64 << 10;
 constexpr auto kTick = 20ms;  // how often a sleeping rank checks whether the job was aborted
 // How long to wait, after a connection is lost, for the rendezvous to report the cause.
@@ -297,7 +297,7 @@ void Messenger::block(std::uint32_t ticket, std::vector<int> from) {
   try {
     links_.wait(ticket, interest, kTick);
   } catch (const PeerLost& lost) {
-    // The rendezvous also notices lost ranks, and knows the cause better.
+    // The rendezvous also detects lost ranks, and its error states the cause more precisely.
     for (auto waited = 0ms; waited < kCauseDelay; waited += 5ms) {
       state_.abort->check();
       std::this_thread::sleep_for(5ms);

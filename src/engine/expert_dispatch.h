@@ -11,9 +11,9 @@
 // Two methods exist. By all-gather, every rank gets all tokens of the group, and each token gets the sum of
 // what all ranks return. By all-to-all, each rank sends a token's row once to each rank that holds an expert
 // of the token, and receives from each of them the sum of its experts' outputs for that row. All ranks gather
-// the choices of all tokens for that, a few numbers per token. So each rank knows on the device what it sends
-// and receives, without a host sync (comm::all_to_all_rows). Memory is allocated for the maximum number of
-// rows: a rank's tokens, or what capacities allow.
+// the choices of all tokens for that, a few numbers per token. So each rank computes on the device what it
+// sends and receives, without a host sync (comm::all_to_all_rows). Memory is allocated for the maximum number
+// of rows: a rank's tokens, or what capacities allow.
 //
 // The two transfers are each other's gradients. The gradient of end_return()'s result is sent when the
 // backward pass reaches end_return(), overlaps the gradients of the operators before it, and is waited for at

@@ -22,7 +22,7 @@ namespace primus::engine {
 class OperatorCall;
 class Tape;
 
-// Every operator names its inputs and outputs, in a struct beside its functions:
+// Every operator names its inputs and outputs, in a struct next to its functions:
 //
 //   struct AddNorm {
 //     enum In : InputName { kX, kDelta };

@@ -159,7 +159,7 @@ class ParameterStore {
     // missing ones.
     std::string if_missing;
     std::vector<Parameter*> parameters;
-    bool here = true;    // false: another stage has them, and this rank knows only their names and shapes
+    bool here = true;    // false: another stage has them, and this rank has only their names and shapes
     bool counts = true;  // false: a copy of another stage's parameters, which that stage counts and saves
     // The first and the last stage have it; the gradient is the sum over both.
     bool at_both_ends = false;

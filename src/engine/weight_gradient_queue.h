@@ -43,7 +43,7 @@ class WeightGradientQueue {
   struct Item {
     Tape* tape;  // null: no work, the turn only passes
     int entry;
-    DataParallel* parallel;  // told of every turn; may be null
+    DataParallel* parallel;  // notified of every turn; may be null
     Parameter* parameter;
     std::int64_t turn;
     bool released;  // may run when its turn comes

@@ -15,7 +15,8 @@
 namespace primus::launch {
 namespace {
 
-// Protocol: a positive word is a group to watch, a negative one a group to forget, and 0 ends the guard.
+// Protocol: a positive word is a group to watch, a negative one a group to watch no longer, and 0 ends the
+// guard.
 constexpr pid_t kEnd = 0;
 
 void close_all_but(int fd) {

@@ -214,7 +214,7 @@ class Launcher {
     p.pid = pid;
     p.running = true;
     guard_.add(pid);
-    setpgid(pid, pid);  // in parent and child, because either may come first
+    setpgid(pid, pid);  // in parent and child, because either may run first
     failure_end.close();
     int error = 0;
     if (read(failure_read.fd(), &error, sizeof(error)) == sizeof(error)) {
@@ -300,7 +300,7 @@ class Launcher {
     }
     for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
     for (const std::string& line : p.tail) result_.failure += "\n  " + line;
-    if (!kill_at_) {  // after a signal they have been told, and have their own deadline
+    if (!kill_at_) {  // else pass_on() has signalled the ranks and set their deadline
       terminate_at_ = comm::in(launch_.patience);
       kill_at_ = comm::in(launch_.patience + launch_.grace);
     }

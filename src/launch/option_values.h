@@ -1,6 +1,6 @@
 // The forms of option values: times, sizes, ranges and names as Slurm, docker, podman and Kubernetes read
 // them. One grammar for command-line options and settings. It accepts what the tools accept; names that only
-// their servers know (partitions, networks) are any text here.
+// their servers can check (partitions, networks) are any text here.
 #pragma once
 
 #include <cstdint>

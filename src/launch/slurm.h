@@ -29,8 +29,8 @@ struct SlurmRequest {
 
 // Timeouts in seconds for srun's --wait: this long after the first launcher of a step has ended, srun ends
 // the others, and itself KillWait + 2 seconds later. Without it, srun of Slurm 22.05 waits forever if a node
-// dies and soon returns, because it is not told that the node's tasks are gone. Ranks of the native engine
-// end within a second of each other; other programs may still be writing.
+// dies and soon returns, because no message reports that the node's tasks are gone. Ranks of the native
+// engine end within a second of each other; other programs may still be writing.
 inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {

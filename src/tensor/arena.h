@@ -64,8 +64,8 @@ class Arena {
   Runs::iterator remove_run(Runs::iterator run);
 
   Runs free_;  // offset -> bytes, maximal runs
-  // (bytes, offset) of each free run except the open end. A measuring arena cannot know the size of the open
-  // end, so its size must never affect a choice.
+  // (bytes, offset) of each free run except the open end. In a measuring arena the open end has no known
+  // size, so this size must never affect a choice.
   std::set<std::pair<std::int64_t, std::int64_t>> holes_;
   std::unordered_map<std::int64_t, std::int64_t> taken_;
 };

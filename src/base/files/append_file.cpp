@@ -46,7 +46,7 @@ void AppendFile::open() {
   if (path_.has_parent_path()) make_folders(path_.parent_path(), env_);
   file_ = env_.open(path_, OpenMode::kAppend);
   const std::uint64_t found = file_->size();
-  // Another program replaced the file: our knowledge of its end is void.
+  // Another program replaced the file, so size_ is not the end of its records.
   if (found < size_) partial_ = false;
   if (partial_) {
     remove_partial_record();

@@ -31,7 +31,8 @@ class AppendFile {
   // Closes the file, e.g. before renaming it. The next append opens `path` again.
   void close();
 
-  // Returns the bytes of complete records that this object knows of; 0 before the first append.
+  // Returns the size of the complete records in bytes, as of the last append; 0 before the first one and
+  // after close().
   std::uint64_t size() const { return size_; }
   const Path& path() const { return path_; }
   const std::string& last_error() const { return last_error_; }

@@ -55,7 +55,7 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     }
     slot->torn.store(true);
     const std::uintptr_t page = address & ~(static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)) - 1);
-    // All later pages are missing, too. The reader notices through check_unchanged().
+    // All later pages are missing, too. The reader detects this with check_unchanged().
     if (::mmap(reinterpret_cast<void*>(page), slot->end.load() - page, PROT_READ,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
       errno = saved_errno;

@@ -90,7 +90,7 @@ extern const ModeEntry kDirect, kContainer, kSlurm, kKubernetes;
 // on a machine whose files are unknown.
 enum class Experiments { kHere, kInThisFolder, kElsewhere };
 
-// Checks whether `words` are a command of this program and returns what the launcher needs to know about it.
+// Checks whether `words` are a command of this program and returns the properties that the launcher needs.
 // `words` are parsed as the program will parse them. Throws Error for an unknown command or option and for a
 // missing experiment.
 launch::DirectCommand check_command(Words words, bool debug, Experiments experiments);

@@ -47,7 +47,7 @@ class ExperimentArguments {
   const Arguments* declared_ = nullptr;
   std::string file_, module_ = "pre_trainer";
   std::vector<std::string> overrides_;
-  // Commands load the experiment up to four times, before and after they know the number of ranks.
+  // Commands load the experiment up to four times, before and after the number of ranks is determined.
   std::shared_ptr<config::SettingsFiles> files_ = std::make_shared<config::SettingsFiles>();
 };
 

@@ -116,7 +116,7 @@ class External {
   std::map<std::string, std::string> environment() const {
     std::map<std::string, std::string> all = job_.required;
     all.insert(job_.environment.begin(), job_.environment.end());
-    if (job_.process_per_node && options_.ranks.nodes() > 1) {  // process() knows the ranks
+    if (job_.process_per_node && options_.ranks.nodes() > 1) {  // process() sets the values
       all["JAX_COORDINATOR_IP"] = "<MASTER_ADDR>";
       all["JAX_COORDINATOR_PORT"] = "<MASTER_PORT>";
     }

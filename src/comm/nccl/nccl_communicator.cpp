@@ -370,7 +370,7 @@ bool NcclCommunicator::poll() noexcept {
     if (late) be_late(oldest, waited);
     bool remote = false;
     if (const std::string problem = handle_->problem(remote); !problem.empty()) {
-      // The rendezvous also notices lost ranks, and knows the cause better.
+      // The rendezvous also detects lost ranks, and its error states the cause more precisely.
       for (auto patience = 0ms; remote && patience < kCauseDelay && !state_.abort->aborted();
            patience += 5ms) {
         std::this_thread::sleep_for(5ms);

@@ -132,9 +132,9 @@ struct SafetensorsOptions {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
 
-// The location of every byte of a folder, planned before any is written. Ranks that hold slices of a tensor
-// write them in place, and a save knows the space that it needs. Depends only on names, dtypes, shapes and
-// their order.
+// The location of every byte of a folder, planned before any is written. So ranks that hold slices of a
+// tensor write them in place, and the space is computed before a save starts. Depends only on names, dtypes,
+// shapes and their order.
 struct SafetensorsLayout {
   struct Tensor {
     std::size_t source;         // index into the sources

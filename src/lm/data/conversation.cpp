@@ -400,8 +400,8 @@ class Reader {
     out_.starts = starts_;
   }
 
-  // Records a question or an answer beside the messages or tokens that replace it. A copy of a turn's text
-  // loses nothing.
+  // Records the names of a question or an answer that messages or tokens replace, unless a message has the
+  // same text, so that nothing is lost.
   template <std::size_t N>
   void note_replaced_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
     for (std::size_t i = 0; i < N; ++i) {

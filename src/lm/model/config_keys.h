@@ -1,5 +1,5 @@
-// The keys of a config.json that Primus knows: keys that it reads, keys that it refuses, and keys that do not
-// affect what a model computes.
+// The keys of a config.json that Primus handles: keys that it reads, keys that it refuses, and keys that do
+// not affect what a model computes.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -33,7 +33,7 @@ struct StepResult {
   // instead.
   double loss = 0;
   double gradient_norm = 0;  // before clipping
-  int stop_votes = 0;        // number of ranks that want to stop (TrainingStep::vote_to_stop)
+  int stop_votes = 0;        // number of ranks that voted to stop (TrainingStep::vote_to_stop)
   // Loss of multi-token prediction, without its coefficient: the mean over depths. Empty if the model has
   // none.
   std::optional<double> mtp_loss;

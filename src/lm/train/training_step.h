@@ -53,7 +53,7 @@ class TrainingStep : private engine::ChunkedModel {
     stop_ = stop;
     runner_->set_stop(stop);
   }
-  // Sets whether this rank wants the run to stop after this step. Call it for each step, before
+  // Sets this rank's vote on whether the run stops after this step. Call it for each step, before
   // finish_gradients().
   void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
   // Records or replaces the routing of steps with one microbatch. `trace` must outlive them; null: neither.

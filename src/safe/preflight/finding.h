@@ -1,5 +1,5 @@
 // Results of preflight as plain data: facts (properties of the machine), measurements (speeds) and findings
-// (verdicts of checks). A NodeReport holds everything that one process knows of its machine. Rank 0 gathers
+// (verdicts of checks). A NodeReport holds everything that one process found on its machine. Rank 0 gathers
 // all reports, through the rendezvous or from files. Free functions without state.
 #pragma once
 

@@ -4,7 +4,7 @@
 // Supported: bf16 and, without documents and sinks, fp16; causal or not, grouped queries, windows, sinks,
 // chunks that divide the sequence, and packed documents. Queries and keys have the same positions, or every
 // query sees every key, as in most pairs of blocks with context parallelism. For cuDNN, documents are batches
-// of varying length. Only the device knows them, so a plan has room for a fixed number; a call with more
+// of varying length. They are computed on the device, so a plan has room for a fixed number; a call with more
 // documents is computed by our own kernel in the same launch (gpu_cudnn.h).
 //
 // Backward: cuDNN adds d_q with atomics, in an order that varies between runs. Its deterministic form instead

@@ -1,5 +1,5 @@
 // Our own matrix product for the cases that no library covers: any strides, gathered rows, many products in
-// one launch, row ranges that only the device knows, operands of different types.
+// one launch, row ranges computed on the device, operands of different types.
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k)
 //

@@ -3,7 +3,7 @@
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// The host knows only the total number of rows, so it starts as many blocks as any distribution over experts
+// The host has only the total number of rows, so it starts as many blocks as any distribution over experts
 // may need: one for each 128 rows, and one for each expert's last, shorter tile.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Many linear layers at once, each applied to its own range of rows: the experts of a mixture of experts.
-// Rows are sorted by expert. Only the device knows where each expert's rows begin, so shapes do not depend on
-// the routing.
+// Rows are sorted by expert. Where each expert's rows begin is computed on the device, so shapes do not
+// depend on the routing.
 #pragma once
 
 #include "tensor/tensor.h"

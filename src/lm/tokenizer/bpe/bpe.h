@@ -2,7 +2,7 @@
 // adjacent pair has a rank (Sennrich et al. 2016; in the order of Hugging Face tokenizers and SentencePiece).
 //
 // Short words are merged by scanning for the lowest rank, long ones with a heap over a linked list, so that n
-// symbols cost at most O(n log n). WordCache remembers recent words.
+// symbols cost at most O(n log n). WordCache caches recent words.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,7 @@ struct Loading {
 void choose_module(Loading& loading, Overrides& overrides);
 
 void read_outline(Loading& loading);
-// Returns the module's `config` or `model`, or null if there is none.
+// Returns the preset name that the module's `key` ("config" or "model") holds; null if it holds none.
 const Value* preset_name(Loading& loading, std::string_view key);
 
 // Merges a map of trainer keys over the existing ones, under the keys' canonical names.

@@ -48,7 +48,7 @@ struct Visibility {
     return {inside(seen.begin - k_first), inside(seen.end - k_first)};
   }
 
-  // Returns the first query from `from` on whose range ends after `key`; the next function, the first one
+  // Returns the first query of the sequence whose range ends after `key`; the next function, the first one
   // whose range begins after it.
   PRIMUS_DEVICE std::int64_t first_to_end_behind(std::int64_t sequence, std::int64_t key) const {
     std::int64_t low = 0, high = seq_q;

@@ -1,5 +1,5 @@
-// Context parallelism: the ranks of a group hold different tokens of the same sequences, and attention brings
-// keys and values to the queries (ring attention, Liu et al. 2023; the layout is Megatron-LM's).
+// Context parallelism: the ranks of a group hold different tokens of the same sequences, and attention
+// transfers keys and values to the queries (ring attention, Liu et al. 2023; the layout is Megatron-LM's).
 //
 // Each sequence is cut into 2 C slices for C ranks, and rank c holds the slices c and 2 C - 1 - c, so all
 // ranks do the same share of the causal work. All operators except attention work on the rank's own tokens,

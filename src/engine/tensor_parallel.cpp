@@ -118,7 +118,7 @@ void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b,
                             .workspace = {}});
 }
 
-// c = the product of rows `a` and the weight, while a collective brings `bytes` to this rank.
+// c = the product of rows `a` and the weight, while a collective transfers `bytes` to this rank.
 void multiply_overlapped(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& c,
                          std::int64_t bytes, bool accumulate = false) {
   if (overlap_of(op).by_copy_engines()) return multiply(op, role, a, op.weight(), c, accumulate);

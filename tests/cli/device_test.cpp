@@ -166,7 +166,8 @@ TEST(Devices, GraphsThatCannotBeAreSaid) {
     EXPECT_EQ(test::losses(test::run_folder(folder.path(), name)).size(), 4U);
     return result.err;
   };
-  EXPECT_THAT(log_of("cpu", {"device=cpu"}), HasSubstr("steps are not recorded: cpu cannot record its work"));
+  EXPECT_THAT(log_of("cpu", {"device=cpu"}),
+              HasSubstr("steps are not recorded: cpu does not support recorded graphs"));
   EXPECT_THAT(
       log_of("traced", {"device=guard", "profile=true", "profile_step_start=2", "profile_step_end=3"}),
       HasSubstr("steps are not recorded: profile tells their kernels apart"));

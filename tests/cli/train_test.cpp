@@ -590,7 +590,7 @@ TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
   EXPECT_THAT(broken.err, HasSubstr("contains no tokenizer.json"));
 }
 
-// A tokenizer of numbers needs no file: its vocabulary size is recorded in the run.
+// NullTokenizer, whose tokens are numbers, needs no file: the run records its vocabulary size.
 TEST(Train, ARunOnNumbersIsUsedByItsFolder) {
   const TemporaryFolder folder;
   write_file(folder.path() / "text.txt", "1 2 3 4 5 6 7 8 9");
@@ -802,14 +802,14 @@ TEST(Train, GraphsThatCannotBeRecordedAreSaidAtOnce) {
   const ProgramResult run =
       run_program(train(folder.path(), {"train_iters=1", "device=cpu", "enable_cuda_graph=true"}));
   EXPECT_EQ(run.exit_code, 0) << run.err;
-  const std::size_t place = run.err.find(said + "cpu cannot record its work");
+  const std::size_t place = run.err.find(said + "cpu does not support recorded graphs");
   EXPECT_LT(place, run.err.find("iteration        1/       1")) << run.err;
   EXPECT_EQ(run.err.find(said, place + 1), std::string::npos) << "the note is repeated: " << run.err;
   const auto planned = [&](std::vector<std::string> more) {
     more.insert(more.end(), {"device=cpu", "--dry-run"});
     return run_program(train(folder.path(), more)).err;
   };
-  EXPECT_THAT(planned({"enable_cuda_graph=true"}), HasSubstr(said + "cpu cannot record its work"));
+  EXPECT_THAT(planned({"enable_cuda_graph=true"}), HasSubstr(said + "cpu does not support recorded graphs"));
   EXPECT_THAT(planned({"enable_cuda_graph=true", "--world", "2"}),
               HasSubstr(said + "the run has several ranks"));
   EXPECT_THAT(planned({}), Not(HasSubstr(said)));

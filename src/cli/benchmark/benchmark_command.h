@@ -38,6 +38,6 @@ std::unique_ptr<Command> make_benchmark_command() {
   "In fp8 each product is measured twice: with bf16 operands, which are quantised with one scale for\n"  \
   "each tensor, and with operands that were quantised before. The large product is also in fp8. Sizes\n" \
   "are multiples of 16, and experts are left out, as in fp16. In fp4 (MXFP4) each product is\n"          \
-  "measured with bf16 operands, and the rounding also alone; rounded values are multiplied in bf16."
+  "measured with bf16 operands, and the rounding separately. Rounded values are multiplied in bf16."
 
 }  // namespace primus::cli

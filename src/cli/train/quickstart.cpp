@@ -69,7 +69,8 @@ class Quickstart final : public Command {
       prepare(folder, file, find_text(), console);
     } else if (text_ || steps_ || seconds_) {
       throw invalid(
-          fmt::format("'{}' already has a quickstart, which {} would not change", folder.root().string(),
+          fmt::format("'{}' already has a quickstart, and {} applies only to a new one",
+                      folder.root().string(),
                       text_    ? "--text"
                       : steps_ ? "--steps"
                                : "--seconds"),

@@ -110,7 +110,7 @@ std::string TrainingStep::why_not_recorded() const {
   for (const auto& rule : optimizer_.rules()) {
     if (rule->varies()) return "weights are watched for oscillation in some steps (weight_deosc)";
   }
-  if (!device.graphs) return device.kind + " cannot record its work";
+  if (!device.graphs) return device.kind + " does not support recorded graphs";
   return {};
 }
 

@@ -120,7 +120,7 @@ TEST_P(Schedules, OfAnyKindWriteEachTextAsAlone) {
   const std::vector<DecodeRequest> requests = some_requests(config);
   const std::vector<Generation> single = each_alone(config, settings, requests);
   DecodeCounts counts;
-  settings.pages = 4;  // room for one of the longest and a short one
+  settings.pages = 4;  // fits the longest sequence and a short one
   expect_each_as_alone(config, settings, 1, requests, single, counts);
   EXPECT_GT(counts.preemptions, 0);
   settings.pages = 0;

@@ -202,7 +202,7 @@ ModelConfig olmo2() {
   return c;
 }
 
-// Norms around zero, GELU gates, caps, and windows in some layers.
+// Zero-centred norms, GELU gates, caps, and windows in some layers.
 ModelConfig gemma2() {
   ModelConfig c = dense();
   c.family = "gemma2";

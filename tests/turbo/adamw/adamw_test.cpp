@@ -111,7 +111,8 @@ TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
       const double value = (*values)[i], error = (*rounded_values)[i] - value;
       const double spacing = value == 0 ? 0 : std::exp2(std::ilogb(value) - 7);
       ASSERT_LE(std::abs(error), spacing) << i;
-      // Errors in units of the spacing. A value is rounded up with the probability of its remainder.
+      // The sums count errors in units of the spacing of bf16 numbers. The probability of rounding up is the
+      // remainder.
       if (spacing == 0) continue;
       bias += error / spacing;
       const double part = std::abs(std::fmod(value, spacing)) / spacing;

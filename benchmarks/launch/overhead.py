@@ -170,7 +170,8 @@ def gemm_repeats(program, table):
         worst = max(worst, (max(medians) - min(medians)) / statistics.median(medians))
     noisy = sum(report["noisy"] for report in reports)
     table.add("`benchmark gemm`, three runs: largest difference of a median", f"{100 * worst:.1f} %",
-              "5 %, or called noisy", worst <= 0.05 or noisy > 0, f"{noisy} of 3 reports call the machine noisy")
+              "5 %, or the reports say so", worst <= 0.05 or noisy > 0,
+              f"{noisy} of 3 reports say that the machine is noisy")
 
 
 def main():

@@ -112,7 +112,7 @@ TEST(Benchmarks, ModelsInFp8WithoutTheirExperts) {
   for (const auto& line : report["results"])
     EXPECT_THAT(line["case"].get<std::string>(), testing::Not(HasSubstr("experts'")));
   ASSERT_GE(report["notes"].size(), 2U);
-  EXPECT_THAT(report["notes"][0].get<std::string>(), HasSubstr("experts' gate and up: left out"));
+  EXPECT_THAT(report["notes"][0].get<std::string>(), HasSubstr("experts' gate and up: skipped"));
 }
 
 // As in bf16, weight gradients are accumulated in fp32.
@@ -304,7 +304,7 @@ TEST(Benchmarks, AttentionOfModelsAndFiles) {
              "mistral_8x22B"},
             "leave no shape"},
            {{"--skip-models", "A"}, "without a list of models"},
-           {{"--shapes-json-path", file, "--models", "D"}, "has no model 'D'"},
+           {{"--shapes-json-path", file, "--models", "D"}, "does not have the model 'D'"},
            {{"--shapes-json-path", file, "--skip-models", "D"}, "does not have the model 'D'"},
            {{"--models", "all", "--skip-models", "Llama2_7C"}, "did you mean 'Llama2_7B'"},
            {{"--shapes-json-path", uneven}, "its seqlen_q 1 and seqlen_kv 16 differ"},
@@ -754,7 +754,7 @@ TEST(Benchmarks, DecodeFitsASmallModelByItself) {
   chosen.insert(chosen.end(), {"--context", "512"});
   const ProgramResult refused = run_program(chosen);
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("do not fit the model's 512 positions"));
+  EXPECT_THAT(refused.err, HasSubstr("exceed the model's 512 positions"));
   chosen.back() = "0";
   EXPECT_EQ(run_program(chosen).exit_code, 2);
 }

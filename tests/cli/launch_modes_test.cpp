@@ -202,7 +202,7 @@ TEST_F(Launch, TheBatchScriptWaitsForItsRanks) {
 
 TEST_F(Launch, SlurmRefusesWhatWouldFail) {
   environment_["PATH"] = (folder_.path() / "bin").string();
-  expect_refused(Words{"slurm", "srun", "--", "direct", "--"} + kTrain, "there is no 'srun' here", 1);
+  expect_refused(Words{"slurm", "srun", "--", "direct", "--"} + kTrain, "'srun' is not installed here", 1);
   tool("srun");
   tool("sbatch");
   expect_refused({"slurm"}, "has no command");
@@ -412,8 +412,8 @@ TEST_F(Launch, AnImageThatNobodyNamesIsSaid) {
   const ProgramResult result = run({"container", "--", "version"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(arguments("docker"), HasSubstr("\ndebian:12\n"));
-  EXPECT_THAT(result.err,
-              HasSubstr("note: no image is named: Primus uses debian:12, for nodes without GPUs; --image"));
+  EXPECT_THAT(result.err, HasSubstr("note: no image is named: Primus uses debian:12, for nodes without GPUs; "
+                                    "choose another one by --image"));
 }
 
 TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {

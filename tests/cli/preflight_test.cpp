@@ -210,7 +210,7 @@ TEST_F(Preflight, TestsThatCannotBeMadeAreNoSuccess) {
   const ProgramResult some = run("inter-allreduce,memory");
   EXPECT_EQ(some.exit_code, 0) << some.out;
   EXPECT_EQ(findings(json::parse(some.out), "cluster.exchanges", {"skip"}).size(), 1U);
-  EXPECT_THAT(json::parse(some.out)["notes"].dump(), HasSubstr("not made: tests within and between nodes"));
+  EXPECT_THAT(json::parse(some.out)["notes"].dump(), HasSubstr("not run: tests within and between nodes"));
 }
 
 TEST_F(Preflight, ASectionThatLooksAtNothingIsNoSuccess) {
@@ -334,7 +334,7 @@ TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
     std::string message;
   };
   for (const Case& c : {Case{{"--tests", "gem"}, "there is no test 'gem'"},
-                        {{"--comm-sizes-mb", "64,0"}, "'0' is no number"},
+                        {{"--comm-sizes-mb", "64,0"}, "'0' is not a number"},
                         {{"--tests", "intra-allreduce", "--nproc", "4", "--intra-group-sizes", "3"},
                          "3 does not divide the 4 ranks"},
                         {{"--report-file-name", "../x"}, "not a file name"},
@@ -431,7 +431,7 @@ TEST_F(Preflight, SelectorsAndOptionsThatMeanNothingAreSaid) {
             HasSubstr("inter-p2p was left out, because --no-split-nodes-subgroup"),
             HasSubstr("--plot: no effect, because --no-html"), HasSubstr("--storage-path: no effect")));
   EXPECT_THAT(run({"--tests", "corruption,intra-allreduce", "--comm-sizes-mb", "1"}),
-              HasSubstr("--comm-sizes-mb: no effect, because there is one rank"));
+              HasSubstr("--comm-sizes-mb: no effect, because the job has one rank"));
   EXPECT_THAT(run({"--host", "--plot"}), HasSubstr("--plot: no effect"));
 }
 

@@ -487,7 +487,7 @@ TEST_F(Slurm, ATimeLimitIsNotMissed) {
   ASSERT_TRUE(wait_for_text(here, "iteration        2/", 60s)) << end_of_log(here);
   EXPECT_EQ(run_subprocess({"scancel", "--batch", "--signal=USR1", job}, {.path = kPath}).exit_code, 0);
   EXPECT_TRUE(wait_until([&] { return Cluster::state(job) == "COMPLETED"; }, 60s)) << Cluster::state(job);
-  expect_in_log(here, "the same command continues from there");
+  expect_in_log(here, "run the same command again to continue");
 }
 
 TEST_F(Slurm, ANodeThatFailsCostsWhatCameAfterTheLastCheckpoint) {

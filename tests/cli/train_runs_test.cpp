@@ -105,7 +105,7 @@ TEST(SeveralRuns, LoadsTheNewestGoodOfManyCheckpoints) {
   const ProgramResult contradiction = start({"norm_epsilon=0.5"});
   EXPECT_EQ(contradiction.exit_code, 2);
   EXPECT_THAT(contradiction.err,
-              HasSubstr("norm_epsilon is 0.5, and " + (root / "iter_0000003/config.json").string()));
+              HasSubstr("norm_epsilon is 0.5, but " + (root / "iter_0000003/config.json").string()));
   EXPECT_THAT(contradiction.err, HasSubstr("\n  | norm_epsilon=0.5\n"));
   EXPECT_EQ(start({"norm_epsilon=0.5", "--dry-run"}).exit_code, 2);
   // If the newest checkpoint is damaged, the one before it is loaded.

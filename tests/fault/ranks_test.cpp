@@ -310,7 +310,7 @@ TEST(Ranks, AreAskedToStopTogether) {
   program.send(SIGTERM);
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("the same command continues"));
+  EXPECT_THAT(result.out, HasSubstr("run the same command again to continue"));
   const auto done = losses(run).size();
   expect_done(run_program(train(folder, "run", 2, "optim", {"train_iters=100000", "exit_interval=1"})));
   EXPECT_EQ(losses(run).size(), done + 1);

@@ -32,7 +32,7 @@ TEST(Stop, SignalsSaveAndEndWithCodeZero) {
     const ProgramResult result = program.wait();
     EXPECT_LT(std::chrono::steady_clock::now() - asked, 10s);
     EXPECT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.out, HasSubstr("the same command continues"));
+    EXPECT_THAT(result.out, HasSubstr("run the same command again to continue"));
 
     // Nothing is lost: the next run starts after the last recorded iteration.
     const auto done = static_cast<std::int64_t>(test::losses(run).size());
@@ -120,7 +120,7 @@ TEST(Stop, OneRequestMayBeSignalledTwice) {
   for (const int signal_number : {SIGINT, SIGTERM, SIGINT}) program.send(signal_number);
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.exit_code, 0) << result.signal << result.err;
-  EXPECT_THAT(result.out, HasSubstr("the same command continues"));
+  EXPECT_THAT(result.out, HasSubstr("run the same command again to continue"));
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ TEST_F(LoraRuns, PublishedWeightsGoInAndComeOutFolded) {
     const ExchangeReport report =
         copy_model(find_model_folder(adapted), out, {.dtype = DType::kF32}, families_);
     EXPECT_FALSE(report.config.lora);
-    EXPECT_THAT(report.notes, testing::Contains(HasSubstr("folded")));
+    EXPECT_THAT(report.notes, testing::Contains(HasSubstr("merged")));
 
     const CheckpointReader training = CheckpointReader::open(adapted);
     const auto master = [&](const std::string& tensor) {
@@ -198,9 +198,9 @@ TEST_P(LoraMixtures, TrainGoOnAndComeOutFolded) {
   EXPECT_FALSE(report.config.lora);
   EXPECT_EQ(report.tensors, before.size());
   run("adapted", with({load(whole), "finetune=true", lora_}));
-  run("folded", with({load(out), "finetune=true"}));
-  EXPECT_NEAR(losses("folded").front(), losses("adapted").front(), 1e-5 * losses("adapted").front());
-  EXPECT_LT(losses("folded").front(), losses("whole").front());
+  run("merged", with({load(out), "finetune=true"}));
+  EXPECT_NEAR(losses("merged").front(), losses("adapted").front(), 1e-5 * losses("adapted").front());
+  EXPECT_LT(losses("merged").front(), losses("whole").front());
 }
 
 TEST_F(LoraRuns, DropoutOfExpertsIsRefused) {

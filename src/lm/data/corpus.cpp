@@ -104,10 +104,10 @@ std::string counts_text(const SkippedFiles& skipped) {
 
 // A hint how to read files of the most frequent extension.
 std::string how_to_read(const SkippedFiles& skipped) {
-  const auto maximum =
+  const auto most_frequent =
       std::ranges::max_element(skipped.counts, {}, [](const auto& one) { return one.second; });
   return fmt::format("'{}' reads them as plain text",
-                     (skipped.folder / "**" / ("*" + maximum->first)).string());
+                     (skipped.folder / "**" / ("*" + most_frequent->first)).string());
 }
 
 // Returns the files below a folder whose names match the pattern after "FOLDER/**/".

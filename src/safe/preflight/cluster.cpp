@@ -93,22 +93,22 @@ void judge_drift(const CheckInput& in, Judge& judge) {
   for (const auto& [key, compared] : facts) {
     if (compared.values.size() < 2) continue;
     any = true;
-    const auto maximum = std::max_element(
+    const auto most_frequent = std::max_element(
         compared.values.begin(), compared.values.end(),
         [](const auto& a, const auto& b) { return a.second.who.size() < b.second.who.size(); });
     std::string others;
     for (const auto& [value, holders] : compared.values) {
-      if (value == maximum->first) continue;
+      if (value == most_frequent->first) continue;
       others += fmt::format("{}'{}' on {}", others.empty() ? "" : "; ", value, list_of(holders.who));
     }
     const char* const unit = compared.devices ? "device" : compared.ranks() ? "rank" : "node";
-    judge.say(compared.drift,
-              {.where = key.second,
-               .measured = fmt::format("{} ({}) differs: {}", key.second, key.first, others),
-               .wanted = fmt::format("'{}', as on {} {}{}", maximum->first, maximum->second.who.size(), unit,
-                                     maximum->second.who.size() == 1 ? "" : "s"),
-               .source = fmt::format("the value of most {}s", unit),
-               .fix = fix_of_drift(key.first, key.second)});
+    judge.say(compared.drift, {.where = key.second,
+                               .measured = fmt::format("{} ({}) differs: {}", key.second, key.first, others),
+                               .wanted = fmt::format("'{}', as on {} {}{}", most_frequent->first,
+                                                     most_frequent->second.who.size(), unit,
+                                                     most_frequent->second.who.size() == 1 ? "" : "s"),
+                               .source = fmt::format("the value of most {}s", unit),
+                               .fix = fix_of_drift(key.first, key.second)});
   }
   if (!any && nodes.size() > 1) {
     judge.pass(fmt::format("{} properties are equal everywhere", facts.size()));

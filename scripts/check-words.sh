@@ -20,6 +20,10 @@ else
   git ls-files -- '*.cpp' '*.h' '*.cu' '*.def' '*.py' '*.sh' '*.cmake' '*CMakeLists.txt' '*.md' '*.yaml' '*.yml' |
     grep -vE '/golden/|/corpus/|^presets/backends/'
 fi | xargs awk -f scripts/prose.awk >"$prose"
+[ -s "$prose" ] || {
+  echo "no prose to check: this is no checkout of the repository, or the files have no comments" >&2
+  exit 2
+}
 
 failed=0
 perl -CSD -e '

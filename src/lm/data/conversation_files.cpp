@@ -209,6 +209,8 @@ ConversationFiles divided_folder(const Path& folder, const std::string& split) {
   const auto has = [&](std::string_view name) { return std::ranges::find(names, name) != names.end(); };
   std::vector<std::string> train, valid, test;
   for (const std::string& name : names) {
+    if (is_part(name, {split}) || is_part(name, {"validation", "valid", "val", "dev", "test"}))
+      refuse_dangling_link(folder / name);
     const auto status = env.status(folder / name);
     if (!status || status->type != FileStatus::Type::kFile || name.ends_with(".npy")) continue;
     const std::string path = (folder / name).string();

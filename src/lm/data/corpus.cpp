@@ -69,7 +69,10 @@ void for_each_file(const Path& folder, FunctionRef<void(const Path&, std::uint64
   for (const std::string& name : Env::posix().list(folder)) {
     if (name.starts_with('.')) continue;
     const auto status = Env::posix().status(folder / name);
-    if (!status) continue;
+    if (!status) {
+      if (classify(folder / name, 0).known_ending) refuse_dangling_link(folder / name);
+      continue;
+    }
     if (status->type == FileStatus::Type::kFolder) for_each_file(folder / name, use);
     if (status->type == FileStatus::Type::kFile) use(folder / name, status->size);
   }
@@ -200,6 +203,12 @@ std::string hint_on_missing_path(std::string_view path) {
       path);
 }
 
+void refuse_dangling_link(const Path& path) {
+  if (Env::posix().status(path) || !Env::posix().is_link(path)) return;
+  throw invalid(fmt::format("'{}' is a link to a missing file", path.string()),
+                "mount the disk that it points to, or remove the link");
+}
+
 std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, SkippedFiles* skipped) {
   std::vector<InputFile> files;
   SkippedFiles ignored;
@@ -209,6 +218,7 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, Ski
       add_path(pattern, *status, files, passed);
       continue;
     }
+    refuse_dangling_link(pattern);
     const std::vector<Path> paths = expand_glob(pattern);
     if (paths.empty()) {
       throw pattern.find_first_of("*?[") == std::string::npos
@@ -220,6 +230,7 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, Ski
                     "name selects all text and JSON-lines files in it");
     }
     for (const Path& path : paths) {
+      refuse_dangling_link(path);
       if (const auto status = Env::posix().status(path)) add_path(path, *status, files, passed);
     }
   }

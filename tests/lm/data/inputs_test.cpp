@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "data_test_util.h"
 #include "gzipped.h"
+#include "lm/data/conversation_files.h"
 #include "lm/data/corpus.h"
 #include "lm/data/json_lines.h"
 #include "lm/data/train_tokenizer.h"
@@ -99,6 +100,22 @@ TEST_F(Inputs, FoldersSayWhichFilesTheyHoldBesides) {
   EXPECT_THAT(error_with(in + "/deep"),
               AllOf(HasSubstr("contains no text or JSON-lines file, but 1 without an ending, 1 .man, 1 .py"),
                     HasSubstr("reads them as plain text")));
+}
+
+// A link whose disk is not mounted must not leave its data out without a message.
+TEST_F(Inputs, LinksToMissingFilesAreRefused) {
+  folder_.write("d/a.txt", "hello");
+  const std::string folder = (folder_ / "d").string();
+  std::filesystem::create_symlink("/nowhere/readme", folder_ / "d/README");
+  EXPECT_EQ(content_of(folder), "hello") << "a link to no data may dangle";
+  std::filesystem::create_symlink("/nowhere/b.txt", folder_ / "d/b.txt");
+  for (const std::string& pattern : {folder, folder + "/*.txt", folder + "/**/*.txt", folder + "/b.txt"})
+    EXPECT_THAT(error_with(pattern), HasSubstr("b.txt' is a link to a missing file")) << pattern;
+
+  folder_.write("chats/train.jsonl", kLine);
+  std::filesystem::create_symlink("/nowhere/v.jsonl", folder_ / "chats/validation.jsonl");
+  EXPECT_THAT(error_of([&] { find_conversations((folder_ / "chats").string(), "train"); }),
+              HasSubstr("validation.jsonl' is a link to a missing file"));
 }
 
 TEST_F(Inputs, TwoStarsReachAllFoldersBelow) {

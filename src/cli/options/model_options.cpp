@@ -26,8 +26,12 @@ ModelConfig ModelArguments::config(const ModelFolder& folder, const FamilyRegist
 }
 
 std::unique_ptr<const Tokenizer> ModelArguments::tokenizer(const ModelFolder& folder,
-                                                           const ModelConfig& config) const {
-  return load_model_tokenizer(folder, config, tokenizer_type_, tokenizer_);
+                                                           const ModelConfig& config,
+                                                           const Console& console) const {
+  std::vector<std::string> notes;
+  auto tokenizer = load_model_tokenizer(folder, config, tokenizer_type_, tokenizer_, &notes);
+  console.notes(notes);
+  return tokenizer;
 }
 
 void SamplingArguments::declare(Arguments& arguments, std::int64_t max_tokens) {

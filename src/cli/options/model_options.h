@@ -18,7 +18,9 @@ class ModelArguments {
   // Reads the config; writes warnings to the console.
   static ModelConfig config(const ModelFolder& folder, const FamilyRegistry& families,
                             const Console& console);
-  std::unique_ptr<const Tokenizer> tokenizer(const ModelFolder& folder, const ModelConfig& config) const;
+  // Loads the tokenizer; writes a warning to the console if it is not the model's own.
+  std::unique_ptr<const Tokenizer> tokenizer(const ModelFolder& folder, const ModelConfig& config,
+                                             const Console& console) const;
 
  private:
   std::string folder_, tokenizer_, tokenizer_type_;

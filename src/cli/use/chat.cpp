@@ -56,7 +56,7 @@ class Chat final : public Command {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
-    const auto tokenizer = model_.tokenizer(folder, config);
+    const auto tokenizer = model_.tokenizer(folder, config, console);
     std::optional<data::ConversationStyle> style = template_.style(folder, *tokenizer);
     const GenerateSettings settings = sampling_.settings(folder, config, *tokenizer, console);
     constexpr std::int64_t kUsualContext = 4096;

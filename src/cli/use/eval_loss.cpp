@@ -68,7 +68,7 @@ class EvalLoss final : public Command {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
-    const auto tokenizer = model_.tokenizer(folder, config);
+    const auto tokenizer = model_.tokenizer(folder, config, console);
     if (options_.max_tokens < 0)
       throw invalid(fmt::format("--max-tokens must be 0 or more, not {}", options_.max_tokens));
     if (conversations_) return evaluate_answers(console, families, folder, config, *tokenizer);

@@ -83,7 +83,7 @@ class Generate final : public Command {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
-    const auto tokenizer = model_.tokenizer(folder, config);
+    const auto tokenizer = model_.tokenizer(folder, config, console);
     GenerateSettings settings = sampling_.settings(folder, config, *tokenizer, console);
     choose_format(folder, *tokenizer, settings);
     if (prompts_) return run_batch(console, families, folder, config, *tokenizer, settings);

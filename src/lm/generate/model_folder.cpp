@@ -206,8 +206,28 @@ std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {
   return load_tokenizer(source);
 }
 
+namespace {
+
+// Warns if the folder has a tokenizer of its own, and `chosen` makes other ids of a text.
+void note_other_tokenizer(const ModelFolder& folder, const Tokenizer& chosen,
+                          std::vector<std::string>& notes) {
+  std::unique_ptr<const Tokenizer> trained;
+  try {
+    trained = load_own_tokenizer(folder);
+  } catch (const Error&) {
+    return;  // the folder has none, or a broken one, which --tokenizer replaces
+  }
+  if (trained->fingerprint() == chosen.fingerprint()) return;
+  notes.push_back(fmt::format(
+      "warning: the model in '{}' was trained with its own tokenizer ({}), not with the chosen one ({})",
+      folder.path.string(), trained->name(), chosen.name()));
+}
+
+}  // namespace
+
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
-                                                      const std::string& type, const std::string& model) {
+                                                      const std::string& type, const std::string& model,
+                                                      std::vector<std::string>* notes) {
   const bool own = type.empty() && model.empty();
   auto tokenizer = own ? load_own_tokenizer(folder) : load_named_tokenizer({type, model, {}, {}});
   if (tokenizer->vocab_size() > config.vocab) {
@@ -216,6 +236,7 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
         "they do not belong together: use the model's own tokenizer, or remove tokens that its "
         "tokenizer_config.json adds to tokenizer.json");
   }
+  if (!own && notes) note_other_tokenizer(folder, *tokenizer, *notes);
   return tokenizer;
 }
 

@@ -46,9 +46,11 @@ std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source);
 
 // Loads the tokenizer given by `type` and `model` (load_named_tokenizer) if either is not empty, else the
-// folder's own (load_own_tokenizer). Rejects one with more tokens than the model has embeddings.
+// folder's own (load_own_tokenizer). Rejects one with more tokens than the model has embeddings. `notes`:
+// takes a warning if it is not the tokenizer that the model was trained with.
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
-                                                      const std::string& type, const std::string& model);
+                                                      const std::string& type, const std::string& model,
+                                                      std::vector<std::string>* notes = nullptr);
 
 // Returns the tokens per sequence (seq_length) that a checkpoint was trained with. Nothing if it is not a
 // training checkpoint, or does not contain the value.

@@ -97,7 +97,16 @@ TEST(ModelTokenizer, OfACheckpointIsWhatItsExperimentNames) {
   CheckpointRoot(folder.path()).save(snapshot);
   ModelConfig config = test::tiny_config();
   config.vocab = 384;
-  EXPECT_EQ(load_model_tokenizer(find_model_folder(folder.path()), config, "", "")->name(), "ByteTokenizer");
+  const ModelFolder model = find_model_folder(folder.path());
+  EXPECT_EQ(load_model_tokenizer(model, config, "", "")->name(), "ByteTokenizer");
+
+  // Another one is used, with a warning.
+  std::vector<std::string> notes;
+  EXPECT_EQ(load_model_tokenizer(model, config, "ByteTokenizer", "", &notes)->vocab_size(), 257);
+  EXPECT_TRUE(notes.empty());
+  EXPECT_EQ(load_model_tokenizer(model, config, "NullTokenizer", "300", &notes)->name(), "NullTokenizer");
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_THAT(notes[0], ::testing::HasSubstr("was trained with its own tokenizer (ByteTokenizer)"));
 }
 
 TEST(ModelWeights, LoadIntoADecoder) {

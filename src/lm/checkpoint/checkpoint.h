@@ -3,7 +3,7 @@
 //   <root>/latest              one line, the name of the newest complete checkpoint
 //   <root>/iter_0000100/       a Hugging Face model folder (config.json, model*.safetensors, ...), and in it
 //     optimizer*.safetensors   master weights and optimizer states, named "<state>.<parameter>"
-//     trainer_state.json       from the caller: iteration, consumed samples, seed, ...
+//     trainer_state.json       text of the caller: iteration, consumed samples, seed, ...
 //     manifest.json            every file and tensor with size, place and CRC32C (docs/formats/checkpoint.md)
 //
 // A save writes `.tmp-iter_0000100`, syncs every file and the folder, renames it, and only then replaces
@@ -11,8 +11,8 @@
 // checkpoint. The next save or recover() removes leftover temporary files.
 //
 // Errors: kInvalid (a corrupt checkpoint: which file or tensor, and how), FileError (full disk: bytes needed
-// and free). Only one job may write to a root at a time: one process, or the ranks of a CheckpointGroup, each
-// its part. Thread-safety: see each class.
+// and free). Only one job may write to a root at a time: a job is one process, or the ranks of a
+// CheckpointGroup, which each write a part. Thread-safety: see each class.
 #pragma once
 
 #include <condition_variable>
@@ -48,8 +48,8 @@ struct Snapshot {
   std::vector<TensorSource> optimizer;
 };
 
-// "exp_avg" of "lm_head.weight" -> "exp_avg.lm_head.weight". Master weights, if the model's own are narrower,
-// are the state "fp32_param"; the optimizer names the other states.
+// "exp_avg" of "lm_head.weight" -> "exp_avg.lm_head.weight". If the model's weights are narrower than fp32,
+// the state "fp32_param" holds the master weights; the optimizer names the other states.
 std::string optimizer_tensor_name(std::string_view state, std::string_view parameter);
 
 struct SaveOptions {
@@ -73,17 +73,17 @@ class CheckpointRoot {
   // Returns the iteration that `latest` names, if that checkpoint exists. Otherwise sets `problem` to what is
   // wrong with `latest`.
   std::optional<std::int64_t> latest(std::string* problem = nullptr) const;
-  // Returns the folder of that checkpoint, whether it exists or not.
+  // Returns the folder of the checkpoint of `iteration`, whether the folder exists or not.
   Path folder(std::int64_t iteration) const;
 
   // For a run that starts from scratch: moves all checkpoints and `latest` to a new folder next to them,
-  // `previous-1`, `previous-2`, ..., so that none is mistaken for one of the new run. Returns that folder;
-  // nullopt if there was nothing to move.
+  // `previous-1`, `previous-2`, ..., so that none is mistaken for a checkpoint of the new run. Returns the
+  // new folder; nullopt if there was nothing to move.
   std::optional<Path> set_aside();
 
   // Returns the iteration of the last checkpoint that this object saved durably.
   std::optional<std::int64_t> last_saved() const { return last_saved_; }
-  // Returns the bytes of tensors that this rank wrote for it.
+  // Returns the bytes of tensors that this rank wrote for the checkpoint last_saved().
   const WrittenBytes& last_written() const { return last_written_; }
 
   // Writes one checkpoint. Returns when it is durable and the oldest ones are removed. If an error occurs
@@ -114,8 +114,8 @@ enum class Validation {
 // One validated checkpoint. Thread-safety: immutable after opening.
 class CheckpointReader {
  public:
-  // Opens a checkpoint. With a group, all its ranks must call it: for kFull each reads a share of the bytes,
-  // and if one finds an error, all throw it.
+  // Opens a checkpoint. With a group, all its ranks must call open(). For kFull each rank reads a share of
+  // the bytes; if one rank finds an error, all throw it.
   static CheckpointReader open(const Path& folder, Validation validation = Validation::kFull,
                                Env& env = Env::posix(), CheckpointGroup* group = nullptr);
 
@@ -133,7 +133,7 @@ class CheckpointReader {
   // difference.
   void read(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
             std::span<std::byte> out) const;
-  // Copies only the elements of `runs`, counted in memory order: a rank's share of the tensor.
+  // Copies only the elements of `runs`, a rank's share of the tensor. Elements are counted in memory order.
   void read_runs(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
                  const AxisOrder& order, std::span<const StridedRun> runs, std::span<std::byte> out) const;
   // Copies the box [offset, offset + extent) of a tensor, row-major, for a rank of any mesh.
@@ -157,8 +157,8 @@ class CheckpointReader {
   std::vector<SafetensorsFile> shards_;  // parallel to manifest_.files; empty for files that are not shards
 };
 
-// The checkpoint to resume from: the one that `latest` names, else the newest valid one before it, else the
-// newest valid one.
+// The checkpoint to resume from: the one that `latest` names, else the newest valid one of an earlier
+// iteration, else the newest valid one.
 struct ResumePoint {
   std::optional<CheckpointReader> reader;  // empty: no checkpoint exists
   std::vector<std::string>
@@ -178,8 +178,10 @@ ResumePoint find_resume_point(const Path& root, Validation validation = Validati
 class AsyncWriter {
  public:
   enum class Sources {
-    kLive,      // tensors will change: read in place until wait_copied(), the rest from a copy
-    kOnDevice,  // like kLive, but on a device with its own memory: copied at once, while the device computes
+    kLive,      // tensors will change: reads them in place until wait_copied(), and then reads the rest from
+                // a copy
+    kOnDevice,  // like kLive, but for tensors in device memory: copies them at once, while the device
+                // computes
     kStable,    // tensors do not change until wait() returns (or the next save()): no copy, no extra memory
   };
 
@@ -188,7 +190,8 @@ class AsyncWriter {
   AsyncWriter(const AsyncWriter&) = delete;
   AsyncWriter& operator=(const AsyncWriter&) = delete;
 
-  // Starts a save. If one is in flight, waits for it, and if it failed throws its error instead of starting.
+  // Starts a save. If another save is in flight, waits for it first; if that save failed, throws its error
+  // and starts nothing.
   void save(Snapshot snapshot, Sources sources = Sources::kLive);
   // Returns when the tensors passed to save() may change.
   void wait_copied();

@@ -1,5 +1,5 @@
-// The ranks that save and load checkpoints together: they exchange what they wrote and read, and report
-// failures. Tensor data does not pass through this interface.
+// The ranks that save and load checkpoints together: they exchange records of the data they wrote and read,
+// and report failures. Tensor data does not pass through this interface.
 //
 // Errors: Error (kIo) if a rank is lost or times out. Thread-safety: one thread at a time.
 #pragma once
@@ -17,8 +17,8 @@ class CheckpointGroup {
   virtual ~CheckpointGroup() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Every rank must call these functions in the same order. gather() returns every rank's `own`, by rank, on
-  // rank 0, and nothing on other ranks.
+  // Every rank must call these functions in the same order. On rank 0, gather() returns the `own` of every
+  // rank, ordered by rank; on other ranks it returns nothing.
   virtual std::vector<std::string> gather(const std::string& own) = 0;
   // Returns rank 0's `own` on every rank.
   virtual std::string broadcast(const std::string& own) = 0;

@@ -21,11 +21,11 @@ inline constexpr std::string_view kTrainerStateFile = "trainer_state.json";
 
 class CheckpointSave {
  public:
-  // Plans the files to be written to `folder`. All arguments must outlive this.
+  // Plans the files to be written to `folder`. All arguments must outlive this object.
   CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard_bytes, int rank, Path folder, Env& env);
 
-  std::uint64_t bytes() const { return bytes_; }            // of all files, including the manifest
-  const WrittenBytes& written() const { return written_; }  // tensor bytes in this rank's write()
+  std::uint64_t bytes() const { return bytes_; }            // bytes of all files, including the manifest
+  const WrittenBytes& written() const { return written_; }  // tensor bytes that this rank's write() wrote
   // Returns a fingerprint of the plan, which must be equal on all ranks.
   std::string fingerprint() const;
 
@@ -36,7 +36,8 @@ class CheckpointSave {
   // Rank 0: checks that the ranks' data covers every tensor, and merges the checksums. Returns the input of
   // assemble() for every rank; empty if there is nothing to assemble.
   std::string collect(const std::vector<std::string>& written);
-  // Every rank: writes each slab (AxisOrder) whose first element it holds, with the elements of other ranks.
+  // Every rank: writes each slab (AxisOrder) whose first element it holds, including the elements that other
+  // ranks handed over.
   void assemble(const std::string& collected);
   // Rank 0: removes handover files, writes the manifest, and syncs the folder.
   void finish();
@@ -49,7 +50,7 @@ class CheckpointSave {
     std::uint64_t file_offset;
     std::size_t record;  // index into manifest_.tensors
   };
-  // A part of a slab that its rank does not write itself, but stores in its handover file.
+  // A part of a slab that this rank holds but another rank writes; it goes into this rank's handover file.
   struct Handed {
     std::size_t tensor;
     ElementRun run;

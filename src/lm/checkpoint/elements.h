@@ -12,8 +12,8 @@ namespace primus {
 // Throws kUnsupported, naming the tensor, unless its elements are fp32, bf16, fp16 or fp64.
 void require_float(const TensorView& tensor);
 
-// Converts out.size() elements of such a type, which may be unaligned. Exact except for fp64, which is
-// rounded.
+// Converts out.size() elements of a type that require_float() accepts; the bytes may be unaligned. Exact
+// except for fp64, which is rounded.
 void to_float(DType dtype, std::span<const std::byte> from, std::span<float> out);
 
 // Converts to fp32, bf16 or fp16, rounding to nearest even. `out` has room for from.size() elements and may

@@ -36,14 +36,15 @@ struct TensorRecord {
 struct FileRecord {
   std::string name;  // plain name
   std::uint64_t bytes = 0;
-  // CRC32C of the file; for a safetensors file only of its header, as its tensors have their own.
+  // CRC32C of the file. For a safetensors file it covers only the header, because each tensor has its own
+  // CRC32C.
   std::uint32_t crc = 0;
 };
 
 struct Manifest {
   static constexpr std::string_view kFileName = "manifest.json";
   static constexpr int kVersion = 1;
-  static constexpr std::uint64_t kMaxBytes = 50'000'000;  // of its JSON
+  static constexpr std::uint64_t kMaxBytes = 50'000'000;  // size limit of the JSON text
 
   std::int64_t iteration = 0;
   std::vector<FileRecord> files;      // all files of the folder except the manifest

@@ -3,7 +3,7 @@
 // A file is an 8-byte little-endian header length, a JSON header
 // {"name":{"dtype","shape","data_offsets"},..., "__metadata__":{...}}, and the tensors' bytes
 // (docs/formats/checkpoint.md). The reader makes the checks of the Rust reference implementation and refuses
-// what that refuses: a header over 100 MB or past the file's end, tensors that overlap or leave holes, sizes
+// the same files: a header over 100 MB or past the file's end, tensors that overlap or leave holes, sizes
 // that contradict shape and dtype, and trailing bytes. It also refuses, by name, duplicate tensor names, more
 // than kMaxRank dimensions, and dtypes that Primus does not support.
 //
@@ -41,11 +41,12 @@ struct TensorView {
   DType dtype = DType::kF32;
   std::span<const std::int64_t> shape;  // outermost first; empty = a scalar
   std::span<const std::byte> data;      // row-major, little-endian, may be unaligned: copy, do not cast
-  std::uint64_t file_offset = 0;        // of data, from the start of the file
-  // Above 0: data holds a matrix column by column, with this many elements between the starts of columns.
+  std::uint64_t file_offset = 0;        // offset of `data` from the start of the file
+  // If above 0, `data` holds a matrix column by column, and the starts of two columns are this many elements
+  // apart.
   std::int64_t column_stride = 0;
 };
-// Copies elements beginning at index `first`, counted row-major, whatever the layout of `tensor`.
+// Copies elements from index `first` on. Indices are row-major, whatever the layout of `tensor`.
 void copy_elements(const TensorView& tensor, std::int64_t first, std::span<std::byte> out);
 
 class SafetensorsFile {
@@ -132,13 +133,13 @@ struct SafetensorsOptions {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
 
-// The location of every byte of a folder, planned before any is written. So ranks that hold slices of a
-// tensor write them in place, and the space is computed before a save starts. Depends only on names, dtypes,
-// shapes and their order.
+// The location of every byte of a folder, planned before any is written. Because of this plan, ranks that
+// hold slices of a tensor write them in place, and the space needed is known before a save starts. Depends
+// only on names, dtypes, shapes and their order.
 struct SafetensorsLayout {
   struct Tensor {
     std::size_t source;         // index into the sources
-    std::uint64_t file_offset;  // of its first byte
+    std::uint64_t file_offset;  // offset of the tensor's first byte
     std::uint64_t bytes;
   };
   struct Shard {
@@ -164,25 +165,26 @@ struct SharedSlab {
 
 // The result of one process writing its part of a shard.
 struct WrittenShard {
-  // CRC32C of each tensor, in shard order, with zeros for the data of other processes. crc32c_merge()
-  // combines these into the checksum of the complete tensor.
+  // CRC32C of each tensor, in shard order, computed with zeros in place of the data of other processes.
+  // crc32c_merge() combines these into the checksum of the complete tensor.
   std::vector<std::uint32_t> tensors;
-  // Held but not written: one process must assemble and write each of these slabs.
+  // Slabs that this process holds in part and did not write. One process must assemble and write each of
+  // them.
   std::vector<SharedSlab> shared;
   WrittenBytes bytes = {};
 };
 
-// Write one model in two steps; every process that holds a part of it runs the second one. `written`, if
-// given, is called with the byte count of each piece.
+// create_shards() and write_held() write one model in two steps. Every process that holds a part of the model
+// runs the second step. `written`, if given, is called with the byte count of each piece.
 //
 // 1. Creates the shards in an existing folder, in their full size and with their headers, and the index.
 // Syncs only the index.
 void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env = Env::posix(),
                    const std::function<void(std::uint64_t)>& written = {});
 // 2. Writes the data of the sources to its places in the shards and syncs the shards that it wrote to. With
-// `sync_all`, which one process must set for sizes and headers, syncs all shards. Does not sync the folder.
-// Tensors are streamed: host data is written in place, and `fill` gets one buffer of a few MB, or of one slab
-// if the file has another order.
+// `sync_all`, syncs all shards; one process must set this, so that sizes and headers reach the disk. Does not
+// sync the folder. Tensors are streamed: host data is written in place, and `fill` gets one buffer of a few
+// MB, or of one slab if the file has another order.
 std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorSource> sources,
                                      const SafetensorsLayout& layout, bool sync_all, Env& env = Env::posix(),
                                      const std::function<void(std::uint64_t)>& written = {});

@@ -30,10 +30,11 @@ class SnapshotBuffer {
 
   // Plans the snapshot of `sources`. Their tensors must not change until copy() returns.
   void lay_out(std::vector<TensorSource> sources);
-  // Copies the unread rest, shared with other threads. Throws what a source's `fill` throws.
+  // Copies the unread rest, together with other threads that call copy(). Throws what a source's `fill`
+  // throws.
   void copy();
-  // Call it before each change of the tensors. The first call records how much of them has been read, and
-  // copies the rest.
+  // Call it before each change of the tensors. The first call records how much of the tensors has been read,
+  // and copies the rest.
   void before_change();
   // Whether less than half of the tensors' bytes had been read when they first changed.
   bool was_late() const;
@@ -60,7 +61,7 @@ class SnapshotBuffer {
   LargeMemory memory_;
   std::uint64_t capacity_ = 0;
   std::vector<TensorSource> sources_;
-  std::vector<std::uint64_t> starts_;  // of each source in the buffer
+  std::vector<std::uint64_t> starts_;  // start of each source in the buffer
   std::vector<Piece> pieces_;
   std::atomic<std::size_t> next_{0};
   mutable std::mutex mutex_;

@@ -1,5 +1,5 @@
 // A CheckpointGroup over the job's key-value store. It needs no communicator, so a thread can save while the
-// rank's collectives run, and has its own timeout, because ranks need different times to write.
+// rank's collectives run. It has its own timeout, because ranks take different times to write.
 //
 // Errors and thread-safety: as CheckpointGroup. If a rank is lost, the job's abort ends every wait.
 #pragma once
@@ -17,8 +17,9 @@ namespace primus {
 
 class StoreGroup final : public CheckpointGroup {
  public:
-  // `name`: of the group, unique in a job. `rank`, `size`: within the group. `store` must outlive this.
-  // `timeout`: max wait for another rank, which may be writing a large file to a slow disk.
+  // `name`: the group's name, unique in a job. `rank`, `size`: this rank within the group, and the group's
+  // size. `store` must outlive this object. `timeout`: max wait for another rank, which may be writing a
+  // large file to a slow disk.
   StoreGroup(comm::StoreClient& store, std::string name, int rank, int size,
              std::chrono::milliseconds timeout = std::chrono::hours(1));
 
@@ -39,7 +40,8 @@ class StoreGroup final : public CheckpointGroup {
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   std::uint64_t round_ = 0;
-  // Rank 0: keys and lengths of broadcasts. Other ranks may still read them until they join the next gather.
+  // Only on rank 0: keys and lengths of broadcasts. Other ranks may still read them until they join the next
+  // gather.
   std::vector<std::pair<std::string, std::size_t>> broadcasts_;
 };
 

@@ -34,7 +34,7 @@ using HeldRuns = std::vector<StridedRun>;
 // Returns the run [begin, end), or no run if it is empty.
 HeldRuns one_run(std::int64_t begin, std::int64_t end);
 std::int64_t elements(std::span<const StridedRun> runs);
-// Calls visit(run, number of elements before it) for every consecutive run of elements.
+// Calls visit(run, number of elements before this run) for every consecutive run of elements.
 template <class Visit>
 void for_each_run(std::span<const StridedRun> runs, Visit visit) {
   std::int64_t before = 0;
@@ -55,7 +55,8 @@ struct HeldRun {
 
 // The difference between the order of a tensor's elements in a file and in memory: a permutation of its axes.
 struct AxisOrder {
-  std::vector<std::int64_t> dims;  // the tensor in memory, row-major, up to 4; empty: same order
+  std::vector<std::int64_t> dims;  // row-major dimensions of the tensor in memory, at most 4; empty: same
+                                   // order
   std::vector<int> axes;           // axis i of the file is dims[axes[i]]; the first axis stays first
 
   bool same() const { return dims.empty(); }
@@ -104,7 +105,7 @@ void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<cons
 struct TensorSource {
   std::string name;
   DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape;  // of the complete tensor in the file
+  std::vector<std::int64_t> shape;  // shape of the complete tensor in the file
   const void* data = nullptr;
   std::function<void(std::uint64_t offset, std::span<std::byte> out)> fill;
   // The runs in `data` and `fill`, concatenated; absent: the complete tensor. A rank without runs still takes
@@ -112,8 +113,10 @@ struct TensorSource {
   std::optional<HeldRuns> runs;
   AxisOrder order;
 
-  std::uint64_t bytes() const;  // of the complete tensor; throws kInvalid on overflow or a negative extent
-  HeldRuns held() const;        // `runs`, or everything; throws kInvalid if a run is outside the tensor
+  std::uint64_t bytes() const;  // size of the complete tensor; throws kInvalid on overflow or a negative
+                                // extent
+  HeldRuns held() const;        // `runs`, or the complete tensor; throws kInvalid if a run is outside the
+                                // tensor
   std::uint64_t held_bytes() const;  // of held()
   // Returns bytes [offset, offset + size) of held(): in place, or copied into `buffer`.
   std::span<const std::byte> read(std::uint64_t offset, std::uint64_t size,

@@ -47,9 +47,9 @@ class BatchLoader {
   // data set's end.
   const Batch& next();
 
-  // Samples of all ranks consumed by the microbatches returned so far, including the start value.
+  // Number of samples of all ranks that the microbatches returned so far consumed, plus the start value.
   std::int64_t consumed_samples() const;
-  // Total time next() has waited for data.
+  // Total time that next() has waited for data.
   double wait_seconds() const;
 
  private:

@@ -1,5 +1,4 @@
-// Turns blocks of text into tokens: one BlockEncoder for each worker of tokenize_corpus(). Private to
-// lm/data.
+// Turns blocks of text into tokens. Each worker of tokenize_corpus() has a BlockEncoder. Private to lm/data.
 #pragma once
 
 #include <cstdint>

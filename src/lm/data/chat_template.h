@@ -1,9 +1,10 @@
 // Chat templates in Jinja, limited to the conversation formats of conversation_format.h: detects the format
-// of a model's own template, and writes the template of a format.
+// of a model's own template, and writes templates for a format.
 //
-// Templates are not executed: the format is detected by the marks in the template's text. Other features
-// (tools, dates, dropping the reasoning of earlier turns) are ignored. A fine-tuned model therefore gets the
-// template of the format it was trained on, so that transformers renders exactly the text of training.
+// Templates are not executed: the format is detected by the marks in the template's text. Other features of a
+// template (tools, dates, dropping the reasoning of earlier turns) are ignored. A fine-tuned model therefore
+// gets the template of the format it was trained on, so that transformers renders exactly the text of
+// training.
 #pragma once
 
 #include <optional>
@@ -15,11 +16,13 @@
 
 namespace primus::data {
 
-// Returns nullopt if the format is none of ours. `tokenizer` supplies the spelling of the BOS token.
+// Returns nullopt if Primus does not support the template's format. `tokenizer` supplies the spelling of the
+// BOS token.
 std::optional<ConversationStyle> style_of_template(std::string_view jinja, const Tokenizer& tokenizer);
 
 // Returns the template with which transformers' apply_chat_template renders the text that ConversationWriter
-// writes, and with add_generation_prompt the text of prompt(). (A question with a context becomes one text.)
+// writes. With add_generation_prompt it renders the text of prompt(). (A question with a context becomes one
+// text.)
 std::string template_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
 // Lists the template's features that are not supported, for a note: "tools, the date". Empty if none was
@@ -30,10 +33,10 @@ struct ChosenStyle {
   ConversationStyle style;
   std::string why;  // "the model's chat template", "chosen", ...
 };
-// `wanted`: the name of a format, or auto: the format of the tokenizer's own template; without a template,
-// chatml if the tokenizer has its marks, else alpaca. If the named format is also the template's format, the
-// result includes the template's own details (ConversationStyle). Error(kInvalid) for an unknown name;
-// kUnsupported if auto finds a template of another format.
+// `wanted` is the name of a format, or auto. auto is the format of the tokenizer's own template; without a
+// template, it is chatml if the tokenizer has the marks of chatml, else alpaca. If the named format is also
+// the template's format, the result includes the template's own details (ConversationStyle). Error(kInvalid)
+// for an unknown name; kUnsupported if auto finds a template of another format.
 ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer);
 
 }  // namespace primus::data

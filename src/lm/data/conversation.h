@@ -48,16 +48,16 @@ struct Conversation {
   // Keys that were ignored although they have a value, each once: "id", or "messages.name" for a key of a
   // message.
   std::vector<std::string> unused;
-  // Keys of a question or an answer that messages or input_ids replace although their text is another.
+  // Keys of a question or an answer that `messages` or `input_ids` override although the texts differ.
   std::vector<std::string> replaced;
 
-  // Whether no answer follows the last turn, so that nothing of it is learned.
+  // Whether no answer follows the last turn, so that nothing of that turn is learned.
   bool ends_unanswered() const { return !messages.empty() && messages.back().role != kAssistant; }
 };
 
-// Replaces `out` by the next value of `json`. Error(kInvalid) at "name:line:column" for anything but a
-// conversation: another JSON type, a key twice in one object, a turn without role or text, an unknown role,
-// tool calls (no format supports them), a missing question or answer.
+// Replaces `out` by the next value of `json`. Throws Error(kInvalid) at "name:line:column" for a value that
+// is no conversation: another JSON type, a duplicate key in an object, a turn without role or text, an
+// unknown role, tool calls (no format supports them), or a missing question or answer.
 void read_conversation(JsonReader& json, Conversation& out);
 
 }  // namespace primus::data

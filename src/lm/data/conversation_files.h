@@ -1,4 +1,4 @@
-// Files of conversations: finds those of a split, and reads them into tokens.
+// Finds the conversation files of a split, and reads them into tokens.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct ConversationFiles {
 };
 
 // `name`: a file or glob of JSON lines or JSON lists (.jsonl, .ndjson, .json, also .gz and .zst), or a folder
-// with files whose names begin with train, validation (valid, val, dev) and test. `split`: the prefix of
-// training files in place of train. Error(kInvalid) if nothing is found, with a hint if the name looks like a
-// data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which are pickled Python
+// with files whose names begin with train, validation (valid, val, dev) and test. `split`: the name prefix of
+// training files, if it is not train. Error(kInvalid) if nothing is found, with a hint if the name looks like
+// a data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which are pickled Python
 // objects.
 ConversationFiles find_conversations(const std::string& name, const std::string& split = "train");
 
@@ -36,10 +36,11 @@ struct TokenizedConversations {
   std::vector<std::int64_t> ends;  // end of each conversation in `ids`; a record of tokens may hold several
   std::int64_t read = 0;           // objects in the files
   std::int64_t skipped = 0;        // records left out as broken (skip_bad)
-  std::string first_skipped;       // reason of the first
-  // Number of records in which a key had a value that is not used (Conversation::unused).
+  std::string first_skipped;       // reason why the first was skipped
+  // For each key, the number of records in which its value is not used (Conversation::unused).
   std::map<std::string, std::int64_t> unused;
-  // Likewise for keys that messages or input_ids replace (Conversation::replaced), and the first such record.
+  // Likewise for keys that `messages` or `input_ids` override (Conversation::replaced). Also the first such
+  // record.
   std::map<std::string, std::int64_t> replaced;
   std::string first_replaced;
   std::int64_t unanswered = 0;  // conversations whose last turn has no answer
@@ -50,11 +51,12 @@ struct TokenizedConversations {
   std::int64_t tokens(std::size_t i) const { return ends[i] - begin(i); }
 };
 
-// Sentences about the records of `file`: how many were skipped as broken, and which keys were ignored. Empty
-// if there were none.
+// Returns sentences that say how many records of `file` were skipped as broken and which keys were ignored.
+// Empty if nothing was skipped or ignored.
 std::string note_on_skipped(const TokenizedConversations& read, std::string_view file);
 std::string note_on_unused(const TokenizedConversations& read, std::string_view file);
-// Warnings: records with two contents, of which one is used, and conversations that end with a question.
+// Returns warnings about records with two contents, of which only one is used, and about conversations that
+// end with a question.
 std::vector<std::string> notes_on_content(const TokenizedConversations& read, std::string_view file);
 
 struct ReadOptions {

@@ -1,4 +1,4 @@
-// How a conversation becomes tokens, and which of them are learned: the ones that the model itself must
+// How a conversation becomes tokens, and which tokens are learned: the tokens that the model itself must
 // write.
 //
 //   alpaca    Below is an instruction that describes a task. ...        (or the system text)
@@ -57,7 +57,8 @@ std::string_view name_of(ConversationFormat format);
 inline constexpr std::string_view kConversationFormats =
     "alpaca, squad, chatml, llama3, mistral, gemma, phi3, phi4, zephyr";
 
-// The marks around a turn, in formats that write all turns in the same way: open ROLE middle TEXT end after.
+// The marks around a turn, in formats that write all turns in the same way. A turn is written as: open ROLE
+// middle TEXT end after.
 struct TurnMarks {
   std::string_view open, middle;
   std::string_view end;  // empty: the EOS token
@@ -77,9 +78,9 @@ struct ConversationStyle {
   // separately, with its own BOS and EOS tokens.
   bool inline_bos = false;
   std::string default_system;  // the system text of a conversation that has none
-  // Whether a conversation starts with the BOS token; nullopt: if the tokenizer adds it itself.
+  // Whether a conversation starts with the BOS token. nullopt: it does if the tokenizer adds BOS itself.
   std::optional<bool> begins_with_bos;
-  // For mistral: a space after [INST] and before an answer, and a space before [/INST].
+  // For mistral: whether a space follows [INST] and precedes an answer, and whether a space precedes [/INST].
   bool space_in = true, space_out = true;
 
   bool operator==(const ConversationStyle&) const = default;
@@ -124,13 +125,13 @@ class ConversationWriter {
   bool has_turns() const { return style_.format != ConversationFormat::kSquad; }
   // Whether a conversation may begin with a system text.
   bool has_system() const { return style_.format != ConversationFormat::kSquad; }
-  // A space that the format writes before an answer and that is no part of it.
+  // A space that the format writes before an answer; it is no part of the answer.
   std::string_view answer_prefix() const {
     return style_.format == ConversationFormat::kMistral && style_.space_in ? " " : "";
   }
 
  private:
-  // A text that is encoded separately. `ends`: the token that ends an answer follows.
+  // A text that is encoded separately. `ends`: whether the token that ends an answer follows the text.
   struct Piece {
     std::string text;
     bool learned = false, ends = false;
@@ -144,13 +145,13 @@ class ConversationWriter {
   // into the first question.
   std::vector<Message> prepared(const std::vector<Message>& messages, bool system_turn) const;
   void encode(const std::vector<Piece>& pieces, LearnedTokens& out) const;
-  // Appends the ids that `text` has after `before`. An empty `before` is a border across which nothing
-  // merges.
+  // Appends the ids that `text` has after the text `before`. If `before` is empty, no token spans the border
+  // before `text`.
   void encode_behind(std::string_view before, std::string_view text, std::vector<std::int32_t>& ids) const;
 
   // Throws Error(kInvalid) if the format does not support the turn's role.
   void require_role(const Message& message) const;
-  // A hint to choose another format.
+  // Returns a hint to choose the format `name`.
   std::string set_format(std::string_view name) const;
 
   ConversationStyle style_;

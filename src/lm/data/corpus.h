@@ -21,7 +21,7 @@ struct InputFile {
   InputKind kind = InputKind::kText;
   Compression compression = Compression::kNone;
   std::uint64_t size = 0;    // bytes on disk
-  bool known_ending = true;  // the file name's extension tells its content
+  bool known_ending = true;  // whether the file name's extension identifies the content
 };
 
 // Files in folders that are skipped because of their extensions.
@@ -31,10 +31,10 @@ struct SkippedFiles {
 };
 
 // Returns the files that `patterns` name: files, folders (all text and JSON-lines files below them), and
-// globs ("**" matches a folder and all below it). The order is that of the patterns; files of a folder or
-// glob are sorted. .jsonl, .json and .ndjson hold one JSON value per line; any other named file is text; .gz
-// and .zst after the extension are decompressed. Extensions are case-insensitive. Error(kInvalid) for a
-// pattern that matches nothing, kUnsupported for Parquet and archives.
+// globs ("**" matches a folder and all below it). The files are in the order of the patterns; the files of a
+// folder or glob are sorted. .jsonl, .json and .ndjson hold one JSON value per line; any other named file is
+// text; .gz and .zst after the extension are decompressed. Extensions are case-insensitive. Error(kInvalid)
+// for a pattern that matches nothing, kUnsupported for Parquet and archives.
 std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, SkippedFiles* skipped = nullptr);
 // Notes for the user: which files are read as text although their extensions do not say so, and how many
 // files of folders are skipped.
@@ -57,14 +57,14 @@ struct TextBlock {
   std::vector<std::size_t> parts;  // for plain text: where each part ends in `text`
   bool begins_file = false, ends_file = false;
   std::uint64_t end = 0;       // offset of the block's end in the decompressed file
-  std::int64_t next_line = 1;  // number of the line that begins there
+  std::int64_t next_line = 1;  // number of the line that begins at `end`
   std::uint64_t position = 0;  // bytes of the file on disk that were read so far
 };
 
 // Reads files one after another. Plain text is cut into parts at paragraph ends (or else at line ends, or
-// else at blanks). A part has a 32nd of the file, but at least 1 KB and at most 64 KB, so that even a single
-// file can be divided into training and validation data. The cuts depend only on the file. Memory: one block,
-// extended to hold the longest line. Not thread-safe.
+// else at blanks). The size of a part is a 32nd of the file, but at least 1 KB and at most 64 KB. So even a
+// single file can be divided into training and validation data. The cuts depend only on the file. Memory: one
+// block, extended to hold the longest line. Not thread-safe.
 class BlockReader {
  public:
   static constexpr std::size_t kBlockSize = 256 << 10;
@@ -74,9 +74,9 @@ class BlockReader {
   // line must fit in memory, and 94 KB of .zst can hold a line of gigabytes.
   explicit BlockReader(std::vector<InputFile> files, std::size_t block_size = kBlockSize,
                        std::size_t max_line = kMaxLineBytes, std::string max_line_hint = {});
-  // Resumes: next() continues after a block of `file` (counted from 0; the number of files for the end) that
-  // ended at `end`, before `next_line`; `end` = 0 starts at the file's beginning. (The preceding part of a
-  // compressed file is decompressed again.)
+  // Resumes: next() continues after the block of `file` that ended at `end`, just before `next_line`. Files
+  // are counted from 0; the number of files means the end of the input. `end` = 0 starts at the file's
+  // beginning. (The preceding part of a compressed file is decompressed again.)
   void go_on_behind(std::size_t file, std::uint64_t end, std::int64_t next_line);
   ~BlockReader();
   // Returns false at the end. Every file yields at least one block, which may be empty. Error(kInvalid) at
@@ -100,14 +100,15 @@ class BlockReader {
   std::string buffer_;              // read but not returned yet
   bool at_end_ = false;             // the buffer holds the rest of the file
   std::int64_t line_ = 1;
-  std::uint64_t offset_ = 0;  // of the buffer's start in the decompressed file
+  std::uint64_t offset_ = 0;  // offset of the buffer's start in the decompressed file
 };
 
 // Hints after an error in the data, with the option names of the command that reads them.
 struct ReaderHints {
   std::string json_key, skip_bad, max_line;
 };
-// For a command with these options: "--json-keys" ("data tokenize"), "--skip-bad", "--max-line-mib".
+// Returns the hints for a command with the options `json_keys` (such as "--json-keys"), "--skip-bad" and
+// "--max-line-mib".
 ReaderHints command_hints(std::string_view json_key_option);
 
 // Returns where to cut the next part off `text`: after about `target` bytes, at most twice as many.

@@ -43,14 +43,14 @@ class Dataset {
   // Number of labels of sample `index` that count: the sum of its loss_mask. The default reads the sample.
   virtual double learned_tokens(std::int64_t index) const;
 
-  // Its source, for messages: "corpus/en_text_document (train)".
+  // The data set's source, for messages: "corpus/en_text_document (train)".
   virtual std::string description() const = 0;
 };
 
 // Progress of tokenizing on the fly.
 struct TokenizeProgress {
   std::string_view input;        // the file being read
-  std::uint64_t bytes_done = 0;  // of all inputs
+  std::uint64_t bytes_done = 0;  // bytes of all inputs
   std::uint64_t bytes_total = 0;
   std::uint64_t documents = 0;
   std::uint64_t tokens = 0;
@@ -68,9 +68,9 @@ struct DataOptions {
   bool mock_data = false;
   // Shares of train, valid and test in data_path; default "969,30,1". A share of 0 means no such data set.
   std::string split;
-  // Splits text in data_path differently (.bin/.idx data keep `split`): the last hundredth of its sequences
-  // is held out for validation, but at least enough for one sample; there is no test data. A text of one
-  // sequence is used for training only.
+  // Splits text in data_path differently (.bin/.idx data keep `split`): the last hundredth of the text's
+  // sequences, but at least enough for one sample, is held out for validation; there is no test data. A text
+  // of one sequence is used for training only.
   bool hold_out_text = false;
 
   std::int64_t seq_length = 0;
@@ -88,7 +88,7 @@ struct DataOptions {
   // all.
   std::filesystem::path cache_dir;
 
-  // Tokenizing text and JSONL on the fly, to .bin/.idx.
+  // These fields are for text and JSONL, which is tokenized on the fly to .bin/.idx.
   std::string json_key = "text";
   bool append_eod = true;
   bool skip_bad = false;        // count broken JSON lines instead of stopping at the first
@@ -97,10 +97,10 @@ struct DataOptions {
 };
 
 // A split is null if no sample of it was requested. Validation and test data are also null if the user has
-// none: a share of 0, or per-split paths without one for it.
+// none: a share of 0, or per-split paths without a path for that split.
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
-  bool held_out = false;  // a part of data_path is not used for training, whether validation draws from it or
+  bool held_out = false;  // a part of data_path is not used for training, even if validation does not
                           // not
   // Hash of the training data: equal for equal tokens in equal order, independent of their paths. 0 without
   // training data.
@@ -117,14 +117,14 @@ Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
 // Maximum number of samples in one order.
 inline constexpr std::int64_t kMaxOrderedSamples = std::int64_t{UINT32_MAX} - 1;
 
-// The paths in a list with or without weights. Error(kInvalid) for weights without paths.
+// Returns the paths in a list with or without weights. Error(kInvalid) for weights without paths.
 std::vector<std::string> paths_of(const std::vector<std::string>& list);
 
-// Upper bound of the tokens in a path of DataOptions, without reading its text. INT64_MAX if it is unknown
-// because the path does not exist here or its files are compressed.
+// Upper bound of the number of tokens in a path of DataOptions, found without reading its text. INT64_MAX if
+// it is unknown because the path does not exist here or its files are compressed.
 struct TokenBound {
   std::int64_t maximum = INT64_MAX;
-  bool exact = false;  // for .bin and .idx
+  bool exact = false;  // true for .bin and .idx files
 };
 TokenBound bound_tokens(const std::string& path);
 

@@ -48,8 +48,8 @@ class GptDataset final : public Dataset {
   std::int64_t seq_length_;
 };
 
-// For each sample of a blend, its data set and the sample's number there. Each sample comes from the data set
-// that is furthest below its weight; ties go to the first (Megatron's build_blending_indices).
+// For each sample of a blend: a data set, and the sample's number in that data set. Each sample comes from
+// the data set that is furthest below its weight; ties go to the first (Megatron's build_blending_indices).
 struct BlendOrder {
   std::vector<std::uint16_t> dataset;
   std::vector<std::uint32_t> sample;

@@ -59,7 +59,8 @@ class IndexedDataset final : public TokenSource {
   void check_unchanged() const override;
 
   std::int64_t documents() const { return documents_; }
-  // First sequence of a document in [0, documents]; for `documents`, the number of sequences.
+  // Returns the first sequence of a document. `document` is in [0, documents]; for `documents` the result is
+  // the number of sequences.
   std::int64_t document_start(std::int64_t document) const {
     return load<std::int64_t>(document_starts_, document);
   }
@@ -73,7 +74,8 @@ class IndexedDataset final : public TokenSource {
 
  private:
   IndexedDataset() = default;
-  // Bytes [offset, offset + size) of a sequence; within the file even if the index changed since.
+  // Bytes [offset, offset + size) of a sequence; These bytes are within the file even if the index has
+  // changed since it was opened.
   std::span<const std::byte> bytes(std::int64_t sequence, std::int64_t offset, std::int64_t size) const;
   void check() const;
   // Copies, because the index's arrays are not aligned.
@@ -103,9 +105,9 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
                       std::span<const std::int32_t> tokens, std::int64_t vocab_size,
                       std::string_view description);
 
-// Writes a data set, byte for byte as Megatron's builder does. finish() gives the files their names, complete
-// and synced, the index last; an object destroyed before removes its files. Memory is bounded: lengths and
-// documents also go to temporary files. Not thread-safe.
+// Writes a data set, byte for byte as Megatron's builder does. finish() gives the complete and synced files
+// their names, the index last. An object that is destroyed before finish() removes its files. Memory is
+// bounded, because lengths and documents also go to temporary files. Not thread-safe.
 class IndexedDatasetWriter {
  public:
   struct Progress {
@@ -113,8 +115,9 @@ class IndexedDatasetWriter {
   };
 
   IndexedDatasetWriter(Path prefix, TokenType type, Env& env = Env::posix());
-  // For work that may be interrupted: the temporary files are named `temporary` plus an extension and hold
-  // what an earlier writer of that name had saved when it returned `from`. Error(kInvalid) if they hold less.
+  // For work that may be interrupted. The temporary files are named `temporary` plus an extension. They hold
+  // the data that an earlier writer of that name had saved when its save() returned `from`. Throws
+  // Error(kInvalid) if they hold less.
   IndexedDatasetWriter(Path prefix, TokenType type, Path temporary, Progress from, Env& env = Env::posix());
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
@@ -122,21 +125,21 @@ class IndexedDatasetWriter {
 
   // Error(kInvalid) for a token that the type cannot hold.
   void add_sequence(std::span<const std::int32_t> tokens);
-  // Ends the document of all sequences since the last call; it may have none.
+  // Ends a document: the sequences added since the last call. A document may have no sequences.
   void end_document();
   // Appends documents [first, last) of another data set of the same type.
   void append(const IndexedDataset& other, std::int64_t first, std::int64_t last);
   // Syncs everything added so far to disk, so that another writer can resume from it.
   Progress save();
-  // From now on the destructor leaves the temporary files.
+  // After this call the destructor keeps the temporary files.
   void keep_unfinished() { keep_ = true; }
-  // Ends the adding: completes and syncs the temporary .bin and .idx. After this, nothing needs more disk
-  // space, so that either all or none of several data sets get their names.
+  // No more data can be added: completes and syncs the temporary .bin and .idx. The later steps need no disk
+  // space, so either all or none of several data sets get their final names.
   void complete();
   // After complete(): opens the data set under its temporary names.
   std::shared_ptr<const IndexedDataset> completed() const;
-  // After complete(): adds one further file, named PREFIX plus `extension`. Like the others it gets its name
-  // in finish(), before the index.
+  // After complete(): adds one further file, named PREFIX plus `extension`. Like the .bin, it gets its final
+  // name in finish(), before the index does.
   void attach(const char* extension, std::string_view contents);
   // After complete(): renames the files to their final names.
   void finish();
@@ -167,7 +170,7 @@ class IndexedDatasetWriter {
   TokenType type_;
   Progress progress_;
   Stream data_, lengths_, documents_;
-  const char* attached_ = nullptr;  // its extension
+  const char* attached_ = nullptr;  // extension of the attached file
   bool keep_ = false, complete_ = false, finished_ = false;
 };
 

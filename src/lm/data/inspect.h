@@ -32,7 +32,8 @@ struct Inspection {
   std::optional<std::int32_t> smallest_id, largest_id;
   std::int64_t beyond_vocabulary = 0;  // number of tokens
   struct Beyond {
-    std::int64_t document = 0, position = 0;  // its number from 0, and the token's position in the document
+    std::int64_t document = 0, position = 0;  // number of the document, counted from 0, and the token's
+                                              // position in the document
     std::int32_t id = 0;
   };
   std::optional<Beyond> first_beyond;

@@ -41,12 +41,12 @@ class JsonLines {
 
   // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
   // "file:line:column" for a line that is not UTF-8 or not a JSON object, has a key twice, lacks a key, or
-  // has something other than text in it (also half of a surrogate pair); with skip_bad such lines are
-  // skipped. A byte-order mark at the start of the file is ignored, as RFC 8259 allows.
+  // has a key whose value is not text (half of a surrogate pair is not text either); with skip_bad such lines
+  // are skipped. A byte-order mark at the start of the file is ignored, as RFC 8259 allows.
   void read(const TextBlock& block, std::string_view file,
             FunctionRef<void(std::span<const JsonTexts>)> document);
 
-  // Number of lines skipped in the last block, and the reason of the first.
+  // Number of lines skipped in the last block, and the reason why the first was skipped.
   std::uint64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
 

@@ -1,7 +1,7 @@
-// Records which tokenizer made the ids of a data set: a file next to its .bin and .idx,
-// <prefix>.tokenizer.json. It prevents training on ids of another tokenizer with the same vocabulary size.
-// Megatron-LM neither writes nor reads it. The note also identifies its data, so that a note left over from
-// other data is ignored.
+// Records which tokenizer made the ids of a data set: the note <prefix>.tokenizer.json next to the data set's
+// .bin and .idx. The note prevents training on ids of another tokenizer with the same vocabulary size.
+// Megatron-LM neither writes nor reads the note. The note also identifies its data, so that a note left over
+// from other data is ignored.
 #pragma once
 
 #include <string>

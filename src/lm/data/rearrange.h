@@ -1,9 +1,9 @@
 // Merges data sets, and splits one into several. Documents stay complete and in order; tokens are copied
 // without decoding.
 //
-// The results appear complete or not at all. Until then they lie in the folder <output>.bin.partial (for a
-// split: of the first part), which must be on the same file system as all parts. The next process with this
-// output removes the files that a killed process left there.
+// The results appear complete or not at all. Until then they are in the folder <output>.bin.partial. For a
+// split, <output> is the first part, which must be on the same file system as the other parts. The next
+// process that writes this output removes files that a killed process left in the folder.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace primus::data {
 
-// Called from time to time with the tokens done and their total.
+// Called from time to time with the number of tokens done and the total.
 using RearrangeProgressFn = std::function<void(std::int64_t, std::int64_t)>;
 
 // Returns the data set prefixes that `paths` name. A path is a prefix, or a folder, which means all data sets

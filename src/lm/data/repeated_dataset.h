@@ -8,7 +8,7 @@
 
 namespace primus::data {
 
-// Returns a null pointer, or a data set that never ends, unchanged.
+// A null pointer and a data set that never ends are returned unchanged.
 std::unique_ptr<const Dataset> make_repeated(std::unique_ptr<const Dataset> dataset);
 
 }  // namespace primus::data

@@ -3,8 +3,8 @@
 //
 // The sequences are repeated for as many epochs as the samples need, and shuffled. Concatenated, they form
 // one stream; row k holds its tokens [k L, k L + L], where L is the sequence length (neighbouring rows share
-// one token). The rows are then shuffled too. If less than 80 % of the last epoch is needed, its sequences
-// and rows are shuffled separately and follow the others.
+// one token). The rows are then shuffled too. If less than 80 % of the last epoch is needed, the sequences
+// and rows of that epoch are shuffled separately and follow those of earlier epochs.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 namespace primus::data {
 
 struct SampleOrder {
-  // A position in the stream: index in `documents`, and token in that sequence.
+  // A position in the stream: the index in `documents`, and the token in the sequence of that index.
   struct Place {
     std::uint32_t document = 0, offset = 0;
     bool operator==(const Place&) const = default;
@@ -46,9 +46,9 @@ struct OrderOptions {
 SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                std::string_view name);
 
-// Returns the same order from a file in the folder `cache` (docs/formats/megatron.md). The first process
-// builds the file while others wait, and all of them map it, so that the order needs no private memory. The
-// file's name is a hash of the lengths and options; a damaged file is built again.
+// Returns the order of build_sample_order() from a file in the folder `cache` (docs/formats/megatron.md). The
+// first process builds the file while others wait, and all of them map it, so that the order needs no private
+// memory. The file's name is a hash of the lengths and options; a damaged file is built again.
 SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                 std::string_view name, const Path& cache);
 

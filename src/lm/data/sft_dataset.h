@@ -6,8 +6,8 @@
 // it is a learned token of the same conversation as its input; this includes the first token of an answer.
 //
 // There are P samples. Draw d of the run is sample d mod P of epoch d div P, independent of the mesh. With
-// `shuffle` the order in each epoch depends on the seed and the epoch. So the number of consumed samples is
-// the only state.
+// `shuffle` the order in each epoch depends only on the seed and the epoch, so the number of consumed samples
+// is the only state.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,11 @@ struct SftOptions {
   // token; conversations that are too long are left out; packs are filled in random order.
   bool inline_bos = false;
   bool pack = false;      // packs several conversations into a sequence ...
-  bool separate = false;  // ... with positions and attention restricted to each
-  bool shuffle = true;    // a different order in each epoch; otherwise that of the files
-  // Shares of train, validation and test, as "95,5,0", for data without files of its own for these. Empty: if
-  // validation samples are drawn and there are at least ten conversations, a hundredth of them is held out
-  // for validation.
+  bool separate = false;  // ... and restricts positions and attention to each of them
+  bool shuffle = true;    // a different order in each epoch; if false, the order of the files
+  // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
+  // Empty: if validation samples are drawn and there are at least ten conversations, a hundredth of them is
+  // held out for validation.
   std::string shares;
   std::int64_t seq_length = 0, seed = 1234;
   // Numbers of samples that training, evaluations and the test will draw; a split with 0 is not opened.
@@ -108,7 +108,7 @@ Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer
 
 struct SftEpochs {
   std::int64_t samples = 0;
-  std::shared_ptr<const TokenizedConversations> conversations;  // for SftOptions
+  std::shared_ptr<const TokenizedConversations> conversations;  // for SftOptions::conversations
 };
 
 // Number of samples in `epochs` passes over the training data.

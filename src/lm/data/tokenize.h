@@ -17,11 +17,11 @@ struct TokenizeOptions {
   std::vector<std::string> inputs;  // patterns for find_inputs
   std::vector<std::string> json_keys = {"text"};
   Path output_prefix;       // writes <output_prefix>_<key>_document.bin and .idx, and made_by.h's note
-  bool append_eod = false;  // after each document that is not empty
-  bool skip_bad = false;    // leave out broken lines and count them
+  bool append_eod = false;  // appends EOD to each document that is not empty
+  bool skip_bad = false;    // leaves out broken lines and counts them
   bool add_special = true;  // adds the tokenizer's own BOS and EOS to each text
   int workers = 0;          // threads; 0: one per core. Uses fewer if the system cannot start that many
-  std::uint64_t max_line_bytes = 64 << 20;  // for JSON lines; a longer one is an error
+  std::uint64_t max_line_bytes = 64 << 20;  // maximum length of a JSON line; a longer line is an error
   ReaderHints hints = command_hints("--json-keys");
   // The document order of Megatron's --partitions: document i goes to partition i % partitions, and the
   // partitions are concatenated.
@@ -30,7 +30,7 @@ struct TokenizeOptions {
   // was killed while it renamed them.
   Existing existing = Existing::kRefuse;
   const std::atomic<bool>* stop = nullptr;  // requests an early stop; a later call resumes
-  double save_seconds = 30;                 // max work lost by a killed process
+  double save_seconds = 30;                 // seconds of work that a killed process loses at most
   double progress_seconds = 0.1;            // interval between calls of `progress`; 0: after each block
 };
 
@@ -41,20 +41,20 @@ struct TokenizeResult {
   std::uint64_t sequences = 0, tokens = 0;  // of all keys
   std::uint64_t skipped_lines = 0;
   std::string first_skipped;        // "file:line:column: why"
-  std::uint64_t resumed_bytes = 0;  // input bytes that an earlier call had done
+  std::uint64_t resumed_bytes = 0;  // input bytes that an earlier call had already processed
   bool complete = true;             // false: stopped on request
   double seconds = 0;
 };
 
-// One JSON line is one document: a string is its only sequence, a list of strings gives one sequence each;
-// sequences without tokens are left out. One plain-text file is one document under the first key, with one
-// sequence per part (corpus.h). The result does not depend on the number of workers; the files appear
-// complete or not at all. Errors: kInvalid with "file:line:column" for a broken line (JSON, UTF-8) or a
-// missing key, if there is no input, or while another process writes the same files; FileError.
+// One JSON line is one document: a string gives one sequence, and a list of strings gives one sequence per
+// string; sequences without tokens are left out. One plain-text file is one document under the first key,
+// with one sequence per part (corpus.h). The result does not depend on the number of workers; the files
+// appear complete or not at all. Errors: kInvalid with "file:line:column" for a broken line (JSON, UTF-8) or
+// a missing key, if there is no input, or while another process writes the same files; FileError.
 //
-// Unfinished work lies in the folder <output_prefix>.partial. A call with the same options, tokenizer and
-// inputs (by size and date) resumes it. An error in the input removes it; a disk error keeps what was saved
-// before. `env` is used for the output; the inputs are on the real file system.
+// Unfinished work is in the folder <output_prefix>.partial. A call with the same options, tokenizer and
+// inputs (by size and date) resumes it. An error in the input removes the unfinished work; after a disk
+// error, the work saved before remains. `env` is used for the output; the inputs are on the real file system.
 TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
                                const TokenizeProgressFn& progress = {}, Env& env = Env::posix());
 

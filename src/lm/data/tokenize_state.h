@@ -11,7 +11,7 @@
 namespace primus::data {
 
 struct TokenizeState {
-  std::uint64_t key = 0;  // a hash of everything that decides the result
+  std::uint64_t key = 0;  // a hash of everything that the result depends on
   // Position in the inputs, for BlockReader::go_on_behind.
   std::uint64_t file = 0, end = 0;
   std::int64_t next_line = 1;
@@ -22,7 +22,7 @@ struct TokenizeState {
   std::vector<IndexedDatasetWriter::Progress> writers;
 };
 
-// Returns nullopt if there is no file, or if this version did not write it.
+// Returns nullopt if the file does not exist, or if another version of Primus wrote it.
 std::optional<TokenizeState> load_state(const Path& file, Env& env);
 void save_state(const TokenizeState& state, const Path& file, Env& env);
 

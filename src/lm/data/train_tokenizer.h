@@ -12,14 +12,14 @@ namespace primus::data {
 
 struct TrainTokenizerProgress {
   std::uint64_t bytes_done = 0, bytes_total = 0;    // bytes of the inputs
-  std::int64_t merges_done = 0, merges_wanted = 0;  // start after all inputs were read
+  std::int64_t merges_done = 0, merges_wanted = 0;  // merges begin after all inputs were read
 };
 
 struct TrainTokenizerOptions {
   std::vector<std::string> inputs;  // patterns for find_inputs
   std::string json_key = "text";
   bool skip_bad = false;
-  std::uint64_t max_line_bytes = 64 << 20;  // for JSON lines; a longer one is an error
+  std::uint64_t max_line_bytes = 64 << 20;  // maximum length of a JSON line; a longer line is an error
   BpeTrainerOptions bpe;
 };
 

@@ -1,16 +1,16 @@
-// A language model that reads many sequences at a time and returns the logits of each one's next token. Keys
-// and values of the tokens read stay on the device, in pages that sequences share (page_table.h). A
-// sequence allocates pages as it grows, shares those of a common prefix with other sequences, and frees them
-// when it is released. Uses weights that another object owns, and holds its memory as a phase of the rank
-// (engine/phase.h) for its own lifetime.
+// A language model that reads many sequences at a time and returns the logits of the next token of each
+// sequence. The keys and values of the tokens read stay on the device, in pages that sequences share
+// (page_table.h). A sequence allocates pages as it grows, shares those of a common prefix with other
+// sequences, and frees them when it is released. Another object owns the weights. The reader's memory is a
+// phase of the rank (engine/phase.h) that lasts as long as the reader.
 //
-// A pass has one of a few sizes and is padded with rows that belong to no sequence, so measuring each size
+// A pass has one of a few sizes; rows that belong to no sequence pad it to that size. So measuring each size
 // once gives the memory that reading needs. Launch arguments contain no lengths: these are in tables on the
 // device, so a recorded pass (Device::capture) can be replayed for every further token.
 //
-// Layers that keep a state per sequence instead (short convolutions, delta rules) have no pages. A new
-// sequence copies the states of a sequence with the same prefix, if one holds them at that position;
-// otherwise these layers read all tokens.
+// Layers that keep a state per sequence instead (short convolutions, delta rules) have no pages. If another
+// sequence holds its states at the end of a common prefix, a new sequence copies these states; otherwise
+// these layers read all tokens.
 //
 // If ranks share the model (tensor, expert or pipeline parallelism), all ranks of the mesh read the same
 // tokens at the same time, and each gets the logits. Data and context ranks also read the same tokens: a
@@ -44,15 +44,17 @@ struct ReaderSettings {
   DType compute = DType::kF32;  // fp32 or bf16
   // Max tokens of a sequence; at most the model's max_positions and the length of its tables.
   std::int64_t capacity = 0;
-  std::int64_t pass_tokens = 128;  // max tokens of a pass; at least one per sequence always fits
-  std::int64_t sequences = 1;      // max number read together
-  std::int64_t pages = 0;          // of kPageTokens, for all sequences; 0: each can fill its capacity
+  std::int64_t pass_tokens = 128;  // max tokens of a pass; a pass has room for at least one token per
+                                   // sequence
+  std::int64_t sequences = 1;      // max number of sequences read together
+  std::int64_t pages = 0;          // pages of kPageTokens tokens for all sequences; 0: enough for each
+                                   // sequence to fill its capacity
   // Passes that generate a token may be recorded and replayed: the rank's stash and scratch have no other
   // user.
   bool replay = false;
   // If data ranks shard each weight: gathers them. Null: all values are on this rank.
   engine::DataParallel* parallel = nullptr;
-  engine::PipelineShape pipeline = {};  // the parts that the model is cut into
+  engine::PipelineShape pipeline = {};  // the pipeline parts of the model
 
   std::int64_t pages_for(std::int64_t tokens) const { return (tokens + kPageTokens - 1) / kPageTokens; }
   std::int64_t all_pages() const { return pages > 0 ? pages : sequences * pages_for(capacity); }
@@ -68,20 +70,20 @@ struct WantedLogits {
 class BatchReader {
  public:
   // Allocates pages and tables. Throws Error(kInvalid) for a capacity that the model does not have, or if one
-  // sequence of that capacity needs more pages than there are.
+  // sequence of that capacity needs more pages than exist.
   BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings);
 
   // On a measuring rank: runs a pass of every size, so that the arenas record the memory that reading needs.
   void measure();
 
-  // Assigns an idle sequence to a text that begins with `tokens` (at least one); nothing if none is idle. Its
-  // length() is the number of tokens that need not be read because of a shared prefix: at most all but the
-  // last.
+  // Assigns an idle sequence to a text that begins with `tokens` (at least one); nothing if none is idle. The
+  // sequence's length() is then the number of tokens that need not be read because of a shared prefix; the
+  // last token must always be read.
   std::optional<std::int64_t> begin(std::span<const std::int32_t> tokens);
   // Returns the length() that the sequence would have after begin(tokens).
   std::int64_t shared(std::span<const std::int32_t> tokens) const { return find(tokens).length; }
   // Whether a new text can reuse the first `length` tokens of another text, of which `read` have been read.
-  // Layers with states only support few tokens in between.
+  // For layers with states, only few tokens may lie between `length` and `read`.
   bool can_share(std::int64_t length, std::int64_t read) const {
     return !keeps_states() || read - length <= kSpareTokens;
   }
@@ -94,15 +96,15 @@ class BatchReader {
   struct Input {
     std::int64_t sequence;  // below settings.sequences
     std::span<const std::int32_t> tokens;
-    bool tells = false;  // return the next token's logits; `tokens` is then one token
+    bool tells = false;  // if true, the pass returns the next token's logits, and `tokens` is one token
   };
-  // Throws the errors that reading these inputs would throw, and reads nothing.
+  // Throws the errors that read() would throw for these inputs, and reads nothing.
   void check(std::span<const Input> inputs) const;
   // Runs one pass: appends each input's tokens to its sequence. Inputs must be in ascending order of
   // sequences, and their tokens must fit a pass. Afterwards next() has the logits of the inputs with `tells`.
-  // If top-k logits suffice, the device selects them and the others stay there; but a row without an order
-  // (NaN, infinity) is returned completely. Throws Error(kInvalid), before reading anything, if tokens do not
-  // fit the reserved pages or an id is outside the vocabulary.
+  // If top-k logits suffice, the device selects them and only they are copied to the host. A row that cannot
+  // be sorted (NaN, infinity) is copied completely. Throws Error(kInvalid), before reading anything, if
+  // tokens do not fit the reserved pages or an id is outside the vocabulary.
   void read(std::span<const Input> inputs, const WantedLogits& wanted = {});
   // Returns the logits after an input, by its index among those with `tells`; valid until the next read().
   NextLogits next(std::size_t telling) const;
@@ -133,7 +135,7 @@ class BatchReader {
   const Slot& slot(std::int64_t sequence) const { return slots_[static_cast<std::size_t>(sequence)]; }
   struct Shared {
     std::int64_t length = 0;
-    std::optional<std::size_t> from = {};  // the sequence whose states hold them
+    std::optional<std::size_t> from = {};  // the sequence whose states hold these tokens
   };
   Shared find(std::span<const std::int32_t> tokens) const;
   std::size_t idle_slot(const Shared& shared) const;
@@ -159,7 +161,8 @@ class BatchReader {
     auto operator<=>(const Pass&) const = default;
   };
   struct Recorded {
-    bool ran = false;  // already ran once, so libraries have chosen and allocated
+    bool ran = false;  // the pass already ran once, so libraries have chosen their kernels and allocated
+                       // memory
     std::unique_ptr<Graph> graph;
     Tensor logits;
   };
@@ -206,7 +209,8 @@ class BatchReader {
     std::span<float> values, losses, ones;          // of these rows
   };
   Tensor top_values_, top_ids_;  // [max rows with logits, kMax]
-  Tensor hidden_, losses_;       // for these rows: this rank's hidden states, and [rows] fp32
+  Tensor hidden_, losses_;       // for the rows with logits: this rank's hidden states, and [rows] fp32
+                                 // losses
   std::optional<HostTables> host_;
   std::map<Pass, Recorded> recorded_;
   bool replay_;

@@ -1,4 +1,4 @@
-// A generator with its own model and weights (scheduler.h).
+// A generator (scheduler.h) that owns its model and weights.
 //
 // All memory is measured and allocated once; a token then allocates no device memory. Not thread-safe.
 #pragma once
@@ -14,7 +14,7 @@ namespace primus {
 
 // The parts of a decoder that exist before its scheduler.
 struct OwnModel {
-  // Enables replay: the rank has no other user.
+  // Enables replay, which is allowed because the rank has no other user.
   static ReaderSettings single(ReaderSettings settings) {
     settings.replay = true;
     return settings;

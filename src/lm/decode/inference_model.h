@@ -1,5 +1,5 @@
-// A model for inference: only the weights in the compute type, in the rank's persistent arena. Weights are
-// zero until they are loaded.
+// A model for inference. It has only the weights in the compute type, in the rank's persistent arena. Weights
+// are zero until they are loaded.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ struct InferenceModel {
   }
 };
 
-// Creates the model of a rank that it does not share. Runs `use`, the maximum of what the rank will do with
-// it, on a model without memory to measure its needs, and reserves that memory.
+// Creates the model of a rank that nothing else uses. First runs `use` on a model without memory to measure
+// how much memory is needed, and reserves it. `use` must need as much memory as any later use of the model.
 template <class Use>
 std::unique_ptr<InferenceModel> measured_model(engine::Rank& rank, const ModelConfig& config,
                                                const FamilyRegistry& families, DType compute,

@@ -1,11 +1,11 @@
 // The assignment of a cache's pages to sequences. Contains only page numbers: a KvCache owns the memory.
 //
-// A page holds up to page_tokens consecutive tokens. Its keys and values depend on these tokens and on all
-// before them, so each page has a parent, the page before it: pages form a prefix tree of texts. Sequences
-// with a common prefix share its pages, by reference counts. A shared page is copied before a sequence writes
-// into it. A page without references keeps its content until it is reused; the page that has been free
-// longest is reused first. So a sequence that begins like an earlier one reuses the pages that
-// still hold this prefix instead of computing them again.
+// A page holds up to page_tokens consecutive tokens. The keys and values in a page depend on these tokens and
+// on all tokens before them. So each page has a parent, the page before it, and pages form a prefix tree of
+// texts. Sequences with a common prefix share the pages of that prefix, which have reference counts. A shared
+// page is copied before a sequence writes into it. A page without references keeps its content until it is
+// reused; the page that has been free longest is reused first. So a sequence that begins like an earlier one
+// reuses the pages that still hold this prefix instead of computing them again.
 //
 // Deterministic: ranks that make the same calls get the same pages. Not thread-safe.
 #pragma once
@@ -29,10 +29,10 @@ class PageTable {
     std::int32_t from, to;
   };
 
-  // Returns how many of the first `tokens` are in pages.
+  // Returns how many of `tokens`, counted from the first, are in pages.
   std::int64_t match(std::span<const std::int32_t> tokens) const;
-  // References the pages that hold the first `tokens`, for a sequence that has no pages; returns the number
-  // of these tokens (match()).
+  // References the pages that hold the first of `tokens`, for a sequence that has no pages. Returns how many
+  // tokens these pages hold (match()).
   std::int64_t share(std::span<const std::int32_t> tokens, Pages& pages);
   // Gives a sequence of `length` tokens its own pages for the tokens from `length` to `to`. Appends required
   // copies to `copies`. Returns false, without a change, if too few pages are free.
@@ -66,7 +66,8 @@ class PageTable {
   void drop(std::int32_t index);
   void place(std::int32_t index, std::int32_t parent);
   void displace(std::int32_t index);           // removes it from the tree
-  void displace_children(std::int32_t index);  // they no longer follow the page's content
+  void displace_children(std::int32_t index);  // removes a page's children from the tree, because they no
+                                               // longer follow its content
 
   std::int64_t page_tokens_;
   std::vector<Page> pages_;

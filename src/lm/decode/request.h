@@ -15,9 +15,10 @@ struct GenerateSettings {
   // The seed distinguishes texts of one prompt: token n of a text is a function of seed, n and logits.
   SamplingSettings sampling = {};
   std::int64_t max_tokens = 128;
-  std::int64_t vocab = 0;  // ids below this one can be chosen: the tokenizer's size; 0: the model's
-  std::vector<std::int32_t> stop_ids = {};  // end the text; not included in it
-  bool log_probs = false;                   // compute DecodedToken::log_prob
+  std::int64_t vocab = 0;  // only ids below this number are chosen, usually the tokenizer's size; 0: the
+                           // model's vocabulary size
+  std::vector<std::int32_t> stop_ids = {};  // ids that end the text; they are not included in the text
+  bool log_probs = false;                   // computes DecodedToken::log_prob
 
   // Returns which logits a reader must return to choose a token.
   WantedLogits wanted() const { return {top_k_needed(sampling), vocab, log_probs}; }
@@ -42,8 +43,8 @@ struct DecodedToken {
 struct DecodeRequest {
   std::vector<std::int32_t> prompt;  // at least one token
   GenerateSettings settings = {};
-  // Called for each token; returning false ends the text. May submit and cancel. May be empty. If it throws,
-  // step() rethrows, and does not report the other tokens of that step.
+  // Called for each token; returning false ends the text. May call submit() and cancel(). May be empty. If
+  // the callback throws, step() rethrows and does not report the other tokens of that step.
   std::function<bool(const DecodedToken&)> on_token = {};
 };
 

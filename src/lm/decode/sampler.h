@@ -9,8 +9,8 @@ namespace primus {
 
 struct SamplingSettings {
   double temperature = 0.8;  // 0: always the most probable token
-  std::int64_t top_k = 0;    // > 0: only among the k most probable
-  double top_p = 1.0;        // < 1: only among the most probable whose probabilities sum to p
+  std::int64_t top_k = 0;    // > 0: chooses only among the k most probable tokens
+  double top_p = 1.0;        // < 1: chooses only among the most probable tokens whose probabilities sum to p
   std::uint64_t seed = 1234;
 
   // Throws Error(kInvalid) naming the setting that is out of range.

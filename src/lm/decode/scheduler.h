@@ -2,11 +2,12 @@
 // cancelled between steps. A step is one pass of the model over all running texts: one token for each text
 // being generated, and as many tokens of unread prompts as the pass has space for.
 //
-// A text allocates cache pages as it grows. Texts with a common prefix share its pages: samples of one prompt
-// that are submitted together, or texts with one system prompt. A prefix that another text is about to read
-// is not read twice. If pages run out, the youngest text frees its pages, waits, and is read again later.
-// Every text is the same as if its request ran separately, up to rounding differences between products of few
-// and of many rows: random numbers depend only on seed and position.
+// A text allocates cache pages as it grows. Texts with a common prefix share the pages of that prefix.
+// Examples are samples of one prompt that are submitted together, and texts with the same system prompt. A
+// prefix that another text is about to read is not read twice. If pages run out, the youngest text frees its
+// pages, waits, and is read again later. Every text is the same as if its request ran separately, because
+// random numbers depend only on seed and position. The only differences come from rounding, which differs
+// between products of few and of many rows.
 //
 // If ranks share the model, all of them must make the same calls in the same order; DecodeScheduler::Agree
 // makes their choices equal. Not thread-safe.
@@ -27,8 +28,8 @@ namespace primus {
 
 struct DecodeCounts {
   std::int64_t steps = 0;
-  std::int64_t read = 0;         // tokens, including those read again
-  std::int64_t shared = 0;       // prompt tokens that needed no reading
+  std::int64_t read = 0;         // tokens read, including tokens read again
+  std::int64_t shared = 0;       // prompt tokens that were in shared pages and not read
   std::int64_t written = 0;      // tokens
   std::int64_t preemptions = 0;  // number of times a text freed its pages before its end
 };
@@ -36,8 +37,9 @@ struct DecodeCounts {
 class DecodeScheduler {
  public:
   using Id = std::uint64_t;  // in order of submission, from 0
-  // Replaces the tokens that this rank chose in a step by those that all ranks use. Every rank calls it in
-  // each step that chooses tokens, with equally many. Empty: each rank uses its own choices.
+  // Replaces the tokens that this rank chose in a step by the tokens that all ranks use. In each step that
+  // chooses tokens, every rank calls this function with the same number of tokens. Empty: each rank uses its
+  // own choices.
   using Agree = std::function<void(std::span<std::int32_t> chosen)>;
 
   // The conditions of BatchReader apply. At most settings.sequences texts run, the oldest first.
@@ -48,15 +50,16 @@ class DecodeScheduler {
   // or settings out of range. submit() also checks.
   void check(const DecodeRequest& request) const;
   Id submit(DecodeRequest request);
-  // Ends a text; its callback is not called again. False: it has already ended.
+  // Ends a text; its callback is not called again. Returns false if the text has already ended.
   bool cancel(Id id);
-  // Runs one pass. False: there is no text. Throws Error(kNumerics) if logits are not finite; this ends only
-  // the texts that they belong to.
+  // Runs one pass. Returns false if there is no text. Throws Error(kNumerics) if logits are not finite; this
+  // ends only the texts of these logits.
   bool step();
 
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
-  std::int64_t capacity() const { return reader_.settings().capacity; }  // max tokens per text, with prompt
+  // max tokens per text, including the prompt
+  std::int64_t capacity() const { return reader_.settings().capacity; }
   const DecodeCounts& counts() const { return counts_; }
   BatchReader& reader() { return reader_; }
   const BatchReader& reader() const { return reader_; }
@@ -66,7 +69,7 @@ class DecodeScheduler {
     DecodeRequest request;
     std::vector<std::int32_t> tokens;  // prompt and generated tokens
     std::int64_t written = 0;
-    std::int64_t sequence = -1;  // the reader's, while the text runs
+    std::int64_t sequence = -1;  // the reader's sequence, while the text runs
     double began = 0;
   };
   // A chosen token and its text.
@@ -92,7 +95,7 @@ class DecodeScheduler {
   std::map<Id, std::shared_ptr<Text>> texts_;
   std::set<Id> running_, waiting_;
   Id next_ = 0;
-  std::vector<BatchReader::Input> inputs_;  // of the current step
+  std::vector<BatchReader::Input> inputs_;  // inputs of the current step
   std::vector<Id> telling_;                 // texts that get a token, in the order of the inputs
   DecodeCounts counts_;
 };

@@ -1,9 +1,9 @@
 // The highest rate at which a device has multiplied matrices: the denominator of MFU.
 //
 // A peak measured while others use the machine is too low, which makes MFU too high. So only undisturbed
-// measurements count, the best one per device is kept in a small file of the user's cache, and a faster run
-// raises it. MFU therefore never exceeds 100 %. Without an undisturbed measurement there is neither a peak
-// nor MFU.
+// measurements count. The best one per device is kept in a small file in the user's cache. A run that is
+// faster than the stored peak raises it, so MFU never exceeds 100 %. Without an undisturbed measurement there
+// is neither a peak nor MFU.
 //
 // The cache is optional: a file that is damaged or cannot be written is ignored. One thread.
 #pragma once
@@ -17,7 +17,7 @@ namespace primus {
 
 class DevicePeak {
  public:
-  // `device`: its name, including the compute type. `file`: default_file(); empty for no cache.
+  // `device`: the device's name, including the compute type. `file`: default_file(); empty for no cache.
   DevicePeak(std::string device, Path file, Env& env = Env::posix());
 
   // FLOP/s; empty if unknown.
@@ -25,8 +25,8 @@ class DevicePeak {
   // Reports a rate that a run has reached. Stores it if it is the best so far.
   void seen(double flops_per_second);
   // Reports the rate of an undisturbed measurement of matrix products. Stores it if it is the best so far, or
-  // if the stored peak is more than kMistaken times as high: noise cannot explain that, but a program that
-  // counted wrongly can.
+  // if the stored peak is more than kMistaken times as high: noise cannot explain such a peak, but a wrong
+  // FLOP count in an earlier program can.
   void measured(double flops_per_second);
   static constexpr double kMistaken = 4;
 

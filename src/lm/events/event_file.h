@@ -23,11 +23,11 @@ struct Scalar {
 class EventFile {
  public:
   // Creates a new file in `folder` with the first write: events.out.tfevents.<seconds>.<host>.<pid>.
-  // TensorBoard reads all files of a folder as one run; the new file tells it to discard what an earlier
-  // process of this run wrote from iteration `first_step` on. `wall_time`: seconds since 1970.
+  // TensorBoard reads all files of a folder as one run; the new file makes TensorBoard discard the events
+  // that earlier processes of this run wrote from iteration `first_step` on. `wall_time`: seconds since 1970.
   EventFile(const Path& folder, std::int64_t first_step, double wall_time, Env& env = Env::posix());
 
-  // Writes all scalars of one step as one event. Returns false if it was dropped.
+  // Writes all scalars of one step as one event. Returns false if the event was dropped.
   bool write(std::int64_t step, std::span<const Scalar> scalars, double wall_time);
 
   const Path& path() const { return file_.path(); }

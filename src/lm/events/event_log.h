@@ -1,15 +1,14 @@
 // The file of a rank's events, RUN/events/rank-00003.jsonl, with one line per event (docs/formats/events.md).
 // It is append-only. A process that resumes from step k starts with a `begin` event of step k, which
-// invalidates what earlier processes wrote about later steps.
+// invalidates the lines that earlier processes wrote about later steps.
 //
-// Lines of steps and phases are buffered until kStepPause has passed since the last write, so that
-// millisecond steps do not cost one system call each. Any other event writes all buffered lines immediately.
-// Only sync() syncs the file. While writes fail, up to kMaxPending bytes are buffered; steps are dropped
-// first.
+// Lines of steps and phases are buffered until kStepPause has passed since the last write, so that steps of a
+// millisecond do not each cost a system call. Any other event writes all buffered lines immediately. Only
+// sync() syncs the file. While writes fail, up to kMaxPending bytes are buffered; steps are dropped first.
 //
 // To make rare events (all but steps and phases) readable without parsing all steps, each line contains the
-// offset of the previous rare line: EventLine::before. Readers verify it, and read the complete file if it is
-// wrong.
+// offset of the previous rare line: EventLine::before. Readers verify this offset, and read the complete file
+// if it is wrong.
 //
 // EventLog throws FileError if a line could not be written; the line stays buffered until the next event. One
 // thread at a time.
@@ -90,8 +89,8 @@ bool read_event(std::string_view line, EventLine& out);
 std::int64_t read_events(const Path& file, const std::function<void(const EventLine&)>& event,
                          Env& env = Env::posix());
 
-// Calls event(line) for valid rare events, newest first, until it returns false. Reads only their lines of
-// the file unless offsets are wrong. Throws FileError.
+// Calls event(line) for valid rare events, newest first, until it returns false. Reads only the rare lines of
+// the file, unless offsets are wrong. Throws FileError.
 void read_rare_events(const Path& file, const std::function<bool(const EventLine&)>& event,
                       Env& env = Env::posix());
 

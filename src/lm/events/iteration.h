@@ -23,7 +23,7 @@ struct ExpertLoads {
   std::int64_t layer = 0;
   double imbalance = 1.0;                   // the largest load over the mean
   double dropped = 0.0;                     // fraction of choices beyond the experts' capacity, 0..1
-  std::optional<double> balance_loss = {};  // without its coefficient; empty if it is not trained
+  std::optional<double> balance_loss = {};  // without its coefficient; empty if this loss is not trained
 };
 
 struct IterationRecord {
@@ -58,7 +58,8 @@ struct EvaluationRecord {
   double lm_loss = 0.0;
   std::int64_t tokens = 0;
   double seconds = 0.0;
-  std::optional<double> bits_per_byte = {};  // of the text, so comparable between tokenizers
+  std::optional<double> bits_per_byte = {};  // per byte of text, so the value can be compared between
+                                             // tokenizers
 };
 
 // A text that the model generated during training.
@@ -75,7 +76,7 @@ struct RunWarning {
   std::string detector = {};  // DetectorEntry::name
   double value = 0.0;         // observed value
   double usual = 0.0;         // reference value
-  double limit = 0.0;         // values from here on cause a warning
+  double limit = 0.0;         // values at or above this one cause a warning
   std::string text = {};      // one sentence with the numbers, without a final period
   std::string advice = {};    // what to do next
 };
@@ -92,7 +93,8 @@ struct NumericsFault {
 };
 
 // Returns AMD Primus's training line without the log prefix, followed by fields that AMD Primus does not
-// print: MFU, ETA, and the fraction of time spent waiting for data. One line, here broken behind some "|":
+// print: MFU, ETA, and the fraction of time spent waiting for data. The text is one line; here it is broken
+// after some "|":
 //
 //    iteration        3/      50 | consumed samples:           24 |
 //     elapsed time per iteration (ms): 812.3/810.9 | compute per GPU (TFLOP/s/GPU): 1.2 (avg 1.2) |

@@ -1,5 +1,6 @@
-// Reads line files from either end in bounded memory. Bytes after the last newline are ignored: they are torn
-// or still being written. Lines longer than kMaxLine are replaced by empty ones; no run writes such lines.
+// Reads line files from either end in bounded memory. Bytes after the last newline are ignored: they belong
+// to a line that is torn or still being written. Lines longer than kMaxLine are replaced by empty ones; no
+// run writes such lines.
 //
 // Errors: FileError. One thread at a time.
 #pragma once
@@ -26,7 +27,7 @@ void read_lines(const Path& file, const std::function<void(std::string_view, std
 // Iterates over complete lines from the end of a file.
 class LinesBackward {
  public:
-  // `file` must outlive this.
+  // `file` must outlive this object.
   explicit LinesBackward(File& file);
   // Returns false if no line is left. `line` is valid until the next call.
   bool previous(std::string_view& line, std::uint64_t& offset);

@@ -63,7 +63,7 @@ std::vector<std::string> render(const LiveState& state, const Terminal& colors, 
 class LiveView final : public RunListener {
  public:
   LiveView(const Terminal& terminal, LiveBlock& block, std::string name);
-  // Draws the last picture and leaves it on the screen.
+  // Draws the final state and leaves the picture on the screen.
   ~LiveView() override;
   LiveView(const LiveView&) = delete;
   LiveView& operator=(const LiveView&) = delete;

@@ -1,4 +1,5 @@
-// Records the end of a run from the launcher, when the process of rank 0 was lost and could not do it.
+// Records the end of a run from the launcher, when the process of rank 0 was lost and could not record the
+// end itself.
 //
 // Free function without state.
 #pragma once

@@ -2,7 +2,7 @@
 // per iteration, evaluations.jsonl one per evaluation, samples.jsonl one per generated text, warnings.jsonl
 // one per detector warning. Keys and units: docs/formats/metrics.md.
 //
-// Each line is passed to the kernel by one write(2) before the trainer continues, so SIGKILL loses none.
+// Each line is passed to the kernel by one write(2) before the trainer continues, so SIGKILL loses no line.
 // sync() makes lines survive a power failure; it is called before a checkpoint is committed. Opening repairs
 // the file: it removes a torn last line, and the lines after the iteration that the run resumes from, which
 // will be written again. If another program removes the file during the run, it is restored from the open
@@ -35,7 +35,7 @@ class MetricsFile {
   // cannot be read or truncated.
   MetricsFile(Path path, std::int64_t resume_iteration, Env& env = Env::posix());
 
-  // Returns false if the line could not be written now; it was buffered or dropped (see dropped()).
+  // Returns false if the line could not be written now; then it was buffered or dropped (see dropped()).
   bool write(const IterationRecord& record);
   bool write(const EvaluationRecord& record);
   bool write(const SampleRecord& record);
@@ -44,8 +44,8 @@ class MetricsFile {
   bool sync();
 
   std::uint64_t dropped() const { return dropped_; }
-  // Returns what other programs did to the file since the last call, as a predicate whose subject is the file
-  // name; usually "".
+  // Describes what other programs did to the file since the last call. The text is a predicate to be put
+  // after the file name; usually it is "".
   std::string take_trouble() { return std::exchange(trouble_, {}); }
   const std::string& last_error() const { return file_.last_error(); }
 
@@ -58,7 +58,7 @@ class MetricsFile {
   AppendFile file_;
   std::unique_ptr<File> open_file_;  // the same file, to read it again after its name was removed
   std::string trouble_;
-  bool changed_ = false;  // another program changed it, and that was reported
+  bool changed_ = false;  // another program changed the file, and this was reported
   std::string pending_;   // complete lines
   std::uint64_t dropped_ = 0;
 };
@@ -66,14 +66,14 @@ class MetricsFile {
 // Return the text of a line, without the newline. Numbers are written in the shortest form that reads back
 // exactly; NaN and infinities are "NaN", "Infinity" or "-Infinity", because JSON has no numbers for them.
 std::string to_json(const IterationRecord& record);
-// Returns the keys of a step that differ between ranks: time, wait for data, memory.
+// Returns the values of a step that differ between ranks: time, wait for data, memory.
 std::string rank_json(const IterationRecord& record);
 std::string to_json(const EvaluationRecord& record);
 std::string to_json(const SampleRecord& record);
 std::string to_json(const RunWarning& warning);
 
 // Returns the iterations up to `last` that are missing from the file, counted from its first line: "3-5, 9";
-// "" if none. Long lists are cut. In a file that does not exist, all are missing.
+// "" if none. Long lists are cut. If the file does not exist, all iterations are missing.
 std::string missing_iterations(const Path& file, std::int64_t last, Env& env = Env::posix());
 
 // Returns the losses by data set of this iteration's recorded evaluations; NaN if the line has no number.
@@ -90,7 +90,7 @@ std::vector<EvaluationRecord> recorded_evaluations(const Path& file, std::int64_
                                                    Env& env = Env::posix());
 std::vector<RunWarning> recorded_warnings(const Path& file, Env& env = Env::posix());
 
-// Parses a line of warnings.jsonl; empty if it is not one.
+// Parses a line of warnings.jsonl. Empty if the line is not a warning.
 std::optional<RunWarning> warning_from_json(std::string_view line);
 
 // Renames an earlier run's file: metrics.jsonl becomes metrics.previous.jsonl, with the first free number if

@@ -1,5 +1,5 @@
-// The log of a training run in MLPerf's format (github.com/mlcommons/logging): lines ":::MLLOG {json}", each
-// an event with a key, its time in milliseconds since 1970, a value and metadata.
+// The log of a training run in MLPerf's format (github.com/mlcommons/logging): lines ":::MLLOG {json}", where
+// each line is an event with a key, its time in milliseconds since 1970, a value and metadata.
 //
 //   cache_clear, init_start .. init_stop        the run's settings between them: MlperfOptions::entries
 //   run_start .. run_stop                       metadata of run_stop has `status`: success or aborted
@@ -9,19 +9,19 @@
 //
 // samples_count in metadata is the number of sequences trained on since the run's first step, including
 // earlier processes. Blocks take the place of epochs, as the rules allow. cache_clear is false, because this
-// program does not clear caches; a script that does writes its own line.
+// program does not clear caches; a script that clears caches must write its own line.
 //
 // run_stop reports success if an evaluation has reached the target, and follows that evaluation immediately.
 // A run that ends in any other way (last step, request, error) is aborted; a process that is killed writes no
 // run_stop.
 //
 // A run that starts from scratch renames an older file, as MetricsFile does. A run that resumes appends an
-// empty line and then all events from init_start on for this process. Nothing is removed, so the steps after
+// empty line and then all events from init_start on for this process. No line is removed, so the steps after
 // the loaded checkpoint appear twice. MLPerf's rules require exactly one run_start, so such a log is only
 // informative and cannot be submitted.
 //
 // Lines are passed to the kernel by one write(2) before training continues. While writes fail, up to 1 MiB of
-// lines are buffered. Only begin() throws, and begin_evaluation() if it has to begin the run. One thread at a
+// lines are buffered. Only begin() throws, and begin_evaluation() when it begins the run. One thread at a
 // time.
 #pragma once
 
@@ -48,7 +48,7 @@ struct MlperfOptions {
   std::int64_t global_batch_size = 1;  // sequences per step
   std::int64_t train_iters = 0;        // last step of the run
   std::int64_t loss_interval = 1;      // steps between logged training losses; 0: none
-  bool throughput = true;              // log it at the end of each block
+  bool throughput = true;              // logs the throughput at the end of each block
 };
 
 // Milliseconds since 1970.
@@ -58,7 +58,7 @@ class MlperfLog {
  public:
   // Does not touch the file.
   explicit MlperfLog(MlperfOptions options, Env& env = Env::posix());
-  // Ends a run that has not ended, as aborted.
+  // If the run has not ended, ends it as aborted.
   ~MlperfLog();
   MlperfLog(const MlperfLog&) = delete;
   MlperfLog& operator=(const MlperfLog&) = delete;
@@ -67,8 +67,9 @@ class MlperfLog {
   // Throws Error(kInvalid) if the path is not a regular file, Error(kIo) if the file cannot be written.
   void begin(std::int64_t iteration);
 
-  // These return false if a line could not be written now; it was buffered or dropped (see dropped()).
-  // begin_evaluation() is for validation data; it also begins the run in a process that has no steps left.
+  // These functions return false if a line could not be written now; then it was buffered or dropped (see
+  // dropped()). begin_evaluation() is for validation data. In a process that has no steps left, it also
+  // begins the run.
   bool begin_evaluation(std::int64_t iteration);
   bool iteration(const IterationRecord& record);
   // `reached`: the loss reached the target, which ends the run.

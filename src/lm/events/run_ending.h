@@ -1,6 +1,6 @@
 // ending.json: records how the last process that trained in a folder ended, for 'primus runs' and users
-// (docs/formats/run-folder.md). It says "running" while the process trains, and still does after the process
-// was killed.
+// (docs/formats/run-folder.md). Its state is "running" while the process trains, and stays so if the process
+// is killed.
 //
 // Free functions without state.
 #pragma once
@@ -16,8 +16,8 @@
 namespace primus {
 
 struct RunEnding {
-  // kFinished: the last step is completed and saved. kStopped: by request, or by a limit. kFailed: by an
-  // error.
+  // kFinished: the last step is completed and saved. kStopped: a request or a limit ended the run. kFailed:
+  // an error ended the run.
   enum class State : std::uint8_t { kRunning, kFinished, kStopped, kFailed } state = State::kRunning;
   // A word or two: "SIGTERM", "exit_interval", "NaN", "disk full", "out of memory", "error".
   std::string reason = {};
@@ -27,14 +27,14 @@ struct RunEnding {
 
 constexpr const char* kEndingFile = "ending.json";
 
-// Writes the file. Never throws, because a run must not fail for it. An existing file is overwritten in
-// place, so that the reason for a failure can be recorded even on a full disk.
+// Writes the file. Never throws, because a run must not fail because of this file. An existing file is
+// overwritten in place, so that the reason for a failure can be recorded even on a full disk.
 void write_ending(const Path& folder, const RunEnding& ending, Env& env = Env::posix()) noexcept;
-// Empty if there is no readable file.
+// Returns empty if there is no readable file.
 std::optional<RunEnding> read_ending(const Path& folder, Env& env = Env::posix());
 
 // Convert to and from ending.json's object, without whitespace. ending_from_json() returns empty if `text` is
-// not one; it never throws because of the content.
+// not such an object; it never throws because of the content.
 std::string to_json(const RunEnding& ending);
 std::optional<RunEnding> ending_from_json(std::string_view text);
 

@@ -21,10 +21,10 @@ struct RunFacts {
   std::string description;  // model and device, one line
   std::int64_t first_iteration = 0, train_iters = 0;
   bool trains = true;           // false: no steps are left, but evaluations may be
-  std::string version = {};     // of this program
-  std::string model = {};       // its family: "llama"
-  std::int64_t parameters = 0;  // of the complete model
-  std::string device = {};      // this rank's: "CPU, 16 threads"
+  std::string version = {};     // version of this program
+  std::string model = {};       // the model's family: "llama"
+  std::int64_t parameters = 0;  // parameters of the complete model
+  std::string device = {};      // this rank's device: "CPU, 16 threads"
   std::string compute = {};     // type of activations: "bf16"
   int world = 1;                // ranks
   std::string mesh = {};        // "tensor 2, context 1, pipeline 1, data 4, expert 1"
@@ -47,8 +47,8 @@ struct EvaluationStart {
 // A checkpoint of the event's step.
 struct CheckpointFacts {
   enum class State : std::uint8_t {
-    kSaving,   // being written
-    kDurable,  // survives a power failure; the next start may load it
+    kSaving,   // the checkpoint is being written
+    kDurable,  // the checkpoint survives a power failure; the next start may load it
   } state = State::kSaving;
 };
 
@@ -58,7 +58,7 @@ struct FaultFacts {
   std::string first_operator = {};  // for a NaN: the first operator that produced it, "layers.3.attention"
 };
 
-// The run was asked to end before its last step. The event's cause says by whom.
+// The run was asked to end before its last step. The event's cause says who asked.
 struct StopFacts {};
 
 // In the order of RunEvent::Facts' alternatives.

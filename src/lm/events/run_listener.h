@@ -40,7 +40,7 @@ struct MonitorOptions {
   int log_interval = 1;               // for lines in the log; the metrics file always has every iteration
   int tensorboard_log_interval = 1;
   bool tensorboard = true;
-  bool samples = false;                         // write samples.jsonl
+  bool samples = false;                         // writes samples.jsonl
   std::optional<double> target_eval_loss = {};  // see TrainingMonitor::reached_target()
   std::optional<MlperfOptions> mlperf = {};     // empty: no MLPerf log
   RunListener* view = nullptr;                  // terminal view; must outlive the monitor
@@ -58,7 +58,7 @@ struct ListenerContext {
 struct ListenerEntry {
   std::string_view name;  // used in messages: "metrics.jsonl cannot be written, training continues: ..."
   bool every_rank;        // false: only on rank 0
-  // Returns null if the options do not ask for it. Throws Error to refuse the run.
+  // Returns null if the options do not request this listener. Throws Error to refuse the run.
   std::unique_ptr<RunListener> (*make)(const ListenerContext&);
 };
 

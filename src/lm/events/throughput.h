@@ -6,9 +6,9 @@
 // restart every `log_avg_reset_interval`, and average rates harmonically (tokens over time).
 //
 // MFU is model FLOP/s divided by the device's peak for the compute type (device_peak.h). A faster iteration
-// raises the peak if its time is exact, so MFU never exceeds 1. MFU is missing without a known peak, and for
-// an iteration more than kBelievable times as fast as the peak at the start of the run: its FLOPs or time
-// must be wrong, and it must not become the peak.
+// raises the peak if its time is exact, so MFU never exceeds 1. There is no MFU without a known peak. There
+// is also none for an iteration more than kBelievable times as fast as the peak at the start of the run: its
+// FLOPs or time must be wrong, so it must not become the peak.
 //
 // One thread at a time.
 #pragma once
@@ -21,7 +21,7 @@
 namespace primus {
 
 struct ThroughputOptions {
-  std::int64_t train_iters = 0;        // target of the ETA
+  std::int64_t train_iters = 0;        // the ETA is the time until this iteration
   int world_size = 1;                  // devices
   double peak_flops_per_device = 0.0;  // FLOP/s; 0: unknown
   int avg_skip_iterations = 2;         // log_avg_skip_iterations
@@ -34,8 +34,8 @@ struct IterationWork {
   double data_wait_seconds = 0.0;  // part of `seconds` in which the trainer waited for a batch
   double tokens = 0.0;             // sequence length x global batch size
   double model_flops = 0.0;        // forward and backward pass of the global batch
-  // False if `seconds` lies between two reads by a host that may have been late for the first one. Sums over
-  // several iterations are then correct, but a single iteration may seem faster than it was.
+  // False if `seconds` is the time between two clock reads of the host, and the first one may have been late.
+  // Sums over several iterations are then correct, but a single iteration may seem faster than it was.
   bool exact = true;
 };
 
@@ -71,7 +71,7 @@ class ThroughputMeter {
   Speed speed(const IterationWork& work, double iterations) const;
 
   ThroughputOptions options_;
-  double measured_peak_;  // before the first iteration; 0: unknown
+  double measured_peak_;  // peak before the first iteration; 0: unknown
   EtaEstimator eta_;
   IterationWork window_;  // sums since the averages restarted
   int in_window_ = 0;

@@ -35,8 +35,8 @@ namespace primus {
 
 class TrainingMonitor {
  public:
-  // Creates the listeners, which repair their files for the resumed iteration. Throws FileError if one
-  // cannot. After that, only begin() throws.
+  // Creates the listeners, which repair their files for the resumed iteration. Throws FileError if a listener
+  // cannot repair its file. After that, only begin() throws.
   TrainingMonitor(const RunFolder& run, MonitorOptions options, Logger& log, Env& env = Env::posix());
 
   // Publishes the start of training, after all preparation. Throws Error if the MLPerf log cannot be written.
@@ -56,13 +56,14 @@ class TrainingMonitor {
   // earlier process may have done so.
   bool sampled(std::int64_t iteration) const { return options_.samples && iteration == last_sample_; }
   void checkpoint(std::int64_t iteration, CheckpointFacts::State state);
-  // `cause`: who asked for it, or which limit was reached.
+  // `cause`: who asked for the stop, or which limit was reached.
   void stop(std::int64_t iteration, const std::string& cause);
   // Publishes a NaN or infinity that is about to end the run.
   void fault(const NumericsFault& fault);
-  // Publishes the end of the run. For a failed run it publishes a fault first, unless that was done.
+  // Publishes the end of the run. For a failed run, publishes a fault first, unless a fault was already
+  // published.
   void end(const RunEnding& ending);
-  // Returns false, and logs it, if records may not survive a power failure.
+  // If records may not survive a power failure, logs this and returns false.
   bool sync();
 
   // Number of records that listeners have lost so far; 0 in a healthy run.
@@ -81,7 +82,8 @@ class TrainingMonitor {
   void add_detectors(const RunFolder& run, Env& env);
   void publish(std::int64_t step, RunEvent::Facts facts, std::string cause = {});
   void deliver(const RunEvent& event);
-  // Calls work(). If it throws, logs that the listener fails, once until it works again, and returns false.
+  // Calls work(). If it throws, returns false and logs that the listener fails. The failure is logged only
+  // once until the listener works again.
   template <class Work>
   bool guard(Seat& seat, Work work);
 

@@ -1,5 +1,5 @@
-// Imports and exports model folders: makes a checked copy of a Hugging Face folder or a training checkpoint
-// as a plain Hugging Face folder, optionally with another element type or number of files.
+// Imports and exports model folders: checks a Hugging Face folder or a training checkpoint and copies it to a
+// plain Hugging Face folder, optionally with another element type or number of files.
 //
 // Every tensor is compared with the model that config.json describes: missing, unexpected, or wrongly shaped
 // tensors are rejected by name before anything is written. Elements that keep their type keep their bits.
@@ -43,7 +43,7 @@ struct ExchangeOptions {
 struct ExchangeReport {
   ModelConfig config;
   std::int64_t tensors = 0, parameters = 0;  // tied and copied tensors count once
-  std::uint64_t bytes = 0;                   // of all weight files
+  std::uint64_t bytes = 0;                   // bytes of all weight files
   std::size_t files = 0;                     // number of weight files
   std::vector<std::string> copied;           // other copied files, such as the tokenizer's
   std::vector<std::string> notes;  // omissions, changes, and weights that are nan or inf; as sentences
@@ -55,7 +55,7 @@ void check_model(const ModelFolder& from, const FamilyRegistry& families);
 
 // Calls `progress` with the bytes written and the total. `to` must not exist, be an empty folder, or, with
 // options.existing, be a model folder: a config.json and other files, without folders, and not a training
-// checkpoint. `env` is the environment that it is written to.
+// checkpoint. `to` is written through `env`.
 ExchangeReport copy_model(const ModelFolder& from, const Path& to, const ExchangeOptions& options,
                           const FamilyRegistry& families,
                           const std::function<void(std::uint64_t done, std::uint64_t total)>& progress = {},

@@ -1,4 +1,4 @@
-// Generates from many prompts at once (lm/decode/scheduler.h), all known at the start.
+// Generates from many prompts at once (lm/decode/scheduler.h). All prompts are known at the start.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ struct BatchPrompt {
   GenerateSettings settings;
 };
 
-// Returns the tokens to reserve for a text: the prompt and its max new tokens, limited to `capacity`.
+// Returns the number of tokens to reserve for a text: the prompt and its max new tokens, but at most
+// `capacity`.
 std::int64_t room_for(const BatchPrompt& prompt, std::int64_t capacity);
 
 struct BatchEvents {

@@ -9,8 +9,8 @@
 // in the decoder's pages between turns, so each turn reads only new tokens. When the context is full, the
 // oldest turns are dropped.
 //
-// Models trained on another format come with a Jinja chat template. This plain format does not approximate
-// those, and callers should say so. Not thread-safe.
+// Models trained on another format come with a Jinja chat template. The plain format above does not
+// approximate such templates, and callers should tell the user so. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -27,9 +27,9 @@ namespace primus {
 
 class Conversation {
  public:
-  // All references must outlive it. `writer`: formats the turns; null: the plain format above. `system`: text
-  // before the first turn, which is never dropped; empty: none. Throws Error(kInvalid) if the format has no
-  // place for it.
+  // All references must outlive the conversation. `writer` formats the turns; null: the plain format above is
+  // used. `system`: text before the first turn, which is never dropped; empty: none. Throws Error(kInvalid)
+  // if the format has no place for a system text.
   Conversation(DecodeScheduler& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
                const data::ConversationWriter* writer = nullptr, std::string system = {});
 
@@ -37,11 +37,11 @@ class Conversation {
     std::string text;
     StopReason reason = StopReason::kStopToken;  // kCallback: the model began the user's next turn
     std::size_t forgotten_turns = 0;             // dropped to make space for this turn
-    // Tokens of the prompt with this turn, and those lost at its beginning because even the turn alone is too
-    // long.
+    // Tokens of the prompt including this turn, and tokens dropped from the turn's beginning because even the
+    // turn alone is too long.
     std::size_t prompt_tokens = 0, lost_tokens = 0;
   };
-  // Runs one turn: passes the reply to `on_text` piece by piece, which may end it by returning false.
+  // Runs one turn: passes the reply piece by piece to `on_text`, which may end the reply by returning false.
   Reply say(std::string_view user, const std::function<bool(std::string_view)>& on_text = {});
   // Starts over.
   void clear();
@@ -58,10 +58,10 @@ class Conversation {
   GenerateSettings settings_;
   const data::ConversationWriter* writer_;
   const std::string system_;
-  // With a writer: the system message, if there is one, then the user's and the model's in turn.
+  // With a writer: the system message, if there is one, and then the user's and the model's messages in turn.
   std::vector<data::Message> messages_;
-  std::vector<std::int32_t> tokens_;  // of the conversation
-  std::size_t prefix_ = 0;            // number of leading tokens of every text, such as bos
+  std::vector<std::int32_t> tokens_;  // tokens of the conversation
+  std::size_t prefix_ = 0;            // number of tokens that every text begins with, such as BOS
   std::vector<std::size_t> turns_;    // where each turn begins
 };
 

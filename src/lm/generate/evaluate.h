@@ -15,9 +15,10 @@
 namespace primus {
 
 struct EvaluateProgress {
-  std::int64_t tokens = 0;  // already predicted
-  double loss = 0;          // mean over them
-  double share = 0;         // of the total work, from 0 to 1, by the bytes or documents read
+  std::int64_t tokens = 0;  // tokens already predicted
+  double loss = 0;          // mean loss over these tokens
+  double share = 0;         // completed fraction of the total work, 0 to 1, measured by the bytes or
+                            // documents read
 };
 
 struct EvaluateOptions {
@@ -31,28 +32,29 @@ struct EvaluateOptions {
 struct LossReport {
   double loss = 0;                      // mean over tokens, nats
   double perplexity = 0;                // exp(loss)
-  std::optional<double> bits_per_byte;  // of UTF-8 text: comparable between tokenizers
+  std::optional<double> bits_per_byte;  // per byte of UTF-8 text, so it can be compared between tokenizers
   std::int64_t tokens = 0, documents = 0;
   std::uint64_t bytes = 0;
 };
 
 // All documents form one text, separated by the tokenizer's end-of-document token as in training. `tokenizer`
-// may be null for .bin/.idx; bytes are then unknown. Throws Error(kInvalid) if there is no data, for broken
-// JSON lines ("file:line"), and for a token outside the vocabulary (in .bin/.idx with its place).
+// may be null for .bin/.idx; the number of bytes of text is then unknown. Throws Error(kInvalid) if there is
+// no data, for broken JSON lines ("file:line"), and for a token outside the vocabulary (in .bin/.idx with its
+// place).
 LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
                          const EvaluateOptions& options);
 
 struct ConversationReport {
   double loss = 0;                                 // mean over the answers' tokens, nats
   double perplexity = 0;                           // exp(loss)
-  std::int64_t tokens = 0;                         // of answers, including their end tokens
-  std::int64_t conversations = 0;                  // with such tokens
-  std::int64_t truncated = 0, without_answer = 0;  // cut at their end; skipped
+  std::int64_t tokens = 0;                         // tokens of answers, including their end tokens
+  std::int64_t conversations = 0;                  // conversations with such tokens
+  std::int64_t truncated = 0, without_answer = 0;  // conversations cut at their end; conversations skipped
 };
 
-// Computes the validation loss that fine-tuning reports for these conversations: each is evaluated
-// separately, and only the tokens that training would learn count. A conversation longer than the evaluator's
-// sequence is cut at its end, as in training. Throws Error(kInvalid) if no token counts.
+// Computes the validation loss that fine-tuning reports for these conversations: each conversation is
+// evaluated separately, and only the tokens that training would learn count. A conversation longer than the
+// evaluator's sequence is cut at its end, as in training. Throws Error(kInvalid) if no token counts.
 ConversationReport evaluate_conversations(LossEvaluator& evaluator,
                                           const data::TokenizedConversations& conversations,
                                           std::int64_t sequence,

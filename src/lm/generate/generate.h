@@ -15,7 +15,7 @@ namespace primus {
 struct Generation {
   std::vector<std::int32_t> ids;  // generated tokens
   StopReason reason = StopReason::kMaxTokens;
-  double prompt_seconds = 0, seconds = 0;  // for reading the prompt; for generating
+  double prompt_seconds = 0, seconds = 0;  // time for reading the prompt; time for generating
 };
 
 // Collects the tokens of a text as they arrive.
@@ -43,8 +43,8 @@ std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, s
                                          std::int64_t reserve);
 
 // Returns words to use as a prompt, from a text that may begin and end within a word: at most `maximum`
-// complete words, from the first sentence or line that begins within it, else after its first blank. Empty if
-// there are none.
+// complete words, starting with the first sentence or line that begins inside the text, else after its first
+// blank. Empty if there are none.
 std::string_view opening_words(std::string_view text, std::size_t maximum);
 
 }  // namespace primus

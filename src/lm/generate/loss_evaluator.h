@@ -1,6 +1,7 @@
 // Computes the mean loss of a model over a text: predicts each token but the first once, from the tokens
-// before it in its window of `sequence` tokens. Or over chosen tokens of separate texts. Throws
-// Error(kNumerics), naming the first operator with a NaN, if a loss is not finite. Not thread-safe.
+// before it in its window of `sequence` tokens. Can also compute the mean loss over chosen tokens of separate
+// texts. Throws Error(kNumerics), naming the first operator with a NaN, if a loss is not finite. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ class LossEvaluator {
   // Ends the text: evaluates the rest of what add() has buffered.
   void finish();
 
-  // Results until now: the sum of -ln p(token), and its number of tokens.
+  // Results so far: the sum of -ln p(token), and the number of tokens in this sum.
   double total() const { return total_; }
   std::int64_t tokens() const { return predicted_; }
   double mean() const { return predicted_ > 0 ? total_ / static_cast<double>(predicted_) : 0; }

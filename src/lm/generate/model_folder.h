@@ -21,7 +21,7 @@ namespace primus {
 
 struct ModelFolder {
   Path path;                              // config.json, safetensors, tokenizer files
-  std::optional<std::int64_t> iteration;  // of a training checkpoint only
+  std::optional<std::int64_t> iteration;  // only for a training checkpoint
 };
 
 // `given` is a Hugging Face folder, a checkpoint (iter_0000100), a run's folder of checkpoints, or the run's
@@ -33,21 +33,22 @@ ModelFolder find_model_folder(const Path& given);
 ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families,
                               std::vector<std::string>* notes = nullptr);
 
-// Loads the folder's own tokenizer: its tokenizer.json, or the one that the checkpoint's experiment names.
+// Loads the folder's own tokenizer: its tokenizer.json, or the tokenizer that the checkpoint's experiment
+// names.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
 
-// Returns the model's conversation format: that of its fine-tuning, from the checkpoint, or that of its chat
-// template. Nothing if there is neither, or the template's format is not supported (chat_template.h).
+// Returns the model's conversation format: the format of its fine-tuning, which the checkpoint records, or
+// else the format of its chat template. Returns nothing if neither exists or the template's format is not
+// supported (chat_template.h).
 std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder& folder,
                                                                const Tokenizer& tokenizer);
 
 // Like load_tokenizer(), but `source.model` may also be a checkpoint or a run's folder: loads the tokenizer
-// that it was trained with.
+// that this model was trained with.
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source);
 
 // Loads the tokenizer given by `type` and `model` (load_named_tokenizer) if either is not empty, else the
-// folder's own (load_own_tokenizer). Rejects one with more tokens than the model has embeddings. `notes`:
-// takes a warning if it is not the tokenizer that the model was trained with.
+// folder's own (load_own_tokenizer). Refuses a tokenizer with more tokens than the model has embeddings.
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
                                                       const std::string& type, const std::string& model,
                                                       std::vector<std::string>* notes = nullptr);

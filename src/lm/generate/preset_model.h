@@ -1,4 +1,4 @@
-// Models given as the name of a preset ("llama3.1_8B"); folders of models: model_folder.h.
+// Models that are given by the name of a preset ("llama3.1_8B"). For models in folders, see model_folder.h.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ ModelConfig preset_model(const std::string& name, const FamilyRegistry& families
 // program. Other names are returned unchanged.
 std::string preset_of(const std::string& name);
 
-// Whether `text` can only be a preset: it has no '/' and no such folder exists.
+// Whether `text` can only be a preset: it has no '/' and no folder of this name exists.
 bool names_a_preset(const std::string& text);
 // Returns the values that are folders.
 std::vector<std::string> folders_among(const std::vector<std::string>& values);

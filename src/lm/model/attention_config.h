@@ -19,7 +19,7 @@ struct LatentConfig {
 struct IndexerConfig {
 #define INDEXER_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  bool interleaved = false;  // its heads rotate neighbouring pairs (interleaved), as attention does
+  bool interleaved = false;  // the indexer's heads rotate neighbouring pairs (interleaved), as attention does
 
   bool operator==(const IndexerConfig&) const = default;
 };
@@ -39,10 +39,10 @@ struct AttentionConfig {
   // Local layers (LayerSpec::local) attend to the last `window` positions or to their own chunk of `chunk`
   // positions. 0: no such limit.
   std::int64_t window = 0;
-  // Set by the model in primus_gpt, fixed by all other families: biases of the query, key and value
-  // projections; QK norm with weights, before the rotation; learned sinks.
+  // Set by the model in primus_gpt, fixed by all other families: whether the query, key and value projections
+  // have biases, whether a QK norm with weights precedes the rotation, and whether sinks are learned.
   bool qkv_bias = false, qk_norm = false, sinks = false;
-  // QK norm over all heads of a token at once, not per head (OLMo 2). Set by the family.
+  // The QK norm is over all heads of a token at once, not per head (OLMo 2). Set by the family.
   bool wide_norm = false;
   // A gate multiplies the attention output; it comes from extra columns of the query projection (Qwen3-Next).
   // Set by the family.

@@ -21,16 +21,16 @@ namespace primus {
 
 // The KV cache: pages per layer, and the page table that maps the rows of a pass to them.
 struct KvCache {
-  std::vector<engine::KvCacheLayer> layers;  // one per block; empty for blocks of other ranks
+  std::vector<engine::KvCacheLayer> layers;  // one per block; empty for blocks that other ranks hold
   turbo::PagedSequences sequences;
   engine::CachedSequences layer(std::int64_t index) const {
     return {&layers[static_cast<std::size_t>(index)], &sequences};
   }
 };
 
-// Inputs of routers in a training step besides hidden states: random numbers, the microbatch's weight in the
-// loss, and counters in persistent memory. Counters have one row per layer; rows of multi-token prediction
-// come last.
+// Inputs of routers in a training step, in addition to hidden states: random numbers, the microbatch's weight
+// in the loss, and counters in persistent memory. Counters have one row per layer; rows of multi-token
+// prediction come last.
 struct RoutingStep {
   turbo::RouterRandom random;
   double loss_weight = 1;
@@ -41,7 +41,7 @@ struct RoutingStep {
   Tensor running;  // [layers, experts] int32
   Tensor load;     // [layers, experts + 1] int32 (turbo::ExpertLoad)
   Tensor losses;   // [layers, 2] fp32 (turbo::RouterLosses)
-  // [layers, experts * bins] int32 (turbo::MarginHistogram); only if biases are set by quantiles
+  // [layers, experts * bins] int32 (turbo::MarginHistogram); exists only if biases are set by quantiles
   Tensor margins;
 };
 

@@ -26,14 +26,15 @@ class Detector {
 };
 
 struct DetectorEntry {
-  std::string_view name;  // in warnings.jsonl: "loss_growth"
+  std::string_view name;  // the name in warnings.jsonl: "loss_growth"
   std::unique_ptr<Detector> (*make)();
 };
 
 // All detectors, by name.
 std::span<const DetectorEntry* const> detectors();
 
-// Returns the median; of an even number of values, the upper of the two middle ones. `values` is not empty.
+// Returns the median; for an even number of values, the upper of the two middle values. `values` is not
+// empty.
 double median_of(std::vector<double> values);
 
 }  // namespace primus

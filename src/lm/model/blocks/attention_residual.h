@@ -1,5 +1,5 @@
 // Attention residuals (Kimi K3): blocks whose branches read a mixture of the residual stream and its
-// checkpoints (engine/attention_residual.h), and both ends of such a stream.
+// checkpoints (engine/attention_residual.h), and the two ends of such a stream.
 //
 // A block whose index is a multiple of attn_res_block_size saves the incoming stream as a checkpoint and
 // starts a new stream with its attention output. The index of a block therefore gives the number of
@@ -18,8 +18,8 @@ inline std::int64_t residual_checkpoints(const ModelConfig& config, std::int64_t
   return size > 0 ? (layer + size - 1) / size : 0;
 }
 
-// A DecoderBlock with {self_attention,mlp}_res_{norm,proj} in addition. The first block has no mixture before
-// its attention, because there is no checkpoint yet.
+// A DecoderBlock that also has the parameters {self_attention,mlp}_res_{norm,proj}. The first block has no
+// mixture before its attention, because there is no checkpoint yet.
 class AttentionResidualBlock final : public Block {
  public:
   // Creates the parts in the order of the forward pass.
@@ -44,7 +44,7 @@ class AttentionResidualBlock final : public Block {
     engine::Parameter *norm = nullptr, *proj = nullptr;
   };
   static Mixture mixture(const BlockParameters& parameters, const std::string& branch);
-  // Returns the normed input of a branch. The stream has nothing pending.
+  // Returns the normed input of a branch. Requires that the stream has no pending addition.
   engine::Value read(const engine::Residual& x, const Mixture& of, engine::Parameter& norm) const;
 
   std::int64_t layer_;
@@ -58,9 +58,9 @@ class AttentionResidualBlock final : public Block {
   std::unique_ptr<Layer> feed_forward_;
 };
 
-// Family::make_stream_ends of a model with such blocks: output_attn_res_{norm,proj}. Pipeline stages pass on
-// the stream and space for all checkpoints; those that do not exist yet are zero. A multi-token prediction
-// module (depth > 0) has no checkpoints.
+// Family::make_stream_ends of a model with such blocks. The end has the parameters
+// output_attn_res_{norm,proj}. Pipeline stages pass on the stream and space for all checkpoints; checkpoints
+// that do not exist yet are zero. A multi-token prediction module (depth > 0) has no checkpoints.
 std::unique_ptr<StreamEnds> attention_residual_ends(const ModelConfig& config, engine::ParameterStore& store,
                                                     int depth, int chunk);
 

@@ -1,9 +1,9 @@
 // Declares the parameters of one block, each with its name in the program ("layers.3.attention.qkv") and the
 // names of its tensors in published checkpoints ("model.layers.3.self_attn.q_proj.weight").
 //
-// If ranks share the layers (ParameterStore::mesh), each rank declares its share of a matrix and where it
-// lies in it. Extents in this interface are those of the complete parameter; lm/model/mesh_check.h ensures
-// that they divide evenly.
+// If ranks share the layers (ParameterStore::mesh), each rank declares its share of a matrix and the place of
+// that share in the matrix. Extents in this interface are those of the complete parameter;
+// lm/model/mesh_check.h ensures that they divide evenly.
 #pragma once
 
 #include <span>
@@ -43,7 +43,7 @@ using NameReplacements = std::span<const std::pair<std::string_view, std::string
 class BlockParameters {
  public:
   // Declares in the store's current unit; `chunk` is recorded as the parameters' user. `names` must outlive
-  // this.
+  // this object.
   BlockParameters(const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer, int chunk,
                   NameReplacements names = {});
 
@@ -63,8 +63,8 @@ class BlockParameters {
   engine::Parameter& experts(std::string_view module, const std::string& name, Share share,
                              engine::Initializer initializer,
                              std::vector<engine::CheckpointPart> parts) const;
-  // Declares a norm's weight of width hidden, or `width`. Its effective initial value is one: stored as one
-  // minus ModelConfig::norm_offset().
+  // Declares a norm's weight of width hidden, or `width`. Its effective initial value is one, so the stored
+  // value is one minus ModelConfig::norm_offset().
   engine::Parameter& norm(const std::string& name, const std::string& published) const;
   engine::Parameter& norm(const std::string& name, std::int64_t width,
                           std::vector<engine::CheckpointPart> parts) const;
@@ -86,8 +86,8 @@ class BlockParameters {
   comm::Communicator* sequence_group() const { return mesh_ ? mesh_->sequence() : nullptr; }
   comm::Communicator* expert_group() const { return mesh_ ? mesh_->experts() : nullptr; }
   EqualShare tensor() const;
-  EqualShare experts() const;        // of the number of experts
-  EqualShare expert_tensor() const;  // of the width of each expert
+  EqualShare experts() const;        // this rank's share of the number of experts
+  EqualShare expert_tensor() const;  // this rank's share of the width of each expert
 
   std::int64_t layer() const { return layer_; }
   // Initializers of matrices. Matrices that write into the residual stream start smaller than others.

@@ -2,7 +2,7 @@
 //
 //   x = x + attention(norm(x));  x = x + feed_forward(norm(x))
 //
-// The output of a branch may be scaled, and it may be normed in addition to its input or instead.
+// The output of a branch may be scaled. A norm may be on the branch's output, on its input, or on both.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,9 @@
 
 namespace primus {
 
-// One branch of a block: maps the normed residual stream to what is added to the stream, both [T, hidden], or
-// this rank's tokens if ranks share the layer (engine/parallel_operators.h). Stateless except for its
-// parameters.
+// One branch of a block: maps the normed residual stream to the addend of the stream. Both are [T, hidden];
+// if ranks share the layer, both have only this rank's tokens (engine/parallel_operators.h). Stateless except
+// for its parameters.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -35,29 +35,29 @@ struct SelfAttentionOptions {
     kNone,
     kBeforeRope,  // RMSNorm of each query and key head, with weights: self_attn.{q,k}_norm (Qwen 3)
     kAfterRope,   // without weights (Llama 4)
-    // RMSNorm over all query heads of a token together, and over all its key heads, before the rotation (OLMo
-    // 2): self_attn.{q,k}_norm. Not supported if tensor ranks share the heads.
+    // One RMSNorm over all query heads of a token together and one over all its key heads, before the
+    // rotation (OLMo 2): self_attn.{q,k}_norm. Not supported if tensor ranks share the heads.
     kWhole,
   };
   bool qkv_bias = false, out_bias = false;  // self_attn.{q,k,v}_proj.bias, self_attn.o_proj.bias
   HeadNorm head_norm = HeadNorm::kNone;
   bool rope = true, interleaved = false;
-  bool local_rope = false;             // use the rope table of local layers
+  bool local_rope = false;             // uses the rope table of local layers
   std::int64_t window = 0, chunk = 0;  // as turbo::AttentionShape
   bool sinks = false;                  // self_attn.sinks
   bool fused_qkv = false;              // checkpoints fuse q, k and v in one matrix, self_attn.qkv_proj
   // A sigmoid gate multiplies each column of the attention output (Qwen3-Next). self_attn.q_proj has the gate
   // of each head after its query. Not with qkv_bias.
   bool output_gate = false;
-  // Names in checkpoints: of the output projection, and the suffix of the QK norms.
+  // Names in checkpoints: the name of the output projection, and the suffix of the QK norms' names.
   std::string_view out_name = "o_proj", norm_name = "norm";
   double score_cap = 0;                       // as turbo::AttentionShape::score_cap
   double floor_scale = 8192, attn_scale = 0;  // queries are scaled by position; attn_scale 0: no scaling
   int first_scaled = 1;                       // as turbo::PositionScale::first
 };
 
-// Returns what config.attention says about this layer: its window, chunk, rope and gate. The family sets the
-// other options.
+// Returns the options of this layer that config.attention sets: its window, chunk, rope and gate. The family
+// sets the other options.
 SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t layer);
 
 // Grouped-query attention: self_attn.{q,k,v,o}_proj.
@@ -65,13 +65,13 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
                                       const SelfAttentionOptions& options = {});
 
 // Multi-head latent attention (config.attention.latent): self_attn.{q_proj | q_a_proj, q_a_layernorm,
-// q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}, and self_attn.g_proj with an
-// output gate. With config.attention.indexer, attention is sparse: an indexer selects its tokens
+// q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}, and, with an output gate,
+// self_attn.g_proj. With config.attention.indexer, attention is sparse: an indexer selects its tokens
 // (blocks/indexer.h).
 struct LatentAttentionOptions {
   bool interleaved = true;     // rotary pairs are neighbours; false: half a head apart
   bool own_rope_key = false;   // checkpoints store the rotated key's projection separately, self_attn.k_rope
-  double norm_epsilon = 1e-6;  // of the latents' norms; DeepSeek's models use the norm's default
+  double norm_epsilon = 1e-6;  // epsilon of the latents' norms; DeepSeek's models use the norm's default
 };
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
                                         const LatentAttentionOptions& options = {});
@@ -80,8 +80,8 @@ std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockPa
 // wo_a, wo_b, attn_sink, compressor, indexer}.
 std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters);
 // Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj, f_b_proj,
-// A_log, dt_bias, b_proj, o_norm, o_proj}, and the output's gate, self_attn.{g_proj | g_a_proj, g_b_proj}.
-// `gate_bias`: g_b_proj has a bias.
+// A_log, dt_bias, b_proj, o_norm, o_proj}, and, for the output gate, self_attn.{g_proj | g_a_proj, g_b_proj}.
+// `gate_bias`: whether g_b_proj has a bias.
 std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters,
                                        bool gate_bias = false);
 
@@ -117,7 +117,8 @@ class FeedForward final : public Layer {
               const std::string& name, const std::string& published, const FeedForwardNames& names = {},
               double limit = 0);
   engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
-  // The two halves, for callers that insert other work: to [T, this rank's width], and back.
+  // The two halves, for callers that insert other work between them: widen() maps to [T, this rank's width],
+  // and the second half maps back.
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
   engine::Value narrow(const engine::Value& wide, const BlockInputs& in) const;
 
@@ -136,7 +137,7 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
 // Names of a block's norms in checkpoints, within the block. An empty name: no such norm.
 struct NormNames {
   std::string_view attention = ".input_layernorm.weight", ffn = ".post_attention_layernorm.weight";
-  std::string_view after_attention = {}, after_ffn = {};  // on the branches' outputs
+  std::string_view after_attention = {}, after_ffn = {};  // norms on the branches' outputs
 };
 
 class DecoderBlock final : public Block {

@@ -12,7 +12,7 @@ double linear_mixing(const ModelConfig& config, std::int64_t layer, double lengt
 std::vector<SharedExtent> linear_shared_by_tensor_ranks(const ModelConfig& config);
 std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                                     std::int64_t sequence);
-// `channel_gates`: each key channel has its own gate.
+// `channel_gates`: whether each key channel has its own gate.
 void make_linear_cache(const ModelConfig& config, const CacheRequest& request, bool channel_gates,
                        engine::Phase& phase, engine::KvCacheLayer& entry);
 double linear_bytes_read(const ModelConfig& config, std::int64_t layer, std::int64_t length, DType dtype);

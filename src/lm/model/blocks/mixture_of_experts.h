@@ -19,7 +19,8 @@ struct ExpertParts {
   std::vector<engine::CheckpointPart> gate_up_bias = {};  // of [experts, 2*ffn]
   std::vector<engine::CheckpointPart> down;               // of [experts, hidden, ffn]
   std::vector<engine::CheckpointPart> down_bias = {};     // of [experts, hidden]
-  // Prefix of the shared experts' matrices and their names; with MoeConfig::shared_gate also <prefix>_gate.
+  // Prefix of the shared experts' matrices, and the names of these matrices. With MoeConfig::shared_gate,
+  // <prefix>_gate exists too.
   std::string shared = {};
   FeedForwardNames shared_names = {};
   // With MoeConfig::latent: the projection into the latent [latent, hidden], its norm [latent] if present,

@@ -1,5 +1,6 @@
-// Code shared by DeepSeek-V2, V3 and related models: latent attention, and after the first dense layers a
-// mixture of many small experts with shared experts. The models differ in how experts are scored and chosen.
+// Code shared by DeepSeek-V2, V3 and related models. They have latent attention. After the first dense layers
+// they have mixtures of many small experts with shared experts. The models differ in how experts are scored
+// and chosen.
 #pragma once
 
 #include <memory>
@@ -16,10 +17,11 @@ namespace primus::deepseek {
 // read_parts() does not read hidden_act.
 void read_parts(const nlohmann::json& json, ModelConfig& config);
 void read_common(const nlohmann::json& json, ModelConfig& config);
-// Reads the groups of experts, of which only the best may be chosen. Call it once the group score is set.
+// Reads the groups of experts; a token may choose experts only from the best groups. Call it once the group
+// score is set.
 void read_groups(const nlohmann::json& json, ModelConfig& config);
-// Reads V3's scoring: sigmoids, a bias used only to choose, and groups scored by their two best experts. Call
-// it after read_experts().
+// Reads V3's scoring: sigmoids, a bias that affects only the choice of experts, and groups scored by their
+// two best experts. Call it after read_experts().
 void read_sigmoid_scores(const nlohmann::json& json, ModelConfig& config);
 void write_common(const ModelConfig& config, nlohmann::json& json);
 

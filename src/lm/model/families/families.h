@@ -14,11 +14,11 @@ class ConfigReader;
 std::unique_ptr<Block> make_llama_block(const ModelConfig& config, engine::ParameterStore& store,
                                         std::int64_t layer, int chunk);
 
-// Throws Error(kUnsupported) naming `key` when config.json sets it to anything but `neutral` (or null).
+// Throws Error(kUnsupported) naming `key` when config.json sets it to a value other than `neutral` (or null).
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);
 
-// Reads the number of experts from `key`, and the number per token from num_experts_per_tok. Both are
-// required and must be in the range that routers support.
+// Reads the number of experts from `key`, and the number of experts per token from num_experts_per_tok. Both
+// are required and must be in the range that routers support.
 void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig& config);
 
 // Returns the shortest decimal number that rounds to `value` as a float, so a number is written as it was
@@ -28,7 +28,8 @@ double shortest(float value);
 // Writes the rotated fraction of each head even if it is 1, for families with another default.
 void write_rotary_fraction(const ModelConfig& config, nlohmann::json& json);
 
-// Reads which layers are dense: those in mlp_only_layers, and all but every decoder_sparse_step-th.
+// Reads which layers are dense: the layers in mlp_only_layers, and all layers except every
+// decoder_sparse_step-th.
 void read_sparse_layers(const ConfigReader& reader, ModelConfig& config);
 
 // Returns the names in config.json's `layer_types`, one per layer; each must be in `known`. Empty if there is
@@ -51,12 +52,12 @@ void write_convolutions(const ModelConfig& config, nlohmann::json& json);
 void read_common_window(const nlohmann::json& json, ModelConfig& config);
 void write_common_window(const ModelConfig& config, nlohmann::json& json);
 
-// Reads the layers without rotary positions: those with a zero in no_rope_layers, or every
-// no_rope_layer_interval-th.
+// Reads the layers without rotary positions: the layers with a zero in no_rope_layers, or every
+// no_rope_layer_interval-th layer.
 void read_layers_without_rope(const ConfigReader& reader, ModelConfig& config);
 void write_layers_without_rope(const ModelConfig& config, nlohmann::json& json);
 
-// Qwen's keys for sliding windows: use_sliding_window, sliding_window, max_window_layers, layer_types.
+// Reads Qwen's keys for sliding windows: use_sliding_window, sliding_window, max_window_layers, layer_types.
 void read_sliding_layers(const nlohmann::json& json, ModelConfig& config);
 void write_sliding_layers(const ModelConfig& config, nlohmann::json& json);
 

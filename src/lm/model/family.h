@@ -54,13 +54,13 @@ struct RoutingTrace {
   Tensor selected;  // [layers, T * index_top_k] int32, persistent; absent without an indexer
 };
 
-// Inputs of a block besides the residual stream. T = batch * sequence: tokens of this context rank.
+// Inputs of a block in addition to the residual stream. T = batch * sequence: tokens of this context rank.
 struct BlockInputs {
-  std::int64_t batch = 0, sequence = 0;  // generation uses only their product T
+  std::int64_t batch = 0, sequence = 0;  // generation uses only the product T of these two
   engine::Value positions = {};          // [T] int32
   Tensor rope_table = {};                // see turbo/rope/rope.h
   Tensor compressed_rope_table = {};     // for layers with pooled latents
-  Tensor local_rope_table = {};          // for local layers, if these have a table of their own
+  Tensor local_rope_table = {};          // for local layers, if they need a separate table
   engine::Value tokens = {};             // [T] int32, for layers that choose experts by a table
   const KvCache* cache = nullptr;        // generation only
   // [T] int32: where each token's document begins in its sequence (turbo/attention/attention.h), for
@@ -93,7 +93,7 @@ class Block {
   virtual void end_step(turbo::Context&, const RoutingStep&) const {}
 };
 
-// Both ends of a residual stream that is wider than the hidden states, [T, streams * hidden]
+// The two ends of a residual stream that is wider than the hidden states, [T, streams * hidden]
 // (ModelConfig::streams). Stateless except for its parameters.
 class StreamEnds {
  public:
@@ -114,12 +114,12 @@ class StreamEnds {
   virtual engine::Value contract(engine::Residual& x) const = 0;
 };
 
-// A switch of Megatron-LM and its value in a family, as text; "" is null.
+// A switch of Megatron-LM and its value in a family. The value is text; "" means null.
 struct FamilySwitch {
   std::string_view key, value;
 };
 inline constexpr std::string_view kEither = "either";  // the family ignores the switch
-inline constexpr std::string_view kChosen = "chosen";  // models of the family differ in it
+inline constexpr std::string_view kChosen = "chosen";  // the value differs between models of the family
 
 struct Family {
   std::string model_type;    // "llama"
@@ -128,15 +128,16 @@ struct Family {
   void (*read)(const nlohmann::json& json, ModelConfig& config);
   void (*write)(const ModelConfig& config, nlohmann::json& json);
   // Declares the parameters of block `layer` in the store's current unit and composes the block. `chunk` is
-  // recorded as their user.
+  // recorded as the user of these parameters.
   std::unique_ptr<Block> (*make_block)(const ModelConfig& config, engine::ParameterStore& store,
                                        std::int64_t layer, int chunk);
-  // Switches whose value differs from the common one (list in lm/model/family_switches.cpp), such as
-  // add_qkv_bias: "true". An experiment may set a switch only to the family's value.
+  // Switches whose value differs from the default of most families, such as add_qkv_bias: "true".
+  // lm/model/family_switches.cpp lists the defaults. An experiment may set a switch only to the family's
+  // value.
   std::vector<FamilySwitch> switches = {};
   // The defaults of transformers for architecture keys that config.json omits: a JSON object.
   std::string_view defaults = {};
-  bool partial_rotary = false;  // heads may be rotated in part (partial_rotary_factor)
+  bool partial_rotary = false;  // a part of each head may be rotated (partial_rotary_factor)
   std::string_view final_norm = "model.norm.weight";
   // Other model_type names of published models with this architecture (Kimi K2).
   std::vector<std::string_view> other_names = {};
@@ -160,8 +161,8 @@ struct Family {
   // Keys in rope_parameters that `read` reads or that have no effect.
   std::vector<std::string_view> other_rope_keys = {};
   // For streams() > 1: declares the parameters of the stream's ends in the store's current unit. `depth` is 0
-  // for the model itself, else the depth of a multi-token prediction module. `chunk`: as in make_block;
-  // widening has no parameters, so a rank with only the first part passes -1 and calls only widen().
+  // for the model itself, else the depth of a multi-token prediction module. `chunk` is as in make_block.
+  // Widening has no parameters, so a rank that has only the first part passes -1 and calls only widen().
   std::unique_ptr<StreamEnds> (*make_stream_ends)(const ModelConfig& config, engine::ParameterStore& store,
                                                   int depth, int chunk) = nullptr;
 };

@@ -8,12 +8,12 @@
 
 namespace primus {
 
-// Returns all switches with their value in this family.
+// Returns all switches, each with its value in this family.
 std::vector<FamilySwitch> switches_of(const Family& family);
 // Whether the family ignores this switch.
 bool leaves_open(const Family& family, std::string_view key);
-// Whether the family has latent attention whatever multi_latent_attention says (Kimi; presets of AMD Primus
-// set it to false).
+// Whether the family has latent attention for every value of multi_latent_attention. This is so for Kimi, for
+// which presets of AMD Primus set the key to false.
 bool always_latent(const Family& family);
 
 }  // namespace primus

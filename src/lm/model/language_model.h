@@ -1,6 +1,6 @@
-// A decoder-only language model: embedding, blocks of its family, final norm, head. For a pipeline it is cut
-// into parts of consecutive blocks (lm/model/model_parts.h); the parts on this rank are its chunks.
-// Parameters belong to the rank's ParameterStore.
+// A decoder-only language model: embedding, blocks of its family, final norm, head. For a pipeline, the model
+// is cut into parts of consecutive blocks (lm/model/model_parts.h). The parts on this rank are the rank's
+// chunks. Parameters belong to the rank's ParameterStore.
 //
 // If tensor ranks share the layers (ParameterStore::mesh), hidden states and the residual stream hold this
 // rank's tokens, [T/n, hidden]. Inputs and losses cover all T tokens on every rank.
@@ -24,20 +24,21 @@
 
 namespace primus {
 
-// Inputs of depth k of multi-token prediction, [T] each. For position t: token t + k, the token after it as
-// the label, and the weight of its loss (0 if one of them belongs to another document).
+// Inputs of depth k of multi-token prediction, [T] each. For position t these are token t + k, the next token
+// as the label, and the weight of the label's loss. The weight is 0 if one of the two tokens belongs to
+// another document.
 struct MtpInputs {
   engine::Value tokens, labels, loss_weights;
 };
 
 // Device inputs of one microbatch, as Values of its tape, [T] each.
 struct ModelInputs {
-  engine::Value tokens = {};  // int32; for the first part and for chunks with needs_tokens()
+  engine::Value tokens = {};  // int32; needed by the first part and by chunks with needs_tokens()
   // int32 labels, and the fp32 weight of each token's loss in the training loss (for a training batch:
-  // loss_mask / sum of the mask). For the last part, if a loss is computed.
+  // loss_mask / sum of the mask). Needed by the last part if a loss is computed.
   engine::Value labels = {}, loss_weights = {};
   BlockInputs blocks;          // without rope tables: the model adds them
-  std::vector<MtpInputs> mtp;  // by depth; only for mtp_losses
+  std::vector<MtpInputs> mtp;  // one entry per depth; only for mtp_losses
 };
 
 // Extra entries in the ring of recent inputs or states that convolutions and linear attention keep per
@@ -49,8 +50,8 @@ std::int64_t conv_ring(std::int64_t width);
 class LanguageModel {
  public:
   // Declares all parameters in `store`; parameters of other ranks' parts are declared without memory. The
-  // embedding belongs to the first part, the head to the last part, and so does multi-token prediction if
-  // config.mtp enables it. If the last part also needs the embedding (tied embeddings or multi-token
+  // embedding belongs to the first part. The head and, if config.mtp enables it, multi-token prediction
+  // belong to the last part. If the last part also needs the embedding (tied embeddings or multi-token
   // prediction) and another rank has the first part, both ranks hold it
   // (ParameterStore::Group::at_both_ends).
   LanguageModel(const ModelConfig& config, const FamilyRegistry& families, engine::ParameterStore& store,
@@ -76,7 +77,7 @@ class LanguageModel {
   // Returns [rows of hidden on all tensor ranks, vocab] in the compute type.
   engine::Value logits(const engine::Value& hidden) const;
   // Selects rows of the hidden states, for logits() or loss() of few tokens. `rows`, [n] int32, index the T
-  // tokens of all tensor ranks and are this rank's share of the requested rows.
+  // tokens of all tensor ranks and name this rank's share of the requested rows.
   engine::Value select(const engine::Value& hidden, const engine::Value& rows) const;
 
   // Allocates a KV cache for incremental decoding: pages for `sequences` sequences of up to `capacity`
@@ -103,7 +104,7 @@ class LanguageModel {
   std::int64_t rope_positions() const { return rope_positions_; }
 
  private:
-  // Returns this rank's chunk that has the block; -1 if another rank has it.
+  // Returns the chunk of this rank that contains the block; -1 if another rank has the block.
   int chunk_with(std::int64_t block) const;
   BlockInputs block_inputs(const ModelInputs& inputs) const;
   // Adds the token indices that the layers of this rank need.
@@ -118,11 +119,11 @@ class LanguageModel {
   engine::SharedVocabulary vocabulary_;
   engine::Parameter* embedding_ = nullptr;
   engine::Parameter* final_norm_ = nullptr;
-  engine::Parameter* head_ = nullptr;  // the embedding when tied
+  engine::Parameter* head_ = nullptr;  // the embedding, if tied
   std::vector<std::unique_ptr<Block>> blocks_;
   std::unique_ptr<StreamEnds> ends_;  // null: the stream is as wide as hidden states
   struct Chunk {
-    std::int64_t begin = 0, end = 0;  // its blocks
+    std::int64_t begin = 0, end = 0;  // blocks of this chunk
     bool first = false, last = false;
   };
   std::vector<Chunk> chunks_;              // of this rank

@@ -1,11 +1,11 @@
-// The language model's tensors in a published folder. Multimodal models store theirs under "language_model.",
-// or store as "model.language_model." what is "model." in text models (Qwen3.5); other tensors of such a
-// folder are ignored. In other folders all tensors belong to the language model.
+// The language model's tensors in a published folder. Multimodal models store the language model's tensors
+// under "language_model.", or use "model.language_model." where text models use "model." (Qwen3.5). Other
+// tensors of such a folder are ignored. In other folders all tensors belong to the language model.
 //
 // Publications may fuse all experts of a layer into two tensors: <at>.gate_up_proj [experts, 2 * width,
-// hidden], which has the gate rows and then the up rows of each expert, and <at>.down_proj [experts, hidden,
+// hidden], which holds each expert's gate rows and then its up rows, and <at>.down_proj [experts, hidden,
 // width] (Qwen3.5). If the matrix of one expert, such as <at>.3.up_proj.weight, is not stored separately, it
-// is read from these.
+// is read from these fused tensors.
 //
 // Loading and copying a folder share these checks. Errors are kInvalid at the folder. Immutable; the folder
 // must outlive it.
@@ -45,9 +45,9 @@ class LanguageTensors {
   // Refuses a copy of `part` (CheckpointPart::copies) that exists and differs from it. Adds the names of the
   // part and of its copies to `used`.
   void check_copies(const engine::CheckpointPart& part, TensorNames& used) const;
-  // Refuses, by name, a tensor that is neither used nor left out by the model, and a tied model's head that
-  // differs from the embedding (transformers ties them only if they are equal). Ignores redundant tensors.
-  // Returns a sentence for each of these, and one for the tensors of other parts of the folder's model.
+  // Refuses, by name, a tensor that the model neither uses nor leaves out, and a tied model's head that
+  // differs from the embedding (transformers ties the two only if they are equal). Ignores redundant tensors.
+  // Returns one sentence per redundant tensor, and one for the tensors of other parts of the folder's model.
   std::vector<std::string> refuse_foreign(const TensorNames& used, const engine::ParameterStore& store) const;
 
  private:

@@ -1,8 +1,8 @@
-// A kind of layer: one of the two branches of a block, described for code that does not run it: FLOPs,
-// benchmarks, mesh checks, caches and summaries. A layer names its kinds (lm/model/layer_spec.h). Each kind
-// is defined in a file of blocks/ as
-// extern const LayerKind kMine{.branch = ..., .keeps = ..., .products = ...};
-// and the build collects these definitions (primus_entry_list in cmake/PrimusBuild.cmake).
+// A kind of layer, which is one of the two branches of a block. The kind describes the layer for code that
+// does not run it: FLOPs, benchmarks, mesh checks, caches and summaries. A layer names its kinds
+// (lm/model/layer_spec.h). Each kind is defined in a file of blocks/ as extern const LayerKind kMine{.branch
+// = ..., .keeps = ..., .products = ...}; and the build collects these definitions (primus_entry_list in
+// cmake/PrimusBuild.cmake).
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,11 @@ namespace primus {
 struct LayerProduct {
   std::string_view what;  // "qkv"
   std::int64_t out, in;
-  std::int64_t experts = 0;  // above 0: number of matrices; each token uses `per_token` of them
+  std::int64_t experts = 0;  // above 0: number of expert matrices, of which each token uses `per_token`
   std::int64_t per_token = 1;
-  bool trained = true;           // false: it has no gradients
-  std::string_view module = {};  // the LoRA module (LoraConfig) that adapts it: "linear_qkv"; empty: none
+  bool trained = true;           // false: the matrix has no gradients
+  std::string_view module = {};  // the LoRA module (LoraConfig) that adapts the matrix: "linear_qkv"; empty:
+                                 // none
 
   // Number of weights: of one matrix, of the matrices that one token uses, and of all matrices.
   double weights() const { return static_cast<double>(out) * static_cast<double>(in); }
@@ -49,26 +50,26 @@ struct CacheRequest {
 
 struct LayerKind {
   enum class Branch : std::uint8_t { kAttention, kFeedForward } branch;
-  Keeps keeps = Keeps::kNothing;  // attention branch: must not be kNothing
+  Keeps keeps = Keeps::kNothing;  // for an attention branch it must not be kNothing
   bool routes = false;            // routes each token to some of many experts
   // `layer`, here and below, may be a multi-token prediction module, beyond the last layer. Routers and small
   // gates are left out, as in FLOPs (Megatron-LM's convention).
   std::vector<LayerProduct> (*products)(const ModelConfig& config, std::int64_t layer);
-  // Attention branch: average multiplications per token that mix it with other tokens, in a sequence of
+  // Attention branch: average number of multiplications that mix a token with other tokens, in a sequence of
   // `length`.
   double (*mixing)(const ModelConfig& config, std::int64_t layer, double length) = nullptr;
   // Multiplications per token, on average, that select the tokens to attend to. Selection is not trained.
   double (*selection)(const ModelConfig& config, double length) = nullptr;
   std::vector<SharedExtent> (*shared_by_tensor_ranks)(const ModelConfig& config) = nullptr;
-  // Returns the reason why context parallelism does not support it; nullopt if it does.
+  // Returns the reason why context parallelism does not support this kind; nullopt if it does.
   std::optional<MeshMismatch> (*context_mismatch)(const ModelConfig& config, const engine::MeshShape& shape,
                                                   std::int64_t sequence) = nullptr;
-  // Attention branch: allocates its cache in the persistent arena. Throws Error(kUnsupported) if it has no
-  // cache.
+  // Attention branch: allocates the layer's cache in the persistent arena. Throws Error(kUnsupported) if this
+  // kind has no cache.
   void (*make_cache)(const ModelConfig& config, const CacheRequest& request, engine::Phase& phase,
                      engine::KvCacheLayer& entry) = nullptr;
-  // Attention branch: bytes of cache that decoding one more token reads after `length` tokens, with elements
-  // of `dtype`. Null if make_cache() throws.
+  // Attention branch: bytes of cache that are read to decode one more token after `length` tokens. The
+  // elements have type `dtype`. Null if make_cache() throws.
   double (*bytes_read)(const ModelConfig& config, std::int64_t layer, std::int64_t length,
                        DType dtype) = nullptr;
   // Experiment keys that only models with such layers read, and the key that requests such layers.
@@ -90,11 +91,12 @@ double keys_per_query(const ModelConfig& config, std::int64_t layer, double leng
 // Like keys_per_query() for a query that sees at most `maximum` keys: the nearest or the selected ones.
 double keys_up_to(double maximum, double length);
 
-// Returns how many tokens the token after a sequence of `length` sees: all, or those of its window or chunk.
+// Returns the number of tokens that the token after a sequence of `length` sees: all of them, or the ones in
+// its window or chunk.
 std::int64_t keys_of_next(const ModelConfig& config, std::int64_t layer, std::int64_t length);
 
-// Refuses slices of a context rank that are shorter than the look-back of a convolution of this width. `key`
-// is the key of the width.
+// Refuses slices of a context rank that are shorter than the look-back of a convolution of width `width`.
+// `key` is the setting of that width.
 std::optional<MeshMismatch> slices_too_short(std::int64_t width, const char* key,
                                              const engine::MeshShape& shape, std::int64_t sequence);
 

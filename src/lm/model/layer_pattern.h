@@ -11,11 +11,11 @@ namespace primus {
 
 struct LayerPattern {
   std::int64_t every = 0;       // N; 0: `per_layer` is given
-  std::vector<bool> per_layer;  // as long as the given list
+  std::vector<bool> per_layer;  // has the length of the given list
 };
 
 // `words` is the key's value: one number, the items of a list, or parts of the notation. Returns nullopt if
-// it is none of these or has more than `maximum` layers.
+// the value is none of these or has more than `maximum` layers.
 std::optional<LayerPattern> parse_layer_pattern(const std::vector<std::string>& words, std::int64_t maximum);
 
 }  // namespace primus

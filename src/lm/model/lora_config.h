@@ -17,13 +17,13 @@ namespace primus {
 struct LoraConfig {
   std::int64_t dim = 0;  // 0: no adapters; all weights are trained
   double alpha = 0;
-  bool kaiming = false;              // A starts with Kaiming's standard deviation, else with Xavier's
-  std::vector<std::string> modules;  // of config::lora_modules()
+  bool kaiming = false;              // whether A starts with Kaiming's standard deviation; false: Xavier's
+  std::vector<std::string> modules;  // a subset of config::lora_modules()
 
   // How adapters are trained; not part of the architecture.
   struct Training {
     double dropout = 0;        // rate of dropout on A's input
-    bool drops_after = false;  // dropout on B's output instead
+    bool drops_after = false;  // true: dropout on B's output instead
     bool operator==(const Training&) const = default;
   } training = {};
 

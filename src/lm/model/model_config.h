@@ -1,5 +1,5 @@
-// The architecture of a model, independent of how it is trained. Read from and written to Hugging Face's
-// config.json, or made from an experiment's settings.
+// The architecture of a model, independent of how it is trained. It is read from and written to Hugging
+// Face's config.json, or made from an experiment's settings.
 #pragma once
 
 #include <algorithm>
@@ -37,8 +37,9 @@ struct RopeScaling {
   std::int64_t original_max_positions = 0;                         // llama3, yarn, longrope
   double low_freq_factor = 1, high_freq_factor = 4;                // llama3
   double beta_fast = 32, beta_slow = 1;                            // yarn
-  std::optional<double> attention_factor, mscale, mscale_all_dim;  // yarn; longrope has only the first
-  bool truncate = true;  // yarn: round the limits of the ramp to whole dimensions
+  // for yarn; longrope has only the first of them
+  std::optional<double> attention_factor, mscale, mscale_all_dim;
+  bool truncate = true;  // yarn: the limits of the ramp are rounded to whole dimensions
   // longrope: divisors of the frequencies, for tables up to original_max_positions and for longer ones.
   std::vector<double> short_factor, long_factor;
 
@@ -48,7 +49,8 @@ struct RopeScaling {
 // The name in experiments: "none", "linear", "llama3", "yarn" or "longrope".
 std::string_view name_of(RopeScaling::Kind kind);
 
-// Factor of the embedding's rows. `rounded`: the factor is first rounded to their type.
+// A factor that multiplies the embedding's rows. `rounded`: the factor is first rounded to the type of the
+// rows.
 struct EmbeddingScale {
   double factor = 1;
   bool rounded = false;
@@ -76,7 +78,8 @@ struct ModelConfig {
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id, pad_id;
   std::vector<std::int64_t> eos_ids;  // any of them ends a sequence
-  // Keys of these ids that config.json omits; transformers then uses the default of the family's class.
+  // Keys of special token ids that config.json omits. For these keys transformers uses the default of the
+  // family's class.
   std::vector<std::string> unsaid_ids;
 
   // Columns that rotary frequencies are spaced over: rotary_fraction of each head, or the rotated part of
@@ -119,8 +122,9 @@ struct ModelConfig {
   }
   // Properties of a layer's kinds (lm/model/layer_kind.h).
   Keeps keeps(std::int64_t layer) const;
-  bool attends(std::int64_t layer) const;  // has queries that are scored against earlier keys
-  bool routed(std::int64_t layer) const;   // has a mixture of experts
+  bool attends(std::int64_t layer) const;  // whether the layer has queries that are scored against earlier
+                                           // keys
+  bool routed(std::int64_t layer) const;   // whether the layer has a mixture of experts
   bool convolves(std::int64_t layer) const { return keeps(layer) == Keeps::kInputs; }
   bool has_state(std::int64_t layer) const { return keeps(layer) == Keeps::kState; }
   // Returns the layers that keep `what`, and whether any layer does.
@@ -137,7 +141,8 @@ struct ModelConfig {
   std::vector<std::int64_t> layers_pooling(LayerSpec::Pools what) const {
     return layers_where([what](const LayerSpec& spec) { return spec.pools == what; });
   }
-  // Returns what a layer pools; multi-token prediction modules have only their window.
+  // Returns which blocks of tokens a layer pools. Multi-token prediction modules pool none and have only a
+  // window.
   LayerSpec::Pools pools(std::int64_t layer) const {
     return layer < layers ? spec(layer).pools : LayerSpec::Pools::kNothing;
   }
@@ -150,7 +155,7 @@ struct ModelConfig {
                                    : 0;
   }
 
-  // Added to norm weights, including those of QK norms.
+  // The value that is added to stored norm weights, including the weights of QK norms.
   float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 
   EmbeddingScale embedding_factor() const {
@@ -168,8 +173,8 @@ struct ModelConfig {
 };
 
 // Reads config.json, or its text_config if present. `where` is used in errors. Refuses, by name: an unknown
-// model_type, unsupported options with a value other than the neutral one, and contradictory sizes. `notes`
-// gets one sentence about unknown keys.
+// model_type, unsupported options whose value is not neutral, and contradictory sizes. `notes` gets one
+// sentence about unknown keys.
 ModelConfig read_model_config(std::string_view json, const std::string& where, const FamilyRegistry& families,
                               std::vector<std::string>* notes = nullptr);
 // Returns a config.json that transformers (4.x and 5.x) reads back as the same model.
@@ -184,9 +189,9 @@ ModelConfig model_config_of(const config::Experiment& experiment, std::optional<
 void fill_model_settings(config::Experiment& experiment, const ModelConfig& model);
 
 // Returns the floating-point operations of one training step over `sequences` of `length` tokens, by
-// Megatron-LM's convention: 6 per weight and token (4 for frozen weights with LoRA), causal attention at half
-// (or by its window or chunk), only the chosen experts, no recomputation and no routers. Multi-token
-// prediction counts if it is trained.
+// Megatron-LM's convention: 6 operations per weight and token (4 for frozen weights with LoRA), half of full
+// attention for causal attention (or its window or chunk), and only the chosen experts. Recomputation and
+// routers are not counted. Multi-token prediction counts if it is trained.
 double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// The table of model_fields.def as code: visits every field of a model that has a setting of its own.
+// The table of model_fields.def as code: visits every field of a model that maps to one setting.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ enum class WhenLoaded : std::uint8_t { kShape, kFixed, kFlexible, kApart };
 // model's member.
 template <class Setting, class Member>
 struct ModelField {
-  std::string_view name;  // of the setting
+  std::string_view name;  // name of the setting
   ModelPart part;
   WhenLoaded when_loaded;
   std::string_view config_keys;  // keys in config.json, separated by spaces

@@ -17,17 +17,18 @@ struct ModelParts {
   std::vector<int> own = {};
 };
 
-// Returns the blocks of each part; the counts differ by at most one. The last part gets the smaller count
-// first, because it also has norm, head and loss; then the parts from the first on.
+// Returns the blocks of each part; the counts differ by at most one. If not all parts can have the same
+// count, the last part gets the smaller one, because it also has norm, head and loss. Then the parts from the
+// first on get the smaller count.
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
 // Returns parts of (nearly) equal size, all on this rank. Some parts are empty if the model has fewer
 // blocks.
 ModelParts even_parts(std::int64_t blocks, int parts);
 
-// Megatron-LM's other settings for the number of blocks per stage, besides the layout.
+// Megatron-LM's settings for the number of blocks per stage, except the layout.
 struct UnevenStages {
   std::optional<std::int64_t> first, last;  // blocks of the first and of the last stage
-  // The embedding or the loss counts as one block.
+  // Whether the embedding, and whether the loss, counts as one block.
   bool embedding = false, loss = false;
 };
 // Returns the blocks of each part: even_blocks() over the stages and over the parts of each stage. If

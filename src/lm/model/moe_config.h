@@ -13,7 +13,7 @@ struct MoeConfig {
 #define MOE_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
   turbo::RouterRule router;  // top_k and the rest of the routing rule
-  bool choice_bias = false;  // a bias per expert, used only to choose (DeepSeek-V3)
+  bool choice_bias = false;  // a bias per expert that affects only the choice of experts (DeepSeek-V3)
   bool weigh_input = false;  // routing weights multiply the input of an expert, not its output (Llama 4)
   bool shared_gate = false;  // a sigmoid gate on the shared experts' output (Qwen3-Next)
   bool biases = false;       // the router and the experts' matrices have biases (gpt-oss)
@@ -21,11 +21,12 @@ struct MoeConfig {
   // (gpt-oss). Without a shift, shared experts are clamped too (DeepSeek-V4).
   double swiglu_limit = 0, swiglu_alpha = 1.702, swiglu_shift = 1;
 
-  // Training only: evaluation and generation route by scores and drop no tokens.
+  // Training only: evaluation and generation route only by scores and drop no tokens.
   struct Training {
     double balance_loss = 0;         // coefficient of the load-balancing loss
-    bool balance_sequences = false;  // per sequence instead of per microbatch
-    // Count choices over the step's microbatches and data-parallel ranks, not only in the microbatch.
+    bool balance_sequences = false;  // true: the loss is per sequence, not per microbatch
+    // If true, choices are counted over all microbatches of the step and all data-parallel ranks, not only in
+    // one microbatch.
     bool balance_step = false;
     double z_loss = 0;
     double bias_update_rate = 0;  // step size of choice_bias; 0: it is not updated
@@ -35,10 +36,11 @@ struct MoeConfig {
     bool centred_bias = true;
     double kept_bias = 0;
     double capacity_factor = 0;  // max rows per expert, as a multiple of the mean load; 0: no limit
-    bool drop_lightest = true;   // beyond the limit, drop the smallest weights; false: drop the last tokens
+    bool drop_lightest = true;   // beyond the limit, the choices with the smallest weights are dropped;
+                                 // false: the last tokens are
     double jitter = 0;           // noise on the router's input
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
-    // For expert parallelism: exchange tokens by all-to-all instead of all-gather.
+    // For expert parallelism: if true, tokens are exchanged by all-to-all instead of all-gather.
     bool all_to_all = false;
 
     // Returns the max rows per expert for `choices` choices; 0: no limit. Rounds like get_capacity in
@@ -51,9 +53,9 @@ struct MoeConfig {
     bool operator==(const Training&) const = default;
   } training;
 
-  // Whether the layer looks up a token's experts in a table by its id.
+  // Whether the layer looks up a token's experts in a table, by the token's id.
   bool hashed(std::int64_t layer) const { return layer < hash_layers; }
-  // Width of an expert's input and output: hidden states, or their latent.
+  // Width of an expert's input and output, which are hidden states or latents of them.
   std::int64_t width(std::int64_t hidden) const { return latent > 0 ? latent : hidden; }
 
   bool operator==(const MoeConfig&) const = default;

@@ -1,13 +1,14 @@
 // Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): one module per depth k = 1, 2, ...
-// follows the last block. Each predicts one token further ahead, from the hidden states of the module before.
+// follows the last block. Each module predicts one token further ahead than the previous one, from the
+// previous module's hidden states.
 //
 //   h_k[t] = norm_k(block_k(eh_proj_k · [enorm_k(embedding(token[t + k])); hnorm_k(h_(k-1)[t])]))
 //   head(h_k[t]) predicts token[t + k + 1]
 //
 // h_0 is the model's output after its final norm. Embedding and head are the model's own. block_k is built
 // like the last layer, and its tokens keep their positions t. Megatron-LM
-// (core/transformer/multi_token_prediction.py) trains and vLLM (deepseek_mtp.py) runs published weights in
-// this way:
+// (core/transformer/multi_token_prediction.py) trains modules in this way, and vLLM (deepseek_mtp.py) runs
+// published weights in this way. The tensors are
 //   model.layers.{layers + k - 1}.{enorm, hnorm, eh_proj, shared_head.norm}.weight, the block's tensors, and
 // embed_tokens and shared_head.head, which are copies of the model's embedding and head.
 #pragma once

@@ -11,13 +11,13 @@
 namespace primus {
 
 // Reads rope_theta, partial_rotary_factor, and rope_scaling or rope_parameters into `config`, whose
-// max_positions is already set. If rope_parameters has two branches (Family::rope_by_branch), they override
-// the keys next to them, as in transformers, and set attention.pooled.theta. If it has one object per layer
-// type (Family::rope_by_layer_type), it sets attention.local_theta.
+// max_positions is already set. If rope_parameters has two branches (Family::rope_by_branch), the branches
+// override the keys next to them, as in transformers, and set attention.pooled.theta. If it has one object
+// per layer type (Family::rope_by_layer_type), it sets attention.local_theta.
 void read_rope(const nlohmann::json& root, const std::string& where, const Family& family,
                ModelConfig& config);
 
-// Writes these keys in the spellings of transformers 4 and 5.
+// Writes the keys of read_rope(), both as transformers 4 and as transformers 5 spell them.
 void write_rope(const ModelConfig& config, const Family& family, nlohmann::json& root);
 
 // Returns the keys of rope_scaling or rope_parameters that have no effect on these rotations, such as

@@ -7,7 +7,7 @@
 namespace primus {
 
 // Writes the described model `said` as config.json of its family, reads it back and returns the result.
-// Throws Error(kInvalid) at a setting that the family refuses or that changes on the way.
+// Throws Error(kInvalid) at a setting that the family refuses or that differs after reading back.
 ModelConfig as_its_family_has_it(const StatedModel& stated, const ModelConfig& said);
 
 }  // namespace primus

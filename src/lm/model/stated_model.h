@@ -26,7 +26,7 @@ inline constexpr const char *kGatedDeltaVariant = "gated_delta_net", *kSparseVar
 
 class StatedModel {
  public:
-  // All references must outlive this. `without_effect` may be null.
+  // All references must outlive this object. `without_effect` may be null.
   StatedModel(const config::Experiment& of, const FamilyRegistry& registry,
               std::vector<std::string>* without_effect)
       : experiment(of), t(of.trainer), families(registry), warnings(without_effect) {}
@@ -38,7 +38,7 @@ class StatedModel {
   // Whether the experiment or the command line sets the key explicitly.
   bool is_set(std::string_view key) const;
   bool has_sinks() const;
-  // Returns the error for a key whose value in this model_type is `has`.
+  // Returns the error for a key that differs from `has`, its value in this model_type.
   Error differs(std::string_view key, std::string_view has) const;
   // Copies the fields of these parts from the settings to `c`.
   void take(std::initializer_list<ModelPart> parts, ModelConfig& c) const;

@@ -45,8 +45,8 @@ class DeviceReader {
 // Returns the contents of a checkpoint as sources that read from the device: the model in the compute type,
 // under Hugging Face names. `reader` and the store must outlive the sources.
 std::vector<TensorSource> model_sources(const engine::ParameterStore& store, DeviceReader& reader);
-// Returns master weights (only for bf16 training; otherwise the model holds the masters) and moments, as
-// "<state>.<name>".
+// Returns master weights and moments, named "<state>.<name>". Master weights are included only for bf16
+// training; otherwise the model holds them.
 std::vector<TensorSource> optimizer_sources(const engine::ParameterStore& store, DeviceReader& reader);
 // Loads everything from a training checkpoint, bit for bit. With `optimizer` false, loads only the weights.
 void load_checkpoint(const CheckpointReader& checkpoint, engine::ParameterStore& store, engine::Rank& rank,

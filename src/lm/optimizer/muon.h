@@ -7,8 +7,8 @@
 
 namespace primus {
 
-// Returns the matrices of a parameter, as ranges of rows of [rows, last extent]. Each expert is a separate
-// matrix, and within it each tensor of the published checkpoint.
+// Returns the matrices of a parameter, as ranges of rows of [rows, last extent]. Each tensor of the published
+// checkpoint is a separate matrix; for experts, each expert's part of the tensor is one.
 std::vector<engine::FlatRange> muon_matrices(const engine::Parameter& parameter, bool split_qkv);
 
 }  // namespace primus

@@ -23,7 +23,7 @@ class Optimizer {
   // Enqueues the norm of the reduced gradients over all ranks, and the clip coefficient.
   void measure_gradients();
   // Enqueues the clipped update and distributes the new values to all ranks. Changes nothing if the norm is
-  // not finite. `scalars`: of the step, on the device.
+  // not finite. `scalars`: the step's scalars, on the device.
   void update(const Tensor& scalars, std::int64_t step);
   // Weights (over all ranks) that the last update set to an fp4 value because they oscillated, and the number
   // of weights watched. Synchronizes with the device; every rank must call it.

@@ -13,11 +13,12 @@ struct OptimizerSettings {
   UpdateRules rules = default_update_rules();
   double clip_norm = 1.0;  // max norm of the complete gradient; 0: no clipping
   // For bf16 parameters: stores masters as the bf16 values plus 16 more bits (turbo/master_weights.h). The
-  // numbers are the same either way.
+  // results of training are the same either way.
   bool split_masters = false;
   bool decay_all_parameters = false;  // false: norms and biases are not decayed, as in Megatron-LM
 
-  // Settings of the wrapper around `rules` that stops oscillating weights (without_oscillation); none: off.
+  // Settings of the wrapper around `rules` that stops oscillating weights (without_oscillation). Empty: no
+  // wrapper.
   std::optional<OscillationSettings> oscillation = {};
 
   // Throws an Error at the key's place for settings that the chosen optimizer does not support.

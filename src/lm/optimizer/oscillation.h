@@ -1,13 +1,13 @@
-// Stops weights that oscillate between two fp4 values while their masters hardly move: sets them to one of
-// the values (weight_deosc; turbo/oscillation has the rule). Wraps an optimizer's rules for the weights whose
-// products are in fp4.
+// Stops weights that oscillate between two fp4 values while their masters hardly move, by setting them to one
+// of the two values (key weight_deosc; turbo/oscillation has the rule). Wraps an optimizer's rules for
+// weights whose products are in fp4.
 //
-// Keeps two states of 4 bytes for each such weight: how far the weight has moved in the current window, and
-// how far its fp4 value has. The weights and values before a step are recomputed at its update. They need
-// memory from the stash, which is empty by then: 4 bytes for each such weight of a unit's shard, and 4 for
-// its values before and after. If a unit is sharded, it needs 2 more for each weight of the entire unit,
-// which is gathered because squares of weights share scales. This memory is needed in every step from the
-// first window on.
+// Keeps two states of 4 bytes for each such weight: the distance that the weight has moved in the current
+// window, and the distance that its fp4 value has moved. The weights and values before a step are recomputed
+// at its update. They need memory from the stash, which is empty by then: 4 bytes for each such weight of a
+// unit's shard, and 4 more for the weight's fp4 values before and after the step. A sharded unit also needs 2
+// bytes for each weight of the entire unit, because square tiles of weights share scales and the unit must be
+// gathered. This memory is needed in every step from the first window on.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ namespace primus {
 struct OscillationSettings {
   std::int64_t start_step = 0;  // the first window begins after this step, or after step 1 if that is later
   std::int64_t period = 200;    // steps per window
-  double ratio = 4;             // a weight oscillates if its fp4 value moves this many times as far as itself
+  double ratio = 4;             // a weight oscillates if its fp4 value moves this many times as far as the
+                                // weight
   std::int64_t log_freq = 0;    // windows between log lines; 0: none
 
   std::int64_t steps_before() const { return start_step > 1 ? start_step : 1; }
@@ -32,8 +33,8 @@ struct OscillationSettings {
   }
 };
 
-// Returns the rules, each preceded by a rule for its parameters whose products are in fp4, which does the
-// same and stops oscillation.
+// Returns the rules, each preceded by a rule that does the same and also stops oscillation. The preceding
+// rule applies to parameters whose products are in fp4.
 UpdateRules without_oscillation(const UpdateRules& rules, const engine::PrecisionRecipe& recipe,
                                 const OscillationSettings& settings);
 

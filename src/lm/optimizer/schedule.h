@@ -1,7 +1,7 @@
 // Learning rate and weight decay over the run, as in Megatron-LM's OptimizerParamScheduler: pure functions of
 // the number of completed steps. So the first step of a warm-up from 0 has learning rate 0, which hardly
 // matters when training from scratch. A run that starts from weights may have few steps, and each one should
-// learn: without lr_warmup_init, step k of a warm-up of w steps then has (k + 1) / (w + 1) of the peak.
+// learn: so, without lr_warmup_init, step k of its warm-up of w steps has (k + 1) / (w + 1) of the peak rate.
 // Thread-safe.
 #pragma once
 
@@ -19,10 +19,10 @@ class Schedule {
   // weights.
   explicit Schedule(const config::TrainerConfig& config, bool from_weights = false);
 
-  // Values for the step that follows `steps` completed ones.
+  // Return the values for the step after `steps` completed steps.
   double learning_rate(std::int64_t steps) const { return learning_rate_at(static_cast<double>(steps)); }
   double weight_decay(std::int64_t steps) const { return weight_decay_at(static_cast<double>(steps)); }
-  // Also between two steps, for runs whose schedule follows time.
+  // `steps` may be between two steps, for runs whose schedule follows time.
   double learning_rate_at(double steps) const;
   double weight_decay_at(double steps) const;
 

@@ -1,6 +1,6 @@
-// Update rules: how an optimizer changes the master weights of a unit, and which states it keeps for each of
-// them. A rule names its states; memory, checkpoints and sharding follow from that. An optimizer is a list of
-// rules; the first one that accepts a parameter updates it.
+// Update rules: how an optimizer changes the master weights of a unit, and which states it keeps for each
+// weight. A rule names its states; memory, checkpoints and sharding follow from that. An optimizer is a list
+// of rules; the first one that accepts a parameter updates it.
 //
 // Each optimizer is one file in this folder that ends with its OptimizerEntry; its keys are lines of
 // config/keys.def. Rules are stateless and thread-safe.
@@ -30,9 +30,9 @@ struct UnitUpdate {
   engine::DataParallel& parallel;
   engine::ParameterUnit& unit;
   int rule;  // index of this rule; selects its runs and states in the unit
-  // [1] fp32 factor of the gradient; below 0 nothing changes.
+  // [1] fp32 factor of the gradient. If it is below 0, the update changes nothing.
   Tensor gradient_scale;
-  Tensor scalars;         // of the step, on the device
+  Tensor scalars;         // the step's scalars, on the device
   std::int64_t step = 1;  // number of the step, for rules whose work depends on it (UpdateRule::varies)
   Tensor snapped = {};    // [1] int32: counts weights set to an fp4 value
   bool decay_all;         // also decays norms and biases
@@ -94,7 +94,7 @@ struct UpdateRun {
   Tensor remainder;            // int16, if masters are split
   Tensor gradient;             // fp32
   std::vector<Tensor> states;  // in the order of UpdateRule::states
-  std::vector<Tensor> scales;  // of each state; absent if it has none
+  std::vector<Tensor> scales;  // scales of each state; absent if the state has none
   float decay_factor;          // multiplies the weight decay; 0: not decayed
   // For random numbers: the unit's stream, and the index of param[0] among its elements. Independent of the
   // sharding.

@@ -1,6 +1,6 @@
-// Curves of a run in bounded memory: points arrive one by one, and when there are too many, neighbours are
-// merged. A bucket keeps minimum, maximum, mean and the number of non-finite values, so every spike and every
-// NaN stays visible in a run of any length. Not thread-safe.
+// Curves of a run in bounded memory: points arrive one by one, and when there are too many, neighbouring
+// points are merged into buckets. A bucket keeps minimum, maximum, mean and the number of non-finite values,
+// so every spike and every NaN stays visible in a run of any length. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -4,9 +4,9 @@
 //   FOLDER/<experiment>/meta.yaml
 //   FOLDER/<experiment>/<run>/{meta.yaml, metrics/<name>, params/<name>, tags/<name>}
 //
-// A run's folder always maps to the same run of the store: a repeated export updates it, even if the run was
-// stopped, killed or resumed in between. Every file is replaced by rename, meta.yaml last. Free functions
-// without state; one writer per store at a time.
+// A run's folder always maps to the same run of the MLflow store: a repeated export updates that run, even if
+// the run was stopped, killed or resumed in between. Every file is replaced by rename, meta.yaml last. Free
+// functions without state; one writer per store at a time.
 #pragma once
 
 #include <cstdint>

@@ -21,16 +21,16 @@ struct RunHistory {
   std::string name;    // its name in the report
   Curves metrics;      // by key of metrics.jsonl; keys for experts as in metrics_line.h
   Curves evaluations;  // by data set: "validation", "test"
-  double seconds = 0;  // of training steps, without evaluations and checkpoints
+  double seconds = 0;  // duration of training steps, without evaluations and checkpoints
   std::optional<std::pair<std::int64_t, double>> best_validation = {};  // step and loss
-  std::map<std::string, std::string> settings = {};  // of experiment.yaml: "lr" -> "0.0003"
-  std::vector<std::string> notes = {};               // what could not be read
+  std::map<std::string, std::string> settings = {};  // settings of experiment.yaml: "lr" -> "0.0003"
+  std::vector<std::string> notes = {};               // one sentence per damaged part
 };
 
 inline constexpr std::size_t kReportBuckets = 1200;
 
-// Reads the run in `folder`. Notes damaged parts and reads the rest. Keeps at most `buckets` (even) points of
-// a curve.
+// Reads the run in `folder`. Adds a note for each damaged part and reads the rest. Keeps at most `buckets`
+// (even) points of a curve.
 RunHistory read_history(const Path& folder, std::size_t buckets = kReportBuckets);
 
 // Names each run by the part of its folder path that differs from the others.
@@ -39,8 +39,8 @@ void name_runs(std::vector<RunHistory>& runs);
 // `generated`: date and time for display.
 nlohmann::ordered_json report_json(const std::vector<RunHistory>& runs, const std::string& generated,
                                    const std::string& version);
-// Returns the HTML page with the report. Text from files is embedded only as JSON, and cannot close its
-// element.
+// Returns the HTML page with the report. Text from files is embedded only as JSON and escaped so that it
+// cannot end the script element.
 std::string report_page(const nlohmann::ordered_json& report);
 
 }  // namespace primus

@@ -1,6 +1,6 @@
 // Lists the runs below a folder, and the status of each. A run is inspected through its events
-// (docs/formats/events.md) and its lock, or through its other files if it is older than events. Damage
-// becomes a status, never an error. Free functions without state.
+// (docs/formats/events.md) and its lock, or, if an older version without events wrote it, through its other
+// files. Damage becomes a status, never an error. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace primus {
 
 enum class RunState : std::uint8_t {
-  kRunning,      // a process holds its lock
+  kRunning,      // a process holds the run's lock
   kFinished,     // last step completed and saved, or target_eval_loss reached
   kDiverged,     // finished, but its loss grew and stayed high (detectors/loss_growth.cpp)
   kInterrupted,  // stopped by request or by a limit, or killed with its last step saved
@@ -32,17 +32,17 @@ struct RunStatus {
   std::string problem = {};                      // if damaged: the problem, in one sentence
   std::int64_t step = 0;                         // completed steps; 0 before the first
   std::optional<std::int64_t> steps = {};        // total steps, if the experiment sets them
-  std::optional<double> loss = {};               // of the last step
-  std::optional<double> validation_loss = {};    // of the newest evaluation
-  std::optional<double> bits_per_byte = {};      // of the same evaluation
-  std::optional<double> tokens_per_second = {};  // per device; averaged if there is an average
-  double age_seconds = 0;                        // since its files last changed
-  // Why it ended, in a word or two: "SIGTERM", "disk full", "killed". Empty if it runs, is finished, or is
-  // from an older version.
+  std::optional<double> loss = {};               // loss of the last step
+  std::optional<double> validation_loss = {};    // loss of the newest evaluation
+  std::optional<double> bits_per_byte = {};      // result of the same evaluation
+  std::optional<double> tokens_per_second = {};  // per device; the average over recent steps if known
+  double age_seconds = 0;                        // time since the run's files last changed
+  // Why the run ended, in a word or two: "SIGTERM", "disk full", "killed". Empty if the run is running or
+  // finished, or if an older version wrote it.
   std::string reason = {};
   std::string failure = {};  // error message of a failed run
   std::vector<RunWarning> warnings = {};
-  std::map<std::string, std::string> settings = {};  // of experiment.yaml, by key
+  std::map<std::string, std::string> settings = {};  // settings of experiment.yaml, by key
 };
 
 // Whether `folder` belongs to a run: it has events, metrics.jsonl or experiment.yaml.
@@ -51,15 +51,15 @@ bool is_run_folder(const Path& folder);
 // Returns the status of the run in `folder`. Never throws an Error: problems become kDamaged.
 RunStatus run_status(const Path& folder);
 
-// Returns the keys of settings that differ between runs, without names of runs and settings that follow from
-// others. Ignores runs without settings.
+// Returns the keys of settings that differ between runs, except names of runs and settings that are derived
+// from others. Ignores runs without settings.
 std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs);
 // Returns for each key the value that more than half of the runs have, if there is one.
 std::map<std::string, std::string> usual_settings(const std::vector<RunStatus>& runs,
                                                   const std::vector<std::string>& keys);
 
 struct RunSearch {
-  std::vector<Path> folders = {};       // of the runs, sorted
+  std::vector<Path> folders = {};       // folders of the runs, sorted
   std::vector<std::string> notes = {};  // folders that could not be searched
 };
 // Finds all runs in `folder` and below it, including itself. Does not follow symlinks. Throws Error(kInvalid)

@@ -1,5 +1,5 @@
 // Reads the records of a run: from rank 0's events (docs/formats/events.md), or from metrics.jsonl and
-// evaluations.jsonl for runs older than events. Free functions without state.
+// evaluations.jsonl for runs of older versions, which have no events. Free functions without state.
 #pragma once
 
 #include <cstdint>

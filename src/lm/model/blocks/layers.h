@@ -118,7 +118,7 @@ class FeedForward final : public Layer {
               double limit = 0);
   engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
   // The two halves, for callers that insert other work between them: widen() maps to [T, this rank's width],
-  // and the second half maps back.
+  // and narrow() maps back.
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
   engine::Value narrow(const engine::Value& wide, const BlockInputs& in) const;
 

@@ -1,5 +1,6 @@
-// Byte-pair encoding: merges the adjacent pair of lowest rank, and among equal ranks the leftmost, until no
-// adjacent pair has a rank (Sennrich et al. 2016; in the order of Hugging Face tokenizers and SentencePiece).
+// Byte-pair encoding: repeatedly merges the adjacent pair of lowest rank (the leftmost if ranks are equal)
+// until no adjacent pair has a rank (Sennrich et al. 2016; in the order of Hugging Face tokenizers and
+// SentencePiece).
 //
 // Short words are merged by scanning for the lowest rank, long ones with a heap over a linked list, so that n
 // symbols cost at most O(n log n). WordCache caches recent words.
@@ -26,7 +27,7 @@ class MergeTable {
   static constexpr std::uint32_t kNoRank = UINT32_MAX;
 
   MergeTable() : MergeTable(std::span<const Merge>()) {}
-  // For several merges of one pair the last counts.
+  // If a pair has several merges, the last one counts.
   explicit MergeTable(std::span<const Merge> merges);
 
   struct Found {
@@ -80,8 +81,8 @@ struct MergeScratch {
 // Merges `symbols` in place until no pair merges. At most 2^31 - 1 symbols.
 void merge_symbols(const MergeTable& merges, std::vector<std::int32_t>& symbols, MergeScratch& scratch);
 
-// Caches the ids of recent short words. Direct-mapped, and so bounded without an eviction list. Not
-// thread-safe: one per thread.
+// Caches the ids of recent short words. The cache is direct-mapped, so its size is bounded without an
+// eviction list. Not thread-safe: one per thread.
 class WordCache {
  public:
   static constexpr std::size_t kMaxBytes = 31;
@@ -91,7 +92,7 @@ class WordCache {
 
   // Appends the ids of `word` if they are cached. Otherwise returns false and prepares store().
   bool lookup(std::string_view word, std::vector<std::int32_t>& ids);
-  // Stores the ids of the word of the last failed lookup, if they are few enough.
+  // Stores the ids of the word whose lookup last failed, if they are few enough.
   void store(std::span<const std::int32_t> ids);
 
  private:
@@ -104,7 +105,7 @@ class WordCache {
   };
   int bits_ = kFirstBits;
   std::vector<Entry> entries_;  // 2^bits_
-  std::size_t stored_ = 0;      // since the last growth
+  std::size_t stored_ = 0;      // words stored since the last growth
   Entry* missed_ = nullptr;
   std::uint64_t missed_key_[4] = {};
 };

@@ -32,7 +32,7 @@ class BpeModel {
 
   // Error(kInvalid) naming a merge or token that does not fit the vocabulary.
   BpeModel(BpeOptions options, Vocabulary vocabulary, const MergeList& merges);
-  // The merges are given by ids.
+  // Like the other constructor, with merges given by ids.
   BpeModel(BpeOptions options, Vocabulary vocabulary, std::span<const MergeTable::Merge> merges);
 
   struct Scratch {
@@ -57,7 +57,7 @@ class BpeModel {
   std::array<std::int32_t, 256>
       byte_ids_{};  // ids of single bytes (byte level) or of <0x..> tokens (fallback); -1: none
   std::optional<std::int32_t> unk_id_;
-  Vocabulary words_;  // by raw bytes, for looking up complete words in a byte-level vocabulary
+  Vocabulary words_;  // tokens as raw bytes, for looking up complete words in a byte-level vocabulary
 };
 
 }  // namespace primus

@@ -1,5 +1,5 @@
 // Learns byte-level BPE merges from text (Sennrich et al. 2016), as Hugging Face's BpeTrainer does: merges
-// the most frequent adjacent pair first, and among equally frequent pairs the one with the lower ids.
+// the most frequent adjacent pair first, and, among equally frequent pairs, the pair with the lower ids.
 // Deterministic.
 #pragma once
 
@@ -18,7 +18,8 @@ namespace primus {
 struct BpeTrainerOptions {
   std::int32_t vocab_size = 8192;  // includes special tokens and the 256 bytes
   std::vector<std::string> special_tokens = {
-      "<|endoftext|>"};     // they get the first ids; loaders find the end-of-document token by its name
+      "<|endoftext|>"};     // special tokens get the first ids; loaders find the end-of-document token by
+                            // this name
   bool gpt2_style = false;  // splits words by GPT-2's expression instead of Llama 3's
   std::int64_t min_frequency = 2;  // min occurrences of a pair to merge
 };

@@ -26,14 +26,14 @@ struct AddedToken {
   }
 };
 
-// Finds the tokens in a text: leftmost first, and the longest of those that start at the same position
+// Finds the tokens in a text: the leftmost first and, if several start at the same position, the longest
 // (Hugging Face's AddedVocabulary). One pass; each position costs at most the length of the longest token.
 class AddedTokenMatcher {
  public:
   static constexpr std::size_t kMaxTokenBytes = 4096;  // callers refuse longer tokens
   AddedTokenMatcher() = default;
-  // `contents[i]` is how tokens[i] appears in the text (normalised if `normalized` is set). Empty ones never
-  // match; for equal ones the last counts.
+  // `contents[i]` is how tokens[i] appears in the text (normalised if `normalized` is set). Empty contents
+  // never match; of equal contents the last counts.
   AddedTokenMatcher(std::vector<AddedToken> tokens, const std::vector<std::string>& contents);
   bool empty() const { return entries_.empty(); }
 
@@ -45,7 +45,7 @@ class AddedTokenMatcher {
     std::string content;
     std::size_t token;  // index in tokens_
   };
-  // Returns the longest token at the start of `text` and its length there, or null.
+  // Returns the longest token at the start of `text` and the length of the match, or null.
   const AddedToken* longest(std::string_view text, std::size_t& length) const;
 
   std::vector<AddedToken> tokens_;

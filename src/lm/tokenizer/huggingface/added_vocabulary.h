@@ -1,7 +1,7 @@
 // The ids of added tokens, as the tokenizers library assigns them.
 //
-// A token that the model has keeps the model's id; any other gets the next free id, in the order of the
-// tokens. The ids in the files are ignored.
+// A token that the model contains keeps the model's id. Every other token gets the next free id, in the order
+// of the tokens. The ids in the files are ignored.
 #pragma once
 
 #include <cstdint>

@@ -24,13 +24,13 @@ class Normalizer {
   virtual ~Normalizer() = default;
   // Whether apply() might change this text: a quick test that avoids a copy.
   virtual bool may_change(std::string_view text) const = 0;
-  // Error(kInvalid) if the new text is longer than what is left of `budget`; the caller subtracts the output
-  // from it.
+  // Error(kInvalid) if the new text is longer than the rest of `budget`. The caller subtracts the length of
+  // the output from `budget`.
   virtual void apply(std::string& text, TextBudget& budget) const = 0;
 };
 
-// Maximum length of a chain of normalizers, pre-tokenizers, post-processors or decoders, since each reads the
-// complete text. Files of real models have up to seven.
+// Maximum length of a chain of normalizers, pre-tokenizers, post-processors or decoders. It is limited
+// because each element reads the complete text. Files of real models have up to seven.
 inline constexpr std::size_t kMaxSteps = 64;
 // Maximum number of ids added to one text.
 inline constexpr std::size_t kMaxFrameIds = 1024;
@@ -40,7 +40,7 @@ std::unique_ptr<Normalizer> parse_normalizer(const nlohmann::json& json);
 
 struct PreTokenizerStage {
   std::vector<std::unique_ptr<PreTokenizer>> steps;  // each splits the pieces of the previous one
-  bool byte_level = false;                           // the pieces are then treated as bytes
+  bool byte_level = false;                           // whether the pieces are then treated as bytes
 };
 PreTokenizerStage parse_pre_tokenizer(const nlohmann::json& json);
 
@@ -54,7 +54,7 @@ class Decoder {
   // `text_of(id)` must outlive the returned object.
   virtual std::unique_ptr<Decoding> start(std::function<std::string_view(std::int32_t)> text_of) const = 0;
 };
-// `file` is named in the error if the decoder makes too much text of a token.
+// The error names `file` if the decoder makes too much text from a token.
 std::unique_ptr<Decoder> parse_decoder(const nlohmann::json& json, const std::string& file);
 
 // Checked access for the functions above: Error(kInvalid) naming the key that is missing or of the wrong
@@ -65,8 +65,8 @@ bool get_bool(const nlohmann::json& json, const char* key, bool fallback);
 const nlohmann::json& get_list(const nlohmann::json& object, const char* key);
 // Counts one more step; Error(kUnsupported) naming `what` ("a normalizer") above kMaxSteps.
 void count_step(std::size_t& steps, std::string_view what);
-// Replaces every occurrence of `from`, left to right; an empty one never occurs. Error(kInvalid) naming
-// `stage` if the result is longer than what is left of `budget`, from which nothing is subtracted.
+// Replaces every occurrence of `from`, left to right; an empty `from` never occurs. Error(kInvalid), which
+// names `stage`, if the result is longer than the rest of `budget`. Subtracts nothing from `budget`.
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
                         const TextBudget& budget, std::string_view stage);
 

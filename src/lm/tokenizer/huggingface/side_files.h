@@ -31,9 +31,9 @@ std::optional<std::filesystem::path> chat_template_file(const std::filesystem::p
 struct SideSettings {
   // Tokens with their flags (id -1 if the file has none), in the order in which transformers adds them.
   std::vector<AddedToken> described;
-  // Further special tokens: added unless an added token has their text.
+  // Further special tokens. Each one is added unless an added token has the same text.
   std::vector<AddedToken> named;
-  std::optional<std::string> bos, eos, pad, unk;  // texts of tokens with a role
+  std::optional<std::string> bos, eos, pad, unk;  // texts of the tokens with these roles
   std::string chat_template;
   bool legacy = false;  // for SentencePiece models: text after an added token begins with a space
 };

@@ -18,16 +18,16 @@ struct Piece {
 
 enum class ModelType { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
 
-// Defaults are those of the format.
+// Default values are the format's defaults.
 struct NormalizerSpec {
   std::string precompiled_charsmap;
   bool add_dummy_prefix = true;          // adds a space before the text
-  bool remove_extra_whitespaces = true;  // at both ends, and all but one in between
+  bool remove_extra_whitespaces = true;  // removes spaces at both ends, and all but one between words
   bool escape_whitespaces = true;        // replaces spaces by U+2581
 };
 
 struct Model {
-  std::vector<Piece> pieces;  // by id
+  std::vector<Piece> pieces;  // indexed by id
   ModelType type = ModelType::kUnigram;
   bool byte_fallback = false;
   bool treat_whitespace_as_suffix = false;

@@ -17,12 +17,12 @@ inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 // Thread-safe.
 class Normalizer {
  public:
-  // `user_defined` strings pass unchanged; it must outlive this object. Error(kInvalid) for rules that are
-  // truncated, or that replace one prefix by more than 256 bytes.
+  // Strings in `user_defined` are not changed. `user_defined` must outlive this object. Error(kInvalid) for
+  // rules that are truncated, or that replace one prefix by more than 256 bytes.
   Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined);
 
-  // Appends the normal form of valid UTF-8. If it `continues` another text, no space is added before it.
-  // Error(kInvalid) if the result exceeds a TextBudget.
+  // Appends the normal form of valid UTF-8. If `continues` is true, the text continues another one and no
+  // space is added before it. Error(kInvalid) if the result exceeds a TextBudget.
   void normalize(std::string_view text, std::string& out, bool continues = false) const;
 
  private:

@@ -1,7 +1,7 @@
 // Characters whose general category differs between Unicode 14 and 16.
 //
-// The tokenizers library uses Unicode 16; the system's PCRE2 and utf8proc may be older. This table makes up
-// for the difference.
+// The tokenizers library uses Unicode 16; the system's PCRE2 and utf8proc may be older. This table supplies
+// the difference.
 #pragma once
 
 #include <span>

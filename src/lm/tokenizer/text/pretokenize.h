@@ -16,7 +16,7 @@
 
 namespace primus {
 
-// A piece of the text; `at_start` if it begins the user's text.
+// A piece of the text. `at_start`: whether the piece is at the start of the user's text.
 struct Piece {
   std::string_view text;
   bool at_start = false;

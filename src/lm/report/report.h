@@ -39,7 +39,7 @@ void name_runs(std::vector<RunHistory>& runs);
 // `generated`: date and time for display.
 nlohmann::ordered_json report_json(const std::vector<RunHistory>& runs, const std::string& generated,
                                    const std::string& version);
-// Returns the HTML page with the report. Text from files is embedded only as JSON and escaped so that it
+// Returns the HTML page with the report. Text from files is embedded only as JSON and escaped, so that it
 // cannot end the script element.
 std::string report_page(const nlohmann::ordered_json& report);
 

@@ -6,8 +6,8 @@
 //
 // Text is UTF-8. Bytes that are not valid UTF-8 never fail: each maximal invalid part becomes U+FFFD before
 // encoding, as when a file is read with "errors=replace" (only the byte tokenizer keeps raw bytes). decode()
-// always returns valid UTF-8, with U+FFFD for tokens that do not form it (again except for the byte
-// tokenizer).
+// always returns valid UTF-8, with U+FFFD for tokens that do not form valid UTF-8. Again the byte tokenizer
+// is the exception.
 //
 // Thread-safety: every const method may be called from any number of threads at once.
 #pragma once
@@ -33,7 +33,7 @@ struct SpecialIds {
   std::optional<std::int32_t> unk;  // replaces text that the vocabulary cannot express
 };
 
-class Decoding;  // the state of turning ids into text (decoding.h)
+class Decoding;  // the state while ids are turned into text (decoding.h)
 
 class Tokenizer {
  public:
@@ -45,8 +45,8 @@ class Tokenizer {
   virtual std::int32_t vocab_size() const = 0;
   virtual const SpecialIds& special_ids() const = 0;
 
-  // Appends the ids of `text`. `add_special`: adds the ids of frame() before and after. In both cases special
-  // tokens spelled out in the text are recognised, as in Hugging Face.
+  // Appends the ids of `text`. `add_special` adds the ids of frame() before and after them. In both cases
+  // special tokens spelled out in the text are recognised, as in Hugging Face.
   void encode(std::string_view text, bool add_special, std::vector<std::int32_t>& ids) const;
   std::vector<std::int32_t> encode(std::string_view text, bool add_special = true) const;
 
@@ -66,22 +66,23 @@ class Tokenizer {
   virtual std::optional<std::int32_t> token_id(std::string_view token) const = 0;
   virtual bool is_special(std::int32_t id) const = 0;
 
-  // A hash of everything that decides the ids of a text, equal in every process. Used in cache names of
-  // tokenized data.
+  // A hash of everything that the ids of a text depend on. It is equal in every process. Used in cache names
+  // of tokenized data.
   virtual std::uint64_t fingerprint() const = 0;
 
   // Writes the files from which transformers loads this tokenizer to a model folder (tokenizer.json,
   // tokenizer_config.json, tokenizer.model ...; each file is replaced atomically). Error(kUnsupported) if
-  // this kind of tokenizer has no such form.
+  // this kind of tokenizer has no such files.
   virtual void save(const std::filesystem::path& folder) const = 0;
 
   // The Jinja chat template that came with the tokenizer (tokenizer_config.json, chat_template.jinja); may be
   // empty.
   virtual std::string_view chat_template() const { return chat_template_; }
-  // For kinds whose file format has no template: sets the template of the file next to it.
+  // For kinds whose file format has no template. Sets the template of a file next to the tokenizer file.
   void set_chat_template(std::string jinja) { chat_template_ = std::move(jinja); }
 
-  // Shown to the user once: settings in its files that are ignored (truncation), and a wrong tokenizer_type.
+  // Notes to show to the user once: ignored settings in the tokenizer's files (truncation), and a wrong
+  // tokenizer_type.
   const std::vector<std::string>& notes() const { return notes_; }
   void add_note(std::string note) { notes_.push_back(std::move(note)); }
 
@@ -99,7 +100,7 @@ class Tokenizer {
 
 // Decodes token by token during generation. push() returns only complete UTF-8 characters, and the
 // concatenation of all returned text, including finish(), equals decode() of the same ids. One per stream;
-// not thread-safe. The tokenizer must outlive it.
+// not thread-safe. The tokenizer must outlive the decoder.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);

@@ -1,4 +1,5 @@
-// The identity of the weights that a run started from. It keeps a run from being resumed with another model.
+// The identity of the weights that a run started from. The identity prevents a run from being resumed with
+// another model.
 #pragma once
 
 #include "base/files/file.h"
@@ -16,8 +17,8 @@ InputIdentity identity_of_weights(const Path& folder);
 // Compares `load` of `experiment` with the weights that the run of `checkpoint` started from. Refuses a
 // `load` that names other weights, because they would never be read. Returns a warning if `load` names a
 // folder that does not exist, else "". Accepts a `load` that names the run's own checkpoints (`own`), as
-// Megatron's scripts do, or a later checkpoint of the run that this one started from. Compares nothing if the
-// checkpoint holds no hash (older versions).
+// Megatron's scripts do, or a later checkpoint of the run whose weights this run started from. Compares
+// nothing if the checkpoint has no hash, as checkpoints of older versions.
 std::string check_base_weights(const CheckpointReader& checkpoint, const TrainerState& state,
                                const config::Experiment& experiment, const Path& own);
 

@@ -16,7 +16,7 @@ namespace primus {
 
 class Checkpointer {
  public:
-  // All must outlive this. `trace` may be null.
+  // All arguments must outlive this object. `trace` may be null.
   Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace);
 
   // Loads the run's newest checkpoint, or the weights that `load` names, or initialises the weights. Logs
@@ -33,7 +33,7 @@ class Checkpointer {
   void wait() { writer_->wait(); }
   // Waits until weights and moments may change again.
   void wait_copied() { writer_->wait_copied(); }
-  // Rethrows an error of the writer. Logs once for each durable checkpoint how it was written.
+  // Rethrows an error of the writer. For each durable checkpoint, logs once how it was written.
   void check();
   void log_written();
   std::optional<std::string> newest() const;
@@ -44,17 +44,17 @@ class Checkpointer {
   void continue_run(const CheckpointReader& checkpoint);
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
-  // Whether a run of `train_iters` steps reads the same samples in the same order as this one, as far as both
-  // go. Compares samples at places spread over the shorter run.
+  // Whether a run of `train_iters` steps reads the same samples in the same order as this run, up to the end
+  // of the shorter run. Compares samples at places spread over the shorter run.
   bool keeps_samples(std::int64_t train_iters) const;
   // Logs which settings changed since the checkpoint, and how that affects the data.
   void log_changes(const TrainerState& state, const std::optional<InputIdentity>& data);
-  // Logs that the run that `load` names has trained further since this one started.
+  // Logs that the run named by `load` has trained further since the present run started.
   void log_newer_base(const TrainerState& state);
   // Logs if changed settings make the learning rate jump.
   void log_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const;
-  // Loads delayed FP8 scales, if the precision recipe has them, and logs how many layers have none in the
-  // checkpoint.
+  // Loads delayed FP8 scales, if the precision recipe has them, and logs how many layers have no scales in
+  // the checkpoint.
   void load_scales_of_fp8(const CheckpointReader& checkpoint);
   std::vector<Snapshot::Blob> make_model_files() const;
   std::string trainer_state() const;
@@ -68,7 +68,7 @@ class Checkpointer {
   std::optional<RunLock> lock_;
   std::vector<Snapshot::Blob> model_files_;  // saved with the weights in every checkpoint
   DeviceReader reader_;
-  std::unique_ptr<AsyncWriter> writer_;  // declared after everything that its sources read
+  std::unique_ptr<AsyncWriter> writer_;  // declared after all members that its sources read
   std::int64_t last_saved_ = -1, last_logged_ = -1;
 };
 

@@ -1,5 +1,6 @@
-// Evaluates a training run on validation and test data when that is due. All ranks make the same calls. Rank
-// 0's record decides which evaluations this or an earlier process has already done. Internal to lm/train.
+// Evaluates a training run on validation and test data when an evaluation is due. All ranks make the same
+// calls. Rank 0's record decides which evaluations this or an earlier process has already done. Internal to
+// lm/train.
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,7 @@ class Evaluator {
  public:
   // Reads a batch; the caller handles broken data.
   using NextBatch = std::function<const data::Batch&(data::BatchLoader&)>;
-  // All must outlive this. `trace` may be null.
+  // All arguments must outlive this object. `trace` may be null.
   Evaluator(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace,
             NextBatch next_batch);
 
@@ -29,7 +30,8 @@ class Evaluator {
   // Ends the run at this iteration if its recorded evaluation has reached target_eval_loss.
   void end_at_target();
   bool target_reached() const { return target_reached_; }
-  // Returns roughly how many seconds the evaluations at the end of the run take. `step`: seconds of a step.
+  // Returns approximately how many seconds the evaluations at the end of the run take. `step`: the seconds
+  // that a step takes.
   double seconds_at_end(double step) const;
 
  private:
@@ -44,8 +46,8 @@ class Evaluator {
   TrainingSession& session_;
   RunTrace* trace_;
   NextBatch next_batch_;
-  std::optional<double> bytes_per_token_;  // of the validation text; only on rank 0
-  double seconds_ = 0;                     // of the last evaluation on validation data
+  std::optional<double> bytes_per_token_;  // bytes per token of the validation text; only on rank 0
+  double seconds_ = 0;                     // duration of the last evaluation on validation data
   bool target_reached_ = false;
 };
 

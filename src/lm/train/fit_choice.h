@@ -2,7 +2,7 @@
 // --fit`).
 //
 // Measures each choice on all pipeline stages, as a run does at its start (session.h). The global batch stays
-// as the experiment sets it; only the number of microbatches changes. Has no effect besides measuring, and is
+// as the experiment sets it; only the number of microbatches changes. Only measures, and changes nothing. Is
 // deterministic: the same experiment, ranks and memory give the same choice on every machine.
 #pragma once
 
@@ -18,18 +18,18 @@ namespace primus {
 
 struct FitChoice {
   std::vector<std::string> settings;  // as overrides: "micro_batch_size=4", "recompute_granularity=none"
-  MemoryNeed need;                    // of the rank that needs most memory
+  MemoryNeed need;                    // need of the rank that needs most memory
   std::int64_t microbatches = 1;      // per step, of each data-parallel rank
   bool microbatch_was_given = false;  // micro_batch_size was set, not chosen
-  double extra_work = 0;              // as a fraction of a step without recomputation
+  double extra_work = 0;              // work of recomputation, as a fraction of a step without it
   std::string next;  // the next cheaper or larger choice, which needs too much memory; empty: none
 };
 
 // Returns the choice with the least work per step that fits `supply`; among choices with equal work, the one
 // with the largest microbatch. Work is the kernels' FLOPs plus, with pipelines, the idle time of stages.
 // `model` is the experiment's model; `world` is the number of ranks. `keep_microbatch` keeps the experiment's
-// micro_batch_size, for a run that resumes. Throws Error(kInvalid) with at most three changes that would help
-// if nothing fits, and the errors of the experiment's own settings.
+// micro_batch_size, for a run that resumes. If nothing fits, throws Error(kInvalid) with at most three
+// changes that would help. Also throws the errors of the experiment's own settings.
 FitChoice choose_fit(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const MemorySupply& supply, int world = 1,
                      bool keep_microbatch = false);

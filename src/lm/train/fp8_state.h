@@ -1,6 +1,6 @@
 // Saves and loads delayed FP8 scales (engine/delayed_scales.h) among a checkpoint's optimizer tensors. Every
-// mesh writes the same bytes and can load those of any other; docs/formats/checkpoint.md lists the tensor
-// names.
+// mesh writes the same bytes and can load the bytes that any other mesh wrote; docs/formats/checkpoint.md
+// lists the tensor names.
 //
 // Free functions without state.
 #pragma once
@@ -19,13 +19,13 @@ namespace primus {
 std::vector<TensorSource> scale_sources(const engine::DelayedScales& scales, engine::Rank& rank,
                                         DeviceReader& reader);
 
-// Number of layers whose scales the checkpoint has, and of those without.
+// Numbers of layers with and without scales in the checkpoint.
 struct LoadedScales {
   std::int64_t loaded = 0, missing = 0;
 };
-// Loads the scales. Uses only the last steps of a longer history, and recomputes the scales by the current
-// rule; with an unchanged rule they equal the saved ones. Layers that the checkpoint lacks keep their scales.
-// Throws Error(kInvalid) for tensors of another shape.
+// Loads the scales. If the saved history is longer than needed, uses only its last steps. Recomputes the
+// scales by the current rule; if the rule is unchanged, they equal the saved scales. Layers that the
+// checkpoint lacks keep their scales. Throws Error(kInvalid) for tensors of another shape.
 LoadedScales load_scales(const CheckpointReader& checkpoint, const engine::DelayedScales& scales,
                          engine::Rank& rank);
 

@@ -1,5 +1,5 @@
 // The ranks that train one run together, as seen from one of them. Rank 0 owns the run's folder, its records
-// and its checkpoint names, and broadcasts what only it can find or decide.
+// and its checkpoint names, and broadcasts values that only rank 0 can find or decide.
 //
 // Every rank makes the same calls in the same order. Throws Error(kIo) if a rank is lost. Not thread-safe.
 #pragma once
@@ -27,7 +27,7 @@ class RankPatience {
 
 class JobRanks {
  public:
-  // `job` may be null: the process then trains alone. The job must outlive this.
+  // `job` may be null: the process then trains alone. The job must outlive this object.
   explicit JobRanks(comm::Job* job);
 
   int rank() const { return job_ ? job_->rank() : 0; }
@@ -43,7 +43,7 @@ class JobRanks {
   // Broadcasts rank 0's value.
   std::string from_first(const std::string& own);
   std::int64_t from_first(std::int64_t own);
-  // Throws on all ranks if any two have different values: "ranks 0 and 3 differ in seq_length".
+  // Throws on all ranks if any two ranks have different values: "ranks 0 and 3 differ in seq_length".
   void require_same(const std::vector<std::pair<std::string, std::string>>& facts);
   // Returns the logical OR of `own` over all ranks, on each of them.
   bool any(bool own);
@@ -56,7 +56,7 @@ class JobRanks {
   CheckpointGroup* group() const { return group_.get(); }
   std::shared_ptr<CheckpointGroup> saving_group() const { return saving_group_; }
 
-  // Returns the mesh of all ranks. `device` is this rank's.
+  // Returns the mesh of all ranks. `device` is this rank's device.
   engine::Mesh make_mesh(Device& device, const engine::MeshShape& shape);
 
  private:

@@ -35,19 +35,20 @@ struct FrozenModel {
 struct BeforeStep {
   TrainingSession& session;
   std::int64_t step = 1;
-  // This rank's microbatches of the step. A rule may replace them by others of the same size (rollouts).
-  // Empty on a measuring rank.
+  // This rank's microbatches of the step. A rule may replace the batches by other batches of the same size
+  // (rollouts). Empty on a measuring rank.
   std::span<data::Batch> batches;
 };
 
 // The arguments of LossRule::weigh, on ranks with the last part of the model. Per-token tensors are fp32 [T]
-// for the T tokens of this rank's sequences (with context parallelism, its part of them).
+// for the T tokens of this rank's sequences (with context parallelism, this rank's part of them).
 struct TokenLosses {
   engine::Rank& rank;
   std::int64_t microbatch = 0;  // index in BeforeStep::batches
   Tensor losses;                // -ln p(label) of every token under the trained weights
   Tensor weights;               // in: the mask divided by its sum over the step; out: the weight of each loss
-  Tensor metrics;  // [metrics().size()] fp32: add to it; it is summed over microbatches and ranks
+  Tensor metrics;  // [metrics().size()] fp32: weigh() adds to it; the result is summed over microbatches and
+                   // ranks
 };
 
 class LossRule {
@@ -63,7 +64,7 @@ class LossRule {
   virtual void load_weights(TrainingSession&) {}
   // Runs before the microbatches of each step.
   virtual void before_step(const BeforeStep&) {}
-  // Names of the sums that weigh() accumulates, for a step's metrics. The one named "loss" is the step's
+  // Names of the sums that weigh() accumulates, for a step's metrics. The sum named "loss" is the step's
   // loss.
   virtual std::vector<std::string> metrics() const { return {}; }
   // Enqueues kernels that write `weights`.

@@ -1,7 +1,7 @@
 // Checks whether a run fits the available memory, and finds changes that make it fit.
 //
-// The need is measured, not guessed (session.h). The check is the same for every kind of device: a CPU's
-// memory is the host's, a GPU's is separate. Has no effect besides measuring. Throws the errors of the
+// The need is measured, not guessed (session.h). The check is the same for every kind of device: a CPU uses
+// the host's memory, a GPU has separate memory. The check only measures. It throws the errors of the
 // experiment's settings.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace primus {
 struct MemoryNeed {
   engine::MemoryPlan device;      // weights, gradients, optimizer states, activations, workspaces
   std::int64_t snapshot = 0;      // host: copy of a checkpoint while it is written (async_save)
-  std::int64_t host_buffers = 0;  // host: prefetched batches, and those of the running step
+  std::int64_t host_buffers = 0;  // host: prefetched batches, and batches of the running step
   std::int64_t host() const { return snapshot + host_buffers; }
   std::int64_t total() const { return device.total() + host(); }
 };
@@ -27,8 +27,9 @@ struct MemoryNeed {
 struct MemorySupply {
   std::int64_t device = 0, host = 0;  // available bytes; 0: unknown, so everything fits
   bool shared = true;                 // the device uses host memory: `device` counts for both
-  std::int64_t total = 0;             // installed or allowed, for messages
-  std::string limited_by;             // folder of the control group that sets the limit; empty: none does
+  std::int64_t total = 0;             // installed or allowed bytes, for messages
+  std::string limited_by;             // folder of the control group that limits memory; empty: no control
+                                      // group does
   bool chosen = false;  // `device` is a limit set by the user (--fit-memory), not the free memory
   // set for planned hardware, where `device` is the memory that a run gets; else empty
   std::string hardware = {};
@@ -50,17 +51,18 @@ struct MemoryFit {
   std::vector<MemoryChange> changes;
 };
 
-// Returns the host memory of a rank beyond its need: the program and its libraries, as measured in this
-// process, and the shared memory for exchanges with the `on_host` ranks of its host.
+// Returns the host memory that a rank uses in addition to its need. It is the memory of the program and its
+// libraries, as measured in this process, and the shared memory for exchanges among the `on_host` ranks of
+// this host.
 std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host);
 
-// Return the approximate memory that a device holds beyond a run's need: the driver's context with the
-// program's kernels, and the buffers of the collectives library for all groups of the mesh. 0 for devices
+// Return the approximate device memory that is used in addition to a run's need: the driver's context with
+// the program's kernels, and the buffers of the collectives library for all groups of the mesh. 0 for devices
 // that use host memory. Based on H200s with NCCL 2 (docs/performance.md); other devices were not measured.
 std::int64_t context_bytes(const Device& device);
 std::int64_t group_bytes(const Device& device, const engine::Mesh& mesh);
 
-// Returns the memory of the host, which is also the CPU device's.
+// Returns the memory of the host, which is also the memory of the CPU device.
 MemorySupply host_supply();
 // Returns the memory of `device` and of the host.
 MemorySupply supply_of(const Device& device);
@@ -70,7 +72,7 @@ MemoryNeed memory_need(const config::Experiment& experiment, const SessionSettin
 // Returns the bytes to compare with supply.device: the complete need if memory is shared, else the device's
 // part.
 std::int64_t claimed(const MemoryNeed& need, const MemorySupply& supply);
-// Leaves a reserve for other programs: a twentieth, at most 256 MiB.
+// Keeps a twentieth of the memory, but at most 256 MiB, as a reserve for other programs.
 bool fits(const MemoryNeed& need, const MemorySupply& supply);
 
 // `measured` is the result of measure_session() for `experiment` and its `model` on rank `rank` of `world`.

@@ -1,4 +1,4 @@
-// Finds input files that a run needs and that are missing, before anything starts.
+// Finds missing input files of a run before anything starts.
 #pragma once
 
 #include <string>

@@ -32,8 +32,8 @@ namespace primus {
 using ReadVariable = std::function<std::optional<std::string>(const std::string& name)>;
 std::optional<std::string> process_variable(const std::string& name);
 
-// Returns the options for a new run of `ranks`. Appends to `notes` which fields the rules require and that
-// are not set. Throws Error(kInvalid) for a variable that is not a number.
+// Returns the options for a new run of `ranks`. Appends to `notes` which required fields are not set. Throws
+// Error(kInvalid) for a variable that is not a number.
 MlperfOptions mlperf_options_of(const config::TrainerConfig& trainer, const engine::MeshShape& shape,
                                 int ranks, engine::Sharding sharding, const RunFolder& folder,
                                 std::vector<std::string>& notes,

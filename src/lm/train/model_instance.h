@@ -14,16 +14,16 @@ namespace primus {
 class ModelInstance {
  public:
   enum class Role : std::uint8_t {
-    kTrained,  // with master weights, gradients and the optimizer's states
+    kTrained,  // has master weights, gradients and the optimizer's states
     kFrozen,   // stores only values in the compute type
   };
   struct Settings {
     ModelConfig model;
     Role role = Role::kTrained;
-    ModelParts parts = {};                       // this rank's
+    ModelParts parts = {};                       // this rank's parts
     engine::ParameterStore::Layout layout = {};  // `train` follows from the role
     engine::DataParallelSettings parallel = {};
-    std::int64_t positions = 0;  // covered by the rope tables
+    std::int64_t positions = 0;  // number of positions that the rope tables cover
   };
 
   // Allocates from the rank's persistent arena. Does not initialise weights.

@@ -19,8 +19,9 @@ struct TrainingMemory {
 };
 
 struct ModelReport {
-  double flops_per_token = 0;            // training_flops
-  std::vector<TrainingMemory> training;  // with fp32 gradients and states, in bf16 and fp32
+  double flops_per_token = 0;            // training_flops() per token
+  std::vector<TrainingMemory> training;  // memory with fp32 gradients and states, for training in bf16 and in
+                                         // fp32
 };
 
 // Measures a step of `micro_batch` sequences of `sequence` tokens, without allocating memory or running

@@ -11,13 +11,13 @@ namespace primus {
 
 class NanSearch {
  public:
-  // All must outlive this.
+  // All arguments must outlive this object.
   NanSearch(const RunPlan& plan, RunProgress& progress, TrainingSession& session)
       : plan_(plan), progress_(progress), session_(session) {}
 
-  // Counts step `iteration`, whose result is RunProgress::result, if its loss or gradient norm is not finite.
-  // With check_for_nan_in_loss_and_grad, publishes such a step and throws Error(kNumerics) that names the
-  // operator. The weights must still be those of this step.
+  // `iteration` is the step whose result is RunProgress::result. If its loss or gradient norm is not finite,
+  // counts the step. With check_for_nan_in_loss_and_grad, also publishes such a step and throws
+  // Error(kNumerics), which names the operator. The weights must still be those of this step.
   void check(std::int64_t iteration);
 
  private:

@@ -1,5 +1,5 @@
-// Plans for hardware that may be absent (--hardware): the device to measure on, the memory available to a
-// run, and the time of a step according to the hardware's profile (config/hardware.h).
+// Plans runs for hardware that may be absent (--hardware). Finds the device to measure on, the memory
+// available to a run, and the time of a step according to the hardware's profile (config/hardware.h).
 //
 // Free functions without state.
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace primus {
 
-// Returns the device that the kernels of `e` are measured on: the planned hardware's, else the experiment's
-// own. `ranks` share this host's cores. Appends to `notes` why a plug-in is ignored.
+// Returns the device that the kernels of `e` are measured on: the device of the planned hardware, else the
+// experiment's own device. `ranks` share this host's cores. Appends to `notes` why a plug-in is ignored.
 turbo::PlannedDevice planning_device(const config::Experiment& e, int ranks = 1,
                                      std::vector<std::string>* notes = nullptr);
 
@@ -34,15 +34,15 @@ PlannedMemory planned_memory(const config::Hardware& hardware, const Device& dev
                              bool by_cpu_kernels);
 MemorySupply supply_of(const config::Hardware& hardware, const PlannedMemory& memory);
 
-// Seconds per step, estimated from published peaks and the fraction of them that steps usually reach.
+// Seconds per step, estimated from published peaks and from the fraction of a peak that steps usually reach.
 struct PlannedTime {
   double computing = 0;      // on the stage with the most work, without the pipeline bubble
-  double communication = 0;  // on the stage that sends most, without overlap
+  double communication = 0;  // on the stage that sends the most data, without overlap
   double quickest = 0;       // with the bubble; communication fully overlapped
   double slowest = 0;        // with the bubble; no overlap
 };
 // `stages`: measurements of the first rank of each pipeline stage. `compute`: the type of matrix products
-// that are not FP8. `bubble`: idle fraction of the stages' time.
+// that are not FP8. `bubble`: the fraction of time in which stages are idle.
 PlannedTime planned_time(const config::Hardware& hardware, const std::vector<StepMeasurement>& stages,
                          const engine::MeshShape& mesh, int world, DType compute, double bubble);
 

@@ -1,4 +1,4 @@
-// Resuming a run: compares its checkpoint's record with the current experiment.
+// Compares a checkpoint's record with the current experiment, to resume a run.
 //
 // Free functions without state. Errors are Error(kInvalid) that names the checkpoint's file.
 #pragma once
@@ -33,13 +33,15 @@ struct TrainerState {
   std::int64_t nan_iterations = 0;  // steps whose loss or gradients were NaN or Inf, since the run started
   double lm_loss = 0;
   std::int64_t train_iters = 0;              // planned steps; 0 in older checkpoints
-  std::optional<ClockState> clock = {};      // with train_minutes
-  std::optional<double> learning_rate = {};  // of the last step; empty in older checkpoints
+  std::optional<ClockState> clock = {};      // set with train_minutes
+  std::optional<double> learning_rate = {};  // learning rate of the last step; empty in older checkpoints
   // The ranks and micro_batch_size that the order of cyclic data depends on (cyclic_dataset.h); 0 in older
   // checkpoints and for other data.
   std::int64_t cyclic_ranks = 0, cyclic_micro_batch_size = 0;
-  std::string experiment;          // of the run that wrote it, by config::to_yaml
-  std::string optimizer = "adam";  // update rules (names_of); older checkpoints have AdamW
+  std::string experiment;          // experiment of the run that wrote the checkpoint, in the form of
+                                   // config::to_yaml
+  std::string optimizer = "adam";  // names of the update rules (names_of); for older checkpoints, those of
+                                   // AdamW
   // Folder of the weights that the run started from; empty: none, or an older checkpoint.
   std::string base = {};
   // Identities of the starting weights, and of the tokenizer and data of the run; empty in older checkpoints.
@@ -50,8 +52,8 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint);
 
 // Refuses a checkpoint whose model differs from `model`, which `experiment` describes. Weights with equal
 // shapes would load, and the run would silently continue with another model. The error names a key of
-// config.json that differs, at the place where the experiment sets it, if it does. With `kContinued` the same
-// run resumes; with `kFinetuned` a new run starts from the weights, and may stretch their context.
+// config.json that differs, and the place where the experiment sets it, if it does. With `kContinued` the
+// same run resumes; with `kFinetuned` a new run starts from the weights, and may stretch their context.
 enum class Start : std::uint8_t { kContinued, kFinetuned };
 void refuse_another_model(const CheckpointReader& checkpoint, const config::Experiment& experiment,
                           const ModelConfig& model, DType compute, const FamilyRegistry& families,
@@ -59,7 +61,7 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
 
 // A setting that differs between two experiments, as written by config::to_yaml.
 struct SettingChange {
-  std::string key, before, after;  // a value is empty if the setting is missing
+  std::string key, before, after;  // `before` or `after` is empty if the setting is missing there
   // Whether samples or their order change, so that part of the data is seen twice or never.
   bool moves_data = false;
 };
@@ -83,7 +85,7 @@ struct ChangedData {
 };
 
 // Refuses to resume with another tokenizer or other data than the checkpoint's, unless allow_tokenizer_change
-// or allow_data_change permits it. Compares no data if the experiment has none to train on.
+// or allow_data_change permits it. Compares no data if the experiment has no training data.
 void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
                          const config::Experiment& experiment, const InputIdentity& tokenizer,
                          const std::optional<InputIdentity>& data);

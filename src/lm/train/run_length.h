@@ -13,11 +13,11 @@ namespace primus {
 
 class RunLength {
  public:
-  // Both must outlive this.
+  // Both arguments must outlive this object.
   RunLength(RunPlan& plan, RunProgress& progress) : plan_(plan), progress_(progress) {}
 
   // Finds the number of steps for train_epochs and train_minutes. With train_minutes it also creates the
-  // clock, which continues from the checkpoint's. All ranks must call it.
+  // clock, which continues from the time in the checkpoint. All ranks must call it.
   void plan();
   // Returns the schedule position of the next step, in steps. With train_minutes it depends on rank 0's
   // clock, which also decides whether the step is the last. All ranks must call it.
@@ -27,16 +27,16 @@ class RunLength {
 
  private:
   void plan_time();
-  // Returns the clock of the run that this one continues; empty if it starts from scratch. If that run
-  // counted steps instead of time, the clock has no planned steps, and its `seconds` are those steps. Reads a
-  // checkpoint.
+  // Returns the clock of the run that this run continues; empty if this run starts from scratch. If the
+  // earlier run counted steps instead of time, the clock has no planned steps, and its `seconds` are the time
+  // of these steps. Reads a checkpoint.
   std::optional<ClockState> continued_clock() const;
   // Times a few steps before the first one; returns seconds per step. All ranks must call it.
   double time_steps();
 
   RunPlan& plan_;
   RunProgress& progress_;
-  std::int64_t turns_ = 0;  // turns of the clock so far
+  std::int64_t turns_ = 0;  // number of turns of the clock so far
 };
 
 // Returns how many steps of `step` seconds, with their evaluations, fit into `seconds`.

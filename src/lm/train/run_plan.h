@@ -56,7 +56,7 @@ struct RunPlan {
   const std::unique_ptr<const Tokenizer> tokenizer;
   const ModelConfig model;
   const engine::MeshShape shape;
-  const engine::MeshPlace place;  // this rank's
+  const engine::MeshPlace place;  // this rank's place
   SessionSettings settings;
   Schedule schedule;
 
@@ -68,14 +68,15 @@ struct RunPlan {
 
 struct RunProgress {
   std::int64_t iteration = 0;        // steps whose update is enqueued
-  std::int64_t first_iteration = 0;  // completed when this process started
+  std::int64_t first_iteration = 0;  // steps completed when this process started
   // The step after which the run ends: train_iters, or the step at which it reached its target or its time
   // limit.
   std::int64_t last_iteration = 0;
   static constexpr std::int64_t kNoLastIteration = std::numeric_limits<std::int64_t>::max();
   std::int64_t nan_iterations = 0;
-  std::optional<double> last_rate;            // learning rate of the last step, also of an earlier process
-  StepResult result;                          // of the last step that was reported
+  std::optional<double> last_rate;            // learning rate of the last step, even if an earlier process
+                                              // ran it
+  StepResult result;                          // result of the last step that was reported
   std::string base;                           // folder of the weights that the run started from; empty: none
   std::optional<InputIdentity> base_weights;  // identity of that folder when the run started
   // settings that affect learning and changed since the previous process

@@ -2,10 +2,10 @@
 // profile_ranks): kernels, copies, communication, schedule and host work, as a Chrome trace in
 // traces/steps-A-B/rank-N.json of the run's folder.
 //
-// All ranks' files share one time axis, based on their hosts' clocks; each rank is a process in them. A file
-// is replaced by rename, so it is complete whenever the run ends. A is the first traced step, so a run that
-// resumes within the window writes a new folder next to the earlier one. Tracing does not change results. If
-// a trace cannot be written, the log reports it once, and training continues.
+// All ranks' files share one time axis, based on their hosts' clocks; in the traces each rank is shown as a
+// process. A file is replaced by rename, so the file is complete whenever the run ends. A is the first traced
+// step, so a run that resumes within the window writes a new folder next to the earlier one. Tracing does not
+// change results. If a trace cannot be written, the log reports it once, and training continues.
 //
 // One thread.
 #pragma once
@@ -47,8 +47,8 @@ class RunTrace {
   // Wraps the device that the rank trains on, and keeps its description for the trace.
   std::unique_ptr<Device> watch(std::unique_ptr<Device> device);
 
-  // turns(): whether the trace begins or ends after `steps` completed steps. No kernel may be in flight when
-  // turn() is called.
+  // turns() returns whether the trace begins or ends after `steps` completed steps. turn() begins or ends it;
+  // no kernel may be in flight then.
   bool turns(std::int64_t steps) const;
   void turn(std::int64_t steps);
   // Call it after each step. Writes the trace so far after 1, 2, 4, 8, ... steps.
@@ -56,7 +56,7 @@ class RunTrace {
   // Ends a trace that is still recording when the run ends.
   void finish(std::int64_t steps);
 
-  // Records host work for its lifetime. With a null trace it does nothing.
+  // Records host work that lasts as long as this object. With a null trace it does nothing.
   class HostWork {
    public:
     HostWork(RunTrace* trace, std::string_view what, std::int64_t number = -1);
@@ -78,7 +78,7 @@ class RunTrace {
   std::shared_ptr<turbo::TraceRecorder> recorder_ = std::make_shared<turbo::TraceRecorder>();
   std::string device_;
   Path file_;
-  double origin_ = 0;                   // on the steady clock
+  double origin_ = 0;                   // seconds of the steady clock
   std::int64_t first_ = 0, last_ = 0;   // first and last step of the trace, as numbered in the log
   bool failed_ = false, full_ = false;  // each is logged once
 };

@@ -15,13 +15,13 @@ namespace primus {
 
 class Sampler {
  public:
-  // All must outlive this. Reads the prompt from the experiment or the data.
+  // All arguments must outlive this object. Reads the prompt from the experiment or the data.
   Sampler(RunPlan& plan, const RunProgress& progress, TrainingSession& session);
 
   // Whether a text is due at this iteration and rank 0 has no record of it.
   bool is_due();
-  // Writes the text that is due. The result of the last step must have been read. Returns false if `stop` was
-  // set first; the text is then still due.
+  // Writes the text that is due. Requires that the result of the last step has been read. Returns false if
+  // `stop` was set first; the text is then still due.
   bool write(const std::atomic<bool>& stop);
 
  private:

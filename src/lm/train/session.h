@@ -1,6 +1,6 @@
-// Everything that trains a model on one rank: the model, frozen models, optimizer, step. It is built twice:
-// first on a measuring rank, where one step yields the exact memory plan, then on a rank with memory. Not
-// thread-safe.
+// Everything that trains a model on one rank: the model, frozen models, optimizer, step. A session is built
+// twice. The first is on a measuring rank, where one step yields the exact memory plan; the second is on a
+// rank with memory. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -57,10 +57,11 @@ class TrainingSession {
   const SessionSettings& settings() const { return settings_; }
   Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
-  // Null without SessionSettings::loss_rule. Call before_step() below instead of the rule's.
+  // Null without SessionSettings::loss_rule. Call before_step() below instead of the rule's own
+  // before_step().
   LossRule* rule() { return rule_.get(); }
-  // Runs the rule's work before a step, if there is a rule. `batches` are the step's. Call it before
-  // TrainingStep::begin().
+  // Runs the rule's work before a step, if there is a rule. `batches` are the batches of the step. Call this
+  // before TrainingStep::begin().
   void before_step(std::int64_t step, std::span<data::Batch> batches);
   // Null if the precision recipe has no delayed scales.
   engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
@@ -98,7 +99,7 @@ struct StepMeasurement {
   engine::MemoryPlan memory;
   turbo::Meter kernels;                 // calls and FLOPs by kernel, recomputation included
   std::int64_t parameters = 0;          // of the complete model
-  std::int64_t trained_parameters = 0;  // the others are frozen
+  std::int64_t trained_parameters = 0;  // the other parameters are frozen
   double saved_share = 1;               // fraction of `parameters` that this rank writes into a checkpoint
   std::vector<GroupTraffic> communication = {};  // only groups with traffic
   // Bytes of optimizer states on all ranks (ParameterStore::state_bytes), and of delayed FP8 scales.
@@ -107,7 +108,8 @@ struct StepMeasurement {
   std::string why_not_recorded = {};
 };
 
-// Runs one step on a measuring rank, with an evaluation and decoder passes if the settings ask for them.
+// Runs one step on a measuring rank. If the settings request them, also runs an evaluation and decoder
+// passes.
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families);
 

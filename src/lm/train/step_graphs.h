@@ -23,16 +23,16 @@ namespace primus {
 
 class StepGraphs {
  public:
-  // Parts in the order of a step. The first microbatch assigns gradients, further ones accumulate.
+  // Parts in the order of a step. The first microbatch assigns gradients; further microbatches add to them.
   enum class Part : std::uint8_t { kFirstMicrobatch, kFurtherMicrobatch, kGradients, kUpdate };
   static constexpr std::size_t kParts = 4;
 
-  // `after`: number of steps that run before one is recorded, on a device that supports it
-  // (DeviceProperties::graphs); 0: never record. `further`: steps have more than one microbatch.
+  // `after`: number of steps that run before one is recorded, if the device supports recording
+  // (DeviceProperties::graphs); 0: never record. `further`: whether steps have more than one microbatch.
   StepGraphs(engine::Rank& rank, std::int64_t after, bool further)
       : rank_(rank), after_(after), further_(further) {}
 
-  // Decides how the next step runs. `plain`: kernel by kernel, even if there is a recording.
+  // Decides how the next step runs. `plain`: the step runs kernel by kernel, even if a recording exists.
   void begin_step(bool plain);
   // Whether the step is replayed; the `work` of its parts is then not called.
   bool replaying() const { return mode_ == Mode::kReplay; }
@@ -55,8 +55,8 @@ class StepGraphs {
   enum class Mode : std::uint8_t { kPlain, kRecord, kReplay };
   struct Recorded {
     std::unique_ptr<Graph> graph;
-    std::vector<KernelChoice> choices;  // of its kernels
-    std::int64_t replays = 0;           // not counting the launch in the recorded step
+    std::vector<KernelChoice> choices;  // choices of its kernels
+    std::int64_t replays = 0;           // number of replays, without the launch in the recorded step
   };
   Recorded& of(Part part) { return parts_[static_cast<std::size_t>(part)]; }
   void record(Recorded& part, const std::function<void()>& work);

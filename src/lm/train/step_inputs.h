@@ -33,21 +33,22 @@ class StepInputs {
       std::vector<std::int32_t> tokens, labels;
       std::vector<float> loss_weights;
     };
-    std::vector<Shifted> mtp;  // by depth of multi-token prediction
+    std::vector<Shifted> mtp;  // one entry per depth of multi-token prediction
     // for each input above: the values of this context rank's tokens
     std::vector<std::vector<std::byte>> held;
   };
 
-  // All must outlive this.
+  // All arguments must outlive this object.
   StepInputs(engine::Rank& rank, const LanguageModel& model, const StepSettings& settings);
 
   // Copies microbatch `number` of the step into `host`. Turns the mask into loss weights that sum to
-  // `weight`: divides it by its own sum, or by the batch's divisor if it has one. `with_mtp` adds the inputs
-  // of multi-token prediction.
+  // `weight`: divides the mask by its own sum, or by the batch's divisor if the batch has one. `with_mtp`
+  // adds the inputs of multi-token prediction.
   void stage(Staging& host, const data::BatchView& batch, std::int64_t number, double weight,
              bool with_mtp) const;
   // Allocates the inputs of a model chunk on the tape, in stash memory, and copies them from `host`. If
-  // `places` is given, it only returns the memory there, for copy() in a recorded step.
+  // `places` is given, copies nothing and stores the allocated memory in `places`, for copy() in a recorded
+  // step.
   ModelInputs place(engine::Tape& tape, int chunk, bool with_mtp, Staging& host,
                     std::vector<Tensor>* places = nullptr);
   // Copies the inputs into the memory from place(), with the same `training` and `with_mtp`.
@@ -55,8 +56,8 @@ class StepInputs {
 
   // Tokens of a microbatch on this context rank.
   std::int64_t held_tokens() const;
-  // Whether the model draws random numbers by token number: routers, dropout and stochastic rounding do, in
-  // training only.
+  // Whether the model draws random numbers by token number: routers, dropout and stochastic rounding do so in
+  // training.
   bool draws_random() const { return draws_random_; }
   // Resets the exchange state after an error within a step.
   void abandon() noexcept {
@@ -78,7 +79,8 @@ class StepInputs {
   const LanguageModel& model_;
   const StepSettings settings_;
   const bool draws_random_;
-  // With context parallelism. held_ lists, by context rank, the indices of its tokens within a microbatch.
+  // Used with context parallelism. For each context rank, held_ lists the indices of its tokens within a
+  // microbatch.
   std::optional<engine::ContextParallel> context_;
   std::vector<std::vector<std::int32_t>> held_;
   std::optional<engine::TensorParallel> tensor_;

@@ -20,7 +20,8 @@ struct EnqueuedStep {
 
 class StepReport {
  public:
-  // All must outlive this. On rank 0 it measures the device's peak throughput, which takes a moment.
+  // All arguments must outlive this object. On rank 0 the constructor measures the device's peak throughput,
+  // which takes a moment.
   StepReport(const RunPlan& plan, const RunProgress& progress, engine::Rank& rank,
              const engine::MemoryPlan& memory);
 

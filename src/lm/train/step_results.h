@@ -20,35 +20,36 @@ namespace primus {
 // Token distribution over the experts of one layer.
 struct LayerRouting {
   std::int64_t layer = 0;
-  std::vector<std::int32_t> load;  // tokens routed to each expert, dropped ones included
+  std::vector<std::int32_t> load;  // number of tokens routed to each expert, including dropped tokens
   double imbalance = 1;            // the largest load over the mean
   double dropped = 0;              // fraction of choices beyond the capacity
-  // Means over microbatches, without their coefficients (turbo::RouterLosses); balance_loss is set only if it
-  // is trained.
+  // Mean losses over microbatches, without their coefficients (turbo::RouterLosses); balance_loss is set only
+  // if it is trained.
   double balance_loss = 0, z_loss = 0;
 };
 
 struct StepResult {
-  // Mean over microbatches of the mean over their unmasked tokens; with BatchView::loss_divisor, that divides
-  // instead.
+  // Mean over microbatches of the mean loss over their unmasked tokens. With BatchView::loss_divisor, the sum
+  // of losses is divided by that divisor instead.
   double loss = 0;
   double gradient_norm = 0;  // before clipping
   int stop_votes = 0;        // number of ranks that voted to stop (TrainingStep::vote_to_stop)
   // Loss of multi-token prediction, without its coefficient: the mean over depths. Empty if the model has
   // none.
   std::optional<double> mtp_loss;
-  std::vector<LayerRouting> routing;                    // of the layers with experts; empty for dense models
+  std::vector<LayerRouting> routing;                    // one entry per layer with experts; empty for dense
+                                                        // models
   std::vector<std::pair<std::string, double>> metrics;  // from a loss rule (LossRule::metrics), except "loss"
   // Seconds on the device clock (TrainingStep::set_timing), from the end of the previous step's gradients to
-  // the end of this step's. If no earlier step was in flight, they count from the step's own start, and
-  // include no update. Empty if the device has no such clock, or if the result was read before.
+  // the end of this step's gradients. If no earlier step was in flight, the time counts from this step's
+  // start and includes no update. Empty if the device has no such clock, or if the result was read before.
   std::optional<double> seconds;
 };
 
 // Reads the results of two alternating steps: the running one and the previous one.
 class StepResults {
  public:
-  // `at`: the value's copy on the host.
+  // `at` points to the value's copy on the host.
   using Read = std::function<void(const std::byte* at, StepResult& result)>;
 
   // `rank` must have memory and outlive this.
@@ -63,7 +64,7 @@ class StepResults {
 
   // Marks the beginning of a step. Call it before enqueueing any of its work.
   void begin_clock();
-  // Switches to the other side. Waits for the step that used it before, two steps ago.
+  // Switches to the other of the two sides. Waits for the step that used this side before, two steps ago.
   void take_turn();
   std::size_t turn() const { return turn_; }
   // Enqueues the copies. Call it after the step's work.
@@ -71,7 +72,7 @@ class StepResults {
   // Returns the result of the earliest step that was enqueued and not read. Waits for that step, but not for
   // later work.
   StepResult result();
-  std::size_t last_read() const { return last_read_; }  // the turn of that step
+  std::size_t last_read() const { return last_read_; }  // the turn of the step that result() returned last
   // Waits for the previous step, unless result() did.
   void wait_for_last() const;
 
@@ -84,8 +85,8 @@ class StepResults {
     PinnedBuffer values;  // the values, one after the other
     std::unique_ptr<Event> finished;
     bool unread = false;  // `finished` is recorded, and the result was not read
-    // With a clock: the event at the step's start, unused if it follows a step in flight; and the index of
-    // its end event in ends_.
+    // Used with a clock: the event at the step's start, which is unused if the step follows a step in flight,
+    // and the index of the step's end event in ends_.
     std::unique_ptr<Event> begun;
     bool follows = false;
     std::size_t end = 0;
@@ -96,10 +97,11 @@ class StepResults {
   engine::Rank& rank_;
   std::vector<Value> values_;
   std::array<Side, 2> sides_;
-  std::size_t turn_ = 0, last_read_ = 0;  // indices in sides_: of this step, and of the last result()
+  std::size_t turn_ = 0, last_read_ = 0;  // indices in sides_ of the current step and of the last result()
   const DeviceTiming* timing_ = nullptr;
-  // With a clock: end events of the gradients of the last three steps. Three are needed because the host may
-  // read a step after the next one has ended, and the step's interval starts at the end of the previous one.
+  // Used with a clock: the events at the end of the gradients of the last three steps. Three are needed
+  // because the host may read a step after the next one has ended, and the step's interval starts at the end
+  // of the previous one.
   std::array<std::unique_ptr<Event>, 3> ends_;
   std::size_t last_end_ = 0;
 };

@@ -18,7 +18,7 @@ namespace primus {
 // How pipeline stages share a model and its microbatches. The mesh sets the number of stages.
 struct PipelineSettings {
   engine::ScheduleKind schedule = engine::ScheduleKind::kOneForwardOneBackward;
-  int chunks = 1;                         // per stage
+  int chunks = 1;                         // number of model parts per stage
   std::vector<std::int64_t> blocks = {};  // number of blocks in each model part; empty: distribute evenly
 
   engine::PipelineShape shape(const engine::Mesh& mesh) const {
@@ -34,8 +34,8 @@ struct StepSettings {
   engine::RecomputePolicy recompute = {};
   engine::PrecisionRecipe precision = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
-  std::uint64_t seed = 0;  // of random numbers in the model
-  // With context parallelism.
+  std::uint64_t seed = 0;  // seed of random numbers in the model
+  // Only used with context parallelism.
   engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
   // With tensor parallelism: whether gathers and scatters overlap with matrix products.
   engine::TensorParallel::Options tensor_overlap = {};

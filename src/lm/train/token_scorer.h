@@ -18,12 +18,13 @@ class TokenScorer : private engine::ChunkedModel {
     bool adapters = true;  // false: evaluates the base model, without LoRA adapters
   };
 
-  // `settings`: those of the training step whose batches are scored. All must outlive this.
+  // `settings`: the settings of the training step whose batches are scored. All arguments must outlive this
+  // object.
   TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSettings& settings, const Options& options);
 
   // Enqueues out = -ln p(label) for each token of the batch: fp32 [tokens()], written on ranks with the last
-  // part of the model only. Waits for the previous batch, because it reuses its host copy. Does not read the
-  // batch while measuring.
+  // part of the model only. Waits for the previous batch, because the host copy of that batch is reused. Does
+  // not read the batch while measuring.
   void score(const data::BatchView& batch, const Tensor& out);
   std::int64_t tokens() const { return inputs_.held_tokens(); }
 

@@ -29,15 +29,16 @@ namespace primus {
 // A plan for hardware that may be absent.
 struct HardwarePlan {
   std::shared_ptr<const config::Hardware> profile;
-  bool by_cpu_kernels = false;      // its plug-in is not installed: workspace sizes are those of CPU kernels
-  PlannedMemory memory;             // of a rank of the stage that needs most
+  bool by_cpu_kernels = false;      // the hardware's plug-in is not installed, so workspace sizes are those
+                                    // of CPU kernels
+  PlannedMemory memory;             // memory of a rank of the stage that needs most
   PlannedTime time;                 // of a step
   std::vector<std::string> doubts;  // features that the hardware or the program lacks
 };
 
 // The forecast of a run. Computing it does not touch the output folder.
 struct TrainingForecast {
-  config::Experiment experiment;  // with the objective's planned settings (Objective::plan)
+  config::Experiment experiment;  // the experiment with the objective's planned settings (Objective::plan)
   ModelConfig model;
   int world = 1;           // ranks
   engine::MeshShape mesh;  // their parallel layout
@@ -47,8 +48,8 @@ struct TrainingForecast {
   const StepMeasurement& step() const { return stages[neediest]; }
   double bubble = 0;  // idle fraction of the pipeline, if backward takes twice as long as forward
   double model_flops_per_step = 0;  // training_flops of the global batch
-  // The stages if experts get equal shares of the tokens. Unlike memory, work and time are expected, not
-  // those of the worst case.
+  // The stages if experts get equal shares of the tokens. Memory is planned for the worst case, but work and
+  // time for this expected case.
   const std::vector<StepMeasurement>& expected_stages() const { return balanced.empty() ? stages : balanced; }
   // FLOPs of the kernels of all ranks; the ranks of a stage do equal work.
   double executed_flops_per_step() const {
@@ -56,7 +57,7 @@ struct TrainingForecast {
     for (const StepMeasurement& stage : expected_stages()) sum += stage.kernels.total_flops();
     return sum * mesh.stage_ranks(world);
   }
-  // steps is 0 if train_epochs decides it and the data was not read: the number is unknown.
+  // `steps` is 0 if it is unknown, because it depends on train_epochs and the data was not read.
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t checkpoint_bytes = 0;   // one checkpoint on disk
   std::int64_t program_bytes = 0;      // see memory_fit.h; 0 if the device has its own memory
@@ -66,7 +67,7 @@ struct TrainingForecast {
   MemoryFit memory;
   std::optional<HardwarePlan> hardware;  // set with Experiment::hardware
   // With expert parallelism, ranks reserve memory for the largest possible number of rows. These are the same
-  // stages with tokens balanced over all experts; empty if that is what is reserved.
+  // stages with tokens balanced over all experts. Empty if the reserved memory is for balanced tokens.
   std::vector<StepMeasurement> balanced;
 };
 
@@ -80,14 +81,14 @@ struct TrainingSummary {
   // Settings that changed since training, if the run had nothing left to do: "lr was 1e-3, and is 1e-4".
   std::vector<std::string> unused_changes = {};
   double seconds = 0;
-  std::optional<std::string> checkpoint = {};  // folder of the newest one
+  std::optional<std::string> checkpoint = {};  // folder of the newest checkpoint
 };
 
 struct TrainerOptions {
   comm::Job* job = nullptr;     // the ranks that train together; null: only this process
   RunListener* view = nullptr;  // terminal view; must outlive the trainer
-  bool ignore_memory = false;   // start even if memory looks too small
-  std::string version = {};     // of this program; all ranks must have the same
+  bool ignore_memory = false;   // starts even if memory looks too small
+  std::string version = {};     // version of this program; all ranks must have the same version
   // Returns who asked the run to stop, for its record: "SIGTERM". May be empty.
   std::function<std::string()> asked_by = {};
 };
@@ -113,8 +114,8 @@ class Trainer {
   };
   Fit fit(const FitMemory& memory, int world = 1, int on_host = 1);
   // Does everything before the first step: opens data (tokenising it if necessary), checks memory, loads
-  // weights or a checkpoint. Locks the output folder for this process. It can be killed without loss. Throws
-  // Error(kInvalid) with changes that would help if there is not enough memory.
+  // weights or a checkpoint. Locks the output folder for this process. If the process is killed meanwhile,
+  // nothing is lost. Throws Error(kInvalid) with changes that would help if there is not enough memory.
   void prepare();
   // Trains. When a signal handler sets `stop`, the run leaves its current step, saves, and returns. Call
   // prepare() first.
@@ -123,7 +124,8 @@ class Trainer {
  private:
   struct Run;
   std::vector<std::string> notes_;       // shown to the user once
-  const config::Experiment experiment_;  // with the loaded model's tokenizer (loaded_tokenizer.h)
+  const config::Experiment experiment_;  // the experiment with the loaded model's tokenizer
+                                         // (loaded_tokenizer.h)
   const FamilyRegistry& families_;
   Logger& log_;
   TrainerOptions options_;

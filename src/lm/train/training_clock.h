@@ -1,9 +1,10 @@
 // The clock of a run that trains for a time (train_minutes) instead of a number of steps.
 //
-// The run ends with the step whose end is nearest to its time limit, last evaluation included. The learning
-// rate also follows time: warm-up has a fixed number of steps, and the rest of the schedule is spread over
-// the remaining time. So when a machine becomes slower or faster, the number of steps changes, but not the
-// shape of the schedule. The number of steps planned at the start affects only the order of the data.
+// The run ends with the step whose end, including the last evaluation, is nearest to the time limit. The
+// learning rate also follows time: warm-up has a fixed number of steps, and the rest of the schedule is
+// spread over the remaining time. So when a machine becomes slower or faster, the number of steps changes,
+// but not the shape of the schedule. The number of steps planned at the start affects only the order of the
+// data.
 //
 // Rank 0's clock decides each turn, and the other ranks adopt it. One thread.
 #pragma once
@@ -17,7 +18,7 @@ namespace primus {
 // Stored in trainer_state.json (docs/formats/checkpoint.md).
 struct ClockState {
   double seconds = 0;           // trained so far
-  double warm_seconds = 0;      // part of them before the end of warm-up
+  double warm_seconds = 0;      // the seconds before the end of warm-up
   std::int64_t planned = 0;     // steps estimated from a few timed ones: the length of the schedule
   std::int64_t data_steps = 0;  // steps whose samples are in the data order
   bool finished = false;
@@ -29,8 +30,8 @@ struct ClockOptions {
   bool by_steps = false;          // rates follow steps instead of time, because lr_decay_iters is set
 };
 
-// Returns the number of steps to order data for in a new run: more than planned, because a machine that was
-// busy during timing gets faster.
+// Returns the number of steps for which a new run orders its data. It is above `planned`, because a machine
+// that was busy during timing becomes faster later.
 std::int64_t data_steps_of(std::int64_t planned);
 
 class TrainingClock {
@@ -54,7 +55,7 @@ class TrainingClock {
   Turn turn(std::int64_t completed, double now, double at_end);
   // Adopts a turn (rank 0's). Every rank calls it for each step.
   void take(const Turn& turn);
-  // Sets the elapsed seconds to rank 0's, to count time outside of steps.
+  // Sets the elapsed seconds to rank 0's value, so that time outside of steps counts.
   void set_seconds(double seconds, double now) {
     state_.seconds = seconds;
     last_ = now;
@@ -64,7 +65,8 @@ class TrainingClock {
   double place(std::int64_t completed) const;
   double seconds(double now) const { return state_.seconds + (now - last_); }
   double remaining(double now) const;
-  std::int64_t total() const { return total_; }  // of the last turn; planned steps before that
+  std::int64_t total() const { return total_; }  // total of the last turn; before the first turn, the planned
+                                                 // steps
   const ClockState& state() const { return state_; }
   const ClockOptions& options() const { return options_; }
   // Median seconds of recent steps; at first the planned value.

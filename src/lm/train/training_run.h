@@ -29,7 +29,7 @@
 
 namespace primus {
 
-// With enable_cuda_graph: warns why steps still run kernel by kernel. An empty `why` means that they are
+// With enable_cuda_graph: warns why steps still run kernel by kernel. An empty `why` means that steps are
 // recorded.
 inline void warn_without_graphs(Logger& log, const std::string& why) {
   if (!why.empty()) log.warning("enable_cuda_graph: steps are not recorded: {}", why);
@@ -68,20 +68,20 @@ struct Trainer::Run {
   // Returns false if `stop` was set first and the step was abandoned without effect. Ranks that train
   // together always complete a step.
   bool train_step(const std::atomic<bool>& stop);
-  // Reads the result of the last enqueued step, unless that was done: refuses to continue after a NaN, and
-  // reports the step. On an asynchronous device it is called only after the next step is enqueued.
+  // Reads the result of the last enqueued step, unless it was already read. Refuses to continue after a NaN,
+  // and reports the step. On an asynchronous device it is called only after the next step is enqueued.
   void finish_step();
-  // Returns the next batch for training or evaluation. If the data is broken, it saves the model before it
-  // throws.
+  // Returns the next batch for training or evaluation. If the data is broken, saves the model before
+  // throwing.
   const data::Batch& next_batch(data::BatchLoader& batches);
-  // These first read the last step's result. They return false if `stop` was set first; the work is then
-  // still due.
+  // These first read the last step's result. They return false if `stop` was set before the work was done;
+  // the work is then still due.
   bool evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop);
   bool sample_due(const std::atomic<bool>& stop);
   void save();
   // Waits for kernels and collectives in flight.
   void drain();
-  // Begins or ends the trace between steps, if that is due.
+  // Begins or ends the trace between steps, if it is due to begin or end.
   void turn_trace();
 
   bool is_out_of_time(double began) const;
@@ -89,7 +89,7 @@ struct Trainer::Run {
   std::string asked() const;  // who asked the run to stop
   // Completes the summary at the end of the run.
   TrainingSummary conclude(TrainingSummary summary, double began);
-  // Logs one line about the window of steps that ends now, if one does (weight_deosc).
+  // If a window of weight_deosc ends with this step, logs one line about it.
   void log_oscillation();
   void log_choices();
   // Logs once that a step was recorded.
@@ -102,7 +102,7 @@ struct Trainer::Run {
   const std::int64_t init_ms = unix_milliseconds();
   std::optional<RunLock> lock;
   std::unique_ptr<engine::Rank> rank;
-  std::unique_ptr<RunTrace> trace;  // may be null; destroyed after the device that it watches
+  std::unique_ptr<RunTrace> trace;  // may be null; destroyed after the device that the trace watches
   std::unique_ptr<TrainingSession> session;
   std::unique_ptr<TrainingMonitor> run_monitor;
   std::unique_ptr<Checkpointer> checkpointer;

@@ -27,13 +27,13 @@ Path checkpoint_root_of(const config::Experiment& experiment);
 // Resolves `load`: a Hugging Face folder, a Primus checkpoint or a folder of checkpoints. For a run's folder
 // it returns the folder of its checkpoints.
 Path loaded_root(const Path& load);
-// Returns the model's folder below loaded_root(): in a folder of checkpoints, the one that a run would resume
-// from.
+// Returns the model's folder in or below loaded_root(). In a folder of checkpoints, this is the checkpoint
+// that a run would resume from.
 Path loaded_folder(const Path& load);
 // Returns the error for a `load` without weights.
 Error nothing_to_load(const config::Experiment& experiment);
-// With `load`: uses the architecture of its config.json for keys that are not set, and limits sequences to
-// the length that the model supports unless the experiment sets it.
+// With `load`: uses the architecture of its config.json for keys that are not set, and, unless the experiment
+// sets the sequence length, limits it to the length that the model supports.
 config::Experiment with_loaded_model(config::Experiment experiment, const FamilyRegistry& families,
                                      std::vector<std::string>* notes = nullptr);
 
@@ -42,12 +42,12 @@ std::optional<std::string> missing_tokenizer(const config::TrainerConfig& traine
 // Converts the keys `device` and `num_threads`, for one of `ranks` that share this host's cores.
 DeviceSpec device_spec_of(const config::Experiment& experiment, int ranks = 1);
 
-// Returns the tokenizer; if the experiment sets only `load`, the loaded folder's own. With mock data and a
-// vocab_size, a preset's missing tokenizer is skipped with a note.
+// Returns the experiment's tokenizer; if the experiment sets only `load`, the loaded folder's own tokenizer.
+// With mock data and a vocab_size, a preset's missing tokenizer is skipped with a note.
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment,
                                               std::vector<std::string>* notes = nullptr);
-// Returns the architecture to train: that of the loaded weights, reconciled with the experiment
-// (loaded_model.h, which adds `notes`); without `load`, the experiment's.
+// Returns the architecture to train: the architecture of the loaded weights, reconciled with the experiment
+// (loaded_model.h, which adds `notes`). Without `load`, it is the experiment's architecture.
 ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry& families,
                      const Tokenizer* tokenizer, std::vector<std::string>* notes = nullptr);
 // Returns batch shape, recompute policy, optimizer and sharding settings of `experiment` on one of `ranks`.
@@ -61,19 +61,20 @@ void check_batches(const config::Experiment& experiment, int ranks);
 // if there is room, or if the run writes none. If the folder does not exist yet, it checks the nearest
 // existing parent.
 std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std::int64_t checkpoint_bytes);
-// Returns the parallel layout of `ranks`. Refuses numbers that do not divide them.
+// Returns the parallel layout of `ranks`. Refuses sizes that do not divide the number of ranks.
 engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
 engine::Sharding sharding_of(const config::TrainerConfig& trainer);
 // Returns the mesh of `rank` without peers, for measuring.
 engine::Mesh measuring_mesh(const config::Experiment& experiment, int ranks, int rank);
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
-// Whether a run starts from trained weights, and not from another run's state; then every step matters.
+// Whether a run starts from trained weights, and not from another run's state. In such a run every step
+// matters.
 bool starts_from_weights(const config::TrainerConfig& trainer);
 
 // Number of microbatches to prefetch.
 int batches_read_ahead(std::int64_t microbatches);
 
-// Returns the experiment as text that is equivalent without its presets.
+// Returns the experiment as a text that needs no presets and means the same.
 std::string experiment_text(config::Experiment experiment);
 
 // Returns the bytes of one checkpoint: the model in the compute type, with a copy of embedding and head for

@@ -1,10 +1,10 @@
 // One optimizer step of a language model: microbatches forward and backward, gradient norm, update. With data
 // parallelism, microbatches are distributed as in Megatron-LM: local microbatch i of rank r is number i *
-// ranks + r of the global batch. Losses and expert loads are those of all ranks.
+// ranks + r of the global batch. Losses and expert loads are summed over all ranks.
 //
 // This class both measures (on a rank without memory, with empty batches) and trains. Host buffers are passed
-// to the device without waiting, and there are two of each: the next step may begin before result() has
-// waited for this one, so that the device never waits for the host. Not thread-safe.
+// to the device without waiting, and there are two of each. The next step may begin before result() has
+// waited for this step, so the device never waits for the host. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -33,22 +33,22 @@ namespace primus {
 
 class TrainingStep : private engine::ChunkedModel {
  public:
-  // Allocates its scalars from the rank's persistent arena. The model's rope tables must cover `sequence`
-  // positions. `scales`: null unless the precision recipe has delayed scales. `rule`: sets the loss weights;
-  // null: the mask does.
+  // Allocates the step's scalars in the rank's persistent arena. The model's rope tables must cover
+  // `sequence` positions. `scales`: null unless the precision recipe has delayed scales. `rule` sets the loss
+  // weights; if null, the mask sets them.
   TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
                Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings,
                LossRule* rule = nullptr);
 
-  // `step` counts from 1 and is the key of random numbers. The previous step may still run; waits for the one
-  // before it, unless result() did.
+  // `step` counts from 1 and is the key of random numbers. The previous step may still run. Waits for the
+  // step before the previous one, unless result() already did.
   void begin(std::int64_t step = 1);
   // Adds a microbatch of this rank, in order from 0, and runs the schedule as far as the available
-  // microbatches allow. `batch` is copied before this returns; it is not read while measuring.
+  // microbatches allow. `batch` is copied before the call returns. It is not read while measuring.
   void microbatch(std::int64_t index, const data::BatchView& batch);
   // Makes microbatch() and evaluate() throw StopRequest once `stop` is set, on synchronous devices even
-  // within an operator. The step is then abandoned, and the model is that of the last update. Null: they do
-  // not stop.
+  // within an operator. The step is then abandoned, and the model is as after the last update. Null: the
+  // functions do not stop.
   void set_stop(const std::atomic<bool>* stop) {
     stop_ = stop;
     runner_->set_stop(stop);
@@ -56,7 +56,8 @@ class TrainingStep : private engine::ChunkedModel {
   // Sets this rank's vote on whether the run stops after this step. Call it for each step, before
   // finish_gradients().
   void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
-  // Records or replaces the routing of steps with one microbatch. `trace` must outlive them; null: neither.
+  // Records or replaces the routing of steps with one microbatch. `trace` must outlive these steps; null:
+  // routing is neither recorded nor replaced.
   void set_routing_trace(const RoutingTrace* trace) { for_blocks_.trace = trace; }
   // Sets the clock of the rank's device, for the times in results. Call it before the first step, on a rank
   // with memory; null: no clock.
@@ -76,8 +77,8 @@ class TrainingStep : private engine::ChunkedModel {
   double evaluation_loss();
 
   // Repeats the forward passes of the step that result() returned last, and returns the first operator of
-  // this rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if none does; it then
-  // appears in the backward pass. Valid only while the weights are those of that step.
+  // this rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if no operator does; the
+  // value then first appears in the backward pass. Valid only while the weights are those of that step.
   std::string find_non_finite();
 
   const StepSettings& settings() const { return settings_; }
@@ -97,8 +98,8 @@ class TrainingStep : private engine::ChunkedModel {
   // Returns the losses of the tokens that this rank counts.
   Tensor own_losses(const engine::Value& losses) const;
   void evaluate(const data::BatchView& batch, bool with_mtp);
-  // Uploads through a part of the pinned buffer that no pending copy reads; begin() and update() have one
-  // each.
+  // Uploads through a part of the pinned buffer that no pending copy reads. begin() and update() each have
+  // such a part.
   enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
   void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
   // Weight of a microbatch in the mean over the global batch.
@@ -127,10 +128,11 @@ class TrainingStep : private engine::ChunkedModel {
     Tensor loss, stop_votes;  // fp32
     Tensor mtp_loss;          // only with multi-token prediction
     Tensor metrics;           // only if the rule has metrics
-    bool begun = false;       // by a microbatch of this step, or a batch of this evaluation
+    bool begun = false;       // whether a microbatch of this step, or a batch of this evaluation, has added
+                              // to the sums
   };
   Sums sums_;
-  // Needed by blocks in addition to their inputs.
+  // Values that blocks need in addition to their inputs.
   struct ForBlocks {
     RoutingStep routing;  // only with experts
     engine::DropoutSource dropout;
@@ -149,8 +151,8 @@ class TrainingStep : private engine::ChunkedModel {
 
   // The host's side of a step. Steps alternate between two of them (StepResults::turn).
   struct HostSide {
-    std::vector<StepInputs::Staging> staging;  // by microbatch: the device reads them later
-    PinnedBuffer scalars;                      // of begin() and update()
+    std::vector<StepInputs::Staging> staging;  // one per microbatch, because the device reads them later
+    PinnedBuffer scalars;                      // scalars of begin() and update()
   };
   std::array<HostSide, 2> host_;
   StepResults results_;

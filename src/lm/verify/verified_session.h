@@ -16,8 +16,8 @@
 namespace primus {
 
 // Returns the reference's inputs as one batch, labelled with the next tokens; the last position has no label.
-// `ids` is int64 [batch, sequence]; throws an Error naming `where` for anything else, and for ids beyond
-// `vocab`.
+// `ids` is int64 [batch, sequence]; throws an Error, which names `where`, for another type or shape and for
+// ids beyond `vocab`.
 data::Batch reference_batch(const TensorView& ids, std::int64_t vocab, const std::string& where);
 
 // Returns a host copy of a device tensor, fp32 or bf16.
@@ -40,8 +40,8 @@ class VerifiedSession {
   // Computes complete gradients.
   StepResult forward_backward();
   void update(std::int64_t step, double learning_rate, double weight_decay);
-  // Calls `use` with the gradient of each trained weight, with its name and element order in published
-  // checkpoints. Requires forward_backward().
+  // Calls `use` with the gradient of each trained weight and with the weight's name and element order in
+  // published checkpoints. Requires forward_backward().
   void for_each_gradient(
       const std::function<void(const std::string& name, const std::vector<float>& values)>& use);
 

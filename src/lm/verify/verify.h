@@ -52,18 +52,19 @@ struct VerifyReport {
   std::vector<Point> trajectory;
   // In fp32 `tolerance` applies to the logits and each gradient, `trajectory_tolerance` to each loss and
   // gradient norm. In bf16 they apply to the logits, to all gradients together, and to each loss; a single
-  // gradient tensor may be off by single_factor times as much (2, for some models more), and a gradient norm
+  // gradient tensor may differ by single_factor times as much (2, for some models more), and a gradient norm
   // by twice as much. Rounding only the weights to bf16, with exact arithmetic from there on, already moves
   // single tensors of a two-layer model by 2.5e-2, and transformers in bf16 by 4.9e-2
   // (tests/golden/README.md). Tensors of fewer than kFewElements get a factor of single_factor + 1: errors
-  // are normalised by the largest element, which is hardly above the mean in so few.
+  // are normalised by the largest element, which is hardly above the mean in such small tensors.
   double tolerance = 0, trajectory_tolerance = 0;
   double single_factor = 1;
   static constexpr std::int64_t kFewElements = 16;
   // For bf16 with a mixture of experts. If two experts have almost equal scores, rounding in bf16 decides
-  // between them, and a token with other experts cannot be compared. So the model's fp32 run, whose choices
-  // equal the reference's (or fp32 would not verify), determines the experts of each token in each step; bf16
-  // computes only their weights. This counts the tokens that bf16 would have routed differently.
+  // between them, and a token that is routed to other experts cannot be compared. So the model's fp32 run
+  // determines the experts of each token in each step; the bf16 run computes only their weights. The choices
+  // of the fp32 run equal the reference's, because otherwise fp32 would not verify. This member counts the
+  // tokens that bf16 would have routed differently.
   std::int64_t rerouted_tokens = 0;
   std::vector<std::string> notes;     // oddities of config.json, as sentences
   std::vector<std::string> failures;  // results out of tolerance, as sentences; empty: verified

@@ -26,9 +26,9 @@ using PieceSink = FunctionRef<void(Piece)>;
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Passes the pieces of `piece` to `sink`, in order and none of them empty. If the pre-tokenizer changes a
-  // piece, its text is valid only during the call. Error(kInvalid) if this costs more than what is left of
-  // `budget`, the budget of the full text.
+  // Passes the pieces of `piece`, none of them empty, to `sink` in order. If the pre-tokenizer changes a
+  // piece, the changed text is valid only during the call of `sink`. Error(kInvalid) if splitting costs more
+  // than the rest of `budget`, which is the budget of the full text.
   virtual void split(Piece piece, TextBudget& budget, PieceSink sink) const = 0;
 };
 
@@ -37,14 +37,15 @@ enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWith
 
 // Cuts at the matches of `regex`; with `invert`, cuts at the text between them instead.
 std::unique_ptr<PreTokenizer> make_regex_split(std::string_view regex, SplitBehavior behavior, bool invert);
-// Cuts at a literal text in the same way.
+// Like make_regex_split(), but cuts at a literal text.
 std::unique_ptr<PreTokenizer> make_text_split(std::string_view text, SplitBehavior behavior, bool invert);
 // Cuts at characters with any of the properties (kNumericDigit: Digits, kPunctuation ...).
 std::unique_ptr<PreTokenizer> make_property_split(unicode::Properties properties, SplitBehavior behavior);
 // Splits into the matches of \w+|[^\w\s]+
 std::unique_ptr<PreTokenizer> make_whitespace_words();
 
-// Expressions with their own matchers: GPT-2, Llama 3 (and cl100k), o200k, and Megatron's TikTokenizer.
+// Expressions that have hand-written matchers: GPT-2, Llama 3 (and cl100k), o200k, and Megatron's
+// TikTokenizer.
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;
 extern const std::string_view kO200kPattern;

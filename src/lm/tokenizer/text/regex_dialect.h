@@ -8,7 +8,7 @@ namespace primus {
 
 struct PcrePattern {
   std::string plain;  // for text without unicode::kNewer characters
-  std::string exact;  // for any text: its classes also list these characters, and are slower
+  std::string exact;  // for any text; this expression's classes also list these characters, and are slower
 };
 
 // Error(kUnsupported) quoting the expression if a part of it has another meaning in PCRE2 and no translation.

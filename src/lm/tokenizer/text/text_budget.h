@@ -15,7 +15,7 @@ namespace primus {
 
 class TextBudget {
  public:
-  // Budget for a text of `bytes`.
+  // Creates the budget for a text of `bytes` bytes.
   explicit TextBudget(std::size_t bytes);
 
   // Checks that `bytes` more of changed text are within the budget. All stages together may produce 32 times
@@ -31,7 +31,7 @@ class TextBudget {
 
   // Throws Error(kInvalid) quoting `expression` if the expressions used more CPU time of this thread on this
   // text than 1 s plus 2 us per byte: ten times what the slowest expressions of real tokenizers need. Reads
-  // the clock at the first call, at every 64th, and if `due`.
+  // the clock at the first call, at every 64th call, and if `due` is set.
   void take_match(std::string_view expression, bool due = false) {
     if (due || calls_ % kCallsPerCheck == 0) check_time(expression);
     ++calls_;

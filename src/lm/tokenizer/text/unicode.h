@@ -61,7 +61,7 @@ enum : Properties {
   kLowerLike = 32,      // Ll, Lm, Lo, M
   kPunctuation = 64,    // as in the pre-tokenizer Punctuation: \p{P} of Unicode 8, and all ASCII symbols
   kWord = 128,          // \w
-  kNewer = 256,         // its category in Unicode 14 is different (newer_characters.h)
+  kNewer = 256,         // the character's category differs in Unicode 14 (newer_characters.h)
   kNumericDigit = 512,  // as in the pre-tokenizer Digits: \p{N} of Unicode 17
 };
 

@@ -5,7 +5,7 @@
 // not depend on the objective.
 //
 // Errors are Error(kInvalid) at the offending key. An objective belongs to one run and one thread;
-// objective_of() returns shared ones, whose const methods may be called from any thread.
+// objective_of() returns shared objectives, whose const methods may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ namespace primus {
 
 // Settings that a run decides before it starts.
 struct ObjectivePlan {
-  config::Experiment experiment;        // with the planned settings
+  config::Experiment experiment;        // the experiment with the planned settings
   std::vector<std::string> facts = {};  // sentences for the log
 };
 
@@ -55,31 +55,32 @@ class Objective {
   // Plans settings that follow from data and weights, for `world` ranks. Changes nothing if the tokenizer is
   // missing, as it may be in a dry run.
   virtual ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry& families, int world);
-  // Returns the number of samples in `epochs` passes over the training data; empty if only a run counts them,
-  // because it writes a cache, or if the data cannot be read.
+  // Returns the number of samples in `epochs` passes over the training data; empty if only a run can count
+  // them, because counting writes a cache, or if the data cannot be read.
   virtual std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const;
   // Appends the missing inputs of the run.
   virtual void find_missing(const config::Experiment& experiment,
                             std::vector<MissingInput>& missing) const = 0;
-  // Throws the errors of open() that can be found without reading the data.
+  // Throws those errors of open() that can be found without reading the data.
   virtual void check_samples(const config::Experiment& experiment) const = 0;
   // Max tokens of a prompt for samples (sample_interval).
   virtual std::int64_t prompt_tokens(const config::TrainerConfig& trainer) const = 0;
-  // Applies to the model what training teaches it: adds the ids that end a text.
+  // Changes the model's settings to match what it learns in training: adds the ids that end a text.
   virtual void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
                      ModelConfig& model) const;
 
   // ---- data
 
   virtual data::Datasets open(const DataRequest& request) = 0;
-  // Whether all ranks open the data concurrently. Otherwise rank 0 goes first and builds the files that the
-  // others use.
+  // Whether all ranks open the data concurrently. Otherwise rank 0 opens the data first and builds the files
+  // that the other ranks use.
   virtual bool opens_at_once() const { return false; }
-  // Returns the number of samples in `epochs` passes over the training data; reads it if necessary.
+  // Returns the number of samples in `epochs` passes over the training data. Reads the data if necessary.
   virtual std::int64_t samples_of_epochs(const DataRequest& request, double epochs) = 0;
   // Whether the order of samples depends on the number of ranks (DataRequest::cyclic).
   virtual bool depends_on_ranks(const config::TrainerConfig& trainer) const = 0;
-  // Whether each document ends with an end token, at which batches can be split into documents.
+  // Whether each document ends with an end token, so that batches can be split into documents at these
+  // tokens.
   virtual bool documents_end_by_token() const = 0;
   // Mean text bytes per token of the validation data, for bits per byte; empty for data that is not text.
   virtual std::optional<double> bytes_per_token(const data::Datasets& datasets,
@@ -96,10 +97,10 @@ class Objective {
   virtual std::string data_name(const config::TrainerConfig& trainer) const = 0;
   // Whether a change of this key keeps the samples and their order and only makes the run longer.
   virtual bool keeps_order(std::string_view key) const = 0;
-  // Throws an error: the data differs from the checkpoint's training data.
+  // Throws the error for data that differs from the checkpoint's training data.
   [[noreturn]] virtual void refuse_changed_data(const ChangedData& changed) const = 0;
-  // Adds what this objective taught to the files next to the weights; config.json and the tokenizer's files
-  // are already in `files`.
+  // Adds to `files`, the files next to the weights, everything that users of this objective's models need.
+  // config.json and the tokenizer's files are already in `files`.
   virtual void finish_model_files(const DataRequest& request, const ModelConfig& model,
                                   std::vector<Snapshot::Blob>& files) const = 0;
 
@@ -111,8 +112,8 @@ class Objective {
 };
 
 // An objective's entry: `extern const ObjectiveEntry kPretrain{...}` in its file. The build copies the braces
-// after `.stage =` into config's table of stages, so these come first, and their texts have no semicolon and
-// no brace.
+// after `.stage =` into config's table of stages. So `.stage` must come first, and its texts must have no
+// semicolon and no brace.
 struct ObjectiveEntry {
   config::Stage stage;  // the choice of the key `stage` that selects this objective
   std::unique_ptr<Objective> (*make)();

@@ -17,10 +17,10 @@ struct SftPlan : ObjectivePlan {
 // Returns how to read the experiment's conversations.
 data::SftOptions sft_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
 
-// Sets sft_conversation_format to the name of a format: the user's choice, else that of the run being
-// resumed, else that of choose_style. Changes nothing if the tokenizer is missing, as it may be in a dry run.
-// With sft_fit_to_data, it also chooses the settings that the command line and the experiment file leave
-// open, for `world` ranks:
+// Sets sft_conversation_format to the name of a format: the user's choice, else the format of the run being
+// resumed, else the format that choose_style returns. Changes nothing if the tokenizer is missing, as it may
+// be in a dry run. With sft_fit_to_data, it also chooses the settings that the command line and the
+// experiment file leave open, for `world` ranks:
 //   - train_epochs: shows about 1000 conversations, within 3 to 25 epochs; 1 epoch for 5000 conversations or
 //     more. With fewer than 1000 conversations, models below 1e8 parameters get up to 12 times as many
 //     epochs.

@@ -70,7 +70,7 @@ void for_each_share(const Manifest& manifest, int rank, int ranks, Visit visit) 
 }
 
 // Whether an error means that the checkpoint is damaged. A file that this process cannot read now
-// (permission, too many open files) or a lost rank does not mean that.
+// (permission, too many open files) or a lost rank is no sign of damage.
 bool condemns(const Error& error, const CheckpointGroup& group) {
   if (group.size() > 1 && dynamic_cast<const GroupError*>(&error) == nullptr) return false;
   const int code = file_code_of(error);
@@ -282,7 +282,7 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
   const std::string there = in_step(
       *group, [] { return std::string(); },
       [&](const std::vector<std::string>&) {
-        // First those up to `latest`, newest first; then, as a last resort, those after it.
+        // First come the iterations up to `latest`, newest first. As a last resort, later iterations follow.
         std::vector<std::int64_t> order = checkpoints.iterations();
         std::reverse(order.begin(), order.end());
         std::string problem;
@@ -306,7 +306,8 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
       result.reader = std::move(reader);
       return result;
     } catch (const Error& error) {
-      // Do not fall back from a checkpoint that may be valid, which the run would later overwrite.
+      // Does not fall back to an older checkpoint if this one may be valid, because the run would later
+      // overwrite it.
       if (!condemns(error, *group)) throw;
       const std::string where = error.location().empty() ? "" : error.location() + ": ";
       result.rejected.push_back(fmt::format("{}: {}{}", folder.filename().string(), where, error.what()));

@@ -110,7 +110,8 @@ void CheckpointRoot::recover() {
   for (const auto& name : env_.list(root_)) {
     const Path path = root_ / name;
     if (name.starts_with(kReplaced)) {
-      // A save of the same iteration stopped after moving the old one away and before moving in the new one.
+      // A save of the same iteration stopped after it had moved the old checkpoint away and before it moved
+      // the new one in.
       const Path original = root_ / name.substr(kReplaced.size());
       if (!env_.is_link(original) && !env_.status(original)) {
         env_.rename(path, original);
@@ -152,7 +153,7 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
                                  last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
   };
   const auto clean_up = [&](const Error& error) {
-    // Frees the space of a full disk at least; if that fails too, the next start cleans up.
+    // Frees at least the space on a full disk. If this fails too, the next start removes the folder.
     try_remove_tree(temporary, env_);
     if (const int code = file_code_of(error); code != 0 && FileError("", code).out_of_space()) {
       throw no_space(code, env_.free_space(root_));
@@ -236,13 +237,13 @@ void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
 
 void CheckpointRoot::retire_old(std::int64_t newest) {
   if (options_.keep_last <= 0) return;
-  // Only checkpoints before the new one: after resuming from an older checkpoint, newer ones are not from
-  // this run.
+  // Removes only checkpoints of earlier iterations: after resuming from an older checkpoint, later ones are
+  // not from this run.
   auto old = iterations();
   std::erase_if(old, [&](std::int64_t iteration) { return iteration > newest; });
   const auto keep = static_cast<std::size_t>(options_.keep_last);
   for (std::size_t i = 0; i + keep < old.size(); ++i) {
-    // Under a temporary name, so that a partly removed checkpoint is never taken for a complete one.
+    // Renames it first, so that a partly removed checkpoint is never taken for a complete one.
     const Path doomed = root_ / fmt::format("{}{}", kTemporary, folder_name(old[i]));
     env_.rename(folder(old[i]), doomed);
     env_.sync_folder(root_);

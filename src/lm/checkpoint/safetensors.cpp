@@ -111,8 +111,8 @@ class HeaderParser {
     return text;
   }
 
-  // Growing would hold the old and the new copy at once. The upper bounds are generous; untouched memory
-  // costs nothing.
+  // A growing array would hold the old and the new copy at once. The upper bounds are generous, because
+  // untouched memory costs nothing.
   void reserve(std::string_view text) {
     constexpr std::size_t kMinTensor = 50;  // {"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},
     const auto count = [&](char c) { return static_cast<std::size_t>(std::ranges::count(text, c)); };
@@ -124,7 +124,7 @@ class HeaderParser {
   void metadata(JsonReader& json) {
     if (seen_metadata_) refuse("__metadata__ is given twice", kCorrupt);
     seen_metadata_ = true;
-    if (json.read_null()) return;  // means no metadata, as in the reference implementation
+    if (json.read_null()) return;  // null means no metadata, as in the reference implementation
     json.object([&](std::string_view key) {
       std::string name(key), value = json.read_string();
       if (file_.metadata_.size() == kMaxMetadata) refuse("too many entries in __metadata__", kCorrupt);
@@ -252,8 +252,8 @@ class HeaderParser {
   }
 
   std::uint64_t bytes_of(const SafetensorsFile::Entry& entry) const {
-    // In the reference implementation's order (elements, then bits), so that both refuse the same shapes as
-    // too large.
+    // Multiplies in the reference implementation's order (elements, then bits), so that both refuse the same
+    // shapes as too large.
     std::uint64_t bits = 1;
     bool overflow = false;
     for (const std::int64_t extent : shape(entry)) {

@@ -14,8 +14,8 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
-// A model's files, found by name: the last of each kind, or empty. Folders also have tensor files that are
-// not weights: training_args.bin, optimizer.pt, test data.
+// A model's files, found by name. Each member is the last file of its kind, or empty. Folders also have
+// tensor files that are not weights: training_args.bin, optimizer.pt, test data.
 struct WeightFiles {
   std::string index, safetensors, pickle;
 };

@@ -128,8 +128,8 @@ class TensorWriter {
     return static_cast<std::uint64_t>(elements) * element_;
   }
 
-  // Fills long runs directly into the write buffer, if the source has a `fill` function: bytes of the held
-  // data from `read` on, at most `left`. Returns the number of bytes written.
+  // If the source has a `fill` function, fills long runs directly into the write buffer: at most `left` bytes
+  // of the held data, from `read` on. Returns the number of bytes written.
   std::uint64_t fill_room(std::uint64_t read, std::uint64_t left) {
     if (source_.data != nullptr || left < kReadBytes) return 0;
     const std::span<std::byte> room = file_.room(offset_ + at_);
@@ -204,7 +204,7 @@ class TensorWriter {
       to_file_order(source_.order, element_, memory_of(parts.front()), published_);
       put(published_, at_);
     } else {
-      // Its elements are spread over the slab, interleaved with those of other processes.
+      // The elements of a part are spread over the slab, interleaved with elements of other processes.
       for (const HeldRun& part : parts) {
         const auto memory = memory_of(part);
         shared_.push_back(part);

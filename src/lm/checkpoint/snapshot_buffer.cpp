@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-constexpr std::uint64_t kAlignment = 64;  // of each tensor
+constexpr std::uint64_t kAlignment = 64;  // alignment of each tensor
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t to) {
   return checked_add(value, to - 1, "snapshot size") / to * to;
@@ -29,7 +29,7 @@ void take(const TensorSource& source, std::uint64_t offset, std::span<std::byte>
 
 void SnapshotBuffer::reserve(std::uint64_t bytes) {
   if (bytes <= capacity_) return;
-  memory_.reset();  // first, so that both buffers never exist at once
+  memory_.reset();  // reset first, so that both buffers never exist at once
   capacity_ = 0;
   memory_ = allocate_large(bytes);
   if (!memory_) {
@@ -107,7 +107,8 @@ void SnapshotBuffer::copy_pieces() {
     try {
       take(source, piece.offset, {memory_.get() + piece.at, piece.size});
     } catch (...) {
-      error = std::current_exception();  // count the piece as copied, or other threads would wait forever
+      error = std::current_exception();  // the piece counts as copied, because other threads would otherwise
+                                         // wait forever
     }
   }
   std::unique_lock lock(mutex_);

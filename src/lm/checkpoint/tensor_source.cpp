@@ -34,7 +34,7 @@ void copy_run(const AxisOrder& order, std::size_t element_bytes, std::span<const
   const std::int64_t slab = order.slab_elements();
   for (std::int64_t first = run.begin / slab * slab; first < run.end; first += slab) {
     const std::byte* from = file.data() + static_cast<std::size_t>(first) * element_bytes;
-    const std::int64_t shift = first - run.begin;  // from an index in the slab to one in `out`
+    const std::int64_t shift = first - run.begin;  // difference of an index in `out` and an index in the slab
     if (shift >= 0 && first + slab <= run.end) {
       const std::size_t bytes = static_cast<std::size_t>(slab) * element_bytes;
       to_memory_order(order, element_bytes, {from, bytes},

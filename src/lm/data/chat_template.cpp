@@ -54,7 +54,7 @@ std::string default_system_of(std::string_view jinja, const TurnMarks& marks, st
     for (std::size_t at = jinja.find(front); at != std::string_view::npos; at = jinja.find(front, at + 1)) {
       const std::string_view rest = jinja.substr(at + front.size(), kLongest);
       const std::string_view text = rest.substr(0, rest.find(end));
-      // Excludes a literal that ends at this place and is followed by a message's own text.
+      // Excludes a literal that ends here and is followed by the text of a message.
       const bool is_text = text.size() < rest.size() && !text.empty() && text.front() != '\'' &&
                            text.front() != '"' && !has(text, "{") && !has(text, "}}") && !has(text, "+ ");
       if (is_text) return without_escapes(text);
@@ -128,8 +128,8 @@ class TemplateWriter {
     return text;
   }
 
-  // Sets `turns` to the messages without a system turn, and `first` to the system text that precedes the
-  // first turn.
+  // Writes template code that sets `turns` to the messages without a system turn, and `first` to the system
+  // text that precedes the first turn.
   std::string joined(std::string_view filter) const {
     return fmt::format(
         "{{% set first = {} %}}{{% set turns = messages %}}{{% if messages[0]['role'] == 'system' %}}"

@@ -27,11 +27,11 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kOtherRol
 
 constexpr std::array<std::string_view, 3> kQuestions = {"instruction", "prompt", "question"};
 constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "answer", "completion"};
-// Other tools' keys for which of the input_ids are learned.
+// Keys with which other tools mark the input_ids that are learned.
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
-// Keys that change the meaning and that no format here can write.
+// Keys that change the meaning of a conversation and that no format here can write.
 struct Unsupported {
   std::string_view key, what, next;
 };
@@ -201,7 +201,8 @@ class Reader {
     return json_.read_string();
   }
 
-  // Keeps the first of several correct answers: {"text": ["Paris", "in Paris"], ...}, or only the list.
+  // Reads correct answers and keeps the first. They are {"text": ["Paris", "in Paris"], ...}, or only the
+  // list.
   void read_answers() {
     if (json_.read_null()) return;
     if (json_.peek() != Kind::kObject) return read_answer_list();
@@ -400,8 +401,8 @@ class Reader {
     out_.starts = starts_;
   }
 
-  // Records the names of a question or an answer that messages or tokens replace, unless a message has the
-  // same text, so that nothing is lost.
+  // Records the names of a question or an answer that messages or tokens replace. If a message has the same
+  // text, nothing is lost, and the name is not recorded.
   template <std::size_t N>
   void note_replaced_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
     for (std::size_t i = 0; i < N; ++i) {

@@ -320,7 +320,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::turns(const TurnMarks
   std::vector<Piece> pieces;
   std::string prompt;
   const auto begin_turn = [&](std::string_view role) {
-    if (!pieces.empty() && prompt.empty()) prompt += marks.after;  // after an answer
+    if (!pieces.empty() && prompt.empty()) prompt += marks.after;  // this turn follows an answer
     prompt += fmt::format("{}{}{}", marks.open, role, marks.middle);
   };
   for (const Message& message : prepared(messages, marks.system_turn)) {
@@ -390,8 +390,8 @@ void ConversationWriter::encode(const std::vector<Piece>& pieces, LearnedTokens&
 void ConversationWriter::encode_behind(std::string_view before, std::string_view text,
                                        std::vector<std::int32_t>& ids) const {
   // A tokenizer may insert something at the start of every text (SentencePiece inserts a space). `text` is
-  // therefore encoded after a front text, whose ids are then removed. If `before` merges with `text`, a
-  // newline and a letter are tried as the front text.
+  // therefore encoded after a front text, whose ids are then removed. If `before` merges with `text`, the
+  // front text is a newline, or else a letter.
   for (const std::string_view front : {before, std::string_view("\n"), std::string_view("a")}) {
     if (front.empty()) continue;
     const std::vector<std::int32_t> of_front = tokenizer_.encode(front, false);

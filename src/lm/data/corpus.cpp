@@ -105,7 +105,7 @@ std::string counts_text(const SkippedFiles& skipped) {
   return rest > 0 ? text + fmt::format(" and {} more", rest) : text;
 }
 
-// A hint how to read files of the most frequent extension.
+// Returns a hint on how to read files of the most frequent extension.
 std::string how_to_read(const SkippedFiles& skipped) {
   const auto most_frequent =
       std::ranges::max_element(skipped.counts, {}, [](const auto& one) { return one.second; });
@@ -281,7 +281,7 @@ class BlockReader::Source {
     } else if (input.compression == Compression::kZstd) {
       zstd_ = ::ZSTD_createDStream();
       if (zstd_ == nullptr) throw std::bad_alloc();
-      // Dumps are often compressed with --long=31; the window only takes memory as it fills.
+      // Dumps are often compressed with --long=31. The window uses memory only as it fills.
       ::ZSTD_DCtx_setParameter(zstd_, ZSTD_d_windowLogMax,
                                ::ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
     }
@@ -306,7 +306,7 @@ class BlockReader::Source {
     return false;
   }
   std::uint64_t position() const { return offset_; }
-  // Only for a file that is not compressed: continues at this offset.
+  // Continues at this offset. Only for files that are not compressed.
   void skip(std::uint64_t offset) { offset_ = offset; }
 
  private:
@@ -461,7 +461,7 @@ void BlockReader::fill(std::size_t wanted) {
 }
 
 void BlockReader::take(std::size_t size, TextBlock& block) {
-  // The rest is usually far shorter than the block.
+  // Copies the rest, which is usually far shorter than the block.
   std::string rest = buffer_.substr(size);
   buffer_.resize(size);
   block.text = std::exchange(buffer_, std::move(rest));
@@ -526,7 +526,7 @@ std::size_t part_end(std::string_view text, std::size_t target) {
   }
   std::size_t end = window.size();
   if (end == text.size()) return end;
-  // No border found: at least do not cut inside a character.
+  // No border was found, so the cut only avoids the inside of a character.
   for (int i = 0; i < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; ++i) --end;
   return end;
 }

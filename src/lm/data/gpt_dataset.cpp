@@ -202,7 +202,7 @@ class MockSource final : public TokenSource {
   std::vector<std::int32_t> lengths_;
 };
 
-// Parses the numbers in "969, 30, 1". As in Megatron, anything but digits and dots is a separator.
+// Parses the numbers in "969, 30, 1". As in Megatron, every character except digits and dots is a separator.
 std::vector<double> parse_split(std::string_view split) {
   std::vector<double> shares;
   constexpr std::string_view kNumber = ".0123456789";

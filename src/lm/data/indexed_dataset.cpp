@@ -185,8 +185,8 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   d.pointers_ = d.lengths_ + 4 * d.sequences_;
   d.document_starts_ = d.pointers_ + 8 * d.sequences_;
   d.check();
-  // Bounds the tokens by the file size, so that overlapping sequences cannot make a pass over all of them
-  // longer.
+  // The number of tokens must not exceed the file size, so that overlapping sequences cannot make a pass over
+  // all sequences longer.
   const std::int64_t room = d.data_bytes() / token_size(d.type_);
   for (std::int64_t i = 0; i < d.sequences_; ++i) {
     d.tokens_ += d.length(i);
@@ -258,7 +258,7 @@ std::span<const std::byte> IndexedDataset::bytes(std::int64_t sequence) const {
   return bytes(sequence, 0, std::int64_t{length(sequence)} * token_size(type_));
 }
 
-// open() has checked the index, but it may have been overwritten since.
+// open() has checked the index, but another process may have overwritten it since.
 std::span<const std::byte> IndexedDataset::bytes(std::int64_t sequence, std::int64_t offset,
                                                  std::int64_t size) const {
   const std::span<const std::byte> all = data_.bytes();
@@ -311,7 +311,7 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
   const auto beyond =
       std::ranges::find_if(tokens, [&](std::int32_t token) { return token < 0 || token >= vocab_size; });
   if (beyond == tokens.end()) return;
-  // Sources without documents (mock data) have one per sequence.
+  // Sources without documents (mock data) count each sequence as a document.
   std::int64_t document = sequence, position = offset + (beyond - tokens.begin());
   if (const auto* const indexed = dynamic_cast<const IndexedDataset*>(&source)) {
     std::int64_t end = indexed->documents();
@@ -387,7 +387,7 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
   try {
     remove_temporaries();
   } catch (const std::exception&) {
-    // Keeps the original error, which matters more.
+    // Ignores this error, because the original error matters more.
   }
 }
 
@@ -483,7 +483,7 @@ void IndexedDatasetWriter::write_index() {
   index->append(as_bytes(header));
   const auto copy = [&index](std::span<const std::byte> piece) { index->append(piece); };
   for_each_piece(env_, temporary(kLengthsFile), copy);
-  // A pointer is the sum of the lengths before it.
+  // A sequence's pointer is the sum of the lengths before it.
   std::int64_t pointer = 0;
   std::vector<std::int64_t> pointers;
   for_each_piece(env_, temporary(kLengthsFile), [&](std::span<const std::byte> piece) {
@@ -526,8 +526,8 @@ void IndexedDatasetWriter::attach(const char* extension, std::string_view conten
 void IndexedDatasetWriter::finish() {
   complete();
   const Path index = with_extension(prefix_, kIndexFile), folder = folder_of(prefix_);
-  // Readers need the index. So the old index is removed first and the new one is renamed last: an index never
-  // lies next to data that it does not describe, not even after a power failure.
+  // Readers need the index. So the old index is removed first and the new one is renamed last: so, even after
+  // a power failure, no index is next to data that it does not describe.
   if (env_.status(index)) {
     env_.remove_file(index);
     env_.sync_folder(folder);

@@ -26,7 +26,8 @@ Error missing_key(std::string_view line, std::string_view key) {
 
 namespace {
 
-// Whether the file seems to be one JSON value: a list of all objects, or an object over several lines.
+// Whether the file seems to be a single JSON value: a list of all objects, or an object that spans several
+// lines.
 bool begins_one_value(std::string_view line) {
   const std::size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
   return line[begin] == '[' || (line[begin] == '{' && begin == end);

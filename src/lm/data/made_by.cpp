@@ -22,7 +22,8 @@ struct Note {
   std::string describe() const { return tokenizer + " " + fingerprint.substr(0, 8); }
 };
 
-// Reads the note of `source`, at `prefix`. Returns nullopt if there is none or if it belongs to other data.
+// Reads the note of `source`, at `prefix`. Returns nullopt if no note exists or if the note belongs to other
+// data.
 std::optional<Note> read_note(const Path& prefix, const TokenSource& source, Env& env) {
   constexpr std::uint64_t kMaxBytes = 64 << 10;
   const Path file = note_of(prefix);

@@ -159,7 +159,7 @@ void SftDataset::fill(const std::vector<std::uint32_t>& conversations) {
     if (layout_.random_fit) {
       shuffle(order, layout_.seed, Shuffle::kPacks);
     } else if (layout_.shuffle) {
-      // Packing the longest first wastes the least room.
+      // Packing the longest conversations first wastes the least room.
       std::ranges::stable_sort(order, std::greater<>(), [this](std::uint32_t i) { return kept_tokens(i); });
     }
     FirstFit bins(order.size(), layout_.seq_length + 1);
@@ -219,7 +219,7 @@ void SftDataset::document_starts(std::int64_t draw, std::vector<std::int32_t>& s
     if (at < layout_.seq_length) starts.push_back(static_cast<std::int32_t>(at));
     at += kept_tokens(i);
   }
-  // The padding is a document of its own.
+  // The padding is a separate document.
   if (at < layout_.seq_length) starts.push_back(static_cast<std::int32_t>(at));
 }
 

@@ -159,8 +159,8 @@ class BlockWorkers {
     try {
       encode_blocks();
     } catch (...) {
-      // Out of memory outside the handling of a block. Wakes the other workers, which would wait for the lost
-      // block.
+      // Memory ran out outside the handling of a block. Wakes the other workers, which would otherwise wait
+      // for the lost block.
       const std::lock_guard lock(output_mutex_);
       if (broken_worker_ == nullptr) broken_worker_ = std::current_exception();
       const std::lock_guard stop(input_);
@@ -205,8 +205,8 @@ class BlockWorkers {
     return work;
   }
 
-  // If no worker is writing, this one writes all blocks that are next in order. Returns at once unless this
-  // block is too far ahead of the last one written.
+  // If no worker is writing, writes all blocks that are next in order. Waits only if this block is too far
+  // ahead of the last block written.
   void hand_in(std::uint64_t turn, std::unique_ptr<Work> work) {
     std::unique_lock lock(output_mutex_);
     finished_.emplace(turn, std::move(work));
@@ -244,7 +244,7 @@ class BlockWorkers {
     }
   }
 
-  static constexpr std::uint64_t kAhead = 4;  // max blocks per worker that wait for an earlier one
+  static constexpr std::uint64_t kAhead = 4;  // max blocks per worker that wait for an earlier block
 
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
@@ -260,7 +260,7 @@ class BlockWorkers {
   std::condition_variable written_changed_;
   std::uint64_t written_ = 0;                                // blocks written
   bool writing_ = false;                                     // a worker is writing
-  std::map<std::uint64_t, std::unique_ptr<Work>> finished_;  // by turn, the block's number
+  std::map<std::uint64_t, std::unique_ptr<Work>> finished_;  // key: the block's number
   std::vector<std::unique_ptr<Work>> spare_;
   std::exception_ptr broken_worker_;  // error that ended a worker outside the handling of a block
 
@@ -294,7 +294,7 @@ class Pipeline {
           .run();
       finish();
     } catch (FileError& error) {
-      // If the disk is full or gone, the saved work is kept.
+      // If the disk is full or was removed, the saved work is kept.
       if (saved_) {
         keep_unfinished();
         error.add_hint("run the same command again to continue from the saved progress");
@@ -305,7 +305,7 @@ class Pipeline {
   }
 
  private:
-  // Hash of everything that decides the result, and of the inputs' modification times.
+  // Hash of everything that the result depends on, and of the inputs' modification times.
   std::uint64_t key() const {
     std::string text =
         fmt::format("{:016x} {} {} {} {} {}", tokenizer_.fingerprint(), options_.append_eod,
@@ -332,7 +332,7 @@ class Pipeline {
         if (!saved) refuse_existing_dataset(prefix, options_.existing, env_);
       }
     } catch (const Error&) {
-      if (saved_) folder_.keep();  // keep unfinished work of another job
+      if (saved_) folder_.keep();  // keeps the unfinished work of another call
       throw;
     }
     if (saved) {

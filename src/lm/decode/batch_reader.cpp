@@ -95,7 +95,7 @@ bool BatchReader::reads_together(engine::Rank& rank, const ReaderSettings& setti
 }
 
 // Returns powers of two, then multiples of 16, so that only a few rows are padding. Each size is a multiple
-// of the tensor ranks, which hold equally many rows.
+// of the number of tensor ranks, because all of them hold the same number of rows.
 std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t maximum) const {
   const std::int64_t ranks = rank_.mesh().shape().tensor;
   std::vector<std::int64_t> sizes;
@@ -123,7 +123,8 @@ void BatchReader::measure_passes() {
   const std::int64_t top_k = TopLogits::kMax;
   for (const std::int64_t rows : pass_sizes(settings_.pass_tokens)) {
     forward({.rows = rows});
-    if (settings_.sequences == 1) continue;  // a pass either reads the one sequence or returns logits
+    if (settings_.sequences == 1) continue;  // with one sequence, a pass either reads tokens or returns
+                                             // logits
     forward(mixed_pass(rows, {.log_probs = true}));
     forward(mixed_pass(rows, {.top_k = top_k, .log_probs = true}));
   }
@@ -134,8 +135,8 @@ void BatchReader::measure_passes() {
   }
 }
 
-// If layers keep states, these decide: returns the sequence whose states cover the longest prefix of these
-// tokens. Only tokens that are both in pages and covered by a state count.
+// If layers keep states, returns the sequence whose states cover the longest prefix of these tokens. Only
+// tokens that are both in pages and covered by a state count.
 BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) const {
   const auto maximum = tokens.first(tokens.size() - 1);
   if (!keeps_states()) return {pages_.match(maximum)};
@@ -150,8 +151,8 @@ BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) cons
   return best;
 }
 
-// Returns the sequence whose states are needed, or else the one released first: states of later ones may
-// still be useful.
+// Returns the sequence whose states are needed, or else the sequence that was released first, because states
+// of later ones may still be useful.
 std::size_t BatchReader::idle_slot(const Shared& shared) const {
   if (shared.from && !slots_[*shared.from].taken) return *shared.from;
   std::size_t idle = slots_.size();
@@ -354,7 +355,7 @@ void BatchReader::forward(const Pass& pass) {
   }
   if (recorded && recorded->graph) {
     recorded->graph->launch(stream);
-    // The stash has not been used since.
+    // The stash has not been used since the pass, so its logits are still valid.
     if (pass.top_k == 0) download(recorded->logits);
   } else {
     if (recorded) recorded->ran = true;
@@ -457,7 +458,7 @@ void BatchReader::enqueue_losses(std::int64_t reported) {
   engine::Tape tape(rank_.context(), rank_.stash());
   for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
     if (!model_.last(chunk)) continue;
-    // Weight gathering treats this as part of the same pass, so it learns that the head is needed again.
+    // Weight gathering treats this as part of the same pass, so it records that the head is needed again.
     tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
     const Value hidden = tape.input(settings_.compute, {part_of(reported), config().hidden}, false);
     const ModelInputs in{.labels = tape.input(DType::kI32, {reported}, false),

@@ -110,7 +110,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingSettings&
   }
   double total = 0;
   for (const std::int32_t id : ids) total += weight(id);
-  // Sorts only as far as top-p reaches: usually a few dozen tokens of a large vocabulary.
+  // Sorts only as many tokens as top-p needs: usually a few dozen tokens of a large vocabulary.
   double sum = 0;
   std::size_t sorted = 0;
   while (sorted < ids.size() && sum < settings.top_p * total) {

@@ -82,7 +82,7 @@ void DecodeScheduler::admit() {
     Text& t = text(id);
     if (is_read_elsewhere(t)) continue;
     const std::int64_t sequence = *reader_.begin(t.tokens);
-    // Reserved now, so that the next admissions see the remaining pages.
+    // Reserves now, so that the next admissions count only the remaining pages.
     if (!reader_.reserve(sequence, std::ssize(t.tokens))) {
       reader_.release(sequence);
       return;
@@ -95,7 +95,8 @@ void DecodeScheduler::admit() {
   }
 }
 
-// Reserves pages, if necessary from younger texts. False: this text was the youngest, and was preempted.
+// Reserves pages, if necessary by preempting younger texts. Returns false if this text was the youngest and
+// was preempted.
 bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   while (!reader_.reserve(text(id).sequence, length)) {
     const Id youngest = *running_.rbegin();
@@ -107,8 +108,9 @@ bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   return true;
 }
 
-// Plans a step: the one unread token of each text being generated, and prompts, oldest first, except their
-// last tokens. A prompt's last token is read like a generated one, in a pass that may be recorded.
+// Plans a step. It reads the one unread token of each text being generated, and prompts except their last
+// tokens, oldest prompt first. A prompt's last token is read like a generated one, in a pass that may be
+// recorded.
 void DecodeScheduler::plan() {
   inputs_.clear();
   telling_.clear();

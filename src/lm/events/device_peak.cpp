@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kLimit = 1 << 20;
 
-// Returns the file's content, {"device": FLOP/s, ...}; an empty object if it is not such a file.
+// Returns the file's content, {"device": FLOP/s, ...}; an empty object if the file has another format.
 nlohmann::json read_peaks(const Path& file, Env& env) {
   try {
     if (!file.empty() && env.status(file)) {
@@ -43,7 +43,7 @@ DevicePeak::DevicePeak(std::string device, Path file, Env& env)
 void DevicePeak::seen(double flops_per_second) {
   if (!std::isfinite(flops_per_second) || flops_per_second <= value_.value_or(0)) return;
   value_ = flops_per_second;
-  // Another process may have written the file meanwhile; the higher peak stays.
+  // Another process may have written the file meanwhile. The higher peak is kept.
   if (const auto other = peak_in(read_peaks(file_, env_), device_); other && *other >= *value_) {
     value_ = other;
     return;

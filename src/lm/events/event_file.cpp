@@ -102,7 +102,7 @@ std::string scalar_event(std::int64_t step, std::span<const Scalar> scalars, dou
 }
 
 EventFile::EventFile(const Path& folder, std::int64_t first_step, double wall_time, Env& env)
-    // Ten digits, because TensorBoard reads the files of a folder in name order.
+    // The time has ten digits, because TensorBoard reads the files of a folder in name order.
     : file_(folder / fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<std::int64_t>(wall_time),
                                  host_name(), getpid()),
             env),

@@ -62,7 +62,7 @@ std::optional<std::vector<std::uint64_t>> follow_offsets(File& file) {
     if (!read_event_at(file, offset, text, event) || !event.is_rare()) return std::nullopt;
     offsets.push_back(offset);
   }
-  // A file begins with a rare event, the only one without a predecessor.
+  // A file begins with a rare event. It is the only rare event without a predecessor.
   if (offset != 0) return std::nullopt;
   return offsets;
 }
@@ -111,7 +111,7 @@ EventLog::~EventLog() {
   try {
     flush();
   } catch (const std::exception&) {
-    // Happens to the last lines of a rank with a full disk.
+    // This happens to the last lines of a rank whose disk is full.
   }
 }
 

@@ -72,7 +72,7 @@ std::string format_iteration(const IterationRecord& record) {
   }
   fmt::format_to(out, " | number of skipped iterations: {:3} | number of nan iterations: {:3}",
                  record.skipped_iterations, record.nan_iterations);
-  // Host memory is omitted: it is the planned amount, which the start has already logged.
+  // Host memory is omitted, because it is the planned amount, which was already logged at the start.
   if (record.memory && record.memory->label != "cpu") append_memory(line, *record.memory);
 
   // The wait of one iteration is noisy, so the average is used when there is one.

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kLabel = 12;  // width of the name column on the left
 constexpr std::size_t kSampleLines = 4;
 
-// A line of the picture. Rows with a higher rank are dropped first; 0 is kept longest.
+// A line of the picture. Rows with a higher rank are dropped earlier; rank 0 is kept longest.
 struct Row {
   int rank;
   std::string text;
@@ -76,7 +76,7 @@ class Picture {
         r.train_iters > 0 ? static_cast<double>(r.iteration) / static_cast<double>(r.train_iters) : 0;
     std::string text = fmt::format("{:.0f}%  {}  step {}/{}", std::floor(share * 100), bar(share, bar_width),
                                    r.iteration, r.train_iters);
-    // The ETA was computed when the last step ended; a long step counts it down.
+    // The ETA was computed when the last step ended, so the time since then is subtracted.
     if (r.throughput.eta && r.iteration < r.train_iters)
       text += "  ETA " + human_duration(std::max(0.0, *r.throughput.eta - (now_ - s_.last_seen)));
     text += fmt::format("  {} so far", elapsed);
@@ -88,7 +88,7 @@ class Picture {
     }
   }
 
-  // Columns left for a curve after `used` others.
+  // Returns the columns that remain for a curve if `used` columns are taken.
   std::size_t room(std::size_t used) const {
     const std::size_t taken = kLabel + used;
     return width_ > taken + 4 ? std::min<std::size_t>(width_ - taken, 60) : 0;
@@ -213,7 +213,7 @@ LiveView::~LiveView() {
 
 void LiveView::draw() {
   const std::size_t width = std::max<std::size_t>(terminal_.width(), 2) - 1;
-  // Leaves one row for the prompt or the line that scrolls by.
+  // Leaves one row for the prompt or for a line of output.
   const std::size_t height = std::max<std::size_t>(terminal_.height(), 2) - 1;
   std::vector<std::string> lines;
   {

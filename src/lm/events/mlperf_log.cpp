@@ -121,7 +121,7 @@ bool MlperfLog::evaluation(const EvaluationRecord& record, bool reached) {
 
 bool MlperfLog::end() {
   if (!std::exchange(running_, false)) return true;
-  // Ends an evaluation that was interrupted before it had a loss.
+  // Ends an evaluation that was interrupted before its loss was known.
   if (in_evaluation_) add(Event::kEnd, "eval_stop", kNone, samples());
   end_block();
   Metadata metadata = samples();

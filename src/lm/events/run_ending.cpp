@@ -56,7 +56,7 @@ std::string padded(const RunEnding& ending) {
 
 std::string to_json(const RunEnding& ending) {
   Json json{{"state", name_of(ending.state)}, {"reason", ending.reason}, {"iteration", ending.iteration}};
-  // Only the first line: the last lines of a lost rank's output follow it.
+  // Writes only the first line, because the last output lines of a lost rank follow it.
   if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMaxText));
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -92,7 +92,7 @@ void write_ending(const Path& folder, const RunEnding& ending, Env& env) noexcep
     file->write_at(as_bytes(text), 0);
     file->sync();
   } catch (const std::exception&) {
-    // The record must not hide how the run ended.
+    // A failure to write the record must not hide how the run ended.
   }
 }
 
@@ -101,7 +101,7 @@ std::optional<RunEnding> read_ending(const Path& folder, Env& env) {
     constexpr std::uint64_t kLimit = 64 << 10;
     return ending_from_json(read_file(folder / kEndingFile, kLimit, env));
   } catch (const std::exception&) {
-    // Not a file of this program.
+    // Primus did not write this file.
     return std::nullopt;
   }
 }

@@ -60,7 +60,7 @@ RunLock::RunLock(const Path& folder, const char* hint) {
   if (reason == EWOULDBLOCK) {
     throw invalid(fmt::format("another process is training in '{}'", folder.string()), hint);
   }
-  // The file system has no locks; the run continues without.
+  // The file system has no locks, so the run continues without a lock.
   file_ = -1;
 }
 

@@ -63,7 +63,7 @@ std::string note_on_tokenizer(const Path& path) {
   return {};
 }
 
-// Checks that a companion is JSON or text as its name says: it may be a link to any file.
+// Checks that a companion file is JSON or text, as its name suggests. It may be a link to any file.
 void check_companion(const Path& path, std::string_view content) {
   const std::string file = path.string(), name = path.filename().string();
   if (name.ends_with(".json")) {
@@ -95,7 +95,7 @@ bool has_mtp_layers(const LanguageTensors& tensors, const ModelConfig& config) {
   return false;
 }
 
-// Rejects a target that is not a replaceable model: a run, a checkpoint, a folder with other contents, or the
+// Rejects a target that must not be replaced: a run, a checkpoint, a folder with other contents, or the
 // source itself.
 void refuse_no_model(const Path& to, const Path& target, const Path& from, Env& env) {
   const auto status = env.status(target);
@@ -131,8 +131,8 @@ void refuse_file_name(const Path& to) {
                 "name a folder: its model.safetensors has the weights");
 }
 
-// Returns the final path of the folder `to`, with links resolved, as rename needs it. Finds every reason that
-// makes a target impossible before anything is written.
+// Returns the final path of the folder `to`, with links resolved, as rename needs it. Finds every reason
+// against this target before anything is written.
 Path target_of(const Path& to, const Path& from, Existing existing, Env& env) {
   if (to.empty()) throw invalid("the target has no name", "name a folder that does not exist");
   refuse_file_name(to);
@@ -261,7 +261,7 @@ class Copy {
     for (const std::string_view name : kCompanions) {
       if (!is_file(from_.path / name)) continue;
       std::string text = read_file(from_.path / name, kCompanionLimit);
-      // Adds the stop ids from training; for a published model, that model's files decide.
+      // Adds the stop ids from training. For a published model, the model's files are kept as they are.
       if (name == "generation_config.json" && from_.iteration)
         text = with_stop_ids(text, (from_.path / name).string(), config_.eos_ids);
       write_file_atomic(unfinished.path() / name, text, env_);
@@ -315,7 +315,7 @@ class Copy {
     source.name = part.name;
     source.shape = shape;
     source.dtype = stored_as_it_is ? tensor.dtype : p.full_precision ? DType::kF32 : *options_.dtype;
-    // fp64 is written as fp32: no published model and no computation here uses it.
+    // fp64 is written as fp32, because no published model and no computation here uses fp64.
     if (source.dtype == DType::kF64) {
       source.dtype = DType::kF32;
       ++narrowed_;
@@ -382,7 +382,7 @@ class Copy {
     return values;
   }
 
-  // Returns W + scale B A, summed in fp64 and rounded once. For experts, uses each one's adapter.
+  // Returns W + scale B A, summed in fp64 and rounded once. For experts, uses the adapter of each expert.
   PublishedTensor folded(PublishedTensor base, const Parameter& p, const CheckpointPart& part) {
     const Parameter &down = *p.low_rank.down, &up = *p.low_rank.up;
     const std::int64_t out_rows = p.shape[p.shape.rank() - 2], rank = down.shape[down.shape.rank() - 2];
@@ -396,7 +396,7 @@ class Copy {
       read(first, out);
       std::vector<double> added, column(static_cast<std::size_t>(rank));
       for (std::size_t i = 0; i < out.size();) {
-        // Neighbours in a row, or in a column if the published tensor is transposed.
+        // Neighbouring elements of a row, or of a column if the published tensor is transposed.
         const PlacesInMemory places = places_in_memory(part, first + static_cast<std::int64_t>(i), cols);
         const std::int64_t row = places.first / cols, col = places.first % cols;
         const float* const of_a = a->data() + row / out_rows * rank * cols + col;

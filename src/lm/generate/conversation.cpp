@@ -15,7 +15,7 @@ class ReplyText {
  public:
   explicit ReplyText(const std::function<bool(std::string_view)>& on_text) : on_text_(on_text) {}
 
-  // False when the reply is over.
+  // Returns false when the reply is over.
   bool push(std::string_view piece) {
     text_ += piece;
     if (shown_ == 0 && text_.starts_with(' ')) shown_ = 1;  // the space after "Assistant:"
@@ -74,8 +74,8 @@ void Conversation::clear() {
   prefix_ = tokens_.size();
 }
 
-// Drops complete turns, oldest first, until `tokens` more and a reply fit or none is left. Returns their
-// number.
+// Drops complete turns, oldest first, until `tokens` more tokens and a reply fit or no turn is left. Returns
+// the number of dropped turns.
 std::size_t Conversation::make_room(std::size_t tokens) {
   const std::int64_t reserve = std::min(settings_.max_tokens, decoder_.capacity() / 2);
   const auto room = static_cast<std::size_t>(decoder_.capacity() - reserve);

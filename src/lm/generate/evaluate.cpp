@@ -57,7 +57,8 @@ class Evaluation {
       throw invalid(fmt::format("'{}' is empty, so it has nothing to evaluate", pattern),
                     "put text into it, or name other data (--data)");
     }
-    // Bytes of all files, of the files before this one, and of this one up to the current block.
+    // Bytes of all files, of the files before the current file, and of the current file up to the current
+    // block.
     std::uint64_t total = 0, before = 0, position = 0;
     for (const data::InputFile& file : files) total += file.size;
     std::size_t last = 0;

@@ -31,8 +31,8 @@ constexpr std::string_view kRead[] = {"attention_dropout",
                                       "seq_aux",
                                       "transformers_weights"};
 
-// Keys of transformers' configuration classes about how a model runs, where it comes from, and other uses.
-// Element types, including quantised ones, are read from the tensors instead.
+// Keys of transformers' configuration classes that describe how a model runs, where it comes from, and other
+// uses. Element types, including quantised ones, are read from the tensors instead.
 constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "attn_implementation",
                                             "auto_map",
@@ -104,7 +104,7 @@ constexpr std::string_view kSampling[] = {"assistant_confidence_threshold",
                                           "typical_p"};
 
 // Rotary keys, including those of multimodal models for image positions. Text positions do not depend on the
-// latter.
+// keys for image positions.
 constexpr std::string_view kRope[] = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"};
 constexpr std::string_view kLinear[] = {"factor"};

@@ -1,4 +1,5 @@
-// A gradient norm ten times that of recent steps: a bad batch, or the first sign of divergence.
+// Detects a gradient norm of ten times the norm of recent steps. The cause is a bad batch or the start of
+// divergence.
 #include <fmt/format.h>
 
 #include <algorithm>

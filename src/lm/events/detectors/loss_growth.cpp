@@ -1,4 +1,4 @@
-// Divergence: the loss has grown tenfold, or is worse than the untrained model's.
+// Detects divergence: the loss has grown tenfold, or is worse than the loss of the untrained model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ constexpr std::size_t kWindow = 5;  // steps in the median, so that one bad batc
 // kMinRise.
 constexpr double kFactor = 10;
 constexpr double kMinRise = 1;  // nats per token
-// A loss this much above the first steps is worse than before training. Two limits, because a single first
-// step is noisy, but a run may diverge within the first window.
+// A loss this much above the first steps is worse than before training. There are two limits because the
+// first step alone is noisy, but a run may diverge within the first window.
 constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token
 // The episode ends when the loss is within this factor of its best.
 constexpr double kRecovered = 2;

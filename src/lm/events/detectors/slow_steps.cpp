@@ -1,4 +1,5 @@
-// Steps that take twice as long as before: another process on the machine, a throttled device, a slow disk.
+// Detects steps that take twice as long as before. Possible causes are another process on the machine, a
+// throttled device, or a slow disk.
 #include <fmt/format.h>
 
 #include <limits>

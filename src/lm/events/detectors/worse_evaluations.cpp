@@ -1,4 +1,4 @@
-// Overfitting: the validation loss got worse three times in a row.
+// Detects overfitting: the validation loss got worse three times in a row.
 #include <fmt/format.h>
 
 #include <cmath>

@@ -81,7 +81,7 @@ engine::Parameter& BlockParameters::experts(std::string_view module, const std::
   return matrix;
 }
 
-// Uses PEFT's names. All parts of a fused matrix share A.
+// Uses PEFT's names. All parts of a fused matrix share the adapter matrix A.
 void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string& name,
                                    const std::vector<engine::CheckpointPart>& parts) const {
   // [out, in] or, with experts, [experts, out, in]
@@ -130,8 +130,8 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
   down.is_low_rank = up.is_low_rank = true;
   if (of_experts) {
     down.per_expert = up.per_expert = true;
-    // The adapter matrix that is not split with the width gets a partial gradient of each expert on every
-    // rank.
+    // If the expert's width is split, one of the two adapter matrices is not. For that matrix, every rank
+    // computes a partial gradient of each expert.
     const auto group = [](bool split) {
       return split ? engine::ReduceGroup::kExperts : engine::ReduceGroup::kExpertTokens;
     };
@@ -227,7 +227,8 @@ engine::Parameter& BlockParameters::norm(const std::string& name, std::int64_t w
 
 Initializer BlockParameters::matrix() const { return Initializer::normal(init_std_); }
 
-// Scaled by depth, so that the variance of the residual stream does not grow with it (GPT-2).
+// The initial values are scaled by depth, so that the variance of the residual stream does not grow with
+// depth (GPT-2).
 Initializer BlockParameters::into_residual() const {
   return Initializer::normal(init_std_ / std::sqrt(2.0 * static_cast<double>(layers_)));
 }

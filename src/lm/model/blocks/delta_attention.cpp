@@ -110,7 +110,7 @@ class DeltaAttention final : public Layer {
   }
 
  private:
-  // Declares a small parameter in fp32, also in checkpoints, like the published ones.
+  // Declares a small parameter in fp32. Checkpoints store it in fp32 too, as published checkpoints do.
   static Parameter* small(const BlockParameters& p, const std::string& name, std::int64_t n,
                           Initializer initializer, const std::string& published) {
     Parameter& parameter =
@@ -124,7 +124,7 @@ class DeltaAttention final : public Layer {
   }
 
   comm::Communicator* group_;    // the ranks that share the heads
-  turbo::DeltaRuleShape shape_;  // of this rank's heads
+  turbo::DeltaRuleShape shape_;  // shape of this rank's heads
   double lower_bound_, epsilon_;
   std::int64_t width_, layer_;
   Parameter *qkv_ = nullptr, *kernel_ = nullptr;

@@ -27,7 +27,7 @@ ColumnRun run(std::int64_t from, std::int64_t columns) {
           .columns = static_cast<std::int32_t>(columns)};
 }
 
-// Tensor ranks share the key heads, and with them the value heads.
+// Tensor ranks share the key heads, and each key head's value heads belong to the same rank.
 class GatedDeltaNet final : public Layer {
  public:
   GatedDeltaNet(const ModelConfig& c, const BlockParameters& p, DeltaProjection projection)
@@ -117,8 +117,8 @@ class GatedDeltaNet final : public Layer {
   }
 
  private:
-  // The projection holds, for each key head, its query and key, then the values and gates of its value heads;
-  // b and a are laid out in the same way.
+  // For each key head, the projection holds its query and key, then the values and gates of its value heads.
+  // The columns of b and a are also grouped by key head.
   std::vector<ColumnRuns> parts_by_key_head() const {
     const turbo::DeltaRuleShape& s = shape_;
     const std::int64_t per_key = s.value_heads / s.key_heads, dim = s.key_dim, values = per_key * s.value_dim;
@@ -141,7 +141,7 @@ class GatedDeltaNet final : public Layer {
   comm::Communicator* group_;  // the ranks that share the heads
   double epsilon_;
   std::int64_t layer_, width_;
-  turbo::DeltaRuleShape shape_;    // of this rank's heads
+  turbo::DeltaRuleShape shape_;    // shape of this rank's heads
   std::vector<ColumnRuns> parts_;  // of the projection: convolved columns, output gates, b and a
   Parameter *in_ = nullptr, *kernel_ = nullptr, *a_log_ = nullptr, *dt_bias_ = nullptr, *norm_ = nullptr,
             *out_ = nullptr;

@@ -12,7 +12,7 @@ using engine::Value;
 
 namespace {
 
-constexpr double kNormEpsilon = 1e-6;  // of the published models
+constexpr double kNormEpsilon = 1e-6;  // epsilon of the published models
 
 }  // namespace
 

@@ -67,7 +67,8 @@ class LatentAttention final : public Layer {
       gate_ = matrix("gate", p.rows({c.heads * shape_.value_dim}, c.hidden), "g_proj");
     if (c.attention.indexer.heads > 0) {
       indexer_.emplace(c, p);
-      // Used both before and after attention, per head; not the product of a linear layer.
+      // The weight is used per head, both before and after attention, and not as in the product of a linear
+      // layer.
       kv_up_->uses.push_back(kv_up_->uses.back());
       kv_up_->linear_of = -1;
     }
@@ -89,8 +90,8 @@ class LatentAttention final : public Layer {
   }
 
  private:
-  // Every rank computes and keeps only the latents of its own tokens. The latents of all tokens are gathered
-  // for its heads, and gathered again in the backward pass.
+  // Every rank computes and keeps only the latents of its own tokens. For its heads, a rank gathers the
+  // latents of all tokens, and gathers them again in the backward pass.
   Value parallel(const Value& h, const BlockInputs& in) const {
     const Value own_q = q_down_ ? linear(h, *q_down_) : h, own_kv = linear(h, *kv_down_);
     if (indexer_) {
@@ -200,7 +201,7 @@ class LatentAttention final : public Layer {
   float scale_;
   std::int64_t layer_;
   bool rotates_, interleaved_;
-  double epsilon_;  // of the latents' norms
+  double epsilon_;  // epsilon of the latents' norms
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;
   Parameter *kv_down_ = nullptr, *kv_norm_ = nullptr, *kv_up_ = nullptr, *out_ = nullptr;
   Parameter* gate_ = nullptr;       // null: no gate

@@ -9,7 +9,7 @@
 
 namespace primus {
 
-// Products with the state, and the convolution (counted as Megatron-LM does).
+// Counts products with the state and the convolution, as Megatron-LM does.
 double linear_mixing(const ModelConfig& c, std::int64_t, double) {
   const LinearAttentionConfig& l = c.linear;
   return static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));
@@ -55,8 +55,8 @@ void make_linear_cache(const ModelConfig& c, const CacheRequest& request, bool c
   entry.committed = phase.tensor(DType::kI32, {request.sequences});
 }
 
-// In fp32: the inputs of the convolution, one of them new, and the state, which is written only once in many
-// tokens.
+// Counts fp32 values: the inputs of the convolution, one of which is new, and the state, which is written
+// only once in many tokens.
 double linear_bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
   const LinearAttentionConfig& l = c.linear;
   return 4 * static_cast<double>(l.conv_width * (2 * l.keys() + l.values()) + l.values() * l.key_dim);

@@ -100,7 +100,8 @@ class MixtureOfExperts final : public Layer {
                                  training ? own_tokens(in.token_numbers, tokens_) : in.token_numbers);
     if (router_bias_) logits = router_bias(std::move(logits), *router_bias_);
     if (moe_.logit_cap > 0) logits = soft_cap(std::move(logits), moe_.logit_cap);
-    // Choices, capacity and losses depend on the complete microbatch: each of its ranks computes them.
+    // Choices, capacity and losses depend on the complete microbatch. So each rank that has a part of the
+    // microbatch computes them.
     logits = replicate_tokens(logits, tokens_);
     Value load;
     if (training && moe_.training.balance_step && rule.balance_scale != 0) {
@@ -197,7 +198,7 @@ class MixtureOfExperts final : public Layer {
     return linear_combine(rows, down_, routing, addend());
   }
 
-  // The activation of experts that are not plain.
+  // Returns the activation of experts that are not plain.
   Value activated(const Value& rows) const {
     if (situ_beta_ > 0) return situ(rows, situ_beta_, situ_linear_beta_);
     return moe_.swiglu_limit > 0 ? clamped_swiglu(rows, clamp()) : swiglu(rows);
@@ -236,7 +237,7 @@ class MixtureOfExperts final : public Layer {
   }
 
   MoeConfig moe_;
-  bool plain_;  // only products and SwiGLU
+  bool plain_;  // the experts consist only of products and SwiGLU
   double situ_beta_, situ_linear_beta_, epsilon_;
   std::int64_t layer_;
   comm::Communicator* tokens_;     // the ranks that route a microbatch together

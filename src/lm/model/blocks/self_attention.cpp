@@ -32,7 +32,8 @@ class SelfAttention final : public Layer {
         layer_(p.layer()),
         options_(options) {
     const std::int64_t q = c.heads * head_dim_, kv = c.kv_heads * head_dim_;
-    const std::int64_t of_q = options.output_gate ? 2 * q : q;  // rows for queries, and for gates
+    // factor of the query rows: 2 if they include gates
+    const std::int64_t of_q = options.output_gate ? 2 * q : q;
     if (options.output_gate && options.qkv_bias)
       throw std::logic_error("attention with an output gate does not support biases");
     const auto parts = [&](const std::string& kind) -> std::vector<engine::CheckpointPart> {
@@ -140,8 +141,8 @@ class SelfAttention final : public Layer {
     return concat(concat(norm(queries, *query_norm_, epsilon_), norm(keys, *key_norm_, epsilon_)), values);
   }
 
-  // The columns are each head's query and gate side by side, then all keys and values. Splits them into what
-  // attention reads and the gates.
+  // The columns are each head's query and gate side by side, and then all keys and values. Splits them into
+  // the inputs of attention and the gates.
   std::vector<engine::ColumnRuns> queries_and_gates() const {
     const auto dim = static_cast<std::int32_t>(head_dim_), heads = static_cast<std::int32_t>(heads_);
     const auto keys = static_cast<std::int32_t>(2 * kv_heads_ * head_dim_);
@@ -153,7 +154,7 @@ class SelfAttention final : public Layer {
   }
 
   comm::Communicator* group_;      // the ranks that share the heads
-  std::int64_t heads_, kv_heads_;  // on this rank
+  std::int64_t heads_, kv_heads_;  // numbers on this rank
   std::int64_t head_dim_, rotary_dim_;
   double score_scale_;  // 0: 1 / sqrt(head_dim)
   double epsilon_;

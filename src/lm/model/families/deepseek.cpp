@@ -21,8 +21,9 @@ constexpr double kMaxScale = 1e6;
 void read_attention(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "rope_interleave", true);
-  // transformers repeats keys by heads / kv_heads, but latent attention has one key per head: fewer keys
-  // break it, more have no effect. Its V3 class writes 128 if the file gives no number.
+  // transformers repeats keys by heads / kv_heads, but latent attention has one key per head. Fewer key-value
+  // heads break transformers' code, more have no effect. The V3 class of transformers writes 128 if the file
+  // gives no number.
   if (c.heads / c.kv_heads > 1) refuse_unless(json, "num_key_value_heads", c.heads);
   const ConfigReader r(json);
   const RopeScaling& rope = c.rope_scaling;
@@ -151,8 +152,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
       [&] { return feed_forward_or_experts(config, parameters); });
 }
 
-// Latents are always normed. Shared keys are rotated in interleaved pairs, whatever Megatron-LM's switch
-// says, which applies to other heads.
+// Latents are always normed. Shared keys are always rotated in interleaved pairs; Megatron-LM's switch
+// applies only to other heads.
 std::vector<FamilySwitch> switches() {
   return {{"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
 }

@@ -1,5 +1,5 @@
-// DeepSeek-V2 (arXiv:2405.04434): experts scored by a softmax. Larger models choose only within the best
-// groups of experts.
+// DeepSeek-V2 (arXiv:2405.04434): experts scored by a softmax. Larger models choose experts only from the
+// best groups.
 #include <nlohmann/json.hpp>
 
 #include "base/terminal/terminal.h"

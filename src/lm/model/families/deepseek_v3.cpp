@@ -1,5 +1,5 @@
-// DeepSeek-V3 (arXiv:2412.19437): experts scored by sigmoids and balanced by a bias that is used only to
-// choose.
+// DeepSeek-V3 (arXiv:2412.19437): experts scored by sigmoids and balanced by a bias that affects only their
+// choice.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/families/deepseek.h"

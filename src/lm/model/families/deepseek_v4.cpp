@@ -1,8 +1,9 @@
 // DeepSeek-V4 (2026): parallel residual streams, mixed by hyper-connections; attention over a window and
 // pooled latents, without separate keys for tokens before the window; experts scored by the square root of a
-// softplus, and in the first layers chosen by the token id. Computes what transformers computes. transformers
-// omits multi-token prediction, so that follows AMD Primus: one projection joins the embedding with the last
-// hidden state; after a block with only a window, the module's own factors contract the streams.
+// softplus, which the first layers choose by the token id instead. Computes what transformers computes.
+// transformers omits multi-token prediction, so this part follows AMD Primus. There, one projection joins the
+// embedding with the last hidden state, the block has only a window, and factors of the module contract the
+// streams after it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -111,7 +112,7 @@ bool names_attention_factor(const nlohmann::json& json) {
 
 // Branches of rope_parameters describe the rotation completely (read_rope). In files without branches,
 // pooling layers use compress_rope_theta, and YaRN scales rotations only if the file has an attention_factor.
-// Like transformers, YaRN replaces null by the factor that follows from the stretch.
+// As in transformers, an attention_factor of null means the factor that YaRN derives from the stretch.
 void read_rotation(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   AttentionConfig& a = c.attention;
@@ -229,7 +230,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
     throw ConfigKeyError(ErrorKind::kInvalid, "compress_rope_theta", "compress_rope_theta is not set",
                          "set compress_rope_theta, the RoPE base of layers with pooled latents");
   }
-  // By branch; only the pooling branch has stretched frequencies.
+  // Rotation is written by branch; only the pooling branch has stretched frequencies.
   nlohmann::json pooled = json["rope_parameters"], plain = {{"rope_type", "default"}};
   pooled["rope_theta"] = a.pooled.theta;
   plain["rope_theta"] = c.rope_theta;

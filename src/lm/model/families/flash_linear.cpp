@@ -14,7 +14,8 @@
 namespace primus {
 namespace {
 
-// fla's defaults for keys that config.json omits. Models without attention do not give its number of heads.
+// fla's defaults for keys that config.json omits. Models without attention do not give the number of
+// attention heads.
 constexpr const char* kGatedDefaults =
     R"({"num_attention_heads": 1, "linear_num_key_heads": 6, "linear_key_head_dim": 256, "expand_v": 2.0})";
 constexpr const char* kKimiDefaults =

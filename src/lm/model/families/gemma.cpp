@@ -1,7 +1,7 @@
 // Gemma 2 (Google 2024, arXiv:2408.00118) and Gemma 3 (2025, arXiv:2503.19786): Llama with norms before and
 // after each branch, feed-forwards gated by GELU, and embeddings multiplied by the square root of their
-// width. Some layers have a window. Gemma 2 caps scores and logits. Gemma 3 has QK norm, and its window
-// layers have their own rotary base. Norm weights are stored minus one.
+// width. Some layers have a window. Gemma 2 caps scores and logits. Gemma 3 has QK norm, and a different
+// rotary base in window layers. Norm weights are stored minus one.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -29,7 +29,7 @@ constexpr NormNames kNorms{.ffn = ".pre_feedforward_layernorm.weight",
                            .after_attention = ".post_attention_layernorm.weight",
                            .after_ffn = ".post_feedforward_layernorm.weight"};
 
-// Decides which layers have a window if the file has no layer_types: all but every n-th.
+// Decides which layers have a window if the file has no layer_types: all layers except every n-th.
 using IsLocal = bool (*)(const nlohmann::json& json, std::int64_t layer);
 bool every_other(const nlohmann::json&, std::int64_t layer) { return (layer + 1) % 2 != 0; }
 bool by_pattern(const nlohmann::json& json, std::int64_t layer) {
@@ -123,7 +123,7 @@ extern const FamilyEntry kGemma2{[]() -> Family {
   return gemma;
 }};
 
-// Multimodal models have this as their text_config.
+// Multimodal models have such a config.json as their text_config.
 extern const FamilyEntry kGemma3{[]() -> Family {
   Family gemma = family("gemma3_text", "Gemma3ForCausalLM");
   gemma.read = read_gemma3, gemma.make_block = make_gemma3_block;

@@ -1,5 +1,5 @@
-// GLM-4 of April 2025 (Zhipu AI): Llama with norms before and after each branch. Heads are rotated in part,
-// by neighbouring pairs.
+// GLM-4 of April 2025 (Zhipu AI): Llama with norms before and after each branch. A part of each head is
+// rotated, in neighbouring pairs.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"

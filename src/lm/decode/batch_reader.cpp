@@ -123,8 +123,9 @@ void BatchReader::measure_passes() {
   const std::int64_t top_k = TopLogits::kMax;
   for (const std::int64_t rows : pass_sizes(settings_.pass_tokens)) {
     forward({.rows = rows});
-    if (settings_.sequences == 1) continue;  // with one sequence, a pass either reads tokens or returns
-                                             // logits
+    if (settings_.sequences == 1)
+      continue;  // with one sequence, a pass either reads tokens or returns
+                 // logits
     forward(mixed_pass(rows, {.log_probs = true}));
     forward(mixed_pass(rows, {.top_k = top_k, .log_probs = true}));
   }

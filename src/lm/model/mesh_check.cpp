@@ -21,7 +21,7 @@ std::optional<MeshMismatch> check(const char* key, int ranks, const std::vector<
   };
   for (const SharedExtent& s : things) {
     if (s.extent % ranks == 0) continue;
-    // Divisors of `ranks` divide any number of ranks that the cluster may have.
+    // Suggests a divisor of `ranks`, because it also divides the number of all ranks of the job.
     int fit = ranks - 1;
     while (ranks % fit != 0 || !divides(fit)) --fit;
     return MeshMismatch{key,

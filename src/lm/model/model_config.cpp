@@ -27,8 +27,8 @@ using nlohmann::json;
 constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
 
 // The key of an object with the LoRA settings, only in folders of Primus that store adapters next to the
-// frozen weights. It is also the folder's model_type, and the object holds the family's own. transformers
-// therefore refuses such a folder instead of loading the frozen weights as the trained model.
+// frozen weights. The key is also the folder's model_type, and the object holds the model_type of the family.
+// transformers therefore refuses such a folder instead of loading the frozen weights as the trained model.
 constexpr const char* kLoraKey = "primus_lora";
 
 LoraConfig read_lora(const json& root, const std::string& where) {
@@ -51,8 +51,9 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   return lora;
 }
 
-// Quantised weights use other tensors than the model's. `primus model import` reads mxfp4, and fp8 with a
-// scale per block of 128 x 128. Other methods are refused here, with a clearer error than missing tensors.
+// Quantised weights are stored in other tensors than the model's weights. `primus model import` reads mxfp4,
+// and fp8 with a scale per block of 128 x 128. Other methods are refused here, with a clearer error than
+// missing tensors.
 void refuse_quantised(const ConfigReader& r) {
   constexpr const char* kKey = "quantization_config";
   const json* const config = r.find(kKey);
@@ -127,7 +128,7 @@ std::string listed(const std::vector<std::string>& keys) {
   std::string text;
   for (const std::string& key : keys) {
     if (&key - keys.data() == kMaxKeys) return text + fmt::format(" and {} more", keys.size() - kMaxKeys);
-    // As JSON in ASCII, so without control characters; simple keys lose their quotes.
+    // The key is written as JSON in ASCII, and so without control characters. Simple keys lose their quotes.
     std::string name = json(key).dump(-1, ' ', true);
     if (name.size() == key.size() + 2) name = key;
     if (name.size() > kMaxBytes) name = name.substr(0, kMaxBytes) + "...";
@@ -233,7 +234,7 @@ void check(const ModelConfig& c) {
                                        list->size(), frequencies));
     }
   }
-  // transformers builds a ramp with half as many frequencies, rounded down, and fails.
+  // transformers then builds a ramp with half as many frequencies, rounded down, and fails.
   if (c.rotary_columns() % 2 != 0 && c.rope_scaling.kind == RopeScaling::Kind::kYarn) {
     throw ConfigKeyError(
         ErrorKind::kUnsupported, "partial_rotary_factor",
@@ -273,9 +274,10 @@ constexpr const char *kBalance = "router_aux_loss_coef", *kDeepSeekBalance = "au
 constexpr const char *kSequences = "seq_aux", *kRouterZ = "router_z_loss_coef";
 
 // Reads the losses that the routers were trained with. transformers adds the balance loss only if
-// output_router_logits is true, which says what a forward pass returns, not how the model was trained.
+// output_router_logits is true, but that key describes what a forward pass returns, not how the model was
+// trained.
 void read_router_losses(const ConfigReader& r, MoeConfig::Training& training) {
-  constexpr double kMax = 1e3;  // of moe_aux_loss_coeff
+  constexpr double kMax = 1e3;  // limit of moe_aux_loss_coeff
   const auto coefficient = [&](const char* key) {
     const double value = r.number_or(key, 0);
     if (!(value >= 0 && value <= kMax)) throw r.bad(key, fmt::format("must be from 0 to {}", kMax));
@@ -299,7 +301,7 @@ void write_router_losses(const ModelConfig& c, json& root) {
 }
 
 // Returns a note if rope_theta outside rope_parameters (or rope_scaling) differs from the one inside, which
-// takes precedence as in transformers. Empty if they agree.
+// takes precedence as in transformers. Empty if the two are equal.
 std::string note_on_theta(const json& root, const Family& family) {
   constexpr const char* kTheta = "rope_theta";
   const auto outside = root.find(kTheta);
@@ -316,7 +318,7 @@ std::string note_on_theta(const json& root, const Family& family) {
 }
 
 // Returns "where:line:column" of the key, or `where` if the file does not have it exactly once. In the file
-// of a multimodal model, only the description of its language model counts.
+// of a multimodal model, only the part about its language model is searched.
 std::string place_of_key(std::string_view text, const std::string& where, std::string_view key) {
   const auto next = [text](std::string_view name, std::size_t from) {
     const std::string quoted = fmt::format("\"{}\"", name);
@@ -393,7 +395,8 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     const Family& family = families.find(c.family);
     c.family = family.model_type;
     renamed = rename_aliases(family, root);
-    theta_note = note_on_theta(root, family);  // before defaults are added, which the user did not write
+    theta_note = note_on_theta(root, family);  // compared before defaults are added, because the user did not
+                                               // write the defaults
     if (family.prepare) family.prepare(root);
     add_defaults(family, root);
     read_common(r, root, c);
@@ -422,7 +425,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
       if (!has_place) error.at(place_of_key(contents, where, name));
     }
     throw;
-  } catch (const json::exception& error) {  // from an external family that does not check types
+  } catch (const json::exception& error) {  // thrown by an external family that does not check types
     throw invalid(fmt::format("a key of a {} has an unsupported value: {}", c.family, error.what()))
         .at(where);
   }
@@ -476,7 +479,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
 
 namespace {
 
-// Returns the weights of one layer that a token is multiplied with: the trained or the frozen ones.
+// Returns the weights of one layer that a token is multiplied with: either the trained or the frozen weights.
 double weights_met(const ModelConfig& c, std::int64_t layer, bool trained = true) {
   double weights = 0;
   for (const LayerProduct& p : layer_products(c, layer)) {
@@ -524,7 +527,8 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
   selection += modules * selection_products(c, c.layers, s);
   const double tokens = static_cast<double>(sequences) * s;
   if (!c.lora) return (6 * per_token + 2 * selection) * tokens;
-  // Frozen weights have no weight gradient: two thirds of their products remain, and all of attention's.
+  // Frozen weights have no weight gradient, so two thirds of their products remain. All products of attention
+  // remain.
   double scores = modules * mixing_products(c, c.layers, s);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += mixing_products(c, layer, s);
   adapters += modules * adapter_weights(c, c.layers);

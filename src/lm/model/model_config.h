@@ -34,9 +34,9 @@ class FamilyRegistry;
 struct RopeScaling {
   enum class Kind : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kLongrope } kind = Kind::kNone;
   double factor = 1;
-  std::int64_t original_max_positions = 0;                         // llama3, yarn, longrope
-  double low_freq_factor = 1, high_freq_factor = 4;                // llama3
-  double beta_fast = 32, beta_slow = 1;                            // yarn
+  std::int64_t original_max_positions = 0;           // llama3, yarn, longrope
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;              // yarn
   // for yarn; longrope has only the first of them
   std::optional<double> attention_factor, mscale, mscale_all_dim;
   bool truncate = true;  // yarn: the limits of the ramp are rounded to whole dimensions

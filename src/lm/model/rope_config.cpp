@@ -53,7 +53,7 @@ Kind kind_of(const std::string& type) {
   for (const Kind kind : {Kind::kLinear, Kind::kLlama3, Kind::kYarn, Kind::kLongrope}) {
     if (name_of(kind) == type) return kind;
   }
-  if (type == "su") return Kind::kLongrope;  // in the first Phi-3 files
+  if (type == "su") return Kind::kLongrope;  // used in the first Phi-3 files
   throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
                        "rope_type '" + printable(type) + "' is not supported",
                        "choose default, linear, llama3, yarn or longrope");
@@ -138,8 +138,8 @@ void read_branches(const json& rope, const char* key, const std::string& where, 
   read_scaling(compress, pooled, key, std::nullopt, config);
 }
 
-// The objects of rope_parameters for full attention and for layers with a window. rope_scaling overrides the
-// first, as in transformers.
+// The objects of rope_parameters for full attention and for layers with a window. As in transformers,
+// rope_scaling overrides the object for full attention.
 struct LayerTypes {
   json full = json::object(), local = json::object();
 };
@@ -244,7 +244,7 @@ void read_rope(const json& root, const std::string& where, const Family& family,
 }
 
 void write_rope(const ModelConfig& config, const Family& family, json& root) {
-  // Both spellings: transformers 4 reads the first two keys, transformers 5 the third.
+  // Writes both spellings: transformers 4 reads the first two keys, transformers 5 reads the third.
   const json rope = scaling_json(config);
   root[kTheta] = config.rope_theta;
   root[kScaling] = config.rope_scaling.kind == Kind::kNone ? json() : rope;

@@ -9,8 +9,8 @@ namespace {
 
 using std::numbers::pi;
 
-// Llama 3.1: long wavelengths are stretched by the factor, short ones are kept, and those between are
-// interpolated. If both limits are equal, none lie between (Llama 4 Scout).
+// Llama 3.1: long wavelengths are stretched by the factor, short wavelengths are kept, and wavelengths in
+// between are interpolated. If both limits are equal, no wavelength is in between (Llama 4 Scout).
 double llama3_frequency(double frequency, const RopeScaling& s) {
   const double original = static_cast<double>(s.original_max_positions);
   const double wavelength = 2 * pi / frequency;
@@ -21,7 +21,8 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
   return (1 - smooth) * frequency / s.factor + smooth * frequency;
 }
 
-// YaRN (Peng et al. 2023): like Llama 3.1 but per dimension, with a linear ramp between two rotation counts.
+// YaRN (Peng et al. 2023): as in Llama 3.1, but the interpolation is a linear ramp over dimensions, between
+// two rotation counts.
 double yarn_frequency(double frequency, double dimension, const ModelConfig& c) {
   const RopeScaling& s = c.rope_scaling;
   const double dim = static_cast<double>(c.rotary_columns());
@@ -60,7 +61,7 @@ double longrope_attention_factor(const RopeScaling& s) {
   return std::sqrt(1 + std::log(s.factor) / std::log(static_cast<double>(s.original_max_positions)));
 }
 
-// Returns the factor of cosines and sines.
+// Returns the factor that multiplies cosines and sines.
 double amplitude_of(const RopeScaling& s) {
   switch (s.kind) {
     case RopeScaling::Kind::kYarn:

@@ -99,7 +99,7 @@ class Filler {
       fill("window_size", t_.window_size, std::vector<std::string>{std::to_string(a.window - 1), "0"});
       fill("window_attn_skip_freq", t_.window_attn_skip_freq, pattern(m_.local_layers()));
     }
-    // True only in families whose models differ in them; other families fix them.
+    // These switches are true only in families whose models differ in them; other families fix their values.
     if (a.qkv_bias) fill("add_qkv_bias", t_.add_qkv_bias, true);
     if (a.qk_norm) fill("qk_layernorm", t_.qk_layernorm, true);
     fill("no_rope_freq", t_.no_rope_freq, pattern_or_none(m_.layers_without_rope()));
@@ -140,7 +140,8 @@ class Filler {
                               is_set("rope_type") || is_set("position_embedding_type") ||
                               ((t_.multi_latent_attention || m_.any_keeps(Keeps::kPooled)) &&
                                (is_set("rotary_scaling_factor") || is_set("rope_scaling_factor")));
-    // Were derived without knowledge of the model: reset, so that derive() computes them again.
+    // These settings were derived before the model was known. They are reset, so that derive() computes them
+    // again.
     fill("rope_scaling_type", t_.rope_scaling_type, "");
     fill("rope_scaling_factor", t_.rope_scaling_factor, 0.0);
     fill("rotary_scaling_factor", t_.rotary_scaling_factor, 0.0);

@@ -34,7 +34,8 @@ class Agreement {
       return read_model_config(write_model_config(c, DType::kF32, families_), "", families_);
     } catch (const Error& error) {
       const std::string_view key = setting_of(error);
-      // Without experts their width is missing too, and some families report that first.
+      // If the number of experts is missing, their width is missing too, and some families report the width
+      // first.
       if (!t_.num_experts && (key == "num_experts" || key == "ffn_hidden_size")) {
         throw experiment_.error_for(
             stated_.is_set("num_experts") ? "num_experts" : "model_type",
@@ -122,7 +123,8 @@ class Agreement {
   void same_fields(std::initializer_list<ModelPart> parts, const ModelConfig& said,
                    const ModelConfig& has) const {
     for_each_model_field([&](const auto& field) {
-      // Skips optional numbers of rope: a config.json omits those that its kind does not use.
+      // Skips optional numbers of rope, because a config.json omits the numbers that its kind of scaling does
+      // not use.
       if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(field.of(has))>>) {
         if (std::ranges::find(parts, field.part) != parts.end())
           same(field.name, field.of(said), field.of(has));

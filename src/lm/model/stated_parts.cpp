@@ -49,7 +49,7 @@ class PartsReader {
              : t_.rope_scaling_type == "longrope" ? RopeScaling::Kind::kLongrope
                                                   : RopeScaling::Kind::kNone;
     if (s.kind == RopeScaling::Kind::kNone) {
-      // A local base equal to the common one means no base of their own.
+      // If the local base equals the common base, local layers have no separate base.
       if (c.attention.local_theta == c.rope_theta) c.attention.local_theta = 0;
       return;
     }
@@ -83,8 +83,8 @@ class PartsReader {
     c.head_dim = t_.qk_head_dim + t_.qk_pos_emb_head_dim;
   }
 
-  // Returns the layers that a pattern selects: those with a 1 in a list, or those that `every` accepts for a
-  // number.
+  // Returns the layers that a pattern selects: the layers with a 1 in a list or, if the pattern is a number,
+  // the layers that `every` accepts.
   template <class Every>
   Layers layers(std::string_view key, const std::vector<std::string>& words, Every every) const {
     const std::optional<LayerPattern> pattern = parse_layer_pattern(words, t_.num_layers);
@@ -170,13 +170,13 @@ class PartsReader {
           "experimental_attention_variant gated_delta_net needs linear_attention_freq",
           "set linear_attention_freq: 4 for one attention layer after every three others");
     }
-    // A module equals the last layer, which is latent attention in Kimi models.
+    // A module is built like the last layer, which has latent attention in Kimi models.
     if (c.any_keeps(Keeps::kState) && (c.has_state(c.layers - 1) || !always_latent(families_.find(c.family))))
       refuse_modules("linear attention");
   }
 
-  // Reads what each layer pools from a list, quoted or not; entries of multi-token prediction modules come
-  // last.
+  // Reads from a list, which may be quoted, which blocks each layer pools. Entries of multi-token prediction
+  // modules come last.
   void compressed(ModelConfig& c) const {
     std::string text = fmt::format("{}", fmt::join(t_.compress_ratios, ","));
     std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });

@@ -46,7 +46,7 @@ engine::FlatRange written_of(const Parameter& p, const CheckpointPart& part) {
   return elements_of(p, part).intersect({slice.begin - p.offset, slice.end - p.offset});
 }
 
-// Returns their runs in the published tensor, counted in memory order.
+// Returns the runs of these elements in the published tensor, counted in memory order.
 HeldRuns runs_of(const engine::FlatRange& range, const Parameter& p, const CheckpointPart& part) {
   const Shape& whole = p.whole_shape();
   const std::int64_t first = part.row * (whole.rank() > 1 ? whole[whole.rank() - 1] : 1);
@@ -235,7 +235,7 @@ void check_elements(const Parameter& p, const std::string& name, DType dtype,
   }
 }
 
-// Uploads into the weights that this rank stores: the masters, or without training the values.
+// Uploads into the weights that this rank stores: the masters or, if the model is not trained, the values.
 void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part, DType dtype,
                     std::span<const std::byte> host) {
   upload(rank, p.unit->trained ? masters_of(p) : of_shard(p, p.unit->stored_values), p, part, dtype, host);
@@ -428,7 +428,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     checkpoint.read_runs(where, name, dtype, published_shape(p, part), axis_order(part),
                          runs_of(range, p, part), staging);
   };
-  // Reads a state like this, in the type that it was saved in.
+  // Reads a state in the same way, in the type in which it was saved.
   const auto read_state = [&](const engine::UnitState& state, const Parameter& p,
                               const CheckpointPart& part) {
     const std::string name = optimizer_tensor_name(state.spec.name, part.name);

@@ -1,11 +1,11 @@
 // Muon (turbo/muon) updates hidden matrices. It needs complete matrices, but a rank's shard of a unit is a
 // range of elements that begins and ends anywhere. So the update direction of the unit is gathered, and each
 // rank orthogonalises the matrices that its shard overlaps (Liu et al. 2025, arXiv:2502.16982, section 2.3).
-// Shards that end at matrix boundaries would need no gather. But a block has about seven matrices of
-// different sizes, so such shards would be uneven in memory and work, and ranks beyond the number of matrices
-// would be idle. Equal shards keep one layout for all rules, so checkpoints and the other sharding levels do
-// not depend on Muon. The costs: 4 bytes of traffic per element and step, and a matrix in two shards is
-// computed twice.
+// If shards ended at matrix boundaries, no gather would be needed. But a block has only about seven matrices
+// of different sizes, so such shards would be uneven in memory and work, and ranks beyond the number of
+// matrices would be idle. Equal shards keep one layout for all rules, so checkpoints and the other sharding
+// levels do not depend on Muon. The costs: 4 bytes of traffic per element and step, and a matrix in two
+// shards is computed twice.
 #include "turbo/muon/muon.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ constexpr std::array<Polynomial, 5> kQuintic = {{{4.0848, -6.8946, 2.9270},
 struct MuonSettings {
   // The factor of the orthogonal update of a matrix [out, in].
   enum class Scale : std::uint8_t {
-    kSpectral,      // sqrt(max(out, in)); with an extra factor of 0.2 as large as AdamW's updates
+    kSpectral,      // sqrt(max(out, in)); with an extra factor of 0.2, updates are as large as AdamW's
     kUnitRmsNorm,   // sqrt(out / in)
     kShapeScaling,  // sqrt(max(1, out / in))
   };
@@ -56,8 +56,8 @@ struct MuonSettings {
   bool nesterov;
   Scale scale;
   double extra_scale;
-  std::int64_t steps;                       // of the Newton-Schulz iteration
-  std::span<const Polynomial> polynomials;  // cycled through by the steps
+  std::int64_t steps;                       // number of Newton-Schulz iterations
+  std::span<const Polynomial> polynomials;  // iterations use these in turn and repeat them
   bool fp32_products;                       // false: the iteration's operands are bf16
   bool split_qkv;  // treats the projections of queries, keys and values as separate matrices
 };
@@ -68,8 +68,8 @@ class MuonRule final : public UpdateRule {
 
   std::string_view name() const override { return "muon"; }
   std::vector<engine::StateSpec> states() const override { return {{kMomentum}}; }
-  // Excludes biases of experts, which are [experts, n] but not matrices and are not decayed, and convolution
-  // kernels.
+  // Excludes biases of experts, which have the shape [experts, n] but are no matrices and are not decayed.
+  // Also excludes convolution kernels.
   bool takes(const Parameter& p) const override {
     return p.shape.rank() > 1 && p.decayed() && !p.vocabulary && !p.kernel;
   }

@@ -145,7 +145,7 @@ void WithoutOscillation::track(const UnitUpdate& u, const Squares& squares, cons
     return buffer.view(unit.dtype, {squares.elements.size()})
         .slice(part.begin - squares.elements.begin, part.end - squares.elements.begin);
   };
-  // This rule's last two states.
+  // The last two states of this rule.
   Tensor moved, jumped;
   for (const engine::UnitState& state : unit.states) {
     if (state.rule != u.rule) continue;
@@ -172,7 +172,7 @@ void WithoutOscillation::update(const UnitUpdate& u) const {
   const ParameterUnit& unit = u.unit;
   const bool has_some = std::any_of(unit.runs.begin(), unit.runs.end(),
                                     [&](const engine::ParameterRun& run) { return run.rule == u.rule; });
-  // A measured step counts as one inside a window, so that its memory is included.
+  // A measured step counts as a step inside a window, so that the memory for it is included.
   if (!has_some || !(settings_.tracks(u.step) || u.rank.measuring())) return rule_->update(u);
   PRIMUS_CHECK("weight_deosc", unit.dtype == DType::kBF16);
   std::vector<Squares> all;

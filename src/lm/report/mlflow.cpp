@@ -23,7 +23,7 @@
 namespace primus {
 namespace {
 
-// MLflow allows more characters, but these become file names.
+// MLflow allows more characters, but here the names become file names.
 bool is_plain(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.size() <= 250 && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -31,7 +31,7 @@ bool is_plain(std::string_view name) {
   });
 }
 
-// Keys that never change, or follow from others.
+// Keys that never change or are derived from others.
 bool is_left_out(std::string_view key) {
   return key == "iteration" || key == "train_iters" || key == "global_batch_size" || key == "eta_seconds" ||
          key == "memory_total_bytes" || key.ends_with("_avg");
@@ -145,10 +145,10 @@ std::string experiment_id(const Path& store, const std::string& name) {
       const config::Value* const named = document.find("name");
       if (named && named->is_scalar() && named->text == name) return id;
     } catch (const Error&) {
-      // Another program's file; MLflow also ignores it if it is damaged.
+      // The file belongs to another program. MLflow also ignores damaged files.
     }
   }
-  // Eighteen digits, as MLflow makes them; the same for every export of this name.
+  // The id has eighteen digits, as MLflow's ids do, and is the same for every export of this name.
   const std::string hash = hex(as_text(sha256("experiment " + name)));
   return std::to_string(100'000'000'000'000'000ULL +
                         std::stoull(hash.substr(0, 15), nullptr, 16) % 900'000'000'000'000'000ULL);

@@ -21,7 +21,7 @@ struct ChartKind {
   bool evaluations = false, wide = false;
 };
 
-// In page order. Other curves follow, under their own names.
+// The charts are in page order. Other curves follow, titled by their names.
 constexpr ChartKind kCharts[] = {
     {"lm_loss", "Loss", "nats per token", "number", false, true},
     {"validation", "Validation loss", "nats per token", "number", true},
@@ -54,7 +54,7 @@ bool is_shown(std::string_view key, const std::vector<Bucket>& buckets) {
   return all.other > 0 || (all.finite > 0 && all.minimum != all.largest);
 }
 
-// Six digits are more than a screen shows, and take a third of the bytes.
+// Six digits are more than a screen shows, and need only a third of the bytes.
 Json rounded(double value) {
   if (!std::isfinite(value)) return nullptr;
   return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);

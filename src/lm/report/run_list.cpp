@@ -133,7 +133,8 @@ std::optional<std::int64_t> take_validation(std::string_view line, RunStatus& ru
 struct Marks {
   std::int64_t evaluated = 0;              // step of the newest evaluation on validation data
   std::optional<std::int64_t> saved = {};  // step of the newest checkpoint
-  std::optional<RunEnding> ending = {};    // of the newest process; kRunning: it recorded no ending
+  std::optional<RunEnding> ending = {};    // ending of the newest process; kRunning: the process recorded no
+                                           // ending
 };
 
 Marks read_events_of(const Path& file, RunStatus& run) {
@@ -169,7 +170,7 @@ Marks read_events_of(const Path& file, RunStatus& run) {
   return marks;
 }
 
-// Reads the folder of a run that is older than events.
+// Reads the folder of a run of an older version, which has no events.
 Marks read_files_of(const Path& folder, const Path& checkpoints, RunStatus& run) {
   Marks marks;
   if (is_there(folder / kMetrics)) {
@@ -195,7 +196,7 @@ bool diverged(const RunStatus& run) {
   return false;
 }
 
-// Sets the state from the recorded ending, or from the other marks if there is none.
+// Sets the state from the recorded ending or, if none is recorded, from the other marks.
 void judge(RunStatus& run, bool reached_target, const Marks& marks) {
   if (RunLock::held(run.folder)) {
     run.state = RunState::kRunning;
@@ -314,7 +315,7 @@ std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs) 
     std::erase(keys, "start_weight_decay");
     std::erase(keys, "end_weight_decay");
   }
-  // The most interesting keys first; the others follow by name.
+  // The most interesting keys come first; the other keys follow by name.
   constexpr std::array<std::string_view, 14> kFirst = {
       "stage",           "load", "data_path",  "sft_dataset_name",
       "tokenizer_model", "lr",   "min_lr",     "num_layers",

@@ -22,7 +22,7 @@ namespace primus {
 
 namespace {
 
-// Megatron's names, then those that AMD Primus adds for its models.
+// First Megatron's names, then the names that AMD Primus adds for its models.
 constexpr std::array<std::string_view, 17> kFileTypes = {
     "HuggingFaceTokenizer", "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "TikTokenizer",
     "GPT2BPETokenizer",     "Llama2Tokenizer",        "Llama3Tokenizer",           "Llama4Tokenizer",
@@ -100,7 +100,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
     auto tokenizer = load_kind(kind, type, path, std::move(bytes));
     if (kind == Kind::kTiktoken)
       tokenizer->set_chat_template(parse_side_files(read_side_files(path.parent_path())).chat_template);
-    // transformers reads these too, with different results.
+    // transformers reads such files too, but with different results.
     if (named != kind)
       tokenizer->add_note(fmt::format("{}: {}; it is read as such", path.string(), mismatch));
     return tokenizer;
@@ -117,7 +117,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
   }
 }
 
-// Returns the tokenizer file of a model folder, or nullopt. If there are two, the type decides.
+// Returns the tokenizer file of a model folder, or nullopt. If there are two, the type determines which one.
 std::optional<Path> file_in_folder(std::string_view type, const Path& folder) {
   const bool prefers_model =
       type == "Llama2Tokenizer" || type.find("SentencePiece") != std::string_view::npos;

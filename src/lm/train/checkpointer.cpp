@@ -157,7 +157,7 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   refuse_another_model(checkpoint, plan_.e, plan_.model, plan_.settings.compute, plan_.families,
                        Start::kContinued);
   if (state.global_batch_size != plan_.c.global_batch_size) {
-    // The position in the data is steps times batch size, so another batch size would move it.
+    // The position in the data is steps times batch size, so another batch size would change the position.
     throw plan_.e.error_for(
         "global_batch_size",
         fmt::format("this run was saved with global_batch_size {}, but it is now {}", state.global_batch_size,
@@ -216,7 +216,7 @@ bool Checkpointer::keeps_samples(std::int64_t train_iters) const {
 
 void Checkpointer::log_changes(const TrainerState& state, const std::optional<InputIdentity>& data) {
   const std::vector<SettingChange> changes = changed_settings(state.experiment, experiment_text(plan_.e));
-  std::optional<bool> same_samples;  // in a run of another length
+  std::optional<bool> same_samples;  // whether a run of another length reads the same samples
   for (const SettingChange& change : changes) {
     const std::string values =
         fmt::format("{} was {}, and is {}", change.key, change.before.empty() ? "unset" : change.before,
@@ -364,7 +364,7 @@ void Checkpointer::save() {
   // Without async_save the run waits for the files, so nothing changes meanwhile and no copy is needed.
   writer_->save(std::move(snapshot), plan_.c.async_save ? changing : Sources::kStable);
   last_saved_ = progress_.iteration;
-  log_written();  // the previous checkpoint became durable while the writer was waited for
+  log_written();  // the previous checkpoint became durable during the wait for the writer
   plan_.monitor->checkpoint(progress_.iteration, CheckpointFacts::State::kSaving);
   if (!plan_.c.async_save) writer_->wait();
   plan_.log.info("saving iteration {}: training paused {:.1f} ms", progress_.iteration,

@@ -15,7 +15,8 @@
 namespace primus {
 namespace {
 
-// Logs how far a long evaluation is: first after kFirst seconds, then at twice the time of the last line.
+// Logs the progress of a long evaluation. The first line comes after kFirst seconds, each further line after
+// twice the time of the previous one.
 class EvaluationProgress {
  public:
   EvaluationProgress(Logger& log, const char* data_set, std::int64_t batches)
@@ -94,7 +95,7 @@ void Evaluator::end_at_target() {
 
 double Evaluator::seconds_at_end(double step) const {
   if (plan_.c.eval_iters == 0) return 0;
-  // An evaluation runs only forward passes: a third of a step's work.
+  // An evaluation runs only forward passes, which are a third of a step's work.
   const double guessed = static_cast<double>(plan_.c.eval_iters) * step / 3;
   const double each = seconds_ > 0 ? seconds_ : guessed;
   return (plan_.datasets.valid ? each : 0) + (plan_.datasets.test ? each : 0);
@@ -109,7 +110,8 @@ std::optional<double> Evaluator::evaluate(const data::Dataset& dataset, const ch
   data::BatchLoader batches(dataset, plan_.loader_options(first_sample, c.eval_iters * c.global_batch_size));
   TrainingStep& step = session_.step();
   step.begin_evaluation();
-  const std::int64_t count = c.eval_iters * plan_.settings.step.microbatches;  // on this rank
+  // number of batches on this rank
+  const std::int64_t count = c.eval_iters * plan_.settings.step.microbatches;
   EvaluationProgress progress(plan_.log, name, count);
   try {
     for (std::int64_t i = 0; i < count; ++i) {

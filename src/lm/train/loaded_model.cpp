@@ -57,8 +57,8 @@ class Reconciliation {
     pass_over({key}, ours, theirs);
   }
 
-  // Settings that may be stretched: `theirs` becomes `ours` if the user sets it. If several keys mean the
-  // same, the one from the strongest layer counts.
+  // Settings that may be stretched: `theirs` becomes `ours` if the user sets the key. If several keys mean
+  // the same, the one from the strongest layer counts.
   template <class T>
   bool flexible(Keys keys, const T& ours, T& theirs) {
     if (ours == theirs || layer_of(strongest(keys)) <= Layer::kDerived) return false;
@@ -73,7 +73,7 @@ class Reconciliation {
 
   void note(std::string sentence) { notes_.push_back(std::move(sentence)); }
   bool is_set(std::string_view key) const { return layer_of(key) >= Layer::kOverrides; }
-  // A preset or the experiment says it.
+  // Whether a preset or the experiment sets the key.
   bool is_stated(std::string_view key) const { return layer_of(key) > Layer::kDerived; }
   std::vector<std::string> take_notes() { return std::move(notes_); }
 
@@ -114,7 +114,7 @@ class Reconciliation {
   std::vector<std::string> notes_;
 };
 
-// Each key is reconciled separately, whatever kind of scaling the experiment alone would have.
+// Reconciles each key separately. The kind of scaling that the experiment alone would have does not matter.
 void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const ModelConfig& ours,
                     ModelConfig& model) {
   using Kind = RopeScaling::Kind;
@@ -199,7 +199,8 @@ void compare_experts(Reconciliation& r, const ModelConfig& our_model, const Mode
   r.fixed("moe_router_enable_expert_bias", ours.choice_bias, theirs.choice_bias);
 }
 
-// Losses of routers: fill_model_settings() has set those that the experiment does not state to the file's.
+// Notes the losses of routers. For losses that the experiment does not set, fill_model_settings() has used
+// the values in the file.
 void note_router_losses(Reconciliation& r, const config::TrainerConfig& t, const MoeConfig::Training& ours,
                         const MoeConfig::Training& theirs, const std::string& where) {
   const auto compare = [&](std::string_view key, std::string_view loss, double our, double their,
@@ -229,7 +230,7 @@ void reconcile_mtp(Reconciliation& r, const MtpConfig& ours, MtpConfig& theirs) 
   if (ours.enabled && theirs.layers > 0) {
     r.shape("mtp_num_layers", ours.layers, theirs.layers);
   } else if (ours.enabled) {
-    // config.json may lack the number; the weights will show whether it is right
+    // config.json may lack the number; a wrong number is detected when the weights are loaded
     theirs.layers = ours.layers;
   } else if (theirs.layers > 0) {
     r.note(

@@ -41,8 +41,8 @@ std::optional<OwnTokenizer> own_tokenizer(const Path& folder) {
   std::optional<OwnTokenizer> own;
   if (has_tokenizer_files(folder)) own = {.model = folder.string()};
   if (state && !state->experiment.empty()) {
-    // A checkpoint of a byte-level model has tokenizer files for other programs; its recorded type is more
-    // precise.
+    // A checkpoint of a byte-level model has tokenizer files for other programs; the type that the checkpoint
+    // records is more precise.
     const config::TrainerConfig trainer =
         config::load_recorded_experiment(state->experiment, (folder / "trainer_state.json").string()).trainer;
     const std::string type = trainer.tokenizer_type.value_or("");

@@ -24,7 +24,8 @@ namespace {
 
 std::string bytes(std::int64_t count) { return human_bytes(static_cast<double>(count)); }
 
-// One way to need less memory. `apply` makes it one level stronger, or returns false at its strongest level.
+// One way to reduce memory. `apply` applies it one level more strongly, or returns false at the strongest
+// level.
 struct Lever {
   std::function<bool(config::TrainerConfig&, ModelConfig&)> apply;
   std::function<std::vector<std::string>(const config::TrainerConfig&)> settings;
@@ -250,7 +251,7 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   const int data_ranks = mesh_shape_of(experiment, world).data(world);
   const Search search(families, supply, world, rank);
   const Search::Run given{experiment, model};
-  // Most settings do not change weights, gradients and optimizer states.
+  // Most changes of settings do not affect the memory of weights, gradients and optimizer states.
   const auto weights_fit = [&](const MemoryNeed& need) {
     return fits({.device = {.persistent = need.device.persistent, .stash = 0, .scratch = 0}}, supply);
   };

@@ -45,7 +45,7 @@ Path loaded_root(const Path& load) {
   if (status && status->type != FileStatus::Type::kFolder) return find_model_folder(load).path;
   if (env.status(load / "config.json") || env.status(load / "latest")) return load;
   if (env.status(load / "checkpoints")) return load / "checkpoints";
-  // The folder of a run that saves elsewhere.
+  // `load` is the folder of a run that saves elsewhere.
   return env.status(load / RunFolder::kExperimentFile) ? find_model_folder(load).path : load;
 }
 

@@ -68,7 +68,7 @@ double computing_seconds(const config::Hardware& hardware, const StepMeasurement
   const double rate = peak * hardware.step_share;
   const double fp8_rate =
       hardware.peak_fp8_tflops > 0 ? 1e12 * hardware.peak_fp8_tflops * hardware.fp8_share_of_step() : rate;
-  // Activations are written once and read once; so are weights and their states.
+  // Counts one write and one read of activations, weights and optimizer states.
   const auto bytes = static_cast<double>(2 * stage.memory.persistent + 2 * stage.memory.stash);
   return std::max(others / rate + fp8 / fp8_rate, bytes / (1e9 * kMemoryShare * hardware.peak_memory));
 }
@@ -94,8 +94,8 @@ turbo::PlannedDevice planning_device(const config::Experiment& e, int ranks,
 
 PlannedMemory planned_memory(const config::Hardware& hardware, const Device& device, const engine::Mesh& mesh,
                              bool by_cpu_kernels) {
-  // cuDNN's attention stays within this limit where it can. AMD GPUs use this program's own attention, whose
-  // workspaces are measured (docs/parallelism.md).
+  // Workspaces of cuDNN's attention stay within this limit if possible. AMD GPUs use this program's own
+  // attention, whose workspaces are measured (docs/parallelism.md).
   constexpr std::int64_t kCudnn = std::int64_t{2} << 30, kOthers = std::int64_t{256} << 20;
   return {.installed = hardware.memory_bytes(),
           .context = context_bytes(device),

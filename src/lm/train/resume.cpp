@@ -80,7 +80,7 @@ struct ConfigLine {
 std::map<std::string, ConfigLine> config_lines(const std::string& config) {
   std::map<std::string, ConfigLine> lines;
   auto json = nlohmann::json::parse(config);
-  // Adapters count as a separate difference, so model_type is restored to that without them.
+  // Adapters count as a separate difference, so model_type is restored to the value without adapters.
   if (const auto lora = json.find("primus_lora"); lora != json.end() && lora->contains("model_type")) {
     json["model_type"] = lora->at("model_type");
     lora->erase("model_type");
@@ -239,7 +239,7 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
         fmt::format("says iteration {}, but the manifest says {}", state.iteration, checkpoint.iteration()));
   if (const auto experiment = json.find("experiment"); experiment != json.end() && experiment->is_string())
     state.experiment = experiment->get<std::string>();
-  // Added later: a checkpoint may lack them. A NaN is written as null.
+  // These fields were added later, so a checkpoint may lack them. A NaN is written as null.
   if (const auto optimizer = json.find("optimizer"); optimizer != json.end()) {
     if (!optimizer->is_string()) throw broken("has an \"optimizer\" that is not a string");
     state.optimizer = optimizer->get<std::string>();
@@ -276,11 +276,12 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
                           Start start) {
   const Path file = checkpoint.folder() / "config.json";
   ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
-  // A checkpoint has all its modules of multi-token prediction; a run that starts from it may disable them.
+  // A checkpoint has all modules of multi-token prediction. A run that starts from the checkpoint may disable
+  // them.
   saved.mtp.enabled = start == Start::kContinued || model.mtp.enabled;
   if (start == Start::kFinetuned && !saved.lora) saved.lora = model.lora;
   saved.moe.training = model.moe.training;  // training settings may change
-  // Both are written by the same code, so any difference is one of the models.
+  // The same code writes both files, so any difference is a difference of the models.
   const auto before = config_lines(write_model_config(saved, compute, families));
   const auto after = config_lines(write_model_config(model, compute, families));
   std::vector<Difference> differences;

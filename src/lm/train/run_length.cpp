@@ -52,7 +52,7 @@ void RunLength::plan() {
 
 void RunLength::plan_time() {
   const double total = *plan_.c.train_minutes * 60;
-  // A run that resumes keeps its plan, however fast the machine is now.
+  // A run that resumes keeps its plan, even if the machine is faster or slower now.
   std::optional<ClockState> state;
   if (plan_.ranks.first()) state = continued_clock();
   const bool known = plan_.ranks.from_first(state && state->planned > 0 ? 1 : 0) == 1;
@@ -72,7 +72,7 @@ void RunLength::plan_time() {
   std::istringstream in(plan_.ranks.from_first(fmt::format(
       "{} {} {} {} {}", own.seconds, own.warm_seconds, own.planned, own.data_steps, own.finished ? 1 : 0)));
   in >> shared.seconds >> shared.warm_seconds >> shared.planned >> shared.data_steps >> shared.finished;
-  // the user set them; otherwise they follow from the length
+  // whether the user set lr_decay_iters; otherwise it follows from the length
   const bool by_steps = plan_.c.lr_decay_iters > 0;
   progress_.clock.emplace(
       ClockOptions{.total = total,
@@ -92,15 +92,15 @@ std::optional<ClockState> RunLength::continued_clock() const {
   if (state.clock) {
     ClockState kept = *state.clock;
     if (same) return kept;
-    // For a changed time limit: extrapolates the pace so far. The data order is kept.
+    // If the time limit changed, extrapolates from the pace so far. The data order is kept.
     const double share = std::max(kept.seconds, 1e-3) / (*plan_.c.train_minutes * 60);
     kept.planned =
         std::max<std::int64_t>(1, std::llround(std::min(static_cast<double>(state.iteration) / share, 1e12)));
     kept.finished = false;
     return kept;
   }
-  // A checkpoint of an older version that counted only steps, or of a run with train_iters: time is measured
-  // in its steps.
+  // A checkpoint of an older version that counted only steps, or of a run with train_iters: time is then
+  // measured in steps of that run.
   if (!same || state.train_iters == 0) return ClockState{.seconds = static_cast<double>(state.iteration)};
   const double each = *plan_.c.train_minutes * 60 / static_cast<double>(state.train_iters);
   return ClockState{.seconds = static_cast<double>(state.iteration) * each,
@@ -129,7 +129,7 @@ double RunLength::schedule_position(const Evaluator& evaluator) {
   const TrainingClock::Turn taken = TrainingClock::decode(plan_.ranks.from_first(turn));
   progress_.clock->take(taken);
   if (taken.last) progress_.last_iteration = progress_.iteration + 1;
-  // Broadcast values are stored until all ranks have synchronized, so this does it regularly.
+  // Broadcast values are stored until all ranks have synchronized, so the ranks synchronize regularly here.
   constexpr std::int64_t kTogether = 64;
   if (!plan_.ranks.single() && ++turns_ % kTogether == 0) plan_.ranks.any(false);
   return taken.position;

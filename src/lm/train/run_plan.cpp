@@ -43,7 +43,7 @@ void RunPlan::phase(std::string_view what, std::optional<double> share) const {
 }
 
 data::TokenizeProgressFn RunPlan::tokenize_progress() const {
-  constexpr double kProgressSeconds = 5;  // between log lines
+  constexpr double kProgressSeconds = 5;  // seconds between log lines
   return [this, next = monotonic_seconds() + kProgressSeconds](const data::TokenizeProgress& p) mutable {
     const double share =
         static_cast<double>(p.bytes_done) / static_cast<double>(std::max<std::uint64_t>(p.bytes_total, 1));

@@ -31,7 +31,8 @@ RunTrace::RunTrace(const config::TrainerConfig& config, Options options, Logger&
       end_(config.profile_step_end),
       options_(std::move(options)),
       log_(log) {
-  // Returns the system clock's time at the origin: the reading with the shortest interval around it.
+  // Returns the system clock's time at the origin: of several readings, uses the one that took the shortest
+  // time.
   double minimum = 1e9;
   for (int i = 0; i < 16; ++i) {
     const double before = TraceRecorder::now();
@@ -63,7 +64,7 @@ void RunTrace::turn(std::int64_t steps) {
   if (recorder_->recording()) return finish(steps);
   first_ = steps + 1;
   last_ = steps;
-  // A new file: a run that resumes within the window keeps the earlier trace.
+  // This is a new file, because a run that resumes within the window keeps the earlier trace.
   file_ =
       options_.folder / fmt::format("steps-{}-{}", first_, end_) / fmt::format("rank-{}.json", options_.rank);
   log_.info("tracing steps {} to {} into {}", first_, end_, file_.string());

@@ -93,7 +93,7 @@ std::vector<comm::Traffic> traffic_of(engine::Rank& rank) {
   return all;
 }
 
-// Returns the traffic from `begin` to `end`, plus `more` times that from `first` to `second`.
+// Returns the traffic from `begin` to `end`, plus `more` times the traffic from `first` to `second`.
 comm::Traffic::Line line_of(const comm::Traffic::Line& begin, const comm::Traffic::Line& end,
                             const comm::Traffic::Line& first, const comm::Traffic::Line& second,
                             std::int64_t more) {
@@ -148,8 +148,8 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
   }
   evaluate();
   if (settings.sharding == engine::Sharding::kParameters) {
-    // The previous passes recorded the order in which parameters are gathered; prefetching by it takes
-    // memory, so measure again.
+    // The previous passes recorded the order in which parameters are gathered; prefetching in that order
+    // needs memory, so the step is measured again.
     whole_step();
     evaluate();
   }

@@ -67,7 +67,8 @@ void StepGraphs::run(Part part, const std::function<void()>& work, const std::fu
     inputs();
     recorded.graph->launch(rank_.compute());
   } else {
-    // Plain steps, and a repeated part of the step being recorded: the host's bookkeeping is needed there.
+    // Runs the work in plain steps and in a repeated part of the step being recorded, because these need the
+    // host's bookkeeping.
     work();
   }
   if (part != Part::kUpdate) return;

@@ -154,8 +154,8 @@ void StepInputs::copy(const std::vector<Tensor>& places, int chunk, bool trainin
 }
 
 // Shifts tokens, labels and mask by `depth` positions within their document (or sequence). Positions whose
-// label would lie beyond the end get token 0 and no loss. As in Megatron-LM, the mean is over the remaining
-// tokens.
+// label would lie beyond the end get token 0 and no loss. As in Megatron-LM, the loss is the mean over the
+// remaining tokens.
 StepInputs::Staging::Shifted StepInputs::shifted(const data::BatchView& batch, std::int64_t depth,
                                                  double weight) const {
   const auto count = static_cast<std::int64_t>(batch.tokens.size());
@@ -186,8 +186,8 @@ StepInputs::Staging::Shifted StepInputs::shifted(const data::BatchView& batch, s
   return out;
 }
 
-// Returns the first visible position of each token, within its own sequence: that of its document's first
-// token.
+// Returns the first position that each token sees in its sequence: the position of the first token of the
+// document.
 std::vector<std::int32_t> StepInputs::first_key(std::span<const std::int32_t> document_starts) const {
   std::vector<std::int32_t> keys(positions_.size());
   for (std::size_t d = 0; d + 1 < document_starts.size(); ++d) {

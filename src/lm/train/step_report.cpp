@@ -18,7 +18,8 @@
 namespace primus {
 namespace {
 
-// For a device with its own memory: what all programs use. Otherwise: what this run has allocated.
+// For a device with its own memory, returns the memory that all programs use. Otherwise, returns the memory
+// that this run has allocated.
 DeviceMemory memory_in_use(const Device& device, const DeviceProperties& properties,
                            const engine::MemoryPlan& plan) {
   DeviceMemory memory{.label = properties.kind,
@@ -99,8 +100,8 @@ void StepReport::measure_peak() {
 
 double StepReport::seconds_of(const EnqueuedStep& step, double ended) {
   // The host starts a step while the device is still busy with the previous one. The time between two reads
-  // is the step's only if both were equally late, which does not hold after a pause. So the device's own
-  // clock is preferred.
+  // is the step's time only if both reads were equally late, which is not so after a pause. So the device's
+  // own clock is preferred.
   const double looked = ended - std::max(step.began, std::exchange(last_step_ended_, ended));
   return progress_.result.seconds.value_or(looked);
 }

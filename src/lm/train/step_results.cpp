@@ -59,7 +59,7 @@ StepResult StepResults::result() {
   const std::size_t other = 1 - turn_;
   last_read_ = sides_[other].unread ? other : turn_;
   Side& side = sides_[last_read_];
-  // A result that was read before needs no wait.
+  // Does not wait for a result that was already read.
   StepResult result;
   if (std::exchange(side.unread, false)) {
     side.finished->synchronize();

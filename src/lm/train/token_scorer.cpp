@@ -27,7 +27,7 @@ void TokenScorer::score(const data::BatchView& batch, const Tensor& out) {
   PRIMUS_CHECK("TokenScorer::score", out.elements() == tokens());
   if (!rank_.measuring()) rank_.compute().synchronize();  // wait for the copies of the previous batch
   inputs_.stage(staging_, batch, 0, 1.0, false);
-  // Gives every token its own loss.
+  // The weights are 1, so that every token has its unweighted loss.
   staging_.loss_weights.assign(staging_.loss_weights.size(), 1.0F);
   out_ = out;
   try {

@@ -65,8 +65,10 @@ class TrainingClock {
   double place(std::int64_t completed) const;
   double seconds(double now) const { return state_.seconds + (now - last_); }
   double remaining(double now) const;
-  std::int64_t total() const { return total_; }  // total of the last turn; before the first turn, the planned
-                                                 // steps
+  std::int64_t total() const {
+    return total_;
+  }  // total of the last turn; before the first turn, the planned
+     // steps
   const ClockState& state() const { return state_; }
   const ClockOptions& options() const { return options_; }
   // Median seconds of recent steps; at first the planned value.

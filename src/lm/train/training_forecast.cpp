@@ -19,7 +19,7 @@ namespace {
 // Fraction of the rate of large matrix products that a complete step usually reaches (docs/performance.md).
 constexpr double kUsualShare = 0.5;
 
-// Returns the memory for a rank: of the planned hardware, else of this machine's device.
+// Returns the memory for a rank: the memory of the planned hardware, else of this machine's device.
 MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host) {
   const turbo::PlannedDevice planned = planning_device(e, on_host);
   if (!e.hardware) return supply_of(*planned.device);
@@ -52,7 +52,8 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   if (supply.device == 0) {
     throw invalid("--fit: the memory of the device is unknown", "set it: --fit-memory 80GiB");
   }
-  // A resumed run keeps its microbatch size: another one changes the order of sums, and of cyclic data.
+  // A resumed run keeps its microbatch size, because another size changes the order of sums and of cyclic
+  // data.
   const std::optional<std::int64_t> kept = continued_microbatch(e);
   if (kept) e.trainer->micro_batch_size = *kept;
   fit.choice = choose_fit(e, model, families_, supply, world, kept.has_value());
@@ -76,7 +77,7 @@ std::vector<StepMeasurement> balanced_stages(config::Experiment e, const FamilyR
                         measuring_mesh(e, world, stage * mesh.stage_ranks(world)));
       stages.push_back(measure_session(rank, settings, families));
     }
-  } catch (const Error&) {  // settings that exclude capacities
+  } catch (const Error&) {  // thrown for settings that exclude capacities
     stages.clear();
   }
   return stages;
@@ -142,7 +143,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
     if (f.hardware) {
       const PlannedMemory memory = planned_memory(*e.hardware, rank.device(), rank.mesh(), by_cpu_kernels);
-      // Uses the rank with the most groups for all.
+      // Uses the memory of the rank with the most groups for all ranks.
       if (memory.reserved() >= f.hardware->memory.reserved()) f.hardware->memory = memory;
       f.hardware->by_cpu_kernels = by_cpu_kernels;
       supply = supply_of(*e.hardware, f.hardware->memory);

@@ -67,7 +67,8 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
   bool stopping = plan.ranks.any(stop);
   while (progress.iteration < progress.last_iteration && !stopping) {
     turn_trace();
-    // A later request applies to the next step: all ranks learn of it with this step's loss.
+    // A request that comes later applies to the next step. All ranks get the votes together with this step's
+    // loss.
     session->step().vote_to_stop(stop || (!plan.ranks.single() && is_out_of_time(began)));
     if (!train_step(stop)) return true;
     if (trace) {
@@ -78,7 +79,7 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
     if (progress.iteration == progress.first_iteration + 1) log_choices();
     log_graphs();
     if (progress.iteration < progress.last_iteration) evaluate_due(summary, stop);
-    // Saving comes before samples and the final evaluation.
+    // Saves before samples are written and before the final evaluation.
     if (progress.iteration % plan.c.save_interval == 0) save();
     if (progress.iteration < progress.last_iteration && !sample_due(stop)) return true;
     const bool late = plan.ranks.single() && is_out_of_time(began);
@@ -191,8 +192,8 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     const RunTrace::HostWork enqueued(trace.get(), "gradients");
     step.finish_gradients();
   }
-  // Reads the previous step's result now: after a bad step the weights are still its own, because its update
-  // changed nothing.
+  // Reads the previous step's result now: after a step with a NaN, the weights are still the ones of that
+  // step, because its update changed nothing.
   finish_step();
   {
     // Weights and moments may change only after a checkpoint in flight has copied them.

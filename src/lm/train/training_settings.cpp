@@ -46,7 +46,7 @@ data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& 
   options.train_samples = c.train_iters * c.global_batch_size;
   options.valid_samples = evaluations * c.eval_iters * c.global_batch_size;
   options.test_samples = c.eval_iters * c.global_batch_size;
-  // Without padding rows of the embedding, which belong to no token.
+  // Excludes padding rows of the embedding, which belong to no token.
   options.vocab_size = c.vocab_size.value_or(tokenizer.vocab_size());
   options.allow_other_tokenizer = c.allow_tokenizer_change;
   options.eod_mask_loss = c.eod_mask_loss;

@@ -18,8 +18,8 @@ using engine::Value;
 
 namespace {
 
-// During its lifetime, kernels on the compute stream end early once `stop` is set. An update of the model
-// must be complete, so it runs outside.
+// While this object exists, kernels on the compute stream end early once `stop` is set. An update of the
+// model must be complete, so it runs when no such object exists.
 class StopsWithin {
  public:
   StopsWithin(engine::Rank& rank, const std::atomic<bool>* stop)
@@ -368,7 +368,7 @@ std::string TrainingStep::find_non_finite() {
     bool counted = false;
     for (int i = 0; i < op.output_count(); ++i) {
       if (op.out(engine::OutputPlace(i)).dtype == DType::kI32)
-        continue;  // router choices and plans are integers
+        continue;  // skipped because router choices and plans are integers
       turbo::launch(rank_.context(), turbo::CountNonFinite{.x = op.out(engine::OutputPlace(i)),
                                                            .out = evaluation_.non_finite,
                                                            .accumulate = std::exchange(counted, true)});

@@ -122,7 +122,7 @@ std::int64_t rerouted(const Choices& a, const Choices& b, std::int64_t tokens, s
 
 class Verification {
  public:
-  // `choices`: prescribed to the routers, from choices_of(); empty: the routers choose.
+  // `choices` from choices_of() are prescribed to the routers. If empty, the routers choose.
   Verification(VerifiedSession& session, const std::vector<Choices>& choices, VerifyReport& report)
       : session_(session), choices_(choices), report_(report) {}
 

@@ -142,7 +142,7 @@ class GatedDeltaNet final : public Layer {
   double epsilon_;
   std::int64_t layer_, width_;
   turbo::DeltaRuleShape shape_;    // shape of this rank's heads
-  std::vector<ColumnRuns> parts_;  // of the projection: convolved columns, output gates, b and a
+  std::vector<ColumnRuns> parts_;  // parts of the projection: convolved columns, output gates, b and a
   Parameter *in_ = nullptr, *kernel_ = nullptr, *a_log_ = nullptr, *dt_bias_ = nullptr, *norm_ = nullptr,
             *out_ = nullptr;
 };

@@ -32,7 +32,7 @@ class SelfAttention final : public Layer {
         layer_(p.layer()),
         options_(options) {
     const std::int64_t q = c.heads * head_dim_, kv = c.kv_heads * head_dim_;
-    // factor of the query rows: 2 if they include gates
+    // number of query rows, including the gates' rows
     const std::int64_t of_q = options.output_gate ? 2 * q : q;
     if (options.output_gate && options.qkv_bias)
       throw std::logic_error("attention with an output gate does not support biases");

@@ -30,7 +30,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["hidden_act"] = "silu";
   json["use_qk_norm"] = c.attention.qk_norm;
   write_rotary_fraction(c, json);
-  json["num_nextn_predict_layers"] = c.mtp.modules();  // written because the default is 1
+  json["num_nextn_predict_layers"] = c.mtp.modules();  // written even if 0, because the default is 1
   deepseek::write_experts(c, json);
 }
 

@@ -174,8 +174,8 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "mla_use_output_gate", false);
   refuse_unless(json, "attn_res_block_size", 0);
   refuse_unless(json, "routed_expert_hidden_size", nullptr);
-  // transformers never ties the head of this family, and would initialise it at random if an export lacked
-  // it.
+  // transformers never ties the head of this family. If an export lacked the head, transformers would
+  // initialise it at random.
   refuse_unless(json, "tie_word_embeddings", false);
   read_common(json, c);
 }

@@ -1,6 +1,6 @@
-// LFM2 (Liquid AI 2025, arXiv:2511.23404): most blocks have a gated short convolution, the others attention
-// with QK norm. LFM2-MoE has a mixture of experts in all blocks but the first few, with sigmoid scores and a
-// bias used only to choose.
+// LFM2 (Liquid AI 2025, arXiv:2511.23404): most blocks have a gated short convolution, and the others have
+// attention with QK norm. LFM2-MoE has a mixture of experts in all blocks except the first few, with sigmoid
+// scores and a bias that affects only the choice of experts.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ constexpr FeedForwardNames kMatrices{.gate = "w1", .up = "w3", .down = "w2"};
 constexpr double kMaxScale = 1e6;
 
 // Unless block_auto_adjust_ff_dim is false, intermediate_size is the width of a feed-forward without a gate.
-// The real width is two thirds of it, times a factor, rounded up to a multiple.
+// The real width is two thirds of intermediate_size, multiplied by a factor and rounded up to a multiple.
 void adjust_width(const ConfigReader& r, ModelConfig& c) {
   if (!r.flag_or("block_auto_adjust_ff_dim", true)) return;
   const std::int64_t maximum = ConfigReader::kMaxWidth,
@@ -37,7 +37,8 @@ void adjust_width(const ConfigReader& r, ModelConfig& c) {
   c.ffn = static_cast<std::int64_t>(multiples) * multiple;
 }
 
-// Without `layer_types`, full_attn_idxs lists the layers with attention; without either, all layers have it.
+// Without `layer_types`, full_attn_idxs lists the layers with attention. Without both keys, all layers have
+// attention.
 void read_attention_layers(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   if (r.find("layer_types") || !r.find("full_attn_idxs")) return;
@@ -129,8 +130,8 @@ Family family(const char* model_type, const char* architecture) {
 extern const FamilyEntry kLfm2{[]() -> Family {
   Family dense = family("lfm2", "Lfm2ForCausalLM");
   dense.aliases.emplace_back("block_ff_dim", "intermediate_size");
-  // Besides the keys of the feed-forward's width: keys of the original trainer, which repeat other keys or
-  // describe initialisation.
+  // These are the keys of the feed-forward's width, and keys of the original trainer, which repeat other keys
+  // or describe initialisation.
   dense.other_keys = {"block_dim",
                       "block_ff_dim",
                       "block_ffn_dim_multiplier",

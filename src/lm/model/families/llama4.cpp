@@ -1,7 +1,7 @@
 // Llama 4's language model (Meta 2025): most layers rotate neighbouring pairs and attend within chunks; every
 // fourth layer has no positions and scales its queries instead. Some layers have a mixture of experts with a
 // shared expert, whose routing weights multiply the experts' inputs. Checkpoints store all experts in one
-// tensor, input by output.
+// tensor [experts, in, out].
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -28,7 +28,7 @@ void read_positions(const ConfigReader& r, const nlohmann::json& json, ModelConf
     for (std::int64_t layer = 0; layer < c.layers; ++layer) c.at(layer).local = c.spec(layer).rope;
   }
   c.attention.floor_scale = r.integer_or("floor_scale", 8192, 1, std::int64_t{1} << 40);
-  // Published files have true or 4.
+  // Published files have the value true or 4.
   const nlohmann::json* const tuning = r.find("attn_temperature_tuning");
   const bool tuned = tuning != nullptr && tuning->is_number() ? r.number_or("attn_temperature_tuning", 0) != 0
                                                               : r.flag_or("attn_temperature_tuning", true);

@@ -1,5 +1,5 @@
-// Mistral (Jiang et al. 2023, arXiv:2310.06825): Llama with an optional window in all layers. Ministral
-// selects the window per layer.
+// Mistral (Jiang et al. 2023, arXiv:2310.06825): Llama with an optional window in all layers. In Ministral,
+// each layer may have a window or not.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/config_reader.h"

@@ -1,5 +1,5 @@
-// OLMo 2 (Ai2 2024, arXiv:2501.00656): Llama with norms after attention and feed-forward instead of before,
-// and QK norm over all heads together.
+// OLMo 2 (Ai2 2024, arXiv:2501.00656): Llama with norms after attention and feed-forward instead of before
+// them, and QK norm over all heads together.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"

@@ -1,5 +1,5 @@
 // Phi-3 and Phi-4 (Abdin et al. 2024, arXiv:2404.14219 and 2412.08905): Llama whose checkpoints fuse queries,
-// keys and values in one matrix, and gate and up in another. Heads may be rotated in part, longrope may
+// keys and values in one matrix, and gate and up in another. A part of each head may be rotated, longrope may
 // stretch the frequencies, and all layers may have a window.
 #include <nlohmann/json.hpp>
 
@@ -31,7 +31,7 @@ void write(const ModelConfig& config, nlohmann::json& json) {
   json["attention_bias"] = false;
   json["attention_dropout"] = json["embd_pdrop"] = json["resid_pdrop"] = 0.0;
   json["hidden_act"] = "silu";
-  // Also written outside rope_parameters: transformers assumes 4096 without it.
+  // This key is also written outside rope_parameters, because transformers otherwise assumes 4096.
   if (config.rope_scaling.kind == RopeScaling::Kind::kLongrope)
     json["original_max_position_embeddings"] = config.rope_scaling.original_max_positions;
   write_common_window(config, json);

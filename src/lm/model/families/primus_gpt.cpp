@@ -21,7 +21,7 @@ constexpr double kMaxScale = 1e6;
 
 constexpr const char *kLogitCap = "final_logit_softcapping", *kRouterCap = "router_logit_softcapping";
 
-// Reads a soft cap; null and 0 mean no cap. With a smaller cap than kMin, fp32 would lose all precision.
+// Reads a soft cap; null and 0 mean no cap. With a cap below kMin, fp32 would lose all precision.
 double read_cap(const ConfigReader& r, const char* key) {
   constexpr double kMin = 1e-3, kMax = 1e6;
   const double cap = r.number_or(key, 0);
@@ -52,7 +52,8 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   if (router.top_k > c.moe.experts / router.groups * router.top_groups) {
     throw r.bad("num_experts_per_tok", "is more than the number of experts in topk_group groups");
   }
-  // Megatron-LM scores a group by its best experts, as many as a token takes from each chosen group.
+  // Megatron-LM scores a group by its best experts. Their number is the number of experts that a token uses
+  // in each chosen group.
   const std::int32_t best = router.top_k / router.top_groups;
   if (router.groups > 1 && (best < 1 || best > 2 || best > c.moe.experts / router.groups)) {
     throw r.not_supported(

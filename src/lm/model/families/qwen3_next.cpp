@@ -20,7 +20,7 @@ constexpr const char* kNextDefaults =
   "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.25,
   "num_experts": 512, "num_experts_per_tok": 10, "moe_intermediate_size": 512,
   "shared_expert_intermediate_size": 512})";
-// Qwen3.5's mixture models have no dense blocks and omit their width.
+// Qwen3.5's mixture models have no dense blocks and omit the width of dense blocks.
 constexpr const char* kMoeDefaults = R"({"intermediate_size": 5120, "num_key_value_heads": 2, "head_dim": 256,
   "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "partial_rotary_factor": 0.25,
   "num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512,
@@ -183,7 +183,7 @@ extern const FamilyEntry kQwen3Next{[]() -> Family {
   return next;
 }};
 
-// The complete models are multimodal; this describes their text_config.
+// The complete models are multimodal. This entry describes their text_config.
 extern const FamilyEntry kQwen35{[]() -> Family {
   Family dense = family("qwen3_5_text", "Qwen3_5ForCausalLM");
   dense.defaults = kDenseDefaults;

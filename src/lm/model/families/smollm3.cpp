@@ -1,5 +1,5 @@
-// SmolLM3 (Hugging Face 2025): Llama with every fourth layer without rotary positions. These layers may have
-// a window.
+// SmolLM3 (Hugging Face 2025): Llama in which every fourth layer has no rotary positions. These layers may
+// have a window.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/config_reader.h"

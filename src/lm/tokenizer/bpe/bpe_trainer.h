@@ -16,11 +16,10 @@
 namespace primus {
 
 struct BpeTrainerOptions {
-  std::int32_t vocab_size = 8192;  // includes special tokens and the 256 bytes
-  std::vector<std::string> special_tokens = {
-      "<|endoftext|>"};     // special tokens get the first ids; loaders find the end-of-document token by
-                            // this name
-  bool gpt2_style = false;  // splits words by GPT-2's expression instead of Llama 3's
+  std::int32_t vocab_size = 8192;                               // includes special tokens and the 256 bytes
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // special tokens get the first ids; loaders
+                                                                // find the end-of-document token by this name
+  bool gpt2_style = false;         // splits words by GPT-2's expression instead of Llama 3's
   std::int64_t min_frequency = 2;  // min occurrences of a pair to merge
 };
 

@@ -40,7 +40,7 @@ class ByteLevelDecoder final : public Decoder {
   };
 };
 
-// Without a decoder: tokens separated by spaces.
+// Used for files without a decoder: separates tokens by spaces.
 class SpacedDecoder final : public Decoder {
  public:
   std::unique_ptr<Decoding> start(TextOf text_of) const override {
@@ -73,10 +73,10 @@ struct ChainOptions {
   bool byte_fallback = false;
   bool fused = false;
   std::string strip;            // text to strip
-  std::size_t strip_count = 0;  // max number of times
+  std::size_t strip_count = 0;  // max number of times that `strip` is removed
   std::string metaspace;        // empty: no Metaspace
   bool metaspace_drops_first = false;
-  std::string name;  // for errors
+  std::string name;  // name of the decoder in errors
 };
 
 class ChainDecoder final : public Decoder {

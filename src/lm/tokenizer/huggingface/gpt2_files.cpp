@@ -302,7 +302,7 @@ HuggingFaceFiles read_gpt2_folder(const Path& folder) {
     added.add_listed(parse_object(listed_file), roles, listed_file.string());
   }
   for (const json& role : roles) added.add_role(role);
-  added.add_role(kEnd);  // the classes' default for roles that are not set
+  added.add_role(kEnd);  // the default of both classes for roles that are not set
   HuggingFaceFiles files = read_huggingface_files(folder / kVocab, {});
   files.tokenizer_json =
       tokenizer_json(vocab, merges_as_json(merges, (folder / kMerges).string()), style, config, added);

@@ -31,7 +31,7 @@ struct Parsed {
   std::vector<std::string> notes;
 };
 
-// The stages are small. As a JSON tree they take many times the memory of their text.
+// Parses stages, which are small. A JSON tree needs many times the memory of its text.
 json parse_small(std::string_view text) {
   if (text.size() > 2 << 20)
     throw unsupported("a stage described by more than 2 MB of JSON is not supported");
@@ -187,8 +187,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
         }
       });
     } catch (const Error& error) {
-      // The error appears while a text is read, but its cause is in the tokenizer's file, so the message
-      // names it.
+      // The error appears while a text is read, but its cause is in the tokenizer's file. So the message
+      // names that file.
       throw Error(error.kind(), fmt::format("the tokenizer '{}': {}", files_.path, error.what()),
                   error.hint());
     }

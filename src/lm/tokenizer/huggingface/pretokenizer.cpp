@@ -26,7 +26,7 @@ class PrefixSpace final : public PreTokenizer {
   }
 };
 
-// SentencePiece's word boundaries: a space becomes a visible character before its word.
+// SentencePiece's word boundaries: a space becomes a visible character before the next word.
 class Metaspace final : public PreTokenizer {
  public:
   enum class Scheme { kAlways, kFirst, kNever };

@@ -38,7 +38,7 @@ json parse_object(const std::string& text, const std::string& name) {
   return parsed;
 }
 
-// Parses a special token, a string or an object with "content". The content is empty for anything else.
+// Parses a special token, a string or an object with "content". For another value the content is empty.
 AddedToken special_token(const json& value) {
   AddedToken token;
   token.id = -1;
@@ -88,7 +88,7 @@ std::vector<AddedToken> listed_tokens(const json& object, const std::vector<Adde
 constexpr std::array<const char*, 7> kRoles = {"bos_token", "eos_token", "unk_token", "sep_token",
                                                "pad_token", "cls_token", "mask_token"};
 
-// transformers refuses these as well.
+// Refuses values that transformers refuses as well.
 void refuse_other_roles(const json& config, const std::string& file) {
   for (const char* role : kRoles) {
     const auto value = config.find(role);
@@ -127,7 +127,7 @@ std::string chat_template_of(const json& config) {
   if (it == config.end()) return {};
   if (it->is_string()) return it->get<std::string>();
   if (!it->is_array()) return {};
-  // In a list of named templates, the default one counts.
+  // In a list of named templates, the one named "default" is used.
   for (const json& named : *it) {
     if (named.is_object() && named.value("name", json()) == "default") return get_string(named, "template");
   }

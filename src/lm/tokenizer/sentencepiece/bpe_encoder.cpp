@@ -97,7 +97,7 @@ class BpeEncoder final : public Encoder {
       const Piece& piece = pieces[static_cast<std::size_t>(id)];
       if (piece.type != PieceType::kNormal && piece.type != PieceType::kUserDefined) continue;
       const std::string_view text = piece.text;
-      // No symbol is longer. Without this limit a piece of a megabyte would take quadratic time.
+      // No symbol is longer than this limit. Without it, a piece of a megabyte would take quadratic time.
       if (text.size() > kMaxPieceBytes) throw unsupported("a piece of more than 4096 bytes is not supported");
       for (std::size_t cut = 0; (cut = text.empty() ? 0 : character_end(text, cut)) < text.size();) {
         const auto left = symbols_.find(std::string(text.substr(0, cut)));
@@ -149,7 +149,7 @@ class BpeEncoder final : public Encoder {
 
   std::int32_t piece_count_;
   std::unordered_map<std::string, std::int32_t> symbols_;
-  std::vector<std::size_t> lengths_;  // of each symbol, in bytes
+  std::vector<std::size_t> lengths_;  // length of each symbol, in bytes
   bool words_are_apart_ = true;       // no piece has a space mark after another character
   ByteTrie user_defined_;
   MergeTable merges_;

@@ -110,7 +110,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (id >= 0) {
         ids.push_back(id);
       } else {
-        // If the part starts with a blank, that replaces the dummy prefix.
+        // If the part starts with a blank, this blank replaces the dummy prefix.
         const bool blank = !model_.normalizer.remove_extra_whitespaces &&
                            (part.starts_with(' ') || part.starts_with(kSpaceMark));
         encode_stretch(part, blank || (continues_ && part.data() != text.data()), ids);

@@ -110,7 +110,7 @@ void Regex::for_each_match(std::string_view text, TextBudget& budget,
     const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, options,
                                data.get(), context.get());
     if (rc == PCRE2_ERROR_NOMATCH) {
-      // Either there is no further match at the position of an empty match, or none begins up to `last`.
+      // Either no further match begins at the position of an empty match, or no match begins up to `last`.
       const bool behind_empty = (options & PCRE2_NOTEMPTY_ATSTART) != 0;
       if (!behind_empty && last == text.size()) return;
       at = next_character(text, behind_empty ? at : last);

@@ -36,7 +36,7 @@ data::DataOptions options_of(const DataRequest& request) {
 // Notes evaluations on files that are also trained on.
 void note_files_of_training(const config::TrainerConfig& c, data::Datasets& datasets) {
   const auto place_of = [](const std::string& path) {
-    std::error_code unreadable;  // then the path is compared as it is written
+    std::error_code unreadable;  // if this is set, the path is compared as it is written
     const std::filesystem::path place = std::filesystem::weakly_canonical(path, unreadable);
     return unreadable ? std::filesystem::path(path) : place;
   };
@@ -164,7 +164,7 @@ class Pretrain final : public Objective {
     return static_cast<double>(bytes) / static_cast<double>(labels);
   }
 
-  // Complete words near the beginning of the data, because a sequence often begins within a word.
+  // Returns complete words near the beginning of the data, because a sequence often begins within a word.
   std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
                                           const DataRequest& request) const override {
     constexpr std::size_t kLooked = 64, kWords = 8, kTokens = 12;

@@ -83,7 +83,7 @@ class FineTuning final : public Objective {
     return std::max<std::int64_t>(trainer.seq_length, 256);
   }
 
-  // The model learns to end its turns with this token, so generation must stop there.
+  // The model learns to end its turns with this token, so generation must stop at the token.
   void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
              ModelConfig& model) const override {
     const auto format = data::conversation_format(experiment.trainer->sft_conversation_format);
@@ -118,7 +118,7 @@ class FineTuning final : public Objective {
   bool depends_on_ranks(const config::TrainerConfig&) const override { return false; }
   bool documents_end_by_token() const override { return false; }
 
-  // The first question, up to the beginning of its answer.
+  // Returns the first question, up to the beginning of its answer.
   std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
                                           const DataRequest& request) const override {
     const auto sequence = static_cast<std::size_t>(request.experiment.trainer->seq_length);

@@ -113,7 +113,7 @@ class Fitting {
     choose_length(count, parameters);
     choose_batch(filled, usual_passes(count) * static_cast<double>(all.ids.size()), longest_of(all));
     if (is_open("lr")) set("lr", c.lr, std::max(usual_learning_rate(parameters, bool{model.lora}), c.min_lr));
-    c.sft_fit_to_data = false;  // already applied: the settings are now like any others
+    c.sft_fit_to_data = false;  // already applied: the planned settings are now ordinary settings
     plan_.facts.push_back(fmt::format("chosen for {} conversations and {} parameters: {}", count,
                                       human_count(static_cast<double>(parameters)),
                                       fmt::join(chosen_, ", ")));
@@ -146,7 +146,7 @@ class Fitting {
     set("train_epochs", e_.trainer->train_epochs, std::round(usual_passes(conversations) * times));
   }
 
-  // `tokens`: in all epochs.
+  // `tokens`: number of tokens in all epochs.
   void choose_batch(const config::Experiment& filled, double tokens, std::int64_t longest) {
     constexpr double kSteps = 200;
     constexpr std::int64_t kMultiple = 64, kMaxSequences = 8;
@@ -228,7 +228,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
   try {
     tokenizer = tokenizer_of(plan.experiment);
   } catch (const Error&) {
-    return plan;  // a run reports this with its place; a dry run does not need a tokenizer
+    return plan;  // a run reports this error and its place; a dry run does not need a tokenizer
   }
   choose_format(plan, *tokenizer);
   if (!plan.experiment.trainer->sft_fit_to_data) return plan;
@@ -236,7 +236,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
   try {
     Fitting(plan, families, *tokenizer, world).run();
   } catch (const Error& error) {
-    plan = unfitted;  // the run stops at the same error, with its place
+    plan = unfitted;  // the run stops later with the same error and its place
     plan.facts.push_back(fmt::format("not fitted to the data: {}", error.what()));
   }
   return plan;

@@ -105,7 +105,7 @@ class SafetensorsFolder {
   std::optional<TensorView> find(std::string_view name) const;
   // Like find(), but throws kInvalid with the tensor's name and the nearest existing name.
   TensorView at(std::string_view name) const;
-  // Also throws kInvalid if the shape differs.
+  // Like the other at(), but also throws kInvalid if the shape differs.
   TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
   const Path& folder() const { return folder_; }

@@ -74,7 +74,7 @@ std::string index_of(std::span<const TensorSource> sources, const SafetensorsLay
     }
   }
   const nlohmann::json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}};
-  // The format of transformers: two spaces, sorted, ASCII.
+  // Writes the format of transformers: indented by two spaces, sorted, in ASCII.
   return index.dump(2, ' ', true) + "\n";
 }
 

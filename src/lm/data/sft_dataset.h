@@ -45,7 +45,7 @@ struct SftOptions {
   TokenizeProgressFn progress;
 };
 
-// Conversations as samples.
+// A data set whose samples consist of conversations.
 class SftDataset final : public Dataset {
  public:
   struct Layout {

@@ -115,7 +115,8 @@ std::int64_t BatchReader::pass_size(std::int64_t rows, std::int64_t maximum) con
 
 void BatchReader::measure() {
   measure_passes();
-  // The first run records which parameters to prefetch; prefetching needs more memory.
+  // The first run of the passes records which parameters to prefetch. The second run prefetches them, which
+  // needs more memory.
   if (settings_.parallel) measure_passes();
 }
 

@@ -32,8 +32,8 @@ class TextWriter {
   double written_from_ = 0;  // 0: nothing generated yet
 };
 
-// Continues `prompt` (at least one token). Calls `on_token` with each token at once; it may end the text by
-// returning false. Other texts of the decoder continue meanwhile.
+// Continues `prompt` (at least one token). Calls `on_token` as soon as a token is chosen. `on_token` may end
+// the text by returning false. Other texts of the decoder continue meanwhile.
 Generation generate(DecodeScheduler& decoder, std::span<const std::int32_t> prompt,
                     const GenerateSettings& settings, const std::function<bool(std::int32_t)>& on_token = {});
 

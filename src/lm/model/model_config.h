@@ -82,8 +82,8 @@ struct ModelConfig {
   // family's class.
   std::vector<std::string> unsaid_ids;
 
-  // Columns that rotary frequencies are spaced over: rotary_fraction of each head, or the rotated part of
-  // latent attention's keys.
+  // The number of columns over which rotary frequencies are spaced: rotary_fraction of each head or, for
+  // latent attention, the rotated part of the keys.
   std::int64_t rotary_columns() const {
     if (attention.latent.kv_rank > 0) return attention.latent.rope_dim;
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_fraction);

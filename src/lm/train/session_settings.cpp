@@ -71,7 +71,8 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const M
              {OperatorClass::kRouting, OperatorClass::kExperts, OperatorClass::kActivation}) {
           policy.classes |= RecomputePolicy::bit(part);
         }
-      } else if (module != "mla_up_proj" || !latent) {  // activations of this module are never stored
+      } else if (module != "mla_up_proj" || !latent) {  // activations of this module are its activations are
+                                                        // never stored
         throw e.error_for("recompute_modules",
                           "'" + module + "' cannot be recomputed separately in this model",
                           "choose from core_attn, layernorm, mlp and, with experts, moe and moe_act");
@@ -335,7 +336,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                    .record_after = c.enable_cuda_graph ? c.cuda_graph_warmup_steps : 0},
           .optimizer = optimizer_settings_of(e, precision),
           .sharding = sharding,
-          // With sharded gradients there is no memory for complete ones.
+          // With sharded gradients there is no memory for complete gradients.
           .reduce_each_microbatch =
               c.reduce_gradients_each_microbatch.value_or(sharding >= engine::Sharding::kGradients),
           .parallel = {.overlap_reduction = c.overlap_grad_reduce,

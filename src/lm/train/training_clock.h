@@ -31,7 +31,7 @@ struct ClockOptions {
 };
 
 // Returns the number of steps for which a new run orders its data. It is above `planned`, because a machine
-// that was busy during timing becomes faster later.
+// that was busy during timing may become faster later.
 std::int64_t data_steps_of(std::int64_t planned);
 
 class TrainingClock {

@@ -1,6 +1,6 @@
 // One optimizer step of a language model: microbatches forward and backward, gradient norm, update. With data
 // parallelism, microbatches are distributed as in Megatron-LM: local microbatch i of rank r is number i *
-// ranks + r of the global batch. Losses and expert loads are summed over all ranks.
+// ranks + r of the global batch. Losses and expert loads cover all ranks.
 //
 // This class both measures (on a rank without memory, with empty batches) and trains. Host buffers are passed
 // to the device without waiting, and there are two of each. The next step may begin before result() has

@@ -52,7 +52,7 @@ Value Indexer::select(const Value& h, const Value& latents, const BlockInputs& i
   return select_keys(q, k, w, shape, in.first_key);
 }
 
-// Rotates the leading columns of each head; the others have no position.
+// Rotates the leading columns of each head; the other columns carry no position.
 Value Indexer::rotated(Value x, std::int64_t heads, const BlockInputs& in) const {
   return rope(std::move(x), in.positions, in.rope_table,
               {.heads = heads,

@@ -39,7 +39,7 @@ struct IterationRecord {
   std::int64_t skipped_iterations = 0;                            // since the run started
   std::int64_t nan_iterations = 0;                                // since the run started
   std::vector<std::pair<std::string, double>> other_losses = {};  // e.g. {"load_balancing_loss", 1.02}
-  std::vector<ExpertLoads> routing = {};                          // of the layers with experts
+  std::vector<ExpertLoads> routing = {};                          // one entry per layer with experts
   std::optional<DeviceMemory> memory = {};
   Throughput throughput = {};
 };

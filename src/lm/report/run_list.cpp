@@ -293,7 +293,7 @@ RunStatus run_status(const Path& folder) {
 }
 
 std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs) {
-  // Location and name of a run, and keys that follow from the number of steps.
+  // Location and name of a run, and keys that are derived from the number of steps.
   constexpr std::array<std::string_view, 4> kPassedOver = {"exp_name", "workspace", "save", "lr_decay_iters"};
   std::map<std::string, std::set<std::string>> values;
   std::size_t count = 0;

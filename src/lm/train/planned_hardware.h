@@ -38,8 +38,8 @@ MemorySupply supply_of(const config::Hardware& hardware, const PlannedMemory& me
 struct PlannedTime {
   double computing = 0;      // on the stage with the most work, without the pipeline bubble
   double communication = 0;  // on the stage that sends the most data, without overlap
-  double quickest = 0;       // with the bubble; communication fully overlapped
-  double slowest = 0;        // with the bubble; no overlap
+  double quickest = 0;       // including the bubble, if all communication overlaps
+  double slowest = 0;        // including the bubble, if no communication overlaps
 };
 // `stages`: measurements of the first rank of each pipeline stage. `compute`: the type of matrix products
 // that are not FP8. `bubble`: the fraction of time in which stages are idle.

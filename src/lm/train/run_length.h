@@ -28,8 +28,8 @@ class RunLength {
  private:
   void plan_time();
   // Returns the clock of the run that this run continues; empty if this run starts from scratch. If the
-  // earlier run counted steps instead of time, the clock has no planned steps, and its `seconds` are the time
-  // of these steps. Reads a checkpoint.
+  // earlier run counted steps instead of time, the clock has no planned steps, and its `seconds` hold the
+  // number of these steps. Reads a checkpoint.
   std::optional<ClockState> continued_clock() const;
   // Times a few steps before the first one; returns seconds per step. All ranks must call it.
   double time_steps();

@@ -74,7 +74,7 @@ Regex::Regex(std::string_view pattern) {
       throw unsupported(
           fmt::format("the regular expression {} is not supported: {}", excerpt(pattern), message_of(code)));
     }
-    // Without a JIT for this CPU the interpreter does the same, but slower.
+    // If PCRE2 has no JIT for this CPU, its interpreter gives the same results, but is slower.
     pcre2_jit_compile(compiled.get(), PCRE2_JIT_COMPLETE);
     return compiled;
   };

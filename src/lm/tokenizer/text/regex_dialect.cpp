@@ -20,7 +20,7 @@ namespace primus {
 
 namespace {
 
-// The classes whose members differ between the two dialects, spelled out. PCRE2's \s also includes U+180E,
+// Lists of the members of classes that differ between the two dialects. PCRE2's \s also includes U+180E,
 // which left White_Space in Unicode 6.3; its \w lacks marks and connectors. Oniguruma's \w and \b also count
 // the superscripts and fractions of Latin-1 as word characters, except for a \w inside a class.
 constexpr std::string_view kSpaces =

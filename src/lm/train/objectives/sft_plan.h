@@ -10,7 +10,7 @@
 namespace primus {
 
 struct SftPlan : ObjectivePlan {
-  // The training data, if planning had to read it.
+  // The training data, if planning has read it; otherwise null.
   std::shared_ptr<const data::TokenizedConversations> conversations;
 };
 

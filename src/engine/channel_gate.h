@@ -10,8 +10,8 @@ struct ChannelGateValues {
   Value beta;  // [T, heads] fp32
 };
 
-// Computes both gates from z [T, heads * channels] and b [T, heads]. `a_log`: [heads]; `bias`: [heads *
-// channels]. lower_bound 0 means no bound.
+// Computes the decay and the write strength from z [T, heads * channels] and b [T, heads]. `a_log`: [heads];
+// `bias`: [heads * channels]. lower_bound 0 means no bound.
 ChannelGateValues channel_gates(const Value& z, const Value& b, Parameter& a_log, Parameter& bias,
                                 double lower_bound);
 

@@ -11,15 +11,15 @@ namespace primus::engine {
 // Returns x as a constant: no gradient flows back through it.
 Value detached(const Value& x);
 
-// Pools [T, width()] with the gates' bias -> [pooled(), dim].
+// Pools the rows of x with gates: [T, width()] -> [pooled(), dim]. `bias` is added to the gates.
 Value latent_pooling(const Value& x, Parameter& bias, const turbo::PoolingShape& shape);
-// Positions [T] int32 of every complete block's first token: [batch * (sequence / ratio)].
+// Returns the position of the first token of every complete block: [T] int32 -> [batch * (sequence / ratio)].
 Value positions_of_blocks(const Value& positions, std::int64_t batch, std::int64_t ratio);
 // Concatenates the rows of a and then those of b.
 Value stack_rows(const Value& a, const Value& b);
 
-// The rows that each query sees (turbo::WindowAndPooled). `chosen` may be empty. how.chosen, whose memory
-// must outlive the tape, has precedence over it.
+// Lists the rows that each query sees (turbo::WindowAndPooled). `chosen` may be empty. If how.chosen is
+// given, it replaces `chosen`; its memory must outlive the tape.
 Value window_and_pooled(const Value& positions, const Value& chosen, const turbo::WindowAndPooled& how);
 
 // Multiplies each of `groups` column blocks by its own rows of the weight: x [T, groups*in] · weight

@@ -62,8 +62,8 @@ class ContextParallel {
   std::unique_ptr<Event> computed_, values_arrived_, gradients_arrived_;
 };
 
-// Positions within their sequence of a rank's tokens, in the rank's order. `sequence` is a multiple of 2 *
-// ranks.
+// Returns the position of each of a rank's tokens within its sequence, in the rank's order. `sequence` is a
+// multiple of 2 * ranks.
 std::vector<std::int64_t> context_positions(std::int64_t sequence, int ranks, int rank);
 
 // attention() with AttentionOptions::context: this rank holds `shape.seq_q` tokens of each sequence, in the

@@ -82,8 +82,8 @@ class DataParallel {
 
   // Sums the tensor in place over all ranks of the mesh, for kernels enqueued from now on.
   void sum(const Tensor& tensor);
-  // Sums in place over the ranks of this stage that hold other sequences (another data rank). The tensor must
-  // be equal on all ranks of a sequence.
+  // Sums in place over the data ranks of this stage, which hold different sequences. The tensor must be equal
+  // on all ranks that hold the same sequences.
   void sum_over_data(const Tensor& tensor);
   // Replaces the tensor by its maximum over all ranks, in place.
   void largest(const Tensor& tensor);
@@ -93,7 +93,7 @@ class DataParallel {
   struct Traffic {
     std::unique_ptr<Event> gathered, reduced;
     bool gathering = false;  // the compute stream has not waited for `gathered` yet
-    bool reducing = false;   // nor for `reduced`
+    bool reducing = false;   // the compute stream has not waited for `reduced` yet
     bool has_sum = false;  // ParameterUnit::reduced holds a sum of this step, or will when `reduced` is done
     bool adds = false;     // the reduction in flight is added to that sum
     int complete = 0;      // parameters that have all their contributions

@@ -8,7 +8,8 @@
 // Quantising a tensor again with the same scale gives the same codes and records the same magnitude. So
 // recomputation and the order of products change nothing, and each product quantises its own operands.
 // Evaluation records nothing. A step with non-finite gradients changes neither history nor scales, just as it
-// changes no weight. (Transformer Engine counts it, and leaves the scale only if a magnitude is not finite.)
+// changes no weight. (Transformer Engine adds such a step to its history, and keeps a scale only if the
+// magnitude itself is not finite.)
 //
 // A magnitude is the maximum over all ranks of all stages: a tensor rank's part of a matrix has the scale of
 // the complete matrix, and any mesh has the scales of one device. Every rank therefore holds the scales of
@@ -39,18 +40,18 @@ class DelayedScales {
   // enqueues the initial state: empty histories and scales of 1.
   DelayedScales(Rank& rank, const ParameterStore& store, const PrecisionRecipe& recipe);
 
-  // The scaling of an operand of a product with this parameter, which must be one of the layers. `note`: the
-  // product records its magnitude.
+  // The scaling of an operand of a product with this parameter, which must be one of the layers. If `note` is
+  // true, the product records the operand's magnitude.
   turbo::Fp8Scaling of(const Parameter& parameter, Operand operand, bool note) const;
 
   // Clears the recorded magnitudes.
   void begin_step();
-  // Takes the maximum magnitudes over all ranks. Call between the step's last product and update().
+  // Replaces each magnitude by its maximum over all ranks. Call between the step's last product and update().
   void reduce(DataParallel& parallel);
   // Ends the step: computes the scales of the next one. `norm`: [1] fp32, the gradient norm.
   void update(turbo::Context& context, const Tensor& norm);
 
-  // One layer's state. The order is that of the store, equal on all ranks; part of a checkpoint.
+  // One layer's state, which checkpoints contain. Layers are in the order of the store, equal on all ranks.
   struct Layer {
     const Parameter* parameter = nullptr;
     Tensor history;  // [3, steps]

@@ -1,10 +1,11 @@
 // The gated delta rule (turbo/delta_rule) as an operator of the tape. Its operator class is attention: only
 // its inputs are kept for the backward pass, and a recompute policy may drop its output.
 //
-// Each tensor rank has its own heads, and `shape` describes these. Context ranks need every token of a
-// sequence, in order. So with any ContextParallel::exchange(), each rank gets all tokens for its share of the
-// heads and sends the results back (engine/head_exchange.h). The number of context ranks must therefore
-// divide the key heads of a tensor rank, and with them the value heads: delta_rule_divides().
+// Each tensor rank has its own heads, and `shape` describes these. The delta rule needs every token of a
+// sequence, in order. So with context ranks, whatever ContextParallel::exchange() is, each rank gets all
+// tokens for its share of the heads and sends the results back (engine/head_exchange.h). The number of
+// context ranks must therefore divide the key heads of a tensor rank, and with them the value heads:
+// delta_rule_divides().
 #pragma once
 
 #include "engine/operators.h"
@@ -13,7 +14,8 @@
 namespace primus::engine {
 
 // kDeltaRuleSpare: max tokens by which a cached sequence can be truncated without recomputing the rest.
-// kDeltaRuleRing: inputs kept for that; it is larger, so that a state is written only once in many tokens.
+// kDeltaRuleRing: number of inputs kept for such truncations. It exceeds kDeltaRuleSpare, so a state is
+// written only once in many tokens.
 inline constexpr std::int64_t kDeltaRuleSpare = 6, kDeltaRuleRing = 16;
 
 struct DeltaRuleOptions {

@@ -10,14 +10,14 @@
 //
 // Two methods exist. By all-gather, every rank gets all tokens of the group, and each token gets the sum of
 // what all ranks return. By all-to-all, each rank sends a token's row once to each rank that holds an expert
-// of the token, and receives from each of them the sum of its experts' outputs for that row. All ranks gather
-// the choices of all tokens for that, a few numbers per token. So each rank computes on the device what it
-// sends and receives, without a host sync (comm::all_to_all_rows). Memory is allocated for the maximum number
-// of rows: a rank's tokens, or what capacities allow.
+// of the token, and receives from each of them the sum of its experts' outputs for that row. For the
+// all-to-all, all ranks gather the experts chosen by all tokens, a few numbers per token. From these, each
+// rank computes on the device which rows it sends and receives, without a host sync (comm::all_to_all_rows).
+// Memory is allocated for the maximum number of rows: a rank's tokens, or what capacities allow.
 //
-// The two transfers are each other's gradients. The gradient of end_return()'s result is sent when the
-// backward pass reaches end_return(), overlaps the gradients of the operators before it, and is waited for at
-// begin_return(); dispatch works in the same way. Overlap changes no bit.
+// The two transfers are each other's gradients. When the backward pass reaches end_return(), it sends the
+// gradient of its result; at begin_return() it waits for that transfer, which overlaps the gradients of the
+// operators between the two. Dispatch works in the same way. Overlap changes no bit.
 //
 // All ranks of a group make the same calls in the same order, replays included. Transfers end in the reverse
 // order of their begins.

@@ -1,8 +1,8 @@
-// Collectives that bring tokens to experts of other ranks and back. They overlap other work of the rank, such
-// as its shared experts (engine/expert_dispatch.h has the operators).
+// Collectives that send tokens to experts of other ranks and return the results. They overlap other work of
+// the rank, such as its shared experts (engine/expert_dispatch.h has the operators).
 //
-// One operator begins a collective, and a later one waits for it, last begun first: a replay (engine/tape.h)
-// may dispatch other tokens while gradients are in flight.
+// One operator begins a collective, and a later operator waits for it. The collective begun last is waited
+// for first, because a replay (engine/tape.h) may dispatch other tokens while gradients are in flight.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once

@@ -7,7 +7,7 @@
 
 namespace primus::engine {
 
-// The names of operators that multiply by a weight matrix.
+// Names of the inputs and outputs of operators that multiply by a weight matrix.
 struct Product {
   enum In : InputName { kX, kTokens };  // token numbers: if random numbers are drawn
   enum Out : OutputName { kY };
@@ -21,7 +21,7 @@ struct GradientRounding {
 
 // Product::kY = x · weightᵀ.
 void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight);
-// Writes the part of the gradient of Product::kX that comes through the gradient of Product::kY · weight.
+// Adds (gradient of Product::kY) · weight to the gradient of Product::kX.
 void input_gradient_product(OperatorCall& op, const Tensor& weight);
 // d_weight (+)= (gradient of Product::kY)ᵀ · x.
 void weight_gradient_product(OperatorCall& op, const Tensor& x);

@@ -21,8 +21,8 @@ struct DropoutSource {  // also for stochastic rounding of gradients (PrecisionR
   Value of_layer = {}, own = {};
 };
 
-// While this object lives, adapters on the tape apply the dropout that they ask for (LowRank::dropout).
-// Without it, as in evaluation and generation, they apply none.
+// While this object lives, adapters on the tape apply their dropout (LowRank::dropout). Without this object,
+// as in evaluation and generation, they apply none.
 class DropoutScope {
  public:
   DropoutScope(Tape& tape, DropoutSource source) : tape_(tape), source_(std::move(source)) {

@@ -46,9 +46,9 @@ MeshPlace place_of(const MeshShape& shape, int world, int rank);
 
 // The ranks over which a parameter's gradient is summed.
 enum class ReduceGroup : std::uint8_t {
-  kData,     // split over tensor ranks: summed over data and context ranks
-  kTokens,   // complete on all tensor ranks, each of which sees other tokens or heads: all ranks of the stage
-  kExperts,  // experts: the ranks that hold the same experts, and the same part of their width
+  kData,          // split over tensor ranks: summed over data and context ranks
+  kTokens,        // complete on all tensor ranks, which see different tokens or heads: all ranks of the stage
+  kExperts,       // experts: the ranks that hold the same experts, and the same part of their width
   kExpertTokens,  // experts, complete on all of their tensor ranks: the ranks that hold the same experts
 };
 inline constexpr std::size_t kReduceGroups = 4;
@@ -83,7 +83,7 @@ class Mesh {
   int rank() const { return world_ ? world_->rank() : 0; }
   const MeshShape& shape() const { return shape_; }
   const MeshPlace& place() const { return place_; }
-  // The number of ranks with other sequences, and this rank's index among them.
+  // The number of data ranks, which hold different sequences, and this rank's index among them.
   int data_ranks() const { return shape_.data(size()); }
   int data_rank() const { return place_.data; }
 

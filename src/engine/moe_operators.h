@@ -19,7 +19,7 @@ namespace primus::engine {
 Value router_logits(const Value& x, Parameter& weight, double jitter = 0,
                     const turbo::RouterRandom& random = {}, const Value& tokens = {});
 
-// logits + bias, [T, E] fp32, from the fp32 master. Pass logits by std::move to run in place.
+// logits + bias, [T, E] fp32, from the fp32 master. Pass logits by std::move to add in place.
 Value router_bias(Value logits, Parameter& bias);
 
 struct RoutingRule {
@@ -27,7 +27,7 @@ struct RoutingRule {
   turbo::RouterRandom random = {};  // for RouterRule::forced; its `tokens` are not set
   std::int64_t capacity = 0;        // maximum rows per expert; 0: no limit
   bool drop_lightest = true;        // above the capacity: drops the smallest weights; false: the last rows
-  std::int64_t sequences = 1;       // in the tokens; defines the last rows (turbo::PlanRouting)
+  std::int64_t sequences = 1;       // number of sequences; defines the last rows (turbo::PlanRouting)
   // Losses on the logits, which enter their gradient: load balance over `segments` equal runs of tokens, and
   // z loss (turbo::RouterLosses).
   float balance_scale = 0, z_scale = 0;
@@ -93,7 +93,7 @@ Value combine(const Value& rows, const Routing& routing, const Value& addend = {
 // only briefly.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
 
-// Each row plus the bias of its expert, [E, n]. Pass rows by std::move to run in place.
+// Adds to each row the bias of its expert, [E, n]. Pass rows by std::move to run in place.
 Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
 
 // SwiGLU with the weights of the choices: [rows, 2*ffn] -> [rows, ffn]. `weigh_input`: multiplies gate and up

@@ -29,9 +29,9 @@ class Tape;
 //     enum Out : OutputName { kSum, kY, kRstd };
 //   };
 //
-// A call is recorded with these names, and its functions ask for tensors by them. A plain number does not
-// compile as a place, nor does an output's name where an input is asked for. For the latter, the two types
-// below differ.
+// A call is recorded with these names, and the operator's functions access tensors by name. A plain number
+// does not compile as a place. The two types below differ, so an output's name does not compile where an
+// input is expected.
 using InputName = std::int8_t;
 using OutputName = std::int16_t;
 
@@ -55,7 +55,7 @@ class Place {
 using InputPlace = Place<InputName>;
 using OutputPlace = Place<OutputName>;
 
-// The names of operators that turn one tensor into another.
+// Names of the input and output of operators that turn one tensor into another.
 struct Unary {
   enum In : InputName { kX };
   enum Out : OutputName { kY };
@@ -87,10 +87,11 @@ struct Operator {
   void (*backward_input)(OperatorCall&) = nullptr;   // null: no differentiable input
   void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
   Saves for_input = {};                              // needed by backward_input
-  Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
-  bool in_place = false;                // output 0 may reuse the memory of input 0 (never needed again)
-  bool is_loss = false;                 // its gradient has no upstream: backward_input always runs
-  bool weight_reads_parameter = false;  // backward_weight reads it; forward and backward_input may always
+  Saves for_weight = {};  // needed by backward_weight, besides the gradients of the outputs
+  bool in_place = false;  // output 0 may reuse the memory of input 0 (never needed again)
+  bool is_loss = false;   // its gradient starts here: backward_input always runs
+  bool weight_reads_parameter =
+      false;               // backward_weight reads the parameter (the other functions always may)
   bool once = false;       // it also updates counters: no policy drops its outputs, and it never runs again
   bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
 };

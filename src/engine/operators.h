@@ -112,7 +112,8 @@ struct KvCacheLayer {
   Tensor state, recent, committed;
   Tensor index;  // keys of an indexer (turbo/indexer), [pages, page_size, head_dim]
 };
-// For inference: appends the pass's new tokens to the pages; each attends to all of its sequence.
+// For inference: appends the pass's new tokens to the pages; each new token attends to its entire sequence so
+// far.
 struct CachedSequences {
   const KvCacheLayer* layer = nullptr;
   const turbo::PagedSequences* sequences = nullptr;  // which rows belong to which sequence

@@ -164,7 +164,7 @@ struct GatherLogits {
   enum Out : OutputName { kAll };
 };
 
-// Collectives need parts of equal size, so each part is padded to the largest.
+// Collectives need parts of equal size, so each part is padded to the size of the largest.
 void gather_logits_forward(OperatorCall& op) {
   const auto& vocabulary = op.attributes<SharedVocabulary>();
   const Tensor own = op.in(GatherLogits::kOwn), all = op.out(GatherLogits::kAll);

@@ -19,7 +19,7 @@
 
 namespace primus::engine {
 
-// How the backward pass gets gathered rows that it needs: gathers them again, or keeps them.
+// How the backward pass obtains gathered rows: it gathers them again, or the forward pass keeps them.
 enum class Gathered : std::uint8_t { kAgain, kKept };
 
 // Gathers the rows of all ranks, in rank order: [T/n, c] -> [T, c]. For operators that compute a part on each
@@ -67,15 +67,15 @@ struct SharedExperts {
   const comm::Communicator* tokens = nullptr;
   std::int64_t first = 0, count = 0;
 
-  // Maximum number of rows of this rank's experts, for `tokens_of_all` tokens. A token chooses an expert
-  // once, and each expert accepts at most its capacity from a microbatch of `of_microbatch` tokens (0: all).
+  // Maximum number of rows of this rank's experts, for `tokens_of_all` tokens. A token chooses an expert at
+  // most once, and an expert accepts at most its capacity from a microbatch of `of_microbatch` tokens (0: all
+  // tokens).
   std::int64_t max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch, std::int64_t top_k,
                         std::int64_t capacity) const;
 };
-// Converts the routing of all tokens of a microbatch to the routing of the tokens that the group's ranks
-// hold, in rank order, to this rank's experts. It dispatches the result of gather_tokens(x, group).
-// `capacity`: RoutingRule's. The gradient of the weights is complete for this rank's tokens, and zero for the
-// others.
+// Restricts the routing of a microbatch to this rank's experts and to the tokens that the group's ranks hold,
+// in rank order. The result dispatches the rows of gather_tokens(x, group). `capacity`: RoutingRule's. The
+// gradient of the weights is complete for this rank's tokens, and zero for the others.
 Routing share_routing(const Routing& routing, const SharedExperts& experts, std::int64_t capacity);
 
 }  // namespace primus::engine

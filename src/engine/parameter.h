@@ -64,7 +64,7 @@ struct Placement {
 
 // A tensor of the published checkpoint: rows [row, row + rows) of a parameter viewed as [rows, last extent]
 // (a vector's rows are its elements). Rows count in the complete parameter, not in a rank's part. Fused
-// projections hold several parts (for example q, k and v), experts some per expert.
+// projections hold several parts (for example q, k and v), tensors of experts hold some parts per expert.
 struct CheckpointPart {
   std::string name;
   std::int64_t row = 0, rows = 0;
@@ -97,8 +97,8 @@ struct Parameter {
   ReduceGroup group = ReduceGroup::kData;
   std::vector<CheckpointPart> parts;
   bool trainable = true;
-  bool decay = true;        // false: no weight decay although it is not a vector (the biases of experts)
-  float norm_offset = 0;    // norm weights: added to them before they multiply
+  bool decay = true;        // false: no weight decay, even if not a vector (biases of experts)
+  float norm_offset = 0;    // of norm weights: added to each weight before use
   bool head_norm = false;   // QK-norm weight: decayed if ParameterStore::Layout says so
   bool per_expert = false;  // the first axis is experts, and each token uses only a few
   // Operators read it in fp32, even if others are read in bf16 (routers). Checkpoints hold it in the compute
@@ -113,8 +113,8 @@ struct Parameter {
   std::int64_t linear_of = -1;
   LowRank low_rank = {};     // of a matrix that linear() and similar operators multiply with
   bool is_low_rank = false;  // A or B of another matrix: loaded weights may lack it
-  bool vocabulary = false;   // has one row per token of the vocabulary: the embedding, the head
-  bool kernel = false;       // of a convolution: one row per channel, and not an operand of matrix products
+  bool vocabulary = false;   // one row per token of the vocabulary: the embedding and the head
+  bool kernel = false;       // a convolution's weight: one row per channel, no operand of matrix products
 
   // ParameterStore::allocate sets this and everything below; null if another stage has the parameter.
   ParameterUnit* unit = nullptr;

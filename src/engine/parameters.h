@@ -77,7 +77,8 @@ struct StateSpec {
 
 // A rank's place in a reduce group.
 struct GroupPlace {
-  ReduceGroup group = ReduceGroup::kData;  // whether groups of the same ranks share one (Mesh::resolve)
+  ReduceGroup group =
+      ReduceGroup::kData;  // the representative of all groups of the same ranks (Mesh::resolve)
   int ranks = 1, rank = 0;
   int shards = 1;  // ranks that share one sharded copy; divides `ranks`
 };
@@ -161,7 +162,7 @@ class ParameterStore {
     std::vector<Parameter*> parameters;
     bool here = true;    // false: another stage has them, and this rank has only their names and shapes
     bool counts = true;  // false: a copy of another stage's parameters, which that stage counts and saves
-    // The first and the last stage have it; the gradient is the sum over both.
+    // The first and the last stage have the group; its gradient is the sum over both.
     bool at_both_ends = false;
   };
 
@@ -195,7 +196,7 @@ class ParameterStore {
     // QK-norm weights decay like matrices.
     bool decay_head_norms = false;
 
-    // True if the complete gradient of a unit of several ranks keeps its memory between steps.
+    // True if a unit's complete gradient, summed over several ranks, keeps its memory between steps.
     bool keeps_gradients() const { return !reduce_each_microbatch && sharding <= Sharding::kStates; }
   };
   // Lays out every unit and allocates its buffers from `arena`. Call once, after the last add().

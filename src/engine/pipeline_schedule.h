@@ -10,8 +10,8 @@
 //   interleaved 1F1B  the same, section 2.2.2: stage s holds parts s, s + stages, s + 2 stages ...
 //   zero bubble H1    Qi et al. 2023, arXiv:2401.10241, section 2.1: weight gradients fill the gaps
 //   zero bubble V     the same, appendix; V-Half and V-Min: Qi et al. 2024, arXiv:2405.15362.
-//                     Stage s holds the parts s and 2 stages - 1 - s, so that the first stage has the
-//                     loss, too.
+//                     Stage s holds the parts s and 2 stages - 1 - s: the first stage also has the
+//                     loss.
 //
 // Order of transfers. All work of all stages is sorted by its start time in a model where the forward pass
 // and either gradient of a chunk take equally long and transfers take no time. A stage's list is its part of

@@ -30,8 +30,8 @@ struct PrecisionRecipe {
   // Type of output gradients in fp8; weights and activations are e4m3.
   DType gradients = DType::kF8E4M3;
   bool weight_gradients = true;  // false: weight gradients are not computed in fp8
-  // With fp4: rounds output gradients stochastically, using the tape's DropoutSource. Not for routed experts,
-  // whose rows have no token numbers.
+  // With fp4: rounds output gradients stochastically, using the tape's DropoutSource. Does not apply to
+  // routed experts, whose rows have no token numbers.
   bool at_random = false;
   // Blocks [0, first) and [last, layers) use neither format. Layers after the model's blocks (multi-token
   // prediction) use it.

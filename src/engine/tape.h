@@ -170,7 +170,7 @@ class Tape {
   std::int64_t microbatch() const { return settings_.microbatch; }
   turbo::Context& context() const { return context_; }
 
-  // Called after every forward of an operator whose outputs are final, replays included. Used to find the
+  // Called after every forward call of an operator with final outputs, including replays. Used to find the
   // first NaN.
   using Observer = std::function<void(OperatorCall&)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }

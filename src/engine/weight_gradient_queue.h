@@ -28,8 +28,8 @@ class WeightGradientQueue {
   explicit WeightGradientQueue(Policy policy = Policy::kInline) : policy_(policy) {}
 
   Policy policy() const { return policy_; }
-  // Runs all weight gradients of a tape after its backward(), except those out of turn, which run
-  // automatically later. Does nothing with Policy::kInline.
+  // Runs all weight gradients of a tape after its backward(). Weight gradients out of turn run automatically
+  // later. Does nothing with Policy::kInline.
   void run(Tape& tape);
   // Drops the pending work of an abandoned tape, including turns without work. A new step must begin before
   // any other microbatch.

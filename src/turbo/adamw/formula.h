@@ -7,7 +7,7 @@
 namespace primus::turbo::PRIMUS_KERNELS {
 
 struct AdamFactors {
-  float beta1, beta2, eps, learning_rate, weight_decay;  // the last two multiply the step's scalars
+  float beta1, beta2, eps, learning_rate, weight_decay;  // the last two are factors of the step's scalars
 };
 
 // The update of one element.

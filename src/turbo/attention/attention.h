@@ -67,9 +67,9 @@ struct AttentionBackward {
   std::int64_t q_stride, k_stride, v_stride;
   Tensor first_key;        // as in the forward; lse includes the sinks
   Tensor out, lse, d_out;  // out and lse of the forward, merged over all key ranges; d_out like out
-  Tensor d_q, d_k, d_v;    // rows as in q, k, v; all in q's type or all in fp32
+  Tensor d_q, d_k, d_v;    // same rows as q, k, v; all in q's type or all in fp32
   std::int64_t d_q_stride, d_k_stride, d_v_stride;
-  bool accumulate_d_q = false;   // add to d_q instead of assigning it; exact in fp32 only
+  bool accumulate_d_q = false;   // adds to d_q instead of assigning; exact only in fp32
   bool accumulate_d_kv = false;  // add to d_k and d_v instead of assigning them
   Tensor workspace;
   void check() const;

@@ -45,7 +45,7 @@ class Fp32Tiles {
     pack_left(from, stride, rows, dim, to);
   }
   static void pack_right(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim, float* to) {
-    constexpr std::int64_t kPanel = 64;  // columns at a time, through a buffer in L1
+    constexpr std::int64_t kPanel = 64;  // columns that pass through a buffer in L1 at a time
     float panel[kTile * kPanel];
     for (std::int64_t c = 0; c < dim; c += kPanel) {
       const std::int64_t cols = std::min(kPanel, dim - c);

@@ -36,7 +36,8 @@ struct PagedAppend {
   Tensor pages;                    // first element of these columns in [pages * page_size, ...], rows' type
   std::int64_t tokens, cols;       // T
   std::int64_t stride, to_stride;  // elements from row to row
-  // Further columns of the same rows, copied to other pages: the values next to the keys. Absent: none.
+  // Further columns of the same rows, copied to other pages: the values, if the call appends keys. Absent:
+  // none.
   Tensor more_rows = {}, more_pages = {};
   std::int64_t more_cols = 0, more_to_stride = 0;
   void check() const;

@@ -33,7 +33,8 @@ struct ResidualMixture {
 //
 //     d v_j = share_j d_out + d_score_j scale_j (w - score_j scale_j / hidden · v_j),   w = norm * proj
 //
-// `along`: its product with d_out; `mean`: of these products, weighted by the shares.
+// `along`: the candidate's product with d_out; `mean`: the mean of all candidates' products, weighted by the
+// shares.
 struct CandidateGradient {
   float share, of_w, of_v;
 

@@ -6,8 +6,8 @@
 namespace primus::turbo::PRIMUS_GPU::causal_conv {
 
 // A token's input affects its own output and the following kTaps - 1 outputs, so its gradient is complete
-// only kTaps - 1 tokens later. Its two factors are then loaded again: they are still in L1, and registers are
-// scarce.
+// only kTaps - 1 tokens later. The input's two factors are then loaded again, because registers are scarce
+// and L1 still holds them.
 template <class T, bool kSilu, int kCount, int kTaps>
 struct BackwardBody {
   static constexpr int kLag = kTaps - 1;
@@ -181,7 +181,7 @@ struct BiasTerm {
   }
 };
 
-// The edge of a segment: only a few rows.
+// Handles the edge of a segment, which has only a few rows.
 template <class T, bool kSilu>
 struct BackwardEdgeBody {
   Inputs<T, kSilu> in;

@@ -92,8 +92,9 @@ struct KeptRows {
   }
 };
 
-// For few rows: computes the outputs and updates the ring in one launch. A thread processes all rows of a
-// sequence in order; the thread after the last sequence processes the rows that belong to no sequence.
+// For a small number of rows: computes the outputs and updates the ring in one launch. A thread processes all
+// rows of a sequence in order; the thread after the last sequence processes the rows that belong to no
+// sequence.
 template <class T, bool kSilu, int kCount>
 struct FewRows {
   Cached<T, kSilu> all;

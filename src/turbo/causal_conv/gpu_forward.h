@@ -34,7 +34,7 @@ struct ForwardBody {
   }
 };
 
-// The edge of a segment: only a few rows.
+// Handles the edge of a segment, which has only a few rows.
 template <class T, bool kSilu>
 struct EdgeBody {
   Inputs<T, kSilu> in;

@@ -51,7 +51,7 @@ struct ChannelGateBackwardWeight {
 };
 
 // Initializes biases as Mamba and fla do: x = softplus⁻¹(low · (high / low)^u) with u uniform in (0, 1). On
-// input x holds normal samples; u is the normal distribution function of x.
+// input, x holds normal samples, and u is computed as the normal distribution function of x.
 struct ChannelGateBias {
   static constexpr KernelId kId = KernelId::kChannelGateBias;
   Tensor x;         // fp32, in place

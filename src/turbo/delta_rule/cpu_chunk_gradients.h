@@ -119,8 +119,8 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
     multiply_accumulate(width, values, n, {this->key_since_, 1, width}, d_error_, values, d_state, values);
   }
   // A token's sum of gates is a positive exponent for the rows of this token (its query, and its key as a row
-  // of the matrices), and a negative one for its key as a column. Its gradient is the gradient of the decayed
-  // values times these values.
+  // of the matrices), and a negative exponent for its key as a column. The gradient of the sum is the
+  // gradient of the decayed values times these values.
   void gates_backward(float* d_g, bool first) {
     const DeltaRuleShape& s = this->sizes_.s;
     const ChunkKeys& keys = this->keys_;

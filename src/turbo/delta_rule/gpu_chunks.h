@@ -168,7 +168,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     const auto& diagonal = m.solution.keys;
     for (int c = warp() * kTile; c < kKeys; c += kWarps * kTile) {
       solve(m, &m.k[0][c], kKeys + kPad, &diagonal[0][0], kTile * (kTile + kPad), kTile + kPad, x);
-      // Overwrites the keys that it came from, which no other warp reads.
+      // The result overwrites its own keys, which no other warp reads.
       warp_barrier();
       PRIMUS_UNROLL
       for (int i = 0; i < kBlocks; ++i) {
@@ -462,8 +462,8 @@ struct DeltaExchange {
 };
 
 // A block handles a head of a sequence and two strips of value columns; two warps share a strip, each with
-// half of the keys. The products of one warp determine the length of a step, so more and smaller blocks are
-// faster.
+// half of the keys. The products of one warp determine the duration of a step, so many small blocks are
+// faster than few large ones.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;

@@ -68,8 +68,8 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     return b > 0 ? m.gates[b * kTile - 1][c] : 0.0F;
   }
 
-  // Applies decays to products with states: for queries and for keys as rows up to their block, for keys as
-  // columns the complete ones.
+  // Applies decays to products with states. Queries, and keys as rows, get the decay up to their block; keys
+  // as columns get the complete decay.
   PRIMUS_DEVICE void decay_states(Memory& m, std::int64_t item, Sums& sums) const {
     const int last = in.tokens(item) - 1;
     float of_last[kPerLane] = {};

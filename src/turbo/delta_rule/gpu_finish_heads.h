@@ -52,8 +52,8 @@ struct DeltaFinishHeads : DeltaFinish<T, kKeys, false> {
   }
 
  private:
-  // Applies the decays to products with states. Returns what keys add to the gradient of the sum of all
-  // gates.
+  // Applies the decays to products with states. Returns the keys' contribution to the gradient of the sum of
+  // all gates.
   PRIMUS_DEVICE float decay_states(const Memory& m, Sums& sums) const {
     float of_last = 0;
     PRIMUS_UNROLL

@@ -9,7 +9,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The tokens that a table has rows for: [first, first + rows) of the vocabulary. Sorting uses the token's
+// The tokens for which a table has rows: [first, first + rows) of the vocabulary. Sorting uses the token's
 // table row as its id.
 struct TokenRows {
   std::int64_t first, rows, vocabulary;

@@ -40,7 +40,7 @@ bool gemm_provider_available(GemmProvider provider, DType ab_dtype);
 // Returns the provider that kAuto selects for operands of this type on this CPU.
 GemmProvider default_gemm_provider(DType ab_dtype);
 
-// Memory that the caller reads after a product: a prefetch hint. Any address is safe.
+// Memory that the caller reads after a product, as a prefetch hint. Any address is safe.
 struct GemmReadAhead {
   const void* data = nullptr;
   std::int64_t bytes = 0;

@@ -64,7 +64,7 @@ class Gate {
  public:
   // Called by one thread; show_gates() and a barrier follow.
   PRIMUS_DEVICE void init(int arrivals);
-  // Writes of this thread before the arrival are visible to threads that wait.
+  // Writes of this thread before the arrival are visible to threads that wait for the phase.
   PRIMUS_DEVICE void arrive();
   // Adds to the bytes that the current phase waits for.
   PRIMUS_DEVICE void expect(int bytes);

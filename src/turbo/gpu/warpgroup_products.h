@@ -6,7 +6,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Returns the address of depth 16 · d of an operand whose first row is the first of `panel`.
+// Returns the address of depth 16 · d of an operand whose first row is the first row of `panel`.
 template <bool kByDepth>
 PRIMUS_DEVICE const BFloat16* at_depth(const BFloat16* panel, int d) {
   return panel + (kByDepth ? 16 * d * kPanelLine : 16 * d);

@@ -1,5 +1,5 @@
-// Decides which picked rows a grouped GEMM copies into order first. It pays on GPUs that read contiguous rows
-// faster than picked ones (Hopper's warpgroups).
+// Decides which picked rows a grouped GEMM copies into order first. The copy pays on GPUs that read
+// contiguous rows faster than picked ones (Hopper's warpgroups).
 #pragma once
 
 #include <algorithm>

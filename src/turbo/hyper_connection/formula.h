@@ -18,8 +18,9 @@ struct HyperArguments {
   PRIMUS_FORMULA float operator()(std::int64_t i, std::int64_t part) const {
     return scale[part] * (products[i] * rstd) + base[i];
   }
-  // Computes the gradients of scales and products from those of the arguments, which are those of the bases.
-  // Returns the factor of x in its gradient through rstd; `width`: elements of the token's streams.
+  // Computes the gradients of scales and products from the gradients of the arguments. The gradients of the
+  // bases equal those of the arguments. Returns the factor of x in its gradient through rstd; `width`:
+  // elements of the token's streams.
   PRIMUS_FORMULA float gradients(const HyperShape& s, const float* d, std::int64_t width, float* d_scale,
                                  float* d_products) const {
     for (std::int64_t part = 0; part < s.scales(); ++part) d_scale[part] = 0;

@@ -45,8 +45,9 @@ struct IndexerSelect {
 };
 
 // For generation: selects keys for new tokens of many sequences. The pages already hold all keys, including
-// those of the new tokens. A query sees the keys of its sequence up to its own. Lists hold page rows, which
-// SelectedAttention also uses to read latents in pages. Rows that belong to no sequence get empty lists.
+// those of the new tokens. A query sees the keys of its sequence up to its own position. Lists hold page
+// rows, which SelectedAttention also uses to read latents in pages. Rows that belong to no sequence get empty
+// lists.
 struct PagedIndexerSelect {
   static constexpr KernelId kId = KernelId::kPagedIndexerSelect;
   PagedSequences sequences;

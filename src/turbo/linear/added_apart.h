@@ -12,7 +12,7 @@ namespace primus::turbo {
 bool is_added_apart(const Gemm& call);
 
 // Max bytes of fp32 at a time, so that they stay in the L2 cache of a Hopper GPU until they are added; and
-// the min rows, which fill a library's tile.
+// the min number of rows, which fills a library's tile.
 inline constexpr std::int64_t kAddedBytes = std::int64_t{32} << 20;
 inline constexpr std::int64_t kAddedRows = 256;
 

@@ -1,6 +1,6 @@
 // Products of one or two rows (gpu_few_rows.h) with weights through a ring in shared memory, filled by
-// Hopper's copy engine. Measured faster than registers for long rows of W. Not used for rows of x that a
-// block norms first, since the full ring would wait meanwhile (figures in docs/performance.md).
+// Hopper's copy engine. Measured faster than registers for long rows of W. Not used if a block first norms
+// the rows of x, because the full ring would wait for the norm (figures in docs/performance.md).
 #pragma once
 
 #include "turbo/gpu/box_copy.h"
@@ -8,8 +8,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// One block per multiprocessor, too large for a second one: a ring that fills while another kernel streams
-// slows that kernel more than it gains.
+// A block is so large that a multiprocessor holds only one: a ring that fills while another kernel streams
+// would slow that kernel more than it gains.
 template <class Rows, class Results>
 struct FewRowRing : FewRowTiles<Rows, Results> {
   using Tiles = FewRowTiles<Rows, Results>;

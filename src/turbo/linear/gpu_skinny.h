@@ -1,5 +1,5 @@
-// Products of a few rows, as in decoding, where reading the weights once is the bottleneck. Libraries'
-// algorithms are not made for this.
+// Products of a few rows, as in decoding, where reading the weights once is the bottleneck. The libraries'
+// algorithms are slow for such products.
 #pragma once
 
 #include "device/gpu/launch.h"
@@ -12,8 +12,8 @@ namespace primus::turbo::PRIMUS_GPU {
 // GPU.
 bool multiply_skinny(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
 
-// Enqueues a product with its fused neighbours (Gemm::around). takes_normed() returns whether it can: the
-// rows must fit shared memory.
+// Enqueues a product with its fused neighbours (Gemm::around). takes_normed() returns whether this is
+// possible: the rows must fit in shared memory.
 void multiply_normed(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
 bool takes_normed(const gpu::PRIMUS_GPU::Context& context, const Gemm& call);
 

@@ -83,7 +83,7 @@ class ProductTuning {
 class TrialDevice {
  public:
   virtual ~TrialDevice() = default;
-  // Called first in a trial.
+  // A trial calls this function first.
   virtual void begin() = 0;
   virtual std::shared_ptr<void> memory(std::int64_t bytes) = 0;
   // Returns memory for a tensor like this one, filled with random numbers: products of zeros are faster.

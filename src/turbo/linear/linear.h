@@ -22,9 +22,9 @@ enum class GemmRole : std::uint8_t {
 //   sum = a + delta,  n = RMSNorm(sum),  c = end(n · bᵀ + bias)
 //
 // Results equal those of RmsNormForward, Gemm, AddBias and Rope or SwigluForward in sequence, each rounded to
-// bf16. Devices without launch costs support none of it, others only the shapes that gain from it: ask
-// is_taken(), and call those operators otherwise. Only for kForward of at most kMaxRows rows, all bf16,
-// without `accumulate`; addresses are multiples of 16.
+// bf16. Devices without launch costs support no fusion, and other devices only the shapes that gain from it.
+// If is_taken() returns false, call the separate operators. Only for kForward of at most kMaxRows rows, all
+// bf16, without `accumulate`; addresses are multiples of 16.
 struct AroundProduct {
   static constexpr std::int64_t kMaxRows = 8, kColumnMultiple = 8;
   // kRope: heads of head_dim columns; the first `heads` are rotated completely, in halves

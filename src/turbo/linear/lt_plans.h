@@ -63,7 +63,8 @@ class LtProducts {
   }
 
  private:
-  // The library's preferred algorithms, best first. It returns at most eight per query, so it is asked twice.
+  // The library's preferred algorithms, best first. The library returns at most eight per query, so there are
+  // two queries.
   static constexpr int kCandidates = 16;
   struct Candidates {
     std::array<typename Api::Result, kCandidates> all{};

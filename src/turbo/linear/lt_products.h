@@ -37,7 +37,7 @@ void LtProducts<Api>::run(const Plan& plan, const LibraryProduct& product,
         "multiply");
 }
 
-// An algorithm from the file is passed to the library only if the library confirms that it has it.
+// An algorithm from the file is used only if the library confirms that it still has this algorithm.
 template <class Api>
 bool LtProducts<Api>::is_usable(const Plan& plan, const ProductKey& key, const AlgorithmWords& words) const {
   if constexpr (requires { f_.check; }) {

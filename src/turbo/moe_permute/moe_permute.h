@@ -114,7 +114,7 @@ struct GatherRows {
 };
 
 // out[t, :] = previous[t, :] + sum over k of w · x[rows[t, k], :], in order of k, without dropped slots.
-// `rows` need not come from a plan.
+// `rows` may come from elsewhere than a plan.
 struct CombineRows {
   static constexpr KernelId kId = KernelId::kCombineRows;
   Tensor x;         // [max_rows, hidden] fp32 or bf16

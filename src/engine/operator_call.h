@@ -87,11 +87,10 @@ struct Operator {
   void (*backward_input)(OperatorCall&) = nullptr;   // null: no differentiable input
   void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
   Saves for_input = {};                              // needed by backward_input
-  Saves for_weight = {};  // needed by backward_weight, besides the gradients of the outputs
-  bool in_place = false;  // output 0 may reuse the memory of input 0 (never needed again)
-  bool is_loss = false;   // its gradient starts here: backward_input always runs
-  bool weight_reads_parameter =
-      false;               // backward_weight reads the parameter (the other functions always may)
+  Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
+  bool in_place = false;                // output 0 may reuse the memory of input 0 (never needed again)
+  bool is_loss = false;                 // its gradient starts here: backward_input always runs
+  bool weight_reads_parameter = false;  // backward_weight reads it; the other functions always may
   bool once = false;       // it also updates counters: no policy drops its outputs, and it never runs again
   bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
 };

@@ -77,8 +77,7 @@ struct StateSpec {
 
 // A rank's place in a reduce group.
 struct GroupPlace {
-  ReduceGroup group =
-      ReduceGroup::kData;  // the representative of all groups of the same ranks (Mesh::resolve)
+  ReduceGroup group = ReduceGroup::kData;  // one of all groups with the same ranks (Mesh::resolve)
   int ranks = 1, rank = 0;
   int shards = 1;  // ranks that share one sharded copy; divides `ranks`
 };

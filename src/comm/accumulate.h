@@ -22,7 +22,7 @@ struct Accumulate {
   void (*add)(void* accumulator, const void* in, std::int64_t count);
   // out[i] = accumulator[i], divided by `size` for a mean
   void (*store)(void* out, const void* accumulator, std::int64_t count, int size);
-  // accumulator[i] = accumulator[i] (+ or max) other[i], both accumulators
+  // accumulator[i] = accumulator[i] (+ or max) other[i]; both arguments are accumulators
   void (*merge)(void* accumulator, const void* other, std::int64_t count);
   // add() and store() in one pass
   void (*add_store)(void* out, const void* accumulator, const void* in, std::int64_t count, int size);

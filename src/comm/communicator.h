@@ -66,7 +66,7 @@ bool supports(DType dtype);
 // The kernels that a group's work overlaps. On a GPU, both need multiprocessors, so this decides how they are
 // divided (comm/overlap.h). It has no effect on CPUs.
 enum class Overlap : std::uint8_t {
-  kNothing,   // no kernels, or ones that end sooner (as in an expert all-to-all): ranks wait for the group
+  kNothing,   // no kernels, or kernels that end sooner (as in an expert all-to-all): ranks wait for the group
   kKernels,   // any kernels: for parameters, gradients, and keys and values of context ranks
   kProducts,  // GEMMs that are divided to match the collective's length (engine/tensor_parallel.h)
 };
@@ -144,7 +144,7 @@ class Communicator {
   // ranks, sends and receives match in the order of calls and within the batch, in count and type. Only the
   // ranks named in transfers take part. A rank may send to itself.
   void exchange(Stream& stream, std::span<const Transfer> transfers);
-  // No rank's stream passes this point before every rank's stream has reached it.
+  // Barrier: the stream waits until every rank's stream has reached this point.
   void barrier(Stream& stream);
 
   // Creates the communicator of some of this group's ranks, in the order of `members`: members[i] becomes

@@ -80,7 +80,7 @@ class HostCommunicator final : public Communicator {
   std::mutex mutex_;  // guards the fields below; the rank's thread enqueues, the streams' threads run
   std::condition_variable turn_changed_;
   std::map<std::uint64_t, Operation> operations_;  // by turn
-  std::uint64_t next_turn_ = 0, turn_ = 0;         // the next to assign; the one allowed to run
+  std::uint64_t next_turn_ = 0, turn_ = 0;  // the next number to assign; the number of the call that may run
   std::uint64_t collectives_ = 0, exchanges_ = 0;
 };
 

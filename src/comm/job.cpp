@@ -37,7 +37,7 @@ Transport transport_of(const JobEnvironment& environment, const JobOptions& opti
 
 std::string arrival_key(int rank) { return fmt::format("arrival/{}", rank); }
 
-// Reports what it waits for, every JobOptions::notice_time.
+// Reports the ranks that it waits for, every JobOptions::notice_time.
 class Waiting {
  public:
   Waiting(const JobOptions& options, std::string what)
@@ -380,8 +380,8 @@ void Job::require_same(const std::vector<std::pair<std::string, std::string>>& f
   if (rank() == 0) client_->set(name + "/facts", text);
   const std::string reference = client_->wait(name + "/0", deadline);
   if (reference != hex(as_text(sha256(text)))) {
-    // Name the differences. Rank 0's facts come from a rank that knows the token, but are still only parsed
-    // as data.
+    // Name the differences. Rank 0 has proved that it knows the token; nevertheless its values are parsed
+    // only as data.
     const auto theirs = nlohmann::json::parse(client_->wait(name + "/facts", deadline), nullptr, false);
     client_->set(name + "/difference",
                  fmt::format("ranks 0 and {} differ in {}", rank(), differences_of(theirs, facts)));

@@ -29,8 +29,8 @@
 
 namespace primus::comm {
 
-// Returns the bytes of shared memory that a rank touches at most when it communicates with all of a group of
-// `ranks` ranks on one host.
+// Returns the maximum shared memory, in bytes, that a rank touches when it communicates with all other ranks
+// of a group of `ranks` ranks on one host.
 std::int64_t shared_memory_of_rank(int ranks);
 
 struct JobOptions {
@@ -87,10 +87,11 @@ class Job {
 
  private:
   Job(const JobEnvironment& environment, const JobOptions& options);
-  // Called on rank 0: waits until all ranks have reached the store, or until the deadline, reports missing
-  // ranks meanwhile, and checks that all ranks use the same transport.
+  // Called on rank 0: waits until all ranks have reached the store, or until the deadline, and reports
+  // missing ranks while it waits. Also checks that all ranks use the same transport.
   void wait_for_ranks(Deadline deadline);
-  // All ranks publish their device; rank 0 compares them, and all ranks throw the mismatch it finds.
+  // All ranks publish their device, and rank 0 compares the devices. If they do not match, all ranks throw an
+  // Error.
   void check_devices(const std::string& key, Device& device, const DeviceCollectives* collectives,
                      const std::string& version);
   void write_flight_record(const std::string& reason) noexcept;

@@ -30,7 +30,7 @@ class Links {
   virtual bool drained(int peer) = 0;
 
   // Returns bytes that have arrived from `peer`, possibly none. They are valid until pop(). After a peek()
-  // that returned bytes, the caller must call pop() with the number it used (0 is allowed).
+  // that returned bytes, the caller must call pop() with the number of bytes it has used (0 is allowed).
   virtual std::span<const std::byte> peek(int peer) = 0;
   virtual void pop(int peer, std::size_t bytes) = 0;
 
@@ -41,7 +41,7 @@ class Links {
   virtual std::uint32_t ticket() = 0;
   virtual void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) = 0;
 
-  // Called after a failure. Returns when no peer reads this rank's memory now or ever will again.
+  // Called after a failure. Returns once no peer reads this rank's memory or will read it later.
   virtual void revoke() noexcept = 0;
 
   static constexpr std::size_t kGranule = 64;

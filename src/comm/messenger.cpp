@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMagic = 0x434D5250;  // "PRMC"
-// Bytes received at a time before sending continues and peers are sent the amount of free room.
+// Bytes received at a time. After that, sending continues, and peers are told how much room is free.
 constexpr std::size_t kPiece = 64 << 10;
 constexpr auto kTick = 20ms;  // how often a sleeping rank checks whether the job was aborted
 // How long to wait, after a connection is lost, for the rendezvous to report the cause.

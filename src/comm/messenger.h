@@ -70,7 +70,7 @@ class Messenger {
     std::deque<Incoming> incoming;
     std::deque<std::vector<std::byte>> headers;  // being sent
     std::vector<std::byte> arriving;             // the header being received
-    std::deque<Expected> expected;               // the contents expected of the next headers
+    std::deque<Expected> expected;               // the expected contents of the next headers
     std::size_t sent = 0, received = 0;  // bytes of the current message queued so far, to compute its padding
   };
 

@@ -127,8 +127,8 @@ struct RankState {
 RankStatus status_of(const RankState& state, const std::string& group);
 
 // Returns true if every rank that this rank (directly or through other ranks) waits for has been busy with an
-// activity for less than activity_timeout. In that case it also sets excused_until, so that missing ranks are
-// not looked for during another timeout, and calls `notice`. `suspects` and `statuses` as in diagnose().
+// activity for less than activity_timeout. In that case it also sets excused_until, so that no rank is
+// reported missing during another timeout, and calls `notice`. `suspects` and `statuses` as in diagnose().
 bool excused(RankState& state, std::span<const int> suspects,
              const std::vector<std::optional<RankStatus>>& statuses);
 

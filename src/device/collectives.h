@@ -37,7 +37,7 @@ struct DevicePeers {
   void (*set_flag)(Stream& stream, void* flag, std::uint32_t value);
   // Makes later work of the stream wait until int32(*flag - value) >= 0.
   void (*wait_flag)(Stream& stream, void* flag, std::uint32_t value);
-  // Whether this is the default: true for devices on which it was tested and was faster.
+  // Whether copy engines are used by default: true for devices on which they were tested and were faster.
   bool usual = false;
 };
 

@@ -23,7 +23,7 @@ class WatchedStream : public Stream {
  public:
   // Whether work is being recorded now.
   virtual bool watching() const = 0;
-  // Work enqueued between begin() and end() is one piece. Pieces nest.
+  // Work enqueued between begin() and end() is one piece of work. Pieces may be nested.
   virtual void begin(WorkLabel label) = 0;
   virtual void end() = 0;
   // The stream that does the work. Vendor libraries must use this one.

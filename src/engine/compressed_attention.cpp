@@ -134,7 +134,7 @@ struct Window {
   enum Out : OutputName { kSelected };
 };
 
-// The positions are only there to get the tape.
+// The positions are passed only for their tape.
 void window_forward(OperatorCall& op) {
   const auto a = op.attributes<WindowAttributes>();
   const Tensor given(a.given, DType::kI32, {a.batch * a.sequence, a.given_cols});

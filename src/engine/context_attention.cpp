@@ -146,8 +146,8 @@ class Call {
     return of_tokens.slice(first_row(piece), first_row(piece + count));
   }
 
-  // Statistics are [heads, tokens] per sequence. Kernels read those of a block densely, so one piece of two
-  // is copied through `apart`.
+  // Statistics are [heads, tokens] per sequence. Kernels read the statistics of a block densely, so if a
+  // block has one of two pieces, its statistics are copied through `apart`.
   Tensor dense_lse(const Tensor& all, const Block& block, const Tensor& apart) const {
     return block.q_pieces == 2 ? lse_place(all, block) : apart;
   }
@@ -175,7 +175,7 @@ class Call {
   bool sums_in_place(DType dtype) const { return dtype == DType::kF32 || at_most_two_parts(); }
 
   // Calls visit(block) for blocks that together cover every visible pair of this rank's queries and rank
-  // `from`'s keys exactly once. Keys come in sequence order.
+  // `from`'s keys exactly once. Keys are visited in sequence order.
   template <class Visit>
   void for_each_block(int from, Visit visit) const {
     for (std::int64_t sequence = 0; sequence < sequences(); ++sequence) {
@@ -459,8 +459,8 @@ void backward_input(OperatorCall& op) {
   call.copy_out(qkv, call.q_width(), own.get());
   Gradients gradients(op, call, d_qkv);
   if (group.exchange() == ContextParallel::Exchange::kRing) {
-    // The gradients of a rank's keys and values follow them around the ring, one step later. They start at
-    // the first rank after the owner, and end at the owner.
+    // The gradients of a rank's keys and values follow them around the ring, one step later. The gradients
+    // start at the first rank after the owner, and end at the owner.
     const ScratchTensor part(scratch, gradients.dtype(), call.kv_shape());
     const ScratchTensor arriving(scratch, gradients.dtype(), call.kv_shape());
     std::optional<ScratchTensor> sum;

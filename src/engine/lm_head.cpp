@@ -146,7 +146,7 @@ void backward_input(OperatorCall& op) {
   if (op.needs_d_in(LmHead::kHidden)) target = op.fresh_d_in(LmHead::kHidden);
   const Tensor& d_hidden = target.out;
   for_each_slice(op, true, [&](const Slice& slice, const Tensor& d_logits) {
-    // Weight gradient first: it is the model's largest, and the first whose reduction can begin.
+    // Computes the weight gradient first: it is the model's largest, and its reduction can begin first.
     if (weight_now) add_weight_gradient(op, slice, d_logits);
     if (d_hidden.absent()) return;
     launch(op.context(), Gemm{.role = GemmRole::kInputGradient,

@@ -80,7 +80,7 @@ struct GroupedLinear {
   enum Out : OutputName { kY };
 };
 
-// The parameter's first extent is the number of experts.
+// The first extent of the parameter's shape is the number of experts.
 Tensor offsets_of(OperatorCall& op) {
   return op.in(GroupedLinear::kPlan).slice(0, op.parameter().shape[0] + 1);
 }
@@ -127,7 +127,7 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
 
 // ---- dispatch and linear, linear and combine ----------------------------------------------------
 // Products read rows directly from their tokens, and rows that are only summed live in scratch memory. So the
-// tape keeps neither tokens nor results top_k times.
+// tape keeps neither the tokens nor the results in top_k copies.
 
 struct DispatchLinear {
   enum In : InputName { kX, kPlan };

@@ -283,7 +283,7 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
     if (elements.empty()) continue;
     elements = elements.intersect(unit.shard);
     for (const StateSpec& spec : layout_.states[rule]) {
-      // Named on every rank, even if this rank has none of the elements.
+      // The state is named on every rank, even if this rank has none of its elements.
       const auto take_or_name = [&](std::int64_t count, DType dtype) {
         return count == 0 ? Tensor(nullptr, dtype, {0}) : take(count, dtype);
       };
@@ -370,12 +370,12 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
     fill(context, p, range, seed, values);
     return;
   }
-  // They have no permanent fp32 buffer, so they are filled in pieces, which need little memory.
+  // These units have no permanent fp32 buffer, so they are filled in small pieces.
   constexpr std::int64_t kAtOnce = 1 << 18;
   const Tensor remainders = unit.split() ? stored_part(unit.remainder, p) : Tensor();
   const std::int64_t maximum = std::min(range.size(), kAtOnce);
   const Arena::Block block = context.scratch.allocate(maximum * size_of(DType::kF32));
-  // Measuring needs only that allocation: running the loop would take a second for 10^12 parameters.
+  // Measure mode needs only this allocation: the loop would take a second for 10^12 parameters.
   for (std::int64_t begin = 0; begin < range.size() && !context.measuring(); begin += maximum) {
     const std::int64_t end = std::min(begin + maximum, range.size());
     const Tensor wide(block.address, DType::kF32, {end - begin}), narrow = values.slice(begin, end);

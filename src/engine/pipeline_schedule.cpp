@@ -178,8 +178,8 @@ class Arrangement {
                                       : end(true, part + 1, work.microbatch);
   }
 
-  // Runs the piece of work that starts first among the stages' next ones. So no later decision could have
-  // started earlier.
+  // Runs the piece of work that starts first among the stages' next ones. So no later choice can start
+  // earlier than this one.
   bool step() {
     int chosen = -1;
     double earliest = kUnknown;
@@ -235,8 +235,8 @@ class Arrangement {
   std::vector<Stage> stages_;
 };
 
-// The stages' lists: computing work by its start. A transfer comes at the end of the work that produces its
-// data, before anything that starts then, in one order for all stages.
+// The stages' lists: computing work by its start. A transfer is placed at the time when the work that
+// produces its data ends, before work that starts at that time. All stages use the same order of transfers.
 std::vector<std::vector<Work>> with_transfers(const PipelineShape& shape,
                                               const std::vector<std::vector<TimedWork>>& timed) {
   // Sorted by time; transfers before computation; microbatch and number of a transfer; the item.

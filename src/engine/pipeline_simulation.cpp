@@ -65,7 +65,7 @@ class Simulation {
     stage(s).free[work.transfer()] = end;
   }
 
-  // Returns the part that a part receives from or sends to: the next or previous one; -1: none.
+  // Returns the neighbouring part from which a part receives or to which it sends; -1: none.
   int neighbour(int part, bool gradient) const {
     const int other = gradient ? part + 1 : part - 1;
     return other == shape_.parts() ? -1 : other;

@@ -194,7 +194,7 @@ void project_backward_input(OperatorCall& op) {
   add_previous(op, d_x);
 }
 
-// The other side writes other rows of the weight gradient: the first contribution zeroes them all.
+// Queries and values write different rows of the weight gradient, so the first contribution zeroes all rows.
 void project_backward_weight(OperatorCall& op) {
   const auto a = op.attributes<ProjectAttributes>();
   const auto [d_up, accumulate] = op.d_weight();

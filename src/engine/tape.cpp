@@ -80,7 +80,8 @@ OperatorCall::Target OperatorCall::fresh_d_in(InputPlace i) {
   Tape::Slot& slot = tape_.slots_[entry().inputs[i.index()]];
   Target target;
   if (slot.gradient) target.previous = slot.gradient.view(slot.dtype, slot.shape);
-  // The old buffer is held until this operator is done, because its next call may allocate memory, too.
+  // The old buffer is held until this operator is done, because the operator's next call may also allocate
+  // memory.
   Buffer fresh = tape_.stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
   target.out = fresh.view(slot.dtype, slot.shape);
   replaced_[static_cast<std::size_t>(i.index())] = std::exchange(slot.gradient, std::move(fresh));
@@ -222,7 +223,7 @@ Tape::Outputs Tape::record_bytes(const Operator& op, std::initializer_list<Input
   entry.dropped = differentiable && !op.once && drops(op.operator_class);
   entry.keeps_first = entry.dropped && op.from_first && !replay_ && !settings_.recompute.full(layer_);
 
-  // In place only if input 0 has no other reader and a replay can recompute it.
+  // Runs in place only if input 0 has no other reader and a replay can recompute it.
   const auto unread = [&](const Slot& first) {
     return first.handles == 1 && first.uses == 0 && !first.external && (!entry.dropped || first.dropped);
   };
@@ -305,7 +306,8 @@ void Tape::release_use(int slot) {
 void Tape::drop_if_idle(int index) {
   Slot& slot = slots_[index];
   if (slot.handles > 0 || slot.external) return;
-  // Uses hold memory that is not replayed, and during backward() also memory that was replayed for them.
+  // Pending uses keep memory that is not replayed. During backward() they also keep memory that was replayed
+  // for them.
   if (slot.uses > 0 && (!slot.dropped || in_backward_)) return;
   slot.data.reset();
   if (!settings_.train) free_slots_.push_back(index);
@@ -358,7 +360,7 @@ void Tape::materialize(int index) {
   stop_if_asked();
   const int producer = slots_[index].producer;
   PRIMUS_CHECK("Tape::materialize", producer >= 0 && entries_[producer].dropped);
-  // A copy: replaying inputs does not move entries, but this code must not depend on that.
+  // A copy of the entry: replaying inputs does not move entries, but this code must not depend on that.
   const Entry entry = entries_[producer];
   for (int i = 0; i < entry.input_count && !entry.keeps_first; ++i) {
     if (entry.has_input(i)) materialize(entry.inputs[i]);

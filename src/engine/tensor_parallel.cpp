@@ -66,7 +66,7 @@ std::int64_t TensorParallel::Options::overlapped_rows(std::int64_t rows, double 
       std::min(flops_per_byte * static_cast<double>(bytes) / flops_of_row, static_cast<double>(rows));
   const auto whole = static_cast<std::int64_t>(std::ceil(wanted));
   const std::int64_t rounded = (whole + rows_multiple - 1) / rows_multiple * rows_multiple;
-  // A small rest is not worth a separate product.
+  // A small remainder is not worth a separate product.
   return rows - rounded < rows / 4 ? rows : rounded;
 }
 
@@ -131,7 +131,7 @@ void multiply_overlapped(OperatorCall& op, GemmRole role, const Tensor& a, const
   multiply(op, role, a.slice(overlap, rows), op.weight(), c.slice(overlap, rows), accumulate);
 }
 
-// Multiplies all rows, while those rows of `a` that are not this rank's `own` arrive.
+// Multiplies all rows of `a` while the rows of other ranks, all except `own`, arrive.
 void multiply_arriving(OperatorCall& op, GemmRole role, const Tensor& own, const Tensor& a, const Tensor& c,
                        bool accumulate = false) {
   TensorParallel& overlap = overlap_of(op);

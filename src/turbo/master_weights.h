@@ -2,10 +2,10 @@
 // remainder.
 //
 // The working value is the master rounded to nearest, with ties away from zero. The difference between master
-// and working value, in units of the master's last place, is then from -2^15 to 2^15 - 1: it fits 16 bits,
-// and the sum of both is the master, bit for bit. This difference is the lower half of the master's bits,
-// read as a signed number. With ties to even the split would not work: 65537 masters would share each working
-// value whose last bit is 0.
+// and working value, in units of the master's last place, is then from -2^15 to 2^15 - 1, so it fits 16 bits.
+// Working value and difference add up to the master, bit for bit. This difference is the lower half of the
+// master's bits, read as a signed number. With ties to even the split would not work: 65537 masters would
+// share each working value whose last bit is 0.
 //
 // Integer operations on the bits, with the same results on every device: infinities, zeros and denormals need
 // no special case, and a NaN remains a NaN.

@@ -1,6 +1,6 @@
-// One communicator of the library in non-blocking mode. Operations that take time are polled, so that a rank
-// that waits for others notices when the job is aborted. Thread-safe: any thread may end it while the rank's
-// own thread is in a call.
+// One communicator of the library in non-blocking mode. Long operations are polled, so that a waiting rank
+// notices when the job is aborted. Thread-safe: any thread may end it while the rank's own thread is in a
+// call.
 #pragma once
 
 #include <atomic>

@@ -87,7 +87,7 @@ class NcclCommunicator final : public Communicator, private Watched {
   void stage(Stream& stream, Call& call);
   std::unique_ptr<Event> take_event();
   void wait_for_room();
-  // Called when `pending` has waited too long for other ranks: aborts the job unless they are excused.
+  // Called when `pending` has waited too long for other ranks: aborts the job unless these ranks are excused.
   void be_late(const Pending& pending, std::chrono::milliseconds waited);
   std::vector<int> peers_of(const Call& call) const;
 

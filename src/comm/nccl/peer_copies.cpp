@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 // Maximum transfers that a sender's host may post ahead of a receiver.
 constexpr std::uint32_t kPosts = 256;
 constexpr std::size_t kLine = 64, kPage = 4096;
-// Much longer than a first copy or mapping memory takes.
+// Much longer than the first copy, or mapping memory, takes.
 constexpr auto kTrialTime = 20s;
 constexpr auto kPeersFarewell = 2s;
 constexpr std::int64_t kTrialWords = 1024, kTrialBytes = kTrialWords * 4;
@@ -33,7 +33,7 @@ std::uint32_t trial_word(int rank, std::int64_t i) {
   return static_cast<std::uint32_t>(rank + 1) * 2654435761u + static_cast<std::uint32_t>(i);
 }
 
-// Returns once `there()` is true. Hosts run ahead of their devices, so usually at once.
+// Returns once `there()` is true. Usually returns at once, because hosts run ahead of their devices.
 template <class There>
 void wait_until(There there, PeerCopies::Waiting waiting) {
   const auto begin = Clock::now();

@@ -38,8 +38,8 @@ struct Context;
 class PeerCopies {
  public:
   // Collective: all ranks of the group call it with a `key` unique to the group. It tests everything that
-  // copies need. Returns null on every rank if it does not work between some of them, with the same `why` on
-  // all. Throws Error if the job is aborted or a rank does not arrive.
+  // copies need. If copies do not work between some ranks, returns null on every rank, with the same `why`.
+  // Throws Error if the job is aborted or a rank does not arrive.
   static std::unique_ptr<PeerCopies> open(Context& context, const std::string& key, int size, int rank,
                                           std::string& why);
   // The streams must have finished its work. Waits briefly for peers to finish, too.
@@ -56,8 +56,8 @@ class PeerCopies {
   // Runs Communicator::all_gather() under the same terms as exchange().
   void all_gather(Stream& stream, const Tensor& in, const Tensor& out, Waiting waiting);
 
-  // After an abort: unblocks the stream's waits; the data in memory is then undefined. Running peers may undo
-  // this, so it is called repeatedly until the work is over.
+  // After an abort: unblocks the stream's waits; the data in memory is then undefined. Peers that still run
+  // may overwrite the flags again, so release() is called repeatedly until the work is over.
   void release() noexcept;
 
  private:

@@ -262,7 +262,7 @@ void StoreClient::leave() {
   send(Writer(Type::kLeave).frame());
 }
 
-// ---- What comes ---------------------------------------------------------------------------------
+// ---- Incoming messages --------------------------------------------------------------------------
 
 void StoreClient::read() {
   const Deadline never = Deadline::max() - 24h;

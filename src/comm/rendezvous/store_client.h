@@ -25,9 +25,9 @@ class StoreClient {
  public:
   // Connects and proves knowledge of the token, retrying until the deadline. Throws Error: no server, not a
   // rendezvous, wrong token, different version or WORLD_SIZE, or the reason if the job was already aborted.
-  // Passes received aborts to `abort`, and aborts made there to all ranks. `answer`: returns this rank's
-  // status for other ranks' questions; called on the reading thread. `still_trying` is called occasionally
-  // while the server does not listen yet.
+  // Passes received aborts to `abort`, and sends aborts made through `abort` to all ranks. `answer`: returns
+  // this rank's status for other ranks' questions; called on the reading thread. `still_trying` is called
+  // occasionally while the server does not listen yet.
   StoreClient(const JobEnvironment& environment, Deadline deadline, std::shared_ptr<AbortState> abort,
               std::function<std::string(const std::string& group)> answer,
               const std::function<void()>& still_trying = {});

@@ -83,7 +83,7 @@ void StoreServer::serve() {
     for (const Waiting& w : waiting_) next = std::min(next, w.deadline);
     for (const auto& [number, question] : questions_) next = std::min(next, question.deadline);
     const int ready = poll(polled.data(), polled.size(), end && drained ? 0 : milliseconds_until(next));
-    // Still forward messages that have arrived: one may be the reason why this rank ends.
+    // Still forward messages that have arrived: one of them may state why this rank ends.
     if (end && drained && ready == 0) return;
 
     for (std::size_t i = 0; i < order.size(); ++i) {

@@ -36,7 +36,7 @@ class StoreServer {
   // Waits until every rank has left, the job was aborted, or the deadline has passed. Callable from any
   // thread.
   void wait_until_left(Deadline deadline);
-  // Returns the number of connections without the right token. Callable from any thread.
+  // Returns the number of connections that did not prove the right token. Callable from any thread.
   int strangers() const { return strangers_; }
 
  private:

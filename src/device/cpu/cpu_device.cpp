@@ -89,9 +89,9 @@ void* CpuDevice::allocate_pinned(std::int64_t bytes) {
 
 void CpuDevice::release_pinned(void* address) noexcept { std::free(address); }
 
-// Fresh pages are zero, and use memory only once touched. Large blocks request huge pages: a step sweeps
-// gigabytes, and small pages cost visible time in page faults of the first sweep and TLB misses of all later
-// ones.
+// Fresh pages are zero, and occupy memory only after the first access. Large blocks request huge pages: a
+// step sweeps gigabytes, and small pages cost visible time in page faults of the first sweep and TLB misses
+// of all later ones.
 void* CpuDevice::allocate(std::int64_t bytes) {
   const auto fail = [&](int error) {
     return io_error("cannot allocate " + std::to_string(bytes) + " bytes of memory", error,

@@ -5,7 +5,7 @@
 // an exchange between lanes, or for another thread), and then the next fiber of the block runs. Blocks are
 // independent and spread over a thread pool. Undefined behaviour of real hardware is an error here: a barrier
 // that some threads of a block do not reach, an exchange without some lanes of the warp, a wait that no
-// thread can end any more, a thread of an early-starting kernel that does not wait for the previous kernel.
+// remaining thread can end, a thread of an early-starting kernel that does not wait for the previous kernel.
 // Shared memory starts as NaN in every block.
 //
 // run() rethrows a kernel's exceptions; the rest of that block is abandoned.

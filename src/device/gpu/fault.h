@@ -27,7 +27,7 @@ namespace PRIMUS_GPU {
 
 PRIMUS_DEVICE void report_fault(Fault* to, Fault::Kind kind, std::int64_t value, std::int64_t limit) {
 #ifdef PRIMUS_GPU_VENDOR
-  // The first fault wins. Concurrent threads may write here meanwhile: each of their faults is true.
+  // Keeps the first fault. If several threads report at the same time, any of their faults may be kept.
   if (to->kind != Fault::Kind::kNone) return;
   to->value = value;
   to->limit = limit;

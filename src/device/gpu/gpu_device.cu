@@ -120,7 +120,7 @@ class GpuStream final : public Stream {
             StreamKind kind)
       : device_(gpu.index), guard_(std::move(guard)) {
     choose_device();
-    // Free multiprocessors serve collectives first: other ranks wait for them.
+    // Collectives get free multiprocessors first, because other ranks wait for these collectives.
     int lowest = 0, highest = 0;
     check(PRIMUS_GPU_CALL(DeviceGetStreamPriorityRange)(&lowest, &highest), "read the priorities of streams");
     check(PRIMUS_GPU_CALL(StreamCreateWithPriority)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking),

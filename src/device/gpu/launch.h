@@ -73,7 +73,7 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
   static_assert(std::is_trivially_copyable_v<Kernel> && Kernel::kThreads % kWarp == 0);
   if (blocks <= 0) return;
   if (blocks > std::numeric_limits<std::int32_t>::max()) throw std::logic_error("gpu: too many blocks");
-  // More than every GPU provides must be requested.
+  // Shared memory beyond what every GPU provides must be requested.
   constexpr std::size_t kAlwaysThere = std::size_t{48} << 10;
   const auto start = [&](auto* enter) {
     if (shared_bytes > kAlwaysThere) context.allow_shared(enter, shared_bytes);

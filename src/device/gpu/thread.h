@@ -40,7 +40,7 @@ PRIMUS_DEVICE void wait_for_previous() {
 #endif
 }
 
-// Makes what lanes of this warp wrote to shared memory visible to its other lanes.
+// Makes writes to shared memory by lanes of this warp visible to its other lanes.
 PRIMUS_DEVICE void warp_barrier() {
 #if defined(__HIP__)
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");

@@ -176,7 +176,7 @@ class Backward {
     const std::int64_t row = (head * s.batch + sequence) * s.seq_q + queries.begin;
     for (std::int64_t i = 0; i < kTile; ++i) {
       lse_[i] = i < queries.size() ? x.lse[row + i] * kLog2E : 0;
-      // A query that sees no key: its scores are masked to -infinity, and -infinity - lse would be NaN.
+      // The scores of a query that sees no key are masked to -infinity, and -infinity - lse would be NaN.
       if (lse_[i] == -std::numeric_limits<float>::infinity()) lse_[i] = 0;
       delta_[i] = i < queries.size() ? x.delta[row + i] : 0;
     }
@@ -312,7 +312,7 @@ void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s
                   keys_of(sequence, kv_head).pack(x, sequence, kv_head, tile);
                   keys_of(sequence, kv_head).clear(tile);
                 });
-  // The first tiles of keys and the last tiles of queries have the most visible pairs: they go first.
+  // The first tiles of keys and the last tiles of queries have the most visible pairs, so they run first.
   plan.for_each(pool, s.kv_heads, key_tiles,
                 [&](const Worker& worker, int, Index sequence, Index kv_head, Index tile) {
                   const BackwardKeys<Tiles> keys = keys_of(sequence, kv_head);

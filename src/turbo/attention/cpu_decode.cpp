@@ -11,7 +11,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// From about this many queries per head on, tile products are faster, although they compute with at least 32.
+// From about this many queries per head on, tile products are faster, although they always compute at least
+// 32 queries.
 constexpr std::int64_t kMaxQueries = 8;
 constexpr std::int64_t kSplit = 256;
 

@@ -217,7 +217,8 @@ void run_forward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s,
       [&](const Forward<Tiles>&, int, Index sequence, Index kv_head, Index tile) {
         plan.keys(sequence * s.kv_heads + kv_head).pack(x, sequence, kv_head, first_key_tile + tile);
       });
-  // The last tiles of queries see the most keys: they go first, and the short ones fill the gaps at the end.
+  // The last tiles of queries see the most keys, so they run first. Tiles with few keys fill the gaps at the
+  // end.
   plan.for_each(pool, s.heads, query_tiles,
                 [&](const Forward<Tiles>& worker, int, Index sequence, Index head, Index tile) {
                   worker.run(x, plan.keys(sequence * s.kv_heads + head / group), sequence, head,
@@ -257,7 +258,8 @@ std::int64_t attention_forward_workspace(CpuContext& context, const AttentionFor
   return tiled_forward_workspace(context, call.q.dtype, call.shape);
 }
 
-// Processes sequences with many new tokens one after the other, and those with few all together.
+// Processes sequences with many new tokens one after the other, and all sequences with few new tokens
+// together.
 void paged_attention(CpuContext& context, const PagedAttention& call) {
   const PagedSequences& sequences = call.sequences;
   const auto* starts = context.data<const std::int32_t>(sequences.query_starts);

@@ -15,8 +15,8 @@ constexpr std::size_t kTailsMended = 91501;
 bool aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
 
 // Maps the call to positions that cuDNN supports: queries and keys begin at the same position, and a call in
-// which every query sees every key becomes unmasked. The first_key of a document is an absolute position, so
-// such calls are unchanged.
+// which every query sees every key becomes unmasked. Calls with first_key are unchanged, because the first
+// key of a document is an absolute position.
 AttentionShape canonical(AttentionShape s, bool documents) {
   if (documents) return s;
   const std::int64_t last_query = s.q_first + s.seq_q - 1, last_key = s.k_first + s.seq_k - 1;
@@ -31,7 +31,7 @@ AttentionShape canonical(AttentionShape s, bool documents) {
   return s;
 }
 
-// Fills in the members that both directions share. Returns why cuDNN does not support the call, or null.
+// Fills in the members that forward and backward share. Returns why cuDNN does not support the call, or null.
 const char* describe(const AttentionShape& shape, DType dtype, bool documents, std::int64_t q_row,
                      std::int64_t k_row, std::int64_t v_row, CudnnProblem& p) {
   const AttentionShape s = canonical(shape, documents);
@@ -76,7 +76,7 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
     if (p.tokens * widest > std::numeric_limits<std::int32_t>::max())
       return "documents with too many elements";
   } else if (s.chunk > 0 && s.chunk < s.seq_q) {
-    // Every chunk becomes a sequence.
+    // For cuDNN, every chunk is a separate sequence.
     if (s.seq_q % s.chunk != 0 || s.capacity_k != s.seq_k)
       return "a chunk size that does not divide the sequence length";
     p.batch = s.batch * (s.seq_q / s.chunk);

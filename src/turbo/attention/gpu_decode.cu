@@ -99,7 +99,7 @@ struct DecodeRun {
     float asked[kHeads][kVec];
     PRIMUS_UNROLL
     for (int h = 0; h < kHeads; ++h) {
-      const int head = h < there ? h : 0;  // a valid head instead of a missing one
+      const int head = h < there ? h : 0;  // if the head is missing, any valid head
       load<kVec>(q + row * q_stride + (first_head + head) * kDim + column, asked[h]);
     }
     float maximum[kHeads], total[kHeads], sums[kHeads][kVec];

@@ -136,7 +136,7 @@ template <class T, int kCount, class Cap>
 struct Loss {
   static constexpr int kThreads = kRowThreads;
   static constexpr int kHeld =
-      std::is_same_v<T, BFloat16> ? 6 : 4;  // as many as leave enough registers for the computation
+      std::is_same_v<T, BFloat16> ? 6 : 4;  // the maximum that leaves enough registers for the computation
   using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16>, Cap, kHeld>;
   const float* logits;
   const std::int32_t* labels;
@@ -243,7 +243,7 @@ void cross_entropy(Context& context, const CrossEntropy& call) {
       constexpr int kCount = count;
       with_cap(call.cap, [&](auto capped) {
         using Kernel = Loss<T, kCount, decltype(capped)>;
-        // Without a gradient no second pass needs the columns.
+        // Without a gradient there is no second pass, so no columns are kept.
         constexpr std::int64_t kHeld = Kernel::OwnRow::kHeldColumns;
         const std::int64_t in_shared =
             d_logits

@@ -48,8 +48,8 @@ void DeltaRuleForward::check() const {
   PRIMUS_CHECK(kId, is_first_key(shape, first_key) && is_out(shape, qkv, out));
 }
 
-// With the state: it is read for keys and for queries, and written. Along keys: K Kᵀ, Q Kᵀ. Along values: the
-// solution, and Q Kᵀ U.
+// With the state: two reads, for keys and for queries, and one write. Along keys: K Kᵀ, Q Kᵀ. Along values:
+// the solution, and Q Kᵀ U.
 double DeltaRuleForward::flops() const { return flops_of(shape, 3, 2, 2); }
 
 void DeltaRuleBackward::check() const {
@@ -59,7 +59,7 @@ void DeltaRuleBackward::check() const {
   PRIMUS_CHECK(kId, same(d_qkv, qkv) && same(d_g, g) && same(d_beta, beta));
 }
 
-// States and U are recomputed; then the gradients of the states, and with them those of queries, keys and U.
+// With the state: recomputing states and U, then the gradients of the states, of queries, of keys and of U.
 // Along keys: K Kᵀ, Q Kᵀ, and both of their gradients. Along values: the solution and its gradient, Pᵀ d_out,
 // and the gradients of both matrices.
 double DeltaRuleBackward::flops() const { return flops_of(shape, 8, 6, 5); }

@@ -181,7 +181,7 @@ struct CachedKeep {
   CachedItems<T> in;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t b = block() / in.ring, back = block() % in.ring;  // index from the last token on
+    const std::int64_t b = block() / in.ring, back = block() % in.ring;  // back: 0 is the last token
     const std::int64_t begin = in.begin(b), position = in.end(b) - 1 - back;
     if (position < begin || begin == in.end(b)) return;
     const std::int64_t row = in.row(b, position);

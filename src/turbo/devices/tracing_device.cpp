@@ -223,7 +223,7 @@ class TracingDevice final : public WatchedDevice {
   const KernelTable& kernels() const override { return device_->kernels(); }
   KernelContext& kernel_context() override { return device_->kernel_context(); }
   std::vector<KernelChoice> choices() const override { return device_->choices(); }
-  // No graphs: a trace could not separate the work inside one.
+  // Reports no graphs: a trace could not separate the work inside a graph.
   bool synchronous() const override { return device_->synchronous(); }
   Device& below() override { return *device_; }
 

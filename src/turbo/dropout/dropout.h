@@ -18,8 +18,8 @@ namespace primus::turbo {
 // gradient of x.
 struct Dropout {
   static constexpr KernelId kId = KernelId::kDropout;
-  // Columns from `begin` up to the next run are the columns from `whole` on of the complete matrix: for
-  // shards of fused columns (q, k and v; gate and up).
+  // A run of columns. The columns from `begin` up to the next run are the columns from `whole` on in the
+  // complete matrix. For shards of fused columns (q, k and v; gate and up).
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };

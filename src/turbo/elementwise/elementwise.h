@@ -96,8 +96,8 @@ struct Scale {
   double flops() const { return 0; }
 };
 
-// x = log(low + (high - low) * u) with u uniform in (0, 1): the logarithm of a uniform sample. On input x
-// holds normal samples; u is the normal distribution function of x.
+// x = log(low + (high - low) * u) with u uniform in (0, 1): the logarithm of a uniform sample. On input, x
+// holds normal samples, and u is computed as the normal distribution function of x.
 struct LogUniform {
   static constexpr KernelId kId = KernelId::kLogUniform;
   Tensor x;         // fp32, in place

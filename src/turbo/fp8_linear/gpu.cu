@@ -140,8 +140,8 @@ struct QuantizeTiles {
     }
     if (kKnown && largest) {
       magnitude = block_reduce<kThreads>(magnitude, Larger{});
-      // Most blocks find a larger value already there. The set of blocks that write varies between runs; the
-      // result does not.
+      // Most blocks find that a larger value is already stored. The set of blocks that write varies between
+      // runs; the result does not.
       const auto bits = static_cast<std::int32_t>(magnitude);
       if (thread() == 0 && bits > *static_cast<const volatile std::int32_t*>(largest))
         atomic_max(largest, bits);

@@ -29,8 +29,8 @@ namespace primus::turbo::gemm {
 namespace {
 
 constexpr int kMr = 64, kNr = 64, kKb = 64;
-// Row counts are compiled in steps of an eighth of a tile: generation and the last rows of a matrix do not
-// pay for 64 rows.
+// Kernels are compiled for row counts in steps of an eighth of a tile, so that generation and the last rows
+// of a matrix do not compute 64 rows.
 constexpr int kRowStep = 8;
 
 template <class Function>

@@ -117,7 +117,7 @@ struct RowSumParts {
   std::int64_t rows, n, rows_per_slice, slices;
 
   PRIMUS_DEVICE void operator()() const {
-    // Threads are numbered across slices, so narrow rows leave no thread of a block idle.
+    // Threads are numbered across slices, so no thread of a block is idle if rows are narrow.
     const std::int64_t packs = n / kCount, pack = block() * kThreads + thread();
     const std::int64_t slice = pack / packs, i = pack % packs * kCount;
     if (slice >= slices) return;

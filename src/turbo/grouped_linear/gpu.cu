@@ -12,8 +12,8 @@ namespace {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// Clears the rows that belong to no expert. Launches only as many blocks as fit on the GPU: there may be no
-// such rows.
+// Clears the rows that belong to no expert. Launches only as many blocks as fit on the GPU, because often
+// there are no such rows.
 template <class T, int kCount>
 struct ClearRest {
   static constexpr int kThreads = 256;
@@ -192,7 +192,7 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   return true;
 }
 
-// Multiplies so few rows that no expert has many, as in decoding.
+// Multiplies a small number of rows, as in decoding, where every expert has few.
 template <class C>
 bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   constexpr std::int64_t kMaxRows = 64, kMaxOfExpert = 2;

@@ -165,7 +165,7 @@ struct WriteBackward {
       if (thread() == 0) d_post[k] = of_post;
       PRIMUS_UNROLL
       for (int j = 0; j < kMax; ++j) {
-        if (j >= n) continue;  // uniform over all threads
+        if (j >= n) continue;  // equal in all threads
         const float sum = block_reduce<kThreads>(of_comb[j]);
         if (thread() == 0) d_post[n + j * n + k] = sum;
       }

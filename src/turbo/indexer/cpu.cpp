@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Scores a query against `count` keys. at(j) is key j of those that it sees.
+// Scores a query against the `count` keys that it sees; at(j) is the j-th of these keys.
 template <class T, class W, class Keys>
 PRIMUS_INLINE void score(const T* q, const W* w, std::int64_t heads, std::int64_t dim, std::int64_t count,
                          Keys at, std::uint32_t* scores) {

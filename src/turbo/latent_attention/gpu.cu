@@ -94,7 +94,7 @@ struct CopyRopePart {
   const T* from;
   T* to;
   bool back;
-  // Heads have the same distance within and across tokens.
+  // The distance between consecutive heads is the same within a token and across tokens.
   PRIMUS_DEVICE void operator()(std::int64_t head, std::int64_t i) const {
     const std::int64_t wide = head * (s.rank + s.rope_dim) + s.rank + i,
                        narrow = head * (s.nope_dim + s.rope_dim) + s.nope_dim + i;

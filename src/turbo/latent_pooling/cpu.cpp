@@ -108,8 +108,8 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
     const T* const d_out = context.data<const T>(a.d_out);
     T* const d_x = context.data<T>(a.d_x);
     const std::int64_t gates = s.parts() * s.dim, width = s.width();
-    // Zeroes what no block reads: rows after the last block, and, with overlap, the first parts of the last
-    // block.
+    // Zeroes the columns that no block reads: rows after the last block, and, with overlap, the first parts
+    // of the last block.
     parallel_ranges(context, s.rows(), width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t block = row % s.sequence / s.ratio;
@@ -140,7 +140,7 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
                      }
                    });
                  });
-    // The gate of each slot's token is in one block only.
+    // The gate of each slot belongs to only one block.
     row_sum(context, s.pooled(), a.d_bias.elements(), context.data<float>(a.workspace), a.d_bias, false,
             [&](float* line, std::int64_t pooled) {
               const std::int64_t first = pooled / s.blocks() * s.sequence + pooled % s.blocks() * s.ratio;

@@ -70,8 +70,8 @@ void forward(Context& context, const LatentPooling& a) {
   });
 }
 
-// Zeroes what no block reads: rows after the last block, and, with overlap, the first parts of the last
-// block.
+// Zeroes the columns that no block reads: rows after the last block, and, with overlap, the first parts of
+// the last block.
 template <class T>
 struct Clear {
   Slots<T> slots;
@@ -102,7 +102,7 @@ struct Backward {
   }
 };
 
-// The gate of each slot's token is in one block only.
+// The gate of each slot belongs to only one block.
 template <class T>
 struct BiasTerm {
   static constexpr int kCount = 1;

@@ -1,6 +1,6 @@
 // Pools a sequence's latents over blocks of `ratio` tokens, weighted by gates. Compressed attention
-// (DeepSeek-V4) keeps these for tokens before its window. Each column has its own softmax over the slots of a
-// block:
+// (DeepSeek-V4) attends to the pooled latents for tokens before its window. Each column has its own softmax
+// over the slots of a block:
 //   out[w, c] = Σ_s softmax_s(gate[s, c] + bias[s, c]) value[s, c].
 // Without overlap the slots of block w are its tokens. With overlap each token has two values and two gates.
 // The slots are then the tokens of block w - 1 (if w > 0) with their first value and gate, and the tokens of

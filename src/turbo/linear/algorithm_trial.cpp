@@ -63,7 +63,7 @@ std::optional<AlgorithmTrial> AlgorithmTrials::choose(int candidates, const Run&
   if (ran.empty()) return std::nullopt;
   AlgorithmTrial result{.of = static_cast<int>(ran.size()), .sustained = sustained};
 
-  // Finalists: the fastest ones, and the library's own choice, which they must beat.
+  // Finalists: the fastest candidates, and the library's own choice, which the others must beat.
   const Candidate own = ran.front();
   std::sort(ran.begin(), ran.end(), faster);
   const auto finalists = std::min(ran.size(), static_cast<std::size_t>(limits_.finalists));

@@ -44,9 +44,9 @@ PRIMUS_INLINE Parts right_parts(float x) {
 // col.
 struct PartsLayout {
   std::int64_t row_stride, part_stride;
-  // [rows, 3 · cols]: the parts next to each other.
+  // [rows, 3 · cols]: the parts are next to each other.
   static PartsLayout side_by_side(std::int64_t cols) { return {kParts * cols, cols}; }
-  // [3 · rows, cols]: the parts below each other.
+  // [3 · rows, cols]: the parts are below each other.
   static PartsLayout below(std::int64_t rows, std::int64_t cols) { return {cols, rows * cols}; }
 };
 
@@ -99,7 +99,7 @@ std::int64_t fp32_bytes(std::int64_t elements) { return aligned(elements * size_
 
 bool SplitGemm::suits(const Gemm& call) {
 #ifdef __AVX512F__
-  constexpr std::int64_t kFewTokens = 8;  // for so few tokens reading the weight dominates
+  constexpr std::int64_t kFewTokens = 8;  // with few tokens, reading the weight dominates
   const bool a_fp32 = call.a.dtype == DType::kF32, b_fp32 = call.b.dtype == DType::kF32;
   const bool c_fp32 = call.c.dtype == DType::kF32;
   if (call.a.dtype == DType::kF16) return false;

@@ -62,8 +62,8 @@ struct SplitTiles {
                                                               : 3;
   static constexpr int kLeftParts = kPartsOf<A>, kRightParts = kPartsOf<B>;
   static constexpr int kMaxParts = kLeftParts > kRightParts ? kLeftParts : kRightParts;
-  // The matrix units truncate when they add. So they accumulate at most this many steps, and those sums are
-  // added with rounding.
+  // The matrix units truncate when they add. So they accumulate at most this many steps, and the sums of
+  // these steps are added with rounding.
   static constexpr int kStepsTogether = 4;
 
   const A* a;
@@ -310,7 +310,7 @@ bool is_split(const Gemm& call) {
 
 namespace {
 
-// Whether the call has as few rows as decoding.
+// Whether the call has only a few rows, as in decoding.
 bool is_of_few_rows(const Gemm& call) {
   constexpr std::int64_t kMaxRows = 8;
   return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMaxRows;

@@ -27,7 +27,7 @@ class Keeping {
         top_k_(a.experts.shape[1]),
         capacity_(a.capacity) {}
 
-  // Moves the kept ones of slots[0, count) to the front, in slot order.
+  // Moves the kept slots of slots[0, count) to the front, in slot order.
   void operator()(std::int32_t* slots, std::int64_t count) const {
     if (!weights_ && sequences_ == 1) return;
     std::nth_element(slots, slots + capacity_, slots + count, [this](std::int32_t x, std::int32_t y) {
@@ -37,7 +37,8 @@ class Keeping {
   }
 
  private:
-  // Weights are not negative, so their bits have the same order, and a NaN has bits with a place in it.
+  // Weights are not negative, so their bits are ordered as the weights are. A NaN also has a defined place in
+  // this order.
   std::uint32_t bits(std::int32_t slot) const {
     return weights_ ? std::bit_cast<std::uint32_t>(weights_[slot]) : 0;
   }

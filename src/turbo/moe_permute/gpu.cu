@@ -8,8 +8,8 @@ namespace {
 
 // ---- The plan: one block per expert -------------------------------------------------------------
 
-// Sort keys of slots: an expert over its capacity keeps the slots with the largest keys. They order by
-// weight, then earlier place (position, sequence, choice). No two slots have equal keys.
+// Sort keys of slots: an expert over its capacity keeps the slots with the largest keys. Keys order slots by
+// weight, then by earlier place (position, sequence, choice). No two slots have equal keys.
 struct SlotKeys {
   const float* weights;  // or null
   std::int64_t sequences, slots_per_sequence, top_k;
@@ -18,7 +18,8 @@ struct SlotKeys {
     const std::int64_t in_sequence = slot % slots_per_sequence;
     const std::int64_t place =
         (in_sequence / top_k * sequences + slot / slots_per_sequence) * top_k + in_sequence % top_k;
-    // Weights are not negative, so their bits have the same order, and a NaN has bits with a place in it.
+    // Weights are not negative, so their bits are ordered as the weights are. A NaN also has a defined place
+    // in this order.
     const std::uint64_t high = weights ? std::bit_cast<std::uint32_t>(weights[slot]) : 0;
     return high << 32 | static_cast<std::uint32_t>(~static_cast<std::uint32_t>(place));
   }
@@ -160,7 +161,7 @@ struct PlanFewSlots {
   std::int64_t count, experts, top_k;
 
   struct Memory {
-    std::uint16_t of_warp[kWarps][kMaxExperts];  // an expert's slots in each warp, then in those before
+    std::uint16_t of_warp[kWarps][kMaxExperts];  // an expert's slots in each warp, later in earlier warps
     std::int32_t first_rows[kMaxExperts];
     Numbering<kThreads> numbering;
   };
@@ -179,7 +180,8 @@ struct PlanFewSlots {
       for (std::int64_t e = thread(); e < experts; e += kThreads) m.of_warp[w][e] = 0;
     }
     barrier();
-    // Counts the slots of this warp with the same expert, and those of them before it. The last one stores.
+    // Counts the slots of this warp with the same expert, and how many of them precede this slot. The last of
+    // these slots stores the count.
     int same = 0, before = 0;
     PRIMUS_UNROLL
     for (int mask = 0; mask < kWarp; ++mask) {
@@ -241,7 +243,7 @@ void plan_routing(Context& context, const PlanRouting& a) {
                     context.data<std::int32_t>(plan.tokens), minimum, keys, count});
 }
 
-// One block for the rows to each rank, and one for the rows from each.
+// For each rank, one block handles the rows sent to it and one block the rows received from it.
 struct PlaceTokens {
   static constexpr int kThreads = 256;
   const std::int32_t* experts;

@@ -39,7 +39,7 @@ struct RoutingPlan {
 // ordered by position in their sequence, then by sequence, as in Megatron-LM.
 //
 // A plan may cover only the experts [first, first + expert_count) of `all`. Slots of other experts have no
-// row, as if they were dropped.
+// row, like dropped slots.
 struct PlanRouting {
   static constexpr KernelId kId = KernelId::kPlanRouting;
   Tensor experts;  // [tokens, top_k] int32, each in [0, all)

@@ -1,7 +1,7 @@
 // Rounds operands of products to MXFP4 (mxfp4_format.h): each number becomes the value of a 4-bit code times
 // its block's scale, in its original type. engine/mxfp4_products.h multiplies such numbers.
 //
-// No supported GPU multiplies fp4 (NVIDIA's do from Blackwell on, AMD's from MI350 on), nor do CPUs. An MXFP4
+// Neither the supported GPUs nor CPUs multiply fp4 (GPUs do from NVIDIA Blackwell and AMD MI350 on). An MXFP4
 // value is exact in bf16, so an ordinary product of the values equals the product of the codes. Codes are
 // never stored: packing them would move half a byte more per number.
 #pragma once
@@ -18,7 +18,7 @@ namespace primus::turbo {
 // function of the step, of its token's number within the global batch, of its column within the complete
 // matrix and of `stream`. So they do not depend on the distribution over ranks and microbatches.
 struct Mxfp4Random {
-  // A run of columns: those from `begin` on, up to the next run, are the columns from `whole` on of the
+  // A run of columns. The columns from `begin` up to the next run are the columns from `whole` on in the
   // complete matrix. For shards of fused columns (q, k and v; gate and up).
   struct Columns {
     std::int64_t begin = 0, whole = 0;

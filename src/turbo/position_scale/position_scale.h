@@ -2,7 +2,7 @@
 // (temperature tuning of queries: in Llama 4's layers without rotary positions, in all layers of Ministral
 // 3):
 //   y = x * (1 + attn_scale * log(1 + floor((position + first) / floor_scale)))
-// The gradient is the same scaling of d_y.
+// The gradient scales d_y in the same way.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -27,7 +27,7 @@ struct Histogram {
 
   PRIMUS_DEVICE void operator()() const {
     const float* row = logits + block() * experts;
-    // Finds the largest number that more than `rank` of them reach, bit by bit.
+    // Finds, bit by bit, the largest number that more than `rank` of the numbers reach.
     std::uint32_t cutoff = 0;
     for (int bit = 31; bit >= 0; --bit) {
       const std::uint32_t candidate = cutoff | 1U << bit;

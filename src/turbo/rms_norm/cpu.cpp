@@ -74,7 +74,7 @@ std::int64_t backward_input_workspace(CpuContext&, const RmsNormBackwardInput& a
 }
 
 void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
-  // Goes first, because d_x may be d_y's memory.
+  // Runs first, because d_x may share the memory of d_y.
   if (!a.d_weight.absent()) {
     backward_weight(context, {.x = a.x,
                               .rstd = a.rstd,

@@ -1,5 +1,5 @@
-// A long row is processed by a block, which rereads it from cache in a second pass; a row that fits a warp's
-// registers by a warp.
+// A block processes a long row, and rereads it from cache in a second pass. A warp processes a row that fits
+// its registers.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/rms_norm/formula.h"
@@ -338,7 +338,7 @@ void backward_input(Context& context, const RmsNormBackwardInput& a) {
     const std::int64_t hidden = a.x.cols();
     with_vector<T>(rows_of_vectors<T>(hidden, x, w, d_y, d_sum, d_x), [&](auto count) {
       if (hidden <= WarpRow<count>::kMax) return backward_by_warps<T, count>(context, a);
-      // Goes first, because d_x may be d_y's memory.
+      // Runs first, because d_x may share the memory of d_y.
       if (!a.d_weight.absent()) {
         backward_weight(context, {.x = a.x,
                                   .rstd = a.rstd,

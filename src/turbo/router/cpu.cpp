@@ -144,8 +144,8 @@ void all_scores(RouterRule::Scoring scoring, const float* logits, std::int64_t n
   }
 }
 
-// Computes the scores of the chosen experts for the weights. Normalised softmax is relative to the best of
-// the chosen, so that not all can vanish.
+// Computes the scores of the chosen experts for the weights. Normalised softmax is relative to the best
+// chosen expert, so that not all scores can vanish.
 void chosen_scores(const RouterRule& rule, const float* logits, std::int64_t n, const std::int32_t* chosen,
                    float* scores) {
   const std::int32_t k = rule.top_k;
@@ -193,7 +193,8 @@ void choose_experts(const CpuContext& context, const RouterForward& a, const flo
     case RouterRule::Forced::kNo:
       break;
   }
-  // Every scoring is monotonic, so rank by logits unless scores are added to something.
+  // Every scoring function is monotonic, so experts are ranked by logits unless something is added to the
+  // scores.
   const bool sums = bias || rule.group_score == RouterRule::GroupScore::kTwoBest;
   if (sums) {
     all_scores(rule.scoring, logits, n, scores.data());
@@ -236,7 +237,7 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
   const std::int32_t k = rule.top_k;
   float scores[RouterRule::kMaxTopK], d_scores[RouterRule::kMaxTopK];
   chosen_scores(rule, logits, n, chosen, scores);
-  // Inverse of the normalising sum, if there is one.
+  // The inverse of the normalising sum; 1 without normalisation.
   const float inverse = rule.normalise ? 1.0F / sum_of_chosen(rule, scores) : 1.0F;
   float mean = 0;
   for (std::int32_t i = 0; i < k; ++i) mean += d_weights[i] * scores[i] * inverse;

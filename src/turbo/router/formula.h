@@ -10,7 +10,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-inline constexpr float kTinySum = 1e-20F;  // keeps a division defined, as in the published code
+inline constexpr float kTinySum = 1e-20F;  // avoids a division by zero, as in the published code
 
 // Maps scores to integers in the same order, with a NaN below every number. 0 marks experts that cannot be
 // chosen.
@@ -32,8 +32,8 @@ PRIMUS_FORMULA float lone_slope(RouterRule::Scoring scoring, float x, float scor
   return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
 }
 
-// The gradient of a chosen expert's score. `inverse`: of the normalising sum, or 1; `mean`: of the weights'
-// gradients, weighted by the weights.
+// The gradient of a chosen expert's score. `inverse`: the inverse of the normalising sum, or 1; `mean`: the
+// mean of the weights' gradients, weighted by the weights.
 PRIMUS_FORMULA float chosen_gradient(const RouterRule& rule, float d_weight, float inverse, float mean) {
   return rule.scale * inverse * (d_weight - (rule.normalise ? mean : 0.0F));
 }
@@ -41,7 +41,7 @@ PRIMUS_FORMULA float chosen_gradient(const RouterRule& rule, float d_weight, flo
 // The z loss is the square of log(sum of exponentials). `total`: the sum of exp(logit - largest).
 PRIMUS_FORMULA float log_sum(float total, float largest) { return ::logf(total) + largest; }
 
-// The balance loss of a batch is this times the sum of load · score.
+// Returns the factor of the sum of load · score in the balance loss of a batch.
 inline float balance_factor(const RouterRule& rule, const Tensor& load, std::int64_t tokens) {
   const double segments = static_cast<double>(load.rows()), each = static_cast<double>(tokens) / segments;
   return static_cast<float>(static_cast<double>(load.cols()) / (rule.top_k * each * each * segments));

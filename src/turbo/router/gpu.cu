@@ -160,7 +160,7 @@ PRIMUS_DEVICE void all_scores(Scoring scoring, const float* logits, int n, float
 }
 
 // Computes the scores of the chosen experts for the weights, into s.chosen_scores. Normalised softmax is
-// relative to the best of the chosen, so that not all can vanish. Overwrites s.other.
+// relative to the best chosen expert, so that not all scores can vanish. Overwrites s.other.
 PRIMUS_DEVICE void score_chosen(const RouterRule& rule, const float* logits, int n, Scratch& s) {
   const int k = rule.top_k;
   warp_barrier();
@@ -215,7 +215,8 @@ struct Forward {
       }
       return choose(s.scores, n, rule.top_k, s.keys, s.chosen);
     }
-    // Every scoring is monotonic, so rank by logits unless scores are added to something.
+    // Every scoring function is monotonic, so experts are ranked by logits unless something is added to the
+    // scores.
     if (bias || rule.group_score == RouterRule::GroupScore::kTwoBest) {
       all_scores(rule.scoring, x, n, s.scores);
       if (bias) {
@@ -281,7 +282,7 @@ struct Backward {
     const int k = rule.top_k;
     for (int i = lane(); i < k; i += kWarp) s.chosen[i] = experts[token * k + i];
     score_chosen(rule, x, n, s);
-    // Inverse of the normalising sum, if there is one.
+    // The inverse of the normalising sum; 1 without normalisation.
     const float inverse = rule.normalise ? 1.0F / sum_of_chosen(rule, s) : 1.0F;
     const float* d = d_weights + token * k;
     float mean = 0;

@@ -109,15 +109,14 @@ struct RouterLosses {
   Tensor logits;  // [tokens, experts] fp32
   Tensor load;    // [segments, experts] int32, or absent: no balance loss
   Tensor losses;  // [2] fp32, added to
-  // Multiplies the load: 1/N if `load` is the sum over N runs of tokens like these, so that their mean
-  // counts.
+  // The factor of the load: 1/N if `load` is the sum over N runs of tokens, so that the mean load counts.
   float load_share = 1;
   void check() const;
   double flops() const { return 0; }
 };
 
-// d_logits = gradient of the weights + balance_scale · that of the balance loss + z_scale · that of the z
-// loss.
+// d_logits = the weights' gradient + balance_scale · the balance loss's gradient + z_scale · the z loss's
+// gradient.
 struct RouterBackward {
   static constexpr KernelId kId = KernelId::kRouterBackward;
   RouterRule rule;

@@ -1,6 +1,6 @@
 // Uses the tiles of turbo/attention, with a query's heads as rows and its listed keys as the other side. Keys
-// are gathered into shared memory once for all heads. A wide latent passes through it in slices, and results
-// are cut into column panels, one block each.
+// are gathered into shared memory once for all heads. A wide latent passes through shared memory in slices,
+// and results are cut into column panels, one block each.
 //
 // A key's gradient is a sum over many queries. Each query of a slice writes its contribution to each of its
 // keys to the workspace, and a table records where. Then each key sums its contributions in query order. The

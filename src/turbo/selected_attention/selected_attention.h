@@ -47,8 +47,8 @@ struct SelectedAttentionBackward {
   Tensor q, kv, selected;  // as in the forward; lse includes the sinks
   Tensor out, lse, d_out;  // from the forward; d_out like out
   Tensor d_q, d_kv;        // like q and kv, assigned
-  // Number of queries whose parts of d_kv are in the workspace at a time; does not change results. 0: the
-  // device's choice.
+  // Number of queries whose contributions to d_kv are in the workspace at a time; does not change results. 0:
+  // the device chooses.
   std::int64_t queries_at_once = 0;
   Tensor workspace;
   void check() const;

@@ -9,7 +9,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// activation_of(row) returns the row's activation.
+// activation_of(row) returns the activation to apply to the row.
 template <class Activations>
 PRIMUS_INLINE void run_forward(CpuContext& context, const Tensor& gate_up, const Tensor& to,
                                const Activations activation_of) {

@@ -6,7 +6,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// A logit and its id as one number: larger numbers come first. 0 is less than all of them.
+// A logit and its id as one number: larger numbers come first, and 0 is less than every such number.
 using Ranked = std::uint64_t;
 
 PRIMUS_DEVICE Ranked ranked(float value, std::int64_t id) {
@@ -22,7 +22,8 @@ PRIMUS_DEVICE float value_of(Ranked x) {
 PRIMUS_DEVICE std::int32_t id_of(Ranked x) {
   return static_cast<std::int32_t>(0xffffffffU - static_cast<std::uint32_t>(x));
 }
-// Represents NaN and +infinity. It precedes everything else, so the first result shows whether a row has one.
+// Represents NaN and +infinity. kUnordered precedes every other number, so the first result shows whether a
+// row has a NaN or +infinity.
 constexpr Ranked kUnordered = ~Ranked{0};
 
 struct Larger {
@@ -42,8 +43,8 @@ PRIMUS_DEVICE void largest(Ranked (&mine)[kOfThread], std::int64_t k, Write writ
     for (const Ranked x : mine) best = Larger{}(best, x);
     best = block_reduce<kThreadsOfPart>(best, Larger{});
     if (thread() == 0) write(i, best);
-    // Ids differ, so only one thread has it; kUnordered, which several threads may have, is found again each
-    // time.
+    // Ids differ, so only one thread has this number. Several threads may have kUnordered, which is then
+    // found again each time.
     if (best == kUnordered) continue;
     PRIMUS_UNROLL
     for (Ranked& x : mine) x = x == best ? 0 : x;

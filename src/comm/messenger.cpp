@@ -32,7 +32,7 @@ struct Messenger::Header {
   std::uint8_t kind, dtype, reduction, unused;
   std::int32_t root, reserved;
   std::uint64_t sequence;
-  std::int64_t count, call_count;  // of this message, and of the call
+  std::int64_t count, call_count;  // elements of this message, and of the call
   std::uint8_t fill[Links::kGranule - 40];
 };
 

@@ -25,8 +25,8 @@ namespace primus::comm {
 
 class Messenger {
  public:
-  // `members`: the group's ranks in the job; `rank`: this rank's index there. All references outlive this
-  // object.
+  // `members`: the group's ranks in the job; `rank`: this rank's index there. All references must outlive
+  // this object.
   Messenger(Links& links, RankState& state, std::vector<int> members, int rank);
 
   // Starts a collective. Throws if the job was aborted.

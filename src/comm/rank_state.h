@@ -70,7 +70,7 @@ class Activities {
     std::chrono::steady_clock::time_point began;
   };
   mutable std::mutex mutex_;
-  std::map<std::uint64_t, Entry> entries_;  // in order of their start
+  std::map<std::uint64_t, Entry> entries_;  // ordered by start
   std::uint64_t next_ = 1;
 };
 

@@ -85,8 +85,8 @@ class Stream {
   virtual void wait(Event& event) = 0;  // later work of this stream runs after the event's recorded point
   virtual void synchronize() = 0;       // blocks the host until all work is done; rethrows its errors
   // Lets later work be interrupted once `stop` is set: launch() and copies then throw StopRequest
-  // (base/system/stop_request.h). Null: work always completes. For streams that work within the call; others
-  // complete everything that was enqueued, so their kernels should be short.
+  // (base/system/stop_request.h). Null: work always completes. Has an effect only on streams that run work
+  // within the call. Other streams complete all enqueued work, so their kernels should be short.
   virtual void stop_on(const std::atomic<bool>* /*stop*/) {}
 };
 

@@ -229,7 +229,7 @@ constexpr Operator kAttention{
 struct CachedAttentionAttributes {
   turbo::PagedSequences sequences;
   std::int64_t heads, kv_heads, head_dim, value_dim, window, chunk;
-  std::int64_t rows;  // in the pages of all sequences
+  std::int64_t rows;  // rows in the pages of all sequences
   float scale, score_cap;
   void* k;
   void* v;

@@ -13,7 +13,7 @@ namespace {
 using turbo::launch;
 
 struct Attributes {
-  turbo::AttentionShape shape;  // of this rank's heads over complete sequences
+  turbo::AttentionShape shape;  // this rank's heads, complete sequences
   ContextParallel* context;
   bool statistics;
 };
@@ -31,7 +31,7 @@ class Call : public HeadExchange {
 
   const turbo::AttentionShape& shape() const { return a_.shape; }
   const Attributes& attributes() const { return a_; }
-  std::int64_t width() const { return columns_.width; }  // of a row of this rank's heads
+  std::int64_t width() const { return columns_.width; }  // columns of a row of this rank's heads
   std::int64_t out_width() const { return a_.shape.heads * a_.shape.value_dim; }
   const FusedColumns& columns() const { return columns_; }
   int rank() const { return a_.context->rank(); }

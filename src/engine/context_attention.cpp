@@ -66,7 +66,7 @@ namespace {
 using turbo::launch;
 
 struct Attributes {
-  turbo::AttentionShape shape;  // of this rank's tokens
+  turbo::AttentionShape shape;  // this rank's tokens
   ContextParallel* context;
   bool statistics;  // the call has the log-sum-exp
 };

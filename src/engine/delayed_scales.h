@@ -69,7 +69,7 @@ class DelayedScales {
   Rank& rank_;
   PrecisionRecipe recipe_;
   std::vector<const Parameter*> parameters_;
-  std::vector<std::int64_t> layer_of_;  // by Parameter::index; -1: not a layer
+  std::vector<std::int64_t> layer_of_;  // the layer at each Parameter::index; -1: none
   Tensor largest_, history_, scales_;   // operands of UpdateFp8Scales
 };
 

@@ -12,7 +12,7 @@ namespace {
 using turbo::launch;
 
 struct Attributes {
-  turbo::DeltaRuleShape shape;  // of this rank's computation
+  turbo::DeltaRuleShape shape;  // this rank's part
   ContextParallel* context;     // null: this rank has all tokens
 };
 

@@ -47,7 +47,7 @@ constexpr Operator kLatentQkv{.name = "latent_qkv",
 struct CachedLatentAttributes {
   turbo::PagedSequences sequences;
   LatentShape latent;
-  std::int64_t rows;  // in the pages of all sequences
+  std::int64_t rows;  // rows in the pages of all sequences
   float scale;
   void* cache;
 };

@@ -14,7 +14,7 @@ namespace primus::engine {
 // The random source of dropout, in addition to the adapter's name.
 struct DropoutSource {  // also for stochastic rounding of gradients (PrecisionRecipe::at_random)
   std::uint64_t seed = 0;
-  Tensor scalars = {};  // of the step (turbo/step_scalars.h)
+  Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)
   // Each token's number within the step's global batch, int32. of_layer: the tokens that this rank's layers
   // process together with their tensor group. own: the tokens that this rank holds between layers. Both are
   // equal without a tensor group.

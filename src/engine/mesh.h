@@ -29,8 +29,8 @@ namespace primus::engine {
 // Ranks on each axis; the rest is data parallelism.
 struct MeshShape {
   int tensor = 1, context = 1, pipeline = 1;
-  int expert = 1, expert_tensor = 1;  // of the ranks of a stage
-  int copies = 1;                     // of the sharded state: num_distributed_optimizer_instances
+  int expert = 1, expert_tensor = 1;  // ranks of a stage on the expert axes
+  int copies = 1;                     // copies of the sharded state: num_distributed_optimizer_instances
 
   int stage_ranks(int world) const { return world / pipeline; }
   int data(int world) const { return world / (tensor * context * pipeline); }

@@ -91,7 +91,7 @@ struct Operator {
   bool in_place = false;                // output 0 may reuse the memory of input 0 (never needed again)
   bool is_loss = false;                 // its gradient starts here: backward_input always runs
   bool weight_reads_parameter = false;  // backward_weight reads it; the other functions always may
-  bool once = false;       // it also updates counters: no policy drops its outputs, and it never runs again
+  bool once = false;       // also updates counters: no policy drops the outputs, and it never runs again
   bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
 };
 
@@ -100,7 +100,7 @@ struct Entry {
   static constexpr int kMaxInputs = 5, kMaxOutputs = 3, kMaxAttributeBytes = 320;
 
   const Operator* op = nullptr;
-  std::array<int, kMaxInputs> inputs{};  // by place; below 0: the call has no such input
+  std::array<int, kMaxInputs> inputs{};  // indexed by place; below 0: the call has no such input
   std::array<int, kMaxOutputs> outputs{};
   std::uint8_t input_count = 0, output_count = 0;  // places up to the last one in use
   bool dropped = false;      // the outputs are replayed when the backward pass needs them

@@ -83,7 +83,7 @@ struct LowRank {
   Parameter* down = nullptr;  // A [rank, in]; null: no adapter
   Parameter* up = nullptr;    // B [out, rank]
   float scale = 1;
-  float dropout = 0;         // in training: the rate (engine/low_rank.h)
+  float dropout = 0;         // the dropout rate in training (engine/low_rank.h)
   bool drops_after = false;  // dropout applies to B's output; false: to A's input
 
   explicit operator bool() const { return down != nullptr; }
@@ -98,7 +98,7 @@ struct Parameter {
   std::vector<CheckpointPart> parts;
   bool trainable = true;
   bool decay = true;        // false: no weight decay, even if not a vector (biases of experts)
-  float norm_offset = 0;    // of norm weights: added to each weight before use
+  float norm_offset = 0;    // number added to each norm weight before use
   bool head_norm = false;   // QK-norm weight: decayed if ParameterStore::Layout says so
   bool per_expert = false;  // the first axis is experts, and each token uses only a few
   // Operators read it in fp32, even if others are read in bf16 (routers). Checkpoints hold it in the compute
@@ -111,14 +111,14 @@ struct Parameter {
   // Index of the block whose linear layer or experts have this matrix; PrecisionRecipe chooses the types of
   // its products by this index. -1: the parameter is no such matrix.
   std::int64_t linear_of = -1;
-  LowRank low_rank = {};     // of a matrix that linear() and similar operators multiply with
+  LowRank low_rank = {};     // the adapter, for a matrix used by linear() and similar operators
   bool is_low_rank = false;  // A or B of another matrix: loaded weights may lack it
   bool vocabulary = false;   // one row per token of the vocabulary: the embedding and the head
   bool kernel = false;       // a convolution's weight: one row per channel, no operand of matrix products
 
   // ParameterStore::allocate sets this and everything below; null if another stage has the parameter.
   ParameterUnit* unit = nullptr;
-  std::int64_t offset = 0;  // of element 0 within the unit
+  std::int64_t offset = 0;  // position of element 0 within the unit
   int rule = 0;             // Layout::rule_of; also set if another stage has the parameter
   Tensor value;             // read by operators; absent while the unit is not gathered (DataParallel::use)
   Tensor gradient;  // in the unit's gradient_dtype; absent without training, and while it has no memory

@@ -107,7 +107,7 @@ struct ParameterUnit {
   int declared = 0;                    // index of the group that declared its parameters
   std::vector<Parameter*> parameters;  // in the order of the buffers
   DType dtype = DType::kF32;           // of `values`
-  DType gradient_dtype = DType::kF32;  // of `gradient` and `reduced`
+  DType gradient_dtype = DType::kF32;  // type of `gradient` and `reduced`
   bool trained = true;                 // false: only values are stored
   bool at_both_ends = false;           // as in Group
   ReduceGroup group = ReduceGroup::kData;
@@ -115,7 +115,7 @@ struct ParameterUnit {
   Sharding sharding = Sharding::kNone;
   std::int64_t elements = 0;       // total, including padding
   std::vector<ParameterRun> runs;  // in order, including padding between parameters
-  FlatRange shard;                 // what this rank stores and updates
+  FlatRange shard;                 // the elements that this rank stores and updates
   FlatRange slice;                 // the part of the shard that only this rank counts in a sum over all ranks
 
   // [elements], absent while they have no memory.
@@ -127,7 +127,7 @@ struct ParameterUnit {
   Tensor remainder;      // int16: completes stored_values to split masters (turbo/master_weights.h)
   Tensor reduced;        // the gradient of all ranks
 
-  std::vector<UnitState> states;  // of the rules with elements here, in rule order
+  std::vector<UnitState> states;  // states of the rules that have elements here, in rule order
 
   bool split() const { return !remainder.absent(); }
   // Sets `values` and the parameters' views of it.
@@ -216,8 +216,8 @@ class ParameterStore {
   std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
   std::int64_t elements() const;          // all parameters of the model, on any rank; without padding
-  std::int64_t trained_elements() const;  // of elements(), those that an optimizer updates
-  std::int64_t counted_elements() const;  // of elements(), those in the units' slices
+  std::int64_t trained_elements() const;  // the part of elements() that an optimizer updates
+  std::int64_t counted_elements() const;  // the part of elements() in the units' slices
   // Bytes of the optimizer state of all parameters of the model in a checkpoint.
   std::int64_t state_bytes() const;
   const Layout& layout() const { return layout_; }

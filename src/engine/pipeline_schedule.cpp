@@ -231,7 +231,7 @@ class Arrangement {
   const PipelineShape shape_;
   const bool split_;
   const int limit_;
-  std::array<std::vector<std::vector<double>>, 2> ends_;  // of forward, of backward: [part][microbatch]
+  std::array<std::vector<std::vector<double>>, 2> ends_;  // forward, backward: [part][microbatch]
   std::vector<Stage> stages_;
 };
 
@@ -365,11 +365,11 @@ PipelineSchedule make_schedule(ScheduleKind kind, int stages, int chunks, std::i
       break;
     case ScheduleKind::kZeroBubbleH1:
       each_stage([&](int s) { return one_forward_one_backward(shape, microbatches, s); });
-      limit = stages;  // as 1F1B's first stage
+      limit = stages;  // like the first stage of 1F1B
       break;
     case ScheduleKind::kZeroBubbleV:
       orders = repeat_block(earliest_block(stages, {4, 2, 4, 2}), microbatches);
-      limit = 2 * stages;  // as 1F1B, since two chunks make one of its stages
+      limit = 2 * stages;  // like 1F1B: two chunks are as large as one 1F1B stage
       break;
     case ScheduleKind::kVHalf:
       orders = repeat_block(earliest_block(stages, {2, 1, 2, 1}), microbatches);

@@ -17,8 +17,8 @@ enum class OperatorClass : std::uint8_t {
   kActivation,
   kAdd,
   kLoss,
-  kRouting,  // of a mixture of experts: scores and choices
-  kExperts,  // of a mixture of experts: rows to experts, their products, and back
+  kRouting,  // mixture of experts: scores and choices
+  kExperts,  // mixture of experts: dispatch of rows, products, and return
   kCommunication,
 };
 

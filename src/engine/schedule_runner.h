@@ -36,7 +36,7 @@ class ChunkedModel {
   virtual ~ChunkedModel() = default;
 
   struct Outputs {
-    Value next;                 // for the next part; empty: this is the last part
+    Value next;                 // the next part's input; empty: this is the last part
     std::vector<Value> losses;  // only from the last part
   };
   // Runs the forward pass of a chunk on `tape`, for training or evaluation. `x`: the previous part's output;
@@ -56,7 +56,7 @@ class ScheduleRunner {
     // Type and shape of the tensor between parts; unused with a single part.
     DType dtype = DType::kF32;
     Shape shape = {};
-    std::vector<RecomputePolicy> recompute = {};  // by chunk; empty: nothing is recomputed
+    std::vector<RecomputePolicy> recompute = {};  // one policy per chunk; empty: nothing is recomputed
     PrecisionRecipe precision = {};               // also applies to evaluation
     bool adapters = true;                         // for evaluation (Tape::Settings)
     // For schedules that do not split backward passes; the others always defer weight gradients.
@@ -154,7 +154,7 @@ class ScheduleRunner {
   // are a chunk's results to be sent.
   std::map<Key, Arrival> arrivals_[2];
   std::map<Key, Buffer> departures_[2];
-  std::deque<std::shared_ptr<Flight>> flights_;  // those with sends, oldest first
+  std::deque<std::shared_ptr<Flight>> flights_;  // batches with sends, oldest first
   std::vector<std::unique_ptr<Event>> events_;   // for reuse
 };
 

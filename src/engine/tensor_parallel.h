@@ -3,12 +3,12 @@
 //   gathered_linear:  h [T/n, in] --gather--> [T, in] · partᵀ -> [T, out/n]
 //   scattered_linear: x [T, in/n] · partᵀ --scatter (sum)--> [T/n, out]
 //
-// A rank multiplies its own rows while the others' arrive, and computes the rows for other ranks before its
-// own. If a GPU's collectives library uses multiprocessors, the overlapped product leaves it some
-// (comm/overlap.h). That product is cut to about the collective's duration, and the rest of the product uses
-// all multiprocessors. If copy engines make the transfers, products always use all multiprocessors, and rows
-// are multiplied rank by rank as they arrive. The results are those of gather_tokens(), linear() and
-// scatter_tokens(). Sums over ranks are made in fp32 and rounded once.
+// A rank multiplies its own rows while the rows of other ranks arrive, and computes the rows for other ranks
+// before its own. If a GPU's collectives library uses multiprocessors, the overlapped product leaves some
+// multiprocessors free for it (comm/overlap.h). That product is cut to about the collective's duration, and
+// the rest of the product uses all multiprocessors. If copy engines make the transfers, products always use
+// all multiprocessors, and rows are multiplied rank by rank as they arrive. The results are those of
+// gather_tokens(), linear() and scatter_tokens(). Sums over ranks are made in fp32 and rounded once.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once
@@ -53,12 +53,12 @@ class TensorParallel {
   // The following functions are for the operators. Each call begins after the work enqueued on the compute
   // stream up to now, and overlaps the work enqueued later.
   //
-  // Copy engines bring only the other ranks' rows, which is enough for a product, because it reads its own
-  // rows where they are. complete() copies the own rows.
+  // With copy engines, gather() copies only the other ranks' rows. That is enough for a product, which reads
+  // the own rows from `own`. complete() also copies the own rows to `all`.
   void gather(const Tensor& own, const Tensor& all);
   void complete(const Tensor& own, const Tensor& all);
   void exchange(std::span<const comm::Transfer> transfers);
-  // Makes the compute stream wait for all of them.
+  // Makes the compute stream wait for all transfers begun by these functions.
   void wait();
   // After a gather by copy engines: waits only for the rows of rank (rank + distance) mod ranks of the group.
   void wait_for_rows(int distance);

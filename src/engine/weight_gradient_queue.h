@@ -22,8 +22,8 @@ struct Parameter;
 class WeightGradientQueue {
  public:
   enum class Policy : std::uint8_t {
-    kInline,    // as soon as the input gradient of the same operator is done
-    kDeferred,  // when run() is called for the tape: the W of zero-bubble schedules
+    kInline,    // run as soon as the input gradient of the same operator is done
+    kDeferred,  // run when run() is called for the tape: the W of zero-bubble schedules
   };
   explicit WeightGradientQueue(Policy policy = Policy::kInline) : policy_(policy) {}
 

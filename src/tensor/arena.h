@@ -40,7 +40,7 @@ class Arena {
 
   struct Block {
     std::int64_t offset = 0;
-    std::int64_t bytes = 0;   // as requested; the used space is rounded up to kAlignment
+    std::int64_t bytes = 0;   // the requested size; the used space is rounded up to kAlignment
     void* address = nullptr;  // null while measuring
   };
 

@@ -182,7 +182,7 @@ void PeerCopies::try_out(void* memory) {
   for (std::int64_t i = 0; i < kTrialWords; ++i) words[i] = trial_word(rank_, i);
   const auto end = Clock::now() + kTrialTime;
   auto& region = *reinterpret_cast<Region*>(shared_.get());
-  struct OtherFailed {};  // the other rank reports why
+  struct OtherFailed {};  // another rank has failed and reports why
   std::vector<Transfer> transfers;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;

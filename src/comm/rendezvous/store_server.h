@@ -44,7 +44,7 @@ class StoreServer {
     Socket socket;
     std::string in, out;
     std::string nonce;
-    std::optional<Deadline> deadline;  // to complete the introduction or the current frame
+    std::optional<Deadline> deadline;  // for completing the introduction or the current frame
     int rank = -1;                     // -1 until introduced
     bool closing = false;              // close after `out` has been sent
     bool dead = false;
@@ -66,7 +66,7 @@ class StoreServer {
   struct Stored {
     std::map<std::string, std::string> values;
     std::map<std::string, std::int64_t> sums;
-    std::size_t bytes = 0;  // of both, including keys
+    std::size_t bytes = 0;  // size of both, including keys
   };
 
   void serve();

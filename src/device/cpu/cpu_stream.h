@@ -34,7 +34,7 @@ class CpuEvent final : public Event {
     std::mutex mutex;
     std::condition_variable reached_changed;
     std::int64_t recorded = 0, reached = 0;
-    std::exception_ptr failure;  // of the stream, at the last reached point
+    std::exception_ptr failure;  // the stream's failure at the last reached point
     std::int64_t record();
     std::int64_t latest();
     void reach(std::int64_t count, const std::exception_ptr& of_stream = nullptr);

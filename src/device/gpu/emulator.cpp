@@ -108,7 +108,7 @@ struct Fiber {
   std::int64_t barriers = 0;   // passed or waited at
   std::int64_t exchanges = 0;  // passed or waited at
   bool done = false;
-  bool waited = false;  // for the previous kernel
+  bool waited = false;  // has waited for the previous kernel
 #if defined(__SANITIZE_THREAD__)
   void* tsan = nullptr;
 #endif
@@ -127,7 +127,7 @@ struct FreeMemory {
 struct SharedMemory {
   std::unique_ptr<void, FreeMemory> memory;
   std::size_t bytes = 0;
-  bool touched = false;  // by the current block
+  bool touched = false;  // accessed by the current block
 };
 
 // ---- Running one block --------------------------------------------------------------------------

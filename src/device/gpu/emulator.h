@@ -26,7 +26,7 @@ struct Grid {
   std::int64_t blocks;
   int threads;               // per block; a multiple of `warp`
   int warp;                  // lanes per warp, at most 64
-  std::size_t shared_bytes;  // of dynamic shared memory
+  std::size_t shared_bytes;  // size of the dynamic shared memory
   // The kernel's type, for errors, if it may begin before the previous kernel ends. Each of its threads must
   // call wait_for_previous() before it ends. The emulator cannot check that the call precedes its memory
   // accesses. Null: the kernel begins after the previous one.

@@ -65,7 +65,7 @@ struct AttentionBackward {
   AttentionShape shape;
   Tensor q, k, v;
   std::int64_t q_stride, k_stride, v_stride;
-  Tensor first_key;        // as in the forward; lse includes the sinks
+  Tensor first_key;        // same as in the forward pass; lse includes the sinks
   Tensor out, lse, d_out;  // out and lse of the forward, merged over all key ranges; d_out like out
   Tensor d_q, d_k, d_v;    // same rows as q, k, v; all in q's type or all in fp32
   std::int64_t d_q_stride, d_k_stride, d_v_stride;

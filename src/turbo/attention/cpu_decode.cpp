@@ -20,7 +20,7 @@ constexpr std::int64_t kSplit = 256;
 // seq_q of each.
 struct Decoding {
   AttentionShape s;               // batch 1
-  const std::int32_t* first_key;  // of its queries, or null
+  const std::int32_t* first_key;  // one per query, or null
   std::int64_t first_row;         // of q and out
   std::int64_t first_partial;     // number of tokens before it in the workspace
 

@@ -37,7 +37,7 @@ struct CausalConvShape {
   static std::int64_t columns(Form form, std::int64_t channels) {
     return form == Form::kGated ? 3 * channels : channels;
   }
-  Shape edge() const { return {segments * (width - 1), channels}; }  // of `before` and its gradients
+  Shape edge() const { return {segments * (width - 1), channels}; }  // shape of `before` and its gradients
   void check(KernelId kernel) const;
 };
 

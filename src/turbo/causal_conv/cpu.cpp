@@ -325,7 +325,7 @@ void backward_edge(CpuContext& context, const CausalConvBackwardEdge& a) {
       for (std::int64_t row = 0; row < s.segments * rows; ++row) {
         float* to = out + row * s.channels + channel;
         std::fill_n(to, count, 0.0F);
-        const std::int64_t distance = rows - row % rows;  // to the segment's first token
+        const std::int64_t distance = rows - row % rows;  // distance to the segment's first token
         gradients.add(row / rows, -distance, distance, to);
       }
     });

@@ -9,7 +9,7 @@ namespace primus::turbo::PRIMUS_KERNELS {
 // The softmax statistics of a row of logits.
 struct SoftmaxStatistics {
   float largest;  // ignores NaN: a NaN reaches the loss through the sum
-  double sum;     // of exp(logit - largest)
+  double sum;     // sum of exp(logit - largest)
 
   // The label's logit minus the largest.
   PRIMUS_FORMULA double relative(float logit) const {

@@ -68,7 +68,7 @@ class Plan {
   Descriptor plan_ = nullptr;
   std::int64_t workspace_bytes_ = 0, engine_ = -1;
   std::set<std::int64_t> memory_ids_;
-  std::deque<std::pair<std::int64_t, float>> scalars_;  // by id; a deque keeps their addresses valid
+  std::deque<std::pair<std::int64_t, float>> scalars_;  // (id, value); a deque keeps addresses valid
 };
 
 // A tensor of a graph.

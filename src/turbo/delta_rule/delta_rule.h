@@ -30,7 +30,7 @@ namespace primus::turbo {
 
 struct DeltaRuleShape {
   static constexpr std::int64_t kChunk = 64;    // tokens per chunk in the FLOP count; kernels use their own
-  static constexpr std::int64_t kMaxDim = 256;  // of key_dim and value_dim
+  static constexpr std::int64_t kMaxDim = 256;  // limit of key_dim and value_dim
 
   std::int64_t batch, sequence;                             // number of sequences, and tokens per sequence
   std::int64_t key_heads, value_heads, key_dim, value_dim;  // value_heads: a multiple of key_heads
@@ -70,7 +70,7 @@ struct DeltaRuleBackward {
   Tensor qkv, g, beta, first_key;  // as in the forward
   Tensor d_out;                    // [rows, out_width()], qkv's type
   Tensor d_qkv;                    // like qkv; out
-  Tensor d_g, d_beta;              // like g and beta; out. d_g is zero at the first token of a document
+  Tensor d_g, d_beta;              // shapes of g and beta; out. d_g is zero at a document's first token
   Tensor workspace;
   void check() const;
   double flops() const;

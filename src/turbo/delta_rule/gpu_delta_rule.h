@@ -23,7 +23,7 @@ struct DeltaItems {
   const float *g, *beta;
   const std::int32_t* first_key;
   std::int64_t batch, sequence, chunks;
-  std::int64_t first_head, heads, all_heads, group;  // current ones; of a row; value heads per key head
+  std::int64_t first_head, heads, all_heads, group;  // all_heads: per row; group: value heads per key head
   std::int64_t key_dim, value_dim, width, k_column, v_column;
   bool channel_gates, normalise;
   float scale, epsilon;
@@ -108,8 +108,8 @@ template <class T>
 struct DeltaStates {
   double* sums;
   T *q, *k;              // [kRows, key_dim]
-  T *q_since, *k_since;  // with the decay since the start of the chunk
-  T* k_until;            // with the decay to the end of the chunk
+  T *q_since, *k_since;  // q and k times the decay since the start of the chunk
+  T* k_until;            // k times the decay to the end of the chunk
   T* read;               // [kRows, kRows]: query-key products
   float* write;          // key-key products, below the diagonal
   float* scores;         // [kRows, kRows]

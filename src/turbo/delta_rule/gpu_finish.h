@@ -109,8 +109,8 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
       }
     }
   }
-  // The gradient of beta is z · error: z · values, minus z times what the keys read from the state and from
-  // earlier tokens. Requires a barrier after store_keys().
+  // The gradient of beta is z · error: z · values, minus z times the values that the keys read from the state
+  // and from earlier tokens. Requires a barrier after store_keys().
   PRIMUS_DEVICE void store_beta(const Common& m, std::int64_t item) const {
     const int i = thread();
     if (i >= in.tokens(item)) return;

@@ -16,8 +16,8 @@ namespace primus::turbo::PRIMUS_GPU {
 template <class T>
 struct DeltaChunkGradients {
   const T* out;     // the caller's
-  Bytes16* u;       // like DeltaChunks::u
-  Bytes16* states;  // like DeltaChunks::states; gradient of the state after the chunk
+  Bytes16* u;       // layout of DeltaChunks::u
+  Bytes16* states;  // layout of DeltaChunks::states; gradient of the state after the chunk
   float *q, *k;     // [kRows, key_dim] per item
   T* qkv;           // the caller's
   float *g, *beta;

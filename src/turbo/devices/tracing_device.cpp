@@ -115,7 +115,8 @@ class TracingStream final : public WatchedStream {
 
   void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
     const auto known = names_.find(kernel);
-    // A kernel without a name is part of the enclosing work: the host's collectives.
+    // Functions without a name, such as the host's collectives, are not recorded separately: they belong to
+    // the enclosing piece of work.
     if (known == names_.end()) return stream_->launch(kernel, arguments, bytes);
     around(known->second.c_str(), "kernel", [&] { stream_->launch(kernel, arguments, bytes); });
   }

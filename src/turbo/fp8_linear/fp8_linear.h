@@ -70,9 +70,9 @@ struct UpdateFp8Scales {
 struct Fp8Gemm {
   static constexpr KernelId kId = KernelId::kFp8Gemm;
   Tensor a, b;                // [m, k], [n, k]: codes, not both e5m2
-  Tensor a_scales, b_scales;  // as written by QuantizeFp8
+  Tensor a_scales, b_scales;  // written by QuantizeFp8
   Tensor c;                   // [m, n] fp32 or bf16
-  bool accumulate = false;    // for a bf16 result, a GPU's library rounds before and after the addition
+  bool accumulate = false;    // if c is bf16, a GPU's library rounds before and after the addition
   bool fast = false;          // allow less exact sums, as forward products tolerate; faster on GPUs
   int spared = 0;             // as in Gemm
   Tensor workspace;

@@ -17,7 +17,7 @@ struct Fp8Scaling {
 // Both operands are quantized into the context's scratch arena. Forward products use Fp8Gemm::fast.
 struct Fp8Linear {
   GemmRole role;
-  Tensor a, b, c;  // as named in the role
+  Tensor a, b, c;  // the operands named in the role
   DType a_type = DType::kF8E4M3, b_type = DType::kF8E4M3;
   Fp8Scaling a_scaling = {}, b_scaling = {};
   bool accumulate = false;

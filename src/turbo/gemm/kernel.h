@@ -40,7 +40,7 @@ struct TileCall {
   std::int64_t blocks;
   int rows;  // valid rows, in [1, mr]; the others may be left undefined
   // Prefetch hints, which kernels may ignore. Any address is safe: it is neither read nor written.
-  const char* ahead;           // to L2: the next strip of B, or what the caller reads next
+  const char* ahead;           // to L2: the next strip of B, or memory that the caller reads next
   const char* next_c;          // the block of C that the next call reads or writes
   std::int64_t next_c_stride;  // stride between rows, in bytes
   std::int64_t next_c_second;  // offset from the first piece of a row to the second, in bytes

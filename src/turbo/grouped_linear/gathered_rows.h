@@ -19,8 +19,8 @@ struct GatheredRows {
 
 // A copy pays where many tiles read each row, or where it moves few bytes compared with the weights.
 inline GatheredRows gathered_rows(const GroupedGemm& call) {
-  constexpr std::int64_t kManyCols = 4096;  // of the other operand
-  constexpr std::int64_t kShare = 20;       // of the weights' bytes: limit on what a copy reads and writes
+  constexpr std::int64_t kManyCols = 4096;  // columns of the other operand
+  constexpr std::int64_t kShare = 20;       // a copy may move at most 1/kShare of the weights' bytes
   const bool a = !call.a_rows.absent(), b = !call.b_rows.absent(), forward = call.role == GemmRole::kForward;
   if (call.a.dtype != DType::kBF16 || a == b) return {};
   const Tensor &operand = a ? call.a : call.b, &other = a ? call.b : call.a;

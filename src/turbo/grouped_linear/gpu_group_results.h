@@ -78,7 +78,7 @@ struct GroupResults {
 // Two boxes of a warp's bf16 sums that the copy engine writes to C, or adds to it. The warp continues with
 // its next products meanwhile.
 struct GroupBoxes {
-  static constexpr int kRows = 16;  // of a box of kPanelLine columns
+  static constexpr int kRows = 16;  // rows of a box of kPanelLine columns
   BFloat16 panels[2][kRows * kPanelLine];
 
   // Writes the sums to rows of C from (row, col) of an expert's matrix. `map` has boxes of kRows rows.

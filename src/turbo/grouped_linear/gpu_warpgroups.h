@@ -15,8 +15,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// "By depth": see turbo/gpu/warpgroup.h. Row sums (the weight gradient) have both operands by depth, and only
-// they can accumulate.
+// "By depth": see turbo/gpu/warpgroup.h. In row sums (the weight gradient) both operands are by depth. Only
+// row sums can accumulate.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupWarpgroups {
   static constexpr bool kAlone = true;
@@ -76,7 +76,7 @@ struct GroupWarpgroups {
   // ---- Tiles ------------------------------------------------------------------------------------
 
   struct Tile {
-    int expert, first, count;  // its rows of activations
+    int expert, first, count;  // the expert's rows of activations
     int row, col;              // of C
   };
 

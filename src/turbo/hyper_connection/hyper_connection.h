@@ -25,7 +25,7 @@ struct HyperShape {
   static constexpr std::int64_t kMaxStreams = 8, kMaxIterations = 64;
 
   std::int64_t streams;
-  std::int64_t iterations;  // of balance; 0: only `pre`
+  std::int64_t iterations;  // iterations of balance; 0: only `pre` exists
   float eps, norm_eps;
 
   constexpr bool mixes() const { return iterations > 0; }

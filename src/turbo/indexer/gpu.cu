@@ -140,7 +140,7 @@ struct Select {
   static constexpr int kThreads = 256, kDigits = 256;
   Source source;
   const std::uint32_t* scores;  // [queries of the slice, maximum]
-  std::int32_t* selected;       // of the slice's first query
+  std::int32_t* selected;       // the list of the slice's first query
   std::int64_t top_k, first, maximum;
 
   struct Memory {

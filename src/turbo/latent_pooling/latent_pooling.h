@@ -23,7 +23,7 @@ struct PoolingShape {
   bool overlap;
 
   std::int64_t parts() const { return overlap ? 2 : 1; }
-  std::int64_t width() const { return 2 * parts() * dim; }  // of a projection row
+  std::int64_t width() const { return 2 * parts() * dim; }  // columns of a projection row
   std::int64_t blocks() const { return sequence / ratio; }  // per sequence
   std::int64_t rows() const { return batch * sequence; }
   std::int64_t pooled() const { return batch * blocks(); }

@@ -30,7 +30,7 @@ using AlgorithmWords = std::array<std::uint64_t, 8>;
 struct AlgorithmChoice {
   AlgorithmWords algorithm{};
   double microseconds = 0;
-  double next_microseconds = 0;  // of the second best; 0: there is none
+  double next_microseconds = 0;  // time of the second best; 0: there is none
   int of = 0;                    // number of algorithms timed
   bool operator==(const AlgorithmChoice&) const = default;
 };

@@ -17,7 +17,7 @@ namespace primus::turbo {
 struct AlgorithmTrial {
   int best = 0;           // index of the candidate
   double seconds = 0;     // per product
-  double next = 0;        // of the second best; 0: there is none
+  double next = 0;        // time of the second best; 0: there is none
   int of = 0;             // number of candidates that ran
   bool sustained = true;  // timed in the clock state of a training step
   bool operator==(const AlgorithmTrial&) const = default;
@@ -34,12 +34,12 @@ class AlgorithmTrials {
 
   struct Limits {
     double warm = 0.5;    // seconds of products until the clock has settled
-    double sift = 0.05;   // for the first round over all candidates of a trial
+    double sift = 0.05;   // seconds of the first round over all candidates of a trial
     double slot = 0.010;  // for a finalist
     int in_a_row = 1;     // min products per slot
     int rounds = 3;       // for the finalists
     int finalists = 3;
-    double all = 3;        // for all trials; later ones are short
+    double all = 3;        // seconds of all trials; later trials are short
     double small = 40e-6;  // shorter products are not power-bound and skip the warm-up
     // Another candidate replaces the first one, the library's own choice, only below this fraction of its
     // time.

@@ -88,7 +88,8 @@ struct CublasLtApi {
     preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof(c));
     preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof(c));
   }
-  // The library's first operand is our second one. It reads the pointers now, and the scales when it runs.
+  // The library's first operand is our second one. The library reads the pointers now, and the scales later,
+  // when the product runs.
   void scale(Desc desc, const LibraryProduct& product) const {
     desc_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &product.b_scale, sizeof(const void*));
     desc_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &product.a_scale, sizeof(const void*));

@@ -39,7 +39,7 @@ struct ProductKey {
   GemmRole role;
   DType a, b, c;
   bool accumulate, fast;
-  std::int64_t rows, cols, left;  // of the result; and elements of its left operand
+  std::int64_t rows, cols, left;  // result's extents; elements of the left operand
   unsigned a_alignment, b_alignment, c_alignment;
   int spared;
 

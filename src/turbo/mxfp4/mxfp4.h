@@ -27,11 +27,11 @@ struct Mxfp4Random {
   using Runs = std::array<Columns, kMaxRuns>;
 
   Tensor tokens = {};   // [rows] int32; absent: rounds to nearest
-  Tensor scalars = {};  // of the step (turbo/step_scalars.h)
+  Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)
   std::uint64_t stream = 0;
   std::int64_t width = 0;  // columns of the complete matrix
   int run_count = 1;
-  Runs runs = {};  // of x's columns; the first begins at 0
+  Runs runs = {};  // runs of x's columns; the first run begins at 0
 
   bool absent() const { return tokens.absent(); }
 };

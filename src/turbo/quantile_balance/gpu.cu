@@ -22,7 +22,7 @@ struct Histogram {
   const float *logits, *bias;
   std::int32_t* counts;
   std::int64_t experts;
-  std::int32_t rank;  // of the cutoff, counted from 0
+  std::int32_t rank;  // the cutoff's rank, counted from 0
   MarginRange range;
 
   PRIMUS_DEVICE void operator()() const {

@@ -403,7 +403,7 @@ void expert_bias_update(CpuContext& context, const ExpertBiasUpdate& a) {
   std::int64_t total = 0;
   for (std::int64_t e = 0; e < experts; ++e) total += counts[e];
   for (std::int64_t e = 0; e < experts; ++e) {
-    const std::int64_t excess = counts[e] * experts - total;  // exact: sign(mean - load) is that of -excess
+    const std::int64_t excess = counts[e] * experts - total;  // exact; sign(mean - load) = sign(-excess)
     if (excess != 0) bias[e] += excess < 0 ? a.rate : -a.rate;
   }
 }

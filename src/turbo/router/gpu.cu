@@ -508,7 +508,7 @@ struct UpdateBias {
     for (std::int64_t e = thread(); e < experts; e += kThreads) total += load[e];
     total = block_reduce<kThreads>(total);
     for (std::int64_t e = thread(); e < experts; e += kThreads) {
-      const std::int64_t excess = load[e] * experts - total;  // exact: sign(mean - load) is that of -excess
+      const std::int64_t excess = load[e] * experts - total;  // exact; sign(mean - load) = sign(-excess)
       if (excess != 0) bias[e] += excess < 0 ? rate : -rate;
     }
   }

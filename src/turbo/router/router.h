@@ -41,7 +41,7 @@ struct RouterRule {
 struct RouterRandom {
   std::uint64_t seed = 0;
   std::uint32_t layer = 0;
-  Tensor scalars = {};  // of the step (turbo/step_scalars.h)
+  Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)
   Tensor tokens = {};   // [tokens] int32: sample within the global batch times sequence length, plus position
 
   bool given() const { return !scalars.absent() && !tokens.absent(); }
@@ -65,7 +65,7 @@ struct RouterJitter {
 struct RouterForward {
   static constexpr KernelId kId = KernelId::kRouterForward;
   RouterRule rule;
-  RouterRandom random;  // required for Forced::kUniform; Forced::kEven counts by its tokens if they are given
+  RouterRandom random;  // required for Forced::kUniform; optional for Forced::kEven, which uses its tokens
   Tensor logits;        // [tokens, experts] fp32
   Tensor bias;          // [experts] fp32, or absent
   Tensor given;         // [tokens, top_k] int32, each in [0, experts): used instead of the best; or absent

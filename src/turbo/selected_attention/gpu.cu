@@ -267,7 +267,7 @@ struct BackwardKeysOfQuery : Backward<T> {
 // Sets places[i][r] to the place of row r in the list of the slice's query i, or -1. One block per query.
 struct Places {
   static constexpr int kThreads = 256;
-  const std::int32_t* selected;  // of the slice's first query
+  const std::int32_t* selected;  // the list of the slice's first query
   std::int32_t* places;
   std::int64_t rows, count;  // count: length of a list
 

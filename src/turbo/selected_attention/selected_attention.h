@@ -44,9 +44,9 @@ struct SelectedAttentionForward {
 struct SelectedAttentionBackward {
   static constexpr KernelId kId = KernelId::kSelectedAttentionBackward;
   SelectedAttentionShape shape;
-  Tensor q, kv, selected;  // as in the forward; lse includes the sinks
-  Tensor out, lse, d_out;  // from the forward; d_out like out
-  Tensor d_q, d_kv;        // like q and kv, assigned
+  Tensor q, kv, selected;  // same as in the forward pass; lse includes the sinks
+  Tensor out, lse, d_out;  // results of the forward pass; d_out has the shape of out
+  Tensor d_q, d_kv;        // shapes of q and kv; assigned
   // Number of queries whose contributions to d_kv are in the workspace at a time; does not change results. 0:
   // the device chooses.
   std::int64_t queries_at_once = 0;

@@ -12,7 +12,7 @@ struct TopLogits {
   static constexpr std::int64_t kMax = 64;  // max k
 
   Tensor logits;       // [rows, vocab] fp32 or bf16
-  std::int64_t vocab;  // only ids below this one; from values.cols() to logits.cols()
+  std::int64_t vocab;  // only ids below `vocab` count; from values.cols() to logits.cols()
   Tensor values;       // [rows, k] fp32 out, k <= kMax
   // [rows, k] int32 out. All are -1 if a row has a NaN or +infinity, or only -infinity: it has no order.
   Tensor ids;

@@ -132,8 +132,8 @@ RankStatus status_of(const RankState& state, const std::string& group);
 bool excused(RankState& state, std::span<const int> suspects,
              const std::vector<std::optional<RankStatus>>& statuses);
 
-// Returns why `mine` is stuck: names the missing ranks and what they are doing instead. `suspects`: ranks in
-// the job that `mine` waits for; `statuses`: by rank in the job, possibly empty.
+// Returns why `mine` is stuck: names the missing ranks and their present work. `suspects`: ranks in the job
+// that `mine` waits for; `statuses`: by rank in the job, possibly empty.
 std::string diagnose(const FlightRecorder::Record& mine, std::chrono::milliseconds waited,
                      std::span<const int> suspects, const std::vector<std::optional<RankStatus>>& statuses);
 

@@ -1,7 +1,7 @@
 // Streams and devices with an observer: they pass all calls to another one, which does the work.
 //
-// The layers above label what they enqueue (WatchedWork): a collective, the forward pass of a microbatch. On
-// other streams a label does nothing.
+// The layers above label the work that they enqueue (WatchedWork): a collective, the forward pass of a
+// microbatch. On other streams a label does nothing.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ class WatchedStream : public Stream {
   // Work enqueued between begin() and end() is one piece of work. Pieces may be nested.
   virtual void begin(WorkLabel label) = 0;
   virtual void end() = 0;
-  // The stream that does the work. Vendor libraries must use this one.
+  // The stream that does the work. Vendor libraries must use this stream.
   virtual Stream& below() = 0;
 };
 

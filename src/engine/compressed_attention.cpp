@@ -156,7 +156,7 @@ struct GroupAttributes {
   std::int64_t groups;
 };
 
-// Runs groups one after the other, with each group's columns made contiguous for the product.
+// Multiplies one group after the other. Each group's columns are first copied to contiguous memory.
 template <class Product>
 void for_each_group(OperatorCall& op, Product product) {
   const std::int64_t groups = op.attributes<GroupAttributes>().groups;

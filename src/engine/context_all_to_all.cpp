@@ -131,7 +131,7 @@ void backward_input(OperatorCall& op) {
   add_previous(op, {d_own, previous});
 }
 
-// The parameter is the sinks; other ranks have those of the other heads.
+// The parameter is the sinks; other ranks have the sinks of the other heads.
 void backward_weight(OperatorCall& op) {
   const Call call(op);
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {

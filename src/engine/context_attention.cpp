@@ -187,7 +187,7 @@ class Call {
     }
   }
 
-  // Calls attend(rank, its keys and values [tokens, ...]) once per rank, this one first.
+  // Calls attend(rank, its keys and values [tokens, ...]) once per rank, this rank first.
   template <class Attend>
   void ring(const Tensor& own, Attend attend) const {
     const ScratchTensor buffers[] = {{op_.context().scratch, own.dtype, own.shape},
@@ -351,7 +351,7 @@ class Gradients {
     Arena& scratch = op.context().scratch;
     if (!in_place_) wide_.emplace(scratch, DType::kF32, d_qkv.shape);
     sum_ = wide_ ? wide_->get() : d_qkv;
-    // Both ranks' parts of the queries' gradients are added while those of keys and values are in flight.
+    // Both ranks' parts of the queries' gradients are added while gradients of keys and values are in flight.
     if (call.at_most_two_parts()) d_q_.emplace(scratch, sum_.dtype, Shape{call.tokens(), call.q_width()});
   }
 

@@ -50,8 +50,8 @@ class DataParallel {
   // The store must be allocated for the rank's mesh; all must outlive this.
   DataParallel(Rank& rank, ParameterStore& store, const DataParallelSettings& settings);
 
-  // Starts a step of this many microbatches: the next contribution to each gradient assigns it. Drops what an
-  // abandoned step left (one rank only).
+  // Starts a step of this many microbatches: the next contribution to each gradient assigns it. Also drops
+  // the remains of an abandoned step (one rank only).
   void begin_step(std::int64_t microbatches);
   // Starts a pass of one chunk of the model: the operators that follow belong to it.
   void begin_pass(Pass pass, int chunk);
@@ -131,8 +131,8 @@ class DataParallel {
   std::map<std::pair<Pass, int>, Program> programs_;
   Program* program_ = nullptr;
   Pass pass_ = Pass::kForward;
-  // Gathered units: those in use, which were declared together; the prefetched one; and those held for the
-  // backward pass.
+  // Gathered units: the units in use, which were declared together; the prefetched unit; and the units held
+  // for the backward pass.
   std::vector<ParameterUnit*> used_;
   ParameterUnit* prefetched_ = nullptr;
   std::vector<ParameterUnit*> kept_;

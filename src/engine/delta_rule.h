@@ -19,10 +19,9 @@ namespace primus::engine {
 inline constexpr std::int64_t kDeltaRuleSpare = 6, kDeltaRuleRing = 16;
 
 struct DeltaRuleOptions {
-  CachedSequences cache = {};  // whose layer has `state`, `recent` and `committed`
-  ContextParallel* context =
-      nullptr;           // this rank holds `sequence` tokens of each sequence, in the rank's order
-  Value first_key = {};  // as in AttentionOptions
+  CachedSequences cache = {};          // whose layer has `state`, `recent` and `committed`
+  ContextParallel* context = nullptr;  // this rank holds `sequence` tokens of each sequence, in its order
+  Value first_key = {};                // as in AttentionOptions
 };
 
 // Whether the heads can be split over `context` ranks.

@@ -150,7 +150,7 @@ void end_return_backward(OperatorCall& op) {
   const Tensor d_y = op.d_out(RowTransfer::kMoved);
   const Buffer d_rows = call.row_buffer(d_y);
   if (call.all_to_all()) {
-    // The gradient of each returned row is that of its token, which is exactly what is sent.
+    // The gradient of each returned row is the gradient of its token, so token gradients are sent.
     const Tensor packed = op.fresh_d_in(RowTransfer::kRows).out;
     call.send(d_y, packed, call.of_rows(d_rows, d_y), d_rows);
   } else {
@@ -204,7 +204,7 @@ struct DispatchAttributes {
 
 struct PlanDispatch {
   enum In : InputName { kWeights, kExperts, kPlan };
-  enum Out : OutputName { kRowWeights, kRowPlan, kDispatchPlan };  // the first two of the incoming rows
+  enum Out : OutputName { kRowWeights, kRowPlan, kDispatchPlan };  // kRowWeights, kRowPlan: incoming rows
 };
 
 void plan_dispatch_forward(OperatorCall& op) {
@@ -263,7 +263,8 @@ void plan_dispatch_backward(OperatorCall& op) {
                                           .weights = {},
                                           .previous = {},
                                           .out = of_all.get()});
-  // This rank computes only its own tokens' gradient; the other ranks compute theirs.
+  // This rank computes only its own tokens' gradient; the other ranks compute the gradients of their own
+  // tokens.
   launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
   group.reduce_scatter(op.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
   add_previous(op, {d_weights, previous});
@@ -284,8 +285,8 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
   const std::int64_t of_microbatch = r.weights.shape()[0], top_k = r.weights.shape()[1];
   const std::int64_t tokens = dispatch.tokens, ranks = dispatch.ranks;
   PRIMUS_CHECK("plan_dispatch", ranks * experts.count % r.expert_count == 0);
-  // A token goes to a rank once. A rank's tokens belong to one microbatch, and an expert accepts at most its
-  // capacity of these.
+  // A token is sent to a rank at most once. A rank's tokens belong to one microbatch, and an expert accepts
+  // at most its capacity of these.
   const std::int64_t maximum = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
   const std::int64_t chosen = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);
   const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.overlap};

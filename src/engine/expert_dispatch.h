@@ -9,11 +9,12 @@
 //   y = end_return(back, d);
 //
 // Two methods exist. By all-gather, every rank gets all tokens of the group, and each token gets the sum of
-// what all ranks return. By all-to-all, each rank sends a token's row once to each rank that holds an expert
-// of the token, and receives from each of them the sum of its experts' outputs for that row. For the
-// all-to-all, all ranks gather the experts chosen by all tokens, a few numbers per token. From these, each
-// rank computes on the device which rows it sends and receives, without a host sync (comm::all_to_all_rows).
-// Memory is allocated for the maximum number of rows: a rank's tokens, or what capacities allow.
+// the rows that all ranks return. By all-to-all, each rank sends a token's row once to each rank that holds
+// an expert of the token, and receives from each of them the sum of its experts' outputs for that row. For
+// the all-to-all, all ranks gather the experts chosen by all tokens, a few numbers per token. From these,
+// each rank computes on the device which rows it sends and receives, without a host sync
+// (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a rank's tokens, or the number
+// that capacities allow.
 //
 // The two transfers are each other's gradients. When the backward pass reaches end_return(), it sends the
 // gradient of its result; at begin_return() it waits for that transfer, which overlaps the gradients of the
@@ -44,8 +45,8 @@ struct Dispatch {
   bool overlap = false;
 };
 
-// `routing`: of a microbatch, as for share_routing(). The gradient of the weights is complete for this rank's
-// tokens, and zero for the others.
+// `routing`: the routing of a microbatch, as for share_routing(). The gradient of the weights is complete for
+// this rank's tokens, and zero for other tokens.
 Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std::int64_t capacity,
                        const DispatchOptions& options);
 

@@ -48,7 +48,8 @@ class ExpertParallel {
   Rank& rank_;
   comm::Communicator& group_;
   bool overlap_;
-  // A separate stream: transfers of data-parallel shards use the rank's, and must not delay this one.
+  // A separate stream: transfers of data-parallel shards use the rank's communication stream, and must not
+  // delay these transfers.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_;
   std::vector<Flight> flights_;

@@ -32,7 +32,7 @@ class HeadExchange {
   void to_heads(const Tensor& own, const Tensor& all, AllColumns columns) const;
   // Reverses to_heads().
   void to_tokens(const Tensor& all, const Tensor& own, AllColumns columns) const;
-  // Gathers the first keys of all tokens from those of each rank's tokens: [tokens] int32.
+  // Gathers first_key of all tokens; every rank has the values of its own tokens: [tokens] int32.
   void gather_first_keys(const Tensor& own, const Tensor& all) const;
 
  private:

@@ -19,7 +19,8 @@ using turbo::launch;
 
 namespace {
 
-// How the gradient of an output is rounded to fp4. The two products that read it draw independent numbers.
+// How the gradient of an output is rounded to fp4. The two products that read the gradient draw independent
+// numbers.
 turbo::Mxfp4Random random_of(OperatorCall& op, GemmRole role) {
   if (role == GemmRole::kForward || !op.precision().at_random) return {};
   const Parameter& weight = op.parameter();

@@ -42,7 +42,7 @@ enum class RowsOf : std::uint8_t { kLayer, kOwn };
 
 // Returns A's input for x: [rows, in].
 Value before_low_rank(const Value& x, const LowRank& adapter, RowsOf rows);
-// Returns what is added to the matrix's output for B's product y: [rows, out].
+// Returns the term that B's product y adds to the matrix's output: [rows, out].
 Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows);
 
 }  // namespace primus::engine

@@ -5,7 +5,7 @@
 //
 // Experts are spread over the same ranks of a stage by another numbering: rank within the stage = expert
 // tensor + ET * (expert + E * copy). Between layers every rank of a stage holds its own tokens. So a
-// parameter's gradient is always a sum over those ranks of the stage that the parameter is not split over
+// parameter's gradient is always a sum over the ranks of the stage over which the parameter is not split
 // (ReduceGroup).
 //
 // The groups of ranks that share one sharded copy may be smaller than a reduce group (hybrid sharding,

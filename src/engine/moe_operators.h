@@ -49,7 +49,7 @@ struct Routing {
   Value plan;     // turbo::RoutingPlan
   std::int64_t expert_count = 0;
   std::int64_t rows = 0;  // maximum
-  bool by_logits = true;  // the chosen experts are exactly those of the largest logits
+  bool by_logits = true;  // the chosen experts are exactly the experts with the largest logits
 };
 
 // `choice_bias`, [E] fp32 or absent, is added to the scores only for the choice. `given`, [T, top_k] int32 in

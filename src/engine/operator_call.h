@@ -68,7 +68,7 @@ struct Saves {
   constexpr void add(InputPlace i) { inputs = static_cast<std::uint8_t>(inputs | 1U << i.index()); }
   constexpr void add(OutputPlace j) { outputs = static_cast<std::uint8_t>(outputs | 1U << j.index()); }
 };
-// Returns the set of the named inputs and outputs. A call ignores those that it does not have.
+// Returns the set of the named inputs and outputs. A call ignores names that it does not have.
 template <class... Names>
 constexpr Saves saves(Names... names) {
   Saves set;
@@ -160,7 +160,7 @@ class OperatorCall {
   void pass_d_in(InputPlace i, OutputPlace j);
   // Adds `part` to the gradient of input i, or makes it the gradient without a copy.
   void take_d_in(InputPlace i, Buffer part);
-  // Memory in which to complete the gradient of output j: that of d_out(j) if it has no other reader.
+  // Memory in which to complete the gradient of output j: the memory of d_out(j) if nothing else reads it.
   Tensor complete_d_out(OutputPlace j);
 
   // Where the weight gradient goes, in its unit's type. `accumulate` false: this is the first contribution,

@@ -75,7 +75,7 @@ struct SharedExperts {
 };
 // Restricts the routing of a microbatch to this rank's experts and to the tokens that the group's ranks hold,
 // in rank order. The result dispatches the rows of gather_tokens(x, group). `capacity`: RoutingRule's. The
-// gradient of the weights is complete for this rank's tokens, and zero for the others.
+// gradient of the weights is complete for this rank's tokens, and zero for other tokens.
 Routing share_routing(const Routing& routing, const SharedExperts& experts, std::int64_t capacity);
 
 }  // namespace primus::engine

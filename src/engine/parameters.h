@@ -178,7 +178,7 @@ class ParameterStore {
 
   struct Layout {
     DType compute = DType::kF32;  // fp32 or bf16
-    // For parameters that are read in bf16: fp32 or bf16. Gradients of the others are fp32.
+    // For parameters that are read in bf16: fp32 or bf16. Gradients of all other parameters are fp32.
     DType gradients = DType::kF32;
     // False: inference, which stores only values, in the compute type.
     bool train = true;

@@ -1,7 +1,7 @@
 // Memory that a rank needs in one phase of its work, such as the KV cache while a model in training also
-// generates. It lies at the other end of the stash from the operators of that phase, and is released when the
-// phase ends. Consecutive phases therefore share memory: a measuring rank needs the maximum over its phases,
-// not their sum.
+// generates. It lies at one end of the stash, while operators of the phase allocate at the other end. It is
+// released when the phase ends. Consecutive phases therefore share memory: a measuring rank needs the maximum
+// over its phases, not their sum.
 //
 // Begin and end a phase between steps, when the stash is empty: otherwise surviving blocks would lie
 // elsewhere than measured. Not thread-safe; the rank must outlive it.

@@ -25,7 +25,7 @@ struct DelayedScaling {
 struct PrecisionRecipe {
   static constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-  bool fp8 = false;  // products use turbo::Fp8Linear, except those of routed experts
+  bool fp8 = false;  // products use turbo::Fp8Linear, except products of routed experts
   bool fp4 = false;  // products use turbo::Mxfp4Linear and turbo::Mxfp4Grouped; not with fp8
   // Type of output gradients in fp8; weights and activations are e4m3.
   DType gradients = DType::kF8E4M3;

@@ -7,7 +7,8 @@
 
 namespace primus::engine {
 
-// The class of an operator by its recomputation cost, roughly: policies select by class.
+// The class of an operator, which policies select by. Operators of a class have about the same recomputation
+// cost.
 enum class OperatorClass : std::uint8_t {
   kEmbedding,
   kNorm,

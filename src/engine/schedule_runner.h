@@ -59,7 +59,7 @@ class ScheduleRunner {
     std::vector<RecomputePolicy> recompute = {};  // one policy per chunk; empty: nothing is recomputed
     PrecisionRecipe precision = {};               // also applies to evaluation
     bool adapters = true;                         // for evaluation (Tape::Settings)
-    // For schedules that do not split backward passes; the others always defer weight gradients.
+    // For schedules that do not split backward passes; all other schedules defer weight gradients.
     WeightGradientQueue::Policy weight_gradients = WeightGradientQueue::Policy::kInline;
   };
 
@@ -130,8 +130,8 @@ class ScheduleRunner {
   // Returns the end of the run of transfers in the list that begins at `from`.
   std::size_t transfers_end(std::size_t from, bool receives_only) const;
   void wait_for(Flight& flight);
-  // Runs `batch` on the communication stream after the kernels enqueued up to now. `works`: its items of the
-  // list.
+  // Runs `batch` on the communication stream after the kernels enqueued up to now. `works`: the items of the
+  // list that the batch performs.
   void exchange(std::span<const comm::Transfer> batch, Event& done, std::span<const Work> works = {});
   // Waits until at most `maximum` batches with sends are in flight.
   void retire_flights(std::size_t maximum);

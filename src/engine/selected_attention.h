@@ -32,7 +32,8 @@ Value selected_cached_attention(const Value& q, const Value& kv, const Value& se
                                 turbo::SelectedAttentionShape shape, const CachedSequences& cache);
 
 // Multiplies each head by its part of an up-projection [heads*up_dim, rank] (turbo::LatentProject);
-// differentiable. Both sides use the same parameter, and each counts as one use (Parameter::uses).
+// differentiable. The query side and the value side use the same parameter, and each counts as one use
+// (Parameter::uses).
 Value latent_project(const Value& x, Parameter& up, turbo::LatentProject::Side side,
                      const turbo::LatentShape& shape);
 

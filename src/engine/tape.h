@@ -68,7 +68,7 @@ class Tape {
  public:
   struct Settings {
     bool train = true;  // false: nothing is recorded; memory is freed with its last Value
-    int chunk = 0;      // which part of the model on this rank
+    int chunk = 0;      // the rank's chunk of the model
     std::int64_t microbatch = 0;
     RecomputePolicy recompute = {};
     PrecisionRecipe precision = {};

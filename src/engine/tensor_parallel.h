@@ -7,7 +7,7 @@
 // before its own. If a GPU's collectives library uses multiprocessors, the overlapped product leaves some
 // multiprocessors free for it (comm/overlap.h). That product is cut to about the collective's duration, and
 // the rest of the product uses all multiprocessors. If copy engines make the transfers, products always use
-// all multiprocessors, and rows are multiplied rank by rank as they arrive. The results are those of
+// all multiprocessors, and rows are multiplied rank by rank as they arrive. The results equal those of
 // gather_tokens(), linear() and scatter_tokens(). Sums over ranks are made in fp32 and rounded once.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
@@ -69,15 +69,16 @@ class TensorParallel {
   Rank& rank_;
   comm::Communicator& group_;
   Options options_;
-  // A separate stream: transfers of data-parallel shards use the rank's, and must not delay this one.
+  // A separate stream: transfers of data-parallel shards use the rank's communication stream, and must not
+  // delay these transfers.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_, arrived_;
   std::vector<std::unique_ptr<Event>> rows_arrived_;  // by distance - 1
 };
 
 // linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). With
-// `overlap`, communication overlaps products. If it is null, or a transfer is below its minimum size, exactly
-// these operators run.
+// `overlap`, communication overlaps products. If it is null, or a transfer is below its minimum size, these
+// separate operators run.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 

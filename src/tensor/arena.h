@@ -26,8 +26,8 @@ namespace primus {
 
 class Arena {
  public:
-  // Alignment of every block in bytes: that of a GPU's memory transactions, and more than any CPU vector
-  // needs.
+  // Alignment of every block in bytes: the alignment of a GPU's memory transactions, and more than any CPU
+  // vector needs.
   static constexpr std::int64_t kAlignment = 256;
 
   // Blocks lie in [base, base + capacity). A null base measures: blocks have no address and the capacity is

@@ -2,7 +2,7 @@
 // scalars, that the operator's CPU and GPU kernels share, so that each formula is written once.
 //
 // A formula is compiled once per target, in the namespace of the target's kernels (PRIMUS_KERNELS). Include
-// it only from cpu*.cpp, gpu*.cu and their private headers. It may call what every target has:
+// it only from cpu*.cpp, gpu*.cu and their private headers. It may call functions that every target has:
 //
 //   to_float, from_float, multiply_add, sigmoid   turbo/cpu/simd.h and turbo/gpu/values.h
 //   exp, softmax_exp, tanh                        vectorised code on CPUs, the math library on GPUs

@@ -24,8 +24,8 @@ class Handle {
   // kernel, each of which occupies a multiprocessor; 0: the library's default.
   Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState> state, std::string what,
          const UniqueId& id, int ranks, int rank, int max_blocks, Deadline deadline);
-  // Waits briefly until peers have received what this rank sent, then gives up; during stack unwinding it
-  // gives up at once.
+  // Waits briefly until peers have received this rank's data, then gives up; during stack unwinding it gives
+  // up at once.
   ~Handle();
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;

@@ -394,7 +394,7 @@ void NcclCommunicator::be_late(const Pending& pending, std::chrono::milliseconds
   }
   std::vector<std::optional<RankStatus>> statuses;
   if (state_.ask_all) statuses = state_.ask_all(name());
-  // The library does not tell which rank it waits for. Suspect ranks that have not arrived; if all have,
+  // The library does not report which rank it waits for. Suspect ranks that have not arrived; if all have,
   // suspect all.
   std::vector<int> suspects, absent;
   for (const int peer : pending.peers) {

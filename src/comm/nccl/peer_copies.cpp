@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 // Maximum transfers that a sender's host may post ahead of a receiver.
 constexpr std::uint32_t kPosts = 256;
 constexpr std::size_t kLine = 64, kPage = 4096;
-// Much longer than the first copy, or mapping memory, takes.
+// Much longer than mapping memory or a first copy takes.
 constexpr auto kTrialTime = 20s;
 constexpr auto kPeersFarewell = 2s;
 constexpr std::int64_t kTrialWords = 1024, kTrialBytes = kTrialWords * 4;

@@ -15,12 +15,12 @@
 namespace primus::cpu {
 
 // The context of CPU kernels. Kernels must access tensor memory through data(): a device's addresses may
-// differ from the mapped ones (those of the tests' guard device do, as on a GPU).
+// differ from the mapped ones, as on the tests' guard device and on a GPU.
 class CpuContext final : public KernelContext {
  public:
   CpuContext(ThreadPool& pool, std::ptrdiff_t address_offset)
       : pool_(&pool), threads_(pool.size()), offset_(address_offset) {}
-  // For measuring: gives workspace sizes for this many threads, and starts none.
+  // For measuring: reports workspace sizes for this many threads, but starts no thread.
   explicit CpuContext(int threads) : threads_(threads) {}
 
   // Not available while measuring.

@@ -60,7 +60,7 @@ PRIMUS_DEVICE T from_lane_xor(T value, int mask) {
 #endif
 }
 
-// The value of the lane `distance` places before this one, or this lane's own value if there is none.
+// The value of the lane `distance` places before this lane; this lane's own value if there is no such lane.
 template <class T>
 PRIMUS_DEVICE T from_lane_before(T value, int distance) {
 #if defined(__HIP__)

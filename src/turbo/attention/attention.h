@@ -40,7 +40,7 @@ struct AttentionShape {
   std::int64_t window;       // > 0: a query sees only the last `window` keys; 0: all
   std::int64_t chunk = 0;    // > 0: a query sees only keys of its own chunk, [p / chunk * chunk, ...); 0: all
   std::int64_t q_first = 0;  // position of the first query in its sequence
-  std::int64_t k_first = 0;  // position of the first key; the others follow without gaps
+  std::int64_t k_first = 0;  // position of the first key; further keys follow without gaps
   float score_cap = 0;       // > 0: the soft cap of scaled scores; 0: none
 };
 

@@ -60,7 +60,7 @@ float dot(const T* a, const T* b, std::int64_t n) {
   return sum_terms(n, [=](std::int64_t i) { return to_float(a[i]) * to_float(b[i]); });
 }
 
-// q, sinks, out and lse are those of all sequences, with `rows` rows.
+// q, sinks, out and lse belong to all sequences and have `rows` rows.
 template <class T, template <class> class Keys>
 struct DecodeOperands {
   Operand<const T> q;

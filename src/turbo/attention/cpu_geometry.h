@@ -67,7 +67,8 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
-// Consecutive queries of one sequence, with the keys that any of them sees and those that all of them see.
+// Consecutive queries of one sequence, with the keys that at least one of the queries sees, and the keys that
+// all queries see.
 struct Queries {
   std::int64_t begin, end;
   Range any, all;

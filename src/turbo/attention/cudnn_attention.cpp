@@ -164,8 +164,8 @@ bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& option
 }
 
 // Returns whether our own warpgroup backward supports the call and its window is narrow enough that it is
-// faster. On an H200 the library needs the time of the full triangle at 400 TFLOP/s, our kernel that of the
-// band at 270 to 350.
+// faster. On an H200 the library computes the full triangle at 400 TFLOP/s, and our kernel only the band, at
+// 270 to 350 TFLOP/s.
 bool narrow_window(const CudnnProblem& p) {
   return p.window > 0 && 2 * p.window <= p.seq_q && p.head_dim == p.value_dim &&
          (p.head_dim == 64 || p.head_dim == 128);

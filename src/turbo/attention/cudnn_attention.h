@@ -80,7 +80,7 @@ struct CudnnWorkspace {
 // How a call is executed. Valid as long as its CudnnAttention.
 struct CudnnCall {
   CudnnProblem problem;  // the problem of one slice
-  // Numbers of head groups and of sequence groups, which are processed one after the other.
+  // The number of head groups and the number of sequence groups. Groups are processed one after the other.
   std::int64_t head_slices = 1, batch_slices = 1;
   std::unique_ptr<cudnn::Plan> plan;
   CudnnWorkspace workspace;

@@ -17,7 +17,7 @@ struct LeftToDo {
   const std::int32_t* unless_zero = nullptr;
 };
 
-// Returns the bytes of the complete workspace: `own` bytes of our own kernels, followed by those of
+// Returns the bytes of the complete workspace: `own` bytes of our own kernels, followed by the bytes of
 // attention_by_library(); only `own` if no library is used. Builds the plan of the call, which takes a second
 // or two the first time.
 std::int64_t attention_library_workspace(Context& context, const AttentionForward& call, std::int64_t own);

@@ -162,7 +162,7 @@ struct DecodeRun {
 
   PRIMUS_DEVICE static Row row_of(const T* from) { return std::bit_cast<Row>(load_line_once(from)); }
 
-  // Joins the results of a warp's lanes, then those of the warps, in order.
+  // Joins the results of a warp's lanes, then the results of the warps, in order.
   PRIMUS_DEVICE void finish(int row, int run, int first_head, int there, float (&maximum)[kHeads],
                             float (&total)[kHeads], float (&sums)[kHeads][kVec]) const {
     auto* of_warps = reinterpret_cast<float*>(dynamic_shared());  // [warps, kHeads, part]

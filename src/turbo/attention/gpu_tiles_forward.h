@@ -37,7 +37,7 @@ struct ForwardTiles {
         lse ? lse + (head * batch + sequence) * seq_q : nullptr);
   }
 
-  // Computes one tile of queries of one sequence. `of`, `to` and `log_sums` are those of the sequence.
+  // Computes one tile of queries of one sequence. `of`, `to` and `log_sums` begin at the sequence.
   template <class Keys>
   PRIMUS_DEVICE void run(typename Tiles::Memory& m, const Visibility& of, const HeadRows<T>& queries,
                          const Keys& keys, const Keys& values, std::int64_t sequence, std::int64_t head,

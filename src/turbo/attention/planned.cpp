@@ -1,4 +1,4 @@
-// The attention workspaces of a GPU without its plug-in: those of our own kernels.
+// The attention workspaces of a GPU without its plug-in: the sizes that our own kernels need.
 #include "turbo/attention/attention.h"
 #include "turbo/devices/planned_kernels.h"
 

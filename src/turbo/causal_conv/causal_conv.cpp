@@ -9,7 +9,7 @@ bool is_edge(const CausalConvShape& s, const Tensor& edge) {
   return edge.dtype == DType::kF32 && edge.shape == s.edge();
 }
 
-// Checks the rows of a projection, and those of its result.
+// Checks the rows of a projection, and the rows of its result.
 bool are_rows(const CausalConvShape& s, const Tensor& bcx, const Tensor& y) {
   return is_float(bcx) && bcx.shape == Shape{s.rows(), s.columns()} && y.dtype == bcx.dtype &&
          y.shape == Shape{s.rows(), s.channels};

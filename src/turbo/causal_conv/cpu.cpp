@@ -65,7 +65,7 @@ struct Inputs {
         before(optional<float>(context, before_rows)),
         first_key(optional<std::int32_t>(context, first_keys)) {}
 
-  // Returns the number of preceding tokens that this one sees.
+  // Returns the number of preceding tokens that this token sees.
   std::int64_t reach(std::int64_t segment, std::int64_t token) const {
     const std::int64_t position = (segment % 2 == 0 ? s.first_of_even : s.first_of_odd) + token;
     const std::int64_t first = first_key ? first_key[segment * s.tokens + token] : 0;
@@ -138,8 +138,8 @@ struct Inputs {
   const std::int32_t* first_key;
 };
 
-// The gradients of the sums of the tokens that see a token, for a block of channels: tokens are visited in
-// order, and each gradient is computed only once.
+// For a block of channels and a token: the gradients of the convolution sums of all tokens that see this
+// token. Tokens are visited in order, and each gradient is computed only once.
 template <class T, bool kSilu>
 class GradientRows {
  public:
@@ -254,7 +254,7 @@ std::int64_t weight_columns(const CausalConvBackwardWeight& a) {
   return a.shape.channels * (a.of_bias ? 1 : a.shape.width);
 }
 
-// The workspace of a row sum, followed by that of all weights.
+// The workspace for a sum over rows, followed by the space for all weights.
 std::int64_t backward_weight_workspace(CpuContext&, const CausalConvBackwardWeight& a) {
   const std::int64_t lines = a.shape.form == CausalConvShape::Form::kSilu
                                  ? a.shape.channels * a.shape.width * static_cast<std::int64_t>(sizeof(float))

@@ -48,8 +48,8 @@ struct BackwardBody {
       for (int k = 0; k < kCount; ++k) s.d[j][k] = s.d[j - 1][k];
     }
   }
-  // Advances to the next token: computes the gradient of its sums, and writes that of its second gate if the
-  // token is in the thread's own run.
+  // Advances to the next token and computes the gradient of its sums. If the token is in the thread's own
+  // run, also writes the gradient of its second gate.
   PRIMUS_DEVICE void take(State& s, std::int64_t segment, std::int64_t token, std::int64_t end,
                           std::int64_t channel) const {
     s.reach[0] = static_cast<int>(in.reach(segment, token));

@@ -81,7 +81,7 @@ struct Inputs {
     if constexpr (requires { a.d_y; }) d_y = context.data<T>(a.d_y);
   }
 
-  // Returns the number of preceding tokens that this one sees.
+  // Returns the number of preceding tokens that this token sees.
   PRIMUS_DEVICE std::int64_t reach(std::int64_t segment, std::int64_t token) const {
     const std::int64_t position = (segment % 2 == 0 ? first_of_even : first_of_odd) + token;
     const std::int64_t first = first_key ? first_key[segment * tokens + token] : 0;

@@ -35,8 +35,8 @@ struct SoftmaxStatistics {
   }
 };
 
-// Returns what to subtract from logits whose largest is `largest`. If all are -inf it is 0: the terms become
-// exp(-inf - 0) = 0, while -inf - -inf would be NaN.
+// Returns the number to subtract from logits whose largest is `largest`. If all are -inf it is 0: the terms
+// become exp(-inf - 0) = 0, while -inf - -inf would be NaN.
 PRIMUS_FORMULA float exponent_base(float largest) { return largest == -INFINITY ? 0.0F : largest; }
 
 }  // namespace primus::turbo::PRIMUS_KERNELS

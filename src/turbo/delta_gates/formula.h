@@ -6,8 +6,8 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// log(decay) = -e^a_log * softplus(x) of one head. With the math library's exp on CPUs too: there are few
-// elements.
+// log(decay) = -e^a_log * softplus(x) of one head. CPUs also use the math library's exp here, because there
+// are few elements.
 struct DeltaDecay {
   float a_log;
 

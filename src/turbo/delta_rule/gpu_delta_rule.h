@@ -113,7 +113,7 @@ struct DeltaStates {
   T* read;               // [kRows, kRows]: query-key products
   float* write;          // key-key products, below the diagonal
   float* scores;         // [kRows, kRows]
-  T* w;          // [kRows, key_dim]: multiplied by the state before the chunk, gives its part of the errors
+  T* w;          // [kRows, key_dim]: times the state before the chunk, this is the state's part of the errors
   float* error;  // [kRows, value_dim]: U = beta · error
   T* u;
   T* states;  // [key_dim, value_dim]: before the chunk

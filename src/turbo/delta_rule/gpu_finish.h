@@ -1,5 +1,5 @@
-// Shared code of the kernels that compute the gradients of one chunk of the delta rule from those of states
-// and of U (gpu_retreat.h): the products with values, and what is stored for keys and beta.
+// Shared code of the kernels that compute the gradients of one chunk of the delta rule from the gradients of
+// states and of U (gpu_retreat.h): the products with values, and the stores for keys and beta.
 #pragma once
 
 #include "turbo/delta_rule/gpu_finish_parts.h"
@@ -59,7 +59,7 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
     barrier();
   }
 
-  // Stores the gradients of the matrices of tokens with tokens, times decay(row, earlier token).
+  // Stores the gradients of the token-by-token matrices, times decay(row, earlier token).
   template <class Decay>
   PRIMUS_DEVICE void store_pairs(const Common& m, Pairs& to_pairs, const Sums& sums, Decay decay) const {
     PRIMUS_UNROLL

@@ -172,7 +172,7 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     PRIMUS_UNROLL
     for (int j = 0; j < kTile; ++j) m.diagonal.seen[to_row + j][c] = seen[j];
   }
-  // Token i of a block with the block's first kCount tokens. The matrices are zero for those after token i.
+  // Token i of a block with the block's first kCount tokens. The matrices are zero for tokens after token i.
   template <int kCount>
   PRIMUS_DEVICE static void sum_row(Memory& m, int first, int i, int to_row, int c,
                                     const float (&keys)[kTile], const float (&gates)[kTile],

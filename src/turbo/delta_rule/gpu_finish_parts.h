@@ -51,7 +51,7 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
     normalise(m);
   }
 
-  // Loads some value columns: half of the warps solve for z, the others fetch U and the states.
+  // Loads some value columns: half of the warps solve for z, and the other half fetches U and the states.
   PRIMUS_DEVICE void load_part(const Common& m, Part& part, std::int64_t item, std::int64_t first) const {
     const std::int64_t width = in.all_heads * in.value_dim;
     const T* const out = d.out + in.row(item) * width + in.head(item) * in.value_dim + first * kStrip;

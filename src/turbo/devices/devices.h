@@ -31,8 +31,8 @@ std::unique_ptr<Device> open_device(const DeviceSpec& spec);
 // Creates a device that only measures and needs no hardware (device/measuring_device.h): a machine can plan a
 // run for any device whose plug-in is installed.
 std::unique_ptr<Device> measuring_device(const DeviceSpec& spec);
-// Creates a measuring device with these properties, which may be those of another machine. Workspace sizes
-// come from the kernels of its kind's plug-in or, if that is not installed, from planned_kernels()
+// Creates a measuring device with these properties, which may describe a device of another machine. Workspace
+// sizes come from the kernels of its kind's plug-in or, if that is not installed, from planned_kernels()
 // (`by_cpu_kernels` is then true).
 struct PlannedDevice {
   std::unique_ptr<Device> device;

@@ -9,9 +9,9 @@
 namespace primus::turbo {
 
 // Returns the table for a device without its plug-in. Matrix products use the workspace size that the
-// vendor's BLAS library gets, attention that of our own kernels; cuDNN's attention needs more
-// (planned_hardware.h reserves memory for it). Other kernels need about the same workspace on CPU and GPU.
-// The kernels of the four operators below cannot be run.
+// vendor's BLAS library gets, attention uses the workspace size of our own kernels; cuDNN's attention needs
+// more (planned_hardware.h reserves memory for it). Other kernels need about the same workspace on CPU and
+// GPU. The kernels of the four operators below cannot be run.
 const KernelTable& planned_kernels();
 
 // Each operator's own part of the table: planned.cpp in its folder.

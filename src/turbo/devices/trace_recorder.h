@@ -1,5 +1,5 @@
-// Records what ran when on the streams of one rank, and writes the spans as a Chrome trace (JSON) for
-// ui.perfetto.dev and chrome://tracing.
+// Records the times of all work on the streams of one rank, and writes these spans as a Chrome trace (JSON)
+// for ui.perfetto.dev and chrome://tracing.
 //
 // Thread-safe, except where noted.
 #pragma once

@@ -231,7 +231,7 @@ void random_normal(Context& context, const RandomNormal& call) {
 }
 
 // Source and destination of rows. 64-bit divisions cost as much as the copy, so calls with a single group,
-// the common case, skip those by group.
+// the common case, skip the divisions by group.
 template <class Word>
 struct Rows {
   const Word* from;

@@ -57,8 +57,8 @@ void choose_tasks(const Kernel& kernel, int threads, Plan& p) {
   p.tasks_m =
       ceil_div(strips_m, strips_in(resident ? kernel.cache.passing_a : kernel.cache.resident_a, kernel.mr));
 
-  // Use enough tasks that no thread is idle for long while the last tasks finish. The second loop makes their
-  // number a multiple of the number of threads if it can.
+  // Use enough tasks that no thread is idle for long while the last tasks finish. If possible, the second
+  // loop makes the number of tasks a multiple of the number of threads.
   while (threads > 1 && p.tasks_m * p.tasks_n < 4 * threads &&
          (p.tasks_m < strips_m || p.tasks_n < strips_n)) {
     const bool split_m =

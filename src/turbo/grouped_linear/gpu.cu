@@ -53,7 +53,7 @@ const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, s
 // ---- Rows that are gathered first ---------------------------------------------------------------
 
 // Copies picked rows into order. Warpgroup products fetch contiguous rows by the copy engine, which is faster
-// than picking: by a sixth where tiles are full, three times where experts have a few rows each.
+// than picking: by a sixth if tiles are full, and by a factor of three if experts have a few rows each.
 template <int kCount>
 struct GatherPicked {
   const BFloat16* x;

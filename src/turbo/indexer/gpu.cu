@@ -191,7 +191,8 @@ struct Select {
   PRIMUS_DEVICE void write(Memory& m, const std::uint32_t* own, const Seen& seen, std::int32_t* list) const {
     std::int32_t equal_to_minimum = 0;
     const std::uint32_t bound = minimum(m, own, seen.count, equal_to_minimum);
-    // Each thread has a range of the keys: count those above the bound or equal to it, for the prefix sums.
+    // Each thread counts, in its range of the keys, the scores above the bound and those equal to it, for the
+    // prefix sums.
     const std::int64_t run = (seen.count + kThreads - 1) / kThreads;
     const std::int64_t begin = smaller(thread() * run, seen.count), end = smaller(begin + run, seen.count);
     std::int32_t above = 0, equal = 0;

@@ -67,7 +67,7 @@ void latent_qkv_backward(CpuContext& context, const LatentQkvBackward& a) {
   });
 }
 
-// The product of one head. The operands of head h are *_step elements after those of head h - 1.
+// The product of one head. The operands of head h begin *_step elements after the operands of head h - 1.
 struct HeadProduct {
   GemmArgs args;
   std::int64_t a_step, b_step, c_step;

@@ -1,6 +1,6 @@
 // Products by the libraries of AMD GPUs: hipBLASLt if it is installed and has an algorithm, else rocBLAS. Our
-// own kernels compute what neither accepts. Reports for every product what was chosen and why.
-// Device-independent, so tests run without a GPU, with libraries that compute on the host.
+// own kernels compute products that neither library accepts. Reports the choice for every product, and its
+// reason. Device-independent, so tests run without a GPU, with libraries that compute on the host.
 #pragma once
 
 #include <functional>

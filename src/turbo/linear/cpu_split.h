@@ -31,7 +31,7 @@ class SplitGemm {
   const cpu::CpuContext& context_;
   const Gemm& call_;
   GemmArgs product_;                          // the product of the parts
-  std::int64_t a_parts_, b_parts_, c_parts_;  // elements of each one's parts; 0: not split
+  std::int64_t a_parts_, b_parts_, c_parts_;  // elements of each operand's parts; 0: not split
 };
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

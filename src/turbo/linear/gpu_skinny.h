@@ -8,8 +8,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 
 // Enqueues y = x · Wᵀ, all bf16 (or with an fp32 result), for at most 8 rows whose length is a multiple of 8,
-// and returns whether it did. A row of the result does not depend on the number of other rows, nor on the
-// GPU.
+// and returns whether it did. A row of the result depends neither on the number of other rows nor on the GPU.
 bool multiply_skinny(gpu::PRIMUS_GPU::Context& context, const Gemm& call);
 
 // Enqueues a product with its fused neighbours (Gemm::around). takes_normed() returns whether this is

@@ -86,10 +86,11 @@ class TrialDevice {
   // A trial calls this function first.
   virtual void begin() = 0;
   virtual std::shared_ptr<void> memory(std::int64_t bytes) = 0;
-  // Returns memory for a tensor like this one, filled with random numbers: products of zeros are faster.
+  // Returns memory for a tensor with the type and shape of `like`. The memory is filled with random numbers,
+  // because products of zeros are faster.
   virtual std::shared_ptr<void> operand(const Tensor& like) = 0;
-  // Returns the seconds that the device works on what `enqueue` puts on its default stream; 0 if that returns
-  // false.
+  // Returns the seconds that the device needs for the work that `enqueue` puts on its default stream; 0 if
+  // that returns false.
   virtual double seconds(const std::function<bool()>& enqueue) = 0;
 };
 

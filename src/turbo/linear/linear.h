@@ -17,7 +17,8 @@ enum class GemmRole : std::uint8_t {
 };
 
 // Operations fused around the first product of a transformer's branch. In decoding, with a few rows at a
-// time, launching kernels costs about as much as reading weights, so the product's kernel does them as well:
+// time, launching kernels costs about as much as reading weights, so the product's kernel also does these
+// operations:
 //
 //   sum = a + delta,  n = RMSNorm(sum),  c = end(n · bᵀ + bias)
 //

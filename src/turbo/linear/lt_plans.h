@@ -161,7 +161,7 @@ typename LtProducts<Api>::Candidates LtProducts<Api>::candidates(const Plan& pla
   return results;
 }
 
-// Returns candidates for the real workspace, then those without a workspace, which do not split sums.
+// Returns candidates for the real workspace, then candidates without a workspace, which do not split sums.
 template <class Api>
 typename LtProducts<Api>::Candidates LtProducts<Api>::candidates_to_time(const Plan& plan,
                                                                          const ProductKey& key) const {

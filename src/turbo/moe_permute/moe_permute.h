@@ -35,8 +35,8 @@ struct RoutingPlan {
 };
 
 // Sorts slots by expert; slots of one expert keep their order. With a capacity, an expert keeps at most that
-// many slots: the first ones, or those with the largest weights (the earlier of equal ones). Slots are
-// ordered by position in their sequence, then by sequence, as in Megatron-LM.
+// many slots: the first slots, or the slots with the largest weights (of equal weights, the earlier slot).
+// Slots are ordered by position in their sequence, then by sequence, as in Megatron-LM.
 //
 // A plan may cover only the experts [first, first + expert_count) of `all`. Slots of other experts have no
 // row, like dropped slots.

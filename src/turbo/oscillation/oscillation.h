@@ -15,8 +15,8 @@ namespace primus::turbo {
 // restart at 0. A negative grad_scale marks a skipped step: nothing changes, and the window continues.
 struct TrackOscillation {
   static constexpr KernelId kId = KernelId::kTrackOscillation;
-  // Masters and their bf16 values before the step, and those after it, which are updated in place
-  // (turbo/master_weights.h).
+  // Masters and their bf16 values before and after the step (turbo/master_weights.h). The latter are updated
+  // in place.
   Tensor before_param = {};      // [n] fp32; absent: split
   Tensor before_working;         // [n] bf16
   Tensor before_remainder = {};  // [n] int16, for split masters

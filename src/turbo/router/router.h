@@ -20,7 +20,7 @@ struct RouterRule {
   // softmax with normalised weights.)
   bool normalise = true;
   // Groups of consecutive experts: only experts of the `top_groups` best groups are candidates. A group's
-  // score is that of its best expert (DeepSeek-V2) or the sum of its two best (DeepSeek-V3).
+  // score is the score of its best expert (DeepSeek-V2) or the sum of its two best scores (DeepSeek-V3).
   enum class GroupScore : std::uint8_t { kBest, kTwoBest } group_score = GroupScore::kBest;
   // For benchmarks, ignores the scores: chooses expert (slot mod experts), or random experts.
   enum class Forced : std::uint8_t { kNo, kEven, kUniform } forced = Forced::kNo;

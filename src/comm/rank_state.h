@@ -114,8 +114,8 @@ struct RankState {
   // How long this rank waits for a missing rank, and for a rank that is busy with an activity.
   std::atomic<std::chrono::milliseconds> timeout{kDefaultTimeout}, activity_timeout{kDefaultTimeout};
   Activities activities;
-  // Called occasionally, from any thread, with a text naming the busy rank that this one waits for. Null:
-  // disabled.
+  // Called occasionally, from any thread, with a text that names the busy rank for which this rank waits.
+  // Null: disabled.
   std::function<void(const std::string& text)> notice;
   // Until this time no rank is reported missing, because the rank waited for was busy with an activity.
   std::atomic<std::chrono::steady_clock::time_point> excused_until{{}};

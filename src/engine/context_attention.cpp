@@ -248,8 +248,8 @@ class Call {
   // piece.
   Block causal_block(int from, std::int64_t first) const {
     const int rank = a_.context->rank();
-    // The first slice of an earlier rank precedes both of ours, and its last slice follows them. Both slices
-    // of a later rank lie between ours.
+    // The first slice of an earlier rank precedes both slices of this rank, and its last slice follows both.
+    // Both slices of a later rank lie between the slices of this rank.
     Block b = from == rank  ? block(first, 2, first, 2)
               : from < rank ? block(first, 2, first, 1)
                             : block(first + 1, 1, first, 2);

@@ -41,8 +41,8 @@ class ContextParallel {
   Exchange exchange() const { return exchange_; }
 
   // The following functions are for the attention operator. Collectives overlap the compute stream, which
-  // waits for them where it needs their results. Receives the neighbour's `from` in `into`, after the work
-  // enqueued on the compute stream up to now.
+  // waits for a collective before it uses the results. Receives the neighbour's `from` in `into`, after the
+  // work enqueued on the compute stream up to now.
   void pass_on(const Tensor& from, const Tensor& into, Event& arrived);
   void all_gather(const Tensor& own, const Tensor& all);
   void reduce_scatter(const Tensor& all, const Tensor& own);

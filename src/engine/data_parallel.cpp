@@ -270,7 +270,7 @@ void DataParallel::sum(const Tensor& tensor) {
 
 void DataParallel::sum_over_data(const Tensor& tensor) {
   if (mesh_.data_ranks() == 1) return;
-  // The group includes the ranks of each sequence: only one of them contributes.
+  // The group includes all ranks that share a sequence, and only one of these contributes.
   if (mesh_.place().context != 0 && !rank_.measuring())
     rank_.compute().fill_zero(tensor.data, tensor.bytes());
   all_reduce(*mesh_.reduction(ReduceGroup::kData).all, tensor, comm::Reduction::kSum);

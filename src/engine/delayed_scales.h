@@ -40,8 +40,8 @@ class DelayedScales {
   // enqueues the initial state: empty histories and scales of 1.
   DelayedScales(Rank& rank, const ParameterStore& store, const PrecisionRecipe& recipe);
 
-  // The scaling of an operand of a product with this parameter, which must be one of the layers. If `note` is
-  // true, the product records the operand's magnitude.
+  // The scaling of an operand of a product with `parameter`, which must be the weight of a covered layer. If
+  // `note` is true, the product records the operand's magnitude.
   turbo::Fp8Scaling of(const Parameter& parameter, Operand operand, bool note) const;
 
   // Clears the recorded magnitudes.

@@ -50,7 +50,7 @@ struct Dispatch {
 Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std::int64_t capacity,
                        const DispatchOptions& options);
 
-// Rows in flight, and the memory that they are sent from, which is held until they have arrived.
+// Rows in flight, and the memory from which they are sent. That memory is held until the rows have arrived.
 struct InFlight {
   Value rows, from;
 };

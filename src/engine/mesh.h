@@ -54,7 +54,7 @@ enum class ReduceGroup : std::uint8_t {
 inline constexpr std::size_t kReduceGroups = 4;
 constexpr std::size_t index(ReduceGroup group) { return static_cast<std::size_t>(group); }
 
-// A reduce group, as one of its ranks sees it.
+// A reduce group, from the view of one of its ranks.
 struct Reduction {
   comm::Communicator* all = nullptr;  // null: a group of one rank
   // `shard`: the ranks that hold one sharded copy. `replicas`: the ranks that hold the same shard (null: one

@@ -1,4 +1,4 @@
-// The experts' computation on the rows of tokens that chose them, and the way there and back
+// The experts' computation on the rows of tokens that chose them, with dispatch and combination of rows
 // (moe_operators.h).
 #include <optional>
 #include <utility>

@@ -1,5 +1,5 @@
-// An operator of the tape (engine/tape.h), one recorded call of it, and that call as the operator's functions
-// see it.
+// An operator of the tape (engine/tape.h), a recorded call of an operator (Entry), and the view of that call
+// that the operator's functions get (OperatorCall).
 #pragma once
 
 #include <array>

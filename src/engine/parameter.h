@@ -69,8 +69,8 @@ struct CheckpointPart {
   std::string name;
   std::int64_t row = 0, rows = 0;
   PublishedLayout layout = {};  // empty: the rows as they are
-  // Names of further tensors with the same contents; a checkpoint may lack them when read, and all are
-  // written.
+  // Names of further tensors with the same contents; a checkpoint that is read may lack these tensors; all of
+  // them are written.
   std::vector<std::string> copies = {};
 };
 

@@ -123,9 +123,9 @@ struct ParameterUnit {
   Tensor gradient;  // this rank's own contributions
   // [shard], absent when not needed.
   Tensor stored_values;  // this shard of `values`
-  Tensor master;         // fp32; the same memory as stored_values in an fp32 unit; absent if it is split
-  Tensor remainder;      // int16: completes stored_values to split masters (turbo/master_weights.h)
-  Tensor reduced;        // the gradient of all ranks
+  Tensor master;     // fp32; the same memory as stored_values in an fp32 unit; absent if masters are split
+  Tensor remainder;  // int16: with stored_values, the split masters (turbo/master_weights.h)
+  Tensor reduced;    // the gradient of all ranks
 
   std::vector<UnitState> states;  // states of the rules that have elements here, in rule order
 
@@ -148,7 +148,7 @@ Tensor stored_part(const Tensor& of_shard, const Parameter& parameter);
 
 class ParameterStore {
  public:
-  // `mesh`: the ranks that parameters are spread over, for the code that declares them; null: one rank.
+  // `mesh`: the ranks over which parameters are spread, for code that declares parameters; null: one rank.
   explicit ParameterStore(Mesh* mesh = nullptr) : mesh_(mesh) {}
   Mesh* mesh() const { return mesh_; }
 
@@ -156,7 +156,7 @@ class ParameterStore {
   struct Group {
     std::string name;
     // Advice to the user if loaded weights lack this group's tensors; empty: the message only names the
-    // missing ones.
+    // missing tensors.
     std::string if_missing;
     std::vector<Parameter*> parameters;
     bool here = true;    // false: another stage has them, and this rank has only their names and shapes

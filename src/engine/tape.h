@@ -114,7 +114,7 @@ class Tape {
     Value& operator[](OutputPlace j) { return values[static_cast<std::size_t>(j.index())]; }
   };
   struct NoAttributes {};
-  // Outputs are given in the order of their names; only the last ones may be left out.
+  // Outputs are given in the order of their names; only outputs at the end may be left out.
   template <class Attributes = NoAttributes>
   Outputs record(const Operator& op, std::initializer_list<Input> inputs, Parameter* parameter,
                  std::initializer_list<Output> outputs, const Attributes& attributes = {}) {
@@ -132,8 +132,8 @@ class Tape {
   bool drops(OperatorClass c) const {
     return settings_.train && (replay_ || settings_.recompute.drops(c, layer_));
   }
-  // Operators called while this is set are replayed in the backward pass, under any policy. Returns the
-  // previous setting.
+  // While the setting is true, operators that are called are replayed in the backward pass under any policy.
+  // Returns the previous setting.
   bool set_replay(bool replay) { return std::exchange(replay_, replay); }
   // The random source of adapters' dropout; null: no dropout (DropoutScope).
   const DropoutSource* dropout() const { return dropout_; }

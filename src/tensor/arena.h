@@ -44,7 +44,7 @@ class Arena {
     void* address = nullptr;  // null while measuring
   };
 
-  // Allocates from the smallest hole that fits, the lowest of equal ones; O(log holes). Throws
+  // Allocates from the smallest hole that fits (of equal holes, the lowest); O(log holes). Throws
   // Error(kInvalid), which names the arena, if there is none.
   Block allocate(std::int64_t bytes);
   void release(const Block& block);

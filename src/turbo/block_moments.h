@@ -22,7 +22,8 @@
 // unit. The quotient of the first moment and the root of the second therefore grows by a factor of at most 2
 // sqrt(2).
 //
-// Infinities and NaN become the largest code; the weight, updated in the same step, shows them.
+// Infinities and NaN become the largest code; the weight, updated in the same step, then also becomes
+// infinite or NaN.
 //
 // Pure functions with the same results on every device.
 #pragma once

@@ -22,8 +22,8 @@ struct RingLinks::Ring {
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + kPage; }
 };
 
-// Larger than the inner caches: freshly written data sits in the sender's cache, and reading it from there is
-// slower than reading it after its write-back.
+// Larger than the inner caches: reading freshly written data from the sender's cache is slower than reading
+// it after its write-back.
 std::size_t RingRegion::ring_bytes(int ranks) {
   return std::clamp(std::bit_floor((std::size_t{8} << 20) / static_cast<std::size_t>(ranks)),
                     std::size_t{16} << 10, std::size_t{4} << 20);

@@ -35,9 +35,9 @@ class Socket {
   int fd_ = -1;
 };
 
-// Listens on `port` (0: any free one) at this machine's addresses of `host`, or at all addresses if none of
-// them belongs to this machine (a service address, NAT). Throws Error(kInvalid) if the port is in use or the
-// name unknown.
+// Listens on `port` (0: any free port) at the addresses of `host` that belong to this machine, or at all
+// addresses if none of them belongs to this machine (a service address, NAT). Throws Error(kInvalid) if the
+// port is in use or the name unknown.
 Socket listen_on(const std::string& host, std::uint16_t port);
 std::uint16_t port_of(const Socket& socket);
 // Returns true if `host` resolves only to loopback addresses.

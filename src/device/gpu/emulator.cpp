@@ -182,7 +182,7 @@ class Multiprocessor {
 
 thread_local Multiprocessor* active = nullptr;
 
-// Thrown through the other fibers of a failed block to end them.
+// Thrown in the other fibers of a failed block, to end these fibers.
 struct Abandoned {};
 
 void Multiprocessor::enter() {

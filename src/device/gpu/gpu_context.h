@@ -1,6 +1,6 @@
 // The context of GPU kernels: their stream, memory for partial results, and the libraries that some of them
-// call. Each stream has one, and each device has one only for workspace sizes. Compiled only by nvcc
-// and by clang for HIP.
+// call. Each stream has a context. Each device has a further context that serves only workspace sizes.
+// Compiled only by nvcc and by clang for HIP.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace primus::gpu::PRIMUS_GPU {
 // State that all contexts of a device share. Thread-safe.
 class GpuShared {
  public:
-  // `tuning_folder` replaces the one of `spec`.
+  // `tuning_folder` replaces the folder in `spec`.
   GpuShared(const DeviceSpec& spec, bool present, std::string tuning_folder)
       : index_(spec.ordinal),
         present_(present),

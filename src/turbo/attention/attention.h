@@ -70,7 +70,7 @@ struct AttentionBackward {
   Tensor d_q, d_k, d_v;    // same rows as q, k, v; all in q's type or all in fp32
   std::int64_t d_q_stride, d_k_stride, d_v_stride;
   bool accumulate_d_q = false;   // adds to d_q instead of assigning; exact only in fp32
-  bool accumulate_d_kv = false;  // add to d_k and d_v instead of assigning them
+  bool accumulate_d_kv = false;  // adds to d_k and d_v instead of assigning
   Tensor workspace;
   void check() const;
   double flops() const;  // 2.5 x the forward: five products instead of two

@@ -22,7 +22,7 @@ struct Decoding {
   AttentionShape s;               // batch 1
   const std::int32_t* first_key;  // one per query, or null
   std::int64_t first_row;         // of q and out
-  std::int64_t first_partial;     // number of tokens before it in the workspace
+  std::int64_t first_partial;     // number of tokens before this sequence in the workspace
 
   std::int64_t group() const { return s.heads / s.kv_heads; }
   std::int64_t rows() const { return group() * s.seq_q; }

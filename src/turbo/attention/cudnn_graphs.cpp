@@ -1,5 +1,5 @@
-// The two graphs in the form that cuDNN's attention engines expect. The engines recognise them by operations
-// and their order, so these follow NVIDIA's own description step by step.
+// The two graphs in the form that cuDNN's attention engines expect. The engines recognise a graph by its
+// operations and their order, so both graphs follow NVIDIA's own description step by step.
 #include <limits>
 
 #include "turbo/attention/cudnn_attention.h"

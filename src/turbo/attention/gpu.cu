@@ -1,6 +1,6 @@
 // Flash attention for all supported shapes, on any GPU: the forward pass, and attention over parts of the
 // keys. If a vendor library is available (gpu_cudnn.h), it computes the calls that it supports, and our own
-// kernels the rest.
+// kernels compute all others.
 #include "turbo/attention/attention.h"
 #include "turbo/attention/gpu_attention.h"
 #include "turbo/attention/gpu_cudnn.h"

@@ -49,7 +49,7 @@ struct DecodeRun {
   float* parts;  // [rows, heads, runs, floats_of_part]
   std::int64_t q_stride, k_stride, v_stride;
   int heads, kv_heads, group, head_tiles, runs;
-  float scale;     // in base 2: the factor of scores or, with a soft cap, the cap
+  float scale;     // factor of scores or, with a soft cap, the cap; for base 2
   float into_cap;  // scores are multiplied by this before the tanh of the soft cap; 0: no cap
 
   static constexpr int kDim = kLanes * kVec, kPart = kDim + 2;

@@ -156,7 +156,7 @@ struct BackwardKeys : BackwardTiles<T> {
     }
   }
 
-  // Replaces scores by of(weight, score, j, i), where weights are those of the forward pass, zero if the
+  // Replaces scores by of(weight, score, j, i), with the weights of the forward pass. A weight is zero if the
   // query does not see the key.
   template <class Of>
   PRIMUS_DEVICE void each_weight(const Memory& m, typename Tiles::Scores& scores, std::int64_t row,

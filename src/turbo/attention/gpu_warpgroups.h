@@ -292,7 +292,7 @@ struct ForwardWarpgroups {
       if (lse && there && lane() % 4 == 0) {
         lse[tile.head * tokens + token] = nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2;
       }
-      // Each of four lanes holds two words of eight adjacent ones; after the transposition one lane holds all
+      // Each of four lanes holds two of eight adjacent words; after the transposition one lane holds all
       // eight.
       PRIMUS_UNROLL
       for (int j = 2 * s; j < Sums::kCount; j += 16) {

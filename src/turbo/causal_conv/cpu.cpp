@@ -54,7 +54,7 @@ void with_type_and_form(DType dtype, CausalConvShape::Form form, Body body) {
   });
 }
 
-// The inputs of the convolution, and which of them a token sees.
+// The inputs of the convolution, and the number of inputs that a token sees.
 template <class T, bool kSilu>
 struct Inputs {
   static constexpr std::int64_t kParts = kSilu ? 1 : 3;  // parts of a row; each has `channels` columns

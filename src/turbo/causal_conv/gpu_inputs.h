@@ -50,7 +50,7 @@ PRIMUS_DEVICE void slope(float (&x)[kCount]) {
   for (int k = 0; k < kCount; ++k) x[k] = silu_slope(x[k], sigmoid(x[k]));
 }
 
-// The inputs of the convolution, and which of them a token sees.
+// The inputs of the convolution, and the number of inputs that a token sees.
 template <class T, bool kSilu>
 struct Inputs {
   static constexpr int kParts = kSilu ? 1 : 3;  // parts of a row; each has `channels` columns

@@ -38,8 +38,8 @@ std::shared_ptr<const Library> open_library(const char* file, std::string& why) 
   if (library->get_version) {
     library->version = library->get_version();
     library->version_text = version_text(library->version);
-    // Check the version before the functions: an old version may also lack functions, but the version is what
-    // the user can change.
+    // Check the version before the functions: an old version may also lack functions, but the user can only
+    // change the version.
     if (library->version < kOldestVersion) {
       why = std::string(file) + " is cuDNN " + library->version_text + ", older than " +
             version_text(kOldestVersion);

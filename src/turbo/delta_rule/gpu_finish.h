@@ -44,7 +44,7 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
     }
     sums.of_states[0] = sums.of_states[1] = 0;
     float z_values = 0;
-    // With gates per channel, the kernel has so many instructions that it waits for them.
+    // With gates per channel, the kernel has so many instructions that fetching them is the bottleneck.
     [[maybe_unused]] constexpr int kUnrolled = kByChannel ? 1 : kColumns / kTile;
     for (std::int64_t first = 0; first < to.strips; first += kColumns / kStrip) {
       barrier();

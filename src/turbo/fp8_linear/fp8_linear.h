@@ -1,8 +1,8 @@
 // The three matrix products of a linear layer (turbo/linear/linear.h) with FP8 operands, quantized with one
 // scale per tensor. The scale comes from the tensor's own largest magnitude (Primus-Turbo's TENSORWISE
-// granularity, Transformer Engine's Float8CurrentScaling) or from those of earlier steps (Transformer
-// Engine's DelayedScaling). As in "FP8 Formats for Deep Learning" (Micikevicius et al., 2022), activations
-// and weights are e4m3, and gradients may be e5m2.
+// granularity, Transformer Engine's Float8CurrentScaling) or from the largest magnitudes of earlier steps
+// (Transformer Engine's DelayedScaling). As in "FP8 Formats for Deep Learning" (Micikevicius et al., 2022),
+// activations and weights are e4m3, and gradients may be e5m2.
 //
 // This file has the kernels; fp8_product.h has the complete product from fp32 or bf16 operands.
 //
@@ -39,8 +39,8 @@ struct QuantizeFp8 {
   // False: the scales are computed from x, in a pass over x. True: the scales are inputs; finite values
   // beyond the range saturate, and infinities become NaN.
   bool known = false;
-  // If `known`: [1] int32, the bits of a magnitude, raised to that of x's largest magnitude if smaller.
-  // Optional.
+  // If `known`: [1] int32, the bits of a magnitude; the call raises it to x's largest magnitude if that is
+  // larger. Optional.
   Tensor largest = {};
   void check() const;
   double flops() const { return 0; }

@@ -22,7 +22,7 @@ struct GroupResults {
   int rows, cols;     // valid extent; sums outside it are not written
   bool accumulate;
 
-  // Each of four lanes holds two words of eight adjacent ones; after the exchange one lane holds all eight.
+  // Each of four lanes holds two of eight adjacent words; after the exchange one lane holds all eight.
   PRIMUS_DEVICE void write_eights(const WideSums& sums) const {
     PRIMUS_UNROLL
     for (int half = 0; half < 2; ++half) {

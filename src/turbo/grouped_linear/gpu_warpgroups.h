@@ -288,7 +288,7 @@ struct GroupWarpgroups {
     }
   }
 
-  // Clears lines from `from` on, which belong to another expert or to none. Both warpgroups do it together.
+  // Clears lines from `from` on, which belong to another expert or to none. Both warpgroups share this work.
   PRIMUS_DEVICE static void clear_lines(Stage& stage, int from) {
     constexpr int kPanels = (kRows + kCols) / kPanelLine;
     static_assert(sizeof(Stage) == kPanels * kDepth * kPanelLine * sizeof(BFloat16));

@@ -53,7 +53,7 @@ class AlgorithmTrials {
   AlgorithmTrials(Clock clock, const Limits& limits) : clock_(std::move(clock)), limits_(limits) {}
 
   // Chooses among candidates [0, candidates), which are ordered from the most promising one; skips the last
-  // ones if time is short. Empty: no candidate runs.
+  // candidates if time is short. Empty: no candidate runs.
   std::optional<AlgorithmTrial> choose(int candidates, const Run& run);
 
  private:

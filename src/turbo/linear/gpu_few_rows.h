@@ -3,10 +3,10 @@
 // RotatedResults; gpu_few_rows_parts.h).
 //
 // Blocks are persistent and process one tile of rows of W after the other, so that weights stream without a
-// pause; the first ones are prefetched while the previous kernel still computes x. The matrix units make sums
-// so cheap that only reading costs time. The warps of a block share the columns and add their sums in warp
-// order. So an element of the result has the same bits for every source of x, for any other rows and columns,
-// and whether weights pass through registers (here) or through a ring (gpu_few_rows_ring.h).
+// pause; the first weights are prefetched while the previous kernel still computes x. The matrix units make
+// sums so cheap that only reading costs time. The warps of a block share the columns and add their sums in
+// warp order. So an element of the result has the same bits for every source of x, for any other rows and
+// columns, and whether weights pass through registers (here) or through a ring (gpu_few_rows_ring.h).
 #pragma once
 
 #include <type_traits>

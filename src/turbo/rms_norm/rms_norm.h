@@ -25,8 +25,8 @@ struct RmsNormForward {
 };
 
 // d_x = d_sum + the gradient through the norm, where d_sum is the gradient of the residual stream (absent:
-// zero). d_x may be the same memory as d_sum or d_y. If d_weight is given, also computes what
-// RmsNormBackwardWeight computes, but sums in another order.
+// zero). d_x may be the same memory as d_sum or d_y. If d_weight is given, the call also computes d_weight
+// like RmsNormBackwardWeight, but sums in another order.
 struct RmsNormBackwardInput {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardInput;
   Tensor x;                 // [tokens, hidden]: the norm's input (the sum)

@@ -69,8 +69,8 @@ void router_jitter(CpuContext& context, const RouterJitter& a) {
 
 using Keys = std::array<std::uint32_t, RouterRule::kMaxExperts>;
 
-// Finds the k largest of n keys, largest first, the earlier of equal ones, and sets them to 0. At least k
-// keys must not be 0. k passes without branches are faster than sorting for small k.
+// Finds the k largest of n keys, largest first (of equal keys, the earlier one first), and sets them to 0. At
+// least k keys must not be 0. k passes without branches are faster than sorting for small k.
 void choose_keys(std::uint32_t* keys, std::int64_t n, std::int32_t k, std::int32_t* chosen) {
   for (std::int32_t i = 0; i < k; ++i) {
     std::uint32_t maximum = 0;

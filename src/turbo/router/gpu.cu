@@ -76,7 +76,7 @@ struct LargerKey {
   PRIMUS_DEVICE std::uint64_t operator()(std::uint64_t a, std::uint64_t b) const { return a > b ? a : b; }
 };
 
-// Finds the k largest of n keys, largest first, the earlier of equal ones, and sets them to 0.
+// Finds the k largest of n keys, largest first (of equal keys, the earlier one first), and sets them to 0.
 PRIMUS_DEVICE void choose_keys(std::uint32_t* keys, int n, int k, std::int32_t* chosen) {
   warp_barrier();
   for (int i = 0; i < k; ++i) {

@@ -11,7 +11,7 @@
 namespace primus::turbo {
 
 struct RouterRule {
-  // Limits of the kernels: the number of experts, and of experts or groups chosen from them.
+  // Limits of the kernels: the number of experts, and the number of chosen experts or groups.
   static constexpr std::int64_t kMaxExperts = 1024, kMaxTopK = 64;
 
   // kSqrtSoftplus is sqrt(log(1 + e^x)), used by DeepSeek-V4.

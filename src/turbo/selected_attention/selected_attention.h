@@ -3,8 +3,8 @@
 // latent, whose leading columns are the value.
 //
 // For each query `selected` holds row numbers of kv, each at most once; -1 marks an empty place, anywhere in
-// the list. The list alone defines what a query sees (causality, documents, sequences). A query with an empty
-// list gets out = 0 and lse = -infinity, or its sink.
+// the list. Only the list defines the keys that a query sees (causality, documents, sequences). A query with
+// an empty list gets out = 0 and lse = -infinity, or its sink.
 //
 // Operands are fp32 or bf16, all of one type; sums are in fp32 and results are rounded once. The order of all
 // sums depends only on the shape. AttentionBackwardSinks (turbo/attention) computes the gradients of sinks.

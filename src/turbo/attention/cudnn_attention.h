@@ -4,8 +4,8 @@
 // Supported: bf16 and, without documents and sinks, fp16; causal or not, grouped queries, windows, sinks,
 // chunks that divide the sequence, and packed documents. Queries and keys have the same positions, or every
 // query sees every key, as in most pairs of blocks with context parallelism. For cuDNN, documents are batches
-// of varying length. They are computed on the device, so a plan has room for a fixed number; a call with more
-// documents is computed by our own kernel in the same launch (gpu_cudnn.h).
+// of varying length. Their number is computed on the device, so a plan has room for a fixed number of
+// documents. Our own kernel computes a call with more documents, in the same launch (gpu_cudnn.h).
 //
 // Backward: cuDNN adds d_q with atomics, in an order that varies between runs. Its deterministic form instead
 // keeps the weights of some heads in memory, batch * heads * seq_q * seq_k * 2 bytes; a call is divided into

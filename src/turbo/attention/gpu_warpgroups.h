@@ -292,8 +292,8 @@ struct ForwardWarpgroups {
       if (lse && there && lane() % 4 == 0) {
         lse[tile.head * tokens + token] = nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2;
       }
-      // Each of four lanes holds two of eight adjacent words; after the transposition one lane holds all
-      // eight.
+      // Four lanes share a run of eight elements, one word of two elements each. After the transposition one
+      // lane holds the entire run.
       PRIMUS_UNROLL
       for (int j = 2 * s; j < Sums::kCount; j += 16) {
         std::uint32_t words[4];

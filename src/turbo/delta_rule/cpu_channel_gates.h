@@ -186,7 +186,7 @@ class ChannelGates {
   float* decays_;  // [tokens, width]: the decay of each token
   float *since_strip_,
       *until_strip_;  // [tokens, width]: decay from the token before the strip; to the end of the strip
-  float *since_begin_, *until_end_;  // [tokens, width]: the same relative to the chunk
+  float *since_begin_, *until_end_;  // [tokens, width]: decay from the token before the chunk; to its end
   float *strips_, *through_;         // decay over complete strips, [kStrips, width], and over the chunk
   float *q_, *k_;                    // [kStrip, width]
   float* earlier_;                   // [tokens, width]

@@ -16,7 +16,7 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   using Common = typename Base::Common;
   using Part = typename Base::Part;
 
-  // Gradients of P and of the key-key products, the latter also times beta.
+  // Gradients of P and of the key-key products, and the gradient of the key-key products times beta.
   struct Pairs {
     T read[kRows][kRows + kPad], write[kRows][kRows + kPad], by_beta[kRows][kRows + kPad];
   };

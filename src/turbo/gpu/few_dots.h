@@ -1,4 +1,4 @@
-// Products of a few bf16 rows with a matrix, or of each row with its own one of many matrices, by ordinary
+// Products of a few bf16 rows with one matrix, or of each row with one of several matrices, by ordinary
 // multiply-adds. With one or two rows the product is bound by reading the weights.
 #pragma once
 

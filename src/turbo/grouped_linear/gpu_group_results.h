@@ -22,7 +22,8 @@ struct GroupResults {
   int rows, cols;     // valid extent; sums outside it are not written
   bool accumulate;
 
-  // Each of four lanes holds two of eight adjacent words; after the exchange one lane holds all eight.
+  // Four lanes share a run of eight elements, one word of two elements each. After the transposition one lane
+  // holds the entire run.
   PRIMUS_DEVICE void write_eights(const WideSums& sums) const {
     PRIMUS_UNROLL
     for (int half = 0; half < 2; ++half) {

@@ -309,7 +309,7 @@ std::int64_t backward_input_workspace(Context&, const RmsNormBackwardInput& a) {
   return std::max(lines, row_sum_workspace(a.x.rows(), a.x.cols()));
 }
 
-// For rows that fit a warp's registers.
+// Handles rows that fit a warp's registers.
 template <class T, int kCount>
 void backward_by_warps(Context& context, const RmsNormBackwardInput& a) {
   constexpr int kWarps = WarpRow<kCount>::kWarps;

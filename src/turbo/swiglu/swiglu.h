@@ -34,7 +34,7 @@ struct SwigluBackward {
 
 // Rows of experts, times the weights of their slots: out[r, :] = w · swiglu(gate_up[r, :]), or swiglu(w ·
 // gate_up[r, :]) with weigh_input. So the results of an expert's last product only need to be summed. Rows
-// without an expert are zero before and after.
+// without an expert are zero in the input and in the result.
 struct WeightedSwigluForward {
   static constexpr KernelId kId = KernelId::kWeightedSwigluForward;
   Tensor gate_up;         // [rows, 2*ffn]: gate, then up

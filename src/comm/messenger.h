@@ -80,7 +80,7 @@ class Messenger {
   void pad_outgoing(int peer);
   void pad_incoming(int peer);
   void check_header(int peer);
-  // Waits once: for bytes from `from`, or for room to send queued data.
+  // Makes one wait for bytes from `from` or for room to send queued data; the caller then checks for both.
   void block(std::uint32_t ticket, std::vector<int> from);
   void moved() { waiting_since_.reset(); }
   void late(const std::vector<int>& peers, std::chrono::milliseconds waited);

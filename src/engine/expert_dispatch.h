@@ -20,8 +20,8 @@
 // gradient of its result; at begin_return() it waits for that transfer, which overlaps the gradients of the
 // operators between the two. Dispatch works in the same way. Overlap changes no bit.
 //
-// All ranks of a group make the same calls in the same order, replays included. Transfers end in the reverse
-// order of their begins.
+// All ranks of a group make the same calls in the same order, replays included. The transfer begun last is
+// ended first.
 #pragma once
 
 #include "engine/expert_parallel.h"

@@ -70,7 +70,7 @@ struct PipelineShape {
 struct Work {
   enum class Kind : std::uint8_t {
     kForward,
-    kBackward,  // input gradients, plus weight gradients unless the schedule separates these
+    kBackward,  // input gradients; also weight gradients, unless the schedule runs these separately
     kWeight,    // weight gradients, in schedules that split backward passes
     kSend,
     kReceive,

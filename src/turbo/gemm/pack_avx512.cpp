@@ -56,8 +56,8 @@ inline __m512i interleave(const Bits* even, const Bits* odd) {
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-// Functions for full blocks. Reading a block row by row alternates between as many streams as it has rows,
-// more than the hardware prefetcher tracks; each function therefore prefetches the block that is packed next.
+// Functions for full blocks. A block is read from as many streams as it has rows, more than the hardware
+// prefetcher tracks. Each function therefore prefetches the block that is packed next.
 template <int kMr, int kKb>
 struct RowsOfA {
   template <class Rows>

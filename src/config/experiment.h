@@ -37,9 +37,9 @@ namespace primus::config {
 
 struct TrainerConfig;
 
-// A TrainerConfig on the heap, copied with its owner. So the many files that pass experiments on and read no
-// trainer key need not be compiled again when a key is added; a file that reads one includes
-// config/trainer_config.h. A moved-from object may only be assigned to or destroyed.
+// A TrainerConfig on the heap, copied with its owner. So a new key recompiles only the files that read
+// trainer keys and therefore include config/trainer_config.h. A moved-from object may only be assigned to or
+// destroyed.
 class OwnedTrainerConfig {
  public:
   OwnedTrainerConfig();
@@ -113,8 +113,8 @@ struct Experiment {
   std::filesystem::path output_dir() const;
 };
 
-// Settings files by path, each read once. Several loads with the same object agree even if a file changes in
-// between. Not thread-safe.
+// Settings files by path, each read once. Loads that share this object see the same content even if a file
+// changes in between. Not thread-safe.
 class SettingsFiles {
  public:
   // Throws Error if the file cannot be read.

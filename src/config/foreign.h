@@ -54,8 +54,8 @@ struct Translation {
   std::map<std::string, std::vector<std::string>> dropped;  // settings without a counterpart, by reason
 };
 
-// `ranks` of the job, for settings that depend on its size. Adds a problem for each setting that the native
-// engine does not support.
+// `ranks`: the number of ranks in the job, on which some settings depend. Adds a problem for each setting
+// that the native engine does not support.
 Translation to_own_keys(const BackendFields& fields, const Value& settings, std::int64_t ranks,
                         Problems& problems);
 

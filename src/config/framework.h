@@ -16,9 +16,10 @@ struct FrameworkEntry {
   std::string_view name;   // the value of the key `framework`
   std::string_view title;  // display name
   int place = 0;           // position in lists for users
-  // The keys with a meaning for it. kOther: experiments use its own settings, or keys of the native engine.
+  // The keys that have a meaning for this framework. kOther: experiments use the framework's own settings, or
+  // the native engine's keys.
   Framework keys = Framework::kOther;
-  // Makes a translator from its own settings to our keys; null if it has no settings of its own.
+  // Makes a translator from the framework's own settings to our keys; null if the framework has none.
   std::unique_ptr<Translator> (*translator)(const BackendFields& fields, const Value& settings,
                                             std::int64_t ranks, Problems& problems) = nullptr;
 };
@@ -29,7 +30,7 @@ std::unique_ptr<Translator> make_translator(const BackendFields& fields, const V
   return std::make_unique<T>(fields, settings, ranks, problems);
 }
 
-// Returns null if there is none of that name.
+// Returns null if no framework has that name.
 const FrameworkEntry* find_framework(std::string_view name);
 // Whether experiments for this framework are written with its own settings instead of our keys.
 bool has_own_settings(std::string_view framework);

@@ -1,4 +1,4 @@
-// Hints after a mistake in a key: its name here, and the command that explains it.
+// Hints for a mistaken key or value: the key's name in Primus, and the command that explains it.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Names that commands look for: of the problem of an experiment without training data, which a dry run plans
-// all the same, and of the text that stands in for an experiment file ('train posttrain load=...').
+// Two names that commands compare with: the problem "no training data", which does not prevent a dry run, and
+// the text that replaces an experiment file in 'train posttrain load=...'.
 #pragma once
 
 namespace primus::config {

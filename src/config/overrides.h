@@ -10,7 +10,7 @@
 
 namespace primus::config {
 
-// Command-line settings, sorted by what they change. Both are maps.
+// Command-line settings, separated by what they change. Both values are maps.
 struct Overrides {
   Value experiment;  // top-level keys and modules.<name>.{framework,config,model}; without a module's name,
                      // the key is "*"

@@ -1,6 +1,6 @@
-// Stages: the kind of a run (key `stage`), in so far as settings and other parts of the program depend on it.
-// How a stage trains is a file in lm/train/objectives/, whose ObjectiveEntry states the stage; the build
-// collects these statements. Pure data; thread-safe.
+// Stages: the kind of a run (key `stage`), as far as settings and other parts of the program depend on it. A
+// file in lm/train/objectives/ implements the training of a stage and declares the stage in its
+// ObjectiveEntry; the build collects these declarations. Pure data; thread-safe.
 #pragma once
 
 #include <cstdint>

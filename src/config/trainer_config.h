@@ -1,8 +1,8 @@
 // The settings of one training run: a struct with one typed field per key of keys.def, named like the key.
 //
-// A change of a key's help, rules or default does not change this header, but a new key does. Each file that
-// includes it is compiled again then, so include it in the .cpp files that read a field, and declare
-// TrainerConfig in headers. The build compiles these files of a folder together (primus_library).
+// A new key changes this header and recompiles each file that includes it; a change of a key's help, rules or
+// default does not. So include it only in the .cpp files that read a field, and declare TrainerConfig in
+// headers. The build compiles the including files of a folder together (primus_library).
 //
 // A default-constructed TrainerConfig contains the defaults, with 0 (or "") in keys marked .derived in
 // keys.def. derive() fills these in; load_experiment() calls it, so that afterwards every field is valid.

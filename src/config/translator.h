@@ -1,5 +1,6 @@
 // Translates the settings of another framework to our trainer keys. This class applies the framework's table
-// keys.yaml; what needs code is in a derived class in config/frameworks. Used once, by one thread.
+// keys.yaml; a derived class in config/frameworks contains the translations that need code. Used once, by one
+// thread.
 #pragma once
 
 #include <initializer_list>
@@ -15,7 +16,7 @@ namespace primus::config {
 
 class Translator {
  public:
-  // `ranks` of the job, for settings that depend on its size.
+  // `ranks`: the number of ranks in the job, on which some settings depend.
   Translator(const BackendFields& fields, const Value& settings, std::int64_t ranks, Problems& problems);
   virtual ~Translator() = default;
   Translator(const Translator&) = delete;

@@ -32,7 +32,7 @@ struct ContainerRequest {
 struct ContainerPlan {
   Step step;
   ElsewhereNodes nodes;      // as the launcher inside sees them
-  std::vector<Step> before;  // steps before it: removal of old containers, a login
+  std::vector<Step> before;  // steps before the container starts: removal of old containers, a login
 };
 
 // Plans a container on this node. With runtime auto, docker is used if its daemon answers; otherwise another

@@ -1,9 +1,9 @@
 // Mode direct: runs a command on this node, with one process or one per rank of the node.
 //
 // In order: variables of --env; hooks; patches; files of variables, and --env again, because the user
-// overrides hooks; then the command. A command of ours that has ranks gets its node's place as options
-// (--nproc, --nnodes ...) and starts them itself. Python scripts are started by torchrun, other programs by
-// our launcher for ranks (local_launch.h), with torchrun's environment.
+// overrides hooks; then the command. A Primus command with ranks gets its node's place as options (--nproc,
+// --nnodes ...) and starts its ranks itself. Python scripts are started by torchrun, other programs by our
+// launcher for ranks (local_launch.h), with torchrun's environment.
 #pragma once
 
 #include <functional>
@@ -56,14 +56,14 @@ struct DirectPlan {
 DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& command,
                        const Surroundings& surroundings);
 
-// Plans for nodes that are not known here: the result is what `primus direct` will do on each of `nodes` (0:
-// determined by the job). `address` and `port` may be placeholders.
+// Plans what `primus direct` will do on each of `nodes` nodes (0: determined by the job), which are not known
+// here. `address` and `port` may be placeholders.
 struct ElsewhereNodes {
   int nodes = 0;
   std::optional<int> ranks;  // per node; nullopt: one per GPU
-  std::optional<int> tasks;  // tasks per node, if these are the ranks
+  std::optional<int> tasks;  // tasks per node, if each task is a rank
   std::string address, port, node;
-  bool same_folder = false;  // the command runs in the current folder, or in a copy visible to all nodes
+  bool same_folder = false;  // the command runs in the current folder, or in a copy of it that all nodes see
 };
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program);

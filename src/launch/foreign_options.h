@@ -16,8 +16,8 @@ namespace primus::launch {
 struct ForeignOption {
   // kTruth: a switch that is usually on; "=false" turns it off.
   enum class Takes { kNothing, kValue, kOptionalValue, kTruth };
-  // Repeated options: kOnce: the last one counts; kAddUp: all count; kReplace: all of the command line count
-  // and replace those of files.
+  // Meaning of a repeated option. kOnce: the last one counts. kAddUp: all count. kReplace: all from the
+  // command line count, and they replace those from files.
   enum class Times { kOnce, kAddUp, kReplace };
   std::string_view name;  // "nodes"
   char letter = 0;        // 'N'; 0: none

@@ -16,7 +16,7 @@ std::string_view vendor_name(Vendor vendor);  // "AMD"
 
 struct Accelerators {
   Vendor vendor = Vendor::kNone;
-  int count = 0;                // visible ones, after CUDA_VISIBLE_DEVICES and similar variables
+  int count = 0;                // number of visible GPUs, after CUDA_VISIBLE_DEVICES and similar variables
   std::string model;            // "MI300X", "H100"; empty: not known
   std::vector<int> numa_nodes;  // per GPU; -1: unknown
   bool assumed = false;         // no GPU is here; the plan assumes those of PRIMUS_GPU_MODEL
@@ -29,8 +29,8 @@ struct Accelerators {
 // stays 0.
 Accelerators find_accelerators(const Surroundings& surroundings);
 
-// Default environment variables for a node with these GPUs. For AMD they are AMD Primus's, with the
-// InfiniBand devices and the network interface found here, and those of USING_AINIC=1. Without GPUs and
+// Default environment variables for a node with these GPUs. AMD GPUs get AMD Primus's defaults, including
+// those of USING_AINIC=1, with the InfiniBand devices and the network interface found here. Without GPUs and
 // without PRIMUS_GPU_MODEL there are none. PRIMUS_DETERMINISTIC=1 overrides values that were set before.
 std::map<std::string, std::string> environment_defaults(const Accelerators& gpus,
                                                         const Surroundings& surroundings);

@@ -1,9 +1,9 @@
 // Starts the ranks of a job on this host, one process each, with torchrun's environment (see
 // comm/rendezvous/environment.h), and watches them.
 //
-// The first rank that fails ends the job: the other ranks have 0.2 s to end by themselves, as ranks do that
-// lose their connection, then get SIGTERM, and SIGKILL half a second later. All processes in their process
-// groups end with them, and all end if this process dies, even if it is killed.
+// The first rank that fails ends the job. The other ranks have 0.2 s to notice their lost connection and end.
+// Then they get SIGTERM, and SIGKILL half a second later. All processes in the ranks' process groups end with
+// them. All ranks also end if this process dies, even if it is killed.
 //
 // Signals that ask this process to stop are passed on. After SIGINT, SIGTERM, SIGHUP or SIGQUIT the ranks
 // have `grace_after_signal`; a second signal ends them at once. Schedulers signal both the processes and

@@ -82,7 +82,8 @@ std::vector<std::string> expand_nodes(std::string_view list);
 // Returns the first name of such a list without expanding all.
 std::string first_node(std::string_view list);
 
-// Returns the tasks of node `node` in Slurm's list of tasks per node, "2(x3),1". Throws Error(kInvalid).
+// Returns the number of tasks on node `node`, from Slurm's list of tasks per node, "2(x3),1". Throws
+// Error(kInvalid).
 int tasks_of_node(std::string_view text, int node);
 
 }  // namespace primus::launch

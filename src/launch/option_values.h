@@ -1,6 +1,6 @@
 // The forms of option values: times, sizes, ranges and names as Slurm, docker, podman and Kubernetes read
-// them. One grammar for command-line options and settings. It accepts what the tools accept; names that only
-// their servers can check (partitions, networks) are any text here.
+// them. Command-line options and settings share this grammar. It accepts the values that the tools accept.
+// Names that only a server can check (partitions, networks) may be any text.
 #pragma once
 
 #include <cstdint>

@@ -27,10 +27,10 @@ struct SlurmRequest {
   bool own_ranks = false;          // ranks of the native engine, which end together
 };
 
-// Timeouts in seconds for srun's --wait: this long after the first launcher of a step has ended, srun ends
-// the others, and itself KillWait + 2 seconds later. Without it, srun of Slurm 22.05 waits forever if a node
-// dies and soon returns, because no message reports that the node's tasks are gone. Ranks of the native
-// engine end within a second of each other; other programs may still be writing.
+// Timeouts in seconds for srun's --wait. When the first launcher of a step has ended, srun waits this long,
+// then ends the other launchers, and ends itself KillWait + 2 seconds later. Without --wait, srun of Slurm
+// 22.05 waits forever if a node dies and soon returns, because no message reports that the node's tasks are
+// gone. Ranks of the native engine end within a second of each other; other programs may still be writing.
 inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {

@@ -31,8 +31,8 @@ struct Wanted {
 };
 
 // Requirements on the machine. If the user sets nothing, checks choose defaults by the machine's role. A
-// value set in an optional is a demand: its check runs whichever sections were selected, and fails if the
-// value cannot be determined.
+// value set in an optional is a demand: its check runs even if its section was not selected, and fails if the
+// measured value cannot be determined.
 struct Requirements {
   int local_ranks = 1, nodes = 1;                              // ranks on this machine; machines of the job
   std::optional<Wanted> shared_memory_gib, locked_memory_gib;  // 0 switches the check off

@@ -1,5 +1,5 @@
-// Checks of the preflight itself: a run that checked or measured nothing of what it was asked for has failed.
-// Free functions without state.
+// Checks of the preflight itself: a run fails if it checked or measured nothing that the user asked for. Free
+// functions without state.
 #pragma once
 
 #include "safe/preflight/report.h"
@@ -16,7 +16,7 @@ struct Assignment {
 // Adds the findings to the report's cluster. Call when all nodes' findings and measurements are in it.
 void check_completeness(const Assignment& asked, Report& report);
 
-// Inserts a first finding, which says that the process runs. With it, the report of a rank that judges
+// Inserts a finding at the front, which says that the process runs. So even the report of a rank that judges
 // nothing else is not empty.
 void check_process(NodeReport& report);
 

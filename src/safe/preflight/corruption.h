@@ -1,7 +1,7 @@
 // Checks that a device computes correctly every time. Matrix products of small integers are exact in fp32 for
 // any order of summation on any device. The host verifies the first result with integer arithmetic (each row
-// against a random weighting of its columns); every later result must have the same checksum. All devices of
-// all machines have the same checksum for the same sides.
+// against a random weighting of its columns); every later result must have the same checksum. For matrices of
+// equal sides, all devices of all machines have the same checksum.
 //
 // It cannot detect errors in units other than those for matrix products, or errors that only occur under
 // another load or temperature.

@@ -1,5 +1,5 @@
 // Environment variables that change how a job runs: the algorithms and networks of collectives, the number of
-// threads, the choice of kernels. All ranks of a job must agree in them, even on one node. Otherwise
+// threads, the choice of kernels. All ranks of a job must have the same values, even on one node. Otherwise
 // collectives may hang, or a rank may compute different results. Free functions; thread-safe.
 #pragma once
 
@@ -16,12 +16,12 @@ inline constexpr std::string_view kNotSet = "not set";           // shown for a 
 
 // Returns whether this variable is compared between ranks.
 bool changes_jobs(std::string_view name);
-// Returns whether the variable assigns cores or network cards to each rank of a node. Nodes are compared in
-// it by their first ranks only.
+// Returns whether the variable assigns cores or network cards to each rank of a node. Only the first ranks of
+// the nodes are compared in such a variable.
 bool places_a_rank(std::string_view name);
 
-// Adds a fact for each such variable that is set, and one with their number. For a secret, the fact only
-// records that it is set.
+// Adds a fact for each compared variable that is set, and one fact with their number. For a secret, the fact
+// only records that it is set.
 void add_environment_facts(const Machine& machine, std::vector<Fact>& facts);
 
 // Returns whether the report contains facts about the environment.

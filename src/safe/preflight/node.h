@@ -13,7 +13,7 @@
 namespace primus::preflight {
 
 struct NodeOptions {
-  // The sections to judge and report. In other sections, only checks that the user demands something of run
+  // The sections to judge and report. Other sections run only the checks that judge a demand of the user
   // (Requirements).
   bool host = true, gpu = true, network = true;
   HostQuestions questions = {};

@@ -26,9 +26,9 @@ struct BackendEntry {
   std::optional<EvaluationRecord> (*evaluation)(std::string_view line, std::int64_t last);
 };
 
-// Returns null if there is none of that name.
+// Returns null if no backend has that name.
 const BackendEntry* find_backend(std::string_view framework);
-// Throws Error(kUnsupported), at `place` in the experiment, if there is none of that name.
+// Throws Error(kUnsupported), at `place` in the experiment, if no backend has that name.
 const BackendEntry& backend_of(std::string_view framework, const std::string& place = {});
 
 }  // namespace primus::backends

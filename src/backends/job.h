@@ -29,15 +29,15 @@ struct JobFile {
 };
 
 struct ExternalJob {
-  std::string framework, title;                         // "megatron", "Megatron-LM"
-  std::vector<std::string> command;                     // of each process, without the interpreter
-  std::map<std::string, std::string> environment = {};  // applies unless the experiment or the environment
-                                                        // sets the variable
-  std::map<std::string, std::string> required = {};     // always set, and overrides existing values
-  std::vector<JobFile> files = {};                      // files that the command reads
-  std::vector<std::string> warnings = {};               // complete sentences: settings with another meaning
-                                                        // there
-  std::vector<std::string> notes = {};                  // complete sentences: information
+  std::string framework, title;      // "megatron", "Megatron-LM"
+  std::vector<std::string> command;  // of each process, without the interpreter
+  std::map<std::string, std::string> environment =
+      {};  // defaults, unless the experiment or the environment sets the variable
+  std::map<std::string, std::string> required = {};  // always set; these override existing values
+  std::vector<JobFile> files = {};                   // files that the command reads
+  std::vector<std::string> warnings =
+      {};                               // complete sentences: settings whose meaning differs in the framework
+  std::vector<std::string> notes = {};  // complete sentences: information
   // Settings without a counterpart, by reason.
   std::map<std::string, std::vector<std::string>> dropped = {};
   bool process_per_node = false;     // one process uses all GPUs of a node

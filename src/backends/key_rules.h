@@ -27,12 +27,12 @@ class KeyRules {
   std::string renamed(std::string_view key) const;
   // Section `values`: the value in the framework.
   config::Value value_there(std::string_view key, const config::Value& value) const;
-  // For a key without a field in the framework, or that exists only in this program (.own() in
-  // config/keys.def): records it as dropped, or throws if the framework would then train something else than
-  // the experiment describes.
+  // Call it for a key that has no field in the framework or that exists only in this program (.own() in
+  // config/keys.def). Records the key as dropped. Throws if the framework without the key would not train
+  // what the experiment describes.
   void check_missing(const config::KeySpec& key, const config::Value& value);
-  // Why the key has no counterpart: it exists only in this program, or section `nothing` gives the reason;
-  // empty: unknown key.
+  // Returns the reason why the key has no counterpart: that it exists only in this program, or the reason in
+  // section `nothing`. Empty for an unknown key.
   std::string_view reason_for(const config::KeySpec& key) const;
 
   // Keys that were set and dropped, by reason.

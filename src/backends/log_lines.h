@@ -32,8 +32,8 @@ class LogReader {
   // Returns the step that a line reports, or nullopt. Losses and times are means over the steps since the
   // previous line.
   std::optional<IterationRecord> iteration(std::string_view line);
-  // Returns the evaluation that a line reports, or nullopt. If the line has no iteration, it is the last one
-  // that iteration() returned.
+  // Returns the evaluation that a line reports, or nullopt. If the line has no iteration, the evaluation gets
+  // the last iteration that iteration() returned.
   std::optional<EvaluationRecord> evaluation(std::string_view line) const;
 
  private:

@@ -1,5 +1,5 @@
-// Model parts that Megatron-LM's arguments cannot describe. presets/backends/megatron/with_parts.py adds them
-// to its classes before its program runs.
+// Model parts that Megatron-LM's arguments cannot describe. presets/backends/megatron/with_parts.py adds
+// these parts to Megatron-LM's classes before Megatron-LM's program runs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -55,8 +55,8 @@ struct BenchmarkOption {
   std::variant<bool*, std::string*, std::int64_t*, std::optional<std::int64_t>*, std::optional<double>*,
                std::vector<std::string>*>
       target;
-  std::string shown_default = {};                       // of a target that stays empty
-  std::optional<std::pair<double, double>> range = {};  // least and largest number
+  std::string shown_default = {};                       // default of a target that stays empty
+  std::optional<std::pair<double, double>> range = {};  // minimum and maximum
   std::vector<std::string> choices = {};                // allowed words; empty: any
   std::vector<RefusedOption> refused = {};              // words that have no meaning here
   bool several = false;                                 // a list takes all words up to the next option
@@ -72,7 +72,7 @@ enum class BenchmarkSubject : std::uint8_t {
   kRanks,       // kDevice and --nproc, --nnodes, --transport: measure() runs on every rank
 };
 
-// What the command provides to measure(). Callbacks are never empty there.
+// The input that the command provides to measure(). measure() never gets an empty callback.
 struct BenchmarkRun {
   DeviceSpec device = {};  // kDevice and kRanks: the device to open
   DType dtype = DType::kF32;
@@ -83,14 +83,14 @@ struct BenchmarkRun {
   comm::Communicator* world = nullptr;
   Device* rank_device = nullptr;
   std::string report_file = {};  // value of --output; empty: not given
-  // Progress as a number of finished measurements, or as a phase and its share (0 of 0: unknown). Only rank 0
-  // shows it.
+  // Report progress: as a number of finished measurements, or as a phase and its share (0 of 0: unknown).
+  // Only rank 0 shows it.
   std::function<void(std::int64_t done)> measured = [](std::int64_t) {};
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress =
       [](std::string_view, std::int64_t, std::int64_t) {};
   std::function<void(const std::string& text)> note = [](const std::string&) {};  // shows a line at once
-  // The file name that this process uses for a file given by the user: processes that were started side by
-  // side write different files.
+  // Returns the file name that this process uses for a file given by the user, because processes that were
+  // started side by side must write different files.
   std::function<std::string(const std::string& file)> own_file = [](const std::string& file) { return file; };
 };
 

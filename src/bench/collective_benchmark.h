@@ -34,7 +34,7 @@ const char* name_of(CollectiveOp op);  // "all_reduce"
 // Parses these names, AMD Primus's "alltoall", and "all". Throws Error(kInvalid) for other words.
 std::vector<CollectiveOp> parse_collectives(const std::string& list);
 
-// Rounds `size` up to a whole number of elements per rank. In bytes.
+// Returns `size` in bytes, rounded up to a whole number of elements per rank.
 std::int64_t message_bytes(std::int64_t size, DType dtype, std::int64_t ranks);
 
 // One call.
@@ -55,8 +55,8 @@ struct CollectivePlan {
   bool aggregate = false;
   bool check = false;       // verify results before timing
   bool rank_times = false;  // BenchmarkResult::rank_timings
-  // Called on every rank before each case with the finished and the total work, in bytes that the calls
-  // exchange. May be empty.
+  // Called on every rank before each case. The arguments are the finished and the total work, in bytes that
+  // the calls exchange. May be empty.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
   // Called on every rank for each sample.
   std::function<void(const CollectiveSample& sample)> trace = {};

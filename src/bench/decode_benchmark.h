@@ -23,7 +23,7 @@ struct DecodeBenchmarkOptions {
   std::vector<std::int64_t> batches = {1, 64};  // batch sizes, one case each
   std::int64_t context = 512;                   // prompt length of each sequence; reading it is timed too
   std::int64_t tokens = 64;                     // decoded after the prompt; each step is a sample
-  std::int64_t warmup = 4;                      // untimed steps before
+  std::int64_t warmup = 4;                      // untimed steps before the timed ones
   DType dtype = DType::kBF16;
   double copy_seconds = 0.5;  // duration of the memory bandwidth measurement
   // Called with the current phase ("weights", "batch 64") and its progress in tokens; 0 of 0 for a phase of

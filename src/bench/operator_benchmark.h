@@ -74,8 +74,9 @@ struct ModelProduct {
 
   bool operator==(const ModelProduct&) const = default;
 };
-// Times weight gradient, forward product and input gradient of each: three results in this order; in fp8 two
-// results for each. `suite`: suite of the report. fp8 and fp16 omit experts; a note says so.
+// Times weight gradient, forward product and input gradient of each product. Returns three results per
+// product in this order; in fp8, two results for each of the three. `suite`: suite of the report. fp8 and
+// fp16 omit experts; a note says so.
 BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
                                      const std::vector<ModelProduct>& products,
                                      const OperatorBenchmarkOptions& options);

@@ -25,22 +25,22 @@ struct Timing {
 Timing summarize(std::vector<double> samples);
 
 struct BenchmarkResult {
-  std::string name;   // of the case, unique in its report: "forward 8192x28672x4096"
+  std::string name;   // name of the case, unique in its report: "forward 8192x28672x4096"
   std::string group;  // cases of a group form one line of a plot over `size`; empty: no plot
   double size = 0;    // bytes
   Timing timing;
   std::int64_t calls = 1;  // calls per sample
   // Amounts per call; 0: does not apply. `bytes` counts each operand and result once.
   double flops = 0, bytes = 0;
-  double bus_bytes = 0;  // of a collective: bytes over the busiest link of a rank
+  double bus_bytes = 0;  // for a collective: bytes over a rank's busiest link
   double tokens = 0;
   std::vector<Timing> rank_timings = {};  // by rank; empty: not requested
 };
 
 struct BenchmarkReport {
   std::string suite;       // "gemm", "collectives"
-  std::string device;      // with other conditions that figures depend on: "cpu: 2 threads, avx512 | 4 ranks,
-                           // shared memory"
+  std::string device;      // the device and other conditions that affect figures: "cpu: 2 threads, avx512 | 4
+                           // ranks, shared memory"
   std::string dtype;       // empty: does not apply
   std::string place = {};  // where it ran, in the user's words; empty: unknown
   // FLOP/s of a large square product of this type, and bytes/s (read plus written) of a large copy, both
@@ -48,7 +48,7 @@ struct BenchmarkReport {
   double gemm_ceiling = 0, copy_ceiling = 0;
   std::vector<BenchmarkResult> results;
   std::vector<std::string> notes;  // what was omitted, and why
-  // The form of the suite's own that is shown in place of to_text() and to_json(); empty: none.
+  // The suite's own output, which replaces that of to_text() and to_json(); empty: none.
   std::string own_text = {}, own_json = {};
 };
 

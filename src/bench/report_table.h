@@ -19,7 +19,7 @@ struct Rate {
   std::string text(const BenchmarkResult& result) const;  // empty if it does not apply
 };
 
-// The rates that at least one result has.
+// Returns the rates that apply to at least one result.
 std::vector<Rate> rates_of(const BenchmarkReport& report);
 
 // The layout of the table: case, times, rates that apply, and shares if ceilings were measured.

@@ -1,5 +1,5 @@
-// Measures the speed of an experiment's training steps on this machine, and where the time goes. Uses random
-// tokens as data and writes no files. Single-threaded.
+// Measures the speed of an experiment's training steps on this machine, and how much time each kernel takes.
+// Uses random tokens as data and writes no files. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace primus {
 
 struct TrainBenchmarkOptions {
   std::int64_t steps = 10;
-  std::int64_t warmup = 2;  // untimed steps before
+  std::int64_t warmup = 2;  // untimed steps before the timed ones
   // If set, records `traced_steps` further steps after the timed ones.
   std::shared_ptr<turbo::TraceRecorder> trace = {};
   std::int64_t traced_steps = 1;
@@ -58,13 +58,12 @@ struct TrainBenchmarkReport {
   // synchronously.
   double enqueue_seconds = 0;
   std::int64_t replayed_steps = 0;  // timed and later steps that ran as graphs (lm/train/step_graphs.h)
-  // With TrainBenchmarkOptions::ceiling_seconds: the time of a step that consists only of its matrix products
-  // and attention, each at its speed when measured separately on this device in this run. Excludes
-  // recomputation.
+  // With TrainBenchmarkOptions::ceiling_seconds: the time of a step with only matrix products and attention,
+  // each at the speed that this run measured for it separately on this device. Excludes recomputation.
   struct Ceiling {
     double product_seconds = 0, attention_seconds = 0;
-    double model_flops_per_second = 0;  // of a step that takes `seconds`
-    double share = 0;                   // of the ceiling that the timed steps reach
+    double model_flops_per_second = 0;  // FLOP/s of a step that takes `seconds`
+    double share = 0;                   // share of the ceiling that the timed steps reach
   };
   std::optional<Ceiling> ceiling = {};
 };

@@ -28,7 +28,7 @@ void make_absolute_if_there(std::optional<std::string>& path) {
   if (path && is_there(*path)) path = absolute(*path);
 }
 
-// Paths, prefixes of .bin and .idx, globs, and blend weights between them.
+// `entries` are paths, prefixes of .bin and .idx files, globs, and blend weights between them.
 void make_absolute(std::vector<std::string>& entries) {
   for (std::string& entry : entries) {
     double weight = 0;

@@ -89,7 +89,8 @@ std::string yaml_inline(const Value& value) {
   }
 }
 
-// The settings of another framework, one per line, with indented sections; omits what may be a token.
+// Writes the settings of another framework, one per line, with indented sections; omits values that may be
+// tokens.
 std::string yaml_block(const Value& map, int indent) {
   std::string text;
   for (const Member& member : map.members) {
@@ -159,7 +160,8 @@ void for_each_setting(const Experiment& experiment, Visit&& visit) {
   }
 }
 
-// The source of the value, and AMD Primus's default if it differs and the experiment does not set the key.
+// Returns the source of the value. If the experiment does not set the key and AMD Primus's default differs,
+// adds that default.
 std::string origin_of(const Experiment& experiment, const KeySpec& key, const Value& value) {
   const Provenance from = experiment.provenance_of(key.name);
   std::string text = from.describe();
@@ -169,8 +171,9 @@ std::string origin_of(const Experiment& experiment, const KeySpec& key, const Va
   return text;
 }
 
-// Whether loading the file again must derive the value: numbers of steps that follow from another length of
-// training, and with `load`, unset model settings, which come from the loaded config.json.
+// Whether loading the file again must derive the value. This applies to numbers of steps that follow from
+// another length of training. With `load` it also applies to unset model settings, which come from the loaded
+// config.json.
 bool follows_from_another(const Experiment& experiment, const KeySpec& key) {
   const TrainerConfig& c = experiment.trainer;
   if (experiment.provenance_of(key.name).layer > Layer::kDerived) return false;

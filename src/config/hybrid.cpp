@@ -35,7 +35,7 @@ class Hybrid {
     put("num_layers", std::to_string(blocks.size()));
     put("model_type", family);
     settings_.set("linear_attention_freq", at, std::move(list));
-    // Latent attention has its own rotary positions, and the other layers have none.
+    // Latent attention has its own rotary positions; the other layers have no positions.
     const Value* const positions = settings_.find("position_embedding_type");
     const bool none = positions && positions->text == "none";
     std::erase_if(settings_.members, [&](const Member& m) {
@@ -84,7 +84,8 @@ class Hybrid {
         hint);
   }
 
-  // Keys that count layers of stages would count feed-forwards separately from their mixers.
+  // Refuses keys that count the layers of a stage, because they would count feed-forwards separately from
+  // their mixers.
   void refuse_stages_by_layers() const {
     for (const char* const key :
          {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",

@@ -174,8 +174,8 @@ std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs
   return did_you_mean(name.string(), views);
 }
 
-// Returns a list of the presets whose names contain `name` ("llama"), those that begin with it first; "" if
-// there are none.
+// Returns a list of the presets whose names contain `name` ("llama"), with names that begin with `name`
+// first; "" if no name contains it.
 std::string presets_containing(const std::string& name, const std::vector<fs::path>& dirs) {
   constexpr std::size_t kFewestLetters = 3, kMax = 12;
   if (name.size() < kFewestLetters) return "";
@@ -319,7 +319,7 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
 
 std::vector<fs::path> default_preset_dirs(const ReadVariable& read) {
   std::vector<fs::path> dirs;
-  // If a program runs from its build folder, two of these are equal.
+  // If a program runs from its build folder, two of these folders are equal.
   const auto add = [&](const fs::path& dir) {
     const fs::path normal = dir.lexically_normal();
     if (std::find(dirs.begin(), dirs.end(), normal) == dirs.end()) dirs.push_back(normal);

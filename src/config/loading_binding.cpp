@@ -70,8 +70,8 @@ class Binding {
     return false;
   }
 
-  // Records what the native engine does instead of what the user asks for. Skips keys from presets, since AMD
-  // Primus's presets set hundreds of them.
+  // Records a note about the replacement that the native engine uses for the requested value. Skips keys from
+  // presets, since AMD Primus's presets set hundreds of them.
   void note_replaced(const KeySpec& key, const Value& value) {
     if (framework_ != Framework::kNative || layers_[std::string(key.name)] < Layer::kOverrides) return;
     if (is_moot(key.name) || !asks_for_more(key, value)) return;

@@ -53,7 +53,7 @@ class ForeignSettings {
         merge(settings, one);
       }
     }
-    // The command line may use both kinds of keys; ours have priority.
+    // The command line may use both our keys and the framework's; ours have priority.
     for (const Member& argument : arguments.members) {
       Value& target = knows(*foreign_, argument.key) && !is_own_scalar(argument) ? settings : own;
       Value one;

@@ -39,7 +39,8 @@ class LayerStack {
         refuse_model_that_needs_more(name, kind, preset);
         add_layer(preset, layer);
       } catch (const Error& error) {
-        // The model is not supported: its settings would only be reported as more unknown keys.
+        // Stop here if the model is not supported, because its settings would only be reported as more
+        // unknown keys.
         if (error.kind() == ErrorKind::kUnsupported &&
             (engine_.empty() || engine_ == "native" || engine_ == "megatron"))
           stop = error;
@@ -70,8 +71,8 @@ class LayerStack {
                                hint_for_unknown_key(member.key), member.key.size()));
       } else if (const Value* twin = renamed.find(key->name)) {
         // A key may be set under its name and under an alias, as in some of AMD Primus's files. That is
-        // harmless if the values are equal. For norm_epsilon and layernorm_epsilon, Megatron-LM's models read
-        // the second.
+        // harmless if the values are equal. If both norm_epsilon and layernorm_epsilon are set, Megatron-LM's
+        // models read layernorm_epsilon.
         const bool same = twin->is_scalar() && (twin->text == member.value.text ||
                                                 (twin->real != 0 && twin->real == member.value.real));
         if (same) continue;
@@ -103,7 +104,8 @@ class LayerStack {
   }
 
  private:
-  // AMD Primus's preset of an unsupported model has keys of its own; one sentence explains why it is refused.
+  // AMD Primus's preset of an unsupported model has keys that Primus lacks. Refuses the preset with one
+  // sentence that gives the reason.
   void refuse_model_that_needs_more(const Value& name, std::string_view kind, const Value& preset) const {
     const std::string_view reason = kind == "models" ? reason_without_preset(name.text) : "";
     if (reason.empty()) return;

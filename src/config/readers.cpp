@@ -13,7 +13,7 @@ namespace primus::config {
 namespace {
 
 // Limits the tokens of a document by counting characters that can start or separate one, because yaml-cpp
-// queues everything from an open bracket on.
+// queues all tokens after an open bracket.
 constexpr std::size_t kMaxTokens = 3 * kMaxValues;
 
 bool is_toml(const std::string& name) {

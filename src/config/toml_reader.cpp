@@ -8,8 +8,9 @@
 
 #include "config/readers.h"
 
-// toml++ 3.3 asserts what its caller should have checked, misses the check for some malformed files ("[a[b"),
-// and with NDEBUG tells the compiler to assume the assertion. Here its assertions stay enabled, and throw.
+// toml++ 3.3 asserts conditions that its own callers should have checked, but for some malformed files
+// ("[a[b") they did not. With NDEBUG, it makes the compiler assume that the assertions hold. Here its
+// assertions stay enabled, and throw.
 namespace primus::config {
 namespace {
 struct AssertionFailed {};
@@ -37,8 +38,8 @@ namespace {
 constexpr const char* kTomlHint = "settings are KEY = VALUE lines, with text in quotes";
 
 // Before toml++ runs, refuses input that toml++ 3.3 cannot handle: it frees a key like a.a.a.a... by
-// recursion, and its test for white space is undefined for most non-ASCII characters, which TOML allows only
-// in strings and comments.
+// recursion, which may overflow the stack, and its test for white space is undefined for most non-ASCII
+// characters, which TOML allows only in strings and comments.
 class Prescan {
  public:
   explicit Prescan(const std::shared_ptr<const Source>& source) : source_(source), text_(source->text) {}
@@ -186,7 +187,7 @@ class Converter {
     for (const auto& [key, node] : table) {
       value.members.push_back({std::string(key.str()), origin_of(key.source()), convert(node, depth + 1)});
     }
-    // toml++ sorts by name; this restores the source order, which the user knows.
+    // toml++ sorts by name; this restores the order of the user's file.
     std::stable_sort(value.members.begin(), value.members.end(), [](const Member& a, const Member& b) {
       return std::pair(a.origin.line, a.origin.column) < std::pair(b.origin.line, b.origin.column);
     });

@@ -45,7 +45,8 @@ class Validator {
   }
 
  private:
-  // Returns which of several contradicting keys was set in the strongest layer, where the user will look.
+  // Returns the key, among several contradicting ones, that was set in the strongest layer; the user will
+  // look for the error there.
   std::string_view last_set(std::initializer_list<std::string_view> keys) const {
     std::string_view last = *keys.begin();
     for (std::string_view key : keys) {
@@ -352,7 +353,7 @@ class Validator {
     }
   }
 
-  // Values that request nothing, so that they also fit a model without the feature.
+  // Returns whether a value turns its feature off, so that it also fits a model without the feature.
   static bool asks_for_nothing(const Value& value) {
     return (value.kind == Value::Kind::kBool && !value.boolean) ||
            (value.kind == Value::Kind::kInt && value.integer == 0) ||
@@ -404,8 +405,8 @@ class Validator {
           "with recompute_granularity: full", "recompute_num_layers");
   }
 
-  // Warns about keys that have an effect only with another key: the conditions of keys.def, and those that
-  // need a longer explanation.
+  // Warns about keys that have an effect only with another key: by the conditions of keys.def, and by further
+  // conditions that need a longer explanation.
   void without_effect() {
     const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
       for (const std::string_view key : keys) {

@@ -121,8 +121,8 @@ bool parse_number(std::string_view text, Value& value) {
   return true;
 }
 
-// Converts a Python tuple "(1, 2)" to the list "[1, 2]"; returns "" if the text is no tuple. Patterns such as
-// "([0]*3+[1]*58)" are none.
+// Converts a Python tuple "(1, 2)" to the list "[1, 2]"; returns "" if the text is not a tuple. Patterns such
+// as "([0]*3+[1]*58)" are not tuples.
 std::string list_of_tuple(std::string_view text) {
   if (text.size() < 3 || text.front() != '(' || text.back() != ')') return {};
   std::string_view inside = text.substr(1, text.size() - 2);
@@ -275,7 +275,7 @@ Value parse_inline(std::string_view text, const Origin& origin) {
     try {
       return read_yaml_inline(list.empty() ? text : list, origin);
     } catch (const Error&) {
-      // Text that only looks like a list or map is text; keys that do not accept text report the error.
+      // Text that only looks like a list or map stays text. Keys that do not accept text will report it.
     }
   }
   return plain_scalar(text, origin);

@@ -10,7 +10,7 @@ namespace primus::config {
 namespace {
 
 struct Line {
-  std::size_t indent = 0;           // of the content; after "- ", of the text that follows
+  std::size_t indent = 0;           // indentation of the content; after "- ", of the text that follows
   std::vector<std::size_t> dashes;  // columns of the "- " before it
   bool has_key = false;             // has the form "key:" or "key: value"
   bool has_value = false;           // on the same line

@@ -80,7 +80,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    // At a character that it does not consume, yaml-cpp starts one document after another.
+    // yaml-cpp does not consume some characters and starts one document after another at such a character.
     if (++documents_ > 1) {
       throw error_at(origin_of(mark),
                      has_root_ ? "a settings file has one YAML document, but a second begins here"

@@ -24,7 +24,7 @@ class AppendFile {
   // Does not open the file yet. The first append creates the folder and the file.
   AppendFile(Path path, Env& env) : path_(std::move(path)), env_(env) {}
 
-  // Returns false if the record was lost; last_error() tells why.
+  // Returns false if the record was lost; last_error() returns the reason.
   bool append(std::span<const std::byte> record);
   // Returns false if appended data, or the file's name, might not survive a power failure.
   bool sync();

@@ -7,7 +7,7 @@
 //
 // Errors: FileError (an Error with the kind that kind_of_errno gives) with the path, the reason and the next
 // step. Thread-safety: an Env may be used from any thread; a File from one thread at a time, except read_at
-// and write_at, which may run concurrently. except read_at and write_at, which may overlap.
+// and write_at, which may run concurrently.
 #pragma once
 
 #include <cstddef>

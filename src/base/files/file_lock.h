@@ -12,7 +12,7 @@ namespace primus {
 // and is not removed. On file systems without locks nothing is locked; then, at worst, work is done twice.
 class FileLock {
  public:
-  // Waits until no other process or thread holds it.
+  // Waits until no other process or thread holds the lock.
   static FileLock wait(const Path& file) { return FileLock(file, true); }
   // Returns nullopt if another process or thread holds the lock.
   static std::optional<FileLock> attempt(const Path& file);

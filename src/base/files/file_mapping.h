@@ -18,8 +18,8 @@ namespace primus {
 
 class FileMapping {
  public:
-  // Maps `size` > 0 bytes of the open file and takes ownership of the descriptor. Throws FileError if the
-  // system refuses, and closes the descriptor then, too.
+  // Maps `size` > 0 bytes of the open file and takes ownership of the descriptor. If the system refuses,
+  // closes the descriptor and throws FileError.
   FileMapping(Path path, int descriptor, std::size_t size);
   ~FileMapping();
   FileMapping(const FileMapping&) = delete;

@@ -33,7 +33,7 @@ class PieceWriter {
   // previous data starts a new piece.
   void write(std::span<const std::byte> data, std::uint64_t offset);
   // write() without a copy: returns a buffer for the bytes at `offset` of the file. It has at least one byte
-  // and is valid until the next call. advance() tells how many of its bytes the caller has filled.
+  // and is valid until the next call. The caller passes the number of bytes that it has filled to advance().
   std::span<std::byte> room(std::uint64_t offset);
   void advance(std::size_t bytes);
   // Writes everything to the file. It is durable once File::sync() has returned.

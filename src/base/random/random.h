@@ -65,7 +65,7 @@ struct RandomStream {
   // Returns element `index` of the stream, 32 random bits. index < 2^34.
   constexpr std::uint32_t bits(std::uint64_t index) const { return quad(index / 4)[index % 4]; }
 
-  // Returns the four elements 4 * block ... 4 * block + 3 for the cost of one. block < 2^32.
+  // Returns the four elements 4 * block ... 4 * block + 3 at the cost of one element. block < 2^32.
   constexpr Philox::Counter quad(std::uint64_t block) const {
     return Philox::block({static_cast<std::uint32_t>(block), layer, sample, step}, key);
   }

@@ -1,4 +1,4 @@
-// A few lines at the bottom of a terminal that are redrawn in place while other text scrolls by above them.
+// A few lines at the bottom of a terminal. They are redrawn in place while other text scrolls by above them.
 //
 // Uses the normal screen, not the alternate one, so all output stays in the scroll-back and nothing must be
 // restored when the process is killed. The window may be resized at any time. Writing never blocks: if the

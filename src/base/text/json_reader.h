@@ -40,14 +40,14 @@ class JsonReader {
   // Throws unless the next value is of this kind: "<what> '<key>' is a number, not a string" at its position.
   void require(Kind kind, std::string_view what, std::string_view key = {});
 
-  // Calls member(key) for each member of an object; it must read or skip the value. The key stays valid
+  // Calls member(key) for each member of an object; member() must read or skip the value. The key stays valid
   // until member() returns.
   template <typename Member>
   void object(Member member) {
     begin_object();
     for (std::string key; next_key(key);) member(std::string_view(key));
   }
-  // Calls element() for each element of an array; it must read or skip it.
+  // Calls element() for each element of an array; element() must read or skip one value.
   template <typename Element>
   void array(Element element) {
     begin_array();

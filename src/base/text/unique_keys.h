@@ -1,5 +1,5 @@
-// Refuses a second member of the same name in a JSON object that a JsonReader reads. One object of this class
-// per JSON object; clear() prepares it for the next one and keeps its memory. Not thread-safe.
+// Refuses duplicate member names in a JSON object that a JsonReader reads. One object of this class per JSON
+// object; clear() prepares it for the next one and keeps its memory. Not thread-safe.
 #pragma once
 
 #include <algorithm>

@@ -14,7 +14,7 @@ namespace primus::unicode {
 int well_formed(std::string_view text, int& bad);
 
 // Returns the length of the longest valid UTF-8 prefix. `incomplete`, if given, receives the number of bytes
-// after it that begin a character which further bytes may complete (0 if they are invalid).
+// after the prefix that begin an incomplete character (0 if they are invalid).
 std::size_t valid_prefix(std::string_view text, std::size_t* incomplete = nullptr);
 inline bool is_valid(std::string_view text) { return valid_prefix(text) == text.size(); }
 

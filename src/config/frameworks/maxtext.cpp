@@ -1,4 +1,4 @@
-// MaxText: translates those of its settings that need more than the table presets/backends/maxtext/keys.yaml.
+// Translates the MaxText settings that the table presets/backends/maxtext/keys.yaml cannot express.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// TorchTitan: translates those of its settings that need more than the table
-// presets/backends/torchtitan/keys.yaml.
+// Translates the TorchTitan settings that the table presets/backends/torchtitan/keys.yaml cannot express.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -125,8 +124,9 @@ class TorchTitanSettings final : public Translator {
     }
   }
 
-  // TorchTitan's first step has lr / warmup_steps, while Megatron-LM's and the native engine's has
-  // lr_warmup_init. A warm-up from that rate with one step less gives the same rates.
+  // TorchTitan's first step has the rate lr / warmup_steps; Megatron-LM's and the native engine's first step
+  // has lr_warmup_init. A warm-up that starts at lr / warmup_steps and is one step shorter gives the same
+  // rates.
   void schedule(double steps, double rate) {
     const double warmup = std::min(real("lr_scheduler.warmup_steps"), steps);
     const double total = is_set("lr_scheduler.total_steps") ? real("lr_scheduler.total_steps") : steps;

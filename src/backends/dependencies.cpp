@@ -166,7 +166,7 @@ void sync_sources(const Pin& pin, const Path& folder, const Show& show) {
   }
   const std::string where = (there ? sources : partial).string();
   const std::string what = fmt::format("cannot fetch {} from {}", pin.commit.substr(0, 12), pin.repository);
-  // One commit is enough. Servers that do not serve single commits are asked for all.
+  // One commit is enough. If a server does not serve single commits, all commits are fetched.
   if (run({"git", "-C", where, "fetch", "--quiet", "--depth", "1", "origin", pin.commit}).code != 0) {
     run_or_throw({"git", "-C", where, "fetch", "--quiet", "origin"}, show, what, hint);
   }

@@ -46,8 +46,8 @@ void close_rendezvous() {
   unsetenv("PRIMUS_RENDEZVOUS_FD");
 }
 
-// Puts the Python's folder first on PATH, as activating its environment does, for programs that the framework
-// runs by name, such as the compiler of its data set helpers. A system Python has no environment.
+// Puts the Python's folder first on PATH, as activating its environment does. The framework runs some
+// programs by name, such as the compiler for its data set helpers. A system Python has no environment.
 void activate(const std::string& python, launch::Step& step) {
   const Path folder = Path(python).parent_path();
   if (folder.empty() || !Env::posix().status(folder.parent_path() / "pyvenv.cfg")) return;

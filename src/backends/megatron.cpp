@@ -146,7 +146,8 @@ void emit(Megatron& m) {
 
 void environment(Megatron& m) {
   const bool fsdp = m.t.use_torch_fsdp2 || m.is_on("use_megatron_fsdp");
-  // Order of kernels between streams: tensor parallelism needs it, FSDP forbids it.
+  // With a value of 1, kernels of different streams start in the order of their launches. Tensor parallelism
+  // needs this order, and FSDP forbids it.
   if (fsdp) {
     m.job.required["CUDA_DEVICE_MAX_CONNECTIONS"] = "8";
   } else {

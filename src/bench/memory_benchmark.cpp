@@ -70,7 +70,8 @@ class Cases {
   }
 
  private:
-  // A multiple of `together` buffers, all written once: unwritten memory may map to a single page.
+  // Returns buffers, whose number is a multiple of `together`. Each is written once, because unwritten memory
+  // may map to a single page.
   std::vector<Tensor> buffers(std::int64_t together) {
     std::vector<Tensor> made;
     for (std::int64_t set = timer_.sets(together * bytes_, kMaxSets); set > 0; --set) {

@@ -106,7 +106,7 @@ struct Fp8Operand {
   Tensor codes, scales;
 };
 
-// fp8 codes of random values, with the dimension that a product sums over contiguous.
+// Returns fp8 codes of random values. The dimension that a product sums over is contiguous.
 Fp8Operand random_codes(DeviceTimer& bench, DType type, Shape shape) {
   const Fp8Operand operand{bench.empty(type, shape), bench.empty(DType::kF32, {2})};
   bench.run_once(turbo::QuantizeFp8{

@@ -129,9 +129,9 @@ class Command {
   virtual void declare(Arguments& arguments) = 0;
   // Returns 0 or an exit code that the command documents. Throws errors.
   virtual int run(Console& console) = 0;
-  // For launchers: throws the errors that would prevent a job of this size from starting, as far as they can
-  // be detected before. `variables`: environment of the job in addition to this process's. 0 nodes or
-  // ranks: number unknown.
+  // For launchers: throws errors that would prevent a job of this size from starting, as far as they can be
+  // detected beforehand. `variables`: environment variables of the job, in addition to this process's. 0
+  // nodes or ranks means that the number is unknown.
   virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
                          const std::map<std::string, std::string>& /*variables*/) {}
   // Input files of the job that do not exist now, as far as this machine can tell; empty if check_job throws.

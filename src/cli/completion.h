@@ -17,7 +17,8 @@ inline constexpr std::string_view kShells[] = {"bash", "zsh", "fish"};
 
 struct Completion {
   std::vector<Suggestion> words;  // matches for the typed prefix
-  Paths paths = Paths::kNone;     // paths that the shell adds; for '--option=', after the '='
+  Paths paths = Paths::kNone;  // kind of paths that the shell adds; in a word '--option=...', the path begins
+                               // after the '='
 };
 
 // `words`: the command line without the program name. The last word is being typed and may be empty.

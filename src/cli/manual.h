@@ -10,7 +10,7 @@ namespace primus::cli {
 // Page name without its section: "primus", "primus-train-pretrain".
 std::string manual_name(const CommandEntry& entry);
 
-// Pages of the program (section 1) and of one command or mode, as man(7) source.
+// Return the manual pages (section 1) of the program and of one command or mode, as man(7) source.
 std::string program_manual();
 std::string command_manual(const CommandEntry& entry);
 struct ModeEntry;

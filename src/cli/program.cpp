@@ -212,7 +212,7 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   std::optional<std::string> asked = settings.dry_run   ? std::optional(settings.dry_run_at)
                                      : switches.dry_run ? std::optional(switches.dry_run_at)
                                                         : std::nullopt;
-  // Otherwise a job would be queued whose nodes only print plans and exit successfully.
+  // Otherwise this would queue a job whose nodes only print plans and exit successfully.
   if (!asked && !dry_run) asked = mode.asks_for_dry_run_within(context, command);
   if (asked) {
     // Otherwise a check or a training that did not run would look successful.

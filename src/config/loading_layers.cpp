@@ -104,8 +104,7 @@ class LayerStack {
   }
 
  private:
-  // AMD Primus's preset of an unsupported model has keys that Primus lacks. Refuses the preset with one
-  // sentence that gives the reason.
+  // Refuses AMD Primus's preset of an unsupported model with one sentence that gives the reason.
   void refuse_model_that_needs_more(const Value& name, std::string_view kind, const Value& preset) const {
     const std::string_view reason = kind == "models" ? reason_without_preset(name.text) : "";
     if (reason.empty()) return;

@@ -40,8 +40,8 @@ constexpr const char* kHandedOnPrefixes[] = {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_
 bool is_there(const Path& path) { return Env::posix().status(path).has_value(); }
 
 // The default image. The program comes from the host, so an image only needs a shell, the C and C++ libraries
-// of Debian 12 or newer, and the GPU vendor's runtime. For AMD it is AMD Primus's own image: the newest whose
-// contents its release notes list.
+// of Debian 12 or newer, and the GPU vendor's runtime. For AMD GPUs it is AMD Primus's image: the newest one
+// whose contents are listed in AMD Primus's release notes.
 const char* usual_image(Vendor vendor) {
   switch (vendor) {
     case Vendor::kAmd:

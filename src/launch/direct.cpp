@@ -23,7 +23,8 @@ constexpr std::uint64_t kMaxEnvironmentFile = 1 << 20;
 
 using Variables = std::map<std::string, std::string>;
 
-// Variables of --env and its files: later ones win, and --env over files.
+// Returns the variables from --env and from files of variables. Later ones override earlier ones, and --env
+// overrides files.
 Variables given_variables(const DirectSettings& settings, const std::set<Path>& left_out = {}) {
   Variables variables;
   const auto set = [&](const std::vector<std::string>& assignments) {
@@ -81,7 +82,7 @@ void use_virtual_environment(const Surroundings& surroundings, Variables& enviro
   environment["PATH"] = bin.string() + ":" + surroundings.variable("PATH").value_or("/usr/bin:/bin");
 }
 
-// The place in a job as words: numbers if known, otherwise placeholders.
+// The node's place in a job as words of a command: numbers if known, otherwise placeholders.
 struct PlaceWords {
   std::string nodes, node, ranks, address, port;
   bool several_nodes = false, first = true, last = true;

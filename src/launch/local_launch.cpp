@@ -36,7 +36,7 @@ using comm::Socket;  // closes any descriptor
 
 constexpr int kMaxRanks = GroupGuard::kMaxGroups;  // on one host
 constexpr std::size_t kMaxLine = 64 << 10;         // longer lines are split
-constexpr std::size_t kTailLines = 12;             // shown of a failed rank
+constexpr std::size_t kTailLines = 12;             // last lines of a failed rank's output to show
 
 struct Stream {
   Socket pipe;

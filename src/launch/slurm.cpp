@@ -131,7 +131,7 @@ void refuse_other_commands(const std::vector<GivenOption>& options) {
   }
 }
 
-// Slurm must pass on the job's secret and ranks.
+// Refuses values of --export with which Slurm would not pass on the variables for the job's secret and ranks.
 void require_export(const std::vector<GivenOption>& options) {
   const GivenOption* const exported = find_given(options, "export");
   if (exported && exported->value.value_or("") != "ALL" &&
@@ -187,7 +187,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
     if (!tasks_are_given) options.push_back({"ntasks-per-node", "1"});
     if (request.has_ranks && !find_given(options, "signal")) options.push_back({"signal", "B:USR1@120"});
     if (requeue && !find_given(options, "open-mode")) options.push_back({"open-mode", "append"});
-    // Slurm does not pass these on from the job to its steps.
+    // Slurm does not pass these two options on from a job to its steps.
     step_option("export", "ALL");
     if (const GivenOption* const cpus = find_given(options, "cpus-per-task")) step_options.push_back(*cpus);
   } else {

@@ -32,13 +32,14 @@ class Mode {
   virtual void declare(Arguments& arguments) = 0;
   // Counts the leading words that belong to the mode if `words` contains no "--"; the command follows.
   virtual std::size_t count_own(const Arguments& arguments, Words words) const;
-  // Whether a command is required. With a script none is needed.
+  // Whether a command is required. A script replaces the command.
   virtual bool needs_command(const launch::LauncherSettings&) const { return true; }
   // The settings debug and dry_run of the mode's section.
   virtual launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const = 0;
 
-  // Says which option or setting asks a later launcher of the chain for a dry run; nullopt: none. If one
-  // does, the entire chain is only shown: otherwise a job whose nodes only print plans would look finished.
+  // Returns the option or setting that asks a later launcher of the chain for a dry run; nullopt: none. If
+  // there is one, the entire chain is only shown. Otherwise a job whose nodes only print plans would look
+  // finished.
   virtual std::optional<std::string> asks_for_dry_run_within(const ModeContext& /*context*/,
                                                              Words /*command*/) const {
     return std::nullopt;
@@ -101,7 +102,7 @@ struct DirectWords {
   std::vector<std::string> options, command;
 };
 DirectWords direct_words(Words words);
-// Like dry_run_of(), for `primus direct` with these words, as direct_words() takes them.
+// Like dry_run_of(), for `primus direct` with these words, which direct_words() parses.
 std::optional<std::string> dry_run_of_direct(const ModeContext& context, Words words);
 
 // Throws Error(kInvalid) if an assignment "NAME=VALUE" would put a secret on a command line of `mode`.

@@ -121,8 +121,8 @@ class Slurm final : public Mode {
     return inner;
   }
 
-  // Finds out whether the command uses ranks. Scripts do. After "direct --" inside a container comes the
-  // command.
+  // Finds out whether the command uses ranks. Scripts always use ranks. Inside a container, the command
+  // follows "direct --".
   static void find_ranks(const Inner& inner, const launch::LauncherSettings& on_nodes,
                          launch::SlurmRequest& request) {
     request.has_ranks = true;

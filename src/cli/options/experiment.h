@@ -14,9 +14,9 @@ namespace primus::cli {
 
 class ExperimentArguments {
  public:
-  // `arguments` must outlive this object. If `needs_file` is false, a model to load plus data are enough.
-  // `module`: the module to run if the experiment has several; post_trainer means fine-tuning if no file is
-  // given.
+  // `arguments` must outlive this object. If `needs_file` is false, settings that name a model to load and
+  // data can replace the file. `module`: the module to run if the experiment has several; post_trainer means
+  // fine-tuning if no file is given.
   void declare(Arguments& arguments, bool needs_file = true, const std::string& module = "pre_trainer");
   bool names_a_file() const { return !file_.empty(); }
   bool names_a_model() const;  // has an override load=FOLDER, which can replace the file
@@ -29,7 +29,8 @@ class ExperimentArguments {
   // Throws Error.
   config::Experiment load(const Console& console, std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
-  // The two parts of load(): read() reads and validates without output; the other writes the warnings.
+  // The two parts of load(): read() reads and validates without output, and the next function writes the
+  // warnings.
   config::Experiment read(std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
   static void announce(const config::Experiment& experiment, const Console& console);

@@ -30,7 +30,7 @@ std::map<std::string, std::string> for_ranks(const SideBySide& place);
 // "gemm" -> "gemm.0-of-2", and "gemm.html" -> "gemm.0-of-2.html"; unchanged for a single process.
 std::string own_name(const std::string& name, const SideBySide& place);
 std::string own_file(const std::string& file, const SideBySide& place);
-// Whether side-by-side processes, of any number, left such files in the folder of `file`.
+// Whether the folder of `file` contains files with such names, from any number of side-by-side processes.
 bool has_own_files(const std::string& file);
 
 }  // namespace primus::cli

@@ -141,7 +141,7 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
   c.iterations = place.gpu ? 20 : 3;
 
   if (request.intra_groups.empty()) {
-    // Always the entire node; of the default sizes, those that divide it.
+    // Uses the default sizes that divide the number of ranks on the node, and always the entire node.
     if (!request.quick)
       for (const int size : {2, 4, 8})
         if (size < place.local_ranks && place.local_ranks % size == 0) c.intra_groups.push_back(size);

@@ -167,7 +167,7 @@ class Preflight final : public Command {
 
   // Errors that do not depend on the machine.
   void check_words() const {
-    if (config_.empty() && !overrides_.empty()) {  // neither options nor overrides of an experiment
+    if (config_.empty() && !overrides_.empty()) {  // without an experiment, these words are no overrides
       throw invalid(fmt::format("'{}' is not an option of preflight", overrides_.front()),
                     overrides_.front() == "bisect"
                         ? "'primus preflight --tests slow-nodes' finds slow nodes by bisection. If a node "

@@ -99,8 +99,8 @@ nlohmann::json changes_of(const MemoryFit& fit) {
   return list;
 }
 
-// Names of devices with enough memory for a run that does not fit here, with the same need and the same
-// reserve.
+// For a run that does not fit, returns the names of devices with enough memory. Assumes the same need and the
+// same reserve.
 std::vector<std::string> larger_hardware(const TrainingForecast& f) {
   std::vector<std::string> names;
   if (f.memory.fits) return names;

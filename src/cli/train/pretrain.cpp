@@ -152,7 +152,8 @@ class Train : public Command {
   }
 
  private:
-  // A plan does not depend on what the data contains, so mock data stand in where the experiment names none.
+  // A plan does not depend on what the data contains, so mock data replaces the data that the experiment does
+  // not name.
   config::Experiment experiment_to_plan(std::int64_t world, const Console& console) {
     try {
       return experiment_.read(world);
@@ -228,7 +229,8 @@ class Train : public Command {
       check_batches(experiment, world);
       return;
     }
-    // Without vocab_size, the tokenizer determines the size. Any size can be split, so `world` serves here.
+    // Without vocab_size, the tokenizer determines the size. Any vocabulary size can be split, so `world` can
+    // be the placeholder for it here.
     const ModelConfig model =
         model_config_of(experiment, experiment.trainer->vocab_size.value_or(world), builtin_families());
     session_settings_of(experiment, model, world);
@@ -298,8 +300,8 @@ class Train : public Command {
     return {.share = share / 100};
   }
 
-  // Writes the experiment with the settings that a run chooses by its data (sft_fit_to_data), so that a run
-  // of the file is the same run.
+  // Writes the experiment with the settings that a run derives from its data (sft_fit_to_data), so that
+  // training with the written file gives the same results.
   void export_planned(const config::Experiment& experiment, std::int64_t world, Console& console) const {
     const FamilyRegistry families = builtin_families();
     export_to(
@@ -403,8 +405,8 @@ class Train : public Command {
                        .version = PRIMUS_VERSION,
                        .asked_by = stop_signal_name});
       trainer.prepare();
-      // From here on there is progress to save. Launchers and schedulers signal every process, and the
-      // process that started it forwards the same signal.
+      // From here on there is progress to save. Launchers and schedulers signal every process, and each
+      // starter also forwards the signal to the processes that it started.
       const bool is_watched = place || std::getenv("SLURM_JOB_ID");
       const TrainingSummary summary =
           trainer.run(catch_stop_signals(is_watched ? SecondSignal::kIgnored : SecondSignal::kEnds));

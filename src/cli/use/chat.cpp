@@ -20,7 +20,8 @@ namespace {
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// While it exists, the first Ctrl-C stops the reply and a second one ends the program, as without it.
+// While this object exists, the first Ctrl-C stops the reply. A second one ends the program, as Ctrl-C
+// usually does.
 class ReplyInterrupt {
  public:
   ReplyInterrupt() {

@@ -229,7 +229,7 @@ void judge_shared_memory(const CheckInput& in, Judge& judge) {
   const auto total = static_cast<double>(host.shared_memory->total);
   const auto free = static_cast<double>(host.shared_memory->available);
   const bool gpus = !in.found.gpu.gpus.empty() || in.wanted.local_ranks > 1;
-  // The minimum: the shared-memory rings of a host's ranks.
+  // Ranks of a host exchange messages through rings in shared memory, which need this minimum.
   const double minimum = asked ? asked->value * kGiB : gpus ? 8 * kGiB : 0.0625 * kGiB;
   const std::string source = asked  ? asked->source
                              : gpus ? "the default of node_smoke, for several ranks or GPUs"

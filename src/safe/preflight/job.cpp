@@ -22,9 +22,9 @@ struct JobFacts {
   struct Problem {
     std::string what, fix;
   };
-  std::vector<Problem> reports;       // of ranks, that cannot be read
+  std::vector<Problem> reports;       // reports of ranks that cannot be read
   std::vector<std::string> skipped;   // exchanges that were not measured, and why
-  std::optional<Problem> rendezvous;  // what ended the work of the ranks together
+  std::optional<Problem> rendezvous;  // the error that ended the joint work of the ranks
 };
 
 namespace {

@@ -12,7 +12,7 @@
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {
-// What kept the facts of a section from being collected; empty: nothing.
+// The errors that prevented the collection of a section's facts; empty: none.
 struct CollectionFacts {
   struct Problem {
     std::string what;

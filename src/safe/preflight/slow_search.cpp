@@ -28,8 +28,8 @@ std::string range_of(const Group& group, const std::vector<std::string>& names) 
   return fmt::format("{} to {} ({} nodes)", name(group.front()), name(group.back()), group.size());
 }
 
-// A slow node slows down all its pairs; of a good node, only pairs with slow nodes are slow. So a node is
-// judged by its best pair, compared with the median of these.
+// All pairs with a slow node are slow, while a good node is slow only in pairs with slow nodes. So a node is
+// judged by its best pair, compared with the median of all nodes' best pairs.
 void summarise_pairs(SearchFacts& facts) {
   facts.best.resize(facts.names.size());
   facts.pairs_of.resize(facts.names.size());

@@ -138,7 +138,7 @@ int run_process(const ExternalJob& job, const Installation& installation,
     if (name == "PYTHONPATH" && before && *before) {
       step.environment[name] = value + ":" + before;
     } else if (name == "XLA_FLAGS" && before && *before) {
-      step.environment[name] = value + " " + before;  // for a flag in both, XLA uses the last
+      step.environment[name] = value + " " + before;  // if a flag is set in both, XLA uses the last one
     } else if (!before) {
       step.environment[name] = value;
     }

@@ -23,7 +23,7 @@ Installation find_installation(const config::BackendFields& fields,
                                const std::optional<std::string>& backend_path,
                                const launch::Surroundings& surroundings);
 
-// The error for a missing framework: where it was searched, and how to install it.
+// Returns the error for a missing framework, which says where it was searched and how to install it.
 Error not_installed(const config::BackendFields& fields, const Installation& installation);
 
 }  // namespace primus::backends

@@ -47,12 +47,12 @@ class KeyRules {
   std::map<std::string, std::vector<std::string>> dropped_;
 };
 
-// An Error of kind kUnsupported, at the position where `key` was set, for a setting that the experiment's
-// framework does not support.
+// Returns an Error of kind kUnsupported, at the position where `key` was set, for a setting that the
+// experiment's framework does not support.
 Error unsupported_there(const config::Experiment& experiment, std::string_view key, const std::string& what,
                         const std::string& hint);
 
-// Whether a value equals a table's word: "null", "false", "0".
+// Returns whether a value equals a table's word: "null", "false", "0".
 bool says(const config::Value& value, std::string_view word);
 
 }  // namespace primus::backends

@@ -29,17 +29,17 @@ struct Megatron {
 
   bool is_mamba() const;
   bool is_set(std::string_view key) const;
-  // Whether the key is explicitly null, in the experiment or a preset.
+  // Returns whether the key is explicitly null, in the experiment or a preset.
   bool is_null(std::string_view key) const;
   bool is_true(const char* key) const;
   std::optional<std::string> text_of(const char* key) const;
-  // Name of the model preset, without extension.
+  // Returns the name of the model preset, without extension.
   std::string model_name() const;
   Error error_for(std::string_view key, const std::string& what, const std::string& hint) const;
-  // Whether the checkout's file contains this text; distinguishes versions.
+  // Returns whether the checkout's file contains this text; distinguishes versions.
   bool source_says(const char* file, std::string_view text) const;
 
-  // Whether a switch is among the arguments and on.
+  // Returns whether a switch is among the arguments and on.
   bool is_on(const std::string& argument) const;
   void put(const std::string& argument, config::Value value);
   void put(const std::string& argument, bool value);

@@ -8,7 +8,7 @@
 namespace primus::backends {
 namespace {
 
-// "a/b" is the last value and a mean; returns the mean.
+// Parses "a/b", where a is the last value and b a mean, and returns the mean.
 std::optional<double> second_number(std::string_view text) {
   const std::size_t slash = text.find('/'), end = text.find('|');
   if (slash == std::string_view::npos || slash > end) return std::nullopt;

@@ -26,12 +26,12 @@ void set_gather_overlap(Megatron& m) {
   m.put("overlap_param_gather", true);
 }
 
-// A layout's letters for the modules of multi-token prediction.
+// Returns the letters for the modules of multi-token prediction.
 std::string modules(const Megatron& m) {
   return std::string(static_cast<std::size_t>(m.t.mtp_num_layers.value_or(0)), 'm');
 }
 
-// A layout in Megatron-LM's letters, with layers distributed over `parts` stages.
+// Returns a layout in Megatron-LM's letters, with layers distributed over `parts` stages.
 std::string uneven_layout(const Megatron& m, std::int64_t parts) {
   std::vector<std::string> words;
   for (const std::int64_t stage : even_blocks(m.t.num_layers, parts))

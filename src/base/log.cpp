@@ -134,7 +134,8 @@ void Logger::write_to_files(LogLevel level, std::string_view message, std::sourc
 }
 
 void Logger::write(LogLevel level, std::string_view message, std::source_location where, bool on_console) {
-  // Wait once for a reader that has stopped reading, then no more until it reads again.
+  // The first line that the reader does not accept waits this long. Later lines do not wait until the reader
+  // reads again.
   constexpr int kConsoleWaitMs = 1000;
   if (level >= LogLevel::kOff || !enabled(level)) return;
   const std::string time = timestamp();

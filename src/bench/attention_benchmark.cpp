@@ -169,7 +169,7 @@ class AttentionBenchmark final : public Benchmark {
     return chosen;
   }
 
-  // The hint for a name that `shapes` does not contain.
+  // Returns the hint for a name that `shapes` does not contain.
   std::string why_not(const std::string& name, const std::vector<AttentionCase>& shapes) const {
     for (const LeftOutShape& shape : left_out_)
       if (shape.model == name) return shape.why;

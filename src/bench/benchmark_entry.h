@@ -103,7 +103,8 @@ class Benchmark {
   virtual std::vector<RefusedOption> refused() const { return {}; }
   // Throws Error(kInvalid) for values that are invalid on every machine. Reads no files of the user.
   virtual void check() {}
-  // A file or folder of the user that prepare() reads, and that may exist only where a job runs; empty: none.
+  // Returns a file or folder of the user that prepare() reads, and that may exist only where a job runs;
+  // empty: none.
   virtual std::string input() const { return {}; }
   // Reads the options' values. Call once, after check(). Throws Error(kInvalid) for invalid values.
   virtual void prepare() {}
@@ -136,7 +137,7 @@ std::unique_ptr<Benchmark> make_benchmark() {
   return std::make_unique<B>();
 }
 
-// All benchmarks, sorted by name.
+// Returns all benchmarks, sorted by name.
 std::span<const BenchmarkEntry* const> benchmarks();
 // Throws std::logic_error if no benchmark has that name.
 const BenchmarkEntry& benchmark_named(std::string_view name);

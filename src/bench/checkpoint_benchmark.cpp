@@ -23,7 +23,7 @@ namespace {
 // Shape of each tensor: as large as a layer's matrix of a model with a few billion parameters.
 constexpr std::int64_t kRows = 4096, kColumns = 4096;
 
-// Random bytes, different in each tensor, so that file systems with compression or deduplication gain
+// Returns random bytes, different in each tensor, so that file systems with compression or deduplication gain
 // nothing.
 std::vector<std::byte> random_bytes(std::uint64_t count, std::uint32_t which) {
   const RandomStream stream(20261122, RandomPurpose::kTest, which);

@@ -55,11 +55,11 @@ double bus_factor(CollectiveOp op, double n) {
   }
 }
 
-// The test value of element i on `rank`, a small integer.
+// Returns the test value of element i on `rank`, a small integer.
 double value_of(int rank, std::int64_t i) { return static_cast<double>((i + 3 * rank) % 8); }
 
-// The maximum number of ranks whose sum is exact in the type. The first integer that bf16 cannot represent is
-// 257, for fp16 it is 2049.
+// Returns the maximum number of ranks whose sum is exact in the type. The first integer that bf16 cannot
+// represent is 257, for fp16 it is 2049.
 std::int64_t max_exact_ranks(DType dtype) {
   constexpr std::int64_t kLargestValue = 7, kOfBf16 = 256, kOfFp16 = 2048;
   if (dtype == DType::kBF16) return kOfBf16 / kLargestValue;
@@ -98,7 +98,7 @@ class Exchange {
     }
   }
 
-  // The expected value of element i of the result, which is `out`, or `in` for a broadcast.
+  // Returns the expected value of element i of the result, which is `out`, or `in` for a broadcast.
   double expected(std::int64_t i, std::int64_t out_elements) const {
     const int rank = group_.rank();
     const auto sum = [&](std::int64_t at) {
@@ -176,8 +176,8 @@ class Measurement {
 
   DeviceTimer& timer() { return timer_; }
 
-  // The samples of this rank: `iterations` for each of `repetitions`; a barrier of `group` precedes each
-  // repetition.
+  // Returns the samples of this rank: `iterations` per repetition, and `repetitions` repetitions. A barrier
+  // of `group` precedes each repetition.
   std::vector<double> samples(Communicator& group, int warmup, int iterations, int repetitions,
                               const std::function<void()>& call) {
     std::vector<double> seconds;
@@ -197,7 +197,7 @@ class Measurement {
     return seconds;
   }
 
-  // The samples of all ranks, by rank.
+  // Returns the samples of all ranks, by rank.
   std::vector<std::vector<double>> gather(const std::vector<double>& mine) {
     const auto count = static_cast<std::int64_t>(mine.size());
     const Tensor in = timer_.empty(DType::kF64, {count}),
@@ -218,7 +218,7 @@ class Measurement {
   DeviceTimer timer_;
 };
 
-// The maximum over these ranks for each sample.
+// Returns, for each sample, the maximum over these ranks.
 std::vector<double> slowest_of(const std::vector<std::vector<double>>& by_rank,
                                const std::vector<int>& ranks) {
   std::vector<double> worst(by_rank.front().size(), 0.0);
@@ -302,7 +302,7 @@ std::int64_t message_bytes(std::int64_t size, DType dtype, std::int64_t ranks) {
 
 namespace {
 
-// Element counts of an operation's messages, without duplicates.
+// Returns the element counts of an operation's messages, without duplicates.
 std::vector<std::int64_t> counts_of_sizes(const CollectivePlan& plan, CollectiveOp op, std::int64_t ranks) {
   if (op == CollectiveOp::kBarrier) return {0};
   std::vector<std::int64_t> counts;

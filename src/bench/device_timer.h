@@ -37,12 +37,12 @@ class DeviceTimer {
 
   // Throws Error(kInvalid) if the device has not enough free memory.
   Tensor empty(DType dtype, Shape shape);
-  // Standard normal values times `scale`; each tensor has different values.
+  // Returns standard normal values times `scale`; each tensor has different values.
   Tensor random(DType dtype, Shape shape, float scale = 1);
   Tensor integers(const std::vector<std::int32_t>& values);
   void release();
 
-  // Number of operand sets, of `bytes` each, that calls rotate through; at most `maximum`.
+  // Returns the number of operand sets, of `bytes` each, that calls rotate through; at most `maximum`.
   std::int64_t sets(std::int64_t bytes, std::int64_t maximum = 16) const;
 
   template <class Arguments>
@@ -72,7 +72,7 @@ class DeviceTimer {
   // Times work that `call` enqueues on stream(). Fills in only the times.
   BenchmarkResult time_calls(const std::function<void()>& call);
 
-  // Bandwidth of a large device copy in bytes per second, reads plus writes.
+  // Returns the bandwidth of a large device copy in bytes per second, reads plus writes.
   double copy_rate();
 
  private:

@@ -8,14 +8,14 @@
 
 namespace primus {
 
-// Matrix products for `tokens` rows: attention projections (for latent attention, each of its steps), dense
-// and expert feed-forward if present, and the head. Omits routers, as the FLOP count does. `times` includes
-// the blocks and heads of multi-token prediction; the projection of their joined inputs is a separate
-// product.
+// Returns the matrix products for `tokens` rows: attention projections (for latent attention, each of its
+// steps), dense and expert feed-forward if present, and the head. Omits routers, as the FLOP count does.
+// `times` includes the blocks and heads of multi-token prediction; the projection of their joined inputs is a
+// separate product.
 std::vector<ModelProduct> products_of(const ModelConfig& config, std::int64_t tokens);
 
-// Full causal attention of a layer for one sequence of `sequence` tokens. Latent attention is given in its
-// training form, with separate keys and values per head.
+// Returns the full causal attention of a layer for one sequence of `sequence` tokens. Latent attention is
+// given in its training form, with separate keys and values per head.
 AttentionCase attention_of(const ModelConfig& config, const std::string& name, std::int64_t sequence);
 
 // Attention of all layers for `batch` sequences, grouped into full, windowed and chunked layers. Each chunk

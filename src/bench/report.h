@@ -52,12 +52,12 @@ struct BenchmarkReport {
   std::string own_text = {}, own_json = {};
 };
 
-// A sentence about noisy figures; empty if there are none.
+// Returns a sentence about noisy figures; empty if there are none.
 std::string noise_note(const BenchmarkReport& report);
 
 std::string to_text(const BenchmarkReport& report);
 nlohmann::ordered_json to_json(const BenchmarkReport& report);
-// One object per result, with suite, device and type.
+// Returns one JSON object per result, with suite, device and type.
 std::string to_json_lines(const BenchmarkReport& report);
 std::string to_csv(const BenchmarkReport& report, char separator = ',');
 std::string to_markdown(const BenchmarkReport& report);

@@ -134,12 +134,13 @@ class Command {
   // nodes or ranks means that the number is unknown.
   virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
                          const std::map<std::string, std::string>& /*variables*/) {}
-  // Input files of the job that do not exist now, as far as this machine can tell; empty if check_job throws.
+  // Returns the input files of the job that do not exist now, as far as this machine can tell; empty if
+  // check_job throws.
   virtual std::vector<launch::AbsentInput> absent_inputs(
       const std::map<std::string, std::string>& /*variables*/) {
     return {};
   }
-  // Whether the ranks connect through this engine's transport, which needs a secret. Ranks of other
+  // Returns whether the ranks connect through this engine's transport, which needs a secret. Ranks of other
   // frameworks do not.
   virtual bool needs_token() const { return true; }
 };
@@ -177,7 +178,7 @@ struct CommandEntry {
   bool has_ranks = false;
 };
 
-// All commands, in the order of help.
+// Returns all commands, in the order of help.
 std::span<const CommandEntry> commands();
 
 // --overwrite: the only way to allow a command to replace an existing file or folder with its result.

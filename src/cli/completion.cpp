@@ -84,7 +84,7 @@ class Completer {
     return std::holds_alternative<std::vector<std::string>*>(argument.target);
   }
 
-  // The positional argument that follows `count` others.
+  // Returns the positional argument that follows `count` others.
   static const Argument* positional(const Arguments& arguments, std::size_t count) {
     for (const Argument& argument : arguments.all()) {
       if (!argument.names.empty()) continue;

@@ -24,11 +24,11 @@ struct Completion {
 // `words`: the command line without the program name. The last word is being typed and may be empty.
 Completion complete(std::span<const std::string> words);
 
-// The output of `primus __complete WORD...`: a line "word<tab>meaning" per match, then a line with the kind
-// of paths that also match: ":files", ":folders" or ":none".
+// Returns the output of `primus __complete WORD...`: a line "word<tab>meaning" per match, then a line with
+// the kind of paths that also match: ":files", ":folders" or ":none".
 std::string completion_reply(std::span<const std::string> words);
 
-// The script for `shell`, which is one of kShells.
+// Returns the script for `shell`, which is one of kShells.
 std::string_view completion_script(std::string_view shell);
 
 }  // namespace primus::cli

@@ -32,7 +32,7 @@ bool is_help(std::string_view word);  // --help, -h
 
 // Returns the command with that name ("model verify"), or null.
 const CommandEntry* find_command(std::string_view name);
-// Whether commands with names "<word> ..." exist.
+// Returns whether commands with names "<word> ..." exist.
 bool is_group(std::string_view word);
 
 // Counts the leading words that are options declared in `arguments`, including their values. An unknown

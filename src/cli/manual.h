@@ -7,7 +7,7 @@
 
 namespace primus::cli {
 
-// Page name without its section: "primus", "primus-train-pretrain".
+// Returns the page name without its section: "primus", "primus-train-pretrain".
 std::string manual_name(const CommandEntry& entry);
 
 // Return the manual pages (section 1) of the program and of one command or mode, as man(7) source.
@@ -16,7 +16,7 @@ std::string command_manual(const CommandEntry& entry);
 struct ModeEntry;
 std::string mode_manual(const ModeEntry& mode);
 
-// docs/commands.md: the help of all commands and modes.
+// Returns the content of docs/commands.md: the help of all commands and modes.
 std::string commands_markdown();
 
 }  // namespace primus::cli

@@ -13,14 +13,14 @@ namespace primus::cli {
 // value of the wrong type.
 bool parse(const Arguments& arguments, std::span<const std::string> words, const std::string& command);
 
-// The text of --help for a command, for the program, and for a group of commands ("model"). Text is wrapped
-// at `width`, clamped to 40 to 100 columns; examples are not wrapped.
+// Returns the text of --help for a command, for the program, and for a group of commands ("model"). Text is
+// wrapped at `width`, clamped to 40 to 100 columns; examples are not wrapped.
 std::string help_text(const CommandEntry& entry, const Arguments& arguments, const std::string& program,
                       std::size_t width);
 std::string overview_text(const std::string& program, std::size_t width);
 std::string group_help_text(const std::string& group, const std::string& program, std::size_t width);
 
-// The help text of an argument: meaning, choices, default.
+// Returns the help text of an argument: meaning, choices, default.
 std::string explanation(const Argument& argument);
 
 }  // namespace primus::cli

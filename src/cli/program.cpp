@@ -28,7 +28,7 @@
 namespace primus::cli {
 namespace {
 
-// The second words of a group's commands.
+// Returns the second words of a group's commands.
 std::vector<std::string_view> subcommands(const std::string& group) {
   std::vector<std::string_view> names;
   for (const CommandEntry& entry : commands()) {
@@ -52,8 +52,8 @@ std::string named_shortly(const std::string& word) {
   return names.empty() ? "" : fmt::format("did you mean {}?", fmt::join(names, " or "));
 }
 
-// The error for an unknown word: suggests the equivalent of a word known from other programs, else the
-// nearest command, else `otherwise`.
+// Returns the error for an unknown word: suggests the equivalent of a word known from other programs, else
+// the nearest command, else `otherwise`.
 Error unknown_command(const std::string& what, const std::string& word,
                       std::span<const std::string_view> known, const std::string& otherwise) {
   if (const auto answer = config::answer_for(word)) return invalid(what, *answer);
@@ -97,7 +97,7 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
                         fmt::format("choose one of {}", fmt::join(known, ", ")));
 }
 
-// The given values of a text argument, or its defaults.
+// Returns the given values of a text argument, or its defaults.
 std::vector<std::string> values_of(const Argument& argument) {
   if (const auto* const text = std::get_if<std::string*>(&argument.target)) return {**text};
   if (const auto* const text = std::get_if<std::optional<std::string>*>(&argument.target))
@@ -240,9 +240,9 @@ int run_bound(Words command) {
   launch::become({.name = "process", .where = {}, .argv = {command.begin(), command.end()}});
 }
 
-// Whether a command with ranks is one of several tasks that srun started without a launcher. Together they
-// form one job, as with 'srun primus direct --'. An explicit number of ranks means that the task is a job of
-// its own.
+// Returns whether a command with ranks is one of several tasks that srun started without a launcher. Together
+// they form one job, as with 'srun primus direct --'. An explicit number of ranks means that the task is a
+// job of its own.
 bool is_bare_rank(Words words) {
   const auto task = launch::task_of_step(launch::Surroundings::here());
   if (!task || task->launched || std::getenv("OMPI_COMM_WORLD_SIZE")) return false;

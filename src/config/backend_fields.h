@@ -35,15 +35,15 @@ class BackendFields {
   static BackendFields load(std::string_view framework, std::span<const std::filesystem::path> preset_dirs);
 
   const std::string& framework() const { return framework_; }
-  // The folder that the tables were read from.
+  // Returns the folder that the tables were read from.
   const std::filesystem::path& folder() const { return folder_; }
   const BackendField* find(std::string_view name) const;
   const std::map<std::string, BackendField, std::less<>>& all() const { return fields_; }
-  // Whether a field lies in the section `prefix`: "training" of "training.seq_len".
+  // Returns whether a field lies in the section `prefix`: "training" of "training.seq_len".
   bool is_section(std::string_view prefix) const;
-  // The content of keys.yaml.
+  // Returns the content of keys.yaml.
   const Value& keys() const { return keys_; }
-  // The member `section` of keys.yaml; an empty map if it is missing.
+  // Returns the member `section` of keys.yaml; an empty map if it is missing.
   const Value& keys(std::string_view section) const;
 
   // Throws an Error at the value's position if it does not have the field's type or is not one of its

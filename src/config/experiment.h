@@ -67,7 +67,7 @@ struct Provenance {
   Layer layer = Layer::kDefault;
   Origin origin;
   std::string name = {};  // the alias under which the key was set, if any
-  // "default", "derived", "derived from exp.yaml:5:3", "environment NAME", or origin.describe().
+  // Returns "default", "derived", "derived from exp.yaml:5:3", "environment NAME", or origin.describe().
   std::string describe() const;
 };
 
@@ -104,10 +104,10 @@ struct Experiment {
   std::shared_ptr<const Hardware> hardware;
 
   Provenance provenance_of(std::string_view key) const;
-  // The name under which the user set trainer key `key`.
+  // Returns the name under which the user set trainer key `key`.
   std::string name_of(std::string_view key) const;
-  // An Error of kind kInvalid at the position where trainer key `key` was set: for later checks by the
-  // trainer.
+  // Returns an Error of kind kInvalid at the position where trainer key `key` was set: for later checks by
+  // the trainer.
   Error error_for(std::string_view key, std::string what, std::string hint = {}) const;
   // workspace/work_group/user_name/exp_name
   std::filesystem::path output_dir() const;
@@ -171,10 +171,10 @@ std::string show(const Experiment& experiment, bool origins);
 // "ignored", "warnings" and, with `origins`, "origins".
 std::string to_json(const Experiment& experiment, bool origins);
 
-// JSON Schema (draft 2020-12) of experiment files, for editors.
+// Returns the JSON Schema (draft 2020-12) of experiment files, for editors.
 std::string json_schema();
 
-// docs/config.md: each key with type, default, range and meaning.
+// Returns the content of docs/config.md: each key with type, default, range and meaning.
 std::string markdown_reference();
 
 // Describes the keys named `word`; if there is none, those with `word` in name, alias, synonym or help.

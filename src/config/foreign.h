@@ -31,14 +31,14 @@ void for_each_setting(const BackendFields& fields, const Value& settings, Visit&
   }
 }
 
-// Whether experiment.settings are the unchanged settings of its framework, TorchTitan or MaxText. `trainer`
-// then contains their translation, as far as it exists.
+// Returns whether experiment.settings are the unchanged settings of its framework, TorchTitan or MaxText.
+// `trainer` then contains their translation, as far as it exists.
 bool has_foreign_settings(const Experiment& experiment);
 
 // Returns a setting that AMD Primus adds to the framework's (section `extra`); null if there is none.
 const Value* find_extra(const BackendFields& fields, std::string_view path);
 
-// Whether the framework, or AMD Primus's extension of it, has the setting or section `path`.
+// Returns whether the framework, or AMD Primus's extension of it, has the setting or section `path`.
 bool knows(const BackendFields& fields, std::string_view path);
 
 // Adds a problem for each unknown setting, and for each value that the framework does not accept.

@@ -32,7 +32,7 @@ std::unique_ptr<Translator> make_translator(const BackendFields& fields, const V
 
 // Returns null if no framework has that name.
 const FrameworkEntry* find_framework(std::string_view name);
-// Whether experiments for this framework are written with its own settings instead of our keys.
+// Returns whether experiments for this framework are written with its own settings instead of our keys.
 bool has_own_settings(std::string_view framework);
 // Sorted by place.
 std::span<const std::string_view> framework_names();

@@ -50,7 +50,7 @@ struct Hardware {
 
   double fp8_share_of_step() const { return fp8_step_share > 0 ? fp8_step_share : 0.75 * step_share; }
   std::int64_t memory_bytes() const { return static_cast<std::int64_t>(memory_gib * 1024) << 20; }
-  // Whether memory and rates are known, so that a plan is possible.
+  // Returns whether memory and rates are known, so that a plan is possible.
   bool can_be_planned() const { return memory_gib > 0 && peak_tflops > 0 && peak_memory > 0; }
 };
 

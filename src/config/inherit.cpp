@@ -27,7 +27,7 @@ bool is_name_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
 }
 
-// Position of `reference` inside the string that starts at `origin`, if it is on that line.
+// Returns the position of `reference` inside the string that starts at `origin`, if it is on that line.
 Origin place_of(const Origin& origin, std::string_view reference) {
   if (!origin.source || origin.line < 1 || !origin.source->columns_in_bytes) return origin;
   const std::string_view text = origin.source->text;
@@ -44,7 +44,7 @@ Origin place_of(const Origin& origin, std::string_view reference) {
 struct Reference {
   std::string name;
   std::optional<std::string> fallback;
-  std::size_t length = 0;  // of ${...} including the braces
+  std::size_t length = 0;  // length of ${...} including the braces
 };
 
 // Parses the reference at the start of `text`, which begins with "${".
@@ -150,7 +150,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Returns the settings files of `dirs` in order; without extension if `name` has none.
+// Returns the settings files of `dirs` in order. If `name` has no extension, omits theirs.
 std::vector<std::string> settings_files(const fs::path& name, const std::vector<fs::path>& dirs) {
   std::vector<std::string> names;
   for (const fs::path& dir : dirs) {

@@ -53,8 +53,8 @@ class FileLoader {
   int files_ = 0;
 };
 
-// PRIMUS_PRESETS, then the presets installed with the program, then those of the source tree it was built
-// from.
+// Returns PRIMUS_PRESETS, then the presets installed with the program, then those of the source tree it was
+// built from.
 std::vector<std::filesystem::path> default_preset_dirs(const ReadVariable& read);
 
 }  // namespace primus::config

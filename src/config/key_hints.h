@@ -17,13 +17,13 @@ struct Synonym {
 };
 std::span<const Synonym> synonyms();
 
-// The hint for an unknown key. Never empty.
+// Returns the hint for an unknown key. Never empty.
 std::string hint_for_unknown_key(std::string_view name);
 
-// "'primus config reference lr' explains it".
+// Returns "'primus config reference lr' explains it".
 std::string hint_about(std::string_view key);
 
-// The hint for a value that the native engine does not support. Never empty.
+// Returns the hint for a value that the native engine does not support. Never empty.
 std::string hint_for_unsupported(const KeySpec& key, std::string_view value);
 
 }  // namespace primus::config

@@ -107,7 +107,7 @@ const Table& table() {
   return instance;
 }
 
-// Whether the text begins like a list or map but lacks a bracket. ([0]*3+[1]*58 is a pattern.)
+// Returns whether the text begins like a list or map but lacks a bracket. ([0]*3+[1]*58 is a pattern.)
 bool is_open_list(const Value& value) {
   const std::string& text = value.text;
   if (value.kind != Value::Kind::kString || value.quoted || !(text.starts_with('[') || text.starts_with('{')))
@@ -173,8 +173,8 @@ void check_range(const KeySpec& key, const Value& value) {
                  hint_about(key.name), value.width());
 }
 
-// "fp32, bf16" if the native engine supports all choices; otherwise it lists the others separately: "fp32,
-// bf16 (with other frameworks also fp16)".
+// Returns "fp32, bf16" if the native engine supports all choices; otherwise it lists the others separately:
+// "fp32, bf16 (with other frameworks also fp16)".
 std::string describe_choices(const KeySpec& key) {
   std::vector<std::string_view> native, others;
   for (const std::string_view choice : key.choices) {
@@ -204,7 +204,7 @@ std::string to_text(const KeySpec& key, const Value& value) {
                  key.name == "stage" ? answer_for(value.text).value_or(hint) : hint, value.width());
 }
 
-// Whether a file, a folder, or the pair PATH.bin and PATH.idx exists.
+// Returns whether a file, a folder, or the pair PATH.bin and PATH.idx exists.
 bool is_data(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) || std::filesystem::exists(path + ".idx", error);
@@ -376,7 +376,7 @@ bool asks_for_more(const KeySpec& key, const Value& value) {
     if (key.type == KeyType::kBool) return to_bool(key, value) == neutral.boolean;
     return value.is_scalar() && same_ignoring_case(value.text, text);
   };
-  // Without neutral values, a switch asks for something if it is on.
+  // A switch without neutral values asks for something only if it is on.
   if (key.type == KeyType::kBool && key.neutral_values.empty()) return !is_neutral("false");
   return std::ranges::none_of(key.neutral_values, is_neutral);
 }

@@ -25,7 +25,7 @@ enum class Framework : std::uint8_t { kNone = 0, kNative = 1, kMegatron = 2, kOt
 std::optional<Framework> parse_framework(std::string_view name);
 
 enum class KeyType : std::uint8_t { kAny, kBool, kInt, kFloat, kString, kStrings, kList, kMap };
-// The name of the type in messages: "an integer".
+// Returns the name of the type in messages: "an integer".
 std::string_view expected(KeyType type);
 
 // The field of TrainerConfig for a key; monostate for keys without one.
@@ -130,7 +130,7 @@ struct KeySpec {
 // Compares choices and other texts of settings, ignoring case.
 bool same_ignoring_case(std::string_view a, std::string_view b);
 
-// All keys, in the order of the two files.
+// Returns all keys, in the order of the two files.
 std::span<const KeySpec> all_keys();
 
 // Finds a key by name or alias; null if there is none.
@@ -146,17 +146,18 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config);
 // Throws kUnsupported at the value's position if the native engine does not support the value.
 void require_native_support(const KeySpec& key, const Value& value);
 
-// Whether `value` of a kReplaced key asks for something that the native engine does in another way.
+// Returns whether `value` of a kReplaced key asks for something that the native engine does in another way.
 bool asks_for_more(const KeySpec& key, const Value& value);
 
-// The field's current value (null for an empty optional); items of number lists are numbers. The key must
-// have a field.
+// Returns the field's current value (null for an empty optional); items of number lists are numbers. The key
+// must have a field.
 Value current_value(const KeySpec& key, const TrainerConfig& config);
 
-// Whether the key's field is equal in both. The key must have a field.
+// Returns whether the key's field is equal in both. The key must have a field.
 bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b);
 
-// Whether one of the key's conditions holds through a key that itself has an effect; true without conditions.
+// Returns whether one of the key's conditions holds through a key that itself has an effect; true without
+// conditions.
 bool has_effect(const KeySpec& key, const TrainerConfig& config);
 
 // For the reference: describe_type returns "int", describe_range "at least 1", and describe_default

@@ -63,7 +63,7 @@ const Value* preset_name(Loading& loading, std::string_view key);
 void add_layer(Loading& loading, const Value& values, Layer layer);
 // Adds the preset `name` as a layer. `kind`: "models" or "modules".
 void add_preset(Loading& loading, const Value& name, std::string_view kind, Layer layer);
-// Whether a key is an environment variable in the wrong section; if so, adds a warning.
+// Returns whether a key is an environment variable in the wrong section; if so, adds a warning.
 bool is_misplaced_variable(Loading& loading, const Member& member);
 
 // Returns false if the file is written with our keys. `arguments`: trainer keys of the command line.

@@ -52,7 +52,7 @@ class Binding {
   }
 
  private:
-  // Whether a key's value is irrelevant because of another key.
+  // Returns whether a key's value is irrelevant because of another key.
   bool is_moot(std::string_view key) const {
     const auto is_on = [&](std::string_view other) {
       const Value* const value = result_.settings.find(other);

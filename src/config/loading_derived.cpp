@@ -123,7 +123,7 @@ class NativeSettings {
     Provenance from;
     std::string place() const { return from.origin.source ? from.origin.location() : "environment"; }
   };
-  // nullopt: not set, or empty.
+  // Returns nullopt if the variable is unset or empty.
   std::optional<Variable> variable_of_run(const std::string& name) const {
     const auto own = result_.env.find(name);
     const std::optional<std::string> text =

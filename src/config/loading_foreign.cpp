@@ -27,7 +27,7 @@ class ForeignSettings {
         problems_(loading.problems),
         result_(loading.result) {}
 
-  // Whether the file uses its framework's settings instead of our keys.
+  // Returns whether the file uses its framework's settings instead of our keys.
   bool is_foreign(const Value& module) {
     if (!has_own_settings(engine_)) return false;
     foreign_.emplace(BackendFields::load(engine_, files_.preset_dirs()));
@@ -112,7 +112,7 @@ class ForeignSettings {
     });
   }
 
-  // Number of ranks of the job, from torchrun's variable.
+  // Returns the number of ranks of the job, from torchrun's variable.
   std::int64_t ranks() const {
     const std::optional<std::string> text = read_variable_("WORLD_SIZE");
     const Value value = text ? plain_scalar(*text, {}) : Value{};

@@ -149,7 +149,7 @@ void place(Value& root, const Setting& setting, std::span<const std::string> pat
   merge(root, nested);
 }
 
-// The value as it was typed.
+// Returns the value as it was typed.
 std::string typed_value(const Setting& setting) {
   const std::string& text = setting.key_origin.source->text;
   return text.substr(static_cast<std::size_t>(setting.value.origin.column) - 1);

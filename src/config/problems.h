@@ -42,7 +42,7 @@ class Problems {
     if (problems_.size() < kMaxKept) problems_.push_back(std::move(problem));
   }
   bool empty() const { return count_ == 0; }
-  // Whether another problem would be kept; if not, callers can skip an expensive explanation.
+  // Returns whether another problem would be kept; if not, callers can skip an expensive explanation.
   bool are_kept() const { return problems_.size() < kMaxKept; }
 
   // Throws a single problem unchanged, or several as SeveralProblems.

@@ -29,7 +29,7 @@ Json strings(const std::vector<std::string_view>& texts) {
   return list;
 }
 
-// The JSON Schema of the value, without null and variables.
+// Returns the JSON Schema of the value, without null and variables.
 Json value_schema(const KeySpec& key) {
   Json schema;
   switch (key.type) {
@@ -142,7 +142,7 @@ std::string cell(std::string_view text) {
   return escaped;
 }
 
-// The default here, and AMD Primus's if it differs.
+// Returns the default here, and AMD Primus's if it differs.
 std::string default_text(const KeySpec& key) {
   const bool is_value = !key.is_required && key.derived_from.empty() && describe_default(key) != "null";
   std::string text = is_value ? code(describe_default(key)) : cell(describe_default(key));
@@ -165,7 +165,7 @@ std::string frameworks_text(const KeySpec& key) {
   return text;
 }
 
-// "only `false`", or empty.
+// Returns "only `false`", or empty.
 std::string only_text(const KeySpec& key) {
   if (key.native_values.empty()) return {};
   return "only " + code(fmt::format("{}", fmt::join(key.native_values, ", ")));
@@ -178,7 +178,7 @@ std::string meaning_text(const KeySpec& key) {
   return text;
 }
 
-// How the native engine treats a key, for the reference.
+// Returns how the native engine treats a key, for the reference.
 std::string natively(const KeySpec& key) {
   switch (key.native_class) {
     case KeyClass::kSaidBy:
@@ -198,7 +198,7 @@ std::string natively(const KeySpec& key) {
   return std::string(describe(key.native_class));
 }
 
-// "`a` (bool), `b` (int)", wrapped to kLineWidth.
+// Returns "`a` (bool), `b` (int)", wrapped to kLineWidth.
 std::string list_of(const std::vector<const KeySpec*>& keys) {
   std::string text;
   std::size_t column = 0;
@@ -215,7 +215,8 @@ std::string list_of(const std::vector<const KeySpec*>& keys) {
   return text;
 }
 
-// The keys of other_keys.def by group: a table of those that need an explanation, and a list of the others.
+// Returns the keys of other_keys.def by group: a table of those that need an explanation, and a list of the
+// others.
 std::string keys_without_meaning() {
   std::string text =
       "\n"

@@ -27,13 +27,13 @@ struct Stage {
 };
 
 std::span<const Stage> stages();
-// The choices of the key `stage`, and its help text.
+// Returns the choices of the key `stage`, and its help text.
 std::vector<std::string_view> names_of_stages();
 std::string_view help_of_stages();
-// The row of `config.stage`, which must be a valid choice of the key.
+// Returns the row of `config.stage`, which must be a valid choice of the key.
 const Stage& stage_of(const TrainerConfig& config);
 
-// Whether attention stays within each document, or packed conversation, of a sequence.
+// Returns whether attention stays within each document, or packed conversation, of a sequence.
 bool separates_documents(const TrainerConfig& config);
 
 }  // namespace primus::config

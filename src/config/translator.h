@@ -28,22 +28,22 @@ class Translator {
  protected:
   // Translates what the table cannot express.
   virtual void translate() = 0;
-  // The setting that names the model.
+  // Returns the setting that names the model.
   virtual std::string_view model_setting() const = 0;
-  // Whether the settings describe the architecture themselves if they name none of our models.
+  // Returns whether the settings describe the architecture themselves if they name none of our models.
   virtual bool describes_model() const { return false; }
 
   const BackendFields& fields() const { return fields_; }
   double ranks() const { return static_cast<double>(ranks_); }
   Translation& result() { return result_; }
 
-  // The effective value: as set, or the framework's default.
+  // Returns the effective value: as set, or the framework's default.
   Value get(std::string_view path) const;
   bool is_set(std::string_view path) const;
   double real(std::string_view path) const { return get(path).real; }
   bool on(std::string_view path) const { return get(path).boolean; }
   std::string word(std::string_view path) const { return get(path).text; }
-  // The product of these sizes, each counted as at least 1.
+  // Returns the product of these sizes, each counted as at least 1.
   double model_parallel(std::initializer_list<std::string_view> paths) const;
 
   // Sets our key; `from` is the setting that determines it.
@@ -69,7 +69,7 @@ class Translator {
   Translation result_;
 };
 
-// A string value.
+// Returns a string value.
 Value text_value(std::string_view word, const Origin& origin);
 
 }  // namespace primus::config

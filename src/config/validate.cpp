@@ -466,7 +466,7 @@ class Validator {
     needs(c.mscale_all_dim.value_or(0) != 0 || c.mscale == 1.0, "with mscale_all_dim", {"mscale"});
   }
 
-  // Whether `split` has up to three shares, none negative, not all zero.
+  // Returns whether `split` has up to three shares, none negative, not all zero.
   bool split_is_right() const {
     const std::string_view text = *config_.split;
     double sum = 0;

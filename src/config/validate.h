@@ -15,8 +15,8 @@ namespace primus::config {
 // sentence to `warnings` for settings that are legal but odd.
 void validate_native(const Experiment& experiment, Problems& problems, std::vector<std::string>& warnings);
 
-// Whether the experiment itself, not a preset, sets the key to something other than its default or derived
-// value.
+// Returns whether the experiment itself, not a preset, sets the key to something other than its default or
+// derived value.
 bool is_said(const Experiment& experiment, std::string_view key);
 
 }  // namespace primus::config

@@ -33,7 +33,7 @@ std::size_t count_characters(std::string_view text) {
   return text.size() - static_cast<std::size_t>(std::count_if(text.begin(), text.end(), is_continuation));
 }
 
-// Number of bytes in the first `characters` characters.
+// Returns the number of bytes in the first `characters` characters.
 std::size_t bytes_of(std::string_view text, std::size_t characters) {
   std::size_t i = 0;
   while (i < text.size() && (characters > 0 || is_continuation(text[i]))) {
@@ -43,7 +43,7 @@ std::size_t bytes_of(std::string_view text, std::size_t characters) {
   return i;
 }
 
-// Column of `origin` in characters, from 1.
+// Returns the column of `origin` in characters, from 1.
 std::size_t character_column(const Origin& origin, std::string_view line) {
   const auto column = static_cast<std::size_t>(std::max(origin.column, 1));
   if (!origin.source->columns_in_bytes) return column;

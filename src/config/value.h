@@ -28,15 +28,17 @@ struct Origin {
   int column = 0;
   std::string variable = {};  // the environment variable that supplied the value, if any
 
-  // "exp.yaml:12:5", "command line", "default", "exp.yaml:12:5 (environment NAME)"; columns count characters.
+  // Returns "exp.yaml:12:5", "command line", "default", "exp.yaml:12:5 (environment NAME)"; columns count
+  // characters.
   std::string describe() const;
-  // "exp.yaml:12:5" or "command line", without the variable.
+  // Returns "exp.yaml:12:5" or "command line", without the variable.
   std::string location() const;
-  // The line with a caret under the position, `length` characters wide; empty if there is no line to show.
+  // Returns the line with a caret under the position, `length` characters wide; empty if there is no line to
+  // show.
   std::string snippet(std::size_t length = 1) const;
 };
 
-// An Error of kind kInvalid at `origin`.
+// Returns an Error of kind kInvalid at `origin`.
 Error error_at(const Origin& origin, std::string what, std::string hint = {}, std::size_t length = 1);
 
 struct Member;
@@ -64,11 +66,11 @@ struct Value {
   // Adds a member or replaces its value.
   void set(std::string key, Origin key_origin, Value value);
 
-  // "a number", "a list" ...: for messages.
+  // Returns "a number", "a list" ...: for messages.
   std::string_view kind_name() const;
-  // The source text on one line, shortened to about 40 characters: for messages.
+  // Returns the source text on one line, shortened to about 40 characters: for messages.
   std::string show() const;
-  // Width of the caret under it.
+  // Returns the width of the caret under it.
   std::size_t width() const;
 };
 

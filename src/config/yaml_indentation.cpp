@@ -70,7 +70,7 @@ Line parse_line(std::string_view text) {
   return line;
 }
 
-// Hint for a line without a colon followed by a blank.
+// Returns the hint for a line without a colon followed by a blank.
 std::string hint_without_key(std::string_view said) {
   const std::size_t colon = said.find(':');
   if (colon != std::string_view::npos && colon > 0) {

@@ -13,7 +13,7 @@ struct Assignment {
 };
 Assignment parse_assignment(std::string_view text, std::string_view option);
 
-// Whether a shell could set a variable of this name: [A-Za-z_][A-Za-z0-9_]*.
+// Returns whether a shell could set a variable of this name: [A-Za-z_][A-Za-z0-9_]*.
 bool is_variable_name(std::string_view name);
 
 }  // namespace primus::launch

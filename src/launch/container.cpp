@@ -16,7 +16,7 @@
 namespace primus::launch {
 namespace {
 
-// Whether the container's working folder is the current folder.
+// Returns whether the container's working folder is the current folder.
 bool starts_here(const ContainerRequest& request) {
   const auto names_another = [](const std::vector<GivenOption>& options) {
     return find_given(options, "workdir") != nullptr;

@@ -39,9 +39,9 @@ constexpr const char* kHandedOnPrefixes[] = {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_
 
 bool is_there(const Path& path) { return Env::posix().status(path).has_value(); }
 
-// The default image. The program comes from the host, so an image only needs a shell, the C and C++ libraries
-// of Debian 12 or newer, and the GPU vendor's runtime. For AMD GPUs it is AMD Primus's image: the newest one
-// whose contents are listed in AMD Primus's release notes.
+// Returns the default image. The program comes from the host, so an image only needs a shell, the C and C++
+// libraries of Debian 12 or newer, and the GPU vendor's runtime. For AMD GPUs it is AMD Primus's image: the
+// newest one whose contents are listed in AMD Primus's release notes.
 const char* usual_image(Vendor vendor) {
   switch (vendor) {
     case Vendor::kAmd:
@@ -129,7 +129,7 @@ class Builder {
     add(value);
   }
 
-  // The image that was set, or the default; nullopt: it depends on the node.
+  // Returns the image that was set, or the default; nullopt: it depends on the node.
   std::optional<std::string> chosen_image() {
     if (!settings_.program.empty()) {
       throw invalid(
@@ -169,7 +169,8 @@ class Builder {
         fmt::format("{}={}", kLauncherLabel, here_ ? fmt::format("{}.{}", process, began()) : process));
   }
 
-  // Start time of this process: field 22 of /proc/self/stat, whose second field may contain blanks.
+  // Returns the start time of this process: field 22 of /proc/self/stat, whose second field may contain
+  // blanks.
   static std::string began() {
     const std::string line = read_file("/proc/self/stat");
     std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
@@ -458,7 +459,7 @@ class Builder {
     for (const auto& [name, value] : all) variable(name, value);
   }
 
-  // Whether only docker has this option and podman is used, or vice versa.
+  // Returns whether docker has this option and podman, which is used, does not, or vice versa.
   bool is_of_another(const GivenOption& option) const {
     if (apptainer_ || (!here_ && settings_.runtime == "auto")) return false;
     const ForeignOption* const known = find_option(container_options(), option.name);

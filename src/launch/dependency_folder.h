@@ -5,7 +5,7 @@
 
 namespace primus::launch {
 
-// PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party, as in AMD Primus. It may not exist.
+// Returns PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party, as in AMD Primus. It may not exist.
 Path dependency_folder(const Surroundings& surroundings);
 
 }  // namespace primus::launch

@@ -39,7 +39,7 @@ struct DirectCommand {
   std::function<bool()> needs_token = {};  // whether ranks on several nodes must share a secret; null: yes
 };
 
-// Whether the command's words set the number of ranks per node.
+// Returns whether the command's words set the number of ranks per node.
 bool asks_for_ranks(const std::vector<std::string>& words);
 
 struct DirectPlan {
@@ -68,10 +68,11 @@ struct ElsewhereNodes {
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program);
 
-// Whether the existence of a job's input file can be checked before the start: either the job runs on this
-// machine, or it runs in the current folder (`in_this_folder`) and the file is in it.
+// Returns whether the existence of a job's input file can be checked before the start: either the job runs on
+// this machine, or it runs in the current folder (`in_this_folder`) and the file is in it.
 bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine);
-// The note for a file that is missing here and not checked: "--patch '/x' is not on this machine, ...".
+// Returns the note for a file that is missing here and not checked: "--patch '/x' is not on this machine,
+// ...".
 std::string not_looked_for(const std::string& what, const Path& file);
 
 // Runs hooks and patches, plans again with their changes, and becomes the command, or runs it and returns its

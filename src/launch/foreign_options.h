@@ -39,8 +39,8 @@ struct GivenOption {
   bool operator==(const GivenOption&) const = default;
 };
 
-// Whether `tool` accepts the option in this form: with a value of the right form, or without a value. Unknown
-// names are accepted. Without `tool`: whether any tool accepts it.
+// Returns whether `tool` accepts the option in this form: with a value of the right form, or without a value.
+// Unknown names are accepted. Without `tool`: whether any tool accepts it.
 bool takes(ForeignTable table, const GivenOption& option, std::string_view tool = {});
 
 // What to do with long names that are not in the table. kRefuse is for complete tables.

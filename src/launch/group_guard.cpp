@@ -15,7 +15,7 @@
 namespace primus::launch {
 namespace {
 
-// Protocol: a positive word is a group to watch, a negative one a group to watch no longer, and 0 ends the
+// The protocol: a positive word adds a group to watch, a negative one removes that group, and 0 ends the
 // guard.
 constexpr pid_t kEnd = 0;
 

@@ -53,7 +53,7 @@ int numa_node_of(const Path& root, const std::string& bus) {
   return node;
 }
 
-// "MI300X" of "AMD Instinct MI300X OAM", "H100" of "NVIDIA H100 80GB HBM3".
+// Returns "MI300X" for "AMD Instinct MI300X OAM", and "H100" for "NVIDIA H100 80GB HBM3".
 std::string model_of(const std::string& product) {
   for (std::size_t begin = 0; begin < product.size();) {
     const std::size_t end = std::min(product.find_first_of(" \t\n-_", begin), product.size());

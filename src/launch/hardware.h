@@ -29,9 +29,10 @@ struct Accelerators {
 // stays 0.
 Accelerators find_accelerators(const Surroundings& surroundings);
 
-// Default environment variables for a node with these GPUs. AMD GPUs get AMD Primus's defaults, including
-// those of USING_AINIC=1, with the InfiniBand devices and the network interface found here. Without GPUs and
-// without PRIMUS_GPU_MODEL there are none. PRIMUS_DETERMINISTIC=1 overrides values that were set before.
+// Returns the default environment variables for a node with these GPUs. AMD GPUs get AMD Primus's defaults,
+// including those of USING_AINIC=1, with the InfiniBand devices and the network interface found here. Without
+// GPUs and without PRIMUS_GPU_MODEL there are none. PRIMUS_DETERMINISTIC=1 overrides values that were set
+// before.
 std::map<std::string, std::string> environment_defaults(const Accelerators& gpus,
                                                         const Surroundings& surroundings);
 

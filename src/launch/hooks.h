@@ -29,7 +29,7 @@ struct HookCommand {
 // Returns the hooks in `folders`, in the order they run. Throws Error(kInvalid) for a missing folder.
 std::vector<Path> hook_files(const std::vector<Path>& folders, const HookCommand& command);
 
-// The interpreter of a file: "bash", "python3", or none.
+// Returns the interpreter of a file: "bash", "python3", or none.
 std::vector<std::string> interpreter_of(const Path& file);
 
 // Runs one file and returns the arguments that it adds. Sets its variables in this process, except those for

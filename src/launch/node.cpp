@@ -128,7 +128,7 @@ bool is_numeric_address(const std::string& host) {
   return inet_pton(AF_INET, host.c_str(), bytes) == 1 || inet_pton(AF_INET6, host.c_str(), bytes) == 1;
 }
 
-// The node list of the step, or else of the job.
+// Returns the node list of the step, or else of the job.
 std::optional<std::string> nodes_of_slurm(const Surroundings& surroundings) {
   for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
     if (auto list = surroundings.setting(name)) return list;
@@ -136,8 +136,8 @@ std::optional<std::string> nodes_of_slurm(const Surroundings& surroundings) {
   return std::nullopt;
 }
 
-// Whether `host` may be in `list`, with or without its domain. An IP address may always be: it may be on
-// another network of the node.
+// Returns whether `host` may be in `list`, with or without its domain. An IP address may always be: it may be
+// on another network of the node.
 bool may_be_node(const std::string& host, const std::string& list) {
   if (is_numeric_address(host)) return true;
   const auto short_name = [](const std::string& name) { return name.substr(0, name.find('.')); };

@@ -46,8 +46,8 @@ struct NodeDefaults {
 inline constexpr std::uint16_t kMasterPort = 1234;  // AMD Primus's default, outside Slurm jobs
 inline constexpr int kMaxNodes = 1 << 16, kMaxRanksPerNode = 4096;
 
-// The port that all nodes of a Slurm job compute without communication. Consecutive jobs get different ports,
-// below the range that systems assign automatically.
+// Returns the port that all nodes of a Slurm job compute without communication. Consecutive jobs get
+// different ports, below the range that systems assign automatically.
 std::uint16_t port_of_job(std::uint64_t job);
 
 // Throws Error(kInvalid) naming a variable that is not a number or contradicts the others.

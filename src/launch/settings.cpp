@@ -344,10 +344,10 @@ LauncherSettings read_settings(const Value& document) {
   return s;
 }
 
-// Whether users other than `user` and root are in the group, as listed members or by their primary group.
-// Returns true for a group without an entry, with one exception: the group is the process's own and the user
-// has no entry either. This is a container that runs as a host user, and the launcher on the host has checked
-// the file.
+// Returns whether users other than `user` and root are in the group, as listed members or by their primary
+// group. Returns true for a group without an entry, with one exception: the group is the process's own and
+// the user has no entry either. This is a container that runs as a host user, and the launcher on the host
+// has checked the file.
 bool has_other_members(gid_t group, uid_t user) {
   const struct group* const entry = ::getgrgid(group);
   if (!entry) return ::getpwuid(user) != nullptr || group != ::getegid();

@@ -35,7 +35,7 @@ std::optional<int> number_of(const std::vector<GivenOption>& options, std::strin
   return value;
 }
 
-// 0: not known before the job runs.
+// Returns the number of nodes; 0: not known before the job runs.
 int nodes_of(const std::vector<GivenOption>& options) {
   if (find_given(options, "nodes")) return number_of(options, "nodes").value_or(0);
   const GivenOption* const list = find_given(options, "nodelist");

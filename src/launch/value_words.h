@@ -28,7 +28,8 @@ std::optional<std::int64_t> whole(View text);
 bool within(View text, std::int64_t low, std::int64_t high);
 std::vector<View> split(View text, View separators);
 bool is_one_of(View word, std::initializer_list<View> words);
-// Whether `text` is in a list "a|b|c:", ignoring case; "c:" also matches any text that begins with it.
+// Returns whether `text` is in a list "a|b|c:", ignoring case; "c:" also matches any text that begins with
+// it.
 bool is_listed(View text, View list);
 bool is_listed_list(View text, View list);
 bool all_parts(View text, View separators, bool (*fits)(View));

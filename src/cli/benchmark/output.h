@@ -27,7 +27,7 @@ class BenchmarkOutput {
   // The checks of check() that do not depend on the machine: reads no files.
   void check_words();
   const std::string& file() const { return output_; }  // value of --output as given; empty: none
-  // The file name that this process uses for another file given by the user. Call after check().
+  // Returns the file name that this process uses for another file given by the user. Call after check().
   std::string own(const std::string& file) const { return own_file(file, place_); }
   // Shows the report as requested, writes --output, and saves or compares the baseline. Returns
   // the exit code: 1 if a case is slower than in the baseline, else 0.

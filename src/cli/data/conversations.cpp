@@ -84,7 +84,7 @@ class DataConversations final : public Command {
     }
   }
 
-  // End of the part of a conversation that training reads.
+  // Returns the end of the part of a conversation that training reads.
   std::size_t kept_end(const data::TokenizedConversations& all, std::size_t i) const {
     const std::int64_t end = all.ends[i];
     return static_cast<std::size_t>(seq_length_ > 0 ? std::min(end, all.begin(i) + seq_length_ + 1) : end);

@@ -122,7 +122,7 @@ class DataSplit final : public Command {
     return parts;
   }
 
-  // Whether the i-th number of --split is above 0. Call after parsing --split.
+  // Returns whether the i-th number of --split is above 0. Call after parsing --split.
   bool asks_for_share(std::size_t i) const {
     std::size_t begin = 0;
     for (; i > 0 && begin != std::string::npos; --i) {

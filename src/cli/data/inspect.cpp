@@ -162,7 +162,7 @@ class DataInspect final : public Command {
     text += "]}";
   }
 
-  // The first text of each of the first documents.
+  // Returns the first text of each of the first documents.
   std::vector<std::string> first_texts(const data::IndexedDataset& dataset,
                                        const Tokenizer& tokenizer) const {
     constexpr std::int32_t kTokens = 60;

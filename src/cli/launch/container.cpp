@@ -178,8 +178,8 @@ class Container final : public Mode {
       const std::string& word = inner.options[i];
       const bool has_value = i + 1 < inner.options.size();
       if ((word == "--log_file" || word == "--log-file") && has_value) request.writes = inner.options[i + 1];
-      // For direct, a value without '=' is a file. If no such file exists, it is a variable of this process
-      // to pass on.
+      // `direct` reads a value of --env without '=' as the name of a file. If no such file exists, it is a
+      // variable of this process to pass on.
       if (word == "--env" && has_value && launch::is_variable_name(inner.options[i + 1]) &&
           !Env::posix().status(inner.options[i + 1])) {
         request.given.push_back({"env", inner.options[++i]});

@@ -32,9 +32,9 @@ class Mode {
   virtual void declare(Arguments& arguments) = 0;
   // Counts the leading words that belong to the mode if `words` contains no "--"; the command follows.
   virtual std::size_t count_own(const Arguments& arguments, Words words) const;
-  // Whether a command is required. A script replaces the command.
+  // Returns whether a command is required. A script replaces the command.
   virtual bool needs_command(const launch::LauncherSettings&) const { return true; }
-  // The settings debug and dry_run of the mode's section.
+  // Returns the settings debug and dry_run of the mode's section.
   virtual launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const = 0;
 
   // Returns the option or setting that asks a later launcher of the chain for a dry run; nullopt: none. If
@@ -69,7 +69,7 @@ struct ModeEntry {
 // Settings of a mode further down the chain, including its own settings files.
 launch::LauncherSettings settings_within(const ModeContext& context, const ModeOptions& inner);
 
-// All modes, in the order of help.
+// Returns all modes, in the order of help.
 std::span<const ModeEntry> modes();
 const ModeEntry* find_mode(std::string_view name);
 // A mode and all of its options, declared into `arguments`. The result must live as long as they are used.

@@ -28,7 +28,7 @@ struct Weights {
   std::map<std::string, std::int64_t> by_type;  // elements
 };
 
-// Whether a tensor belongs to multi-token prediction. Its blocks are numbered after the model's own.
+// Returns whether a tensor belongs to multi-token prediction. Its blocks are numbered after the model's own.
 bool of_multi_token_prediction(std::string_view name, std::int64_t layers) {
   constexpr std::string_view kBlocks = "model.layers.";
   if (!name.starts_with(kBlocks)) return false;

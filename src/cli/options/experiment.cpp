@@ -77,8 +77,8 @@ void note_tracker(const config::Experiment& experiment, const std::string& track
                            asked ? "disable_" + tracker : *key, instead));
 }
 
-// Whether the model has pooled latents (DeepSeek-V4). Errors in the folder are reported when the model is
-// loaded.
+// Returns whether the model has pooled latents (DeepSeek-V4). Errors in the folder are reported when the
+// model is loaded.
 bool reads_whole_sequences(const std::string& load) {
   try {
     return load_model_config(find_model_folder(load), builtin_families()).any_keeps(Keeps::kPooled);

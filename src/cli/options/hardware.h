@@ -11,7 +11,7 @@
 
 namespace primus::cli {
 
-// All profiles in presets/hardware.
+// Returns all profiles in presets/hardware.
 std::vector<config::Hardware> known_hardware();
 
 class HardwareOption {

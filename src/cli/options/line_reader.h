@@ -21,7 +21,7 @@ class LineReader {
   // valid until the next call. Throws Error(kInvalid) at "name:line" for a line longer than `max_line` bytes,
   // before reading it to its end, and FileError.
   bool next(std::string_view& line);
-  // Number of the last line that next() returned, from 1.
+  // Returns the number of the last line that next() returned, from 1.
   std::int64_t number() const { return number_; }
 
  private:

@@ -6,7 +6,7 @@
 
 namespace primus::cli {
 
-// The path of the executable, followed by the arguments as given.
+// Returns the path of the executable, followed by the arguments as given.
 std::vector<std::string> own_command();
 
 }  // namespace primus::cli

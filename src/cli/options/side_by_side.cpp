@@ -26,7 +26,7 @@ std::int64_t number_in(const std::string& name, const std::string& text, std::in
   return value;
 }
 
-// The place given by two variables; nullopt if one of them is unset or there is only one process.
+// Returns the place given by two variables; nullopt if one of them is unset or there is only one process.
 std::optional<SideBySide> place_of(const launch::Surroundings& surroundings, const char* number,
                                    const char* count, const char* what) {
   const auto mine = surroundings.setting(number), all = surroundings.setting(count);

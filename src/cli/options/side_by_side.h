@@ -18,7 +18,7 @@ struct SideBySide {
   std::string text() const;  // "task 0 of 2"
 };
 
-// The place of this process among them; 0 of 1 if no others were started. Throws Error(kInvalid) if a
+// Returns the place of this process among them; 0 of 1 if no others were started. Throws Error(kInvalid) if a
 // variable is not a valid number.
 SideBySide side_by_side(const launch::Surroundings& surroundings);
 // Like side_by_side(), for a job with ranks that this process belongs to or starts on `nodes` machines:
@@ -30,7 +30,8 @@ std::map<std::string, std::string> for_ranks(const SideBySide& place);
 // "gemm" -> "gemm.0-of-2", and "gemm.html" -> "gemm.0-of-2.html"; unchanged for a single process.
 std::string own_name(const std::string& name, const SideBySide& place);
 std::string own_file(const std::string& file, const SideBySide& place);
-// Whether the folder of `file` contains files with such names, from any number of side-by-side processes.
+// Returns whether the folder of `file` contains files with such names, from any number of side-by-side
+// processes.
 bool has_own_files(const std::string& file);
 
 }  // namespace primus::cli

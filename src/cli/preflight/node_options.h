@@ -27,8 +27,8 @@ struct NodeArguments {
   void declare(Arguments& args, const std::string& dump_help, const std::string& without_it);
   // Throws Error(kInvalid).
   void check() const;
-  // The options for inspect_node(). `folders`: pairs of use and path; the folder for temporary files is
-  // added.
+  // Returns the options for inspect_node(). `folders`: pairs of use and path; the folder for temporary files
+  // is added.
   preflight::NodeOptions node_options(std::vector<std::pair<std::string, std::string>> folders) const;
 };
 

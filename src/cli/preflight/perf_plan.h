@@ -32,13 +32,14 @@ struct PerfPlan {
 // Throws Error(kInvalid) for invalid words, sizes and groups.
 PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place);
 
-// The options for sizes and groups that were given; and the ones that no test of the plan uses.
+// given_sizes() returns the options for sizes and groups that were given. idle_sizes() returns those that
+// no test of the plan uses.
 std::vector<std::string> given_sizes(const PerfRequest& request);
 std::vector<std::string> idle_sizes(const PerfRequest& request, const PerfPlan& plan);
-// Whether --tests contains `test`.
+// Returns whether --tests contains `test`.
 bool names_test(const PerfRequest& request, const std::string& test);
 
-// "gemm, memory, ...", for help and errors.
+// Returns "gemm, memory, ...", for help and errors.
 std::string perf_tests();
 
 }  // namespace primus::cli

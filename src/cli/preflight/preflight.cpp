@@ -157,10 +157,10 @@ class Preflight final : public Command {
   }
 
   bool selects() const { return host_ || gpu_ || network_; }
-  // Only performance tests. As in AMD Primus, they override the section options.
+  // Returns whether only performance tests run. As in AMD Primus, they override the section options.
   bool only_perf() const { return perf_test_ || (!perf_.tests.empty() && !perf_.quick); }
   bool measures() const { return only_perf() || perf_.quick || !selects(); }
-  // Whether visible GPUs that primus cannot use are a failure.
+  // Returns whether visible GPUs that primus cannot use are a failure.
   bool needs_gpus() const {
     return (only_perf() && perf_.tests != "storage") || node_.expected_gpus.value_or(0) > 0;
   }
@@ -283,7 +283,7 @@ class Preflight final : public Command {
     return report;
   }
 
-  // The value of a variable; nullopt if unset. Throws if it is not a number.
+  // Returns the value of a variable; nullopt if unset. Throws if it is not a number.
   static std::optional<double> number_of(const char* variable) {
     const auto text = read_variable(variable);
     if (!text || text->empty()) return std::nullopt;
@@ -361,7 +361,7 @@ class Preflight final : public Command {
     return result.exit_code;
   }
 
-  // A unique name for jobs that write into the same folder at the same time.
+  // Returns a unique name for jobs that write into the same folder at the same time.
   static std::string job_name() {
     const auto job = read_variable("SLURM_JOB_ID"), step = read_variable("SLURM_STEP_ID");
     if (!job || job->empty()) return std::to_string(getpid());

@@ -8,7 +8,7 @@
 
 namespace primus::cli {
 
-// Local time, for display and for file names.
+// Returns the local time, for display and for file names.
 std::string time_for_people();
 std::string time_for_names();  // "20261122-113015"
 

@@ -36,7 +36,7 @@ nlohmann::ordered_json number(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }
 
-// Width of a text in columns, counting each UTF-8 character as one.
+// Returns the width of a text in columns, counting each UTF-8 character as one.
 std::size_t columns(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
@@ -158,7 +158,7 @@ class Runs final : public Command {
     }
   }
 
-  // "disk full; 2 warnings"
+  // Returns, for example, "disk full; 2 warnings".
   static std::string notes_of(const RunStatus& run) {
     std::string notes = printable(run.reason);
     if (run.warnings.empty()) return notes;

@@ -55,12 +55,12 @@ nlohmann::json mesh_json(const TrainingForecast& f) {
           {"stages", stages}};
 }
 
-// Whether train_epochs decides the number of steps, and the data was not read to count them.
+// Returns whether train_epochs decides the number of steps, and the data was not read to count them.
 bool steps_are_unknown(const TrainingForecast& f) {
   return f.steps == 0 && f.experiment.trainer->train_epochs.has_value();
 }
 
-// The mesh as text.
+// Returns the mesh as text.
 std::string mesh_text(const TrainingForecast& f) {
   std::string text = fmt::format("{:<22}{}: tensor {} x context {} x data {} x pipeline {}", "ranks", f.world,
                                  f.mesh.tensor, f.mesh.context, f.mesh.data(f.world), f.mesh.pipeline);
@@ -88,7 +88,7 @@ std::string mesh_text(const TrainingForecast& f) {
   return text;
 }
 
-// The changes that make a run fit into memory.
+// Returns the changes that make a run fit into memory.
 nlohmann::json changes_of(const MemoryFit& fit) {
   nlohmann::json list = nlohmann::json::array();
   for (const MemoryChange& change : fit.changes) {
@@ -150,7 +150,7 @@ std::int64_t largest_of(const std::vector<StepMeasurement>& stages) {
   return maximum;
 }
 
-// Memory reserved for the maximum number of rows that experts can receive.
+// Describes the memory reserved for the maximum number of rows that experts can receive.
 std::string experts_text(const TrainingForecast& f) {
   const std::int64_t even = largest_of(f.balanced);
   const MemoryNeed need{.device = {.persistent = even, .stash = 0, .scratch = 0},
@@ -166,7 +166,7 @@ std::string experts_text(const TrainingForecast& f) {
                                     : ", which would not fit, either");
 }
 
-// Memory and time on the planned hardware, and whether the run fits.
+// Describes memory and time on the planned hardware, and whether the run fits.
 std::string hardware_text(const TrainingForecast& f) {
   const HardwarePlan& plan = *f.hardware;
   const config::Hardware& h = *plan.profile;

@@ -246,7 +246,7 @@ class Train : public Command {
       comm::check_transport(transport, ranks_.nodes() == 1, false);
   }
 
-  // The experiment with microbatches and recomputation that fit. Ranks started by a launcher choose
+  // Returns the experiment with microbatches and recomputation that fit. Ranks started by a launcher choose
   // separately and must all find the same result, so they use a given memory size.
   config::Experiment fitted(const config::Experiment& experiment,
                             const std::optional<comm::JobEnvironment>& place, std::int64_t world,
@@ -269,7 +269,7 @@ class Train : public Command {
     return fitted;
   }
 
-  // A command's words without --fit and without --fit-memory and its value.
+  // Returns a command's words without --fit and without --fit-memory and its value.
   static std::vector<std::string> without_fit(const std::vector<std::string>& words) {
     std::vector<std::string> kept;
     for (std::size_t i = 0; i < words.size(); ++i) {

@@ -41,7 +41,7 @@ std::string absolute_path(const Path& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
 }
 
-// Text as a YAML double-quoted string; JSON strings are a subset of those.
+// Returns `text` as a YAML double-quoted string. Every JSON string is such a string.
 std::string quoted(const std::string& text) { return json_text(nlohmann::json(text), -1); }
 
 class Quickstart final : public Command {
@@ -275,8 +275,8 @@ class Quickstart final : public Command {
     return summary;
   }
 
-  // The first words of a line (or of a sentence, if there are no lines) near the end of the text, which the
-  // model has not seen.
+  // Returns the first words of a line (or of a sentence, if there are no lines) near the end of the text,
+  // which the model has not seen.
   static std::string prompt_of(const Path& text) {
     constexpr std::uint64_t kEnd = 8 << 10;
     constexpr std::size_t kWords = 4, kMax = 60;

@@ -16,7 +16,7 @@ enum class SecondSignal { kEnds, kIgnored };
 // is global, since a signal handler can reach no other state.
 const std::atomic<bool>& catch_stop_signals(SecondSignal second = SecondSignal::kEnds);
 
-// Name of the first signal received: "SIGTERM"; empty if none.
+// Returns the name of the first signal received: "SIGTERM"; empty if none.
 std::string stop_signal_name();
 
 }  // namespace primus::cli

@@ -119,7 +119,8 @@ class EvalLoss final : public Command {
     if (!texts.empty()) console.notes(data::remarks_on(texts));
   }
 
-  // The requested context, else the context of training: the model has not been trained on later positions.
+  // Returns the requested context, else the context of training: the model has not been trained on later
+  // positions.
   std::int64_t context(const ModelFolder& folder, const ModelConfig& config, std::int64_t usual) const {
     if (sequence_) return *sequence_;
     return std::min(config.max_positions, trained_sequence(folder).value_or(usual));

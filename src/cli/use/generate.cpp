@@ -49,7 +49,7 @@ std::string read_standard_input() {
   }
 }
 
-// Whether standard input provides a text: a pipe or a file, but no terminal and not /dev/null.
+// Returns whether standard input provides a text: a pipe or a file, but no terminal and not /dev/null.
 bool input_is_handed_over() {
   struct stat input {};
   return fstat(STDIN_FILENO, &input) == 0 && (S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode));
@@ -172,7 +172,7 @@ class Generate final : public Command {
     return writer_->prompt(messages);
   }
 
-  // The prompt's tokens, truncated at the front to leave room for generated tokens.
+  // Returns the prompt's tokens, truncated at the front to leave room for generated tokens.
   std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt,
                                        const ModelConfig& config, const GenerateSettings& settings,
                                        std::string_view whose, const Console& console) const {

@@ -24,7 +24,8 @@ std::size_t character_bytes(std::string_view text) {
   return static_cast<std::size_t>(std::max(1, unicode::well_formed(text, bad)));
 }
 
-// Size in bytes of one displayed character: a letter with its accents, an emoji of several code points.
+// Returns the size in bytes of one displayed character: a letter with its accents, an emoji of several code
+// points.
 std::size_t cluster_bytes(std::string_view text) {
   std::size_t size = character_bytes(text);
   utf8proc_int32_t state = 0, last = code_point(text);
@@ -43,12 +44,12 @@ std::size_t columns_of(std::string_view cluster) {
 }
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\n'; }
-// Letters and digits, and everything that is not ASCII.
+// Letters, digits and all non-ASCII characters count as parts of a word.
 bool is_word(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c & 0x80) != 0;
 }
 
-// Length of the escape sequence at the start of `input`; 0 if it is incomplete.
+// Returns the length of the escape sequence at the start of `input`; 0 if it is incomplete.
 std::size_t sequence_size(std::string_view input) {
   if (input.size() < 2) return 0;
   if (input[1] == kEscape) return 1;

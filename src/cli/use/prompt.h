@@ -13,7 +13,7 @@ class Prompt {
   // `screen`: the terminal to draw on. Standard input must also be a terminal (see works()).
   explicit Prompt(const Terminal& screen) : screen_(screen) {}
 
-  // Whether editing works: keyboard and screen are a terminal that supports cursor movement.
+  // Returns whether editing works: keyboard and screen are a terminal that supports cursor movement.
   static bool works(const Terminal& screen);
 
   // Shows `prompt` (ASCII) in bold and waits for a line. Returns false if the user ends the input (Ctrl-D or

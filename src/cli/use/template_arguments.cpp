@@ -14,7 +14,7 @@ namespace primus::cli {
 
 namespace {
 
-// The formats whose special tokens the tokenizer has.
+// Returns the formats whose special tokens the tokenizer has.
 std::string writable(const Tokenizer& tokenizer) {
   std::vector<std::string_view> names;
   for (std::string_view left = data::kConversationFormats; !left.empty();) {

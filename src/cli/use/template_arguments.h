@@ -19,7 +19,7 @@ class TemplateArguments {
   void declare(Arguments& arguments, std::string preset, bool plain, const std::string& help);
   void declare_system(Arguments& arguments);
 
-  // Whether a format was requested.
+  // Returns whether a format was requested.
   bool given() const { return !template_.empty(); }
   // Returns the chosen format. "auto" is the format of the model's fine-tuning, or its chat template. Returns
   // nullopt if no format was requested or the model has neither. Throws Error(kUnsupported) if the chat
@@ -32,8 +32,8 @@ class TemplateArguments {
     return {std::move(style), tokenizer, "--template "};
   }
   bool is_auto() const { return template_ == "auto"; }
-  // The system text before the first turn; empty: none. Throws errors of read_file, and Error(kInvalid) if
-  // both options are given.
+  // Returns the system text before the first turn; empty: none. Throws errors of read_file, and
+  // Error(kInvalid) if both options are given.
   std::string system() const;
 
  private:

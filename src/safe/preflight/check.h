@@ -58,7 +58,8 @@ struct CheckInput {
   const Requirements& wanted;
   std::any subject = {};  // a pointer; see facts()
 
-  // The facts that the check's group judges, as given to judge_group(). Throws if they are of another type.
+  // Returns the facts that the check's group judges, as given to judge_group(). Throws if they are of another
+  // type.
   template <class Facts>
   const Facts& facts() const {
     return *std::any_cast<const Facts*>(subject);

@@ -1,5 +1,5 @@
-// Facts about the host: processor, memory, limits, kernel, clock, file systems. Collected once from /proc,
-// /sys and /etc, judged by host_checks.cpp. Free functions; thread-safe.
+// Facts about the host: processor, memory, limits, kernel, clock, file systems. They are collected once from
+// /proc, /sys and /etc; host_checks.cpp judges them. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The machine's network: interfaces, RDMA ports, and the route to rank 0. Read from /sys/class/net,
+// The machine's network: interfaces, RDMA ports, and the route to rank 0. These are read from /sys/class/net,
 // /sys/class/infiniband and /proc/net. Free functions; thread-safe.
 #pragma once
 

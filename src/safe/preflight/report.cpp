@@ -122,7 +122,7 @@ std::string to_text(const Report& report, const Terminal& terminal, bool all) {
     const bool trouble = f.verdict >= Verdict::kWarn;
     if (!all && !trouble) continue;
     const std::string where = f.where.empty() ? "" : f.where + ": ";
-    // The sentence often starts with its place already.
+    // The sentence may already begin with the place.
     const std::string prefix = f.measured.starts_with(f.where) ? "" : where;
     text += fmt::format("{}  {:<26} {}{}{}\n", paint(terminal, color_of(f.verdict), in_capitals(f.verdict)),
                         f.check, owner(report, place), prefix, printable(f.measured));

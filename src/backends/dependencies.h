@@ -18,7 +18,7 @@ struct Pin {
   std::string name;       // name of its folder: "Megatron-LM"
   std::string repository, commit;
   std::vector<std::string> packages, imports;
-  std::string purpose;  // its purpose, if it is not an engine of experiments
+  std::string purpose;  // purpose of a pin that is not an engine of experiments
 };
 
 // Returns all pins, from the first of `preset_dirs` that has a table. Throws Error(kInvalid) if none has one,

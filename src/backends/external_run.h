@@ -12,7 +12,7 @@ namespace primus::backends {
 
 // This process's rank and its job's size.
 struct ProcessPlace {
-  int rank = 0, world = 1;  // in the job
+  int rank = 0, world = 1;  // rank in the job, and number of processes of the job
   int local_world = 1;      // number of processes on this machine
 };
 

@@ -30,7 +30,7 @@ struct JobFile {
 
 struct ExternalJob {
   std::string framework, title;      // "megatron", "Megatron-LM"
-  std::vector<std::string> command;  // of each process, without the interpreter
+  std::vector<std::string> command;  // command of each process, without the interpreter
   std::map<std::string, std::string> environment =
       {};  // defaults, unless the experiment or the environment sets the variable
   std::map<std::string, std::string> required = {};  // always set; these override existing values

@@ -42,7 +42,7 @@ class KeyRules {
   const config::Experiment& experiment_;
   const config::BackendFields& fields_;
   std::set<std::string, std::less<>> together_, own_defaults_;
-  std::map<std::string, std::string, std::less<>> reasons_;    // by key
+  std::map<std::string, std::string, std::less<>> reasons_;    // reasons keyed by key name
   std::vector<std::pair<std::string, std::string>> prefixes_;  // prefix and reason, such as "odc_"
   std::map<std::string, std::vector<std::string>> dropped_;
 };

@@ -24,7 +24,7 @@ class Error : public std::runtime_error {
   Error(ErrorKind kind, std::string what, std::string hint = {})
       : std::runtime_error(std::move(what)), kind_(kind), hint_(std::move(hint)) {}
 
-  // Where it happened, e.g. "exp.yaml:12:5", and optionally the source line with a caret below it.
+  // Sets the place of the error, e.g. "exp.yaml:12:5", and optionally the source line with a caret below it.
   Error& at(std::string location, std::string snippet = {}) {
     location_ = std::move(location);
     snippet_ = std::move(snippet);

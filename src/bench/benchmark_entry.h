@@ -64,7 +64,7 @@ struct BenchmarkOption {
   std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
 };
 
-// What the command prepares before Benchmark::measure().
+// The subject that the command prepares before Benchmark::measure().
 enum class BenchmarkSubject : std::uint8_t {
   kNothing,
   kDevice,      // --device, --threads and, with BenchmarkEntry::types, --dtype
@@ -76,8 +76,8 @@ enum class BenchmarkSubject : std::uint8_t {
 struct BenchmarkRun {
   DeviceSpec device = {};  // kDevice and kRanks: the device to open
   DType dtype = DType::kF32;
-  bool fp8 = false, fp4 = false;                   // `dtype` is then bf16
-  double seconds = 0;                              // per measurement; see BenchmarkEntry::seconds
+  bool fp8 = false, fp4 = false;  // `dtype` is then bf16
+  double seconds = 0;             // duration of each measurement; see BenchmarkEntry::seconds
   const config::Experiment* experiment = nullptr;  // kExperiment
   // kRanks: the ranks, and this rank's open device.
   comm::Communicator* world = nullptr;

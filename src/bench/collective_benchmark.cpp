@@ -431,7 +431,7 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
     std::vector<std::pair<Tensor, Tensor>> sets;
     for (std::int64_t set = timer.sets(size * (group->size() + 1)); set > 0; --set)
       sets.emplace_back(timer.empty(plan.dtype, {count}), timer.empty(plan.dtype, {count * group->size()}));
-    // With `parallel`, one turn for all groups; otherwise one per group.
+    // With `parallel`, all groups share one turn; otherwise each group has its own.
     const std::size_t turns = plan.parallel ? 1 : groups.size();
     for (std::size_t turn = 0; turn < turns; ++turn) {
       world.barrier(timer.stream());

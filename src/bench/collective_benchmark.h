@@ -27,7 +27,7 @@ enum class CollectiveOp : std::uint8_t {
   kReduceScatter,
   kAllGather,
   kAllToAll,
-  kSendReceive,  // to the next rank and from the previous one, concurrently
+  kSendReceive,  // sends to the next rank and receives from the previous one, concurrently
   kBarrier,
 };
 const char* name_of(CollectiveOp op);  // "all_reduce"
@@ -41,16 +41,16 @@ std::int64_t message_bytes(std::int64_t size, DType dtype, std::int64_t ranks);
 struct CollectiveSample {
   CollectiveOp op;
   std::int64_t bytes = 0;             // actual message size; 0: the operation has no message
-  int repetition = 0, iteration = 0;  // from 0
-  std::vector<double> seconds;        // by rank
+  int repetition = 0, iteration = 0;  // both count from 0
+  std::vector<double> seconds;        // indexed by rank
 };
 
 struct CollectivePlan {
   std::vector<CollectiveOp> ops;
   std::vector<std::int64_t> sizes;  // bytes; rounded up to a whole number of elements per rank
   DType dtype = DType::kF32;
-  // With several repetitions, each is a separate result ("all_reduce 1024, repetition 2"); `aggregate` adds a
-  // result over all of them under the plain name.
+  // If there are several repetitions, each is a separate result ("all_reduce 1024, repetition 2").
+  // `aggregate` adds one result of all repetitions under the name without a number.
   int warmup = 20, iterations = 100, repetitions = 1;
   bool aggregate = false;
   bool check = false;       // verify results before timing
@@ -73,7 +73,7 @@ struct StridedPlan {
   int stride = 8;         // ranks r, r + stride, r + 2 stride ... form a group
   bool parallel = false;  // all groups concurrently; else one after another
   int warmup = 10, iterations = 50;
-  std::function<void(std::int64_t done, std::int64_t total)> progress = {};  // as above
+  std::function<void(std::int64_t done, std::int64_t total)> progress = {};  // as in CollectivePlan
 };
 // Times all-gathers within strided groups, as tensor-parallel ranks use them. Otherwise like
 // measure_collectives(). A result is the time of one group or, with `parallel`, of the slowest group.

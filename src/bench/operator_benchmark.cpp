@@ -120,7 +120,7 @@ void time_fp8_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchma
   constexpr DType kE4M3 = DType::kF8E4M3, kE5M2 = DType::kF8E5M2;
   struct Way {
     GemmRole role;
-    std::int64_t m, n, k;  // of the product
+    std::int64_t m, n, k;  // sizes of the product
     Shape a, b;
     DType a_type, c_type;
   };

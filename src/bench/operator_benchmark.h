@@ -15,7 +15,7 @@
 namespace primus {
 
 struct OperatorBenchmarkOptions {
-  DType dtype = DType::kBF16;  // of operands; fp16: only linear layers and attention
+  DType dtype = DType::kBF16;  // type of operands; only linear layers and attention support fp16
   // Times linear layers' matrix products in fp8 (turbo/fp8_linear): activations and weights in e4m3,
   // gradients in e5m2 (Megatron's "hybrid"). Each is timed from bf16 operands, and again without their
   // quantization. Suites other than linear layers do not support it.
@@ -23,7 +23,7 @@ struct OperatorBenchmarkOptions {
   // Times matrix products of linear layers and experts in MXFP4 (turbo/mxfp4), from bf16 operands. The
   // quantization of each product's operands is also timed separately.
   bool fp4 = false;
-  double seconds = 0.5;                 // per measurement
+  double seconds = 0.5;                 // duration of each measurement
   DType weight_gradient = DType::kF32;  // type of the buffer that a weight gradient is accumulated into
   std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;
   DeviceTimer::Progress progress = {};
@@ -42,7 +42,7 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
 struct AttentionCase {
   std::string model = {};  // name of the model; empty: none
   std::int64_t batch = 1, sequence = 4096, heads = 32, kv_heads = 8;
-  std::int64_t head_dim = 128, value_dim = 128;  // of queries and keys; of values
+  std::int64_t head_dim = 128, value_dim = 128;  // head size of queries and keys; of values
   std::int64_t window = 0;
   bool causal = true;
 };

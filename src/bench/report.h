@@ -34,7 +34,7 @@ struct BenchmarkResult {
   double flops = 0, bytes = 0;
   double bus_bytes = 0;  // for a collective: bytes over a rank's busiest link
   double tokens = 0;
-  std::vector<Timing> rank_timings = {};  // by rank; empty: not requested
+  std::vector<Timing> rank_timings = {};  // indexed by rank; empty: not requested
 };
 
 struct BenchmarkReport {

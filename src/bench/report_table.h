@@ -9,11 +9,11 @@
 namespace primus {
 
 struct Rate {
-  double BenchmarkResult::*amount;  // per call
+  double BenchmarkResult::*amount;  // amount per call
   const char* json;                 // "bus_bytes"
   const char* title;                // "bus GB/s"
-  double scale;                     // from amount per second to the unit of the title
-  int digits;                       // after the decimal point
+  double scale;                     // factor from amount per second to the unit of the title
+  int digits;                       // digits after the decimal point
 
   double value(const BenchmarkResult& result) const { return result.*amount / result.timing.median * scale; }
   std::string text(const BenchmarkResult& result) const;  // empty if it does not apply

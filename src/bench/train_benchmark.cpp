@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr turbo::RateTime kPeakTime{.seconds = 0.5};  // for each measurement of the ceiling
+constexpr turbo::RateTime kPeakTime{.seconds = 0.5};  // duration of each measurement of the ceiling
 
 std::int64_t peak_resident_bytes() {
   rusage usage{};
@@ -336,7 +336,7 @@ class TrainBenchmark final : public Benchmark {
   }
 
   BenchmarkReport measure(const BenchmarkRun& run) override {
-    constexpr double kCeilingSeconds = 0.3;  // for each of about 15 measurements
+    constexpr double kCeilingSeconds = 0.3;  // duration of each of about 15 measurements
     if (ceiling_) options_.ceiling_seconds = kCeilingSeconds;
     if (!trace_.empty()) options_.trace = std::make_shared<turbo::TraceRecorder>();
     options_.progress = [&](std::int64_t done, std::int64_t total) { run.progress("training", done, total); };

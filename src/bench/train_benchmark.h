@@ -36,10 +36,10 @@ struct TrainBenchmarkReport {
   std::int64_t parameters = 0, tokens_per_step = 0, steps = 0;
   // Seconds per step: median, fastest, slowest.
   double seconds = 0, fastest = 0, slowest = 0;
-  std::vector<double> step_seconds;  // of each step, in order
-  // At the median step time.
+  std::vector<double> step_seconds;  // seconds of each step, in order
+  // Tokens per second at the median step time.
   double tokens_per_second = 0;
-  double model_flops_per_second = 0;  // from training_flops: excludes recomputation
+  double model_flops_per_second = 0;  // computed from training_flops, which excludes recomputation
   double gemm_peak = 0;      // FLOP/s of large products: maximum of the rates before and after the steps
   double share_of_peak = 0;  // model_flops_per_second / gemm_peak
   struct Line {
@@ -52,8 +52,8 @@ struct TrainBenchmarkReport {
   double outside_kernels = 0;            // share of the step's time
   engine::MemoryPlan memory;             // reserved memory, bytes
   std::int64_t device_used_bytes = 0;    // device memory used by all processes after the steps
-  std::int64_t peak_resident_bytes = 0;  // of this process, as reported by the system
-  double loss = 0;                       // of the last step
+  std::int64_t peak_resident_bytes = 0;  // peak of this process, as reported by the system
+  double loss = 0;                       // loss of the last step
   // Median host time to enqueue the first microbatch of a step on an idle device; 0 on devices that compute
   // synchronously.
   double enqueue_seconds = 0;

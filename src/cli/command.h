@@ -87,9 +87,10 @@ struct Argument {
   std::optional<std::pair<double, double>> range = {};
   std::string shown_default = {};
 
-  // For a number: parsing refuses values below `minimum` or above `maximum`. Both are exact as double.
+  // Sets the range of a number: parsing refuses values below `minimum` or above `maximum`. Both are exact as
+  // double.
   Argument& between(double minimum, double maximum);
-  // For a target that stays empty if the option is not given: the effective default, shown by help.
+  // Sets the default that help shows, for a target that stays empty if the option is not given.
   template <class Value>
   Argument& default_note(const Value& counts) {
     shown_default = fmt::format("{}", counts);
@@ -97,7 +98,7 @@ struct Argument {
   }
 };
 
-// For Argument::reads, if each value names a file or folder.
+// Returns all values. Use it as Argument::reads if each value names a file or folder.
 std::vector<std::string> all_of_them(const std::vector<std::string>& values);
 
 class Arguments {

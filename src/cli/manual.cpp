@@ -11,8 +11,9 @@
 namespace primus::cli {
 namespace {
 
-constexpr std::size_t kDocumentWidth = 100;       // of docs/commands.md
-constexpr std::string_view kDate = "2026-11-22";  // of the texts, not the build: builds are reproducible
+constexpr std::size_t kDocumentWidth = 100;  // line width of docs/commands.md
+constexpr std::string_view kDate =
+    "2026-11-22";  // date of the texts; a build date would make builds irreproducible
 
 struct Named {
   std::string_view name, text;

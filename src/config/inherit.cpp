@@ -124,7 +124,7 @@ void expand_string(Value& value, const ReadVariable& read, std::size_t& budget) 
     }
   }
   if (!replaced) {
-    value.text = std::move(result);  // without escapes
+    value.text = std::move(result);  // the text with its escapes replaced
     return;
   }
   Origin origin = value.origin;
@@ -182,7 +182,7 @@ std::string presets_containing(const std::string& name, const std::vector<fs::pa
   const std::string wanted = lower(name);
   std::vector<std::string> found;
   for (std::string& preset : settings_files(name, dirs)) {
-    const bool is_part = preset.ends_with("_base");  // of other presets
+    const bool is_part = preset.ends_with("_base");  // it is only a part of other presets
     if (!is_part && lower(preset).find(wanted) != std::string::npos) found.push_back(std::move(preset));
   }
   std::stable_partition(found.begin(), found.end(),

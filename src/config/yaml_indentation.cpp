@@ -13,7 +13,7 @@ struct Line {
   std::size_t indent = 0;           // indentation of the content; after "- ", of the text that follows
   std::vector<std::size_t> dashes;  // columns of the "- " before it
   bool has_key = false;             // has the form "key:" or "key: value"
-  bool has_value = false;           // on the same line
+  bool has_value = false;           // the key's value is on the same line
   bool opens_text = false;          // the value is | or >: a block of text follows
   bool opens_quote = false;         // the value begins with a quote that is not closed on this line
   bool in_brackets = false;  // the line ends inside [ ] or { }, so the next ones may have any indentation

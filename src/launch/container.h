@@ -21,7 +21,8 @@ namespace primus::launch {
 inline constexpr int kNoPrimusInside = 42;
 
 struct ContainerRequest {
-  ContainerSettings settings;         // of files, with the command line's runtime and similar options
+  ContainerSettings
+      settings;  // settings from files; the command line's runtime and similar options override them
   std::vector<GivenOption> given;     // options of `docker run` from the command line
   std::vector<std::string> inner;     // this program's arguments inside: --debug direct ... -- train ...
   std::vector<std::string> files;     // existing files that `inner` names; they are mounted
@@ -31,7 +32,7 @@ struct ContainerRequest {
 
 struct ContainerPlan {
   Step step;
-  ElsewhereNodes nodes;      // as the launcher inside sees them
+  ElsewhereNodes nodes;      // the nodes as the launcher inside the container sees them
   std::vector<Step> before;  // steps before the container starts: removal of old containers, a login
 };
 

@@ -305,7 +305,8 @@ class Builder {
     const bool host = settings_.privileged_set;
     if (!given("network") && (several_nodes_ || host)) add("--network", "host");
     if (!given("ipc") && host) add("--ipc", "host");
-    if (!given("ipc") && !given("shm-size") && !host) add("--shm-size", "16g");  // for the node's ranks
+    if (!given("ipc") && !given("shm-size") && !host)
+      add("--shm-size", "16g");  // the node's ranks need shared memory
   }
 
   void volume(const Volume& volume) { add(apptainer_ ? "--bind" : "--volume", text_of(volume)); }

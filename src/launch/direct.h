@@ -23,7 +23,7 @@
 namespace primus::launch {
 
 struct DirectCommand {
-  std::vector<std::string> words;  // after "--"
+  std::vector<std::string> words;  // the words after "--"
   bool has_ranks = false;          // for our own commands: whether ranks cooperate on it
   bool one_process = false;        // for our own commands: always one process per node
   bool debug = false;
@@ -60,7 +60,7 @@ DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& comm
 // here. `address` and `port` may be placeholders.
 struct ElsewhereNodes {
   int nodes = 0;
-  std::optional<int> ranks;  // per node; nullopt: one per GPU
+  std::optional<int> ranks;  // ranks per node; nullopt: one per GPU
   std::optional<int> tasks;  // tasks per node, if each task is a rank
   std::string address, port, node;
   bool same_folder = false;  // the command runs in the current folder, or in a copy of it that all nodes see

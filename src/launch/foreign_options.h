@@ -21,7 +21,7 @@ struct ForeignOption {
   enum class Times { kOnce, kAddUp, kReplace };
   std::string_view name;  // "nodes"
   char letter = 0;        // 'N'; 0: none
-  ValueForm form = {};    // of the value
+  ValueForm form = {};    // form of the value
   Takes takes = Takes::kValue;
   Times times = Times::kOnce;
   std::string_view only = {};     // set if only one tool has the option, or has it in this form: "podman"
@@ -34,7 +34,7 @@ using ForeignTable = std::span<const ForeignOption>;
 const ForeignOption* find_option(ForeignTable table, std::string_view name, std::string_view tool = {});
 
 struct GivenOption {
-  std::string name;  // as in the table ("nodes"); without dashes
+  std::string name;  // name in the table ("nodes"); without dashes
   std::optional<std::string> value = {};
   bool operator==(const GivenOption&) const = default;
 };

@@ -24,7 +24,7 @@ std::vector<std::string> list(const Path& folder) {
   try {
     return Env::posix().status(folder) ? Env::posix().list(folder) : std::vector<std::string>();
   } catch (const FileError&) {
-    return {};  // not permitted
+    return {};  // reading the file is not permitted
   }
 }
 
@@ -118,7 +118,8 @@ void keep_visible(const std::string& visible, Accelerators& gpus) {
     int number = -1;
     const auto [rest, error] = std::from_chars(visible.data() + begin, visible.data() + end, number);
     const bool is_number = error == std::errc() && rest == visible.data() + end;
-    if (end > begin && is_number && (number < 0 || number >= gpus.count)) break;  // as the drivers do
+    if (end > begin && is_number && (number < 0 || number >= gpus.count))
+      break;  // drivers ignore the rest of the list, too
     if (end > begin) {
       ++count;
       const bool known = is_number && static_cast<std::size_t>(number) < gpus.numa_nodes.size();

@@ -18,7 +18,7 @@ struct Accelerators {
   Vendor vendor = Vendor::kNone;
   int count = 0;                // number of visible GPUs, after CUDA_VISIBLE_DEVICES and similar variables
   std::string model;            // "MI300X", "H100"; empty: not known
-  std::vector<int> numa_nodes;  // per GPU; -1: unknown
+  std::vector<int> numa_nodes;  // NUMA node of each GPU; -1: unknown
   bool assumed = false;         // no GPU is here; the plan assumes those of PRIMUS_GPU_MODEL
 
   bool any() const { return count > 0; }

@@ -14,14 +14,15 @@
 namespace primus::launch {
 
 struct KubernetesRequest {
-  KubernetesSettings settings;       // from files and the command line
+  KubernetesSettings settings;       // settings from files and the command line
   std::vector<std::string> command;  // arguments of Primus in a pod: direct [options] -- train ...
   bool has_ranks = false;
 };
 
 struct KubernetesPlan {
-  std::string manifest;                     // YAML
-  std::string name, name_space;             // of the job; an empty namespace means kubectl's current one
+  std::string manifest;  // YAML
+  std::string name,
+      name_space;  // name and namespace of the job; an empty namespace means kubectl's current one
   std::optional<std::string> token_secret;  // name of the Secret that must contain the job's secret ("token")
 };
 

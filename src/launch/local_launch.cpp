@@ -34,7 +34,7 @@ using namespace std::chrono_literals;
 using comm::Deadline;
 using comm::Socket;  // closes any descriptor
 
-constexpr int kMaxRanks = GroupGuard::kMaxGroups;  // on one host
+constexpr int kMaxRanks = GroupGuard::kMaxGroups;  // maximum number of ranks on one host
 constexpr std::size_t kMaxLine = 64 << 10;         // longer lines are split
 constexpr std::size_t kTailLines = 12;             // last lines of a failed rank's output to show
 
@@ -378,7 +378,7 @@ class Launcher {
   static void write_all(int fd, const std::string& text) { try_write(fd, text, 1000); }
 
   const LocalLaunch& launch_;
-  GroupGuard guard_;  // before all descriptors, which it would otherwise keep open
+  GroupGuard guard_;  // created before all descriptors; otherwise the guard would keep them open
   Signals signals_;
   std::string address_, token_;
   std::uint16_t port_ = 0;

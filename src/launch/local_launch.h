@@ -25,7 +25,7 @@ namespace primus::launch {
 struct LocalLaunch {
   std::vector<std::string> command;                // the program, looked up in PATH, and its arguments
   std::map<std::string, std::string> environment;  // added to this process's own
-  int ranks = 1;                                   // on this host
+  int ranks = 1;                                   // number of ranks on this host
 
   // With several hosts: this host's number, and the address of rank 0. With one host the launcher chooses a
   // free loopback port and a token.
@@ -50,7 +50,7 @@ struct LocalLaunch {
 };
 
 struct LaunchResult {
-  int exit_code = 0;     // of the rank that failed first (128 + signal number if it was killed), or 0
+  int exit_code = 0;  // exit code of the rank that failed first (128 + signal number if it was killed), or 0
   int failed_rank = -1;  // rank in the job
   std::string failure;   // "rank 3 was killed by signal 9 (Killed)", and the last lines it wrote
 };

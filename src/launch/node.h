@@ -22,7 +22,7 @@ namespace primus::launch {
 
 struct NodePlace {
   int nodes = 1, node = 0;
-  int ranks = 1;               // per node
+  int ranks = 1;               // ranks per node
   std::string master_address;  // empty: a single node, which chooses one
   std::uint16_t master_port = 0;
 

@@ -17,7 +17,7 @@ enum class Form : std::uint8_t {
   kCount,    // 1, 2 ...
   kNumber,   // 0, 1 ...
   kInteger,  // -1, 0, 1 ...
-  kFile,     // on this machine, if the tool itself reads it
+  kFile,     // a file, on this machine if the tool itself reads it
   // Slurm
   kNodes,            // 4, 2-4, 1k, 2-8:2, 1,2,4
   kSlurmTime,        // 90, 1:30:00, 2-12, 2-12:00:00, INFINITE
@@ -60,13 +60,13 @@ enum class Form : std::uint8_t {
   kAbsolute,      // /a/path
   kVolume,        // /data, /data:/data:ro
   kAssignment,    // name=value
-  kName,          // of a container
+  kName,          // name of a container
   kSignal,        // TERM, SIGTERM, 15, RTMIN+3
   kCapability,    // SYS_PTRACE, CAP_SYS_PTRACE, ALL
   kGpusOfDocker,  // all, 2, device=0,1
   kSecurity,      // no-new-privileges, seccomp=unconfined
   kPlatform,      // linux/amd64
-  kImage,         // in a registry
+  kImage,         // image in a registry
   kUmask,         // 0022
   kScore,         // -1000 to 1000
   kPercent,       // -1 to 100

@@ -88,7 +88,7 @@ pid_t start(const Step& step, int input, int output, const sigset_t* group = nul
   const pid_t pid = fork();
   if (pid < 0) throw io_error(fmt::format("cannot start '{}'", step.argv[0]), errno);
   if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // without us, its output has no reader
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // without this process, the child's output has no reader
     if (getppid() != parent) _exit(127);
     if (group) {
       setpgid(0, 0);
@@ -196,7 +196,8 @@ class ProcessGroup {
 
  private:
   static constexpr int kLookMs = 200, kWaitMs = 5;
-  static constexpr int kMaxReads = 64;  // per check for the end, since some programs never stop writing
+  static constexpr int kMaxReads =
+      64;  // reads between two checks for the end, since some programs never stop writing
 
   void pass_on() {
     while (const auto signal = signals_.next()) {

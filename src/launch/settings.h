@@ -37,7 +37,7 @@ struct DirectSettings {
 };
 
 struct SlurmSettings {
-  std::vector<GivenOption> options;  // of srun and sbatch
+  std::vector<GivenOption> options;  // options of srun and sbatch
   std::optional<int> ranks_per_node;
 };
 
@@ -46,7 +46,7 @@ struct ContainerSettings {
   std::string program;               // path of Primus in the image; empty: mounts this program
   std::string accelerator = "auto";  // amd, nvidia, none
   bool privileged_set = false;       // AMD Primus's set of privileges
-  std::vector<GivenOption> options;  // of `docker run`, including image
+  std::vector<GivenOption> options;  // options of `docker run`, including image
 };
 
 struct KubernetesSettings {
@@ -65,7 +65,7 @@ struct KubernetesSettings {
 struct LauncherSettings {
   struct Switches {
     bool debug = false, dry_run = false;
-    std::string dry_run_at;  // where it was set: "dry_run: true in .primus.yaml:3:12"
+    std::string dry_run_at;  // where dry_run was set: "dry_run: true in .primus.yaml:3:12"
   };
   bool debug = false, dry_run = false;  // main:
   std::string dry_run_at;

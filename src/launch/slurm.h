@@ -21,9 +21,9 @@ namespace primus::launch {
 
 struct SlurmRequest {
   bool batch = false;              // sbatch; otherwise srun
-  std::vector<GivenOption> given;  // from the command line
+  std::vector<GivenOption> given;  // options from the command line
   std::vector<std::string> inner;  // command that each node runs
-  bool has_ranks = false;          // its processes are ranks of one job
+  bool has_ranks = false;          // the command's processes are ranks of one job
   bool own_ranks = false;          // ranks of the native engine, which end together
 };
 
@@ -35,7 +35,7 @@ inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {
   Step step;
-  ElsewhereNodes nodes;  // as far as known
+  ElsewhereNodes nodes;  // the job's nodes, as far as known
 };
 
 // Throws Error: kDependency if srun or sbatch is missing; also for invalid options.

@@ -63,7 +63,8 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     }
     break;
   }
-  // Not our mapping, or not recoverable: the read is repeated and ends the process as usual.
+  // The fault is not in our mapping, or it is not recoverable. The repeated read ends the process with the
+  // default action.
   std::signal(signal_number, SIG_DFL);
   errno = saved_errno;
 }

@@ -95,7 +95,7 @@ class TextCommand : public Command {
         unicode::require_valid(line.text, kInput, line.number);
         try {
           output.add(convert_line(*tokenizer, line));
-        } catch (Error& error) {  // from the tokenizer
+        } catch (Error& error) {  // an error of the tokenizer
           if (error.location().empty()) error.at(fmt::format("{}:{}", kInput, line.number));
           throw;
         }

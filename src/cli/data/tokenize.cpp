@@ -263,7 +263,7 @@ class DataTrainTokenizer final : public Command {
     }
     console.notes(data::remarks_on(options_.inputs));
     const Path file = Path(output_) / "tokenizer.json";
-    refuse_existing(file, overwrite_.existing());  // before the work
+    refuse_existing(file, overwrite_.existing());  // check this before the work
     make_folders(output_);
     const double begin = steady_seconds();
     std::uint64_t bytes = 0;

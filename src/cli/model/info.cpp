@@ -74,7 +74,7 @@ std::string attention_text(const ModelConfig& c) {
   return text;
 }
 
-// For display: "this, that or another".
+// Returns the names for display: "this, that or another".
 std::string optimizer_names() {
   std::string names;
   for (const OptimizerEntry& entry : optimizers()) {

@@ -19,7 +19,7 @@ class DeviceOptions {
  public:
   // Declares --device, --threads and --dtype. `dtype`: default of --dtype.
   void declare(Arguments& arguments, const char* dtype = "fp32", MeasuredTypes types = {});
-  // Without --dtype, for commands that compute nothing.
+  // Declares these options without --dtype, for commands that compute nothing.
   void declare_without_type(Arguments& arguments);
   // Checks the values without looking at devices. Throws Error(kInvalid).
   void check_words() const;

@@ -42,7 +42,7 @@ Error with_option_in_mind(const Error& error, const Arguments& declared, std::sp
   return error;
 }
 
-// For completion: "lr=", and after the '=' the values of a key with choices.
+// Returns the words for completion: "lr=", and after the '=' the values of a key with choices.
 std::vector<Suggestion> suggest_overrides(std::string_view typed) {
   std::vector<Suggestion> words;
   const std::size_t equals = typed.find('=');

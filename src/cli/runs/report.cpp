@@ -16,7 +16,7 @@
 namespace primus::cli {
 namespace {
 
-// Enough for a comparison, and few enough that the page opens quickly.
+// This number is enough for a comparison and small enough that the page opens quickly.
 constexpr std::size_t kMaxRuns = 64;
 constexpr const char* kPage = "report.html";
 
@@ -55,7 +55,7 @@ class Report final : public Command {
       return 0;
     }
     const bool writes = !json_ && output_ != "-";
-    if (writes) refuse_another_file();  // before the work
+    if (writes) refuse_another_file();  // check this before the work
     std::vector<RunHistory> runs;
     for (const Path& folder : folders) runs.push_back(read_history(folder));
     name_runs(runs);

@@ -300,7 +300,7 @@ class Generate final : public Command {
   static constexpr std::int64_t kTogether = 8;
   std::optional<std::int64_t> batch_;
   TemplateArguments template_;
-  std::optional<data::ConversationWriter> writer_;  // with --template
+  std::optional<data::ConversationWriter> writer_;  // set if --template is given
   std::vector<data::Message> before_;               // the system turn, if given
   SamplingArguments sampling_;
   DeviceOptions device_;

@@ -57,7 +57,7 @@ std::size_t sequence_size(std::string_view input) {
   if (input[1] != '[') return 2;
   for (std::size_t i = 2; i < input.size(); ++i) {
     if (input[i] >= '@' && input[i] <= '~') return i + 1;
-    if (input[i] < ' ') return i;  // not a sequence after all
+    if (input[i] < ' ') return i;  // this was no escape sequence
   }
   // Sequences of keys are short; longer ones are skipped in parts.
   constexpr std::size_t kLongest = 32;

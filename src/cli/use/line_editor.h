@@ -23,8 +23,8 @@ namespace primus::cli {
 
 class LineEditor {
  public:
-  static constexpr std::size_t kMaxBytes = 1U << 20;  // per line; more input is dropped
-  static constexpr std::size_t kMaxLines = 1000;      // in the history
+  static constexpr std::size_t kMaxBytes = 1U << 20;  // limit of a line; more input is dropped
+  static constexpr std::size_t kMaxLines = 1000;      // limit of the history
 
   enum class Event : std::uint8_t {
     kNone,

@@ -38,7 +38,7 @@ struct Requirements {
   std::optional<Wanted> shared_memory_gib, locked_memory_gib;  // 0 switches the check off
   std::optional<Wanted> gpus;                                  // number of GPUs
   std::optional<Wanted> rdma_ports;
-  std::optional<Wanted> free_gpu_memory_gib;  // per GPU
+  std::optional<Wanted> free_gpu_memory_gib;  // GiB per GPU
   double usual_free_gpu_memory_gib = 0;       // default if the user demands nothing; 0: not checked
   static constexpr double kUsualBusyGib = 2, kUsualBusyPercent = 20;  // defaults of the next two
   std::optional<Wanted> busy_memory_gib;  // limit for other processes' memory on a GPU
@@ -121,7 +121,7 @@ struct Check {
   void (*judge)(const CheckInput& input, Judge& judge);
   // Returns whether the user demands something that this check judges; null: its subject cannot be demanded.
   bool (*demanded)(const Requirements& wanted) = nullptr;
-  ThresholdOption threshold = {};  // without a field: none
+  ThresholdOption threshold = {};  // no field is set: there is no option
   // If true, a check without findings had nothing to judge; otherwise it has failed.
   bool may_be_silent = false;
   // Checks of a group judge the same facts and run together ("device"). Empty: the group is the category.

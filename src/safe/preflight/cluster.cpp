@@ -142,7 +142,7 @@ void judge_slow(const CheckInput& in, Judge& judge) {
     const NodeReport* node;
     const Measurement* measurement;
   };
-  std::map<std::pair<std::string, std::string>, std::vector<Point>> groups;  // by name and unit
+  std::map<std::pair<std::string, std::string>, std::vector<Point>> groups;  // keyed by name and unit
   for (const NodeReport& node : nodes)
     for (const Measurement& m : node.measurements)
       if (m.compared) groups[{m.name, m.unit}].push_back({&node, &m});

@@ -27,7 +27,7 @@ struct CommunicationPlan {
 using Nodes = std::vector<std::vector<int>>;
 
 struct CommunicationResult {
-  std::vector<Measurement> measurements;  // of this rank
+  std::vector<Measurement> measurements;  // measurements of this rank
   SearchPlan search_plan;
   // Filled in for this rank's groups, 0 for others. A group's rate is the minimum over its ranks.
   SearchRates search_rates;

@@ -6,9 +6,9 @@
 
 namespace primus::preflight {
 
-// What the user asked for.
+// The checks and tests that the user asked for.
 struct Assignment {
-  bool sections = false;        // of the machine, by name
+  bool sections = false;        // sections of the machine, selected by name
   bool only_tests = false;      // performance tests only
   bool lone_exchanges = false;  // tests within or between nodes, but there is one rank
 };

@@ -43,7 +43,7 @@ struct Measurement {
   double value = 0;       // larger is better
   double wanted = 0;      // minimum to pass; 0: no threshold
   double size = 0;        // position on the axis of a plot (bytes, or the side of a matrix); 0: no plot
-  bool compared = false;  // with the same measurement on other nodes
+  bool compared = false;  // whether it is compared with the same measurement on other nodes
 };
 
 struct NodeReport {

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kMiB = 1 << 20;
 
-using Row = std::map<std::string, std::string>;  // by field name; unsupported fields are absent
+using Row = std::map<std::string, std::string>;  // values keyed by field name; unsupported fields are absent
 
 std::string joined(const std::vector<std::string>& fields) {
   return fmt::format("{}", fmt::join(fields, ","));

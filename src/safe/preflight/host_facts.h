@@ -29,7 +29,7 @@ struct KernelProblem {
 };
 
 struct FileSystem {
-  std::string use;   // its purpose: "checkpoints"
+  std::string use;   // purpose of the file system: "checkpoints"
   std::string path;  // an existing folder on it
   std::string type;  // "ext4", "nfs4"; empty: unknown
   std::optional<Space> space;
@@ -39,7 +39,7 @@ struct HostFacts {
   std::string name, system, kernel, libc, container;  // container: "docker"; empty: none
   std::string cpu_model, governor;
   int sockets = 0, cores = 0, cpus = 0;  // cpus: online hardware threads
-  int usable_cpus = 0;                   // by this process's affinity
+  int usable_cpus = 0;                   // CPUs in this process's affinity mask
   double cpu_quota = 0;                  // CPU time allowed by control groups, in cpus; 0: no limit
   std::vector<NumaNode> numa;
 
@@ -48,10 +48,10 @@ struct HostFacts {
   std::int64_t swap = 0, swap_used = 0;
   std::int64_t huge_pages = 0, huge_page_bytes = 0;
   std::string transparent_huge_pages;                                       // "madvise"
-  std::int64_t corrected_memory_errors = 0, uncorrected_memory_errors = 0;  // of host memory (EDAC)
+  std::int64_t corrected_memory_errors = 0, uncorrected_memory_errors = 0;  // errors of host memory (EDAC)
 
   std::optional<Space> shared_memory;
-  std::map<std::string, Limit> limits;    // by their names in /proc/self/limits
+  std::map<std::string, Limit> limits;    // keyed by their names in /proc/self/limits
   std::optional<std::int64_t> pids_left;  // further processes that control groups allow
   std::optional<double> load;             // runnable processes, averaged over a minute
   ClockState clock;

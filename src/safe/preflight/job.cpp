@@ -114,7 +114,7 @@ class Ranks {
       joined->leave();
     } catch (const Error& error) {
       add_rendezvous_failure(error.what(), error.hint());
-    } catch (const std::exception& error) {  // from a library: a rank sent invalid JSON
+    } catch (const std::exception& error) {  // an error of the JSON library: a rank sent invalid JSON
       add_rendezvous_failure(error.what(), "");
     }
     if (nodes_.empty()) nodes_ = {own_};
@@ -123,7 +123,7 @@ class Ranks {
     judge_group("job", facts_, of_job);
     of_job.insert(of_job.end(), search_findings_.begin(), search_findings_.end());
     if (!first) {
-      outcome.cluster = std::move(of_job);  // for this rank's own output
+      outcome.cluster = std::move(of_job);  // this rank's own output shows them
       return outcome;
     }
     ClusterOptions cluster = job_.cluster;

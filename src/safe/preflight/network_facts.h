@@ -38,7 +38,7 @@ inline constexpr const char* kPortOption = "--rdma-nic-allowlist";
 struct NetworkFacts {
   std::vector<Interface> interfaces;
   std::vector<RdmaPort> ports;
-  std::vector<std::string> device_nodes;  // in /dev/infiniband
+  std::vector<std::string> device_nodes;  // files in /dev/infiniband
   bool has_peer_memory = false;           // a kernel module that lets RDMA access GPU memory is loaded
 
   std::string master;                           // MASTER_ADDR; empty: unset

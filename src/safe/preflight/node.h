@@ -17,10 +17,10 @@ struct NodeOptions {
   // (Requirements).
   bool host = true, gpu = true, network = true;
   HostQuestions questions = {};
-  std::string rdma_ports = {};  // in NCCL_IB_HCA's syntax; every device in it must exist
+  std::string rdma_ports = {};  // a selection in NCCL_IB_HCA's syntax; every device that it names must exist
   std::optional<std::chrono::milliseconds> tool_timeout = {};
   Requirements wanted = {};
-  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // per part
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);  // time limit of each part
 };
 
 // Without a section or a demand, returns no findings. Threads that outlive the call share `machine`

@@ -36,7 +36,7 @@ struct SmokeOptions {
 struct SmokeResult {
   bool is_whole = false;  // the report covers all nodes, not only this one
   SmokePlace place;
-  Report report;  // without version and date
+  Report report;  // the report without version and date
 };
 
 // Returns nullopt if another process of this node runs the test. Calls `note` with sentences for the user.

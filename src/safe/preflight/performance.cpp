@@ -20,7 +20,7 @@ struct DriverFacts {
     std::string kind;  // "cuda"
     int count = 0;
     bool installed = false;  // whether the plug-in is installed
-    std::string problem;     // if installed: its error
+    std::string problem;     // error of an installed plug-in
   };
   std::vector<Unusable> unusable;
   bool demanded = false;  // whether their speed or number was demanded
@@ -35,7 +35,7 @@ struct Rates {
 struct DeviceFacts {
   const std::string& device;
   const PerformanceOptions& options;
-  Guarded<Rates> rates = {};              // if options.products or options.memory
+  Guarded<Rates> rates = {};              // measured if options.products or options.memory is set
   std::optional<Hardware> hardware = {};  // from the table; nullopt: the table lacks this device
   std::optional<Guarded<CorruptionResult>> scan = {};
   std::int64_t scanned_side = 0;

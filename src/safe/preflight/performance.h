@@ -21,9 +21,9 @@ using config::read_hardware;
 struct PerformanceOptions {
   bool products = true, memory = true, corruption = true;
   bool quick = false;                  // one size and fewer rounds
-  std::optional<double> seconds = {};  // per measurement; default 0.5, or 0.2 if quick
+  std::optional<double> seconds = {};  // duration of each measurement; default 0.5, or 0.2 if quick
   Requirements wanted = {};            // thresholds that override the table's
-  std::chrono::milliseconds timeout = std::chrono::minutes(3);  // per step
+  std::chrono::milliseconds timeout = std::chrono::minutes(3);  // time limit of each step
   // Opens a device by its name; tests may return a faulty device.
   std::function<std::unique_ptr<Device>(const std::string& name)> open = {};
 };

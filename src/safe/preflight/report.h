@@ -14,7 +14,7 @@ namespace primus::preflight {
 struct Report {
   std::string title;      // "Preflight of 2 nodes"
   std::string generated;  // date for readers
-  std::string version;    // of primus
+  std::string version;    // version of primus
   std::vector<std::string> notes;
   std::vector<NodeReport> nodes;
   std::vector<Finding> cluster;  // findings of the comparison of nodes

@@ -23,7 +23,7 @@ struct SearchPlan {
 SearchPlan plan_search(int nodes, int max_rounds = 7);
 
 struct SearchRates {
-  // In the order of the plan: GB/s of bus bandwidth, which is comparable between group sizes.
+  // Rates in the order of the plan, in GB/s of bus bandwidth, which is comparable between group sizes.
   std::vector<std::vector<double>> halves, pairs;
 };
 

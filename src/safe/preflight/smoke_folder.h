@@ -40,7 +40,7 @@ class SmokeFolder {
   // passing_nodes.txt, failing_nodes.txt and, if names are known, expected_nodes.txt. `started`: seconds
   // since 1970; much older reports belong to another run and are ignored.
   struct Gathered {
-    std::vector<NodeReport> nodes;  // by node number
+    std::vector<NodeReport> nodes;  // sorted by node number
     std::vector<Finding> cluster;
   };
   Gathered gather(const NodeReport& own, const SmokeExpectation& expected, double started) const;

@@ -31,12 +31,12 @@ struct JobFile {
 struct ExternalJob {
   std::string framework, title;      // "megatron", "Megatron-LM"
   std::vector<std::string> command;  // command of each process, without the interpreter
-  std::map<std::string, std::string> environment =
-      {};  // defaults, unless the experiment or the environment sets the variable
+  // Defaults, unless the experiment or the environment sets the variable.
+  std::map<std::string, std::string> environment = {};
   std::map<std::string, std::string> required = {};  // always set; these override existing values
   std::vector<JobFile> files = {};                   // files that the command reads
-  std::vector<std::string> warnings =
-      {};                               // complete sentences: settings whose meaning differs in the framework
+  // Complete sentences about settings whose meaning differs in the framework.
+  std::vector<std::string> warnings = {};
   std::vector<std::string> notes = {};  // complete sentences: information
   // Settings without a counterpart, by reason.
   std::map<std::string, std::vector<std::string>> dropped = {};

@@ -98,8 +98,8 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
     const Value* because = rule->find("because");
     const Value* enabled = value.is_map() ? value.find("enabled") : nullptr;
     if (fine || !set || (enabled && says(*enabled, "false"))) return;
-    // The hint suggests leaving the key out only if that helps: a preset's value would remain, and without
-    // its stage fine-tuning would pre-train.
+    // The hint suggests leaving the key out only if that helps. It does not help for a preset's value, which
+    // would remain, or for `stage`, without which fine-tuning would become pre-training.
     const bool may_go = layer >= config::Layer::kOverrides && key.name != "stage";
     throw unsupported_there(experiment_, key.name,
                             fmt::format("{} cannot be {} with {}: {}", key.name, value.show(), title,

@@ -58,7 +58,7 @@ struct BenchmarkOption {
   std::string shown_default = {};                       // default of a target that stays empty
   std::optional<std::pair<double, double>> range = {};  // minimum and maximum
   std::vector<std::string> choices = {};                // allowed words; empty: any
-  std::vector<RefusedOption> refused = {};              // words that have no meaning here
+  std::vector<RefusedOption> refused = {};              // words that Primus refuses, with the reasons
   bool several = false;                                 // a list takes all words up to the next option
   // Returns the files and folders among the values, which must exist; null: none.
   std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
@@ -129,7 +129,7 @@ struct BenchmarkEntry {
   std::optional<MeasuredTypes> types = {};  // nullopt: the command has no --dtype
   const char* dtype = "fp32";               // default of --dtype
   const char* output_names = "--output,--output-file";
-  const char* appended = "";  // file that --append means without --output; empty: none
+  const char* appended = "";  // file to which --append writes if --output is not given; empty: none
 };
 
 template <class B>

@@ -15,8 +15,8 @@ struct CheckpointBenchmarkOptions {
   std::uint64_t bytes = std::uint64_t{1} << 30;  // total size: bf16 weights and their fp32 optimizer states
   std::uint64_t shard_bytes = 5'000'000'000;
   int repetitions = 5;
-  std::function<void(std::int64_t done)> progress =
-      {};  // called before each repetition; `done`: number of finished ones
+  // Called before each repetition with the number of finished repetitions.
+  std::function<void(std::int64_t done)> progress = {};
 };
 
 // Times saving, loading right after a save (often from the page cache), and loading after dropping the cache,

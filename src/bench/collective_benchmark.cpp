@@ -98,7 +98,8 @@ class Exchange {
     }
   }
 
-  // Returns the expected value of element i of the result, which is `out`, or `in` for a broadcast.
+  // Returns the expected value of element i of the result. A broadcast's result is in `in`, any other one in
+  // `out`.
   double expected(std::int64_t i, std::int64_t out_elements) const {
     const int rank = group_.rank();
     const auto sum = [&](std::int64_t at) {

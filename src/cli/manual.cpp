@@ -12,8 +12,8 @@ namespace primus::cli {
 namespace {
 
 constexpr std::size_t kDocumentWidth = 100;  // line width of docs/commands.md
-constexpr std::string_view kDate =
-    "2026-11-22";  // date of the texts; a build date would make builds irreproducible
+// The date of the texts. A build date would make builds irreproducible.
+constexpr std::string_view kDate = "2026-11-22";
 
 struct Named {
   std::string_view name, text;

@@ -21,8 +21,8 @@ namespace primus::launch {
 inline constexpr int kNoPrimusInside = 42;
 
 struct ContainerRequest {
-  ContainerSettings
-      settings;  // settings from files; the command line's runtime and similar options override them
+  // Settings from files. The command line's runtime and similar options override them.
+  ContainerSettings settings;
   std::vector<GivenOption> given;     // options of `docker run` from the command line
   std::vector<std::string> inner;     // this program's arguments inside: --debug direct ... -- train ...
   std::vector<std::string> files;     // existing files that `inner` names; they are mounted

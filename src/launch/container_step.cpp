@@ -157,8 +157,8 @@ class Builder {
 
   void name() {
     if (apptainer_) return;
-    // A unique name per launcher, so that it collides neither with a container that an earlier launcher left
-    // nor with another step of the same job. A requeued Slurm job keeps its number.
+    // The name is unique per launcher. So it differs from the name of a container that an earlier launcher
+    // left, and from that of another step of the same job. A requeued Slurm job keeps its number.
     const std::string process = here_ ? std::to_string(getpid()) : "<process>";
     const auto job = here_ ? surroundings_.setting("SLURM_JOB_ID") : std::optional<std::string>("<job>");
     const GivenOption* const named = given("name");
@@ -305,8 +305,7 @@ class Builder {
     const bool host = settings_.privileged_set;
     if (!given("network") && (several_nodes_ || host)) add("--network", "host");
     if (!given("ipc") && host) add("--ipc", "host");
-    if (!given("ipc") && !given("shm-size") && !host)
-      add("--shm-size", "16g");  // the node's ranks need shared memory
+    if (!given("ipc") && !given("shm-size") && !host) add("--shm-size", "16g");  // shared by the ranks
   }
 
   void volume(const Volume& volume) { add(apptainer_ ? "--bind" : "--volume", text_of(volume)); }

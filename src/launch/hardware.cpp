@@ -118,8 +118,7 @@ void keep_visible(const std::string& visible, Accelerators& gpus) {
     int number = -1;
     const auto [rest, error] = std::from_chars(visible.data() + begin, visible.data() + end, number);
     const bool is_number = error == std::errc() && rest == visible.data() + end;
-    if (end > begin && is_number && (number < 0 || number >= gpus.count))
-      break;  // drivers ignore the rest of the list, too
+    if (end > begin && is_number && (number < 0 || number >= gpus.count)) break;  // like drivers
     if (end > begin) {
       ++count;
       const bool known = is_number && static_cast<std::size_t>(number) < gpus.numa_nodes.size();

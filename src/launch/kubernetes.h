@@ -20,9 +20,8 @@ struct KubernetesRequest {
 };
 
 struct KubernetesPlan {
-  std::string manifest;  // YAML
-  std::string name,
-      name_space;  // name and namespace of the job; an empty namespace means kubectl's current one
+  std::string manifest;                     // YAML
+  std::string name, name_space;             // of the job; empty namespace: that of kubectl
   std::optional<std::string> token_secret;  // name of the Secret that must contain the job's secret ("token")
 };
 

@@ -196,8 +196,8 @@ class ProcessGroup {
 
  private:
   static constexpr int kLookMs = 200, kWaitMs = 5;
-  static constexpr int kMaxReads =
-      64;  // reads between two checks for the end, since some programs never stop writing
+  // Reads between two checks for the end, since some programs never stop writing.
+  static constexpr int kMaxReads = 64;
 
   void pass_on() {
     while (const auto signal = signals_.next()) {

@@ -214,7 +214,7 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
     const std::string name = word.substr(0, word.find('='));
     std::string key = name.substr(2);
     std::ranges::replace(key, '-', '_');
-    const bool is_model = key == "model";  // also a key: the preset of an experiment's model
+    const bool is_model = key == "model";  // `model` is also a key: the preset of an experiment's model
     if (!is_model &&
         (config::find_key(key) || config::is_experiment_key(key) || key.find('.') != std::string::npos))
       continue;

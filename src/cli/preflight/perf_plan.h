@@ -10,7 +10,7 @@
 
 namespace primus::cli {
 
-// Options as given; empty: default.
+// The options as the user gave them. An empty option has its default.
 struct PerfRequest {
   bool quick = false, one_group = false;  // one_group: --no-split-nodes-subgroup
   std::string tests, sizes, intra_sizes, inter_sizes, ring_sizes, intra_groups, inter_groups;

@@ -13,7 +13,8 @@ struct Assignment {
   bool lone_exchanges = false;  // tests within or between nodes, but there is one rank
 };
 
-// Adds the findings to the report's cluster. Call when all nodes' findings and measurements are in it.
+// Adds the findings to the report's cluster. Call it when the report contains the findings and measurements
+// of all nodes.
 void check_completeness(const Assignment& asked, Report& report);
 
 // Inserts a finding at the front, which says that the process runs. So even the report of a rank that judges

@@ -15,10 +15,11 @@ struct Installation {
   std::vector<std::string> looked_in;  // folders that were searched, in order; none has a checkout
 };
 
-// Looks for the framework's sources in `backend_path` (an option, or the experiment's key), BACKEND_PATH,
-// and, under its name in pins.yaml, in PRIMUS_THIRDPARTY_DIR, third_party/ and the folder of 'primus deps
-// sync'. Looks for Python in VENV_ACTIVATE's environment, then in the one that 'primus deps sync' made. A
-// backend_path that is no checkout of the framework is an Error(kInvalid).
+// Looks for the framework's sources in `backend_path` (an option, or the experiment's key) and in
+// BACKEND_PATH. Then looks for a folder with the framework's name in pins.yaml, in PRIMUS_THIRDPARTY_DIR,
+// third_party/ and the folder of 'primus deps sync'. Looks for Python in VENV_ACTIVATE's environment, then in
+// the one that 'primus deps sync' made. A backend_path that is no checkout of the framework is an
+// Error(kInvalid).
 Installation find_installation(const config::BackendFields& fields,
                                const std::optional<std::string>& backend_path,
                                const launch::Surroundings& surroundings);

@@ -31,8 +31,9 @@ struct DecodeBenchmarkOptions {
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress = {};
 };
 
-// Bytes that a decode step must read: all weights that a token uses, once per batch; the maximum number of
-// experts that the batch can select; and the keys and values of each sequence, `length` tokens each.
+// Returns the bytes that a decode step must read. These are all weights that a token uses, once per batch,
+// with the maximum number of experts that the batch can select, and the keys and values of `length` tokens of
+// each sequence.
 double bytes_of_decoding(const ModelConfig& config, const FamilyRegistry& families, DType dtype,
                          std::int64_t batch, std::int64_t length);
 

@@ -155,9 +155,8 @@ Experiment load_recorded_experiment(std::string_view text, const std::string& na
 // does. Throws Error if other settings do not fit the number of steps.
 void set_train_iters(Experiment& experiment, std::int64_t train_iters);
 
-// Returns the experiment with paths relative to the current folder made absolute, so that its YAML works from
-// other folders: all output paths and data paths, and those models and tokenizers that exist (others are
-// names on a hub).
+// Returns the experiment with absolute paths, so that its YAML works from other folders. Converts all output
+// paths and data paths, and the paths of models and tokenizers that exist; others are names on a hub.
 Experiment with_absolute_paths(Experiment experiment);
 
 // Returns the resolved experiment as one self-contained YAML file, which loads back to an equal Experiment.

@@ -38,8 +38,8 @@ namespace {
 constexpr const char* kTomlHint = "settings are KEY = VALUE lines, with text in quotes";
 
 // Before toml++ runs, refuses input that toml++ 3.3 cannot handle: it frees a key like a.a.a.a... by
-// recursion, which may overflow the stack, and its test for white space is undefined for most non-ASCII
-// characters, which TOML allows only in strings and comments.
+// recursion, which may overflow the stack. Its test for white space is undefined for most non-ASCII
+// characters; TOML allows these only in strings and comments.
 class Prescan {
  public:
   explicit Prescan(const std::shared_ptr<const Source>& source) : source_(source), text_(source->text) {}

@@ -45,8 +45,8 @@ struct TrainerConfig {
 // Fills in every .derived field that is unset. A field stays unset if its sources are unset too.
 void derive(TrainerConfig& config);
 
-// Returns whether train_iters is not known yet, because it follows from train_epochs or train_minutes, which
-// need the data or the time of a step to be converted (set_train_iters in experiment.h). Until then it is 0.
+// Returns whether train_iters is not known yet, because it follows from train_epochs or train_minutes. Their
+// conversion needs the data or the time of a step (set_train_iters in experiment.h). Until then it is 0.
 inline bool length_is_open(const TrainerConfig& config) {
   return (config.train_epochs || config.train_minutes) && config.train_iters == 0;
 }

@@ -9,8 +9,9 @@
 namespace primus::config {
 
 // Checks the lines of a file that does not parse, up to `line`, where the parser gave up. Throws an Error at
-// the first line that is indented with a tab, deeper than a line that already has a value, or unlike all
-// lines above it, or that has no key where one is required. Returns if there is none.
+// the first line with one of these mistakes: a tab as indentation, an indentation deeper than a line that
+// already has a value, an indentation unlike all lines above, or no key where one is required. Returns if
+// there is none.
 void refuse_bad_line(const std::shared_ptr<const Source>& source, int line);
 
 }  // namespace primus::config

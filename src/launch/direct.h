@@ -68,8 +68,8 @@ struct ElsewhereNodes {
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program);
 
-// Returns whether the existence of a job's input file can be checked before the start: either the job runs on
-// this machine, or it runs in the current folder (`in_this_folder`) and the file is in it.
+// Returns whether this process can check that an input file of the job exists. It can if the job runs on this
+// machine, or if the job runs in the current folder (`in_this_folder`) and the file is in that folder.
 bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine);
 // Returns the note for a file that is missing here and not checked: "--patch '/x' is not on this machine,
 // ...".

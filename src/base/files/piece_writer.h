@@ -1,9 +1,8 @@
 // Writes large data to files sequentially: gathers pieces of megabytes and writes them around the page cache
 // (File::write_direct).
 //
-// Writing gigabytes of checkpoint through the page cache costs several times as much CPU time: pages are
-// allocated, filled, written back by kernel threads and freed, concurrently with a training step that needs
-// every core.
+// Writing gigabytes of checkpoint through the page cache costs several times as much CPU time: the kernel
+// allocates, fills, writes back and frees pages. Meanwhile a training step needs every core.
 //
 // Errors: errors of File, thrown by the call that fills a piece or by flush(); Error(kIo) if out of memory.
 // Not thread-safe: use it from one thread at a time.

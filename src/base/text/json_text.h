@@ -9,8 +9,8 @@
 namespace primus {
 
 // Parses `text` as a JSON object. Throws Error(kInvalid) at "name:line:column" for invalid JSON (RFC 8259; a
-// leading byte-order mark is skipped), and for a duplicate key in an object, which Python's json module would
-// accept although it is probably a mistake. Nesting is limited.
+// leading byte-order mark is skipped), and for a duplicate key in an object. Python's json module accepts
+// such a key, although it is probably a mistake. Nesting is limited.
 nlohmann::json parse_json_object(std::string_view text, const std::string& name);
 
 // Returns `value` as valid JSON text without a final line end. Bytes in strings that are not UTF-8, as in

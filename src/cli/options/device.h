@@ -26,8 +26,9 @@ class DeviceOptions {
   // Opens the device. Without --threads, OMP_NUM_THREADS applies, as in training; an invalid value is
   // reported on the console.
   std::unique_ptr<Device> make(const Console& console) const;
-  // Returns the device that make() opens, for rank `rank` of `ranks` on this machine: without an explicit
-  // index, the GPU with the rank's number; without --threads, the rank's share of the CPU cores.
+  // Returns the device that make() opens, for rank `rank` of `ranks` on this machine. If the device has no
+  // explicit index, this is the GPU with the rank's number. Without --threads, the rank gets its share of the
+  // CPU cores.
   DeviceSpec spec(const Console& console, int rank = 0, int ranks = 1) const;
   // With fp8 and fp4, operands are bf16.
   DType compute() const {

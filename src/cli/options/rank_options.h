@@ -1,5 +1,5 @@
-// Number and placement of the ranks of a command: options of commands that start their ranks themselves, with
-// the names that launchers use for a node's place in a job.
+// The options for the number and placement of a command's ranks, for commands that start their ranks
+// themselves. Their names are those that launchers use for a node's place in a job.
 #pragma once
 
 #include <cstdint>

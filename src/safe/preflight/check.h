@@ -1,6 +1,6 @@
-// Preflight checks. A check is data and a function: it looks at the collected facts and reports pass, skip,
-// warn or fail, with the measured value, the required value and its source, and how to fix the problem.
-// Checks fail closed: a check that throws or reports nothing counts as failed.
+// Preflight checks. A check is data and a function. The function judges the collected facts and reports pass,
+// skip, warn or fail. A finding has the measured value, the required value and its source, and the way to fix
+// the problem. Checks fail closed: a check that throws or reports nothing counts as failed.
 #pragma once
 
 #include <any>

@@ -1,5 +1,5 @@
-// Checks whether an experiment fits the machine: its memory, measured by a dry run of a step; its
-// checkpoints, by free disk space; its data, by reading a part of it.
+// Checks whether an experiment fits the machine. A dry run of a step shows whether its memory suffices, the
+// free disk space whether checkpoints fit, and a read of a part whether the data is readable.
 #pragma once
 
 #include "config/experiment.h"

@@ -1,5 +1,5 @@
-// The node smoke test, without a rendezvous: every node of a job inspects itself and writes its report into a
-// folder shared by the nodes; node 0 reads all reports.
+// The node smoke test, which needs no rendezvous. Every node of a job inspects itself and writes its report
+// into a folder shared by the nodes. Node 0 reads all reports.
 #pragma once
 
 #include <cstdint>

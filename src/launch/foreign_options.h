@@ -43,7 +43,7 @@ struct GivenOption {
 // Unknown names are accepted. Without `tool`: whether any tool accepts it.
 bool takes(ForeignTable table, const GivenOption& option, std::string_view tool = {});
 
-// What to do with long names that are not in the table. kRefuse is for complete tables.
+// Whether long names that are not in the table are handed on or refused. kRefuse is for complete tables.
 enum class Unknown { kHandOn, kRefuse };
 
 // Parses `words`. Throws Error(kInvalid) for a word that is neither option nor value (with a hint to put the

@@ -163,8 +163,8 @@ void remove_tree(const Path& folder, Env& env = Env::posix());
 // Calls remove_tree() after a failure; ignores errors, since the first failure is the one to report.
 void try_remove_tree(const Path& folder, Env& env = Env::posix());
 
-// Returns true for a name that cannot leave its folder: not empty, "." or "..", no '/', '\\' or control
-// character, at most 255 bytes.
+// Returns true for a name that cannot lead out of its folder. It must have 1 to 255 bytes, differ from "."
+// and "..", and contain no '/', '\\' or control character.
 bool is_plain_name(std::string_view name);
 
 inline std::span<const std::byte> as_bytes(std::string_view text) {

@@ -314,7 +314,7 @@ void ProgressLine::update(std::uint64_t done, double now, std::string_view note)
   eta_.update(done, now);
   const double pace = terminal_.ansi ? options_.redraw_seconds : options_.plain_seconds;
   if (!drawn_ && !terminal_.ansi) {
-    // Off a terminal, a short job prints only its last line.
+    // If the output is not a terminal, a short job prints only its last line.
     drawn_ = true;
     last_draw_ = now;
     return;

@@ -41,7 +41,7 @@ class BenchmarkOutput {
   std::string output_, appended_;
   std::vector<std::string> baseline_;
   SideBySide place_;
-  std::string earlier_, earlier_file_;  // text of the baseline, and its file
+  std::string earlier_, earlier_file_;  // text of the baseline, and the name of its file
 };
 
 // Shows the progress of a benchmark. Use from one thread only.

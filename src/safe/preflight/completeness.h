@@ -17,7 +17,7 @@ struct Assignment {
 // of all nodes.
 void check_completeness(const Assignment& asked, Report& report);
 
-// Inserts a finding at the front, which says that the process runs. So even the report of a rank that judges
+// Inserts the finding that the process runs before all others. So even the report of a rank that judges
 // nothing else is not empty.
 void check_process(NodeReport& report);
 

@@ -58,7 +58,7 @@ bool is_weight(const std::string& entry) {
   return parse_weight(entry) && !IndexedDataset::exists(entry) && !Env::posix().status(entry);
 }
 
-// Returns the error for a list that has weights but in which weights and paths do not alternate.
+// The error for a list that has weights but does not alternate weight and path.
 Error uneven_blend(const std::vector<std::string>& list) {
   const std::string hint = "write weights and paths alternately ('0.7 data/a 0.3 data/b'), or only paths";
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -77,8 +77,8 @@ Error uneven_blend(const std::vector<std::string>& list) {
   return invalid("only some entries of the data path have a weight", hint);
 }
 
-// Parses a list of paths, or of alternating weights and paths. Weights and paths alternate if the length is
-// even and the first entry of every pair is a number.
+// Parses a list of paths, or of alternating weights and paths: the latter if the length is even and every
+// first entry is a number.
 BlendList parse_blend(const std::vector<std::string>& list) {
   BlendList blend;
   if (list.size() % 2 == 0) {
@@ -108,8 +108,8 @@ BlendList parse_blend(const std::vector<std::string>& list) {
 }
 
 // Returns the first sequence of the text that is held out for validation. The border is at the start of a
-// sequence, so that no part of the held-out sequences is trained on. Returns the number of sequences if there
-// is too little text to divide.
+// sequence, so that none of it is trained on. Returns the number of sequences if there is too little text to
+// divide.
 std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length) {
   constexpr std::int64_t kHundredth = 100;
   const std::int64_t all = source.sequences();
@@ -182,7 +182,7 @@ class Opener {
       for (std::size_t split = 0; split < 3; ++split) {
         if (requested_[split] == 0) continue;
         if (per_split[split]->empty()) {
-          if (split > 0) continue;  // the user set no path for this split
+          if (split > 0) continue;  // the user set no path for it
           throw invalid("validation or test data is given, but no training data", "set train_data_path");
         }
         result[split] = open_blend(parse_blend(*per_split[split]), split, std::nullopt);
@@ -203,7 +203,7 @@ class Opener {
   }
 
  private:
-  // Refuses data of another tokenizer now, instead of after training has begun.
+  // Refuses data of another tokenizer at once, and not only after training has begun.
   static void check_first_sample(const Dataset& dataset) {
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(dataset.seq_length()) + 1);
     std::vector<float> mask(static_cast<std::size_t>(dataset.seq_length()));
@@ -227,7 +227,7 @@ class Opener {
   std::string shares() const { return options_.split.empty() ? "969, 30, 1" : options_.split; }
 
   Splits open_shared(const BlendList& blend) {
-    // With that many sequences, every share above 0 gets some.
+    // With so many sequences, every share above 0 gets some.
     const std::vector<Share> wanted = split_sequences(shares(), std::int64_t{1} << 50);
     Splits result;
     for (std::size_t split = 0; split < 3; ++split) {
@@ -286,11 +286,11 @@ class Opener {
     return split == 0 ? Share{0, from} : split == 1 ? Share{from, all} : Share{all, all};
   }
 
-  // Opens one split of a blend. `shares`: the split of each data set; nullopt: all sequences.
+  // Opens one split of a blend. `shares`: the split of each data set; nullopt: all of each.
   std::unique_ptr<const Dataset> open_blend(const BlendList& blend, std::size_t split,
                                             const std::optional<std::string>& shares) {
     const std::int64_t requested = requested_[split];
-    // A single data set needs no blend, with or without a weight.
+    // A single data set of its own path needs no blend, with or without a weight.
     if (blend.paths.size() == 1 && (blend.weights.empty() || !shares)) {
       return open_split(source(blend.paths[0]), split, shares, requested);
     }
@@ -349,8 +349,7 @@ class Opener {
                           percent, 100 - (split == 2 ? 2 : 1) * percent, percent, split == 2 ? percent : 0));
   }
 
-  // Returns the name that the user gave. For text, the data set consists of cached tokens, whose file name is
-  // only a hash.
+  // The name that the user gave: text is trained on from cached tokens, whose file name is only a hash.
   std::string given_name(const TokenSource& source) const {
     for (const auto& [path, opened] : sources_) {
       if (opened.get() == &source) return path;
@@ -469,7 +468,7 @@ class Opener {
   }
 
   // Returns nullopt if the cached tokens match their checksums, "" if there are none yet, otherwise what is
-  // wrong. Reading the tokens costs less than reading the text, which was already read to compute the key.
+  // wrong. Reading the tokens again costs less than the text, which was read for the key.
   std::optional<std::string> damage_of(const Path& folder) const {
     if (!Env::posix().status(folder)) return "";
     const Path prefix = tokenized_prefix(folder / "tokens", options_.json_key);
@@ -483,8 +482,8 @@ class Opener {
     return "they differ from their checksum";
   }
 
-  // Builds the tokens in a separate folder and renames it at the end, so that other processes see all tokens
-  // or none. The next run resumes the work that an interrupted run left in that folder.
+  // Builds the tokens in a separate folder and renames it at the end, so that other processes see all of it
+  // or nothing. The next run resumes what an interrupted run left there.
   void build_cache(const std::string& pattern, const Path& cache, const Path& folder) {
     try {
       make_folders(cache);
@@ -516,7 +515,7 @@ class Opener {
                       tokenized("--skip-bad", "skips such lines"),
                       tokenized("--max-line-mib N", "reads longer lines")};
     tokenize.workers = options_.workers;
-    tokenize.existing = Existing::kReplace;  // files may be left by a killed process
+    tokenize.existing = Existing::kReplace;  // left by a killed process
     try {
       const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.progress);
       if (result.skipped_lines > 0) {
@@ -587,8 +586,8 @@ std::vector<std::string> paths_of(const std::vector<std::string>& list) { return
 TokenBound bound_tokens(const std::string& path) {
   if (IndexedDataset::exists(path)) return {IndexedDataset::open(path)->tokens(), true};
   if (!Env::posix().status(path)) return {};
-  // A token has at least one byte of the text. Each file or line may add an EOS and a BOS token; in a JSON
-  // line, the braces and the key have more bytes than these two tokens.
+  // A token has at least one byte of the text; each file or line may add an EOS and a BOS token. The braces
+  // and key of a JSON line are longer than these.
   constexpr std::int64_t kFrame = 16;
   TokenBound bound{0, false};
   for (const InputFile& file : find_inputs({path})) {

@@ -2,10 +2,9 @@
 // tile products.
 //
 // A block handles kRows rows (queries, or keys in one backward kernel); each of its warps has 16 of them. It
-// iterates over the other side (keys for queries, queries for keys) in steps of kCols. Scores are products
-// over the head dimension, which passes through shared memory in slices of kDepth, so that heads of any width
-// fit. Results are sums over the other side, of at most kWide columns: wider heads are divided into column
-// panels, one block each.
+// iterates over the other side in steps of kCols. Scores are products over the head dimension, which passes
+// through shared memory in slices of kDepth, so that heads of any width fit. Results are sums over the other
+// side, of at most kWide columns: wider heads are divided into column panels, one block each.
 #pragma once
 
 #include "turbo/attention/attention.h"
@@ -24,7 +23,7 @@ struct KeyRange {
 struct Visibility {
   std::int64_t seq_q, seq_k, q_first, k_first, window, chunk;
   bool causal;
-  const std::int32_t* first_key;  // first keys of all sequences, or null
+  const std::int32_t* first_key;  // of all sequences, or null
 
   Visibility(const AttentionShape& s, const std::int32_t* documents)
       : seq_q(s.seq_q),
@@ -193,7 +192,7 @@ struct AttentionTiles {
 
   // scores = left rows · right rowsᵀ over all columns of both. The left rows stay in shared memory, in slot
   // `left_index`, if they have at most kDepth columns and enough slots exist; `loaded` records this. also()
-  // fetches the operands that the caller needs next. On return, those fetches are complete.
+  // fetches what the caller needs next. On return, those fetches are complete.
   template <class Left, class Rows, class Also>
   PRIMUS_DEVICE static void multiply_rows(Memory& m, Scores& scores, int left_index, const Left& left,
                                           std::int64_t row, const Rows& right, std::int64_t col, bool& loaded,

@@ -130,7 +130,7 @@ struct ForwardWarpgroups {
 
   // ---- Attention --------------------------------------------------------------------------------
 
-  // A lane's rows: the visible keys, relative to the tile's first key, and the running maxima and sums.
+  // A lane's rows: the keys that they see, relative to the tile's first key, and the running maxima and sums.
   struct Rows {
     int begin[kSlots], end[kSlots];
     int whole_begin, whole_end;  // the keys that all rows of the warpgroup see
@@ -259,7 +259,7 @@ struct ForwardWarpgroups {
       maximum[s] = ::fmaxf(maximum[s], from_lane_xor(maximum[s], 1));
       maximum[s] = ::fmaxf(maximum[s], from_lane_xor(maximum[s], 2));
       const float next = ::fmaxf(rows.maximum[s], maximum[s] * factor);
-      // No key is visible yet, so all exponentials are zero and any finite base works.
+      // No visible key yet: any finite base will do, since all exponentials are zero.
       maximum[s] = next == -infinity() ? 0.0F : next;
       rows.shrink[s] = exp2_flushed(rows.maximum[s] - maximum[s]);
       rows.maximum[s] = next;
@@ -292,8 +292,7 @@ struct ForwardWarpgroups {
       if (lse && there && lane() % 4 == 0) {
         lse[tile.head * tokens + token] = nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2;
       }
-      // Four lanes share a run of eight elements, one word of two elements each. After the transposition one
-      // lane holds the entire run.
+      // Four lanes have eight neighbours in two words each; after the transposition one lane has all eight.
       PRIMUS_UNROLL
       for (int j = 2 * s; j < Sums::kCount; j += 16) {
         std::uint32_t words[4];

@@ -114,8 +114,7 @@ struct BackwardWarpgroups {
   PRIMUS_DEVICE std::int64_t place(int sequence, int head, std::int64_t i) const {
     return (static_cast<std::int64_t>(head) * batch + sequence) * visibility.seq_q + i;
   }
-  // In base 2. A query that sees no key has lse = -infinity. All its weights are zero, so any finite number
-  // may replace lse.
+  // In base 2. A query that sees no key has lse = -infinity; its weights are zero, so any finite value does.
   PRIMUS_DEVICE float log_sum(std::int64_t place) const {
     return lse[place] == -infinity() ? 0.0F : lse[place] * kLog2E;
   }
@@ -280,7 +279,7 @@ struct BackwardWarpgroups {
     end_group_of_products();
   }
 
-  // Turns scores into the weights of the forward pass, for passing queries and the kept keys from `key` on.
+  // Turns scores into the weights of the forward pass: queries pass, and the keys from `key` on are kept.
   PRIMUS_DEVICE void weigh(Scores& scores, const Queries& queries, int key) const {
     const bool whole = queries.begin[kPassing - 1] <= key && queries.end[0] >= key + kGroupRows;
     PRIMUS_UNROLL
@@ -296,7 +295,7 @@ struct BackwardWarpgroups {
       scores.at[i] = at >= begin && at < end ? scores.at[i] : 0.0F;
     }
   }
-  // weigh() for kept queries and the passing keys from `first` on.
+  // weigh() for kept queries; the keys from `first` on pass.
   PRIMUS_DEVICE void weigh(Scores& scores, const Rows& rows, int first) const {
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {

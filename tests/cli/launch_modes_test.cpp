@@ -215,7 +215,7 @@ TEST_F(Launch, SlurmRefusesWhatWouldFail) {
   expect_refused(Words{"slurm", "srn", "-N", "2", "--", "direct", "--"} + kTrain, "'srn' is not an option");
   expect_refused(Words{"slurm", "srun", "-N", "0", "--", "direct", "--"} + kTrain,
                  "--nodes=0 is not a number");
-  expect_refused(Words{"slurm", "sbatch", "--wrap=x", "--", "direct", "--"} + kTrain, "leave it out");
+  expect_refused(Words{"slurm", "sbatch", "--wrap=x", "--", "direct", "--"} + kTrain, "remove it");
   expect_refused(Words{"slurm", "srun", "--export=NONE", "-N2", "--", "direct", "--"} + kTrain,
                  "--export=ALL,");
   expect_refused(Words{"slurm", "srun", "--", "direct", "--env", "HF_TOKEN=x", "--"} + kTrain,
@@ -498,7 +498,7 @@ TEST_F(Launch, ContainersRefuseWhatWouldFail) {
   expect_refused(image, "has no command");
   expect_refused(image + Words{"--", "vresion"}, "did you mean 'version'?");
   expect_refused(image + Words{"--volume", "/nowhere"} + command, "'/nowhere' does not exist on this node");
-  expect_refused(image + Words{"--volume", "/tmp:x"} + command, "is not absolute");
+  expect_refused(image + Words{"--volume", "/tmp:x"} + command, "INSIDE is an absolute path");
   expect_refused(image + Words{"--device", "/dev/none"} + command, "this node has no device '/dev/none'");
   expect_refused(image + Words{"--env", "A B=1"} + command, "is not the name of a variable");
   expect_refused(image + Words{"--env", "HF_TOKEN=x"} + command, "pass it on by name");
@@ -549,8 +549,7 @@ TEST_F(Launch, OptionsOfDirectNeedNotSayDirect) {
   EXPECT_THAT(run(cases[3].words).out, HasSubstr("--env UPSTREAMS_OWN "));
   expect_refused(container + Words{"--", "--nmua", "--"} + kTrain, "did you mean '--numa'?");
   expect_refused(container + Words{"--", "direct", "--single"}, "has no command");
-  expect_refused(container + Words{"--log_file", "/nowhere/run.log", "--"} + kTrain,
-                 "there is no folder '/nowhere'");
+  expect_refused(container + Words{"--log_file", "/nowhere/run.log", "--"} + kTrain, "the folder '/nowhere'");
 }
 
 // Errors that the command would have in the container are found before anything starts.
@@ -588,7 +587,7 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
              {{"gemm", "--baseline", "keep", "a.json"}, "--baseline needs two words"},
              {{"gemm-dense", "--model", "llama3.1_8X"}, "llama3.1_8X"},
              {{"gemm-dense", "--mbs", "0"}, "0 sequences of"},
-             {{"attention", "--mbs-list", "1,x"}, "'x' is no number of sequences"},
+             {{"attention", "--mbs-list", "1,x"}, "'x' is not a number of sequences"},
              {{"attention", "--heads", "12"}, "not a multiple of"},
              {{"grouped-gemm", "--experts", "0"}, "the number of experts must be from 1"},
              {{"collectives", "--op", "all_redcue"}, "unknown collective operation"},

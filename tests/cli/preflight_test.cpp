@@ -340,7 +340,7 @@ TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
                         {{"--report-file-name", "../x"}, "not a file name"},
                         {{"--dist-timeout-sec", "0"}, "--dist-timeout-sec 0"},
                         {{"lr=3"}, "need --config"},
-                        {{"--root", "/no/such/folder"}, "is not there"}}) {
+                        {{"--root", "/no/such/folder"}, "does not exist"}}) {
     std::vector<std::string> words{"preflight", "--dump-path", file("out")};
     words.insert(words.end(), c.words.begin(), c.words.end());
     const ProgramResult result = run_program(words);

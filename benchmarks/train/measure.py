@@ -88,10 +88,10 @@ def real_run(saves, interval=4):
         sys.exit(f"{len(used)} of {len(steps)} steps were seen to end: their processor time is not known")
     held = {int(i): float(ms) / 1000 for i, ms in re.findall(r"saving iteration (\d+): training paused ([0-9.]+) ms", log)}
     processor = [0.0] + [later - before for before, later in zip(used, used[1:])]
-    beside = sum(sorted(threads.values())[:-os.cpu_count()])  # without the busiest threads, one per core, which train
+    other = sum(sorted(threads.values())[:-os.cpu_count()])  # without the busiest threads, one per core, which train
     plain = [statistics.median(t for i, t in enumerate(times) if i >= interval and i % interval >= 2) for times in (steps, processor)]
     return (first - steps[0], *plain, costs_of(steps, plain[0], saves, interval, held), costs_of(processor, plain[1], saves, interval),
-            beside)
+            other)
 
 
 def costs_of(steps, plain, saves, interval, held=None):
@@ -163,13 +163,13 @@ def main():
                       f"{other['tokens_per_s']:.0f} tokens/s; Primus is "
                       f"{ours['tokens_per_second'] / other['tokens_per_s']:.2f} x as fast"))
     if not options.skip_run:
-        first, step, processor, wall, work, beside = real_run(options.saves)
-        beside /= options.saves + 1
+        first, step, processor, wall, work, other = real_run(options.saves)
+        other /= options.saves + 1
         print(f"real run, fp32: {first:.2f} s from process start to the beginning of step 1; a step takes {step:.2f} s and "
               f"{processor:.2f} s of processor time")
         for name, (costs, noise) in (("time", wall), ("processor time", work)):
             print(f"    a checkpoint costs, in {name}: {spread(costs)}\n    the same sums without one: {spread(noise)}")
-        print(f"    threads that do not train took {beside:.2f} s of processor time per checkpoint: {100 * beside / processor:.1f} % of a step")
+        print(f"    threads that do not train took {other:.2f} s of processor time per checkpoint: {100 * other / processor:.1f} % of a step")
     if options.quickstart:
         seconds, memory = quickstart(options.quickstart)
         print(f"primus quickstart: {seconds:.0f} s, {memory / 1e9:.2f} GB at most")

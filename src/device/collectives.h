@@ -18,9 +18,9 @@ struct PeerHandle {
   auto operator<=>(const PeerHandle&) const = default;
 };
 
-// Transfers and synchronisation between devices of one host without their multiprocessors: copies on a stream
-// (Stream::copy_on_device) from another process's memory, and flags in host memory that all of them map.
-// Every function throws Error on failure.
+// Transfers and synchronisation between devices of one host that use no multiprocessors: a stream copies from
+// another process's memory (Stream::copy_on_device), and waits for flags in host memory that all processes
+// map. Every function throws Error on failure.
 struct DevicePeers {
   // Returns a handle for the allocation that contains `address`, memory of device `ordinal`; `offset` is the
   // position of `address` in it.
@@ -58,7 +58,7 @@ struct DeviceCollectives {
   // Identifies the device on its host, independently of a process's ordinals: "0000:1B:00.0".
   std::string (*identity)(int ordinal);
   // Installs a check that runs whenever the host has waited for a stream or event of the device. It throws if
-  // the work was aborted, so its memory is not used as a result. Replaces the previous check.
+  // the work was aborted, so the caller does not use incomplete results. Replaces the previous check.
   void (*guard)(Device& device, std::function<void()> check);
   // Null: the devices do not support this.
   const DevicePeers* peers = nullptr;

@@ -15,7 +15,7 @@ class MeasuringDevice final : public Device {
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<KernelContext> context);
 
-  // Uses the context of `source`, another measuring device: for plans for remote devices.
+  // Uses the context of `source`, another measuring device. For plans for devices of other machines.
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<Device> source);
 

@@ -81,7 +81,8 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
                     std::string(kSuffix) + " in " + (folders.empty() ? "any folder" : joined(folders)),
                 how_to_get);
   }
-  // Its own symbols have precedence, so a plug-in may contain libraries that the program also has.
+  // Plug-ins are linked with -Bsymbolic, so each uses its own copy of a library that the program also
+  // contains.
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
     const char* const reason = dlerror();

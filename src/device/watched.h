@@ -1,4 +1,5 @@
-// Streams and devices with an observer: they pass all calls to another one, which does the work.
+// Streams and devices with an observer. They are wrappers: all calls go to a stream or device below, which
+// does the work.
 //
 // The layers above label the work that they enqueue (WatchedWork): a collective, the forward pass of a
 // microbatch. On other streams a label does nothing.

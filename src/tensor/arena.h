@@ -44,8 +44,8 @@ class Arena {
     void* address = nullptr;  // null while measuring
   };
 
-  // Allocates from the smallest hole that fits (of equal holes, the lowest); O(log holes). Throws
-  // Error(kInvalid), which names the arena, if there is none.
+  // Allocates from the smallest hole that fits (of equal holes, the lowest); O(log holes). If no hole fits,
+  // throws Error(kInvalid), which names the arena.
   Block allocate(std::int64_t bytes);
   void release(const Block& block);
 

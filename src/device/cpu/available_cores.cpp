@@ -17,7 +17,8 @@ namespace primus::cpu {
 namespace {
 
 int affinity_cores() {
-  // The mask must be at least as large as the kernel's, whose size is found only by trying.
+  // The mask must be at least as large as the kernel's. No call reports that size, so larger and larger masks
+  // are tried.
   for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
     cpu_set_t* mask = CPU_ALLOC(static_cast<std::size_t>(cpus));
     if (mask == nullptr) break;

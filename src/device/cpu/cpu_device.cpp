@@ -90,8 +90,8 @@ void* CpuDevice::allocate_pinned(std::int64_t bytes) {
 void CpuDevice::release_pinned(void* address) noexcept { std::free(address); }
 
 // Fresh pages are zero, and occupy memory only after the first access. Large blocks request huge pages: a
-// step sweeps gigabytes, and small pages cost visible time in page faults of the first sweep and TLB misses
-// of all later ones.
+// step accesses gigabytes, and small pages cost noticeable time: page faults in the first step, TLB misses in
+// all steps.
 void* CpuDevice::allocate(std::int64_t bytes) {
   const auto fail = [&](int error) {
     return io_error("cannot allocate " + std::to_string(bytes) + " bytes of memory", error,
@@ -99,11 +99,11 @@ void* CpuDevice::allocate(std::int64_t bytes) {
   };
   if (bytes < 0 || bytes > (std::int64_t{1} << 46)) throw fail(ENOMEM);
   const std::size_t unit = static_cast<std::size_t>(bytes) >= kHugePage ? kHugePage : kPage;
-  // Under AddressSanitizer a block is followed by at least one forbidden page, to catch overruns.
+  // Under AddressSanitizer at least one inaccessible page follows a block, to catch overruns.
   const std::size_t wanted =
       std::max<std::size_t>(static_cast<std::size_t>(bytes), 1) + (kPoisons ? kPage : 0);
   const std::size_t size = (wanted + unit - 1) / unit * unit;
-  // Room to align, released below.
+  // Extra space for alignment; released below.
   const std::size_t slack = unit == kHugePage ? kHugePage : 0;
   void* raw = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) throw fail(errno);

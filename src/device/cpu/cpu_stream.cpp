@@ -120,7 +120,7 @@ void WorkerStream::work() {
     Task task = std::move(queue_.front());
     queue_.pop_front();
     if (failure_ && !task.always) {
-      // Dropped work also ends a wait in synchronize().
+      // synchronize() waits for an empty queue, also if the last work was dropped.
       if (queue_.empty()) changed_.notify_all();
       continue;
     }

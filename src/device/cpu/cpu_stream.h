@@ -75,12 +75,12 @@ class CallerStream final : private OneThread, public InlineStream {
   CallerStream() : InlineStream(context) {}
 };
 
-// A first-in-first-out queue with a thread that runs it. After a failure, all work is dropped that is already
-// queued or arrives before synchronize() has reported the failure. Events still pass, so no waiter blocks
-// forever, and carry the failure to the streams that wait for them.
+// A first-in-first-out queue with a thread that runs it. After a failure, the stream drops queued and new
+// work until synchronize() has reported the failure. Events are still marked as reached, so no waiter blocks
+// forever. They pass the failure to the streams that wait for them.
 class WorkerStream final : public Stream {
  public:
-  // `threads` for kernels; `address_offset` as in CpuContext, also applied to device addresses in copies.
+  // `threads`: for kernels. `address_offset`: as in CpuContext; copies add it to device addresses, too.
   WorkerStream(int threads, std::ptrdiff_t address_offset);
   ~WorkerStream() override;  // finishes the queue; an unreported failure is lost
 
@@ -96,7 +96,7 @@ class WorkerStream final : public Stream {
  private:
   struct Task {
     std::function<void()> run;
-    bool always;  // events: run even after a failure
+    bool always;  // true for events: runs even after a failure
   };
   void enqueue(std::function<void()> run, bool always = false);
   void work();

@@ -60,11 +60,11 @@ void wait_until(bool (*ready)(const void*), const void* state);
 void made_progress();
 
 // Every lane of the warp contributes `bytes` bytes and gets the data of all lanes: lane l's at offset l *
-// kExchangeBytes. Valid until the lane's second next exchange.
+// kExchangeBytes. Valid until the lane begins its next exchange but one.
 const std::byte* exchange(const void* data, std::size_t bytes);
 
 // Returns the block's shared memory with this name: the same address for all threads of a block, 128-byte
-// aligned. Null is the dynamic shared memory of the launch.
+// aligned. A null name means the dynamic shared memory of the launch.
 void* shared(const void* name, std::size_t bytes);
 
 }  // namespace primus::gpu::emulator

@@ -111,7 +111,7 @@ class GpuContext : public KernelContext {
     return *static_cast<Library*>(slot.get());
   }
 
-  // Per block.
+  // Maximum per block.
   std::int64_t max_shared_bytes() const { return max_shared_bytes_; }
   // Allows a kernel more shared memory than every GPU provides by default.
   template <class Kernel>

@@ -12,11 +12,11 @@
 //   };
 //   launch(context, blocks_for(n, Scale::kThreads), Scale{x, n});
 //
-// Short kernels in a row cost more to launch than to run. A kernel with `using StartsEarly = void` may begin
-// while the previous kernel of the stream still runs (NVIDIA's programmatic dependent launch, from Hopper
-// on). Every thread then calls wait_for_previous() before it accesses memory that other kernels write, or
-// writes memory that they read. Every thread also calls it before it ends, because otherwise the next kernel
-// would not wait for the previous one either. The emulator checks that no thread ends without the call.
+// A short kernel takes longer to launch than to run. A kernel with `using StartsEarly = void` may begin while
+// the previous kernel of the stream still runs (NVIDIA's programmatic dependent launch, from Hopper on).
+// Every thread then calls wait_for_previous() before it accesses memory that other kernels write, or writes
+// memory that they read. Every thread also calls it before it ends, because otherwise the next kernel would
+// not wait for the previous one either. The emulator checks that no thread ends without the call.
 //
 // A kernel with a member kAlone has a multiprocessor to itself (its threads may use all registers), and may
 // take the address of its arguments.

@@ -22,7 +22,7 @@ static_assert(sizeof(IpcHandle) == sizeof(PeerHandle));
 
 #if defined(__HIP__)
 
-constexpr bool kUsual = false;  // not tested on such a GPU
+constexpr bool kUsual = false;  // copy engines are not tested on AMD GPUs
 
 void range_of(const void* address, void*& base, std::uint64_t& id) {
   std::size_t bytes = 0;

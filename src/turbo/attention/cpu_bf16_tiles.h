@@ -2,8 +2,8 @@
 // Probabilities and score gradients are rounded to bf16 before the second product, as in FlashAttention on
 // GPUs.
 //
-// Operands are packed in pairs of neighbours along k, which move as one 32-bit word: a transposition of pairs
-// is a transposition of floats.
+// Two neighbours along k are packed into one 32-bit word. Transposing such pairs is therefore the same as
+// transposing floats.
 #pragma once
 
 #if defined(__AVX512BW__)

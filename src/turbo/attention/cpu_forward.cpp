@@ -79,7 +79,7 @@ class Forward {
     tiles_.pack_right(x.q.at(sequence, head, queries.begin), x.q.stride, queries.size(), s.head_dim,
                       queries_);
     std::fill_n(out_, tiles_.transposed_rows(s.value_dim) * kTile, 0.0F);
-    // A sink is the softmax's state before the first key. Without sinks the initial maximum is finite, so
+    // The softmax starts with the sink as its only element. Without sinks the initial maximum is finite, so
     // that a query that sees no key of its first tile does not compute inf - inf.
     std::fill_n(sum_, kTile, x.sinks ? 1.0F : 0.0F);
     std::fill_n(max_, kTile, x.sinks ? to_float(x.sinks[head]) * kLog2E : -1e30F);

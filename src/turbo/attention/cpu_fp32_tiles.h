@@ -1,7 +1,7 @@
 // Tile products in fp32, for operands of either type.
 //
 // An engine of tile products (this one, and Bf16Tiles) packs operands into its own layout and multiplies
-// them. With `lanes` for queries:
+// them. In the formulas, `lanes` are queries:
 //   score      [keys, lanes]  = Left(keys or values) · Right(queries or d_out)
 //   transposed [dim, lanes]  += LeftTransposed(values or keys) · RightScores(probabilities or d_scores)
 //   by_key     [keys, dim]   += LeftScores(probabilities or d_scores) · Columns(d_out or queries)
@@ -22,7 +22,7 @@ template <class T>
 class Fp32Tiles {
  public:
   using Source = T;
-  using Element = float;  // of packed operands
+  using Element = float;  // type of packed operands
 
   static constexpr std::int64_t kLaneBlock = 32, kKeyBlock = 2;  // granularity of strips
   void begin() const {}  // begin and end enclose the products of a work item

@@ -94,7 +94,7 @@ class Visibility {
       seen.end = std::min(seen.end, seen.begin + s.chunk);
     }
     if (s.window > 0) seen.begin = std::max(seen.begin, position - s.window + 1);
-    // Tiles also ask for queries beyond the last one.
+    // The last tile may extend beyond the last query.
     if (first_key_ && i < s.seq_q) {
       seen.begin = std::clamp<std::int64_t>(first_key_[i], seen.begin, position);
     }
@@ -115,8 +115,8 @@ class Visibility {
   const std::int32_t* first_key_;
 };
 
-// The part of a score tile that is computed: queries [lanes) by keys [keys), relative to the tile's corner,
-// in complete blocks of the products. `masked` if some of its pairs are masked or out of range.
+// The part of a score tile that is computed: queries `lanes` and keys `keys`, relative to the tile's corner,
+// in complete blocks of the products. `masked`: some of its pairs are masked or out of range.
 struct Strip {
   Range lanes, keys;
   bool masked;

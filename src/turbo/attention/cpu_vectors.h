@@ -13,9 +13,10 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 
 constexpr float kLog2E = 1.44269504088896341F;
 
-// Returns 2^x within 2 ulp for x <= 127; 0 below -125, NaN for NaN. Softmax uses it instead of exp(): the
-// base is free (it is part of the score scale), and it avoids denormal results, which masked and negligible
-// scores would yield and which are ten times slower on CPUs. The polynomial is that of Cephes' exp2f.
+// Returns 2^x within 2 ulp for x <= 127; 0 below -125, NaN for NaN. Softmax uses it instead of exp(): base 2
+// costs nothing, because the score scale includes the conversion. It also avoids denormal results, which are
+// ten times slower on CPUs; exp() would return them for masked and negligible scores. The polynomial is that
+// of Cephes' exp2f.
 PRIMUS_INLINE float exp2_flushed(float x) {
   const float y = x < -125.0F ? -125.0F : x;
   // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; a further 127 makes it a biased

@@ -174,7 +174,7 @@ bool narrow_window(const CudnnProblem& p) {
 }  // namespace
 
 std::int64_t cudnn_documents(std::int64_t sequences, std::int64_t tokens) {
-  // Unused document slots cost a little each, so the number assumes that documents are long on average.
+  // Each unused document slot costs some time, so the number assumes that documents are long on average.
   constexpr std::int64_t kTokensEach = 64, kMax = 64;
   return sequences + std::min(kMax, tokens / kTokensEach);
 }
@@ -186,7 +186,7 @@ std::int64_t cudnn_documents_bytes(std::int64_t documents) {
 
 const CudnnCall& CudnnAttention::find(const AttentionForward& call) {
   CudnnProblem p;
-  p.deterministic = true;  // free of cost
+  p.deterministic = true;  // costs nothing in the forward pass
   const char* const reason = describe(call.shape, call.q.dtype, !call.first_key.absent(), call.q_stride,
                                       call.k_stride, call.v_stride, p);
   const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// Entry points of the GPU attention kernels outside gpu.cu, whose kernel table needs them, and a check that
-// several of these kernels share. Paged attention: gpu_paged.h.
+// The functions of other files that gpu.cu registers in the kernel table, and a check that several attention
+// kernels share. Paged attention: gpu_paged.h.
 #pragma once
 
 #include <cstdint>

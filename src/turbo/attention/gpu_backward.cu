@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Returns the workspace of our own kernels: delta.
+// Returns the bytes of workspace of our own kernels, which hold delta.
 std::int64_t own_workspace(const AttentionBackward& a) {
   return a.shape.heads * a.shape.batch * a.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
 }

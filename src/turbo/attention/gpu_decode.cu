@@ -36,8 +36,9 @@ std::int64_t max_runs(const PagedAttention& a) {
 }
 
 // The result of a run for one query and head: the largest score (in base 2), the sum of exponentials relative
-// to it, and the values weighted by them, as many as a head is wide. A block handles a row, up to kHeads of
-// the heads that share keys, and a run of keys. kLanes lanes share a row of keys, with 16 bytes each.
+// to it, and the sum of the values weighted by them (one float per column of the head). A block handles a
+// row, up to kHeads of the heads that share keys, and a run of keys. kLanes lanes share a row of keys, with
+// 16 bytes each.
 template <class T, int kHeads, int kLanes>
 struct DecodeRun {
   static constexpr int kThreads = kThreadsOfRun;

@@ -1,4 +1,4 @@
-// Helpers shared by kernels over a paged cache, appending rows to it, and attention over it.
+// Helpers of the kernels that append rows to a paged cache or compute attention over it.
 #pragma once
 
 #include <bit>

@@ -89,7 +89,7 @@ struct ForwardWarpgroups {
 
   // ---- Operands ---------------------------------------------------------------------------------
 
-  // In the order in which they are used. Each copy is waited for.
+  // Copies operands in the order of their use. The two other warpgroups wait for every copy.
   PRIMUS_DEVICE void fetch(Memory& memory, const Tile& tile) const {
     if (tile.steps == 0) return;
     const int kv_head = tile.head / group;
@@ -292,7 +292,7 @@ struct ForwardWarpgroups {
       if (lse && there && lane() % 4 == 0) {
         lse[tile.head * tokens + token] = nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2;
       }
-      // Four lanes have eight neighbours in two words each; after the transposition one lane has all eight.
+      // Four lanes share eight columns, a word of two columns each; then one lane gets all eight.
       PRIMUS_UNROLL
       for (int j = 2 * s; j < Sums::kCount; j += 16) {
         std::uint32_t words[4];

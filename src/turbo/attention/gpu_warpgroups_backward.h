@@ -121,7 +121,7 @@ struct BackwardWarpgroups {
 
   // ---- Operands ---------------------------------------------------------------------------------
 
-  // Called by one warp. Each copy is waited for.
+  // Called by one warp. The other warpgroups wait for every copy.
   PRIMUS_DEVICE void fetch(Memory& memory, const Tile& tile) const {
     if (tile.steps == 0) return;
     const bool first = lane() == 0;

@@ -16,9 +16,9 @@ namespace primus::turbo {
 struct LatentShape {
   std::int64_t heads;
   std::int64_t rank;       // width of the latent of keys and values
-  std::int64_t nope_dim;   // of q and k per head: without rotary position,
-  std::int64_t rope_dim;   // ... and with
-  std::int64_t value_dim;  // of v and out
+  std::int64_t nope_dim;   // columns of q and k per head without rotary position
+  std::int64_t rope_dim;   // columns of q and k per head with rotary position
+  std::int64_t value_dim;  // columns of v and out per head
   std::int64_t key_dim() const { return nope_dim + rope_dim; }
   std::int64_t up_dim() const { return nope_dim + value_dim; }  // rows of the up-projection per head
 };

@@ -90,8 +90,8 @@ void forward(CpuContext& context, const SelectedAttentionForward& a) {
       const Worker w(s, workspace + thread * Worker::floats(s));
       widen(q + t * s.heads * s.key_dim, s.heads * s.key_dim, w.q);
       std::fill_n(w.sums, s.heads * s.value_dim, 0.0F);
-      // In base 2, for exp2_flushed(). The initial maximum is finite: a head without keys has nothing to
-      // scale.
+      // In base 2, for exp2_flushed(). Without sinks the initial maximum is finite, so that a head without
+      // keys does not compute inf - inf.
       for (std::int64_t h = 0; h < s.heads; ++h) {
         w.max[h] = sinks ? to_float(sinks[h]) * kLog2E : -1e30F;
         w.total[h] = sinks ? 1.0F : 0.0F;

@@ -59,8 +59,8 @@ struct CausalConvBackwardInput {
   CausalConvShape shape;
   Tensor bcx, weight, bias, before, first_key;  // as in the forward
   Tensor d_y;                                   // [rows, channels]
-  // edge() fp32: gradients of the last width - 1 inputs of each segment that tokens after it contribute;
-  // absent: zero.
+  // edge() fp32: the part of the gradients of each segment's last width - 1 inputs that comes from tokens
+  // after the segment; absent: zero.
   Tensor d_after;
   Tensor d_bcx;  // [rows, columns] out; must not share memory with an operand
   void check() const;

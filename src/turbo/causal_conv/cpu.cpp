@@ -74,8 +74,8 @@ struct Inputs {
   const T* row(std::int64_t segment, std::int64_t token) const {
     return bcx + (segment * s.tokens + token) * kParts * s.channels;
   }
-  // Calls use(i, u) for `count` channels, starting at `channel`, of a token of the segment or, if `token` is
-  // negative, of one before the segment.
+  // Calls use(i, u) for `count` channels of a token, starting at `channel`. A negative `token` is before the
+  // segment.
   template <class Use>
   PRIMUS_INLINE void each(std::int64_t segment, std::int64_t token, std::int64_t channel, std::int64_t count,
                           Use use) const {

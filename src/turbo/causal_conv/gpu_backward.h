@@ -30,7 +30,7 @@ struct BackwardBody {
     PRIMUS_UNROLL_BY(1)
     for (std::int64_t token = begin; token < end + kLag; ++token) {
       shift(s);
-      s.reach[0] = -1;  // after the end of the segment no token sees anything
+      s.reach[0] = -1;  // tokens after the segment see no input
       if (token < in.tokens) take(s, segment, token, end, channel);
       if (token - kLag >= begin) put(s, segment, token - kLag, channel);
     }

@@ -1,4 +1,4 @@
-// Inputs of a short causal convolution on GPUs, by consecutive channels of a token.
+// Loads the inputs of a short causal convolution on GPUs: consecutive channels of a token.
 #pragma once
 
 #include <type_traits>
@@ -90,7 +90,7 @@ struct Inputs {
   PRIMUS_DEVICE const T* row(std::int64_t segment, std::int64_t token) const {
     return bcx + (segment * tokens + token) * kParts * channels;
   }
-  // Loads u of a token of the segment or, if `token` is negative, of one before the segment.
+  // Loads u of a token. A negative `token` is before the segment.
   template <int kCount>
   PRIMUS_DEVICE void load_input(std::int64_t segment, std::int64_t token, std::int64_t channel,
                                 float (&u)[kCount]) const {

@@ -24,7 +24,7 @@ struct ChannelDecay {
   PRIMUS_FORMULA float slope(float x) const {
     return lower_bound < 0 ? lower_bound * sigmoid_slope(sigmoid(rate * x)) * rate : -rate * sigmoid(x);
   }
-  // By a_log.
+  // Derivative by a_log.
   PRIMUS_FORMULA float slope_of_rate(float x) const {
     return lower_bound < 0 ? slope(x) * x : -rate * channel_softplus(x);
   }

@@ -2,7 +2,7 @@
 // queries with keys, and their gradients. This file has the version with one gate per head;
 // cpu_channel_gates.h has the one with a gate per channel.
 //
-// No decay is ever divided by another one, so strong gates cannot overflow.
+// Decays are only multiplied, never divided by each other, so strong gates cause no overflow.
 #pragma once
 
 #include "turbo/attention/cpu_fp32_products.h"

@@ -26,8 +26,8 @@ class Pieces {
   std::int64_t used_ = 0;
 };
 
-// Value heads that are processed at a time: enough for about this many tokens, which bounds the workspace of
-// long batches, in complete groups of a key head.
+// Max. tokens times value heads that are processed at a time, which bounds the workspace of long batches. All
+// value heads of a key head are processed together, even if they exceed this limit.
 constexpr std::int64_t kTokensOfHeads = std::int64_t{32} * 8192;
 
 std::int64_t heads_at_a_time(const DeltaRuleShape& s) {

@@ -232,7 +232,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
       m.l[i][j] = j < i ? value * m.k_factor[i] * m.beta[i] : 0.0F;
     }
   }
-  // A warp multiplies its block of keys or of queries with all key blocks up to the same place.
+  // A warp multiplies its block of keys or queries with the key block at the same position and earlier ones.
   PRIMUS_DEVICE void scores_by_head(Memory& m) const {
     const int own = warp() % kBlocks;
     const bool of_query = warp() >= kBlocks;

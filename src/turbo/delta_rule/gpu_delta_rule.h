@@ -3,8 +3,8 @@
 //
 // An item is a chunk of a value head of a sequence. Most of the work is products for all items at once
 // (turbo/gpu/gemm_tile.h), over matrices [kRows, key_dim] and [kRows, value_dim] per item in the workspace,
-// in the type of the inputs; rows after a sequence's end are zero. Whatever needs the state before a chunk is
-// computed by a scan over chunks, in blocks that have some of a head's value columns.
+// in the type of the inputs; rows after a sequence's end are zero. A scan over chunks computes the results
+// that need the state before a chunk. A block of the scan has some of a head's value columns.
 #pragma once
 
 #include "turbo/delta_rule/delta_rule.h"
@@ -128,7 +128,7 @@ struct DeltaGradients {
   T* error;                   // [kRows, value_dim]: minus the gradient of the errors
   T* states;                  // [key_dim, value_dim]: gradient of the state after the chunk
   float *of_read, *of_write;  // [kRows, kRows]: gradients of the token-by-token matrices
-  T *read, *write;            // the same with decays
+  T *read, *write;            // these gradients times the decays
   float *q, *looking, *seen;  // [kRows, key_dim]: of queries; of keys as rows of the matrices, and as columns
   float* last;                // [key_dim]: gradient of the sums of gates at the chunk's end
   T* qkv;                     // the caller's

@@ -21,7 +21,7 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
     T read[kRows][kRows + kPad], write[kRows][kRows + kPad], by_beta[kRows][kRows + kPad];
   };
   // A warp's sums: gradients of queries, and of keys as rows (without beta) and as columns of the matrices of
-  // tokens with tokens. The last sums products of states with their gradients, for the channels
+  // tokens with tokens. of_states: sums of products of states with their gradients, for channels
   // Operand::right_row(0) and right_row(kPerLane - 1).
   struct Sums {
     Accumulator q[kBlocks], looking[kBlocks], seen[kBlocks], pairs[kBlocks];

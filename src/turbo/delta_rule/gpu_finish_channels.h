@@ -105,9 +105,8 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     }
   }
 
-  // The right operand of products over a block of tokens: rows [tokens, channels] of shared memory, decayed
-  // from their tokens up to the sum of gates before block `until`, or, if that is the own block, from there
-  // on.
+  // Returns a right operand: rows of block b of tokens, with decays. If `until` > b, a row decays from its
+  // token to the start of block `until`; if `until` is b, it decays from the start of block b to its token.
   PRIMUS_DEVICE static Operand<T> decayed(const Memory& m, const T (*rows)[kKeys + kPad], int b, int until) {
     auto x = load_right<true>(&rows[b * kTile][Base::channel()], kKeys + kPad);
     PRIMUS_UNROLL
@@ -172,7 +171,8 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     PRIMUS_UNROLL
     for (int j = 0; j < kTile; ++j) m.diagonal.seen[to_row + j][c] = seen[j];
   }
-  // Token i of a block with the block's first kCount tokens. The matrices are zero for tokens after token i.
+  // Sums the pairs of token i with the first kCount tokens of its block. The matrices are zero for tokens
+  // after token i.
   template <int kCount>
   PRIMUS_DEVICE static void sum_row(Memory& m, int first, int i, int to_row, int c,
                                     const float (&keys)[kTile], const float (&gates)[kTile],

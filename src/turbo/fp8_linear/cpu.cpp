@@ -25,7 +25,7 @@ std::uint32_t largest_magnitude(const T* x, std::int64_t begin, std::int64_t end
   return largest;
 }
 
-// The largest magnitude over the pool. A maximum does not depend on the order.
+// Computes the largest magnitude with all threads. A maximum does not depend on the order.
 template <class T>
 std::uint32_t largest_magnitude(const CpuContext& context, const T* x, std::int64_t n) {
   constexpr std::int64_t kSlices = 256, kSmallest = 32768;

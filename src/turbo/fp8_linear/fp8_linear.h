@@ -11,11 +11,11 @@
 // Sums are in fp32. The tensor cores of GPUs accumulate with fewer bits: about 14 within some 128 terms on
 // Hopper, or over the complete sum with Fp8Gemm::fast (DeepSeek-V3's report, section 3.3.2).
 //
-// An operand with an infinite element or a NaN makes every element of the result NaN; with delayed scales,
-// only the elements that depend on it. A product may not have two e5m2 operands: GPUs do not support it. All
-// addresses, including those of scales, are multiples of 16. Every extent of an operand must be a multiple of
-// 16: others are an Error(kInvalid) at launch. On an NVIDIA GPU without fp8 (below compute capability 8.9)
-// asking for a workspace is an Error(kInvalid), and on AMD GPUs an Error(kUnsupported).
+// An operand with an infinite element or a NaN makes every element of the result NaN; with delayed scales, it
+// affects only the elements that depend on it. A product may not have two e5m2 operands: GPUs do not support
+// it. All addresses, including those of scales, are multiples of 16. Every extent of an operand must be a
+// multiple of 16; otherwise the launch throws Error(kInvalid). The workspace functions throw Error(kInvalid)
+// on an NVIDIA GPU without fp8 (below compute capability 8.9), and Error(kUnsupported) on AMD GPUs.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -80,9 +80,10 @@ PRIMUS_DEVICE std::uint32_t two_codes(float first, float second) {
 #endif
 }
 
-// A block quantizes a tile of 64 x 64: each thread 16 elements of a row, which it writes at once, and 16 of a
-// column through shared memory. Extents are multiples of 16. `kKnown`: uses scales of earlier steps, which
-// turn infinities into NaN, and computes the largest magnitude in the same pass.
+// A block quantizes a tile of 64 x 64. A thread quantizes 16 elements of a row and writes their codes; then
+// it writes 16 transposed codes of a column, which it reads from shared memory. Extents are multiples of 16.
+// `kKnown`: uses scales of earlier steps, which turn infinities into NaN, and computes the largest magnitude
+// in the same pass.
 template <class T, class Code, bool kKnown>
 struct QuantizeTiles {
   static constexpr int kSide = 64, kThreads = kSide * kSide / kLine;

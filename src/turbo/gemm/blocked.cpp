@@ -94,7 +94,7 @@ void run_tasks(ThreadPool& pool, bool serial, std::int64_t tasks, ThreadPool::Bo
   for (std::int64_t i = 0; i < tasks; ++i) body(i, i + 1, 0);
 }
 
-// An operand as its packing function sees it: `width` rows of A or columns of B form a strip.
+// The source of a packing function. `width` rows of A or columns of B form a strip.
 struct Source {
   PackFunction pack = nullptr;
   const char* data = nullptr;
@@ -199,7 +199,7 @@ struct SuperBlock {
   std::int64_t ldc;
   DType c_dtype;
   bool accumulate;
-  bool past_caches;  // of C, see GemmArgs
+  bool past_caches;  // GemmArgs::c_past_caches
   std::array<GemmReadAhead, 2> ahead;
   char* scratch;  // per thread: packed rows of A, then the sums for one strip of B
   std::int64_t a_bytes, tiles_bytes;

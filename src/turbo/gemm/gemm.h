@@ -60,7 +60,8 @@ struct GemmArgs {
   std::int64_t lda = 0;
   const void* b = nullptr;  // kNT: [n, k] with ldb >= k;  kNN, kTN: [k, n] with ldb >= n
   std::int64_t ldb = 0;
-  // Optional: gathers the rows of a or b, as stored, from a larger matrix: row i is its row a_rows[i].
+  // Optional: gathers the rows of a or b, as stored, from a larger matrix. Row i of a is row a_rows[i] of
+  // that matrix.
   const std::int32_t* a_rows = nullptr;
   const std::int32_t* b_rows = nullptr;
   void* c = nullptr;  // [m, n] with ldc >= n; overlaps neither a nor b

@@ -70,7 +70,7 @@ struct Kernel {
   void (*run)(const TileCall&);
   void (*begin)();  // set and clear per-thread state around calls of run
   void (*end)();
-  // By the direction of k in the source: along a row (k_contiguous) or across rows.
+  // One function per direction of k in the source: along a row (k_contiguous), or across rows.
   struct Packers {
     PackFunction k_contiguous, k_strided;
   };

@@ -97,7 +97,7 @@ Loop loop_of(GemmProvider provider) {
 double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds) {
   const Loop loop = loop_of(default_gemm_provider(dtype));
   if (!loop.run) return 0;
-  // Several tasks per thread, so that others do the work of a thread that wakes late.
+  // Several tasks per thread, so that other threads do the work of a thread that wakes late.
   const std::int64_t tasks = 4 * pool.size();
   const double time = shortest(seconds, [&] {
     pool.parallel_for(tasks, 1, [&](std::int64_t, std::int64_t, int) { loop.run(kIterations); });

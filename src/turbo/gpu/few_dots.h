@@ -13,7 +13,8 @@ struct OneMatrix {
   PRIMUS_DEVICE std::int64_t first_of(std::int64_t, std::int64_t) const { return 0; }
 };
 
-// Row r uses the matrix of head r % heads: `out` rows from `first` on, of its `step` rows.
+// Row r uses the matrix of head r % heads. A head has `step` rows of weights; its matrix begins at row
+// `first` of them.
 struct MatrixOfHead {
   std::int64_t heads, step, first;
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const { return row % heads; }

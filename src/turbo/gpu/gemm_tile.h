@@ -39,8 +39,8 @@ struct TileProduct {
     T b[kSide][kDepth + 8];
   };
 
-  // Fills a tile; adjacent threads read adjacent elements. Picks are given for rows or depths, whichever
-  // dimension is the activations' row.
+  // Fills a tile; adjacent threads read adjacent elements. Picks apply to rows or to depths: to the dimension
+  // that is the row of the activations.
   template <class X>
   PRIMUS_DEVICE static void fill(T (&tile)[kSide][kDepth + 8], const X* x, std::int64_t row,
                                  std::int64_t depth, std::int64_t rows, std::int64_t depths,

@@ -162,7 +162,7 @@ struct Stripe {
   PRIMUS_DEVICE static int row(int i) { return kWarp == 32 ? lane() / 4 + i * 8 : lane() % 16; }
   PRIMUS_DEVICE static int col() { return (kWarp == 32 ? lane() % 4 : lane() / 16) * 8; }
 
-  // Elements in pairs: selects the word of each row.
+  // A word holds two elements. Selects the operand's words from the rows.
   PRIMUS_DEVICE Operand<BFloat16> left(int product) const {
     Words words;
     PRIMUS_UNROLL

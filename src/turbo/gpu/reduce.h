@@ -91,8 +91,8 @@ void ordered_sum(Context& context, std::int64_t n, const Term& term, const Store
 
 // ---- Columns ------------------------------------------------------------------------------------
 
-// How rows of n columns are divided into slices: depends only on these numbers. Narrow rows need more slices
-// to keep a GPU busy.
+// The division of rows of n columns into slices. It depends only on `rows` and n. Narrow rows need more
+// slices to keep a GPU busy.
 struct RowSlices {
   RowSlices(std::int64_t rows, std::int64_t n)
       : rows_per_slice(std::max<std::int64_t>(

@@ -159,7 +159,8 @@ PRIMUS_DEVICE void store_once(T* to, const float (&from)[kCount]) {
   store<kCount>(to, from);
 }
 
-// Prefetches the bytes at this address into L2. The read happens later: another kernel may still write them.
+// Prefetches the bytes at this address into L2. Another kernel may still write them, because the data is read
+// later.
 PRIMUS_DEVICE void prefetch([[maybe_unused]] const void* from) {
 #if PRIMUS_CUDA_ARCH >= 800
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));

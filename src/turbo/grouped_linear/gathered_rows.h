@@ -1,4 +1,4 @@
-// Decides which picked rows a grouped GEMM copies into order first. The copy pays on GPUs that read
+// Decides which picked rows a grouped GEMM first copies to contiguous memory. The copy pays on GPUs that read
 // contiguous rows faster than picked ones (Hopper's warpgroups).
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace primus::turbo {
 
 struct GatheredRows {
-  const Tensor* operand = nullptr;  // whose rows are picked: the call's a or b; null: neither
+  const Tensor* operand = nullptr;  // the operand whose rows are copied: the call's a or b; null: neither
   bool gathers = false;
   std::int64_t room = 0;  // rows in the workspace; does not shrink as a call's rows grow
 

@@ -284,7 +284,7 @@ struct GroupWarpgroups {
       if (tile + stride < all) where = at(tile + stride);  // overlaps with the writes
     }
     if constexpr (kBoxes) {
-      if (lane() == 0) wait_for_boxes();  // boxes read shared memory, which ends with the block
+      if (lane() == 0) wait_for_boxes();  // the block must not end while boxes read its shared memory
     }
   }
 

@@ -1,6 +1,6 @@
 // Many linear layers at once, each applied to its own range of rows: the experts of a mixture of experts.
-// Rows are sorted by expert. Where each expert's rows begin is computed on the device, so shapes do not
-// depend on the routing.
+// Rows are sorted by expert. Kernels read the start of each expert's rows from device memory, so shapes do
+// not depend on the routing.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -14,10 +14,9 @@ namespace primus::turbo {
 //   kForward         c [rows, out]  = a [rows, in]  · b[e] [out, in]ᵀ
 //   kInputGradient   c [rows, in]   = a [rows, out] · b[e] [out, in]
 //   kWeightGradient  c[e] [out, in] = a [rows of e, out]ᵀ · b [rows of e, in]
-// An expert without rows has a weight gradient of zero.
-// Rows from offsets[experts] on belong to no expert: the first two roles set them to zero, the third ignores
-// them. An activation's rows may be picked by index from a matrix of tokens: row r of a is then row a_rows[r]
-// of the matrix, and needs no copy.
+// An expert without rows has a weight gradient of zero. Rows from offsets[experts] on belong to no expert:
+// the first two roles set them to zero, the third ignores them. The rows of an activation may be picked by
+// index from a matrix of tokens: row r of a is then row a_rows[r] of this matrix.
 struct GroupedGemm {
   static constexpr KernelId kId = KernelId::kGroupedGemm;
   GemmRole role;

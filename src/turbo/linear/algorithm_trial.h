@@ -1,8 +1,8 @@
-// Finds the fastest of a library's algorithms in a training step, by timing them.
+// Finds the algorithm of a library that is the fastest in a training step, by timing.
 //
-// Has two methods. Bursts: runs every candidate a few times, with the GPU in its current state.
-// Sustained: a training step multiplies without pauses, and a GPU at its power limit lowers its clock; so
-// this first keeps the GPU busy until it reaches that state, then times the candidates slot after slot, and
+// There are two methods. Bursts: runs every candidate a few times, with the GPU in its current state.
+// Sustained: first keeps the GPU busy until it has the clock of a training step (a step multiplies without
+// pauses, and a GPU at its power limit lowers its clock). Then it times the candidates slot after slot, and
 // the fastest few again in longer slots. The total cost is bounded: when the time for all trials is used up,
 // later trials skip the warm-up and the longer slots.
 //
@@ -35,9 +35,9 @@ class AlgorithmTrials {
   struct Limits {
     double warm = 0.5;    // seconds of products until the clock has settled
     double sift = 0.05;   // seconds of the first round over all candidates of a trial
-    double slot = 0.010;  // for a finalist
+    double slot = 0.010;  // seconds of products per slot of a finalist
     int in_a_row = 1;     // min products per slot
-    int rounds = 3;       // for the finalists
+    int rounds = 3;       // slots per finalist
     int finalists = 3;
     double all = 3;        // seconds of all trials; later trials are short
     double small = 40e-6;  // shorter products are not power-bound and skip the warm-up

@@ -31,7 +31,7 @@ class AmdProducts {
   AmdProducts(const Options& options, ProductTuning& tuning, std::function<void(const std::string&)> count,
               void* stream);
 
-  // Enqueues the product, or returns false: our own kernel must compute it. Opens libraries at the first
+  // Enqueues the product. Returns false if our own kernel must compute it. Opens libraries at the first
   // product that needs them.
   bool multiply(const LibraryProduct& product);
   // Chooses hipBLASLt's algorithm for an upcoming product by timing several, unless one is known. rocBLAS

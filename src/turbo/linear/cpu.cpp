@@ -85,7 +85,7 @@ void gemm_fp16(CpuContext& context, const Gemm& call, GemmArgs args) {
   args.b = a + at.b;
   if (narrow_result) {
     args.c = c;
-    args.c_past_caches = false;  // read again at once
+    args.c_past_caches = false;  // c is read again at once
   }
   args.workspace = context.data<std::byte>(call.workspace) + at.bytes();
   args.workspace_bytes = static_cast<std::size_t>(call.workspace.bytes() - at.bytes());

@@ -123,7 +123,7 @@ SplitGemm::SplitGemm(const CpuContext& context, const Gemm& call, const GemmArgs
   product_.ab_dtype = DType::kBF16;
   product_.c_past_caches = false;
   switch (call.role) {
-    case GemmRole::kForward:  // c [T, 3 · O], from weights below each other
+    case GemmRole::kForward:  // c [T, 3 · O], with the weights' parts below each other
       b_parts_ = kParts * call.b.elements(), c_parts_ = kParts * call.c.elements();
       product_.n *= kParts, product_.ldc *= kParts, product_.accumulate = false;
       break;

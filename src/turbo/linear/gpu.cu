@@ -1,6 +1,7 @@
 // Matrix products of linear layers. Our own kernels compute products of a few rows (linear/gpu_skinny.h) and
 // a router's (linear/gpu_split.h). The library, if there is one (linear/gpu_blas.h), computes everything else
-// that it covers, in some cases with our own addition (linear/added_apart.h). Our own kernels do the rest.
+// that it covers, in some cases with our own addition (linear/added_apart.h). Our own kernels compute the
+// products that it does not cover.
 #include <algorithm>
 
 #include "turbo/gpu/gemm_tile.h"

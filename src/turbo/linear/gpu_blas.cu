@@ -55,7 +55,7 @@ class TimedEvent {
   EventHandle event_ = nullptr;
 };
 
-// Times on the GPU of a context without a stream.
+// Times algorithms on the GPU of a context without a stream, and uses the default stream.
 class GpuTrials final : public TrialDevice {
  public:
   explicit GpuTrials(Context& context) : context_(context) {}
@@ -176,7 +176,8 @@ class StreamProducts {
 #endif
 
 std::int64_t workspace_of(Context& context, const LibraryProduct& product) {
-  // Runs for every product before a step's memory is allocated, and before waiting for other ranks.
+  // Tuning happens here, because this function runs for every product before a step's memory is allocated and
+  // before ranks wait for each other.
   if (!context.shared().tuning_folder().empty() && context.stream() == nullptr) {
     context.library<StreamProducts>().tune(context, product);
   }

@@ -28,7 +28,8 @@ struct CodeProduct {
   Tensor workspace;
 };
 
-// Both functions for fp8, which only a library computes: throw if the GPU or the library lacks it.
+// Versions of both functions for fp8 products, which only a library computes. They throw Error if the GPU or
+// the library does not support fp8.
 std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const CodeProduct& call);
 void multiply_by_library(gpu::PRIMUS_GPU::Context& context, const CodeProduct& call);
 

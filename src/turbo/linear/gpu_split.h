@@ -12,7 +12,7 @@ namespace primus::turbo::PRIMUS_GPU {
 // bf16 the rows of both operands are multiples of 16 bytes.
 bool is_split(const Gemm& call);
 
-// Returns the bytes of workspace that it needs.
+// Returns the bytes of workspace that multiply_split() needs.
 std::int64_t split_workspace(const Gemm& call);
 
 // Enqueues the product. Results depend only on the sizes: sums are cut into the same pieces on every GPU.

@@ -28,7 +28,7 @@ double steady_seconds() {
 bool is_for_library(const LibraryProduct& product) {
   if (product.is_fp8()) return true;
   const Gemm& call = product.gemm;
-  // Mixed operands must be as exact as fp32, which the library's mixed products are not. The library rejects
+  // Products of mixed operands must be as exact as in fp32; the library's are less exact. The library rejects
   // empty products.
   if (call.a.dtype != call.b.dtype) return false;
   // The library rounds a 16-bit result twice when it accumulates; where that is not allowed, added_apart.h

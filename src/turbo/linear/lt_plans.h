@@ -87,7 +87,7 @@ class LtProducts {
   }
   static ProductKey library_key(const LibraryProduct& product) {
     ProductKey key = key_of(product);
-    if constexpr (!kHints) key.spared = 0;  // it does not affect the product
+    if constexpr (!kHints) key.spared = 0;  // `spared` does not affect the product
     return key;
   }
 

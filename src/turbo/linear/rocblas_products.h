@@ -19,7 +19,7 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // Enqueues the product, or returns false: the library has no kernel for it, or does not support its size.
+  // Enqueues the product. Returns false if the library has no kernel for it or does not support its size.
   bool multiply(const LibraryProduct& product);
 
  private:

@@ -2,9 +2,10 @@
 // bits (e8m0), a power of two. The magnitudes of e2m1 are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Plain arithmetic,
 // identical on every device.
 //
-// The specification leaves the choice of the scale open; this follows Primus-Turbo. The largest magnitude is
-// rounded to the precision of e2m1, ties up. The scale's exponent is the result's exponent less 2, the
-// exponent of 6. So the largest magnitude over the scale is in [3.5, 7), and only values above 6 saturate.
+// The specification does not define how the scale is chosen; the rule here is Primus-Turbo's. The largest
+// magnitude is rounded to the precision of e2m1, ties up. The scale's exponent is the result's exponent less
+// 2, the exponent of 6. So the largest magnitude over the scale is in [3.5, 7), and only values above 6
+// saturate.
 #pragma once
 
 #include <bit>

@@ -13,8 +13,8 @@
 //
 // In units, a code with exponent e and mantissa d is d if e is 0, and (8 + d) * 2^(e-1) otherwise: from 8 on,
 // adjacent codes differ by at most an eighth. e4m3 reaches 14 * 2^14, 17 binary orders of magnitude above its
-// unit; ue5m3 reaches 15 * 2^30, 33 orders, which correspond to 17 orders of the gradients that it holds
-// squared.
+// unit; ue5m3 reaches 15 * 2^30, 33 orders. The second moment holds squared gradients, so 33 orders
+// correspond to 17 orders of gradients.
 //
 // Quantization cannot make an update explode. A stored second moment is zero only if the moment is zero, and
 // it is at least half of the moment; a stored first moment is at most twice the moment. Values below one unit

@@ -1,6 +1,7 @@
 // The kernels of a device. An operator call is a trivially copyable struct of tensors and attributes
 // (RmsNormForward, Gemm, ...) that identifies its kernel by `static constexpr KernelId kId`; a backend
-// registers one function per struct. A missing entry is an Error(kUnsupported) that names kernel and device.
+// registers one function per struct. A call without an entry throws Error(kUnsupported), which names kernel
+// and device.
 #pragma once
 
 #include <array>

@@ -3,9 +3,9 @@
 // would stop it (Gupta et al., "Deep learning with limited numerical precision", 2015). Used for optimizer
 // moments.
 //
-// The random bits are a function of (stream, step, element), so results depend on no thread, device or shard.
-// They come from two rounds of a 32-bit mixing function, cheap enough for a memory-bound kernel. They are not
-// meant for sampling (use base/random/random.h).
+// The random bits are a function of (stream, step, element), so results do not depend on threads, devices or
+// shards. They come from two rounds of a 32-bit mixing function, cheap enough for a memory-bound kernel. They
+// are not meant for sampling (use base/random/random.h).
 #pragma once
 
 #include <bit>

@@ -29,8 +29,8 @@ struct AdamW {
   Tensor scalars;                                    // [kStepScalars] fp64
   float beta1, beta2, eps;
   float learning_rate_factor = 1, weight_decay_factor = 1;
-  // For moments that are rounded stochastically: the random stream of the parameter, and the index in it of
-  // param[0].
+  // For stochastic rounding of moments: the parameter's random stream, and the index of param[0] in this
+  // stream.
   std::uint64_t rounding_stream = 0;
   std::int64_t first_element = 0;
   void check() const;

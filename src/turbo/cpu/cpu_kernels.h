@@ -17,8 +17,8 @@ namespace primus::turbo {
 
 std::string_view name_of(IsaLevel level);  // "x86-64-v3"
 
-// Return levels in ascending order: all levels that the program contains, and the part of these that this
-// machine supports, possibly none.
+// Return levels in ascending order: all levels that the program contains, and the ones among them that this
+// machine supports (possibly none).
 std::vector<IsaLevel> built_isa_levels();
 std::vector<IsaLevel> supported_isa_levels();
 

@@ -205,7 +205,7 @@ class TracingDevice final : public WatchedDevice {
   }
 
   std::string description() const override { return device_->description(); }
-  // A graph is launched as one piece of work: a trace would show none of its kernels.
+  // Reports no graphs: a graph is launched as one piece of work, so a trace would show none of its kernels.
   DeviceProperties properties() const override {
     DeviceProperties properties = device_->properties();
     properties.graphs = false;
@@ -224,7 +224,6 @@ class TracingDevice final : public WatchedDevice {
   const KernelTable& kernels() const override { return device_->kernels(); }
   KernelContext& kernel_context() override { return device_->kernel_context(); }
   std::vector<KernelChoice> choices() const override { return device_->choices(); }
-  // Reports no graphs: a trace could not separate the work inside a graph.
   bool synchronous() const override { return device_->synchronous(); }
   Device& below() override { return *device_; }
 

@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// The share of the standard normal distribution below x.
+// Returns the probability that a standard normal number is below x.
 PRIMUS_FORMULA double normal_cdf(double x) {
   constexpr double kRootHalf = 0.70710678118654752440;
   return 0.5 * ::erfc(-x * kRootHalf);

@@ -114,7 +114,7 @@ void cast(Context& context, const Cast& call) {
       const From* x = context.data<From>(call.x);
       To* out = context.data<To>(call.out);
       const std::int64_t n = call.x.elements();
-      // Elements of the wider type in 16 bytes.
+      // A thread converts as many elements as the wider type has in 16 bytes.
       with_vector<float>(rows_of_vectors<float>(n, x, out), [&](auto count) {
         for_each(context, n / count, CastBody<From, To, count>{x, out});
       });

@@ -54,7 +54,8 @@ void backward_weight(CpuContext& context, const EmbeddingBackwardWeight& a) {
   constexpr std::int64_t kColumns = 64;
   const std::int64_t count = a.tokens.elements(), hidden = a.d_table.cols();
   const std::int32_t* tokens = context.data<std::int32_t>(a.tokens);
-  // Before anything is written: lists the tokens that have rows here, sorted by row.
+  // Lists the tokens that have rows here, sorted by row. An invalid token throws now, before the table is
+  // changed.
   auto* const order = context.data<std::int32_t>(a.workspace);
   std::int32_t* last = order;
   for (std::int64_t t = 0; t < count; ++t) {

@@ -101,7 +101,7 @@ void norm_forward(CpuContext& context, const GatedNormForward& a) {
   });
 }
 
-// With g = d_y * act(gate) * weight.
+// In the code, g is d_y * act(gate) * weight.
 void norm_backward_input(CpuContext& context, const GatedNormBackwardInput& a) {
   with_type_and_activation(a.x.dtype, a.activation, [&](auto tag, auto act) {
     using T = decltype(tag);

@@ -217,7 +217,7 @@ struct Select {
   }
 };
 
-// Queries whose scores exist at a time.
+// Returns the number of queries whose scores are in memory at a time.
 std::int64_t slice(std::int64_t tokens, std::int64_t maximum) {
   return std::clamp<std::int64_t>((std::int64_t{32} << 20) / maximum, 1, tokens);
 }

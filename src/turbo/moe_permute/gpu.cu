@@ -161,7 +161,7 @@ struct PlanFewSlots {
   std::int64_t count, experts, top_k;
 
   struct Memory {
-    std::uint16_t of_warp[kWarps][kMaxExperts];  // an expert's slots in each warp, later in earlier warps
+    std::uint16_t of_warp[kWarps][kMaxExperts];  // slots per expert in each warp; later, in all earlier warps
     std::int32_t first_rows[kMaxExperts];
     Numbering<kThreads> numbering;
   };

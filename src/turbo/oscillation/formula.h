@@ -1,4 +1,4 @@
-// When a weight counts as oscillating, shared by the kernels of all devices.
+// Decides whether a weight oscillates; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"

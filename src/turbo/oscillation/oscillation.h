@@ -1,7 +1,7 @@
 // Detects and stops weights whose MXFP4 value jumps while the weight itself hardly moves. Over a window of
 // steps it sums the distances that each weight moves and the distances that its rounded value jumps. If the
-// second sum is many times the first, the weight is set to the rounded value. (The detector of AMD Primus's
-// weight_deosc. Oscillation in low-precision training: Nagel et al. 2022, arXiv:2203.11086.)
+// second sum is many times the first, the weight is set to the rounded value. This is the detector of AMD
+// Primus's weight_deosc. Oscillation in low-precision training: Nagel et al. 2022, arXiv:2203.11086.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -17,7 +17,8 @@ struct MarginRange {
     return static_cast<std::int64_t>(::fminf(::fmaxf(bin, 0.0F), static_cast<float>(bins - 1)));
   }
 
-  // Returns minus the quantile of one expert's margins: `share` of these are below the quantile.
+  // Returns minus the quantile of one expert's margins. The fraction `share` of the margins is below the
+  // quantile.
   PRIMUS_FORMULA double balanced(const std::int32_t* counts, double share) const {
     std::int64_t total = 0, before = 0, bin = 0;
     for (std::int64_t i = 0; i < bins; ++i) total += counts[i];

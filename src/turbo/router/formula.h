@@ -21,8 +21,8 @@ PRIMUS_FORMULA std::uint32_t expert_key(float score) {
   return score == score ? ordered : kNaNKey;
 }
 
-// A score that depends only on its own logit, and its slope. log(1 + e^x) is nearly e^x for small x, so log1p
-// keeps its digits, and x for large x.
+// A score that depends only on its own logit, and its slope. For very negative x, log(1 + e^x) is nearly e^x,
+// and log1p keeps the digits; for large x it is x.
 PRIMUS_FORMULA float lone_score(RouterRule::Scoring scoring, float x) {
   if (scoring == RouterRule::Scoring::kSigmoid) return sigmoid(x);
   return x > 20.0F ? ::sqrtf(x) : ::sqrtf(::log1pf(exp(x)));

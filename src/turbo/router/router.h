@@ -101,8 +101,9 @@ struct RouterLoad {
 //   balance   the mean over segments b of  experts / (top_k T_b²) · Σ_e load[b, e] Σ_{t in b} p[t, e]
 //   z         the mean over tokens of  (log Σ_e exp logits[t, e])²
 // p is the softmax, or the other scores divided by their sum. One segment per microbatch gives the loss of
-// Switch Transformer and Megatron-LM's aux_loss, one per sequence DeepSeek's (seq_aux_loss); balanced experts
-// give 1. With the loads of several microbatches and `load_share` it is Megatron-LM's global_aux_loss.
+// Switch Transformer and Megatron-LM's aux_loss, one per sequence gives DeepSeek's (seq_aux_loss); balanced
+// experts give 1. With the loads of several microbatches and `load_share` it is Megatron-LM's
+// global_aux_loss.
 struct RouterLosses {
   static constexpr KernelId kId = KernelId::kRouterLosses;
   RouterRule rule;

@@ -53,7 +53,7 @@ struct ClampedSiluGlu {
   }
 };
 
-// SiluGlu times a weight, or of weighted arguments. The third gradient is the weight's.
+// SiluGlu times a weight, or SiluGlu of weighted arguments. The third gradient is that of the weight.
 template <bool kWeighInput>
 struct WeightedSiluGlu {
   float weight;

@@ -1,6 +1,5 @@
-// SwiGLU (Shazeer 2020): out = silu(gate) * up, with gate and up in one tensor, one after the other. Or
-// GEGLU, which replaces SiLU by tanh-GELU (Gemma): gelu(g) = g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 *
-// g^3))).
+// SwiGLU (Shazeer 2020): out = silu(gate) * up, with gate and up in one tensor, one after the other. GEGLU
+// (Gemma) has tanh-GELU instead of SiLU: gelu(g) = g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g^3))).
 #pragma once
 
 #include <cstdint>

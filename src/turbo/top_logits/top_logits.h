@@ -14,7 +14,8 @@ struct TopLogits {
   Tensor logits;       // [rows, vocab] fp32 or bf16
   std::int64_t vocab;  // only ids below `vocab` count; from values.cols() to logits.cols()
   Tensor values;       // [rows, k] fp32 out, k <= kMax
-  // [rows, k] int32 out. All are -1 if a row has a NaN or +infinity, or only -infinity: it has no order.
+  // [rows, k] int32 out. All are -1 if a row has a NaN or +infinity, or only -infinity: such a row has no
+  // order.
   Tensor ids;
   Tensor workspace;
   void check() const;

@@ -114,7 +114,7 @@ class Device {
   virtual std::unique_ptr<Event> create_event() = 0;
   virtual const KernelTable& kernels() const = 0;
   virtual KernelContext& kernel_context() = 0;  // for workspace sizes of kernels
-  // Kernel choices, in the order in which each was first made. Any thread may call it.
+  // Returns the kernel choices, in the order in which each was first made. Any thread may call this.
   virtual std::vector<KernelChoice> choices() const { return {}; }
   // Records the work that `work` enqueues on `stream`, instead of running it. Returns null if
   // DeviceProperties::graphs is false; the caller then runs the work itself. While recording, allocations and

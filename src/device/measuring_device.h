@@ -15,14 +15,14 @@ class MeasuringDevice final : public Device {
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<KernelContext> context);
 
-  // Uses the context of `source`, another measuring device. For plans for devices of other machines.
+  // Uses the context of `source`, another measuring device. Plans for devices of other machines use this.
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<Device> source);
 
   std::string description() const override { return description_; }
   DeviceProperties properties() const override { return properties_; }
   DeviceMemoryUse memory_use() const override { return {0, properties_.memory}; }
-  // Throw std::logic_error: code that measures must not allocate memory or enqueue work.
+  // These functions throw std::logic_error: code that measures must not allocate memory or enqueue work.
   void* allocate(std::int64_t bytes) override;
   void release(void* address) noexcept override;
   void* allocate_pinned(std::int64_t bytes) override;

@@ -14,7 +14,7 @@
 
 namespace primus {
 
-// The current search folders, in order.
+// Returns the current search folders, in order.
 std::vector<std::string> plugin_folders();
 
 // A plug-in of any kind: its file, and the address of its entry point.

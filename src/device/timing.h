@@ -13,7 +13,7 @@ struct DeviceTiming {
   std::unique_ptr<Event> (*create)(Device& device);
   // True if the work before its last record() is done; does not wait.
   bool (*reached)(Event& event);
-  // Seconds between two events that create() made for one device. Both must be reached.
+  // Seconds between two events that create() made for one device. Both events must have been reached.
   double (*seconds)(Event& from, Event& to);
 };
 

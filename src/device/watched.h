@@ -22,7 +22,7 @@ struct WorkLabel {
 
 class WatchedStream : public Stream {
  public:
-  // Whether work is being recorded now.
+  // Returns whether work is being recorded now.
   virtual bool watching() const = 0;
   // Work enqueued between begin() and end() is one piece of work. Pieces may be nested.
   virtual void begin(WorkLabel label) = 0;

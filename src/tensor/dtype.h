@@ -46,7 +46,7 @@ constexpr std::int64_t size_of(DType dtype) {
   return 0;
 }
 
-// The name in output and configs: "fp32", "bf16", "fp16", "fp64", "int64", ...
+// Returns the name in output and experiments: "fp32", "bf16", "fp16", "fp64", "int64", ...
 std::string_view name_of(DType dtype);
 
 }  // namespace primus

@@ -8,7 +8,7 @@
 
 namespace primus {
 
-// Exact. A NaN keeps its payload.
+// The conversion is exact, and a NaN keeps its payload.
 [[gnu::always_inline]] constexpr float float_of_half_bits(std::uint16_t bits) {
   const auto sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
   const std::uint32_t magnitude = bits & 0x7fffU;

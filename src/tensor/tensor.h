@@ -47,10 +47,10 @@ struct Tensor {
 
   std::int64_t elements() const { return shape.elements(); }
   std::int64_t bytes() const { return elements() * size_of(dtype); }
-  // The extent of the last dimension, and the number of rows if all other dimensions are flattened.
+  // Return the extent of the last dimension, and the number of rows if all other dimensions are flattened.
   std::int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
   std::int64_t rows() const { return cols() == 0 ? 0 : elements() / cols(); }
-  // True for an omitted optional operand.
+  // Returns true for an omitted optional operand.
   bool absent() const { return absent_; }
 
   Tensor() : absent_(true) {}
@@ -62,10 +62,10 @@ struct Tensor {
     assert(to.elements() == elements());
     return {data, dtype, to};
   }
-  // Rows [begin, end) of the first dimension.
+  // Returns rows [begin, end) of the first dimension.
   Tensor slice(std::int64_t begin, std::int64_t end) const;
-  // Returns the rows starting at element `offset`, for kernels that address rows by a stride: only the
-  // address changes.
+  // Returns a tensor of equal shape that begins `offset` elements later, for kernels that address rows by a
+  // stride.
   Tensor from(std::int64_t offset) const {
     return {data ? static_cast<char*>(data) + offset * size_of(dtype) : nullptr, dtype, shape};
   }

@@ -12,13 +12,12 @@ namespace primus::turbo {
 
 [[noreturn]] void check_failed(KernelId kernel, const char* condition);
 
-// The types that kernels compute in.
+// Most operators accept these types.
 inline bool is_float(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16;
 }
 
-// The types of the operands and results of matrix products and attention: also fp16. fp16 is for benchmarks:
-// training in it would need loss scaling.
+// Matrix products and attention also accept fp16, for benchmarks. Training in fp16 would need loss scaling.
 inline bool is_operand(const Tensor& tensor) { return is_float(tensor) || tensor.dtype == DType::kF16; }
 
 // Returns whether a tensor has this type and n elements, as an optimizer's flat buffers and scalars do.
@@ -26,7 +25,7 @@ inline bool is_vector(const Tensor& tensor, DType dtype, std::int64_t n) {
   return !tensor.absent() && tensor.dtype == dtype && tensor.elements() == n;
 }
 
-// is_vector() for fp32 or bf16.
+// Like is_vector(), for fp32 or bf16.
 inline bool is_float_vector(const Tensor& tensor, std::int64_t n) {
   return is_vector(tensor, DType::kF32, n) || is_vector(tensor, DType::kBF16, n);
 }

@@ -36,7 +36,8 @@ class KernelTable {
     std::int64_t (*workspace_bytes)(KernelContext& context, const void* arguments) = nullptr;
   };
 
-  // table.add<RmsNormForward, Context, &rms_norm_forward>() or, with a workspace, <..., &workspace_function>.
+  // Called as table.add<RmsNormForward, Context, &rms_norm_forward>() or, with a workspace, <...,
+  // &workspace_function>.
   template <class Arguments, class Context, void (*kRun)(Context&, const Arguments&)>
   void add() {
     static_assert(std::is_trivially_copyable_v<Arguments> && sizeof(Arguments) <= Stream::kMaxArgumentBytes);

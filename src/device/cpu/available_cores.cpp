@@ -31,7 +31,7 @@ int affinity_cores() {
   return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
 }
 
-// "max 100000" or "200000 100000": microseconds of CPU time per period.
+// The file has "max 100000" or "200000 100000": microseconds of CPU time per period.
 std::optional<double> bandwidth_v2(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   double quota = 0, period = 0;

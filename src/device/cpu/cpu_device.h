@@ -23,7 +23,7 @@ class CpuContext final : public KernelContext {
   // For measuring: reports workspace sizes for this many threads, but starts no thread.
   explicit CpuContext(int threads) : threads_(threads) {}
 
-  // Not available while measuring.
+  // Must not be called while measuring.
   ThreadPool& pool() const { return *pool_; }
   int threads() const { return threads_; }
   template <class T>
@@ -67,7 +67,7 @@ class CpuDevice final : public Device {
 
 // Describes the machine's processor and memory as a device.
 DeviceProperties cpu_properties();
-// "cpu: 2 threads, avx512 amx_bf16"
+// Returns a text such as "cpu: 2 threads, avx512 amx_bf16".
 std::string describe_cpu(int threads);
 
 // Returns the number of cores that this process may keep busy: its affinity mask, limited by its control

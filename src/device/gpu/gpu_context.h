@@ -38,7 +38,7 @@ class GpuShared {
   bool attention_library() const { return attention_library_; }        // see DeviceSpec
   const std::string& tuning_folder() const { return tuning_folder_; }  // empty: algorithms are not timed
 
-  // An operator's state for all streams; constructed from this object at first use.
+  // Returns an operator's state for all streams, which is constructed from this object at first use.
   template <class Library>
   Library& library() {
     const std::lock_guard lock(mutex_);
@@ -94,7 +94,7 @@ class GpuContext : public KernelContext {
     return static_cast<T*>(tensor.data);
   }
 
-  // Stream order makes it safe to reuse the same memory for every operator.
+  // Every operator of a stream uses this memory. That is safe, because they run one after the other.
   void* partials(std::int64_t bytes) const {
     if (bytes > kPartialBytes) throw std::logic_error("gpu: too many partial results");
     return partials_;
@@ -102,8 +102,8 @@ class GpuContext : public KernelContext {
 
   GpuShared& shared() const { return *shared_; }
 
-  // An operator's state for this stream (a library's handle, chosen algorithms); constructed from this object
-  // at first use.
+  // Returns an operator's state for this stream (a library's handle, chosen algorithms), which is constructed
+  // from this object at first use.
   template <class Library>
   Library& library() {
     std::shared_ptr<void>& slot = libraries_[typeid(Library)];
@@ -111,7 +111,7 @@ class GpuContext : public KernelContext {
     return *static_cast<Library*>(slot.get());
   }
 
-  // Maximum per block.
+  // Returns the maximum per block.
   std::int64_t max_shared_bytes() const { return max_shared_bytes_; }
   // Allows a kernel more shared memory than every GPU provides by default.
   template <class Kernel>

@@ -18,10 +18,10 @@ DeviceProperties device_properties(int index);
 std::unique_ptr<Device> open_gpu(const DeviceSpec& spec, const KernelTable& kernels);
 // Measures for the requested GPU if it exists, otherwise for the largest tested kind.
 std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable& kernels);
-// Device services for NCCL or RCCL.
+// Returns the device services for NCCL or RCCL.
 const DeviceCollectives& collectives();
 const DevicePeers& peers();
-// Timing of work on these devices.
+// Returns the functions that time work on these devices.
 const DeviceTiming& timing();
 
 }  // namespace primus::gpu::PRIMUS_GPU

@@ -105,19 +105,20 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
   context.check_launch();
 }
 
-// Number of multiprocessors, to size persistent grids; results must not depend on it.
+// Returns the number of multiprocessors, to size persistent grids; results must not depend on it.
 inline std::int64_t multiprocessors(const Context& context) { return context.multiprocessors(); }
 
-// Maximum bytes of shared memory per block.
+// Returns the maximum bytes of shared memory per block.
 inline std::int64_t max_shared(const Context& context) { return context.max_shared_bytes(); }
 
-// Memory for partial results between the kernels of one operator; the next operator of the stream reuses it.
+// Returns memory for partial results between the kernels of one operator; the next operator of the stream
+// reuses it.
 template <class T>
 T* partials(Context& context, std::int64_t count) {
   return static_cast<T*>(context.partials(count * static_cast<std::int64_t>(sizeof(T))));
 }
 
-// Where kernels of this stream report faults.
+// Returns the memory in which kernels of this stream report faults.
 inline Fault* faults(const Context& context) { return context.faults(); }
 
 #else

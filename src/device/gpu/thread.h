@@ -50,7 +50,7 @@ PRIMUS_DEVICE void warp_barrier() {
 #endif
 }
 
-// The value of the lane whose index is this lane's index XOR `mask`.
+// Returns the value of the lane whose index is this lane's index XOR `mask`.
 template <class T>
 PRIMUS_DEVICE T from_lane_xor(T value, int mask) {
 #if defined(__HIP__)
@@ -60,7 +60,8 @@ PRIMUS_DEVICE T from_lane_xor(T value, int mask) {
 #endif
 }
 
-// The value of the lane `distance` places before this lane; this lane's own value if there is no such lane.
+// Returns the value of the lane `distance` places before this lane, or this lane's own value if there is no
+// such lane.
 template <class T>
 PRIMUS_DEVICE T from_lane_before(T value, int distance) {
 #if defined(__HIP__)
@@ -73,14 +74,14 @@ PRIMUS_DEVICE T from_lane_before(T value, int distance) {
 PRIMUS_DEVICE void atomic_add(std::int32_t* to, std::int32_t value) { atomicAdd(to, value); }
 PRIMUS_DEVICE void atomic_max(std::int32_t* to, std::int32_t value) { atomicMax(to, value); }
 
-// The block's shared object of type T; one per type in a kernel. Starts undefined.
+// Returns the block's shared object of type T, one per type in a kernel. It is not initialised.
 template <class T>
 PRIMUS_DEVICE T& shared() {
   __shared__ __align__(128) unsigned char memory[sizeof(T)];
   return *reinterpret_cast<T*>(memory);
 }
 
-// The dynamic shared memory of the launch, 128-byte aligned.
+// Returns the dynamic shared memory of the launch, 128-byte aligned.
 PRIMUS_DEVICE unsigned char* dynamic_shared() {
   extern __shared__ __align__(128) unsigned char primus_dynamic_shared[];
   return primus_dynamic_shared;

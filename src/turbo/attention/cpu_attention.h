@@ -19,8 +19,8 @@ void paged_append(CpuContext& context, const PagedAppend& call);
 void paged_attention(CpuContext& context, const PagedAttention& call);
 std::int64_t paged_attention_workspace(CpuContext& context, const PagedAttention& call);
 
-// The forward kernel for few queries, where reading the keys dominates: decoding with a cache. is_decode()
-// returns whether it applies.
+// attention_decode() is the forward kernel for few queries, as in decoding with a cache, where reading the
+// keys dominates. is_decode() returns whether to use it.
 bool is_decode(const AttentionShape& shape);
 void attention_decode(CpuContext& context, const AttentionForward& call);
 std::int64_t attention_decode_workspace(const AttentionShape& shape);

@@ -164,7 +164,8 @@ class Backward {
     }
   }
 
-  // A tile of queries: load, then any number of tiles of keys in ascending order, then store.
+  // To process a tile of queries, call load(), then process tiles of keys in ascending order, then call
+  // store().
   void load(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t head,
             const Queries& queries) const {
     const auto* q = x.q.at(sequence, head, queries.begin);

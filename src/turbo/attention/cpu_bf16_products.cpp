@@ -90,7 +90,7 @@ void amx_multiply(const Bf16Product& x) {
 
 void nothing() {}
 
-// Eight rows at a time: 16 accumulators; each pair of A is broadcast to two products.
+// Multiplies eight rows at a time with 16 accumulators. Each pair of A is broadcast to two products.
 template <bool kAccumulate>
 [[gnu::target("avx512bf16")]] void vector_multiply(const Bf16Product& x) {
   constexpr int kRows = 8;

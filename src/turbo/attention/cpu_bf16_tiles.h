@@ -114,7 +114,7 @@ class Bf16Tiles {
   }
 
   static constexpr bool kScoresAreLeftAndRight = false;
-  // A right operand: strips of 32 lanes, each of pairs of keys.
+  // Writes a right operand: strips of 32 lanes, each of pairs of keys.
   PRIMUS_INLINE static void put_right(std::int64_t key, std::int64_t lane, const float* even,
                                       const float* odd, Element* to) {
     const __m512i low = _mm512_srli_epi32(rounded_bits(even), 16);
@@ -124,7 +124,7 @@ class Bf16Tiles {
         to + lane / kBf16Block * kBf16Block * kTile + key * kBf16Block + lane % kBf16Block * 2,
         _mm512_or_si512(low, high));
   }
-  // A left operand: strips of 32 keys, each of consecutive square blocks along the lanes.
+  // Writes a left operand: strips of 32 keys, each of consecutive square blocks along the lanes.
   PRIMUS_INLINE static void put_left(std::int64_t key, std::int64_t lane, const float* even, const float* odd,
                                      Element* to) {
     Element* row = to + key / kBf16Block * kBf16Block * kTile + lane / kBf16Block * kSquare +

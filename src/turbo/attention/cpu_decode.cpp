@@ -31,7 +31,7 @@ struct Decoding {
   }
   std::int64_t query(std::int64_t row) const { return row / group(); }
   Visibility visibility() const { return {s, first_key, 0}; }
-  // The keys that any query sees, and their number of splits.
+  // Return the keys that at least one query sees, and the number of their splits.
   Range visible_to_any() const { return s.seq_q > 0 ? visibility().between(0, s.seq_q).any : Range{0, 0}; }
   std::int64_t splits() const { return (visible_to_any().size() + kSplit - 1) / kSplit; }
 };

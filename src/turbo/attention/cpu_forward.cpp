@@ -134,7 +134,7 @@ class Forward {
     return risen;
   }
 
-  // Four independent maxima, because a single chain of maxima is bound by latency.
+  // Computes four independent maxima, because a single chain of maxima is bound by latency.
   static void strip_max(Range keys, const float* scores, float* max) {
     constexpr int kChains = 4;
     float chains[kChains][kGroup];

@@ -28,7 +28,7 @@ class Fp32Tiles {
   void begin() const {}  // begin and end enclose the products of a work item
   void end() const {}
 
-  // Elements of a packed tile of `dim` columns.
+  // Return the number of elements of a packed tile of `dim` columns.
   static std::int64_t left_elements(std::int64_t dim) { return kTile * dim; }
   static std::int64_t right_elements(std::int64_t dim) { return kTile * dim; }
   static std::int64_t columns_elements(std::int64_t dim) { return kTile * panel_width(dim); }

@@ -138,7 +138,7 @@ class Builder {
     return memory(which, type_, {p_.batch, p_.heads, p_.seq_q, p_.head_dim},
                   {p_.q_batch, p_.head_dim, row, 1}, offsets_of);
   }
-  // Keys or values as [batch, heads, dim, seq_k].
+  // Returns keys or values as [batch, heads, dim, seq_k].
   Node transposed(CudnnTensor which, std::int64_t dim, std::int64_t row, std::int64_t batch,
                   CudnnTensor offsets_of) {
     return memory(which, type_, {p_.batch, p_.kv_heads, dim, p_.seq_k}, {batch, dim, 1, row}, offsets_of);
@@ -147,13 +147,13 @@ class Builder {
     return memory(which, type_, {p_.batch, p_.heads, p_.seq_q, p_.value_dim},
                   {p_.out_batch, p_.value_dim, p_.out_row, 1}, CudnnTensor::kOutOffsets);
   }
-  // [heads, tokens]
+  // Returns lse, [heads, tokens].
   Node statistics() {
     return memory(CudnnTensor::kLse, DataType::kF32, rows(), {p_.seq_q, p_.tokens, 1, 1},
                   CudnnTensor::kTokenOffsets);
   }
-  // Padded per document, to the longest possible length: NVIDIA's graph supports packed statistics only in
-  // token order, and ours are in head order.
+  // Returns delta, padded per document to the longest possible length. NVIDIA's graph supports packed
+  // statistics only in token order, and ours are in head order.
   Node workspace_delta() {
     return graph_.memory(id(CudnnTensor::kDelta), DataType::kF32, rows(),
                          {p_.heads * p_.seq_q, p_.seq_q, 1, 1});
@@ -201,7 +201,8 @@ class Builder {
     return s;
   }
 
-  // The gradient of keys or values: transposed weights times query rows, summed over a group's heads.
+  // Adds the gradient of keys or values to the graph: transposed weights times query rows, summed over a
+  // group's heads.
   void keys_gradient(const Node& weights, const Node& right, std::int64_t dim, std::int64_t row,
                      CudnnTensor which, CudnnTensor offsets_of, CudnnTensor wide) {
     const Node turned = graph_.temporary(type_, {p_.batch, p_.heads, p_.seq_k, p_.seq_q},

@@ -58,9 +58,10 @@ void paged_append(Context& context, const PagedAppend& call);
 void paged_attention(Context& context, const PagedAttention& call);
 std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 
-// Decoding: few queries over many keys, bound by reading keys and values once. Keys are divided into runs of
-// fixed length with one block each, so that one sequence can keep a GPU busy, and the results of the runs are
-// merged in order. The result depends neither on the other sequences of the pass nor on the GPU.
+// Computes attention of few queries over many keys (decoding), which is bound by reading keys and values
+// once. One block processes one run of consecutive keys, so that one sequence can keep a GPU busy, and the
+// results of the runs are merged in order. The result depends neither on the other sequences of the pass nor
+// on the GPU.
 //
 // Enqueues the kernel and returns true if there are about as many rows as sequences, and heads have a width
 // that can be read in vectors or share latents; otherwise returns false.

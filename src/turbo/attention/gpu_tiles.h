@@ -290,7 +290,7 @@ constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
 struct ScoreScale {
   float scale, cap;  // cap 0: none
 
-  // With a cap, replaces products by the tanh that the cap multiplies; called before masking.
+  // With a cap, replaces products x by tanh(scale * x / cap), before masking; factor() then returns the cap.
   template <int kN>
   PRIMUS_DEVICE void apply_cap(Accumulator (&scores)[kN]) const {
     if (cap == 0) return;

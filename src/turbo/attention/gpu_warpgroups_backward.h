@@ -295,7 +295,7 @@ struct BackwardWarpgroups {
       scores.at[i] = at >= begin && at < end ? scores.at[i] : 0.0F;
     }
   }
-  // weigh() for kept queries; the keys from `first` on pass.
+  // Like weigh() above, for kept queries; the keys from `first` on pass.
   PRIMUS_DEVICE void weigh(Scores& scores, const Rows& rows, int first) const {
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {

@@ -5,7 +5,7 @@
 namespace primus::turbo {
 namespace {
 
-// The product of output and gradient per row and head, in fp32.
+// The workspace holds the product of output and gradient per row and head, in fp32.
 std::int64_t backward_workspace(KernelContext&, const AttentionBackward& call) {
   return call.shape.heads * call.shape.batch * call.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
 }

@@ -45,7 +45,7 @@ struct CandidateGradient {
     of_w = d_score * m.scale[j];
     of_v = d_score * m.score[j] * m.scale[j] * m.scale[j] / static_cast<float>(hidden);
   }
-  // An element's gradient; v: the candidate's element.
+  // Returns an element's gradient; v: the candidate's element.
   PRIMUS_FORMULA float operator()(float d_out, float norm, float proj, float v) const {
     return share * d_out + of_w * (norm * proj) - of_v * v;
   }

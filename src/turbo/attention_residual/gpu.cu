@@ -24,7 +24,7 @@ struct Candidates {
     return j + 1 < count ? checkpoints + (row * (count - 1) + j) * hidden : stream + row * hidden;
   }
 
-  // Called by all threads of a block.
+  // All threads of a block must call this.
   PRIMUS_DEVICE void mix(std::int64_t row, const T* d_out, Mixture& m) const {
     for (std::int64_t j = 0; j < count; ++j) {
       const T* v = of(row, j);

@@ -32,7 +32,7 @@ struct CausalConvShape {
   enum class Form : std::uint8_t { kGated, kSilu } form = Form::kGated;
 
   std::int64_t rows() const { return segments * tokens; }
-  // Columns of an input row.
+  // Returns the number of columns of an input row.
   std::int64_t columns() const { return columns(form, channels); }
   static std::int64_t columns(Form form, std::int64_t channels) {
     return form == Form::kGated ? 3 * channels : channels;

@@ -87,7 +87,7 @@ struct Inputs {
     }
     each_of(row(segment, token) + channel, s.channels, count, use);
   }
-  // each() for a token's channels that start at `b`, in rows with this number of channels.
+  // Like each(), for a token's channels that begin at address `b`, in rows with this number of channels.
   template <class Use>
   static PRIMUS_INLINE void each_of(const T* b, std::int64_t channels, std::int64_t count, Use use) {
     const T* x = b + (kParts - 1) * channels;
@@ -254,7 +254,7 @@ std::int64_t weight_columns(const CausalConvBackwardWeight& a) {
   return a.shape.channels * (a.of_bias ? 1 : a.shape.width);
 }
 
-// The workspace for a sum over rows, followed by the space for all weights.
+// The workspace is that of a sum over rows, followed by space for all weights.
 std::int64_t backward_weight_workspace(CpuContext&, const CausalConvBackwardWeight& a) {
   const std::int64_t lines = a.shape.form == CausalConvShape::Form::kSilu
                                  ? a.shape.channels * a.shape.width * static_cast<std::int64_t>(sizeof(float))

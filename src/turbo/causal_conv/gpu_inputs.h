@@ -106,7 +106,7 @@ struct Inputs {
       multiply(x, u);
     }
   }
-  // The gradient of a token's sums: d_y * C, or d_y * silu'(sums).
+  // Computes the gradient of a token's sums: d_y * C, or d_y * silu'(sums).
   template <int kCount>
   PRIMUS_DEVICE void load_gradient(std::int64_t segment, std::int64_t token, std::int64_t channel,
                                    float (&d)[kCount]) const {
@@ -120,7 +120,7 @@ struct Inputs {
     }
     multiply(c, d);
   }
-  // The weights of the taps, by their distance from the token.
+  // Loads the weights of the taps, by their distance from the token.
   template <int kTaps, int kCount>
   PRIMUS_DEVICE void load_weights(std::int64_t channel, float (&w)[kTaps][kCount]) const {
     if constexpr (kCount > 1) {  // kTaps == width: a channel's weights are consecutive, and so are channels

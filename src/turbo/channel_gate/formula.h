@@ -7,7 +7,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// log(1 + e^x), without overflow for large x and without cancellation for small x.
+// Returns log(1 + e^x), without overflow for large x and without cancellation for very negative x.
 PRIMUS_FORMULA float channel_softplus(float x) {
   const float maximum = x > 0 ? x : 0.0F;
   return maximum + ::log1pf(exp(x > 0 ? -x : x));
@@ -24,7 +24,7 @@ struct ChannelDecay {
   PRIMUS_FORMULA float slope(float x) const {
     return lower_bound < 0 ? lower_bound * sigmoid_slope(sigmoid(rate * x)) * rate : -rate * sigmoid(x);
   }
-  // Derivative by a_log.
+  // Returns the derivative by a_log.
   PRIMUS_FORMULA float slope_of_rate(float x) const {
     return lower_bound < 0 ? slope(x) * x : -rate * channel_softplus(x);
   }

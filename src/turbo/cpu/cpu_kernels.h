@@ -27,12 +27,12 @@ std::vector<IsaLevel> supported_isa_levels();
 IsaLevel best_isa_level(std::span<const IsaLevel> built, IsaLevel machine);
 IsaLevel best_isa_level();  // the best built level for this machine
 
-// Constant tables with static lifetime; the level must be in built_isa_levels(). Running a kernel above
-// machine_isa_level() crashes the process with an illegal instruction.
+// Returns a constant table with static lifetime; the level must be in built_isa_levels(). Running a kernel
+// above machine_isa_level() crashes the process with an illegal instruction.
 const KernelTable& cpu_kernel_table(IsaLevel level);
 inline const KernelTable& cpu_kernel_table() { return cpu_kernel_table(best_isa_level()); }
 
-// The plug-in of the CPU (turbo/devices/devices.h). Its measuring devices start no threads.
+// Returns the plug-in of the CPU (turbo/devices/devices.h). Its measuring devices start no threads.
 const DevicePlugin& cpu_plugin();
 
 // Creates a CPU device with the best kernels. `threads` as in cpu::CpuDevice: 0 uses every core that the

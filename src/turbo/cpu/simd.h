@@ -67,7 +67,7 @@ PRIMUS_INLINE void with_float_type(DType dtype, Body&& body) {
   }
 }
 
-// with_float_type() for operators that also accept fp16 (is_operand in turbo/check.h).
+// Like with_float_type(), for operators that also accept fp16 (is_operand in turbo/check.h).
 template <class Body>
 PRIMUS_INLINE void with_operand_type(DType dtype, Body&& body) {
   if (dtype == DType::kF16) {
@@ -154,7 +154,7 @@ PRIMUS_INLINE float sigmoid(float x) {
   return 1.0F / (1.0F + e);
 }
 
-// tanh(x) within 4 ulp; NaN for NaN.
+// Returns tanh(x) within 4 ulp; NaN for NaN.
 PRIMUS_INLINE float tanh(float x) {
   // Lambert's continued fraction with five terms: up to 0.625 the relative truncation error is 1e-9.
   const float s = x * x;

@@ -69,7 +69,7 @@ void from_normaliser(const float* logits, const SoftmaxStatistics& norm, float l
   d_logits[label] = from_float<T>(norm.label_gradient(weight, label_logit) * capped.slope(logit_of_label));
 }
 
-// A masked token: zeros, even if its logits are NaN.
+// Writes zeros for a masked token, even if its logits are NaN.
 template <class T>
 void masked_row(std::int64_t columns, float* loss, T* d_logits) {
   *loss = 0;

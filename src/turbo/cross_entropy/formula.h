@@ -11,19 +11,20 @@ struct SoftmaxStatistics {
   float largest;  // ignores NaN: a NaN reaches the loss through the sum
   double sum;     // sum of exp(logit - largest)
 
-  // The label's logit minus the largest.
+  // Returns the label's logit minus the largest logit.
   PRIMUS_FORMULA double relative(float logit) const {
     return static_cast<double>(logit) - static_cast<double>(largest);
   }
-  // weight * (log(sum) - label_logit); `label_logit`: the result of relative().
+  // Returns weight * (log(sum) - label_logit); `label_logit`: the result of relative().
   PRIMUS_FORMULA float loss(float weight, double label_logit) const {
     return static_cast<float>(static_cast<double>(weight) * (::log(sum) - label_logit));
   }
-  // The loss's derivative by another logit is this times exp(logit - largest).
+  // Returns the factor g of the gradient: the loss's derivative by a logit other than the label's is g *
+  // exp(logit - largest).
   PRIMUS_FORMULA float gradient_scale(float weight) const {
     return static_cast<float>(static_cast<double>(weight) / sum);
   }
-  // The loss's derivative by the label's logit.
+  // Returns the loss's derivative by the label's logit.
   PRIMUS_FORMULA float label_gradient(float weight, double label_logit) const {
     return static_cast<float>(static_cast<double>(weight) * (::exp(label_logit) / sum - 1));
   }

@@ -72,9 +72,9 @@ struct Row {
             block_reduce<kThreads>(static_cast<double>(part) * (largest == -infinity() ? 1.0 : scale))};
   }
 
-  // The gradient of the loss `weight` · (log(sum) - label_logit). `label_logit` is the label's capped logit
-  // minus the largest; `label` is its column, or one outside the row. d may be x. Visits the row backwards,
-  // because its end was read last and is still in the cache.
+  // Computes the gradient of the loss `weight` · (log(sum) - label_logit). `label_logit` is the label's
+  // capped logit minus the largest; `label` is its column, or one outside the row. d may be x. Visits the row
+  // backwards, because its end was read last and is still in the cache.
   template <class T>
   PRIMUS_DEVICE void gradient(T* d, float weight, const SoftmaxStatistics& row, std::int64_t label,
                               double label_logit) const {
@@ -114,7 +114,7 @@ struct Row {
     }
   }
 
-  // A masked token: zeros, even if its logits are NaN.
+  // Writes zeros for a masked token, even if its logits are NaN.
   template <class T>
   PRIMUS_DEVICE void mask(T* d, float* loss) const {
     if (thread() == 0) *loss = 0;

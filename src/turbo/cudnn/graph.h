@@ -51,7 +51,7 @@ class Descriptors {
 class Plan {
  public:
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  // The number of the engine that the library chose, for logs.
+  // Returns the number of the engine that the library chose, for logs.
   std::int64_t engine() const { return engine_; }
   // Enqueues the graph on the handle's stream. `memory`: an address by id for every tensor of Graph::memory;
   // ids that the graph does not have are ignored. Throws Error if the library fails.

@@ -163,7 +163,7 @@ class ChannelGates {
       times(chunk.k + j * width_, left, earlier_ + j * width_);
     });
   }
-  // Gradients of the products of a strip with all earlier tokens.
+  // Computes the gradients of the products of a strip with all earlier tokens.
   void earlier_backward(const ChunkKeys& chunk, std::int64_t begin, std::int64_t count,
                         const ChunkMatrices& d, const ChunkGradients& to) const {
     const float *read = d.read + begin * kDeltaChunk, *write = d.write + begin * kDeltaChunk;

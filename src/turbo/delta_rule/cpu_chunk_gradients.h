@@ -82,7 +82,7 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
       }
     }
   }
-  // Gradients of keys and gates that come from the gradient of the state after the chunk.
+  // Computes the gradients of keys and gates that come from the gradient of the state after the chunk.
   void end_backward(const float* state, const float* d_state) {
     const DeltaSizes& z = this->sizes_;
     const std::int64_t n = this->keys_.tokens, values = z.value_width, width = z.key_width;
@@ -100,7 +100,7 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
           this->gates_.through(c) * sum_terms(values, [=](std::int64_t i) { return before[i] * d_after[i]; });
     }
   }
-  // Gradients that come from reading the state before the chunk.
+  // Computes the gradients that come from reading the state before the chunk.
   void begin_backward(const float* state, float* d_state, bool d_state_is_there) {
     const DeltaSizes& z = this->sizes_;
     const std::int64_t n = this->keys_.tokens, values = z.value_width, width = z.key_width;

@@ -40,7 +40,7 @@ class HeadGates {
   HeadGates(Carver& carver, std::int64_t) : sum_(carver.take<double>(kDeltaChunk)) {}
   static std::int64_t columns(std::int64_t) { return 1; }
 
-  // g: gate of the first token; `stride` between tokens.
+  // `g`: gate of the first token. `stride`: elements from one token's gate to the next.
   void prepare(const float* g, std::int64_t stride, const ChunkKeys& chunk, std::int64_t) {
     double sum = 0;
     for (std::int64_t i = 0; i < chunk.tokens; ++i) sum_[i] = sum += static_cast<double>(g[i * stride]);

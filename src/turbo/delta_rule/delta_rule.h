@@ -40,13 +40,13 @@ struct DeltaRuleShape {
   float epsilon = 1e-6F;
 
   std::int64_t rows() const { return batch * sequence; }
-  // The first column of keys and of values in a row, and the width of a row.
+  // Return the first column of keys and of values in a row, and the width of a row.
   std::int64_t k_column() const { return key_heads * key_dim; }
   std::int64_t v_column() const { return 2 * k_column(); }
   std::int64_t width() const { return v_column() + out_width(); }
   std::int64_t out_width() const { return value_heads * value_dim; }
   std::int64_t gates() const { return value_heads * (channel_gates ? key_dim : 1); }
-  // Elements per token and value head of a sequence's `recent` rows (CachedDeltaRule).
+  // Returns the number of elements per token and value head in `recent` (CachedDeltaRule).
   std::int64_t recent_width() const { return 1 + (channel_gates ? key_dim : 1) + key_dim + value_dim; }
   void check(KernelId kernel) const;
 };

@@ -199,7 +199,7 @@ template <int kKeys, bool kByChannel>
 using DeltaFinishKernel =
     std::conditional_t<kByChannel, DeltaFinishChannels<BFloat16, kKeys>, DeltaFinishHeads<BFloat16, kKeys>>;
 
-// with_chunks() for the backward pass, whose kernels need more shared memory.
+// Like with_chunks(), for the backward pass, whose kernels need more shared memory.
 template <class Body>
 bool with_chunks_back([[maybe_unused]] const Context& context, const DeltaRuleShape& s, DType dtype,
                       Body&& body) {
@@ -256,7 +256,7 @@ bool backward_by_chunks(Context& context, const DeltaRuleBackward& a) {
   });
 }
 
-// Gradients that come from the gradients of the token-by-token matrices.
+// Computes the gradients that come from the gradients of the token-by-token matrices.
 template <class T>
 void pairs_backward(Context& context, const DeltaItems<T>& in, const DeltaStates<T>& m,
                     const DeltaGradients<T>& d) {

@@ -5,9 +5,9 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Gradients of queries and keys: sums over the value heads of a key head, and differentiates the
-// normalisation. One block per chunk of a key head; a warp processes one row after the other, of queries and
-// of keys.
+// Computes the gradients of queries and keys: sums over the value heads of a key head, and passes the sums
+// backward through the normalisation. One block per chunk of a key head; a warp processes one row after the
+// other, of queries and of keys.
 template <class T>
 struct DeltaChunkKeys {
   static constexpr int kThreads = 256, kOwn = 4;

@@ -370,7 +370,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
   }
 
-  // T and T L, block row by block row; one column per lane.
+  // Computes T and T L, block row by block row; one column per lane.
   PRIMUS_DEVICE void substitute(Memory& m) const {
     const int own = warp() % kBlocks * kTile, c = warp() / kBlocks * kWarp + lane();
     if (c >= own + kTile) return;
@@ -392,7 +392,7 @@ struct DeltaPrepare : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
   }
 
-  // T and L T, block column by block column; one row per lane.
+  // Computes T and L T, block column by block column; one row per lane.
   PRIMUS_DEVICE static void substitute_back(const Memory& m, T* back) {
     const int own = warp() % kBlocks * kTile, row = own + warp() / kBlocks * kWarp + lane();
     if (row >= kRows) return;

@@ -109,7 +109,7 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
       }
     }
   }
-  // The gradient of beta is z · error: z · values, minus z times the values that the keys read from the state
+  // The gradient of beta is z · error, where error = values - the values that the keys read from the state
   // and from earlier tokens. Requires a barrier after store_keys().
   PRIMUS_DEVICE void store_beta(const Common& m, std::int64_t item) const {
     const int i = thread();

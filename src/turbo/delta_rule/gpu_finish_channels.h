@@ -63,7 +63,7 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
   }
 
  private:
-  // The sum of gates before a block of tokens.
+  // Returns the sum of gates before a block of tokens.
   PRIMUS_DEVICE static float before(const Memory& m, int b, int c) {
     return b > 0 ? m.gates[b * kTile - 1][c] : 0.0F;
   }
@@ -211,7 +211,7 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     }
   }
 
-  // The gradient of a gate sums over its own and all later tokens.
+  // The gradient of a gate is a sum over its own and all later tokens.
   PRIMUS_DEVICE void store_gates(const Memory& m, std::int64_t item) const {
     const int c = thread();
     if (c >= in.key_dim) return;

@@ -24,7 +24,8 @@ struct DeltaScaled {
   }
 };
 
-// From the last chunk to the first: gradients of states, and their contributions to the gradients of U.
+// Computes the gradients of states, from the last chunk to the first, and their contributions to the
+// gradients of U.
 template <class T>
 struct DeltaScanBackward {
   static constexpr int kThreads = kScanThreads;
@@ -161,7 +162,8 @@ struct DeltaUndecay {
   }
 };
 
-// Gates per channel: gradients of the token-by-token matrices, pair by pair. One channel per thread.
+// For gates per channel: computes the gradients of the token-by-token matrices, pair by pair. One channel per
+// thread.
 template <class T>
 struct DeltaPairsBackward {
   static constexpr int kThreads = 64;
@@ -203,7 +205,8 @@ struct DeltaPairsBackward {
   }
 };
 
-// Gradients of gates. Also adds `seen` to `looking`, which then is the complete gradient of the keys.
+// Computes the gradients of gates. Also adds `seen` to `looking`, which then is the complete gradient of the
+// keys.
 template <class T>
 struct DeltaGates {
   static constexpr int kThreads = 128;
@@ -260,8 +263,8 @@ struct DeltaGates {
   }
 };
 
-// Gradients of queries and keys: sums over the value heads of a key head, and differentiates the
-// normalisation. One warp per row of a key head; query rows first, then key rows.
+// Computes the gradients of queries and keys: sums over the value heads of a key head, and passes the sums
+// backward through the normalisation. One warp per row of a key head; query rows first, then key rows.
 template <class T>
 struct DeltaKeys {
   static constexpr int kThreads = 256;

@@ -6,7 +6,7 @@
 //   z = (I + L)^-T dU, which is dV up to the factor beta; from z, U and the states, the gradients of queries
 //   and keys of value heads, and of gates and beta.
 // - DeltaChunkKeys (gpu_chunk_keys.h), all chunks at once: sums these over the value heads of a key head, and
-//   differentiates the normalisation.
+//   passes the sums backward through the normalisation.
 #pragma once
 
 #include "turbo/delta_rule/gpu_chunks.h"

@@ -28,7 +28,7 @@ void multiply_items(Context& context, std::int64_t items, std::int64_t m, std::i
                                                 m * n, accumulate, nullptr, false,  nullptr, nullptr});
 }
 
-// Sums of gates, and queries and keys in all forms. One block per item.
+// Computes sums of gates, and queries and keys with and without decays. One block per item.
 template <class T>
 struct DeltaGather {
   static constexpr int kThreads = 256;

@@ -14,13 +14,13 @@ namespace primus::turbo {
 // GPU. The kernels of the four operators below cannot be run.
 const KernelTable& planned_kernels();
 
-// Each operator's own part of the table: planned.cpp in its folder.
+// Each function adds one operator's kernels to the table. It is in planned.cpp in the operator's folder.
 void plan_attention(KernelTable& table);
 void plan_fp8_products(KernelTable& table);
 void plan_grouped_products(KernelTable& table);
 void plan_products(KernelTable& table);
 
-// A kernel that exists only for its workspace size; it is never run.
+// Stands for a kernel of which only the workspace size is needed; it is never run.
 template <class Call>
 void run_nothing(KernelContext&, const Call&) {
   throw std::logic_error("a planned device has no kernels to run");

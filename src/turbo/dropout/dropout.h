@@ -36,7 +36,7 @@ struct Dropout {
   int run_count = 1;
   Runs runs = {};  // the first run begins at 0
 
-  // The factor of elements that are not dropped.
+  // Returns the factor of elements that are not dropped.
   float factor() const { return 1 / (1 - rate); }
   void check() const;
   double flops() const { return 0; }

@@ -16,8 +16,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Pairwise summation of parts in rank order: level l holds a sum of 2^l parts until the next sum of 2^l parts
-// is ready.
+// Sums parts pairwise in rank order: level l holds a sum of 2^l parts until the next sum of 2^l parts is
+// ready.
 void add_parts(CpuContext& context, const Add& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);

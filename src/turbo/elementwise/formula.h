@@ -11,7 +11,8 @@ PRIMUS_FORMULA double normal_cdf(double x) {
   return 0.5 * ::erfc(-x * kRootHalf);
 }
 
-// The logarithm of a number uniform in [low, low + range], from a draw of the standard normal distribution.
+// Turns a draw of the standard normal distribution into a number that is uniform in [low, low + range], and
+// returns its logarithm.
 PRIMUS_FORMULA float log_uniform_of(float draw, double low, double range) {
   return static_cast<float>(::log(low + range * normal_cdf(static_cast<double>(draw))));
 }

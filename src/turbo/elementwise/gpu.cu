@@ -26,8 +26,8 @@ struct AddBody {
   }
 };
 
-// Pairwise summation of parts in rank order: level l holds a sum of 2^l parts until the next sum of 2^l parts
-// is ready.
+// Sums parts pairwise in rank order: level l holds a sum of 2^l parts until the next sum of 2^l parts is
+// ready.
 template <class T, int kCount>
 struct AddPartsBody {
   const T *own, *others;

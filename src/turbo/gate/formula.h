@@ -6,11 +6,11 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// The derivative of sigmoid at the point where its value is s.
+// Returns the derivative of sigmoid at the point where its value is s.
 PRIMUS_FORMULA float sigmoid_slope(float s) { return s * (1.0F - s); }
 
 PRIMUS_FORMULA float silu(float x) { return x * sigmoid(x); }
-// The derivative of silu at x, where sigmoid(x) is s.
+// Returns the derivative of silu at x, where sigmoid(x) is s.
 PRIMUS_FORMULA float silu_slope(float x, float s) { return s * (1.0F + x * (1.0F - s)); }
 
 // The activation of the gate after a norm.

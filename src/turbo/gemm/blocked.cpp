@@ -22,7 +22,7 @@ constexpr double kSerialFlops = 1e6;  // below this, waking other threads costs 
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t kSumsBudget = std::int64_t{16} << 20;
 
-// Max. bytes of packed B shared by all threads.
+// Returns the max. bytes of packed B that all threads share.
 std::int64_t b_budget(int threads) { return (std::int64_t{8} + threads) << 20; }
 
 struct Plan {
@@ -205,7 +205,7 @@ struct SuperBlock {
   std::int64_t a_bytes, tiles_bytes;
 
   std::int64_t tasks() const { return tasks_m * tasks_n; }
-  // Consecutive tasks share their block of B.
+  // Runs one task. Consecutive tasks share their block of B.
   void run(std::int64_t task, int thread) const;
 
  private:

@@ -12,7 +12,8 @@ struct CpuFeatures {
   bool amx_bf16 = false;      // tiles and tdpbf16ps; the OS kernel has granted this process the tile state
 };
 
-// Detected once. The first call asks Linux for permission to use AMX tile registers (arch_prctl).
+// Returns the features, which are detected once. The first call requests permission to use AMX tile registers
+// (arch_prctl).
 const CpuFeatures& cpu_features();
 
 }  // namespace primus::turbo::gemm

@@ -91,7 +91,7 @@ std::size_t cpu_gemm_workspace_bound(const GemmArgs& args, int threads);
 // shape.
 void cpu_gemm(ThreadPool& pool, const GemmArgs& args);
 
-// Floating-point operations of the product: 2 m n k.
+// Returns the floating-point operations of the product: 2 m n k.
 double gemm_flops(const GemmArgs& args);
 
 // Measures the peak GEMM rate of this library on the machine, in FLOP/s: the best repetition over a few large

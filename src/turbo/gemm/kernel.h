@@ -85,8 +85,8 @@ struct Kernel {
 // not a provider.
 const Kernel* find_kernel(GemmProvider provider, DType ab_dtype);
 
-// One function per provider; null if this CPU does not support it. `ab_dtype` is the type that the packers
-// read.
+// Each function returns the kernel of one provider, or null if this CPU does not support it. `ab_dtype` is
+// the type that the packers read.
 const Kernel* portable_kernel(DType ab_dtype);
 const Kernel* xsmm_kernel(DType ab_dtype);
 const Kernel* xsmm_bf16_kernel();

@@ -51,13 +51,14 @@ struct OperandPackers {
   Kernel::Packers a, b;
 };
 
-// fp32 operands from fp32 or bf16 memory, on any CPU, for the tile shapes (mr, nr, kb) in use.
+// Returns packers for fp32 operands from fp32 or bf16 memory, on any CPU. The name has the tile shape (mr,
+// nr, kb).
 OperandPackers f32_packers_64x64x64(DType source);
 OperandPackers f32_packers_4x8x64(DType source);
-// fp32 operands from fp32 memory only; needs avx512bw.
+// Returns packers for fp32 operands from fp32 memory; needs avx512bw.
 OperandPackers f32_packers_64x64x64_avx512();
 
-// bf16 operands in VNNI order, from bf16 memory; need avx512bw.
+// Return packers for bf16 operands in VNNI order from bf16 memory; need avx512bw.
 OperandPackers bf16_packers_32x32x32();
 OperandPackers bf16_packers_64x64x64();
 

@@ -1,5 +1,6 @@
-// Dot products of rows of W with rows of x. Included once per instruction set, after a `Vector` of fp32 lanes
-// with zero(), load(float or BFloat16 pointer), add_product(a, b, sum) and sum(vector).
+// Computes dot products of rows of W with rows of x. This file is included once per instruction set, after a
+// `Vector` of fp32 lanes with zero(), load(float or BFloat16 pointer), add_product(a, b, sum) and
+// sum(vector).
 
 // out[m * kN + n] = x[m, :] · w[n, :] over k elements; rows of x are zero-padded to full vectors.
 template <class T, int kM, int kN>

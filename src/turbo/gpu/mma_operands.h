@@ -36,7 +36,7 @@ struct Accumulator {
     if constexpr (kWarp == 32) return lane() / 4 + slot * 8;
     return lane() / 16 * 4 + slot;
   }
-  // The first of a lane's elements in the column of element i.
+  // Returns the index of the lane's first element in the column of element i.
   PRIMUS_DEVICE static constexpr int same_col(int i) { return kWarp == 32 ? i - i / 2 % 2 * 2 : 0; }
 };
 
@@ -65,8 +65,8 @@ struct Operand {
   static_assert(sizeof(T) == 2);
   T at[kPerLane];
 
-  // The row and k of this lane's element i in the tile. Left operands (A) and right ones (B) differ only in
-  // the placement of the two halves of a 16-row tile.
+  // Return the row and k of this lane's element i in the tile. Left operands (A) and right ones (B) differ
+  // only in the placement of the two halves of a 16-row tile.
   PRIMUS_DEVICE static int left_row(int i) {
     if constexpr (kWarp == 32) return lane() / 4 + i / 2 % 2 * 8;
     return lane() % 16;

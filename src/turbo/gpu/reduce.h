@@ -12,7 +12,7 @@ struct Plus {
     return a + b;
   }
 };
-// The larger value; if one is NaN, the other one.
+// Returns the larger value, or the other value if one is NaN.
 struct Maximum {
   PRIMUS_DEVICE float operator()(float a, float b) const { return ::fmaxf(a, b); }
 };

@@ -72,7 +72,7 @@ void with_float_type(DType dtype, Body&& body) {
   }
 }
 
-// with_float_type() for operators that also accept fp16 (is_operand in turbo/check.h).
+// Like with_float_type(), for operators that also accept fp16 (is_operand in turbo/check.h).
 template <class Body>
 void with_operand_type(DType dtype, Body&& body) {
   if (dtype == DType::kF16) {
@@ -133,7 +133,7 @@ PRIMUS_DEVICE Bytes16 load_line_once(const void* from) {
 #endif
 }
 
-// load() and store() for data that is not needed in the caches afterwards.
+// Like load() and store(), for data that is not needed in the caches afterwards.
 template <int kCount, class T>
 PRIMUS_DEVICE void load_once(const T* from, float (&to)[kCount]) {
   if constexpr (sizeof(Pack<T, kCount>) == sizeof(Bytes16)) {
@@ -189,8 +189,8 @@ void with_vector(bool possible, Body&& body) {
 PRIMUS_DEVICE float multiply_add(float a, float b, float c) { return ::fmaf(a, b, c); }
 PRIMUS_DEVICE float infinity() { return std::bit_cast<float>(0x7f800000U); }
 
-// Approximate functions, accurate to about two units in the last place, for kernels that the exact ones would
-// slow down.
+// These functions are accurate to about two units in the last place. They are for kernels that exact
+// functions would slow down.
 PRIMUS_DEVICE float fast_root(float x) {
 #if defined(__CUDA_ARCH__)
   float result;
@@ -217,7 +217,7 @@ PRIMUS_DEVICE float fast_exp(float x) {
 #endif
 }
 
-// 1 / (1 + e^-x); 0 for x below about -88, where e^-x is infinite.
+// Returns 1 / (1 + e^-x); 0 for x below about -88, where e^-x is infinite.
 PRIMUS_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + ::expf(-x)); }
 
 PRIMUS_DEVICE std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }

@@ -62,7 +62,7 @@ PRIMUS_DEVICE Memory& shared_panels() {
 // happened and all expected bytes have arrived; then the next phase begins. In shared memory.
 class Gate {
  public:
-  // Called by one thread; show_gates() and a barrier follow.
+  // One thread calls this; then show_gates() and a barrier must follow.
   PRIMUS_DEVICE void init(int arrivals);
   // Writes of this thread before the arrival are visible to threads that wait for the phase.
   PRIMUS_DEVICE void arrive();
@@ -217,7 +217,7 @@ PRIMUS_DEVICE void show_writes() {
 #endif
 }
 
-// A barrier for `count` threads of complete warps; `number` is from 1 to 15.
+// Waits until `count` threads of complete warps have arrived; `number` of the barrier is from 1 to 15.
 PRIMUS_DEVICE void barrier_among([[maybe_unused]] int number, [[maybe_unused]] int count) {
 #if !defined(PRIMUS_GPU_VENDOR)
   gpu::emulator::barrier(number, count);
@@ -226,7 +226,8 @@ PRIMUS_DEVICE void barrier_among([[maybe_unused]] int number, [[maybe_unused]] i
 #endif
 }
 
-// Set the number of registers per thread from here on; called by all threads of a warpgroup. A multiple of 8.
+// Set the number of registers per thread from here on, a multiple of 8. All threads of a warpgroup must call
+// this.
 template <int kCount>
 PRIMUS_DEVICE void release_registers() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)

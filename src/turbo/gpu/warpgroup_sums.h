@@ -92,7 +92,7 @@ PRIMUS_DEVICE void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLater) : "memory");
 #endif
 }
-// wait_for_products(), then settle(sums).
+// Calls wait_for_products(), then settle(sums).
 template <int kLater = 0, int kCols>
 PRIMUS_DEVICE void wait_for_sums(WarpgroupSums<kCols>& sums) {
   wait_for_products<kLater>();

@@ -92,8 +92,8 @@ class Experts {
     return {b_ + expert * bytes, bytes};
   }
 
-  // B first, since it is packed completely before A. Picked rows are skipped: they are scattered, and already
-  // read for other experts.
+  // Returns B first, because it is packed completely before A. Picked rows are skipped: they are scattered,
+  // and already read for other experts.
   std::array<GemmReadAhead, 2> read_ahead(std::int64_t expert) const {
     std::array<GemmReadAhead, 2> ahead;
     if (!b_rows_) ahead[0] = operand_b(expert);

@@ -68,7 +68,7 @@ struct GatherPicked {
   }
 };
 
-// Whether a product uses warpgroups, given rows that are multiples of 16 bytes.
+// Returns whether a product uses warpgroups, given rows that are multiples of 16 bytes.
 bool is_wide(const Context& context, const GroupedGemm& call) {
   const Tensor& of_experts = call.role == GemmRole::kWeightGradient ? call.c : call.b;
   const std::int64_t cols = call.role == GemmRole::kForward ? of_experts.shape[1] : of_experts.shape[2];

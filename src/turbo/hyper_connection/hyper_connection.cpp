@@ -5,7 +5,7 @@
 namespace primus::turbo {
 namespace {
 
-// Whether x holds rows of streams and y a layer's inputs or outputs for the same tokens.
+// Returns whether x holds rows of streams, and y a layer's inputs or outputs for the same tokens.
 bool is_streams(const HyperShape& s, const Tensor& x, const Tensor& y) {
   return is_float(x) && y.dtype == x.dtype && x.rows() == y.rows() && x.cols() == s.streams * y.cols();
 }

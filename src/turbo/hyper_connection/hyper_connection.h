@@ -29,7 +29,8 @@ struct HyperShape {
   float eps, norm_eps;
 
   constexpr bool mixes() const { return iterations > 0; }
-  // Columns of p; elements of `scale`; columns of `mixing`: post, then comb row by row.
+  // Return the number of columns of p, of elements of `scale`, and of columns of `mixing` (post, then comb
+  // row by row).
   constexpr std::int64_t products() const { return mixes() ? (2 + streams) * streams : streams; }
   constexpr std::int64_t scales() const { return mixes() ? 3 : 1; }
   constexpr std::int64_t mixing() const { return streams + streams * streams; }

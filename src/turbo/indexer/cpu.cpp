@@ -58,7 +58,7 @@ void with_types(const Tensor& q, const Tensor& w, Body body) {
   });
 }
 
-// Each thread holds the scores of one query, and a copy of them.
+// Returns the bytes of buffers: each thread holds the scores of one query, and a copy of them.
 std::int64_t buffers(const CpuContext& context, std::int64_t maximum) {
   return context.threads() * 2 * maximum * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }

@@ -127,7 +127,7 @@ struct Sides {
     std::int64_t step, stride;  // elements from one head to the next, and from one row to the next
   };
 
-  // Products with one operand transposed, or both: a(m, k) and b(n, k) are rows or columns.
+  // Products in which operands may be transposed: a(m, k) and b(n, k) are rows or columns.
   template <class T>
   void to_wide(Context& context, const Tensor& up) const {
     run<T, T>(context, {wide_tensor.rows(), s.rank, width}, context.data<T>(narrow_tensor), narrow, false,

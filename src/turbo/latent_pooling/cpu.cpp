@@ -140,7 +140,7 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
                      }
                    });
                  });
-    // The gate of each slot belongs to only one block.
+    // The gate of a slot affects only one block, so d_x already has its complete gradient.
     row_sum(context, s.pooled(), a.d_bias.elements(), context.data<float>(a.workspace), a.d_bias, false,
             [&](float* line, std::int64_t pooled) {
               const std::int64_t first = pooled / s.blocks() * s.sequence + pooled % s.blocks() * s.ratio;

@@ -7,8 +7,8 @@
 
 namespace primus::turbo {
 
-// Whether a product needs this: it accumulates into 16 bits, its operands have one type, and it is not a
-// weight gradient, which may be rounded twice (linear.h).
+// Returns whether a product needs this: it accumulates into 16 bits, its operands have one type, and it is
+// not a weight gradient, which may be rounded twice (linear.h).
 bool is_added_apart(const Gemm& call);
 
 // Max bytes of fp32 at a time, so that they stay in the L2 cache of a Hopper GPU until they are added; and

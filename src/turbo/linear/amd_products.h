@@ -39,7 +39,7 @@ class AmdProducts {
   void tune(const LibraryProduct& product, TrialDevice& device);
 
  private:
-  // Null: no usable library; why_no_... has the reason.
+  // Return null if there is no usable library; why_no_... then has the reason.
   LtProducts<hipblaslt::Api>* lt_products();
   rocblas::Products* rocblas_products();
 

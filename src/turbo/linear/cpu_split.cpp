@@ -29,8 +29,8 @@ PRIMUS_INLINE Parts exact_parts(float x) {
   return {{leading_part(x), leading_part(middle), leading_part(middle - leading(middle))}};
 }
 
-// Split a factor into two rounded parts h and l, in the order that makes the sum over three x y = h h + h l +
-// l h.
+// Split a factor into two rounded parts h and l. Left parts are (h, h, l), right parts (h, l, h), so the sum
+// of three products is h h + h l + l h.
 PRIMUS_INLINE Parts left_parts(float x) {
   const BFloat16 high = from_float<BFloat16>(x);
   return {{high, high, from_float<BFloat16>(x - to_float(high))}};

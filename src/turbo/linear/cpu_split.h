@@ -16,8 +16,8 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 
 class SplitGemm {
  public:
-  // Whether `call` has fp32 operands in supported places, and this CPU is faster with three times as many
-  // bf16 products.
+  // Returns whether `call` has fp32 operands in supported places, and this CPU is faster with three times as
+  // many bf16 products.
   static bool suits(const Gemm& call);
 
   // `direct`: the GEMM of the call's role and shape, without addresses.

@@ -103,8 +103,9 @@ class Products {
 template <class Counts>
 std::optional<double> best_rate(Device& device, DType dtype, RateTime time, Counts&& counts) {
   const bool host = device.properties().host_memory;
-  // On a GPU small products would measure launches, and synchronizing after each would measure the host. On a
-  // few cores products of side 1024 are as fast as larger ones; for many cores they are too small.
+  // On a GPU, small products would mostly take launch time, and synchronizing after each product would add
+  // host time. On a few cores, products of side 1024 are as fast as larger ones; for many cores they are too
+  // small.
   constexpr double kTooShort = 0.003;
   auto products = std::make_unique<Products>(device, dtype, host ? 1024 : 4096, host ? 1 : 16);
   products->run();  // compiles kernels, touches memory

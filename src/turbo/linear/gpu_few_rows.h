@@ -98,8 +98,9 @@ struct FewRowProduct : FewRowTiles<Rows, Results> {
 
 // ---- Launches -----------------------------------------------------------------------------------
 
-// Whether the kernels accept these rows and columns, given 16-byte aligned x and W: columns are a multiple of
-// 8, and two blocks' rows fit shared memory with everything else. For more rows gpu_skinny.cu is faster.
+// Returns whether the kernels accept these rows and columns, given 16-byte aligned x and W: columns are a
+// multiple of 8, and two blocks' rows fit shared memory with everything else. For more rows gpu_skinny.cu is
+// faster.
 inline bool takes_few_rows(const Context& context, std::int64_t rows, std::int64_t in, std::int64_t out) {
   constexpr std::int64_t kMax = 1 << 30, kElse = 8 << 10, kAlways = 40 << 10;
   return rows >= 1 && rows <= kFewRows && in >= 1 && in % 8 == 0 && in <= kMax && out <= kMax &&
@@ -126,10 +127,9 @@ void launch_few_rows(Context& context, const Rows& x, const Results& results, st
     }
   }
   using Product = FewRowProduct<Rows, Results>;
-  // Three blocks per multiprocessor: with two, reading is latency-bound.
+  // Launches three blocks per multiprocessor, because with two, reading is latency-bound.
   constexpr std::int64_t kBlocks = 3, kUnasked = 40 << 10, kAsked = (48 << 10) + 16;
-  // The kernel also has static shared memory, so a block needs more than 48 KiB a little before `staged`
-  // does.
+  // A block also has static shared memory, so it may need more than 48 KiB even if `staged` is a little less.
   const std::int64_t bytes = staged > kUnasked ? std::max(staged, kAsked) : staged;
   launch(context, std::min<std::int64_t>(tiles.tiles, kBlocks * multiprocessors(context)),
          Product{tiles, static_cast<int>(blocks_for(in, Product::kInFlight * Product::kStep))},

@@ -195,7 +195,7 @@ struct FewRowTiles {
     float of_warp[2][kFewRowWarps][kFewRows][kStripeRows];
   };
 
-  // The n-th row of W in a tile.
+  // Returns the n-th row of W in a tile.
   PRIMUS_DEVICE const BFloat16* row_of(int tile, int n) const {
     const int item = tile * kItems + n % kItems, last = results.count() - 1;
     int row = results.row_of(item < last ? item : last);

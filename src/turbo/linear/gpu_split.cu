@@ -310,7 +310,7 @@ bool is_split(const Gemm& call) {
 
 namespace {
 
-// Whether the call has only a few rows, as in decoding.
+// Returns whether the call has only a few rows, as in decoding.
 bool is_of_few_rows(const Gemm& call) {
   constexpr std::int64_t kMaxRows = 8;
   return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMaxRows;

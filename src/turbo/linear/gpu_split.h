@@ -8,8 +8,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Whether multiply_split() accepts this product: it has the types of one of a router's three products, and in
-// bf16 the rows of both operands are multiples of 16 bytes.
+// Returns whether multiply_split() accepts this product: it has the types of one of a router's three
+// products, and in bf16 the rows of both operands are multiples of 16 bytes.
 bool is_split(const Gemm& call);
 
 // Returns the bytes of workspace that multiply_split() needs.

@@ -65,7 +65,7 @@ struct Library {
 
 // The oldest supported version, 0.7 (ROCm 6.1): earlier ones number the types differently.
 inline constexpr int kOldestVersion = 700;
-// "1.1.0" for 100100.
+// Returns "1.1.0" for 100100.
 std::string version_text(int version);
 
 inline constexpr const char* kFiles[] = {"libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so",
@@ -75,7 +75,7 @@ inline constexpr const char* kFiles[] = {"libhipblaslt.so.1", "libhipblaslt.so.0
 // Opens the library. Returns null if none is usable; `why` then says what was found instead and what to do.
 std::shared_ptr<const Library> open_library(std::span<const char* const> files, std::string& why);
 
-// 100100 is 1.1.0; 0: the library does not report its version.
+// Returns the library's version (100100 is 1.1.0), or 0 if the library does not report it.
 int version_of(const Library& library, Handle handle);
 
 // Creates a handle for the current GPU. Returns null, and sets `why`, if the library does not start or is too

@@ -30,8 +30,8 @@ struct LibraryProduct {
   bool is_fp8() const { return primus::turbo::is_fp8(gemm.a.dtype); }
 };
 
-// Whether a library's result is as exact as required (linear.h), and the product is not empty. Always true in
-// fp8, which only libraries compute.
+// Returns whether a library's result is as exact as required (linear.h), and the product is not empty. Always
+// true in fp8, which only libraries compute.
 bool is_for_library(const LibraryProduct& product);
 
 // A product's shape: everything that an algorithm may depend on.

@@ -64,8 +64,8 @@ struct Gemm {
   double flops() const;
 };
 
-// Whether the device has a kernel for this product including `around`. Only types, shapes, `around.norm` and
-// `around.end` matter.
+// Returns whether the device has a kernel for this product including `around`. Only types, shapes,
+// `around.norm` and `around.end` matter.
 bool is_taken(Device& device, const Gemm& call);
 
 }  // namespace primus::turbo

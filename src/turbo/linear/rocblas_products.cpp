@@ -29,7 +29,7 @@ void check(Status status, const char* what) {
               kLostDeviceHint);
 }
 
-// Whether a status means that the library lacks a kernel, not that the GPU has failed.
+// Returns whether a status means that the library lacks a kernel, not that the GPU has failed.
 bool is_refusal(Status status) {
   switch (status) {
     case Status::kNotImplemented:

@@ -52,7 +52,7 @@ class Keeping {
   std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: per sequence
 };
 
-// A counting sort on one thread: it reads four bytes per slot, while the products read entire rows.
+// Sorts by counting, on one thread: this reads only four bytes per slot, while the products read entire rows.
 void plan_routing(CpuContext& context, const PlanRouting& a) {
   const std::int64_t count = a.experts.elements(), experts = a.expert_count;
   const RoutingPlan plan(a.plan, experts, a.experts.shape[0], a.experts.shape[1]);

@@ -17,7 +17,8 @@ struct RoutingPlan {
   Tensor slots;    // [max_rows]: the slot of a row, for rows below offsets[experts]
   Tensor tokens;   // [max_rows]: the token of a row, for the same rows
 
-  // `max_rows`: the max number of rows of all experts together; tokens * top_k if they hold all choices.
+  // `max_rows`: the max number of rows of all experts together; tokens * top_k if the plan covers all
+  // experts.
   static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k, std::int64_t max_rows) {
     return {experts + 1 + tokens * top_k + 2 * max_rows};
   }
@@ -50,7 +51,7 @@ struct PlanRouting {
   std::int64_t capacity;            // 0: no limit
   std::int64_t sequences = 1;       // the tokens are sequences of equal length, one after the other
   std::int64_t first = 0, all = 0;  // all 0: expert_count
-  // Whether some slots have no row, even without a capacity.
+  // Returns whether some slots have no row, even without a capacity.
   bool partial() const { return all > expert_count || !kept.absent(); }
   void check() const;
   double flops() const { return 0; }

@@ -18,14 +18,15 @@ struct MuonMoment {
   }
 };
 
-// 1 / norm of a matrix, from the sum of its squares. A tiny norm counts as 1e-7, and NaN stays NaN.
+// Returns 1 / norm of a matrix, from the sum of its squares. A norm below 1e-7 counts as 1e-7, and NaN stays
+// NaN.
 PRIMUS_FORMULA float inverse_norm(double sum_of_squares) {
   constexpr double kSmallestNorm = 1e-7;
   const double norm = ::sqrt(sum_of_squares);
   return static_cast<float>(1.0 / (norm < kSmallestNorm ? kSmallestNorm : norm));
 }
 
-// An element of b * gram + c * gram²; the diagonal also gets a.
+// Returns an element of b * gram + c * gram²; the caller adds a on the diagonal.
 PRIMUS_FORMULA float polynomial(float b, float gram, float c, float square) { return b * gram + c * square; }
 
 struct MuonStep {

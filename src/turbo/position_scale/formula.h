@@ -7,7 +7,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// 1 + attn_scale * log(1 + floor(position / floor_scale))
+// Returns 1 + attn_scale * log(1 + floor(position / floor_scale)).
 PRIMUS_FORMULA float position_factor(std::int32_t position, float floor_scale, float attn_scale) {
   const float steps = ::floorf(static_cast<float>(position) / floor_scale);
   return 1.0F + attn_scale * ::log1pf(steps);

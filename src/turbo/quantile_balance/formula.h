@@ -32,7 +32,7 @@ struct MarginRange {
   }
 };
 
-// The new bias: a running average with the target.
+// Returns the new bias: a running average with the target.
 PRIMUS_FORMULA float averaged_bias(float bias, float kept, double target) {
   return kept * bias + (1.0F - kept) * static_cast<float>(target);
 }

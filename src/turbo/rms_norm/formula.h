@@ -8,7 +8,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// 1 / sqrt(mean square + eps), from the sum of n squares.
+// Returns 1 / sqrt(mean square + eps), from the sum of n squares.
 PRIMUS_FORMULA float inverse_rms(float squares, std::int64_t n, float eps) {
   return 1.0F / ::sqrtf(squares / static_cast<float>(n) + eps);
 }
@@ -25,7 +25,7 @@ struct NormGradient {
   PRIMUS_FORMULA float operator()(float g, float x) const { return g * rstd - x * along; }
 };
 
-// An element's term of the weight's gradient.
+// Returns an element's term of the weight's gradient.
 PRIMUS_FORMULA float norm_weight_term(float d_y, float x, float rstd) { return d_y * (x * rstd); }
 
 }  // namespace primus::turbo::PRIMUS_KERNELS

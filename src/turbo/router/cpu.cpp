@@ -210,7 +210,7 @@ void choose_experts(const CpuContext& context, const RouterForward& a, const flo
   }
 }
 
-// A token's approximate cost in bytes, the unit of parallel_ranges.
+// Returns a token's approximate cost in bytes, the unit of parallel_ranges().
 std::int64_t cost_of(std::int64_t experts) { return 32 * experts; }
 
 void forward(CpuContext& context, const RouterForward& a) {

@@ -21,8 +21,8 @@ PRIMUS_FORMULA std::uint32_t expert_key(float score) {
   return score == score ? ordered : kNaNKey;
 }
 
-// A score that depends only on its own logit, and its slope. For very negative x, log(1 + e^x) is nearly e^x,
-// and log1p keeps the digits; for large x it is x.
+// Return a score that depends only on its own logit, and the slope of this score. For very negative x, log(1
+// + e^x) is nearly e^x, and log1p keeps the digits; for large x it is x.
 PRIMUS_FORMULA float lone_score(RouterRule::Scoring scoring, float x) {
   if (scoring == RouterRule::Scoring::kSigmoid) return sigmoid(x);
   return x > 20.0F ? ::sqrtf(x) : ::sqrtf(::log1pf(exp(x)));
@@ -32,8 +32,8 @@ PRIMUS_FORMULA float lone_slope(RouterRule::Scoring scoring, float x, float scor
   return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
 }
 
-// The gradient of a chosen expert's score. `inverse`: the inverse of the normalising sum, or 1; `mean`: the
-// mean of the weights' gradients, weighted by the weights.
+// Returns the gradient of a chosen expert's score. `inverse`: the inverse of the normalising sum, or 1;
+// `mean`: the mean of the weights' gradients, weighted by the weights.
 PRIMUS_FORMULA float chosen_gradient(const RouterRule& rule, float d_weight, float inverse, float mean) {
   return rule.scale * inverse * (d_weight - (rule.normalise ? mean : 0.0F));
 }

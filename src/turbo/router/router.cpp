@@ -24,7 +24,7 @@ bool is_random(const RouterRandom& random, std::int64_t tokens) {
          random.tokens.elements() == tokens;
 }
 
-// Whether the rule fits the kernels' arrays of fixed size, which hold a token's scores.
+// Returns whether the rule fits the kernels' arrays of fixed size, which hold a token's scores.
 bool is_rule(const RouterRule& rule, const Tensor& logits) {
   return is_logits(logits) && rule.fits(logits.cols());
 }

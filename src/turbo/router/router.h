@@ -29,7 +29,7 @@ struct RouterRule {
   // Added to the sum that divides the weights, as in the published code: avoids a division by zero.
   float min_sum = 1e-20F;
 
-  // Whether the rule can choose from this number of experts.
+  // Returns whether the rule can choose from this number of experts.
   bool fits(std::int64_t experts) const;
 
   bool operator==(const RouterRule&) const = default;

@@ -49,7 +49,7 @@ struct Selected {
   PRIMUS_DEVICE ListedRows<T> values(std::int64_t token) const {
     return {kv, s.key_dim, s.selected, s.value_dim, selected + token * s.selected};
   }
-  // Whether a tile of places holds any key. All threads of the block must call it.
+  // Returns whether a tile of places holds any key. All threads of the block must call it.
   PRIMUS_DEVICE static bool any(const ListedRows<T>& keys, std::int64_t first, int count) {
     std::int32_t found = 0;
     for (int c = thread(); c < count; c += kThreads) found |= keys.holds(first + c) ? 1 : 0;

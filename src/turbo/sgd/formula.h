@@ -14,9 +14,9 @@ struct SgdStep {
         rate(static_cast<float>(scalars[index(StepScalar::kLearningRate)])),
         decay(static_cast<float>(scalars[index(StepScalar::kWeightDecay)]) * decay_factor) {}
 
-  // The gradient with weight decay.
+  // Returns the gradient with weight decay.
   PRIMUS_FORMULA float direction(float weight, float grad) const { return grad * scale + decay * weight; }
-  // The new momentum buffer, which replaces the direction.
+  // Returns the new momentum buffer, which replaces the direction.
   PRIMUS_FORMULA static float with_momentum(float momentum, float buffer, float direction) {
     return momentum * buffer + direction;
   }

@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// cap * tanh(x / cap), and its slope at the point where the capped value is y.
+// Return cap * tanh(x / cap), and its slope at the point where the capped value is y.
 PRIMUS_FORMULA float soft_cap(float x, float cap) { return cap * tanh(x / cap); }
 PRIMUS_FORMULA float soft_cap_slope(float y, float cap) {
   const float t = y / cap;

@@ -5,13 +5,13 @@
 namespace primus::turbo {
 namespace {
 
-// Whether gate_up holds gate and up columns, and out has the shape of their product.
+// Returns whether gate_up holds gate and up columns, and out has the shape of their product.
 bool is_gated(const Tensor& gate_up, const Tensor& out) {
   return is_float(gate_up) && out.dtype == gate_up.dtype && gate_up.cols() == 2 * out.cols() &&
          gate_up.rows() == out.rows();
 }
 
-// Whether there is a slot per row, with at least as many weights.
+// Returns whether there is a slot per row, with at least as many weights.
 bool is_weighted(const Tensor& weights, const Tensor& slots, const Tensor& offsets, const Tensor& out) {
   return weights.dtype == DType::kF32 && weights.elements() >= out.rows() && slots.dtype == DType::kI32 &&
          slots.elements() == out.rows() && offsets.dtype == DType::kI32;

@@ -1,5 +1,5 @@
-// How a kind of device is provided: built in (the CPU), or in a shared library "libprimus_<kind>.so" that is
-// loaded on demand (device/plugin_loader.h).
+// Defines how a kind of device is provided: built in (the CPU), or in a shared library "libprimus_<kind>.so"
+// that is loaded on demand (device/plugin_loader.h).
 //
 // A plug-in is compiled with the same headers as the program. Its library exports one function,
 //   extern "C" const primus::DevicePlugin* primus_device_plugin();

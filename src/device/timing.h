@@ -1,5 +1,6 @@
-// How an asynchronous device reports when its work ran. A device plug-in fills this table; the tracing device
-// (turbo/devices/tracing_device.h) and training steps (lm/train/training_step.h) call through it.
+// Defines how an asynchronous device reports when its work ran. A device plug-in fills this table; the
+// tracing device (turbo/devices/tracing_device.h) and training steps (lm/train/training_step.h) call through
+// it.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// How an operator is called: launch(context, Arguments{...}). launch() does the common work of all calls:
-// shape checks, FLOP accounting, workspace from the scratch arena and timing. A measuring context (see
+// Defines how an operator is called: launch(context, Arguments{...}). launch() does the common work of all
+// calls: shape checks, FLOP accounting, workspace from the scratch arena and timing. A measuring context (see
 // Context::scratch) runs no kernel.
 #pragma once
 

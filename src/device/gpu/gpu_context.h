@@ -70,7 +70,7 @@ class GpuShared {
 
 class GpuContext : public KernelContext {
  public:
-  // Enough for one double from each of many thousand blocks.
+  // Holds one double per block for up to 524288 blocks.
   static constexpr std::int64_t kPartialBytes = std::int64_t{4} << 20;
 
   // `partials` and `faults` live as long as the context. All null: the context serves only workspace sizes.

@@ -1,4 +1,4 @@
-// How host code launches a kernel. A kernel is a small struct: its members are the arguments, kThreads is the
+// Launches kernels from host code. A kernel is a small struct: its members are the arguments, kThreads is the
 // block size, and operator() is the work of one thread.
 //
 //   struct Scale {

@@ -33,8 +33,8 @@ struct AttentionShape {
   std::int64_t seq_k;       // key tokens per sequence
   std::int64_t capacity_k;  // rows from the start of one sequence to the next in k and v, >= seq_k
   std::int64_t heads, kv_heads;
-  std::int64_t head_dim;     // of q and k
-  std::int64_t value_dim;    // of v and out
+  std::int64_t head_dim;     // columns per head of q and k
+  std::int64_t value_dim;    // columns per head of v and out
   float scale;               // multiplies q·k
   bool causal;               // a query sees keys up to its own position
   std::int64_t window;       // > 0: a query sees only the last `window` keys; 0: all
@@ -66,7 +66,7 @@ struct AttentionBackward {
   Tensor q, k, v;
   std::int64_t q_stride, k_stride, v_stride;
   Tensor first_key;        // same as in the forward pass; lse includes the sinks
-  Tensor out, lse, d_out;  // out and lse of the forward, merged over all key ranges; d_out like out
+  Tensor out, lse, d_out;  // out and lse of the forward pass, merged over all key ranges; d_out like out
   Tensor d_q, d_k, d_v;    // same rows as q, k, v; all in q's type or all in fp32
   std::int64_t d_q_stride, d_k_stride, d_v_stride;
   bool accumulate_d_q = false;   // adds to d_q instead of assigning; exact only in fp32

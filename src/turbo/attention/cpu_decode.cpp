@@ -21,7 +21,7 @@ constexpr std::int64_t kSplit = 256;
 struct Decoding {
   AttentionShape s;               // batch 1
   const std::int32_t* first_key;  // one per query, or null
-  std::int64_t first_row;         // of q and out
+  std::int64_t first_row;         // first row of the sequence in q and out
   std::int64_t first_partial;     // number of tokens before this sequence in the workspace
 
   std::int64_t group() const { return s.heads / s.kv_heads; }

@@ -186,7 +186,7 @@ class Forward {
   Element* probabilities_;  // not yet divided by the sum
   float* out_;              // [value_dim][query], not yet divided by the sum
   float* out_rows_;
-  float *max_, *sum_, *correction_;  // per query
+  float *max_, *sum_, *correction_;  // one value per query
 };
 
 template <class Tiles>

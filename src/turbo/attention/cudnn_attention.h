@@ -77,7 +77,7 @@ struct CudnnWorkspace {
   std::int64_t total = 0;
 };
 
-// How a call is executed. Valid as long as its CudnnAttention.
+// Describes how a call is executed. Valid as long as its CudnnAttention.
 struct CudnnCall {
   CudnnProblem problem;  // the problem of one slice
   // The number of head groups and the number of sequence groups. Groups are processed one after the other.

@@ -100,7 +100,7 @@ struct DecodeRun {
     float asked[kHeads][kVec];
     PRIMUS_UNROLL
     for (int h = 0; h < kHeads; ++h) {
-      const int head = h < there ? h : 0;  // if the head is missing, any valid head
+      const int head = h < there ? h : 0;  // any valid head if head h does not exist
       load<kVec>(q + row * q_stride + (first_head + head) * kDim + column, asked[h]);
     }
     float maximum[kHeads], total[kHeads], sums[kHeads][kVec];

@@ -1,6 +1,6 @@
-// The backward pass of attention on tiles, on any GPU (gpu_tiles.h). Two kernels, one for d_k and d_v and one
-// for d_q. Each sums in a fixed order, so results are deterministic without atomics, at the price of
-// computing the scores twice.
+// The backward pass of attention on tiles, on any GPU (gpu_tiles.h). There are two kernels: one for d_k and
+// d_v, and one for d_q. Each sums in a fixed order, so results are deterministic without atomics, at the
+// price of computing the scores twice.
 #pragma once
 
 #include "turbo/attention/gpu_tiles.h"

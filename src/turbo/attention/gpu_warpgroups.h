@@ -263,7 +263,7 @@ struct ForwardWarpgroups {
       maximum[s] = next == -infinity() ? 0.0F : next;
       rows.shrink[s] = exp2_flushed(rows.maximum[s] - maximum[s]);
       rows.maximum[s] = next;
-      rows.total[s] *= rows.shrink[s];  // over this lane's columns only: joined at the end
+      rows.total[s] *= rows.shrink[s];  // this lane's columns only; lanes are added at the end
     }
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {

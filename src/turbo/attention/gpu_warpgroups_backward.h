@@ -279,7 +279,7 @@ struct BackwardWarpgroups {
     end_group_of_products();
   }
 
-  // Turns scores into the weights of the forward pass: queries pass, and the keys from `key` on are kept.
+  // Turns scores into the weights of the forward pass, for passing queries and the kept keys from `key` on.
   PRIMUS_DEVICE void weigh(Scores& scores, const Queries& queries, int key) const {
     const bool whole = queries.begin[kPassing - 1] <= key && queries.end[0] >= key + kGroupRows;
     PRIMUS_UNROLL
@@ -295,7 +295,7 @@ struct BackwardWarpgroups {
       scores.at[i] = at >= begin && at < end ? scores.at[i] : 0.0F;
     }
   }
-  // Like weigh() above, for kept queries; the keys from `first` on pass.
+  // Turns scores into the weights of the forward pass, for kept queries and the passing keys from `first` on.
   PRIMUS_DEVICE void weigh(Scores& scores, const Rows& rows, int first) const {
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {

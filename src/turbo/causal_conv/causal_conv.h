@@ -57,7 +57,7 @@ struct CausalConvForward {
 struct CausalConvBackwardInput {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardInput;
   CausalConvShape shape;
-  Tensor bcx, weight, bias, before, first_key;  // as in the forward
+  Tensor bcx, weight, bias, before, first_key;  // as in the forward pass
   Tensor d_y;                                   // [rows, channels]
   // edge() fp32: the part of the gradients of each segment's last width - 1 inputs that comes from tokens
   // after the segment; absent: zero.
@@ -72,7 +72,7 @@ struct CausalConvBackwardInput {
 struct CausalConvBackwardWeight {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardWeight;
   CausalConvShape shape;
-  Tensor bcx, before, first_key;  // as in the forward
+  Tensor bcx, before, first_key;  // as in the forward pass
   Tensor weight, bias;            // for kSilu only; absent otherwise
   Tensor d_y;                     // [rows, channels]
   bool of_bias;
@@ -97,7 +97,7 @@ struct CausalConvEdge {
 struct CausalConvBackwardEdge {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardEdge;
   CausalConvShape shape;
-  Tensor bcx, weight, first_key;  // as in the forward
+  Tensor bcx, weight, first_key;  // as in the forward pass
   Tensor bias, before;  // for kSilu, whose activation depends on the complete sums; absent otherwise
   Tensor d_y;           // [rows, channels]
   Tensor d_edge;        // edge() fp32 out

@@ -189,7 +189,7 @@ struct BackwardEdgeBody {
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
     float sum[1] = {};
-    const std::int64_t rows = in.width - 1, distance = rows - row % rows;  // to the segment's first token
+    const std::int64_t rows = in.width - 1, distance = rows - row % rows;  // distance: to the first token
     in.add_gradient(row / rows, -distance, distance, channel, sum);
     d_edge[row * in.channels + channel] = sum[0];
   }

@@ -1,6 +1,6 @@
-// How threads share the work of a short causal convolution on GPUs. A thread handles a run of tokens for a
-// few consecutive channels, and keeps the weights of these channels in registers. It keeps the inputs in a
-// window that slides over the tokens: each token is loaded only once, except for those before a run.
+// Defines how threads share the work of a short causal convolution on GPUs. A thread handles a run of tokens
+// for a few consecutive channels, and keeps the weights of these channels in registers. It keeps the inputs
+// in a window that slides over the tokens: each token is loaded only once, except for those before a run.
 #pragma once
 
 #include <type_traits>

@@ -19,8 +19,8 @@
 #error "compile this file through primus_cpu_objects() (src/turbo/cpu/CMakeLists.txt)"
 #endif
 
-// Before a loop with independent iterations: vectorise it. In-place kernels qualify if each iteration reads
-// its element before writing it. Accepts clauses: PRIMUS_SIMD(reduction(+ : sum)).
+// PRIMUS_SIMD() before a loop with independent iterations vectorises the loop. In-place kernels qualify if
+// each iteration reads its element before writing it. Clauses are arguments: PRIMUS_SIMD(reduction(+ : sum)).
 #define PRIMUS_PRAGMA(text) _Pragma(#text)
 #define PRIMUS_SIMD(...) PRIMUS_PRAGMA(omp simd __VA_ARGS__)
 #define PRIMUS_INLINE inline __attribute__((always_inline))

@@ -212,7 +212,7 @@ struct LossOfParts {
     for (std::int64_t p = 0; p < count; ++p) {
       const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;
       of_row.largest = ::fmaxf(of_row.largest, part[0]);
-      logit = ::fmaxf(logit, part[2]);  // drops NaN, which is also in the sum
+      logit = ::fmaxf(logit, part[2]);  // fmaxf drops a NaN, but the sum contains it
     }
     for (std::int64_t p = 0; p < count; ++p) {
       const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;

@@ -1,7 +1,7 @@
 // The gates of a gated delta network (Yang et al. 2024, arXiv:2412.06464), per token and head: the log decay
 // g of the state, as in Mamba2, and the write strength beta.
 //   g = -exp(a_log) * softplus(a + dt_bias),   beta = sigmoid(b)
-// In fp32, as turbo/delta_rule reads them.
+// Both are in fp32, as turbo/delta_rule reads them.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -20,7 +20,7 @@ struct DeltaGatesForward {
 
 struct DeltaGatesBackwardInput {
   static constexpr KernelId kId = KernelId::kDeltaGatesBackwardInput;
-  Tensor ba, a_log, dt_bias;  // as in the forward
+  Tensor ba, a_log, dt_bias;  // as in the forward pass
   Tensor d_g, d_beta;         // [rows, heads] fp32
   Tensor d_ba;                // [rows, 2 * heads] out; may be ba
   void check() const;
@@ -30,7 +30,7 @@ struct DeltaGatesBackwardInput {
 // Sums over rows, in an order that does not depend on the number of threads.
 struct DeltaGatesBackwardWeight {
   static constexpr KernelId kId = KernelId::kDeltaGatesBackwardWeight;
-  Tensor ba, a_log, dt_bias;  // as in the forward
+  Tensor ba, a_log, dt_bias;  // as in the forward pass
   Tensor d_g;                 // [rows, heads] fp32
   Tensor d_weights;           // [2 * heads] fp32 out: gradients of a_log, then of dt_bias
   Tensor workspace;

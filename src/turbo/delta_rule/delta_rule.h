@@ -67,7 +67,7 @@ struct DeltaRuleForward {
 struct DeltaRuleBackward {
   static constexpr KernelId kId = KernelId::kDeltaRuleBackward;
   DeltaRuleShape shape;
-  Tensor qkv, g, beta, first_key;  // as in the forward
+  Tensor qkv, g, beta, first_key;  // as in the forward pass
   Tensor d_out;                    // [rows, out_width()], qkv's type
   Tensor d_qkv;                    // like qkv; out
   Tensor d_g, d_beta;              // shapes of g and beta; out. d_g is zero at a document's first token

@@ -113,8 +113,8 @@ struct StoreOut {
 
 // ---- In chunks on matrix units --------------------------------------------------------------------
 
-// Calls body(constant: padded width of keys, constant: whether gates are per channel) if the kernels of
-// gpu_chunks.h support this shape; returns whether they do.
+// Calls body(padded width of keys, whether gates are per channel), both as compile-time constants, if the
+// kernels of gpu_chunks.h support this shape. Returns whether they do.
 template <class Body>
 bool with_chunks([[maybe_unused]] const Context& context, const DeltaRuleShape& s, DType dtype, Body&& body) {
   if constexpr (kWarp == 32) {

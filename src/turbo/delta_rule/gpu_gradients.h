@@ -24,8 +24,7 @@ struct DeltaScaled {
   }
 };
 
-// Computes the gradients of states, from the last chunk to the first, and their contributions to the
-// gradients of U.
+// Computes the gradients of states, from the last chunk to the first, and their part of U's gradient.
 template <class T>
 struct DeltaScanBackward {
   static constexpr int kThreads = kScanThreads;
@@ -162,8 +161,7 @@ struct DeltaUndecay {
   }
 };
 
-// For gates per channel: computes the gradients of the token-by-token matrices, pair by pair. One channel per
-// thread.
+// Gates per channel: computes gradients of the token-by-token matrices, pair by pair. One thread per channel.
 template <class T>
 struct DeltaPairsBackward {
   static constexpr int kThreads = 64;
@@ -205,8 +203,7 @@ struct DeltaPairsBackward {
   }
 };
 
-// Computes the gradients of gates. Also adds `seen` to `looking`, which then is the complete gradient of the
-// keys.
+// Computes gradients of gates. Also adds `seen` to `looking`, which then is the keys' complete gradient.
 template <class T>
 struct DeltaGates {
   static constexpr int kThreads = 128;

@@ -38,7 +38,8 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {
     T p[kRows][kRows + kPad];
     T out[kRows][kColumns + kPad];
     alignas(16) float factors[kFactors];
-    alignas(16) float read[kByChannel ? 1 : kRows];  // with gates per channel, queries contain it
+    alignas(16) float read[kByChannel ? 1 : kRows];  // with gates per channel, the queries include this
+                                                     // factor
   };
   struct Memory {
     Stage stages[kStages];

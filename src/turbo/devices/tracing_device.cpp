@@ -177,7 +177,7 @@ class TracingStream final : public WatchedStream {
   const std::map<KernelFunction, std::string>& names_;
   int track_;
   std::vector<Open> open_;
-  std::unique_ptr<Stream> stream_;  // last: its pending work uses the members above
+  std::unique_ptr<Stream> stream_;  // destroyed first, because its pending work uses the members above
 };
 
 class TracingDevice final : public WatchedDevice {

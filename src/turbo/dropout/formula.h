@@ -1,4 +1,4 @@
-// Which elements dropout keeps, shared by the kernels of all devices.
+// Decides which elements dropout keeps; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"

@@ -8,7 +8,7 @@
 
 namespace primus::turbo {
 
-// How an operand is scaled: by its own largest magnitude, or with the given `scales`, as in QuantizeFp8.
+// The scaling of an operand: by its own largest magnitude, or with the given `scales`, as in QuantizeFp8.
 struct Fp8Scaling {
   Tensor scales = {};
   Tensor largest = {};  // optional; only with `scales`

@@ -90,7 +90,7 @@ struct QuantizeTiles {
   const T* x;
   Code *codes, *transposed;  // either may be null
   const float* scales;
-  std::int32_t* largest;  // if scales are known; or null
+  std::int32_t* largest;  // null, or used if scales are known
   std::int64_t rows, cols;
 
   // Padding of each row puts adjacent rows in different banks.

@@ -101,7 +101,7 @@ void norm_forward(CpuContext& context, const GatedNormForward& a) {
   });
 }
 
-// In the code, g is d_y * act(gate) * weight.
+// Computes d_x and d_gate. In the code, g is d_y * act(gate) * weight.
 void norm_backward_input(CpuContext& context, const GatedNormBackwardInput& a) {
   with_type_and_activation(a.x.dtype, a.activation, [&](auto tag, auto act) {
     using T = decltype(tag);

@@ -22,7 +22,7 @@ struct GateForward {
 
 struct GateBackward {
   static constexpr KernelId kId = KernelId::kGateBackward;
-  Tensor x, gate;  // as in the forward
+  Tensor x, gate;  // as in the forward pass
   Tensor d_y;      // [rows, n]
   Tensor d_x;      // [rows, n] out; may be d_y
   Tensor d_gate;   // gate's shape and type, out
@@ -51,7 +51,7 @@ struct GatedNormForward {
 struct GatedNormBackwardInput {
   static constexpr KernelId kId = KernelId::kGatedNormBackwardInput;
   GateActivation activation;
-  Tensor x, gate, weight;  // as in the forward
+  Tensor x, gate, weight;  // as in the forward pass
   Tensor rstd;             // [rows, heads] fp32
   Tensor d_y;              // [rows, heads * dim]
   Tensor d_x, d_gate;      // [rows, heads * dim] out; must not share memory with an operand
@@ -64,7 +64,7 @@ struct GatedNormBackwardInput {
 struct GatedNormBackwardWeight {
   static constexpr KernelId kId = KernelId::kGatedNormBackwardWeight;
   GateActivation activation;
-  Tensor x, gate;   // as in the forward
+  Tensor x, gate;   // as in the forward pass
   Tensor rstd;      // [rows, heads] fp32
   Tensor d_y;       // [rows, heads * dim]
   Tensor d_weight;  // [dim] fp32, or bf16 rounded once

@@ -139,7 +139,7 @@ void norm_forward(Context& context, const GatedNormForward& a) {
   });
 }
 
-// In the code, g is d_y * act(gate) * weight.
+// Computes d_x and d_gate. In the code, g is d_y * act(gate) * weight.
 template <class T, class Act>
 struct NormBackwardBody {
   const T *x, *gate, *weight;

@@ -27,10 +27,10 @@ std::int64_t b_budget(int threads) { return (std::int64_t{8} + threads) << 20; }
 
 struct Plan {
   std::int64_t panel = 0, super_k = 0, super_n = 0, super_m = 0;
-  std::int64_t tasks_m = 0, tasks_n = 0;      // per super block
+  std::int64_t tasks_m = 0, tasks_n = 0;      // tasks per super block, in each direction
   std::int64_t block_m = 0;                   // max. rows of a task
   bool sums_in_workspace = false;             // a bf16 C cannot hold partial sums between super blocks of k
-  std::int64_t a_bytes = 0, tiles_bytes = 0;  // per thread
+  std::int64_t a_bytes = 0, tiles_bytes = 0;  // bytes per thread
   std::int64_t b_bytes = 0, sums_bytes = 0;
 
   std::int64_t total(int threads) const { return b_bytes + sums_bytes + threads * (a_bytes + tiles_bytes); }

@@ -42,7 +42,7 @@ struct GroupWarpgroups {
   static_assert(kSharedBytes <= 227 * 1024);
 
   BoxMap left_map, right_map;  // for operands whose rows are not picked
-  BoxMap result_map;           // for kBoxes
+  BoxMap result_map;           // used if kBoxes
   BoxMap prefetched_map;       // C in words of 16 bits, for row sums
   const BFloat16 *a, *b;       // for operands with picked rows
   C* c;
@@ -77,7 +77,7 @@ struct GroupWarpgroups {
 
   struct Tile {
     int expert, first, count;  // the expert's rows of activations
-    int row, col;              // of C
+    int row, col;              // position of the tile in C
   };
 
   PRIMUS_DEVICE int col_tiles() const { return (n + kCols - 1) / kCols; }

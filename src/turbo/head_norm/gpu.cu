@@ -21,7 +21,7 @@ struct Heads {
   // Calls body(row, head) for this warp's head. The number of heads is below 2^32.
   template <class Body>
   PRIMUS_DEVICE void each(Body body) const {
-    // A 64-bit division would cost as much as a head.
+    // A 64-bit division would take as long as processing a head.
     const auto item = static_cast<std::uint32_t>(block() * kWarps + warp());
     const auto of_row = static_cast<std::uint32_t>(normed + 1);
     const std::uint32_t row = item / of_row;

@@ -53,7 +53,7 @@ struct HyperRead {
 struct HyperReadBackward {
   static constexpr KernelId kId = KernelId::kHyperReadBackward;
   HyperShape shape;
-  Tensor x, products, base, scale, rstd;  // from the forward
+  Tensor x, products, base, scale, rstd;  // from the forward pass
   Tensor d_y;                             // [tokens, hidden]
   Tensor d_mixing;                        // [tokens, mixing()] fp32; absent: zero
   Tensor previous;                        // [tokens, streams*hidden] added to d_x, or absent; may be d_x
@@ -79,7 +79,7 @@ struct HyperWrite {
 struct HyperWriteBackward {
   static constexpr KernelId kId = KernelId::kHyperWriteBackward;
   HyperShape shape;
-  Tensor x, out, mixing;  // from the forward
+  Tensor x, out, mixing;  // from the forward pass
   Tensor d_z;             // [tokens, streams*hidden]
   Tensor previous;        // [tokens, streams*hidden] added to d_x, or absent; may be d_x
   Tensor d_x;             // [tokens, streams*hidden] out; not d_z

@@ -24,7 +24,7 @@ struct PoolingShape {
 
   std::int64_t parts() const { return overlap ? 2 : 1; }
   std::int64_t width() const { return 2 * parts() * dim; }  // columns of a projection row
-  std::int64_t blocks() const { return sequence / ratio; }  // per sequence
+  std::int64_t blocks() const { return sequence / ratio; }  // blocks per sequence
   std::int64_t rows() const { return batch * sequence; }
   std::int64_t pooled() const { return batch * blocks(); }
   void check(KernelId kernel) const;
@@ -43,7 +43,7 @@ struct LatentPooling {
 struct LatentPoolingBackward {
   static constexpr KernelId kId = KernelId::kLatentPoolingBackward;
   PoolingShape shape;
-  Tensor x, bias;  // from the forward
+  Tensor x, bias;  // from the forward pass
   Tensor d_out;    // [pooled, dim]
   Tensor d_x;      // [rows, width] out; zero where the forward read nothing
   Tensor d_bias;   // [ratio, parts*dim] fp32 out; the summation order does not depend on threads

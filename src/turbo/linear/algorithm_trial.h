@@ -16,7 +16,7 @@ namespace primus::turbo {
 
 struct AlgorithmTrial {
   int best = 0;           // index of the candidate
-  double seconds = 0;     // per product
+  double seconds = 0;     // seconds per product
   double next = 0;        // time of the second best; 0: there is none
   int of = 0;             // number of candidates that ran
   bool sustained = true;  // timed in the clock state of a training step

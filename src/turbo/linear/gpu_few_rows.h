@@ -35,7 +35,7 @@ struct FewRowProduct : FewRowTiles<Rows, Results> {
   // Bytes per row of the first tile that are prefetched while the previous kernel still runs.
   static constexpr int kEarlyBytes = 8192;
 
-  int groups;  // of kInFlight steps
+  int groups;  // groups of kInFlight steps
 
   PRIMUS_DEVICE void operator()() const {
     const int column = warp() * Stripe::kCols + Stripe::col(), step_of_tiles = static_cast<int>(blocks());

@@ -203,7 +203,8 @@ struct FewRowTiles {
     return w + static_cast<std::int64_t>(row) * in;
   }
 
-  // Adds the warps' sums and stores the results. Called by the threads that have sums, with `meet` between.
+  // Adds the warps' sums and stores the results. The threads that have sums call this; meet() is their
+  // barrier.
   template <class Meet>
   PRIMUS_DEVICE void finish(int tile, int parity, const Accumulator& mine, const Meet& meet) const {
     auto& of_warp = shared<Sums>().of_warp[parity];

@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kColumns = 64;  // per piece; a multiple of the block size
+constexpr std::int64_t kColumns = 64;  // columns per piece; a multiple of the block size
 
 PRIMUS_INLINE std::uint32_t magnitude(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
 

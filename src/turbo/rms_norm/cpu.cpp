@@ -72,7 +72,7 @@ std::int64_t backward_input_workspace(CpuContext&, const RmsNormBackwardInput& a
   return a.d_weight.absent() ? 0 : row_sum_workspace(a.x.rows(), a.x.cols());
 }
 
-// With g = d_y * weight:  d_x = d_sum + NormGradient of g.
+// Computes d_x = d_sum + NormGradient of d_y * weight.
 void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
   // Runs first, because d_x may share the memory of d_y.
   if (!a.d_weight.absent()) {

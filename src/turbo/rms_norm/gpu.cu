@@ -145,7 +145,7 @@ void forward(Context& context, const RmsNormForward& a) {
   });
 }
 
-// With g = d_y * weight:  d_x = d_sum + NormGradient of g.
+// Computes d_x = d_sum + NormGradient of d_y * weight.
 template <class T, int kCount>
 struct BackwardInput {
   static constexpr int kThreads = 256;

@@ -413,7 +413,7 @@ struct LossParts {
   RouterRule rule;
   const float* logits;
   const std::int32_t* load;  // or null
-  double *balance, *z;       // per block
+  double *balance, *z;       // one value per block
   std::int64_t tokens, segment;
   int n;
 

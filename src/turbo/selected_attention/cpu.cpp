@@ -14,7 +14,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kKeys = 32;  // per tile
+constexpr std::int64_t kKeys = 32;  // keys per tile
 
 PRIMUS_INLINE void add_scaled(float by, const float* x, std::int64_t n, float* sum) {
   PRIMUS_SIMD()
@@ -153,7 +153,7 @@ struct Plan {
                                          1, s.tokens)),
         parts(queries * s.selected * s.key_dim),
         sums(s.rows * s.key_dim) {}
-  std::int64_t queries;  // per slice
+  std::int64_t queries;  // queries per slice
   std::int64_t parts;    // floats of a slice's contributions
   std::int64_t sums;     // floats of d_kv
 };

@@ -320,7 +320,7 @@ struct Plan {
         sums(parts + queries * s.selected * s.key_dim),
         places(sums + (queries < s.tokens ? s.rows * s.key_dim : 0)),
         all(places + queries * s.rows) {}
-  std::int64_t queries;  // per slice
+  std::int64_t queries;  // queries per slice
   std::int64_t parts, sums, places, all;
 };
 

@@ -17,10 +17,10 @@ namespace primus::turbo {
 
 struct SelectedAttentionShape {
   std::int64_t tokens;    // queries
-  std::int64_t rows;      // of kv
+  std::int64_t rows;      // rows of kv
   std::int64_t selected;  // length of a query's list
   std::int64_t heads;
-  std::int64_t key_dim;    // of q and kv
+  std::int64_t key_dim;    // columns per head of q, and columns of kv
   std::int64_t value_dim;  // leading columns of kv that form the value, <= key_dim
   float scale;             // multiplies q·k
   void check(KernelId kernel) const;
@@ -38,7 +38,7 @@ struct SelectedAttentionForward {
                // follows
   Tensor workspace;
   void check() const;
-  double flops() const;  // for full lists
+  double flops() const;  // assumes full lists
 };
 
 struct SelectedAttentionBackward {

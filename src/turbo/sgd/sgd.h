@@ -19,7 +19,7 @@ struct SgdMomentum {
   Tensor grad_scale;       // [1] fp32 on the device: the clip coefficient
   Tensor working;          // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
   Tensor remainder = {};   // [n] int16, the rest of split masters, in place; absent: not split
-  Tensor scalars;          // of the step
+  Tensor scalars;          // [kStepScalars] fp64
   float momentum;
   float weight_decay_factor = 1;
   void check() const;

@@ -12,8 +12,8 @@ namespace primus {
 [[gnu::always_inline]] constexpr float float_of_half_bits(std::uint16_t bits) {
   const auto sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
   const std::uint32_t magnitude = bits & 0x7fffU;
-  // Subnormal numbers count units of 2^-24. Normal numbers need another bias, and infinities and NaN the
-  // maximum exponent.
+  // A subnormal number is a count of units of 2^-24. A normal number needs another exponent bias; an infinity
+  // or NaN needs the maximum exponent.
   const auto subnormal = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24F);
   const std::uint32_t normal = (magnitude << 13) + (112U << 23);
   const std::uint32_t special = (magnitude << 13) | 0x7f800000U;
@@ -25,7 +25,8 @@ namespace primus {
 [[gnu::always_inline]] constexpr std::uint16_t half_bits_of_float(float value) {
   const auto u = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = u >> 16 & 0x8000U, magnitude = u & 0x7fffffffU;
-  // Below 2^-14, in units of 2^-24: adding 1.5 * 2^23 rounds to an integer, which is then in the low bits.
+  // Below 2^-14, the result is in units of 2^-24: adding 1.5 * 2^23 rounds to an integer, which is then in
+  // the low bits.
   constexpr float kRound = 12582912.0F;
   const std::uint32_t subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p24F + kRound) -

@@ -1,5 +1,5 @@
 // Equally spaced elements of a flat buffer, such as some columns of a matrix: `count` runs of `length`
-// elements. The first run starts at `begin`, and each next one `stride` elements later.
+// elements. The first run starts at `begin`, and each following run `stride` elements later.
 //
 // A plain value.
 #pragma once

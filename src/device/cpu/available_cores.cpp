@@ -1,4 +1,4 @@
-// Number of cores that this process may keep busy: its affinity mask, limited by the CPU bandwidth of its
+// Counts the cores that this process may keep busy: its affinity mask, limited by the CPU bandwidth of its
 // control groups (used by containers, Slurm and Kubernetes). See sched_setaffinity(2) and the kernel's
 // admin-guide/cgroup-v2 and scheduler/sched-bwc.
 #include <sched.h>

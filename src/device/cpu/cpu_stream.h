@@ -63,8 +63,8 @@ class InlineStream : public Stream {
   CpuContext& context_;
 };
 
-// An InlineStream for transfers within host memory: the calling thread does them, on one core and at its own
-// priority, and the data stays in that core's cache. Several threads may call it at once: a pool of one
+// An InlineStream for transfers within host memory: the calling thread performs them, on one core and at its
+// own priority, and the data stays in that core's cache. Several threads may call it at once: a pool of one
 // thread runs loops in the caller, and has no state.
 struct OneThread {
   ThreadPool pool{1};

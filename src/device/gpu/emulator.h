@@ -60,7 +60,7 @@ void wait_until(bool (*ready)(const void*), const void* state);
 void made_progress();
 
 // Every lane of the warp contributes `bytes` bytes and gets the data of all lanes: lane l's at offset l *
-// kExchangeBytes. Valid until the lane begins its next exchange but one.
+// kExchangeBytes. The data is valid until the lane's second exchange() after this call.
 const std::byte* exchange(const void* data, std::size_t bytes);
 
 // Returns the block's shared memory with this name: the same address for all threads of a block, 128-byte

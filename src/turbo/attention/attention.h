@@ -10,8 +10,8 @@
 // within its own chunk of `chunk` positions (Llama 4), and, if a sequence packs several documents, from
 // first_key[p] on. A tile of keys that is masked for every query of a tile is skipped.
 //
-// Sinks (GPT-OSS) are one learned logit per query head that is part of the softmax and has no value: the
-// probabilities of a query then sum to less than one.
+// A sink (GPT-OSS) is a learned logit of a query head. It is part of the softmax but has no value, so the
+// probabilities of a query sum to less than one.
 //
 // A soft cap (Gemma 2, turbo/soft_cap) maps scaled scores x to score_cap * tanh(x / score_cap), before
 // masking; sinks are not capped.

@@ -1,5 +1,5 @@
-// Products of bf16 matrices with fp32 sums on the CPU's units for them: AMX tiles, or vdpbf16ps. For tiles in
-// L1 or L2; operands are packed in blocks of 32 (by Bf16Tiles).
+// Products of bf16 matrices with fp32 sums on the CPU's bf16 units: AMX tiles, or vdpbf16ps. Tiles should be
+// in L1 or L2. Operands are packed in blocks of 32 (by Bf16Tiles).
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,8 @@ namespace {
 constexpr std::int64_t kMaxQueries = 8;
 constexpr std::int64_t kSplit = 256;
 
-// The new tokens of one sequence. For one key/value head, the rows are the queries of the group's heads:
-// seq_q of each.
+// The new tokens of one sequence. For one key/value head, the rows are the queries of the group's heads
+// (seq_q per head).
 struct Decoding {
   AttentionShape s;               // batch 1
   const std::int32_t* first_key;  // one per query, or null

@@ -73,8 +73,8 @@ struct DecodeRun {
     const int bits = queries.pages.page_bits;
     const T* of_keys = k + kv_head * kDim + column;
     const T* of_values = v + kv_head * kDim + column;
-    // For one step: whether this lane's keys exist, and their rows. Branch-free, so that the lookups are in
-    // flight together.
+    // Finds which of this lane's keys of a step exist, and their rows. There are no branches, so that the
+    // lookups are in flight together.
     bool seen[kLoads];
     std::int64_t at[kLoads];
     const auto look_up = [&](int step) {

@@ -8,8 +8,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The tables of PagedSequences. They are written only by copies, and no kernel starts before a preceding copy
-// has completed: they may be read before wait_for_previous().
+// The tables of PagedSequences. Only copies write them, and no kernel starts before preceding copies have
+// completed. Kernels may therefore read them before wait_for_previous().
 struct Pages {
   const std::int32_t *starts, *lengths, *table;
   std::int64_t batch, blocks;

@@ -48,8 +48,8 @@ struct Visibility {
     return {inside(seen.begin - k_first), inside(seen.end - k_first)};
   }
 
-  // Returns the first query of the sequence whose range ends after `key`; the next function, the first one
-  // whose range begins after it.
+  // Returns the first query of the sequence whose range ends after `key`; the next function returns the first
+  // query whose range begins after it.
   PRIMUS_DEVICE std::int64_t first_to_end_behind(std::int64_t sequence, std::int64_t key) const {
     std::int64_t low = 0, high = seq_q;
     while (low < high) {

@@ -142,7 +142,8 @@ struct BackwardKeys : BackwardTiles<T> {
     }
   }
 
-  // Fetches the visible keys and sums of the queries of a step. Queries beyond the last one see no keys.
+  // Fetches the ranges of visible keys and the sums for the queries of a step. Queries beyond the last one
+  // see no keys.
   PRIMUS_DEVICE void fetch_queries(Memory& m, std::int64_t sequence, std::int64_t head,
                                    std::int64_t col) const {
     for (int c = thread(); c < Tiles::kCols; c += Base::kThreads) {

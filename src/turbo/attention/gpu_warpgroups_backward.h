@@ -1,7 +1,7 @@
-// The backward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h). Two kernels of the same
-// structure, as on tiles (gpu_tiles_backward.h): a block keeps 128 keys and values (or queries and d_out), 64
-// for each of two warpgroups, and iterates over the other side in steps of 64, which the last warpgroup
-// fetches (the passing operands):
+// The backward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h). There are two kernels of
+// equal structure, as on tiles (gpu_tiles_backward.h): a block keeps 128 keys and values (or queries and
+// d_out), 64 for each of two warpgroups, and iterates over the other side in steps of 64, which the last
+// warpgroup fetches (the passing operands):
 //
 //   scores = kept · passingᵀ, d_weights = kept' · passing'ᵀ, then
 //   d_v += weightsᵀ · d_out and d_k += d_scoresᵀ · q (or d_q += d_scores · k)

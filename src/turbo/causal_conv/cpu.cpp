@@ -138,8 +138,8 @@ struct Inputs {
   const std::int32_t* first_key;
 };
 
-// For a block of channels and a token: the gradients of the convolution sums of all tokens that see this
-// token. Tokens are visited in order, and each gradient is computed only once.
+// Holds, for a block of channels and a token, the gradients of the convolution sums of all tokens that see
+// this token. Tokens are visited in order, and each gradient is computed only once.
 template <class T, bool kSilu>
 class GradientRows {
  public:

@@ -51,7 +51,7 @@ SoftmaxStatistics normaliser(const float* x, std::int64_t n, Cap capped) {
 }
 
 // Computes the loss and the gradient of some columns of a row, from the maximum and the sum over all columns.
-// `label`: its column, or one outside [0, columns). `logit_of_label` is already capped.
+// `label`: the label's column, or a number outside [0, columns). `logit_of_label` is already capped.
 template <class T, class Cap>
 void from_normaliser(const float* logits, const SoftmaxStatistics& norm, float logit_of_label,
                      std::int64_t label, float weight, std::int64_t columns, float* loss, T* d_logits,

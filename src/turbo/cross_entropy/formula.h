@@ -1,5 +1,5 @@
 // The loss of a token and its gradient's scalars, from the softmax statistics of its logits; shared by the
-// kernels of all devices. In double, because the sum of exponentials is.
+// kernels of all devices. Computes in double, like the sum of exponentials.
 #pragma once
 
 #include "turbo/formula.h"

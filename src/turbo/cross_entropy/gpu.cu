@@ -73,8 +73,8 @@ struct Row {
   }
 
   // Computes the gradient of the loss `weight` · (log(sum) - label_logit). `label_logit` is the label's
-  // capped logit minus the largest; `label` is its column, or one outside the row. d may be x. Visits the row
-  // backwards, because its end was read last and is still in the cache.
+  // capped logit minus the largest; `label` is the label's column, or a number outside the row. d may be x.
+  // Visits the row backwards, because its end was read last and is still in the cache.
   template <class T>
   PRIMUS_DEVICE void gradient(T* d, float weight, const SoftmaxStatistics& row, std::int64_t label,
                               double label_logit) const {

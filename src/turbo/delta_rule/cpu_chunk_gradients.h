@@ -21,10 +21,10 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
         u_transposed_(carver.take<float>(kDeltaChunk * sizes.value_width)),
         state_transposed_(carver.take<float>(sizes.state())) {}
 
-  // Requires load() and solve(state). `d_state`: the gradient of the state after the chunk if
-  // `d_state_is_there`, otherwise that gradient is zero; it is replaced by the gradient of the state before
-  // the chunk if there is one. Adds to d_q and d_k [tokens, key_width] of the key head; d_v, d_g and d_beta
-  // are addressed as in load().
+  // Requires load() and solve(state). `d_state` is the gradient of the state after the chunk, and counts as
+  // zero unless `d_state_is_there`. If there is a state before the chunk, its gradient replaces the contents
+  // of d_state. Adds to d_q and d_k [tokens, key_width] of the key head; d_v, d_g and d_beta are addressed as
+  // in load().
   template <class T>
   void backward(const float* state, float* d_state, bool d_state_is_there, const T* d_out, float* d_q,
                 float* d_k, T* d_v, float* d_g, float* d_beta, std::int64_t head) {

@@ -1,6 +1,6 @@
 // Decays between the tokens of a chunk, on the CPU: the decays themselves, the decayed matrices of keys and
 // queries with keys, and their gradients. This file has the version with one gate per head;
-// cpu_channel_gates.h has the one with a gate per channel.
+// cpu_channel_gates.h has the version with a gate per channel.
 //
 // Decays are only multiplied, never divided by each other, so strong gates cause no overflow.
 #pragma once

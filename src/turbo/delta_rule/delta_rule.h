@@ -1,6 +1,6 @@
 // The gated delta rule of linear attention (Yang et al. 2024, arXiv:2412.06464; with a gate per key channel:
 // Kimi Delta Attention, arXiv:2510.26692). Each value head of a sequence has a state S [key_dim, value_dim],
-// initially zero; each token decays it, corrects the value that it holds for the token's key, and reads it:
+// initially zero. Each token decays S, corrects the value that S holds for the token's key, and reads S:
 //   S[t] = diag(exp(g[t])) S[t-1] + k[t] u[t]ᵀ,   u[t] = beta[t] (v[t] - (diag(exp(g[t])) S[t-1])ᵀ k[t]),
 //   o[t] = scale S[t]ᵀ q[t].
 // Key head i serves the value heads i r to i r + r - 1, r = value_heads / key_heads. With `normalise`, q and

@@ -11,9 +11,9 @@
 // Transposed, the result X[j] of one product has the layout of an operand of the next one, so it stays in
 // registers.
 //
-// With gates per channel, the decay between two blocks is a product of two factors that are both <= 1: up to
-// the end of the block before the later one, and from there on. Pairs of tokens of one block are summed one
-// by one.
+// With gates per channel, the decay between two blocks is a product of two factors <= 1: from the earlier
+// token to the start of the later token's block, and from there to the later token. Pairs of tokens of one
+// block are summed one by one.
 #pragma once
 
 #include "turbo/delta_rule/gpu_delta_rule.h"

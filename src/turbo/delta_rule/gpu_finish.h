@@ -20,8 +20,8 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   struct Pairs {
     T read[kRows][kRows + kPad], write[kRows][kRows + kPad], by_beta[kRows][kRows + kPad];
   };
-  // A warp's sums: gradients of queries, and of keys as rows (without beta) and as columns of the matrices of
-  // tokens with tokens. of_states: sums of products of states with their gradients, for channels
+  // A warp's sums: gradients of queries, and of keys as rows (without beta) and as columns of the
+  // token-by-token matrices. of_states: sums of products of states with their gradients, for channels
   // Operand::right_row(0) and right_row(kPerLane - 1).
   struct Sums {
     Accumulator q[kBlocks], looking[kBlocks], seen[kBlocks], pairs[kBlocks];

@@ -1,8 +1,9 @@
 // Gradients of one chunk of the delta rule with a gate per key channel (gpu_finish.h).
 //
-// Decays between two blocks of tokens are products of two factors that are both <= 1, as in the forward pass:
-// up to the end of the block before the later one, and from there on. So products on matrix units compute the
-// gradients between blocks. Within a block, a thread sums the pairs of tokens of one channel.
+// Decays between two blocks of tokens are products of two factors <= 1, as in the forward pass: from the
+// earlier token to the start of the later token's block, and from there to the later token. So products on
+// matrix units compute the gradients between blocks. Within a block, a thread sums the pairs of tokens of one
+// channel.
 #pragma once
 
 #include "turbo/delta_rule/gpu_finish.h"

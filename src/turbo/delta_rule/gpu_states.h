@@ -1,5 +1,4 @@
-// Computes the states before all chunks from the inputs, on GPUs: the first part of both forward and
-// backward.
+// Computes the states before all chunks from the inputs, on GPUs: the first part of both passes.
 #pragma once
 
 #include "turbo/delta_rule/gpu_scan.h"

@@ -180,8 +180,8 @@ void quantize(Context& context, const QuantizeFp8& call) {
     with_fp8_type(call.codes.absent() ? call.transposed.dtype : call.codes.dtype, [&](auto code_tag) {
       using Code = decltype(code_tag);
       if (call.known) return quantize_tiles<T, Code, true>(context, call);
-      // Runs of a few thousand elements, in enough blocks to keep a GPU busy. A maximum does not depend on
-      // how runs are divided.
+      // Divides x into runs of a few thousand elements, in enough blocks to keep a GPU busy. A maximum does
+      // not depend on how runs are divided.
       constexpr std::int64_t kSmallest = 1024, kMax = 1024;
       const std::int64_t packs = call.x.elements() / kVector<T>;
       const std::int64_t run = std::max(blocks_for(packs, kMax), kSmallest), count = blocks_for(packs, run);

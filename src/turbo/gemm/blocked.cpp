@@ -5,7 +5,7 @@
 #include <cstring>
 
 // Blocking has three levels. A *super block* is a piece [super_k, super_n] of B that fits the shared cache
-// once packed; all threads pack it together (or it is already packed). *Tasks* compute blocks of C from it,
+// after packing; all threads pack it together (or it is already packed). *Tasks* compute blocks of C from it,
 // each in one thread: a task packs its own rows of A into a buffer that stays in its core's L2, and
 // multiplies them with one strip of B after the other. In a *panel* of k, the strip of B stays in L1 while
 // the strips of A stream past.
@@ -250,7 +250,8 @@ void SuperBlock::run(std::int64_t task, int thread) const {
       const char* next_b = last ? b_strip + b_strip_bytes : b_strip + (k + panel) * kernel.nr * element;
       const std::int64_t ahead_bytes = call.blocks * kernel.ahead_bytes;
       call.next_c_stride = past_caches ? 0 : ldc * c_element;
-      // A row of the block is two cache lines of fp32, or one of bf16: then the second line is 16 rows below.
+      // A row of the block has two cache lines in fp32. In bf16 it has one, and the second line to prefetch
+      // is 16 rows below.
       call.next_c_second = c_dtype == DType::kF32 ? 64 : 16 * call.next_c_stride;
       float* tile = tiles;
       for (std::int64_t i = i0; i < i1; i += kernel.mr) {

@@ -87,8 +87,7 @@ std::size_t cpu_gemm_workspace_bound(const GemmArgs& args, int threads);
 
 // Computes the product. m, n or k may be 0 (k = 0: C = 0, or unchanged when accumulating). Wrong arguments
 // (types, leading dimensions, short workspace, unavailable provider) are bugs of the caller and throw
-// std::logic_error. Nothing is allocated in the steady state; libxsmm compiles a kernel at the first use of a
-// shape.
+// std::logic_error. Repeated calls allocate no memory; libxsmm compiles a kernel at the first use of a shape.
 void cpu_gemm(ThreadPool& pool, const GemmArgs& args);
 
 // Returns the floating-point operations of the product: 2 m n k.

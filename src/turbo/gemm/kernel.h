@@ -59,8 +59,9 @@ using TileIoFunction = void (*)(const TileIo&);
 struct Kernel {
   int mr, nr, kb;
   std::int64_t max_panel;  // max. k of one pass over a strip, so that the strip stays in its cache level
-  // Bytes of packed operands per task, see choose_tasks(): columns of B to keep in L2 if there are at least
-  // `min_columns` (or all) of them, and rows of A to stream past them; otherwise rows of A to keep.
+  // Bytes of packed operands per task (see choose_tasks()). If resident_b holds at least `min_columns`
+  // columns of B (or all), they stay in L2, and passing_a limits the rows of A that stream past. Otherwise
+  // resident_a limits the rows of A that stay in L2.
   struct Cache {
     std::int64_t resident_b, min_columns, passing_a, resident_a;
   } cache;

@@ -29,7 +29,8 @@ struct Accumulator {
     return lane() % 16;
   }
 
-  // The number of rows that a lane has elements of; slot(i) is the index of element i's row among them.
+  // The number of rows in which a lane has elements; slot(i) is the index of element i's row among these
+  // rows.
   static constexpr int kRows = kWarp == 32 ? 2 : 4;
   PRIMUS_DEVICE static constexpr int slot(int i) { return kWarp == 32 ? i / 2 % 2 : i; }
   PRIMUS_DEVICE static int row_of_slot(int slot) {
@@ -149,9 +150,9 @@ PRIMUS_DEVICE Operand<T> load_right(const T* tile, int step) {
 
 #endif
 
-// Rows of 32 columns in the layout in which a lane reads them from global memory, 16 bytes of each of its
-// rows: operands of two products without a detour through shared memory. The columns are permuted in the same
-// way in left and right stripes, so the products are unaffected.
+// Rows of 32 columns as a lane reads them from global memory: 16 bytes of each of its rows. These are
+// operands of two products, without a detour through shared memory. The columns are permuted in the same way
+// in left and right stripes, so the products are unaffected.
 struct Stripe {
   static constexpr int kCols = 32;
   static constexpr int kProducts = kCols / kTile;

@@ -59,7 +59,7 @@ PRIMUS_DEVICE Memory& shared_panels() {
 // ---- Gates --------------------------------------------------------------------------------------
 
 // Counts arrivals and bytes of copies in flight, in phases: a phase is complete when all its arrivals have
-// happened and all expected bytes have arrived; then the next phase begins. In shared memory.
+// happened and all expected bytes have arrived; then the next phase begins. Gates are in shared memory.
 class Gate {
  public:
   // One thread calls this; then show_gates() and a barrier must follow.

@@ -6,9 +6,8 @@
 
 namespace primus::turbo {
 
-// Divides the columns of c [n, n] by their sums + eps, then does the same iterations - 1 times with rows and
-// columns.
-// `divisors`: [(2 * iterations - 1) * n] out, step by step.
+// Divides the columns of c [n, n] by their sums + eps, then divides rows and columns in this way, iterations
+// - 1 times. `divisors`: [(2 * iterations - 1) * n] out, step by step.
 constexpr void balance(float* c, std::int64_t n, std::int64_t iterations, float eps, float* divisors) {
   for (std::int64_t step = 0; step < 2 * iterations - 1; ++step) {
     // Columns first, in even steps: line l has the elements l * across + i * along.

@@ -9,7 +9,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// The arguments of a token's factors: scale * (product * rstd) + base, with one scale for each sort of
+// The arguments of a token's factors: scale * (product * rstd) + base, with one scale for each kind of
 // factor.
 struct HyperArguments {
   const float *products, *base, *scale;  // products: of the token

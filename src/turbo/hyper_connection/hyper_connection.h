@@ -11,7 +11,7 @@
 //   y = Σ_j pre[j] x[j]                      HyperRead: the layer's input
 //   z[k] = post[k] out + Σ_j comb[j, k] x[j]   HyperWrite: the streams after the layer
 // balance (Sinkhorn and Knopp) divides columns by their sums + eps, then `iterations` - 1 times rows and
-// columns. Where the streams end, iterations is 0 and only `pre` exists. All factors are in fp32.
+// columns. At the end of the streams, iterations is 0 and only `pre` exists. All factors are in fp32.
 //
 // x is read twice and written once (in addition to the read for p): the streams dominate the bytes moved.
 #pragma once

@@ -1,6 +1,6 @@
-// Two kernels for each slice of queries. The first computes scores on the tiles of turbo/attention, with a
-// query's heads as rows. The second selects each query's list by a radix search for its lowest score, byte by
-// byte, from counts of scores with the same prefix. Nothing is sorted, and only counts use atomics.
+// There are two kernels for each slice of queries. The first computes scores on the tiles of turbo/attention,
+// with a query's heads as rows. The second selects each query's list by a radix search for its lowest score,
+// byte by byte, from counts of scores with the same prefix. Nothing is sorted, and only counts use atomics.
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
 #include "turbo/gpu/register.h"

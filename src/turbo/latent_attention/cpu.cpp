@@ -73,9 +73,9 @@ struct HeadProduct {
   std::int64_t a_step, b_step, c_step;
 };
 
-// Operands of a side's products, per head: narrow rows (the query's nope part, or the value), wide rows (as
-// wide as latents), and the head's part of the up-projection. On the query side x is narrow and out is wide;
-// on the value side it is the reverse.
+// The products of one side (queries or values). Their operands, per head, are narrow rows (the query's nope
+// part, or the value), wide rows (as wide as latents), and the head's part of the up-projection. On the query
+// side x is narrow and out is wide; on the value side it is the reverse.
 struct Sides {
   Sides(const CpuContext& context, const LatentShape& s, LatentProject::Side side, const Tensor& x,
         const Tensor& out, const Tensor& up)

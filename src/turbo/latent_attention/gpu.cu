@@ -108,9 +108,9 @@ void copy_rope_part(Context& context, const LatentShape& s, const Tensor& from, 
                       CopyRopePart<T>{s, context.data<T>(from), context.data<T>(to), back});
 }
 
-// Operands of a side's products, per head: narrow rows (the query's nope part, or the value), wide rows (as
-// wide as latents), and the head's part of the up-projection. On the query side x is narrow and out is wide;
-// on the value side it is the reverse.
+// The products of one side (queries or values). Their operands, per head, are narrow rows (the query's nope
+// part, or the value), wide rows (as wide as latents), and the head's part of the up-projection. On the query
+// side x is narrow and out is wide; on the value side it is the reverse.
 struct Sides {
   Sides(const LatentShape& shape, LatentProject::Side side, const Tensor& x, const Tensor& out)
       : s(shape),

@@ -22,9 +22,9 @@ std::int64_t rows_added_at_once(const Gemm& call, std::int64_t max_bytes = kAdde
 // Returns the bytes at the beginning of the workspace that hold `rows` rows in fp32, rounded up to 256.
 std::int64_t added_bytes(const Gemm& call, std::int64_t rows);
 
-// Returns the product for rows [begin, end) of the result. It assigns fp32 to the beginning of
-// call.workspace; the library's own workspace follows `reserved` bytes later: added_bytes() of the largest
-// number of rows.
+// Returns the product for rows [begin, end) of the result. The product assigns fp32 to the beginning of
+// call.workspace. The library's own workspace begins `reserved` bytes later; `reserved` is added_bytes() of
+// the largest number of rows.
 Gemm product_of_rows(const Gemm& call, std::int64_t begin, std::int64_t end, std::int64_t reserved);
 
 // Returns rows [begin, end) of the result.

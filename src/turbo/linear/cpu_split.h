@@ -4,7 +4,7 @@
 // three products, whose sum rounds like fp32. A bf16 result has a rounding error of 2^-8, so two rounded
 // parts of each operand suffice: the three largest of their products omit 2^-14.
 //
-// Differences to an fp32 product: infinities may become NaN, the largest numbers (above 3.39e38) become
+// Differences from an fp32 product: infinities may become NaN, the largest numbers (above 3.39e38) become
 // infinite, and numbers below 1e-33 lose digits.
 #pragma once
 

@@ -1,6 +1,7 @@
 // Products of one or two rows (gpu_few_rows.h) with weights through a ring in shared memory, filled by
-// Hopper's copy engine. Measured faster than registers for long rows of W. Not used if a block first norms
-// the rows of x, because the full ring would wait for the norm (figures in docs/performance.md).
+// Hopper's copy engine. For long rows of W this was measured to be faster than registers. It is not used if a
+// block first norms the rows of x, because the full ring would wait for the norm (figures in
+// docs/performance.md).
 #pragma once
 
 #include "turbo/gpu/box_copy.h"

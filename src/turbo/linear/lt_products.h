@@ -1,6 +1,6 @@
 // Products by a library like cuBLASLt: it receives descriptors of a product, offers algorithms for it,
-// ordered by expected speed, and runs the algorithm that the caller passes. cuBLASLt and hipBLASLt differ in
-// little but names, so one source serves both. The `Api` provides the differences:
+// ordered by expected speed, and runs the algorithm that the caller passes. cuBLASLt and hipBLASLt differ
+// mainly in names, so one source serves both. The `Api` provides the differences:
 //
 //   types       Handle, Desc, Layout, Preference, Algorithm, Stream, and Result, an offered algorithm
 //   constants   kName; kCompute, kScale: fp32 sums and factors; kTransA, kTransB, kPlain, kTransposed;

@@ -110,9 +110,8 @@ class CudnnAttention {
   CudnnAttention(const cudnn::Library& library, cudnn::Handle handle, const Options& options)
       : library_(library), handle_(handle), options_(options) {}
 
-  // Returns how the call is executed, or why cuDNN cannot (`plan` is null). Equal shapes return the same
-  // object. Addresses matter only by
-  // their alignment to 16 bytes.
+  // Returns how the call is executed, or why cuDNN cannot (`plan` is null). Calls of equal shape get the same
+  // object. Addresses matter only by their alignment to 16 bytes.
   const CudnnCall& find(const AttentionForward& call);
   // `own_is_fast`: our own kernel would use warpgroups (gpu_warpgroups_backward.h).
   const CudnnCall& find(const AttentionBackward& call, bool own_is_fast = false);

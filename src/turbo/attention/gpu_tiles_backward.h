@@ -31,7 +31,7 @@ struct Deltas {
   }
 };
 
-// Members and functions of both kernels.
+// Members and functions that both kernels share.
 template <class T>
 struct BackwardTiles {
   using Tiles = AttentionTiles<T>;

@@ -18,7 +18,7 @@ struct ForwardTiles {
   std::int64_t q_stride, k_stride, v_stride;
   std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, panels;
   ScoreScale scale;
-  const std::int32_t* unless_zero;  // null, or: skip the kernel if this is 0
+  const std::int32_t* unless_zero;  // null, or the kernel does nothing if this is 0
 
   PRIMUS_DEVICE void operator()() const {
     if (unless_zero && *unless_zero == 0) return;

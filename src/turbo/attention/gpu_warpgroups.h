@@ -40,7 +40,7 @@ struct ForwardWarpgroups {
   float* lse;  // or null
   int batch, heads, group, tiles;
   float scale;
-  const std::int32_t* unless_zero;  // null, or: skip the kernel if this is 0
+  const std::int32_t* unless_zero;  // null, or the kernel does nothing if this is 0
 
   struct Tile {
     int sequence, head, row;

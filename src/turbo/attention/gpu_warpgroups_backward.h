@@ -52,7 +52,7 @@ struct BackwardWarpgroups {
   std::int64_t kept_capacity;  // rows from the start of one sequence to the next
   float scale;
   bool accumulate;
-  const std::int32_t* unless_zero;  // null, or: skip the kernel if this is 0
+  const std::int32_t* unless_zero;  // null, or the kernel does nothing if this is 0
 
   struct Tile {
     int sequence, head, row;  // head: key head if keys are kept, else query head

@@ -7,7 +7,7 @@
 namespace primus::turbo::gemm {
 namespace {
 
-// From asm/prctl.h of Linux 5.16 and later; older Debian headers do not have them.
+// These constants are from asm/prctl.h of Linux 5.16 and later; older Debian headers do not have them.
 constexpr long kArchReqXcompPerm = 0x1023;
 constexpr long kXfeatureTileData = 18;
 

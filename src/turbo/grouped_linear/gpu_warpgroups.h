@@ -3,8 +3,8 @@
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
 // A block stays on its multiprocessor and processes one tile after the other. Its last warpgroup fetches
-// operands several steps of depth 64 ahead; the two others multiply, 64 rows each. Two gates pass on each
-// stage of operands: `full` opens when it has arrived, `empty` when both warpgroups have used it.
+// operands several steps of depth 64 ahead; the two others multiply, 64 rows each. Each stage of operands has
+// two gates: `full` opens when the operands have arrived, `empty` when both warpgroups have used them.
 #pragma once
 
 #include "turbo/gpu/async_copy.h"
@@ -281,7 +281,7 @@ struct GroupWarpgroups {
       wait_for_sums(sums);
       if (steps > 0 && lane() == 0) memory.empty[(count - 1) % kStages].arrive();
       write(memory, sums, where, group * WideSums::kRows);
-      if (tile + stride < all) where = at(tile + stride);  // overlaps with the writes
+      if (tile + stride < all) where = at(tile + stride);  // computed during the writes
     }
     if constexpr (kBoxes) {
       if (lane() == 0) wait_for_boxes();  // the block must not end while boxes read its shared memory

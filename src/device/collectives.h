@@ -44,7 +44,7 @@ struct DevicePeers {
 struct DeviceCollectives {
   const char* library;            // name of the library for messages: "NCCL"
   const char* const* file_names;  // shared libraries to try, best first; ends with null
-  const char* installation;       // how to get it; completes "install ..."
+  const char* installation;       // how to install the library; completes "install ..."
 
   // Returns the vendor's handle of a stream that one of the plug-in's devices created.
   void* (*stream_handle)(Stream& stream);

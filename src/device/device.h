@@ -39,7 +39,7 @@ enum class StreamKind : std::uint8_t {
   kCommunication,  // collectives
 };
 
-// Static properties of a device, available without using it.
+// Static properties of a device. Reading them does not use the device.
 struct DeviceProperties {
   std::string kind;          // "cpu", "cuda", "hip": the name in settings
   int ordinal = 0;           // index within its kind
@@ -100,7 +100,7 @@ class Graph {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string description() const = 0;  // "cpu: 2 threads, avx512 amx_bf16"
+  virtual std::string description() const = 0;  // Returns a text such as "cpu: 2 threads, avx512 amx_bf16".
   virtual DeviceProperties properties() const = 0;
   virtual DeviceMemoryUse memory_use() const = 0;
   // Allocates device memory, aligned to Arena::kAlignment and zeroed. Throws Error if there is not enough.

@@ -24,7 +24,7 @@ std::string program_folder() {
   return fs::path(std::string(path, static_cast<std::size_t>(length))).parent_path().string();
 }
 
-// A name becomes part of a file name: letters, digits, underscores and hyphens.
+// A name becomes part of a file name, so it may have only letters, digits, underscores and hyphens.
 bool is_name(std::string_view name) {
   return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';

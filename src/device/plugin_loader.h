@@ -32,7 +32,7 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
 // (`abi` differs). The message names the file and the next step.
 const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi);
 
-// Kinds whose library exists, loadable or not, sorted.
+// Returns the kinds whose library exists, loadable or not, sorted.
 std::vector<std::string> installed_plugins();
 
 }  // namespace primus

@@ -63,7 +63,7 @@ class Arena {
   void add_run(std::int64_t offset, std::int64_t bytes);
   Runs::iterator remove_run(Runs::iterator run);
 
-  Runs free_;  // offset -> bytes, maximal runs
+  Runs free_;  // offset -> bytes of each free run; adjacent runs are joined
   // (bytes, offset) of each free run except the open end. In a measuring arena the open end has no known
   // size, so this size must never affect a choice.
   std::set<std::pair<std::int64_t, std::int64_t>> holes_;

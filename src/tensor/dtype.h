@@ -22,7 +22,7 @@ enum class DType : std::uint8_t {
   kF8E5M2
 };
 
-// Bytes of one element.
+// Returns the bytes of one element.
 constexpr std::int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kF64:

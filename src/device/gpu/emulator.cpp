@@ -132,7 +132,7 @@ struct SharedMemory {
 
 // ---- Running one block --------------------------------------------------------------------------
 
-// The state with which one operating-system thread runs blocks.
+// The state of one operating-system thread that runs blocks.
 class Multiprocessor {
  public:
   void run_block(const Grid& grid, std::int64_t block, void (*body)(const void*), const void* arguments);

@@ -73,7 +73,7 @@ struct AttentionBackward {
   bool accumulate_d_kv = false;  // adds to d_k and d_v instead of assigning
   Tensor workspace;
   void check() const;
-  double flops() const;  // 2.5 x the forward: five products instead of two
+  double flops() const;  // 2.5 x the forward pass: five products instead of two
 };
 
 // d_sinks[h] (+)= -sum over tokens of exp(sinks[h] - lse) * (out · d_out), in token order.

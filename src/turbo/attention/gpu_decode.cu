@@ -8,7 +8,7 @@ namespace {
 constexpr int kThreadsOfRun = 128;
 constexpr int kWarpsOfRun = kThreadsOfRun / kWarp;
 constexpr int kLoads = 4;  // key rows, and value rows, that a lane has in flight at once
-constexpr int kSteps = 2;  // number of such batches per run
+constexpr int kSteps = 2;  // batches of kLoads rows per run
 
 // Returns whether heads share cached latents, whose first columns are the values.
 bool over_latents(const PagedAttention& a) {
@@ -50,7 +50,7 @@ struct DecodeRun {
   float* parts;  // [rows, heads, runs, floats_of_part]
   std::int64_t q_stride, k_stride, v_stride;
   int heads, kv_heads, group, head_tiles, runs;
-  float scale;     // factor of scores or, with a soft cap, the cap; for base 2
+  float scale;     // factor of scores (with a soft cap: the cap), converted to base 2
   float into_cap;  // scores are multiplied by this before the tanh of the soft cap; 0: no cap
 
   static constexpr int kDim = kLanes * kVec, kPart = kDim + 2;

@@ -23,7 +23,7 @@ struct KeyRange {
 struct Visibility {
   std::int64_t seq_q, seq_k, q_first, k_first, window, chunk;
   bool causal;
-  const std::int32_t* first_key;  // of all sequences, or null
+  const std::int32_t* first_key;  // the array for all sequences, or null
 
   Visibility(const AttentionShape& s, const std::int32_t* documents)
       : seq_q(s.seq_q),

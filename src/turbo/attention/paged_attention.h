@@ -59,7 +59,7 @@ struct PagedAttention {
   Tensor out;    // [T, heads*value_dim], contiguous; zero for rows that belong to no sequence
   Tensor workspace;
   void check() const;
-  double flops() const { return 0; }  // the lengths are only on the device
+  double flops() const { return 0; }  // unknown: the lengths are only on the device
 };
 
 }  // namespace primus::turbo

@@ -36,7 +36,7 @@ struct Window {
     PRIMUS_UNROLL
     for (int k = 0; k < kCount; ++k) u[0][k] = next[k];
   }
-  // sum += the convolution over the inputs that a token with this reach sees.
+  // sum += the convolution over the inputs that a token sees; `reach` is the number of preceding inputs.
   PRIMUS_DEVICE void convolve(const float (&w)[kTaps][kCount], std::int64_t reach,
                               float (&sum)[kCount]) const {
     PRIMUS_UNROLL

@@ -114,7 +114,7 @@ const KernelTable& cpu_kernel_table(IsaLevel level) {
 
 const DevicePlugin& cpu_plugin() {
   static const DevicePlugin plugin{
-      .abi = 0,  // part of the program
+      .abi = 0,  // unused, because this plug-in is part of the program
       .kind = "cpu",
       .count = [](std::string&) { return 1; },
       .properties = [](int) { return cpu::cpu_properties(); },

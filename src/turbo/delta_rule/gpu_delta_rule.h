@@ -151,7 +151,7 @@ PRIMUS_DEVICE float power_of_two(float x) {
 template <class T, int kStep>
 PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,
                                          float (*sums)[kStep]) {
-  constexpr float kMinGate = -150.0F;  // 2^-150 is already 0
+  constexpr float kMinGate = -150.0F;  // 2^-150 is 0 in fp32
   constexpr float kLog2E = 1.44269504088896341F;
   constexpr int kAhead = 16;
   const std::int64_t stride = in.all_heads * in.key_dim;

@@ -33,7 +33,8 @@ class TraceRecorder {
 
   explicit TraceRecorder(std::size_t max_spans = kMaxSpans) : max_(max_spans) {}
 
-  // Work enqueued between start() and stop() is recorded: wait for the streams before calling either.
+  // Work enqueued between start() and stop() is recorded. Wait for the streams before calling either
+  // function.
   void start() { recording_ = true; }
   void stop() { recording_ = false; }
   bool recording() const { return recording_; }

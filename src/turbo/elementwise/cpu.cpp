@@ -127,7 +127,7 @@ std::uint16_t non_finite(BFloat16 x) {
 template <class T>
 std::int64_t non_finite_in(const T* x, std::int64_t n) {
   using Word = decltype(non_finite(T{}));
-  // Short runs, so that counters can be as narrow as the elements.
+  // Runs are short, so that counters can be as narrow as the elements.
   constexpr std::int64_t kRun = 4096;
   std::int64_t count = 0;
   for (std::int64_t begin = 0; begin < n; begin += kRun) {

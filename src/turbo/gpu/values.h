@@ -100,7 +100,7 @@ struct alignas(sizeof(T) * kCount) Pack {
   T at[kCount];
 };
 
-// Elements in 16 bytes.
+// Number of elements in 16 bytes.
 template <class T>
 inline constexpr int kVector = 16 / static_cast<int>(sizeof(T));
 

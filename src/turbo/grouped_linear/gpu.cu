@@ -193,7 +193,7 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   return true;
 }
 
-// Multiplies a small number of rows, as in decoding, where every expert has few.
+// Multiplies a small number of rows, as in decoding, where every expert has few rows.
 template <class C>
 bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   constexpr std::int64_t kMaxRows = 64, kMaxOfExpert = 2;

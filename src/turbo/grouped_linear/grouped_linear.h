@@ -29,7 +29,7 @@ struct GroupedGemm {
   Tensor workspace;
   void check() const;
   std::int64_t rows() const { return a_rows.absent() ? a.rows() : a_rows.elements(); }
-  double flops() const;  // as if every row belonged to an expert
+  double flops() const;  // counts every row as a row of an expert
 };
 
 // y[r, :] = x[r, :] + bias[e, :] for the rows r of each expert e; rows without an expert are copied.

@@ -6,8 +6,8 @@
 
 namespace primus::turbo {
 
-// Divides the columns of c [n, n] by their sums + eps, then divides rows and columns in this way, iterations
-// - 1 times. `divisors`: [(2 * iterations - 1) * n] out, step by step.
+// Divides the columns of c [n, n] by their sums + eps; each further iteration divides rows, then columns, in
+// this way. `divisors`: [(2 * iterations - 1) * n] out, step by step.
 constexpr void balance(float* c, std::int64_t n, std::int64_t iterations, float eps, float* divisors) {
   for (std::int64_t step = 0; step < 2 * iterations - 1; ++step) {
     // Columns first, in even steps: line l has the elements l * across + i * along.

@@ -17,7 +17,7 @@ struct Factors : HyperFactors {
   float of_x;
 };
 
-// The operands of the factors' arguments of all tokens.
+// The operands of HyperArguments for all tokens.
 struct Affine {
   HyperShape s;
   const float *products, *base, *scale;

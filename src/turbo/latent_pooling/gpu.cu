@@ -102,7 +102,7 @@ struct Backward {
   }
 };
 
-// The gate of each slot belongs to only one block.
+// The gate of a slot affects only one block, so d_x already has its complete gradient.
 template <class T>
 struct BiasTerm {
   static constexpr int kCount = 1;

@@ -112,7 +112,7 @@ void plan_dispatch(CpuContext& context, const PlanDispatch& a) {
   const std::int32_t* kept = a.kept.absent() ? nullptr : context.data<std::int32_t>(a.kept);
   const DispatchPlan plan = a.parts();
   const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
-  // Whether the slot's expert is one of `rank`'s.
+  // Returns whether the slot's expert is one of the experts of `rank`.
   const auto chosen = [&](std::int64_t slot, std::int64_t rank) {
     return (!kept || kept[slot] >= 0) && experts[slot] / a.experts_of_rank == rank / a.ranks_of_expert;
   };

@@ -38,7 +38,7 @@ struct Rounding {
   }
 };
 
-// kCount neighbours per thread, so a few lanes share a block.
+// A thread has kCount neighbours, so a few lanes share a block.
 template <class T, int kCount, bool kRandom>
 struct RoundRows {
   static constexpr int kThreads = 256, kLanes = static_cast<int>(kMxBlock) / kCount;

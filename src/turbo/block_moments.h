@@ -18,9 +18,9 @@
 //
 // Quantization cannot make an update explode. A stored second moment is zero only if the moment is zero, and
 // it is at least half of the moment; a stored first moment is at most twice the moment. Values below one unit
-// are not rounded stochastically: the second moment becomes one unit, the first the nearer of zero and one
-// unit. The quotient of the first moment and the root of the second therefore grows by a factor of at most 2
-// sqrt(2).
+// are not rounded stochastically: the second moment becomes one unit, and the first moment becomes the nearer
+// of zero and one unit. The quotient of the first moment and the root of the second therefore grows by a
+// factor of at most 2 sqrt(2).
 //
 // Infinities and NaN become the largest code; the weight, updated in the same step, then also becomes
 // infinite or NaN.

@@ -105,10 +105,10 @@ struct CausalConvBackwardEdge {
   double flops() const { return 0; }
 };
 
-// Generation: the new tokens of many sequences. The last inputs u of each sequence are in a ring, position p
-// in row p % ring; the call adds the inputs of the new tokens. A pass may therefore be repeated, and a
-// sequence may be truncated, as long as the ring still holds the width - 1 inputs before the next token. A
-// sequence that restarts at position 0 does not need to be cleared.
+// Processes the new tokens of many sequences, for generation. The last inputs u of each sequence are in a
+// ring, position p in row p % ring; the call adds the inputs of the new tokens. A pass may therefore be
+// repeated, and a sequence may be truncated, as long as the ring still holds the width - 1 inputs before the
+// next token. A sequence that restarts at position 0 does not need to be cleared.
 struct CachedCausalConv {
   static constexpr KernelId kId = KernelId::kCachedCausalConv;
   PagedSequences sequences;  // the pages are not used

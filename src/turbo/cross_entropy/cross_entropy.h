@@ -36,7 +36,7 @@ struct CrossEntropyPart {
   Tensor logits;  // [tokens, columns] fp32: columns [first, first + columns) of the vocabulary
   Tensor labels;  // [tokens] int32
   // [tokens, 3] fp32 out: the largest logit m, the sum of exp(logit - m), and the label's logit, or -infinity
-  // if these columns do not include the label. With a cap, values of the capped logits.
+  // if these columns do not include the label. With a cap, these are values of capped logits.
   Tensor part;
   std::int64_t first = 0;  // >= 0
   float cap = 0;           // as above

@@ -1,5 +1,5 @@
-// Operation graphs of cuDNN: a small computation that the library compiles into one or a few kernels. Tensors
-// have four dimensions, [batch, heads, rows, columns], and strides in elements.
+// Operation graphs of cuDNN. A graph is a small computation that the library compiles into one or a few
+// kernels. Tensors have four dimensions, [batch, heads, rows, columns], and strides in elements.
 //
 //   Graph graph(library);
 //   const Node q = graph.memory(1, DataType::kBF16, {b, h, s, d}, strides);

@@ -1,4 +1,4 @@
-// Generation: token after token. A work item is a value head of a sequence.
+// Processes new tokens one after the other, for generation. A work item is a value head of a sequence.
 #include "turbo/delta_rule/cpu_cached.h"
 
 #include <cmath>

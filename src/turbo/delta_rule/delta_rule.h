@@ -76,9 +76,9 @@ struct DeltaRuleBackward {
   double flops() const;
 };
 
-// Generation: the new tokens of many sequences. A state cannot be rewound, so a sequence keeps the state
-// before position `committed` and the inputs of the tokens from there on: token p in row p % ring of
-// `recent`. A pass first replays the tokens from `committed` on, then processes the new ones. If more than
+// Processes the new tokens of many sequences, for generation. A state cannot be rewound, so a sequence keeps
+// the state before position `committed` and the inputs of the tokens from there on: token p in row p % ring
+// of `recent`. A pass first replays the tokens from `committed` on, then processes the new ones. If more than
 // `ring` tokens are uncommitted at the end of a pass, it commits all but the last `spare`. Therefore
 // - a sequence may be truncated by up to `spare` tokens, counted from its max length since it last began at
 //   position 0;

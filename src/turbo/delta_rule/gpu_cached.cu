@@ -1,4 +1,5 @@
-// Generation on GPUs: token after token. A block keeps some value columns of a head's state in registers.
+// Processes new tokens one after the other, for generation on GPUs. A block keeps some value columns of a
+// head's state in registers.
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/delta_rule/formula.h"
 #include "turbo/delta_rule/gpu_cached.h"

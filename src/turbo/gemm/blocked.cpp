@@ -281,7 +281,8 @@ void SuperBlock::run(std::int64_t task, int thread) const {
   if (past_caches) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-// The sum always starts from the value in C, or zero, so that a tile at the edge rounds like one inside.
+// The sum always starts from the value in C, or zero, so that a tile at the edge of C rounds like an inner
+// tile.
 void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool last) const {
   const bool in_place =
       kernel.any_c && c_dtype == DType::kF32 && io.rows == kernel.mr && io.cols == kernel.nr && !past_caches;

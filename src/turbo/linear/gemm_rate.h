@@ -7,8 +7,8 @@
 
 namespace primus::turbo {
 
-// The end of repetitions: after `seconds`, or, on a device whose kernels run on the host, as soon as the best
-// two agree within `settled` (0.01: one percent; 0: only if equal). GPUs need time to reach their clock.
+// Repetitions end after `seconds`. On a device whose kernels run on the host, they also end as soon as the
+// best two agree within `settled` (0.01: one percent; 0: only if equal). GPUs need time to reach their clock.
 struct RateTime {
   double seconds = 0, settled = 0;
 };

@@ -29,7 +29,7 @@ const BenchmarkResult* find(const BenchmarkReport& report, const std::string& na
   return nullptr;
 }
 
-// Prepared for buffers of `sizes`.
+// Returns a memory benchmark that is prepared for buffers of `sizes`.
 std::unique_ptr<DeviceBenchmark> memory_benchmark(const char* sizes) {
   std::unique_ptr<DeviceBenchmark> benchmark(
       dynamic_cast<DeviceBenchmark*>(benchmark_named("memory").make().release()));
@@ -254,7 +254,7 @@ TEST(AttentionBenchmark, ValuesMayBeNarrowerThanKeys) {
   ASSERT_EQ(report.results.size(), 2U);
   EXPECT_EQ(report.results[0].name, "own, A, forward 2x16 4/2 heads of 24 and 8");
   EXPECT_EQ(report.results[0].flops, 2.0 * 2 * 4 * 16 * 16 * (24 + 8));
-  // q, k, v and output, and one logarithm of a sum per query and head.
+  // The bytes of q, k, v and output, and of one log-sum-exp per query and head.
   EXPECT_EQ(report.results[0].bytes, 4.0 * 2 * 16 * (4 * 24 + 2 * 24 + 2 * 8 + 4 * 8 + 4));
 }
 

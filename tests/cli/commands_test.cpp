@@ -76,8 +76,8 @@ TEST(ModelVerify, RefusesLimitsThatVerifyNothing) {
   }
 }
 
-// A run's folder is accepted as a model and as a tokenizer. Its one step has a learning rate too small to
-// change a weight, so `model verify` compares with the reference outputs.
+// A run's folder is accepted as a model and as a tokenizer. The learning rate of its only step is too small
+// to change a weight, so its outputs still equal the reference.
 TEST(FolderOfARun, IsAModelToVerifyAndATokenizer) {
   const TemporaryFolder folder;
   std::string text;

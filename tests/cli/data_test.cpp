@@ -389,7 +389,7 @@ TEST_F(DataFiles, SplitAndMerge) {
   EXPECT_THAT(shares.out, HasSubstr("s_train.bin, .idx: 8 documents"));
   EXPECT_THAT(shares.out, HasSubstr("s_valid.bin, .idx: 2 documents"));
   EXPECT_EQ(run({"split", "a_text_document", "-o", "s"}).exit_code, 2);
-  // A share without documents is an error, and so are files of a share that an earlier split had.
+  // A share without documents is an error. So are leftover files of a share that only an earlier split had.
   const ProgramResult nothing = run({"split", "a_text_document", "-o", "t", "--split", "1000000,1,0"});
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_NE(nothing.err.find("leaves none for valid"), std::string::npos) << nothing.err;

@@ -34,7 +34,7 @@ std::int64_t total(const json& plan) {
 
 TEST(Fit, TheChoiceIsShownRecordedAndTrained) {
   const TemporaryFolder folder;
-  // Memory for microbatches of one sequence, and too little for two.
+  // This memory suffices for microbatches of one sequence, but not of two.
   const std::int64_t one = total(plan(folder, {"micro_batch_size=1"}));
   const std::int64_t two = total(plan(folder, {"micro_batch_size=2"}));
   ASSERT_LT(one, two);

@@ -244,7 +244,7 @@ TEST_F(LaunchValues, BaselinesOfSeveralProcessesAreThere) {
   EXPECT_NE(started(), "");
 }
 
-// Errors that the launchers on the nodes and the command there would report are reported here.
+// Errors that would occur on the nodes, in the launchers or in the command, are reported before the launch.
 TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
   make_folders(folder_.path() / "here/sources");
   const Words direct = {"slurm", "srun", "-N2", "--", "direct"};

@@ -100,7 +100,7 @@ TEST_F(OwnText, WhatIsLoadedBringsItsTokenizer) {
   EXPECT_EQ(train_with("copy", {load, "exp_name=copied"}).exit_code, 0);
 }
 
-// A byte-level model stays one, although its checkpoint has no tokenizer file.
+// A byte-level model keeps the byte tokenizer when it resumes, although its checkpoint has no tokenizer file.
 TEST_F(OwnText, AModelOfBytesStaysOne) {
   ASSERT_EQ(train({}).exit_code, 0);
   const std::string load = "load=" + (run() / "checkpoints").string();
@@ -156,7 +156,7 @@ TEST_F(OwnText, GoingOnNeedsTheSameText) {
   EXPECT_EQ(train({"train_iters=5"}).exit_code, 0);
 }
 
-// The data order is that of a number of epochs.
+// The data order depends on the number of epochs.
 TEST_F(OwnText, ALongerRunSaysWhetherTheDataOrderChanges) {
   const std::string changes = "the data order changes";
   const auto text = [](int lines) {
@@ -172,7 +172,7 @@ TEST_F(OwnText, ALongerRunSaysWhetherTheDataOrderChanges) {
     ASSERT_EQ(longer.exit_code, 0) << longer.err;
     EXPECT_THAT(longer.err, HasSubstr("train_iters was 2, and is 20 from here on"));
     EXPECT_EQ(longer.err.find(changes) != std::string::npos, change) << longer.err;
-    // A setting that does not count is not said to move the data.
+    // No message says that a setting without effect changes the data order.
     EXPECT_THAT(longer.err, HasSubstr("data_sharding was true, and is false, which has no effect"));
   }
 }

@@ -759,7 +759,7 @@ TEST(Train, ADryRunPlansManyRanks) {
   for (const json& line : mesh.at("stages").at(0).at("communication")) groups.push_back(line.at("group"));
   EXPECT_THAT(groups, ::testing::IsSupersetOf({"world", "tensor", "data", "tokens"}));
   EXPECT_EQ(forecast({"--nproc", "2", "tensor_model_parallel_size=2"}).at("mesh").at("ranks"), 2);
-  // All data-parallel ranks together do the work of one rank. The stages share it.
+  // All data-parallel ranks together do the work that one rank would do. Pipeline stages divide it.
   const auto executed = [](const json& f) { return f.at("kernel_flops_per_step").get<double>(); };
   const json two = forecast({"--world", "2"});
   EXPECT_DOUBLE_EQ(executed(two), executed(one));
@@ -770,7 +770,7 @@ TEST(Train, ADryRunPlansManyRanks) {
     of_stages += 2 * stage.at("kernel_flops_per_step").get<double>();
   EXPECT_DOUBLE_EQ(executed(staged), of_stages);
   EXPECT_DOUBLE_EQ(executed(staged), executed(forecast({"global_batch_size=8"})));
-  // The estimated time has only the computation.
+  // The estimated time covers only computation.
   EXPECT_GT(two.at("seconds_per_step").get<double>(), 0);
   EXPECT_FALSE(two.at("timed").get<bool>());
   EXPECT_FALSE(two.at("with_communication").get<bool>());

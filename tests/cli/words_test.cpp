@@ -39,7 +39,7 @@ TEST(Words, FromElsewhereAreAnswered) {
     for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
              {word}, {"train", word}, {"eval", word}, {"model", word}, {"data", word}}) {
       const std::string name = words.size() > 1 ? words[0] + " " + words[1] : word;
-      if (cli::find_command(name) || name == "data diffusion") continue;  // it has answers of its own
+      if (cli::find_command(name) || name == "data diffusion") continue;  // it has its own hints
       const Said said = run_here(words);
       EXPECT_EQ(said.exit_code, 2) << name;
       EXPECT_EQ(said.err, "error: there is no command '" + name + "'\n  hint: " + answer + "\n");

@@ -1,4 +1,4 @@
-// What goes wrong in a call.
+// Returns the error of a call as text.
 #pragma once
 
 #include <string>

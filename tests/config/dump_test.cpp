@@ -105,7 +105,7 @@ TEST(ToYaml, CanHavePathsThatWorkFromElsewhere) {
   EXPECT_EQ(absolute.trainer->data_path, (std::vector<std::string>{"0.3", (root / "text.jsonl").string(),
                                                                    "0.7", (root / "data/b").string()}));
   EXPECT_EQ(absolute.trainer->tokenizer_model, (root / "tokenizer.json").string());
-  EXPECT_EQ(absolute.trainer->load, "meta-llama/Llama-3.1-8B");  // not there: the name of a model
+  EXPECT_EQ(absolute.trainer->load, "meta-llama/Llama-3.1-8B");  // no such folder, so it is a model's name
 }
 
 TEST(Show, SaysWherePrimussDefaultDiffers) {

@@ -526,7 +526,8 @@ TEST(Experiment, AliasesAreTheSameKey) {
   const Experiment e = load_text(experiment_text("      layernorm_epsilon: 1e-6\n"), {"norm_epsilon=1e-4"});
   EXPECT_EQ(e.trainer->norm_epsilon, 1e-4);
   EXPECT_EQ(load_text(experiment_text("      layernorm_epsilon: 1e-6\n")).trainer->norm_epsilon, 1e-6);
-  // One number in two spellings; and of two numbers the one that Megatron-LM's models read, with a warning.
+  // Two spellings of one number are accepted. If the numbers differ, the key that Megatron-LM's models read
+  // is used, with a warning.
   EXPECT_TRUE(load_text(experiment_text("      norm_epsilon: 1.0e-5\n      layernorm_epsilon: 1e-05\n"))
                   .warnings.empty());
   for (const char* both : {"      norm_epsilon: 1e-5\n      layernorm_epsilon: 1e-6\n",

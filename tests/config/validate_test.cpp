@@ -152,7 +152,7 @@ TEST(Validate, KeysOfAnotherChoiceAreWarnedAbout) {
     return load_text(experiment_text(""), arguments).warnings;
   };
   struct Case {
-    std::string setting, without, condition, with;  // `with`: a choice in which the setting counts
+    std::string setting, without, condition, with;  // `with`: a choice that gives `setting` an effect
   };
   const std::string decays = "with a lr_decay_style other than constant";
   const std::string constant = "lr_decay_style=constant", sgd = "optimizer=sgd";
@@ -255,12 +255,12 @@ TEST(Validate, AnLrOfTheCommandLineTakesMinLrAlong) {
   ASSERT_EQ(swept.warnings.size(), 1U);
   EXPECT_THAT(swept.warnings[0], ::testing::HasSubstr("min_lr is 5e-06 instead of 0.0001 (exp.yaml:15:15)"));
   EXPECT_EQ(load_text(to_yaml(swept)).trainer->min_lr, swept.trainer->min_lr);
-  // No digits of binary arithmetic: 1e-4 * (3e-4 / 3e-3) is 9.999999999999999e-06.
+  // The result has no digits of binary arithmetic, in which 1e-4 * (3e-4 / 3e-3) is 9.999999999999999e-06.
   const Experiment tenth =
       load_text(experiment_text("      lr: 3.0e-3\n      min_lr: 3.0e-4\n"), {"lr=1e-4"});
   EXPECT_EQ(tenth.trainer->min_lr, 1e-5);
   EXPECT_THAT(tenth.warnings[0], ::testing::HasSubstr("min_lr is 1e-05 instead of 0.0003"));
-  // It is touched only where it would be above lr.
+  // min_lr changes only if it would exceed lr.
   EXPECT_EQ(load_text(file, {"lr=2e-4"}).trainer->min_lr, 1e-4);
   EXPECT_THAT(error_of(file, {"lr=5e-5", "min_lr=6e-5"}), ::testing::HasSubstr("is above lr"));
   EXPECT_THAT(error_of(experiment_text("      lr: 1.0e-5\n      min_lr: 1.0e-4\n"), {"lr=2e-5"}),

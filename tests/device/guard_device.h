@@ -1,7 +1,7 @@
 // A CPU device that behaves like a GPU in the ways that tests need. The host can neither read nor write the
 // addresses that it hands out, and every stream, the compute stream included, runs asynchronously and a
-// little late. Code that accesses tensor memory outside kernels and copies crashes; code that forgets to
-// synchronise computes wrong results.
+// little late. Code that accesses tensor memory outside kernels and copies crashes; code that lacks a
+// synchronization computes wrong results.
 //
 // Two equal address ranges are reserved. Handed-out addresses lie in the first, which is never accessible.
 // Kernels and copies reach the memory at the same place of the second, by the constant offset of CpuContext.

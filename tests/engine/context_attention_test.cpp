@@ -57,7 +57,7 @@ const Case kCases[] = {
     {"Chunk", shape_of(2, 2, 8, 8, 0, 20)},
     // With two ranks, whose slices have 12 tokens, a chunk begins with the last token of a slice.
     {"ChunkFromALastToken", shape_of(2, 2, 8, 8, 0, 11)},
-    // The window hides the first key from the last query only; then a window that hides no key.
+    // This window hides the first key from the last query only. The next window hides no key.
     {"WindowOfAllButOne", shape_of(2, 2, 8, 8, kSequence - 1)},
     {"WindowOfAll", shape_of(2, 2, 8, 8, kSequence)},
     {"Documents", shape_of(2, 2, 8, 8), true},
@@ -186,7 +186,7 @@ TEST_P(ContextAttention, EqualsAttentionOverWholeSequences) {
   }
 }
 
-// If only causality masks keys, all keys of a rank take one call, also if they are several slices. This gives
+// If only causality masks keys, one call covers all keys of a rank, even those of several slices. This gives
 // large products that cuDNN accepts. Every rank computes equally many operations.
 TEST(ContextAttentionCalls, OneForEachRanksKeysAndTheSameWorkEverywhere) {
   Case wide = kCases[0];

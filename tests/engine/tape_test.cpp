@@ -1,5 +1,5 @@
-// Tests the tape with operators of its own: the order of calls, lifetimes and addresses of memory, and
-// refused calls.
+// Tests the tape with operators that exist only here: the order of calls, lifetimes and addresses of memory,
+// and refused calls.
 #include "engine/tape.h"
 
 #include <gmock/gmock.h>
@@ -344,7 +344,8 @@ TEST_F(TapeTest, GradientsAreSummedInTheOrderOfMicrobatches) {
   EXPECT_EQ(w.gradient, (Numbers{2, 4, 6, 8}));
 }
 
-// Uses add in the order of the backward pass. The first one overwrites the old content of the gradient.
+// The uses of a parameter add to its gradient in the order of the backward pass. The first one overwrites the
+// old content.
 TEST_F(TapeTest, EveryUseOfAParameterAddsToItsGradient) {
   Weight w("w", 2, {0, 0});
   call(kLoss, multiply(multiply(input(), w), w));

@@ -1,5 +1,5 @@
-// Tests that runs which are killed at any moment, also while saving, and restarted until they end have bit
-// for bit the losses and weights of an uninterrupted run.
+// Kills runs at random moments, also while they save, and restarts them until they end. Their losses and
+// weights equal those of an uninterrupted run, bit for bit.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -39,7 +39,7 @@ TEST(Kill, ARunThatIsKilledAndRestartedEqualsOneThatIsNot) {
     for (int starts = 0;; ++starts) {
       ASSERT_LT(starts, 200) << "no progress between kills";
       Program program(command(folder.path(), name));
-      // The time of the kill is between before the first write and 70 % of a run, so each run is killed
+      // A kill comes at a random time, from before the first write until 70 % of a run, so each run is killed
       // several times.
       const std::chrono::duration<double> life =
           whole * (kills < kKills ? std::uniform_real_distribution(0.02, 0.7)(random) : 1000.0);

@@ -112,7 +112,8 @@ TEST(Newcomers, AnObjectiveIsOneFile) {
   const auto objectives = definitions("lm/train/objectives/", "^extern const ObjectiveEntry (k\\w+)");
   EXPECT_GE(objectives.size(), 3U);
   for (const auto& [name, file] : objectives) EXPECT_EQ(files_with(name), std::set{file}) << name;
-  // The entry states its stage. The schema names one only as the default, and where a key belongs to it.
+  // The entry states its stage. The schema names a stage only as the default, and at keys that belong to that
+  // stage.
   EXPECT_EQ(definitions("config/", "^KEY\\(std::string, stage, .*\\.one_of\\((.*)\\)\\)$"),
             (std::vector<std::pair<std::string, std::string>>{{"names_of_stages()", "config/keys.def"}}));
   const auto stages = definitions("lm/train/objectives/", "\\.stage = \\{\\.name = \"(\\w+)\"");
@@ -137,9 +138,9 @@ TEST(Newcomers, AFamilyOfKnownPartsIsOneFile) {
     EXPECT_EQ(files_with(type).size(), 1U) << type;
 }
 
-// The table of keys is compiled twice. A new key besides recompiles the files that include
-// config/trainer_config.h: those that read a key, and not those that pass experiments on. Each file more
-// makes such a change slower (docs/performance.md).
+// The table of keys is compiled twice. A new key also recompiles the files that include
+// config/trainer_config.h. These files read a key; files that only pass experiments on do not include it.
+// Each further file makes such a change slower (docs/performance.md).
 TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
   const auto including = [](const std::string& header) {
     std::set<std::string> files;
@@ -164,8 +165,8 @@ TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
         << ": include config/trainer_config.h too, so that the build groups the file with such readers";
 }
 
-// Layers name their kinds, so families do, and what makes a model of settings. FLOPs, benchmarks, meshes,
-// caches and comparisons of models ask the kinds, and name none of them.
+// Only layers, families, and the code that makes a model from settings name the kinds of layers. FLOP counts,
+// benchmarks, meshes, caches and comparisons of models use any LayerKind without its name.
 TEST(Newcomers, AKindOfLayerIsOneFileAndItsDeclaration) {
   const auto kinds = definitions("lm/model/blocks/", "^extern const LayerKind (k\\w+)\\{");
   EXPECT_GE(kinds.size(), 8U);
@@ -224,8 +225,8 @@ TEST(Newcomers, APreflightCheckIsOneFile) {
   EXPECT_EQ(files_with("\"--rccl-gbs-min\""), std::set<std::string>{"safe/preflight/all_reduce.cpp"});
 }
 
-// The judge fills in a finding's check, category and verdict, from the entry. Only reports of other processes
-// are read with theirs.
+// The judge fills in a finding's check, category and verdict from the entry. Findings from reports of other
+// processes keep theirs.
 TEST(Newcomers, EveryFindingComesFromACheck) {
   for (const std::string folder : {"safe/", "cli/"})
     for (const auto& [word, file] : definitions(folder, "\\.(check|category) = (?!check_|category_|\")"))
@@ -233,8 +234,8 @@ TEST(Newcomers, EveryFindingComesFromACheck) {
   for (const auto& [word, file] : definitions("", "(\\.check = \")")) ADD_FAILURE() << word << " in " << file;
 }
 
-// Its work, which ends with its entry, and its command. A command names the entry by the suite's name, and
-// consists of nothing else.
+// A benchmark has a file for its work, which ends with its entry, and a file for its command. The command
+// selects the entry by the suite's name, and has no other code.
 TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
   const auto benchmarks =
       definitions("bench/", "^extern const BenchmarkEntry k\\w+\\{\\s*\\.name = \"([\\w-]+)\"");
@@ -284,8 +285,8 @@ TEST(Newcomers, AnOperatorIsItsFolder) {
                   {"turbo/lion/lion.h", "turbo/lion/lion.cpp", "turbo/lion/cpu.cpp", "turbo/lion/gpu.cu"}));
 }
 
-// A formula.h exists because CPU and GPU kernels compute the same: both sorts include it, perhaps through
-// another.
+// A formula.h exists because CPU and GPU kernels compute the same arithmetic: both kinds of sources include
+// it, perhaps through another header.
 TEST(Newcomers, AFormulaServesBothSortsOfDevices) {
   std::map<std::string, std::string> cpu, gpu, shared;  // texts by path
   for (const auto& [path, text] : sources()) {

@@ -31,7 +31,7 @@ const std::map<std::string, int> kLongFiles = {{"config/keys.def", 1000},
                                                {"turbo/delta_rule/gpu_states.h", 263},
                                                {"turbo/grouped_linear/gpu_warpgroups.h", 321}};
 const std::map<std::string, int> kLongFunctions = {};
-// Tables of facts and of arguments, each a row of independent values; then classes.
+// Tables of facts and of arguments come first: their members are independent values. Classes follow.
 const std::map<std::string, int> kLongLists = {
     {"struct CachedItems", 23},        {"struct CudnnProblem", 29},
     {"struct DataOptions", 21},        {"struct Gpu", 25},

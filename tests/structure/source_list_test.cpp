@@ -90,7 +90,7 @@ TEST_F(SourceList, AnotherFormIsRefusedAndItsFileNamed) {
   EXPECT_FALSE(std::filesystem::exists(list_));
 }
 
-// Ends before the semicolon, whatever stands behind it, and has its lines as one.
+// A listed statement ends before its semicolon, whatever follows on that line, and its lines are joined.
 TEST_F(SourceList, AStatementMayTakeSeveralLines) {
   write("a.h", "Rule kIdA{.x = {.name = \"a\"}, .f = make};\n  Rule kIdB{.x = {1}};\n");
   write("b.h",

@@ -48,7 +48,7 @@ TEST(Crc32c, ZerosAreSkipped) {
       EXPECT_EQ(crc32c_zeros(crc, count), crc32c(crc, std::span(zeros).first(count))) << count;
     }
   }
-  // 2^40 + 3 zeros are 2^39 zeros twice, and three.
+  // 2^40 + 3 zeros are twice 2^39 zeros, and 3 more.
   constexpr std::uint64_t kHalf = 1ULL << 39;
   EXPECT_EQ(crc32c_zeros(5, 2 * kHalf + 3), crc32c_zeros(crc32c_zeros(crc32c_zeros(5, kHalf), 3), kHalf));
 }

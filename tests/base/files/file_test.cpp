@@ -184,8 +184,8 @@ TEST(File, APipeIsRefusedInsteadOfWaitingForEver) {
   EXPECT_THROW(read_file(pipe), FileError);
 }
 
-// A clone without Git LFS has small pointer files instead of weights, vocabularies and data. Each way to read
-// them names this.
+// A clone without Git LFS has small pointer files instead of weights, vocabularies and data. Every function
+// that reads files names this cause.
 TEST(File, AGitLfsPointerIsNamed) {
   const TemporaryFolder folder;
   const Path file = folder.path() / "model.safetensors";

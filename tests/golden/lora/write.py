@@ -24,7 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 MODELS = HERE.parent / "models"
 DIM, ALPHA = 6, 9
 FUSED = [["q_proj", "k_proj", "v_proj"], ["o_proj"], ["gate_proj", "up_proj"], ["down_proj"]]
-# Mixtures take smaller steps. With larger ones, only rounding to bf16 moves the last gradient norms by a tenth.
+# Mixtures take smaller steps. With larger steps, rounding to bf16 moves the last gradient norms by a tenth.
 ADAMW = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 
 

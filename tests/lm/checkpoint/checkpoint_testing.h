@@ -72,7 +72,7 @@ struct TestTensors {
   }
 };
 
-// What a save of these is given, besides its files.
+// Fills `snapshot` for a save of these tensors, except its files.
 inline void fill_snapshot(Snapshot& snapshot, std::int64_t iteration, const TestTensors& model,
                           const TestTensors& optimizer) {
   snapshot.iteration = iteration;
@@ -81,7 +81,7 @@ inline void fill_snapshot(Snapshot& snapshot, std::int64_t iteration, const Test
   snapshot.optimizer = optimizer.sources;
 }
 
-// A small checkpoint whose every byte depends on `iteration`, with a tensor more of `large` elements.
+// A small checkpoint in which every byte depends on `iteration`, plus a tensor of `large` elements.
 struct TestSnapshot {
   explicit TestSnapshot(std::int64_t iteration, std::int64_t large = 0) {
     const auto seed = static_cast<std::uint64_t>(iteration) * 1000;

@@ -208,7 +208,7 @@ TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [0, 2]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [1]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [], "seq_start_id": [0, 1]})"), HasSubstr("seq_start_id"));
-  // Records whose labels or weights forbid what would be learned.
+  // Records are refused if their labels or weights exclude text that would be learned.
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "labels": [-100, 2]})"),
               HasSubstr("'labels' is not supported"));
   EXPECT_THAT(refusal(R"({"completion_mask": [0, 1], "input_ids": [1, 2]})"), HasSubstr("loss_mask"));
@@ -399,7 +399,7 @@ TEST_F(ConversationFiles, LinesAndListsAreTheSame) {
   EXPECT_EQ(a.ids, b.ids);
   EXPECT_EQ(a.learned, b.learned);
   EXPECT_EQ(a.ends, b.ends);
-  // Also in one line.
+  // The list may also be on one line.
   std::erase(list, '\n');
   EXPECT_EQ(read(folder_.write("c.json", list + "]")).ids, a.ids);
 }
@@ -422,7 +422,7 @@ TEST_F(ConversationFiles, MistakesHaveTheirLine) {
               HasSubstr("e.jsonl:2"));
   EXPECT_THAT(error_of([&] { read(folder_.write("i.json", "{\n" + good.substr(1))); }),
               AllOf(HasSubstr("i.json:1"), HasSubstr("jq -c .")));
-  // Text that the format cannot express, and tokens of another vocabulary.
+  // Text that the format cannot express, and tokens of another vocabulary, are refused.
   EXPECT_THAT(
       error_of([&] {
         read(folder_.write("f.jsonl", good + "\n" + R"({"system": "S", "question": "q", "answer": "a"})"));

@@ -155,7 +155,7 @@ TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   tokenizer_ = make_null_tokenizer(1000);
   EXPECT_NO_THROW(open());
 
-  // Data that replaced it later: the record of the tokenizer does not apply to it.
+  // The tokenizer's record does not apply to data that later replaced the original.
   tokenizer_ = load_tokenizer("HuggingFaceTokenizer", (folder_ / "tokenizer.json").string());
   IndexedDatasetWriter writer(options_.data_path.front(), TokenType::kU16);
   writer.add_sequence(Tokens(200, 7));
@@ -461,7 +461,8 @@ TEST_F(OpenDatasets, DamagedCachedTokensAreMadeAgain) {
   }
 }
 
-// Data truncated or overwritten during a run is reported. It is neither trained on nor crashes the process.
+// Data truncated or overwritten during a run is reported. The process does not train on it, and does not
+// crash.
 TEST_F(OpenDatasets, DataThatChangesDuringTheRunIsNoticed) {
   std::vector<Tokens> sequences(400, Tokens(100, 1));  // many pages
   for (const char* name : {"d.bin", "d.idx", "order"}) {

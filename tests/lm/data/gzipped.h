@@ -1,4 +1,4 @@
-// Bytes as gzip packs them.
+// Compresses bytes as gzip does.
 #pragma once
 
 #include <zlib.h>

@@ -40,7 +40,7 @@ class SftData : public testing::Test {
             .shuffle = false,
             .seq_length = 5};
   }
-  // `count` conversations with one learned token each: their index.
+  // `count` conversations with one learned token each, the conversation's index.
   SftOptions numbered(int count) const {
     std::string lines;
     for (int i = 0; i < count; ++i)

@@ -318,7 +318,7 @@ TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
             testing::Not(HasSubstr("--json-keys"))));
   EXPECT_THAT(error_for("{]"), AllOf(HasSubstr("broken JSON"), HasSubstr(skip)));
   EXPECT_THAT(error_for("{\"text\": \"\xE9\"}"), AllOf(HasSubstr("not valid UTF-8"), HasSubstr(skip)));
-  // A list of all objects, or an object over several lines.
+  // These lines begin a list of all objects, or an object over several lines.
   for (const char* begin : {"[{\"text\": \"a\"},", "[", "{", "[{\"text\": \"a\"}]"}) {
     EXPECT_THAT(error_for(begin),
                 AllOf(HasSubstr("a.jsonl:1:"), HasSubstr("'jq -c .[]'"), testing::Not(HasSubstr(skip))));

@@ -125,7 +125,7 @@ TEST(EventLog, AResumedRunMakesLaterStepsVoid) {
 }
 
 TEST(EventLog, ATornLineCostsOnlyItself) {
-  // Cuts off between one character, the newline, and all characters but the first.
+  // The cut removes at least the newline, and at most all characters except the first.
   const std::string stop =
       R"({"event":"stop","step":1,"rank":0,"time":1000.500000,"cause":"SIGTERM","before":0,"facts":{}})";
   for (std::size_t cut = 2; cut <= stop.size(); ++cut) {
@@ -187,7 +187,7 @@ TEST(EventLog, AFullDiskLosesNoRareEvent) {
   EXPECT_THAT(rare(kFile, env), ElementsAre("end@9", "stop@0", "begin@0"));
 }
 
-// At any single operation that fails or ends the process: each line written before is complete.
+// Whichever single operation fails or ends the process, every line written before it is complete.
 TEST(EventLog, SurvivesEverySingleFailure) {
   const auto work = [](FaultEnv& env) {
     for (int start = 0; start < 2; ++start) {

@@ -29,7 +29,7 @@ auto replies(std::string_view text, std::int64_t capacity) {
   return chain_decoder(chain, capacity);
 }
 
-// Tokens that the decoder held of the last text: read for it, or there already.
+// Number of the last text's tokens that the decoder held, whether read for this text or before.
 class Held {
  public:
   explicit Held(const DecodeScheduler& decoder) : decoder_(decoder) {}

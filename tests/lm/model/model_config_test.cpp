@@ -375,7 +375,7 @@ TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
     root["n_group"] = root["topk_group"] = 128;
     EXPECT_EQ(refusal(root), "'n_group' must be an integer from 1 to 64, not 128") << family;
   }
-  // An external family may forget to check its keys.
+  // An external family may lack checks of its keys.
   Family careless = builtin_families().find("llama");
   careless.model_type = "careless";
   careless.read = [](const json&, ModelConfig& c) {

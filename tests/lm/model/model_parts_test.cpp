@@ -29,7 +29,8 @@ std::string refusal(Call&& call) {
 TEST(SplitBlocks, GivesAllStagesAlikeUnlessToldOtherwise) {
   EXPECT_EQ(split_blocks(8, {4, 1}), (Blocks{2, 2, 2, 2}));
   EXPECT_EQ(split_blocks(8, {2, 2}), (Blocks{2, 2, 2, 2}));
-  // The last stage also computes the loss, so it gets fewer blocks, then the first ones.
+  // The last stage also computes the loss, so it is the first to get one block fewer. The stages from the
+  // first one on follow.
   EXPECT_EQ(split_blocks(7, {4, 1}), (Blocks{2, 2, 2, 1}));
   EXPECT_EQ(split_blocks(61, {8, 1}), (Blocks{7, 7, 8, 8, 8, 8, 8, 7}));
   EXPECT_EQ(split_blocks(126, {8, 1}), (Blocks{15, 16, 16, 16, 16, 16, 16, 15}));

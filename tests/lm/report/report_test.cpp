@@ -135,7 +135,7 @@ TEST_F(Reports, SettingsThatDiffer) {
   write_file(b / "experiment.yaml",
              "exp_name: b\n      train_iters: 5\n      lr: 0.5\n      save: null\n"
              "      seed: 2\n");
-  // A value that most runs have is usual.
+  // usual_settings() returns values that most runs share.
   const std::vector<RunStatus> three = {run_status(a), run_status(a), run_status(b)};
   EXPECT_EQ(usual_settings(three, {"framework", "seed"}),
             (std::map<std::string, std::string>{{"framework", "native"}}));

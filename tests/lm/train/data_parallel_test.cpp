@@ -83,7 +83,8 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
       EXPECT_EQ(train_on(settings, ranks, {.microbatches = microbatches, .sharding = sharding}), replicated)
           << ranks << " ranks, level " << static_cast<int>(sharding);
     }
-    // Shards over 2 or 4 of eight ranks. Three ranks can only have full copies.
+    // Eight ranks are sharded in groups of 2 or 4. Three ranks have no smaller groups, so each one holds
+    // everything.
     for (const Sharding sharding : {Sharding::kStates, Sharding::kGradients, Sharding::kParameters}) {
       const int shards = ranks == 3 ? 1 : sharding == Sharding::kGradients ? 2 : 4;
       const Way hybrid{.microbatches = microbatches, .sharding = sharding, .shards = shards};
@@ -93,7 +94,7 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
   }
 }
 
-// With copies of three ranks each, the first three and the other three are summed separately, which differs
+// With shard groups of three ranks, the first three and the other three are summed separately, which differs
 // from the order of all six. In any order, a sum of n fp32 numbers is within n u of the exact one. The
 // tolerance is that for one device.
 TEST(HybridShards, OfThreeRanksRoundInAnotherOrder) {

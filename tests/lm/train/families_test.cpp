@@ -1,6 +1,6 @@
 // Every family, with all training options of its routers, and with multi-token prediction if it is published
-// with it. Threads, hidden memory, recomputation and deferred weight gradients change no bit, and measuring
-// predicts the memory of a step.
+// with it. The number of threads, the guard device, recomputation and deferred weight gradients change no
+// bit, and measuring predicts the memory of a step.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -101,8 +101,8 @@ TEST(FitChoice, TheLargestMicrobatchThatNeedsNoRecomputation) {
                     HasSubstr("no recomputation"), Not(HasSubstr("null"))));
 }
 
-// With memory between that of no and that of full recomputation of the smallest microbatch, the choice fits,
-// and no other policy that fits needs less work.
+// The memory suffices for the smallest microbatch with full recomputation, but not without recomputation. The
+// choice fits, and no other policy that fits needs less work.
 TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
   const Words smallest = {"micro_batch_size=1"};
   const double maximum = static_cast<double>(total(with(smallest)));

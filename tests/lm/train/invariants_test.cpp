@@ -1,5 +1,5 @@
-// Options that must not change a single bit: hidden device memory, the number of threads, recomputation, and
-// the time of weight gradients. Measuring a step must predict its memory exactly.
+// Options that must not change a single bit: a device whose memory the host cannot access, the number of
+// threads, recomputation, and the time of weight gradients. Measuring a step must predict its memory exactly.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -315,7 +315,7 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
     is.moe.training = folder.moe.training;
     is.mtp = folder.mtp;
     EXPECT_TRUE(is == folder);
-    // Without the reconciliation, too, the filled settings give the model, except for fields that only a
+    // Even without the reconciliation, the filled settings give the model, except for fields that only a
     // loaded folder has.
     EXPECT_EQ(ours.layers, folder.layers);
     EXPECT_EQ(ours.moe.experts, folder.moe.experts);

@@ -79,7 +79,7 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
       EXPECT_THAT(describe_changes(result), HasSubstr(change.settings.front()));
     }
   }
-  // Slightly too much: dropping the copy for checkpoints is enough, and training is unchanged.
+  // The need is slightly too large. Dropping the copy for checkpoints is enough, and training is unchanged.
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
 

@@ -1,5 +1,5 @@
 // Every mesh gives the results of one device, up to the rounding of sums. Ranks are threads, and share
-// tokens, heads, the vocabulary and experts in every way. Compared are the losses of 20 steps, the final
+// tokens, heads, the vocabulary and experts in every way. The tests compare the losses of 20 steps, the final
 // weights, and the logits of a text before and after training.
 #include "engine/mesh.h"
 

@@ -248,7 +248,8 @@ TEST(Mxfp4Training, WeightsThatOscillateEndAtTheirNumberAndOthersStay) {
   }
 }
 
-// Each rank treats its part as its products round it.
+// Each rank applies the rule to its part of a matrix, with the values to which its own products round that
+// part.
 TEST(Mxfp4Training, SoTheyDoOnTensorAndExpertRanks) {
   expect_reference(tiny_llama(), false, 2, {.tensor = 2});
   ModelConfig mixture = tiny_mixture();

@@ -1,6 +1,6 @@
 // A third objective, defined only in this test: direct preference optimization of pairs, whose rejected text
 // the model generates. It needs a frozen model, losses weighted on the device, and a decoding phase before
-// each step. No code outside this test knows about preferences.
+// each step. No code outside this test refers to preferences.
 #include "lm/train/objectives/objective.h"
 
 #include <cmath>

@@ -73,8 +73,8 @@ TEST(PlannedTime, IsTheWorkByTheRatesThatStepsReach) {
   EXPECT_DOUBLE_EQ(staged.slowest, 5);
 }
 
-// Links within a host, network cards between hosts. The cards of all GPUs in a host share the traffic of a
-// ring.
+// Groups use links within a host, and network cards between hosts. The cards of all GPUs in a host share the
+// traffic of a ring.
 TEST(PlannedTime, CommunicationIsByTheLinksOfTheGroup) {
   const config::Hardware gpu = a_gpu();
   const auto seconds = [&](const GroupTraffic& sent, const engine::MeshShape& mesh, int world) {

@@ -141,7 +141,7 @@ TEST(Devices, WhatIsWrongWithAPluginIsSaid) {
   const PluginPath path(PRIMUS_BROKEN_PLUGINS);
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("other_abi")); }), "other sources"));
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("no_entry")); }), "is not a valid device plug-in"));
-  // A listing continues.
+  // list_devices() continues after such an error.
   const std::vector<DeviceListing> listings = list_devices();
   ASSERT_EQ(listings.size(), 3U);
   for (std::size_t i = 1; i < listings.size(); ++i) {

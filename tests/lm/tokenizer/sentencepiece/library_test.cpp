@@ -1,8 +1,8 @@
 // Ids equal those of the sentencepiece library on random texts, for trained models and for models whose
 // scores tie. Debian's library, 0.1.97, breaks ties of unigram models differently from 0.2.3 and Primus; in
-// that case both cuts must have equal sums of scores. compare_library.py compares every id with the newest
-// library. PRIMUS_SENTENCEPIECE_TEXTS sets the number of texts per model (default 2000), and makes the test
-// print the processor time of both encoders.
+// that case both segmentations must have equal sums of scores. compare_library.py compares every id with the
+// newest library. PRIMUS_SENTENCEPIECE_TEXTS sets the number of texts per model (default 2000), and makes the
+// test print the processor time of both encoders.
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
@@ -97,7 +97,8 @@ class Texts {
   std::mt19937_64 generator_{20261122};
 };
 
-// Whether two cuts have equal sums of scores, up to rounding. Unknown characters and byte tokens count as 0.
+// Whether two segmentations have equal sums of scores, up to rounding. Unknown characters and byte tokens
+// count as 0.
 bool tied(const std::vector<int32_t>& ours, const std::vector<int>& theirs,
           const std::vector<sentencepiece::Piece>& pieces) {
   double size = 0;
@@ -176,7 +177,7 @@ TEST(SentencePieceLibrary, BpeWhoseScoresTie) {
 }
 
 TEST(SentencePieceLibrary, UnigramWhoseSumsTie) {
-  // A piece's score is proportional to its length, so all cuts tie.
+  // A piece's score is proportional to its length, so all segmentations tie.
   compare(roles() + all_short_pieces([](size_t length, int) { return -static_cast<float>(length); }) +
           trainer(kUnigram));
 }

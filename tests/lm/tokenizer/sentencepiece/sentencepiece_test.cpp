@@ -50,7 +50,7 @@ std::string streamed(const Tokenizer& tokenizer, const Ids& ids) {
 }
 
 TEST(SentencePiece, OfEqualCutsTheLongestFirstPieceWins) {
-  // All cuts of "aaa" tie: aa + a, a + aa, and a + a + a.
+  // All segmentations of "aaa" tie: aa + a, a + aa, and a + a + a.
   const auto tokenizer = load(roles() + piece("a", -1) + piece("aa", -2) + trainer(kUnigram) + kPlain);
   EXPECT_EQ(tokenizer->encode("aa"), (Ids{4}));
   EXPECT_EQ(tokenizer->encode("aaa"), (Ids{3, 4}));

@@ -35,7 +35,7 @@ class FaultEnv : public Env {
   enum class Survivors {
     kAll,     // the process dies and the kernel survives (SIGKILL): everything
     kSynced,  // only synced data: the worst power failure
-    kRandom,  // also a random part of the rest: single names, and sectors of data
+    kRandom,  // synced data, and a random part of the unsynced names and sectors
   };
 
   FaultEnv();
@@ -97,7 +97,7 @@ class FaultEnv : public Env {
   std::uint64_t operations_ = 0, crash_at_ = kNever, fail_at_ = kNever, capacity_ = kNever;
   int fail_code_ = 0;
   bool dead_ = false;
-  std::uint64_t boot_ = 0;  // reboots; files opened before the last one cannot be used
+  std::uint64_t boot_ = 0;  // number of reboots; files opened before the last reboot cannot be used
 };
 
 }  // namespace primus

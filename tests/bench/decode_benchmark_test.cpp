@@ -72,7 +72,7 @@ TEST(DecodeBenchmark, RefusesWhatTheModelDoesNotHave) {
   EXPECT_THROW(run({.batches = {1}, .context = 10, .tokens = 0}), Error);
   EXPECT_THROW(run({.batches = {1}, .context = 10, .tokens = 10, .warmup = -1}), Error);
   EXPECT_THROW(run({.batches = {1}, .context = 50, .tokens = 20}), Error);
-  // A prompt of one token, with an empty cache before it.
+  // The prompt has one token, and the cache before it is empty.
   EXPECT_EQ(
       run({.batches = {2}, .context = 1, .tokens = 1, .warmup = 0, .copy_seconds = 0.001}).results.size(),
       1U);

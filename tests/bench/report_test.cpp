@@ -108,7 +108,7 @@ TEST(Baseline, SlowerBeyondNoiseIsFound) {
   EXPECT_EQ(comparison.cases[1].verdict, Verdict::kSame);
   EXPECT_NEAR(comparison.cases[1].limit, 0.2 / 1.08, 1e-12);  // relative to the median of all samples
   EXPECT_THAT(to_text(comparison), HasSubstr("+10.0 %"));
-  // In the other direction, the case is faster.
+  // If the two reports are swapped, the case is faster.
   EXPECT_EQ(compare_with_baseline(before, text_of(now), "new.json").cases[0].verdict, Verdict::kFaster);
 }
 

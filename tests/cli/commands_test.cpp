@@ -349,7 +349,7 @@ TEST(Config, ReferenceAnswersForAWord) {
 }
 
 // AMD Primus's presets set hundreds of keys that have no effect here. The note names only the user's own
-// keys, and counts the others.
+// keys, and counts the keys of presets.
 TEST(Config, KeysWithoutMeaningAreNamedWhereTheUserWroteThem) {
   const TemporaryFolder folder;
   const std::string presets = (folder.path() / "presets").string();

@@ -134,7 +134,7 @@ bool is_mode(const std::string& word) {
   return word == "direct" || word == "slurm" || word == "container" || word == "k8s";
 }
 
-// Returns the run or model named in `words`, which earlier commands of the document would have made.
+// Returns the run or model that `words` names. Earlier commands of the document would have made it.
 std::string named_run(const Words& words) {
   for (const std::string& word : words)
     if (word == "RUN" || word.starts_with("output/")) return word;

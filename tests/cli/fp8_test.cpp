@@ -53,7 +53,7 @@ TEST(Fp8, ARunThatGoesOnEqualsOneThatWasNotInterrupted) { expect_goes_on(kFp8); 
 
 TEST(Fp8, WithDelayedScalesItDoesToo) { expect_goes_on(kDelayed); }
 
-// Checkpoints of bf16 runs, and those without optimizer states, have no scales. The log says so.
+// Checkpoints of bf16 runs, and checkpoints without optimizer states, have no scales. The log reports this.
 TEST(Fp8, WhereACheckpointHasNoScalesALineSaysSo) {
   const TemporaryFolder folder;
   const std::vector<std::string> four = {"train_iters=4", "save_interval=2", "bf16=true"};
@@ -75,7 +75,7 @@ TEST(Fp8, WhereACheckpointHasNoScalesALineSaysSo) {
   }
 }
 
-// Evaluation runs in fp8. Samples do not, because they are generated token by token.
+// Evaluation runs in fp8. Samples are not generated in fp8, because they are generated token by token.
 TEST(Fp8, ARunEvaluatesAndWritesSamples) {
   const TemporaryFolder folder;
   for (const auto& [name, recipe] : {std::pair("tensorwise", kFp8), {"delayed", kDelayed}}) {

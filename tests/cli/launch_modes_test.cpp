@@ -47,8 +47,8 @@ TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
   const std::string file = (folder_.path() / "home/.primus.yaml").string();
   EXPECT_THAT(single.out, AllOf(HasSubstr("--volume " + file + ":" + file + ":ro"),
                                 HasSubstr("--config " + file + " direct"), HasSubstr("FOO=1")));
-  // Several settings files are merged inside the container as outside. The launcher inside uses only the
-  // given ones.
+  // Several settings files are merged inside the container as outside. The launcher inside uses only these
+  // files.
   settings("direct: {env: [BAR=2], gpus_per_node: 3}\n");
   make_folders(folder_.path() / "elsewhere");
   const std::string more = (folder_.path() / "elsewhere/more.yaml").string();
@@ -305,7 +305,7 @@ TEST_F(Launch, ContainersKnowTheirSlurmNode) {
   EXPECT_THAT(plan, Not(HasSubstr("SLURM_PROCID")));
 }
 
-// An option that only docker or only podman has is refused for the other.
+// An option that only docker has is refused for podman, and the reverse.
 TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
   tool("docker");
   tool("podman");

@@ -191,7 +191,7 @@ TEST_F(LaunchValues, AStepDoesNotWaitForLostRanks) {
   EXPECT_THAT(
       planned(Words{"--dry-run", "slurm", "srun", "-N2", "--wait=5", "--", "direct", "--"} + kTrain).out,
       AllOf(HasSubstr(" --wait=5 "), Not(HasSubstr("--wait=60"))));
-  // Separate processes run independently: one's failure does not end the others.
+  // Separate processes run independently: a failing process does not end the other processes.
   EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + Words{"benchmark", "gemm"}).out,
               Not(AnyOf(HasSubstr("--wait"), HasSubstr("--kill-on-bad-exit"))));
   environment_["SLURM_WAIT"] = "7";

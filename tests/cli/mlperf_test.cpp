@@ -110,7 +110,7 @@ TEST_F(RunsWithTargets, EndAtTheSameStepOnEveryMesh) {
   EXPECT_EQ(json::parse(again.out).at("last_step"), 4);
   EXPECT_EQ(json::parse(again.out).at("reached_target"), true);
   EXPECT_EQ(evaluations("ranks-2").size(), 3U);  // after steps 2 and 4, and on test data
-  // Without a target, the run resumes and ends with the weights of a run that never had one.
+  // Without a target, the run resumes and ends with the weights of a run that never had a target.
   ASSERT_EQ(train("ranks-1", {"target_eval_loss=null"}).exit_code, 0);
   EXPECT_EQ(test::final_weights(run("ranks-1"), 8), test::final_weights(run("whole"), 8));
 }

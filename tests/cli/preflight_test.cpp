@@ -729,7 +729,7 @@ TEST_F(NodeSmokeOfAStep, AFailureOfAnotherNodeIsTheStepsByNodeZero) {
   EXPECT_THAT(second.err, HasSubstr("gpu-12: fail"));
   EXPECT_EQ(run_program(words(), on(0)).exit_code, 1);
   EXPECT_EQ(read_file(file("out/failing_nodes.txt")), "gpu-12\n");
-  // A report of another step does not count for this one.
+  // A report of another Slurm step does not count for this step.
   ProgramOptions later = on(0);
   later.environment["SLURM_STEP_ID"] = "4";
   std::vector<std::string> kept = words();

@@ -329,7 +329,7 @@ TEST(Train, AForecastOfAHugeBatchNeedsNoMemory) {
   // Only the host buffers grow, because the host keeps the batches of a step.
   EXPECT_GT(large_step.at("memory_bytes").at("host_buffers"),
             small_step.at("memory_bytes").at("host_buffers"));
-  // All work except that of the norms and the update grows with the batch.
+  // All work grows with the batch, except the gradient norm and the update.
   EXPECT_NEAR(large_step.at("kernel_flops_per_step").get<double>() /
                   small_step.at("kernel_flops_per_step").get<double>(),
               1e8, 1e6);  // 400000000 / 4
@@ -578,7 +578,7 @@ TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
   // A tokenizer that the user names has to exist.
   EXPECT_THAT(with({"tokenizer_model=not/there", "exp_name=named"}).err,
               HasSubstr("'not/there' does not exist"));
-  // Text needs the tokenizer, and so does a missing vocab_size. An existing tokenizer is always read.
+  // The tokenizer is needed for text, and if vocab_size is missing. An existing tokenizer is always read.
   const ProgramResult text = with({"mock_data=false", "data_path=/nowhere/data", "exp_name=text"});
   EXPECT_EQ(text.exit_code, 2);
   EXPECT_THAT(text.err, HasSubstr("'meta-llama/Llama-3.1-8B' does not exist"));

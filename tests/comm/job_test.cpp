@@ -130,7 +130,7 @@ TEST_P(Faults, AKilledRankIsNamedByTheOthers) {
   EXPECT_LT(outcome.seconds, 30);
 }
 
-// Rank 0 hosts the rendezvous. The other ranks notice its end as well.
+// Rank 0 hosts the rendezvous. The other ranks also notice when rank 0 ends.
 TEST_P(Faults, RankZeroIsMissedToo) {
   const Outcome outcome = run({.arguments = {"die_first", GetParam()},
                                .ranks = 3,

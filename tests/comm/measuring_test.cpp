@@ -44,7 +44,7 @@ TEST(Measuring, CountsCallsAndBytesByKindWithoutMemory) {
   const Tensor rows(nullptr, DType::kBF16, {2048, 3}), part_counts = tensor(1024, DType::kI32);
   comm.all_to_all_rows(*stream, rows, part_counts, rows, part_counts);
   EXPECT_DOUBLE_EQ(traffic[Kind::kAllToAll].bytes, 1023 * (8.0 + 12.0));
-  // Arguments are checked as by the other communicators.
+  // This communicator checks arguments as all communicators do.
   EXPECT_THROW(comm.all_to_all_rows(*stream, rows, tensor(1024), rows, part_counts), std::logic_error);
   EXPECT_THROW(comm.all_gather(*stream, tensor(4), tensor(4)), std::logic_error);
 }

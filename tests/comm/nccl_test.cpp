@@ -145,7 +145,7 @@ TEST_F(Nccl, WorkRunsInTheOrderOfTheCallsOverStreams) {
       const std::int32_t one = 1;
       slow->copy_to_device(value.data, &one, 4);
       world->all_reduce(*slow, value, value, Reduction::kSum);   // 2
-      world->all_reduce(*quick, value, value, Reduction::kSum);  // 4 if it runs after the other
+      world->all_reduce(*quick, value, value, Reduction::kSum);  // 4 if it runs after the other call
       std::int32_t result = 0;
       quick->copy_to_host(&result, value.data, 4);
       quick->synchronize();

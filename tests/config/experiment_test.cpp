@@ -399,7 +399,7 @@ TEST(Experiment, SettingsOfAdaptersSwitchThemOn) {
   EXPECT_FALSE(lora("      lora: {enabled: false, dim: 8}\n", {}).enabled);
   EXPECT_TRUE(lora("      lora: {enabled: false, dim: 8}\n", {"lora.enabled=true", "lora.dim=4"}).enabled);
   EXPECT_FALSE(lora("      lora: {dim: 8}\n", {"lora.enabled=false"}).enabled);
-  // The place of `lora` is that of its last setting.
+  // The reported place of `lora` is the place of its last setting.
   EXPECT_EQ(load("", {"lora.dim=16"}).provenance_of("lora").describe(), "command line");
   EXPECT_EQ(load("      lora: {dim: 8}\n", {}).provenance_of("lora").describe(), "exp.yaml:11:13");
   try {

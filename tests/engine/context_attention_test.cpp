@@ -186,8 +186,8 @@ TEST_P(ContextAttention, EqualsAttentionOverWholeSequences) {
   }
 }
 
-// If only causality masks keys, one call covers all keys of a rank, even those of several slices. This gives
-// large products that cuDNN accepts. Every rank computes equally many operations.
+// If only causality masks keys, one call covers all keys of a rank, even if they come from several slices.
+// The products are then large, and cuDNN accepts them. Every rank computes equally many operations.
 TEST(ContextAttentionCalls, OneForEachRanksKeysAndTheSameWorkEverywhere) {
   Case wide = kCases[0];
   wide.shape.window = 4 * kSequence;

@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ContextDeltaRule,
                                          Case{true, true, false, DType::kF32},
                                          Case{true, false, true, DType::kBF16}));
 
-// Recomputing the delta rule gives the bits of the stored one.
+// A recomputed delta rule gives the bits of a stored one.
 TEST(DeltaRuleOperator, ReplayedIsKept) {
   for (const bool by_channel : {false, true}) {
     Case c{by_channel, true, false, DType::kBF16};

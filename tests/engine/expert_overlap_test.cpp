@@ -101,7 +101,7 @@ class RecordingDevice final : public ForwardingDevice {
 struct Training {
   std::vector<double> losses;
   std::map<std::string, std::vector<std::byte>> weights;  // by rank and name
-  std::vector<int> overlap;                               // of the last step of rank 0
+  std::vector<int> overlap;                               // overlapped products in the last step of rank 0
   std::string went_wrong;                                 // first non-finite operator of rank 0
   bool same(const Training& other) const { return losses == other.losses && weights == other.weights; }
 };
@@ -214,8 +214,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, ExpertOverlap, ::testing::Bool(),
 
 // In the forward pass, the shared experts' wide product overlaps the dispatch, and the narrow one overlaps
 // the return. In the backward pass, the two gradients of the narrow product overlap the first transfer, and
-// those of the wide one the last. The transfer between them gathers tokens again for the gradients of expert
-// weights, and overlaps nothing.
+// the two gradients of the wide product overlap the last transfer. The transfer between them gathers tokens
+// again for the gradients of expert weights, and overlaps nothing.
 TEST_P(ExpertOverlap, ProductsOfSharedExpertsStandBetweenStartAndWait) {
   const Training overlap = train_on_guards(model_of(GetParam()), true);
   EXPECT_EQ(overlap.overlap, (std::vector<int>{1, 1, 2, 0, 2}));

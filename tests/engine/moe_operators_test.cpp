@@ -74,7 +74,7 @@ class WeightedSwiglu {
   Rank rank_;
 };
 
-// The gradients of two and four users are exact multiples of a single one.
+// The gradients of two and four users are exact multiples of the gradient of one user.
 TEST(MoeOperators, GradientsOfSeveralUsersAddUp) {
   WeightedSwiglu swiglu;
   const auto once = swiglu.of(1, false);

@@ -103,7 +103,7 @@ struct Program {
   std::vector<Integers> integers = {};
   Floats token_weights = {};
   std::vector<Matrix> weights = {};
-  std::vector<Shape> shapes = {};  // of the weights; empty: matrices
+  std::vector<Shape> shapes = {};  // shapes of the weights; empty: matrices
   std::function<Value(const Scene&)> forward = {};
   Floats d_y = {};  // empty: y is a loss
   RecomputePolicy recompute = {};
@@ -287,7 +287,7 @@ TEST(ParallelOperators, FeedForwardOnAnyNumberOfRanks) {
   }
 }
 
-// x has two users, so the gradient that returns through the group is added to another one.
+// x has two users, so the gradient that returns through the group is added to the gradient of the other user.
 TEST(ParallelOperators, GradientsAreAddedToThoseOfOtherUsers) {
   const Matrix x = Matrix::random(4, 3, 1), w = Matrix::random(3, 3, 2), d_y = Matrix::random(4, 3, 3);
   const auto forward = [](const Scene& s) {

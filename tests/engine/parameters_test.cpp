@@ -169,7 +169,7 @@ TEST(Placement, ElementsOfThePartsAreThoseOfTheWhole) {
   struct Part {
     Shape shape;
     Placement placement;
-    std::vector<std::int64_t> elements;  // of the whole matrix
+    std::vector<std::int64_t> elements;  // indices in the whole matrix
   };
   const auto numbers = [](const std::vector<std::int64_t>& rows, std::int64_t begin, std::int64_t end) {
     std::vector<std::int64_t> elements;

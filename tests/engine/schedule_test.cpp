@@ -172,8 +172,8 @@ TEST_P(AnyLegalSchedule, GivesTheSameBits) {
 INSTANTIATE_TEST_SUITE_P(Embeddings, AnyLegalSchedule, testing::Bool(),
                          [](const auto& tied) { return tied.param ? "Tied" : "Untied"; });
 
-// Weight gradients of microbatches in order are not parked. In reversed order they are, which takes more
-// stash.
+// Weight gradients of microbatches in order are not parked. Weight gradients in reversed order are parked,
+// which takes more stash.
 TEST(WeightGradientQueue, ParksOnlyWhatIsOutOfTurn) {
   Rank rank(turbo::make_cpu_device(1));
   Executor executor(rank, test::tiny_llama(), {});

@@ -150,7 +150,8 @@ constexpr Operator kAffine{.name = "affine",
                            .backward_input = affine_backward,
                            .for_input = saves(Affine::kFactor, Affine::kShift)};
 
-// Input and output names convert to places of their kind only, and integers convert to neither.
+// Names of inputs convert only to places of inputs, and names of outputs only to places of outputs. Integers
+// convert to neither kind of place.
 static_assert(std::is_convertible_v<Affine::In, InputPlace> &&
               std::is_convertible_v<Affine::Out, OutputPlace>);
 static_assert(!std::is_convertible_v<Affine::Out, InputPlace> &&

@@ -57,7 +57,7 @@ std::vector<std::vector<float>> gradients_of(int products) {
       kRanks, {.tensor = kRanks}, [&](Mesh mesh, int) { return gradient_of(std::move(mesh), products); });
 }
 
-// The gradient of two users is an exact multiple of that of one user.
+// The gradient of two users is an exact multiple of the gradient of one user.
 TEST(TensorParallel, TheGradientsOfSeveralUsersOfAnInputAddUp) {
   const auto once = gradients_of(1), twice = gradients_of(2);
   for (std::size_t r = 0; r < once.size(); ++r) {

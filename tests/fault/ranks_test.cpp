@@ -121,7 +121,8 @@ TEST(Ranks, WriteTheSameTextsOnEveryMesh) {
   }
 }
 
-// A pipeline trains and evaluates like one rank, and each resumes from the other's checkpoints.
+// A pipeline trains and evaluates like one rank. The pipeline resumes from checkpoints of one rank, and the
+// reverse.
 TEST(Ranks, StagesOfAPipelineTrainAsOne) {
   const TemporaryFolder folder;
   const std::vector<std::string> more = {"train_iters=6", "save_interval=3", "eval_iters=1",

@@ -156,7 +156,7 @@ TEST(LocalLaunch, RanksEndWithTheLauncherHoweverItDies) {
   for (const pid_t pid : pids) EXPECT_TRUE(gone(pid));
 }
 
-// Also the children of ranks end, such as a script's workers.
+// The children of ranks, such as a script's workers, end with a killed launcher, too.
 TEST(LocalLaunch, ChildrenOfRanksEndWithAKilledLauncher) {
   TemporaryFile file;
   const pid_t launcher =

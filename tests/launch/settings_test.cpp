@@ -146,7 +146,7 @@ TEST(Options, AreReadMergedAndWritten) {
   const auto volumes =
       merged(container_options(), {{"volume", "/a"}, {"name", "x"}}, {{"volume", "/b"}, {"name", "y"}});
   EXPECT_THAT(written(volumes), ElementsAre("--volume=/a", "--volume=/b", "--name=y"));
-  // Networks on the command line replace those of settings files. There may be several.
+  // Networks on the command line replace the networks of settings files. There may be several networks.
   const auto networks = read_options(
       container_options(), std::vector<std::string>{"--net", "a", "--network=b"}, "docker", Unknown::kRefuse);
   EXPECT_THAT(written(merged(container_options(), {{"network", "host"}}, networks)),

@@ -152,7 +152,8 @@ TEST(Arena, LiveBlocksNeverOverlap) {
   }
 }
 
-// The rule, as a plain search: the smallest hole that fits, the first of equal ones, otherwise the open end.
+// The rule as a plain search: take the smallest hole that fits, the first of several equal holes, or else the
+// open end.
 TEST(Arena, ChoosesAsAPlainSearchDoes) {
   for (const std::int64_t capacity : {std::int64_t{0}, 400 * kUnit}) {
     Arena arena("stash", capacity > 0 ? base() : nullptr, capacity);

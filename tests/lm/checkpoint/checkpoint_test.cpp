@@ -119,7 +119,8 @@ TEST_F(CheckpointTest, RetentionKeepsTheLastOnes) {
       << "0 keeps all";
 }
 
-// After a user returned to an older checkpoint, `latest` decides. Newer ones are neither counted nor removed.
+// After a user returned to an older checkpoint, `latest` decides. Newer checkpoints are neither counted nor
+// removed.
 TEST_F(CheckpointTest, AfterGoingBackTheNewOneIsKept) {
   for (const std::int64_t iteration : {100, 200, 300}) save(iteration);
   write_file_atomic("/run/checkpoints/latest", "iter_0000100\n", env_);

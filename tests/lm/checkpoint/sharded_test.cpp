@@ -46,7 +46,8 @@ void expect_loaded(const Snapshot& snapshot, int ranks, Env& env) {
   EXPECT_THAT(errors, Each(""));
 }
 
-// Every file that `ranks` ranks write, the manifest included, equals byte for byte that of a single rank.
+// Every file that `ranks` ranks write, including the manifest, has the bytes of the file that a single rank
+// writes.
 TEST(ShardedCheckpoint, FilesDoNotDependOnTheNumberOfRanks) {
   const ShardedSnapshot saved(7);
   for (const std::uint64_t max_shard_bytes : {5'000'000'000UL, 300UL}) {

@@ -526,7 +526,7 @@ TEST_F(OpenDatasets, EmptyDataSet) {
 
 TEST_F(OpenDatasets, EmptySplit) {
   use({Tokens(100, 1), Tokens(100, 2)});
-  options_.split = "99,1,0";  // of two sequences
+  options_.split = "99,1,0";  // for two sequences
   options_.valid_samples = 1;
   EXPECT_THAT(error(), AllOf(HasSubstr("split '99,1,0' leaves valid nothing of "),
                              HasSubstr("it has 2 sequences"), HasSubstr("more data, or a share of 0")));

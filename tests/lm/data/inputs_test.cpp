@@ -54,7 +54,7 @@ TEST_F(Inputs, ZerosBehindAMemberOfGzipAreFilling) {
               HasSubstr("d.jsonl.gz: error"));
 }
 
-// By default, zstd accepts windows of up to 2^27 bytes. Dumps have longer ones (--long=31).
+// By default, zstd accepts windows of up to 2^27 bytes. Dumps have longer windows (--long=31).
 TEST_F(Inputs, LongWindowsOfZstdAreRead) {
   const std::unique_ptr<ZSTD_CCtx, size_t (*)(ZSTD_CCtx*)> context(ZSTD_createCCtx(), ZSTD_freeCCtx);
   ZSTD_CCtx_setParameter(context.get(), ZSTD_c_compressionLevel, 1);

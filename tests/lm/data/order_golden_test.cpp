@@ -17,7 +17,7 @@ using nlohmann::json;
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/megatron/";
 
 // numpy.sum makes eight partial sums and adds these in pairs. The pairs 1 + 2^60 and -2^60 + 1 lose both
-// ones; a sum from left to right would lose only the first.
+// numbers 1; a sum from left to right would lose only the first 1.
 TEST(NumpyRandom, SumsAsNumpyDoes) {
   EXPECT_EQ(pairwise_sum(std::vector<double>{1, 0x1p60, -0x1p60, 1, 1, 1, 1, 1}), 4);
   // Each partial sum takes every eighth number, so 2^60 and -2^60 cancel first and no other number is lost. A

@@ -91,7 +91,7 @@ TEST_F(Rearrange, WhoseIdsTheyAreIsHandedOn) {
   split_dataset(folder_ / "same", {{folder_ / "x", 0, 2}, {folder_ / "y", 2, 5}});
   EXPECT_FALSE(is_refused("y", *bytes_of));
   EXPECT_TRUE(is_refused("y", *other));
-  // If the tokenizer of one part is unknown, so is that of the merged data.
+  // If the tokenizer of one part is unknown, the tokenizer of the merged data is unknown, too.
   merge_datasets({a, c}, folder_ / "unknown");
   EXPECT_FALSE(is_refused("unknown", *other));
   note_made_by(c, *other);

@@ -230,7 +230,7 @@ TEST_F(Tokenize, LongLinesAreRefusedByPlace) {
     }
     EXPECT_TRUE(left_over().empty());
   }
-  // The long line follows others of its block, including an empty one.
+  // The long line follows other lines of its block, including an empty line.
   options_.max_line_bytes = 1 << 10;
   options_.inputs = {folder_.write("h.jsonl", head + "\n" + std::string(2 << 10, ' ') + "\n" + head)};
   EXPECT_THAT(error(), HasSubstr("h.jsonl:3: error: the line has more than 1.00 KiB"));

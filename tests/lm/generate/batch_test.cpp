@@ -62,7 +62,7 @@ void expect_each_as_alone(const ModelConfig& config, DType compute) {
                           .capacity = std::min<std::int64_t>(config.max_positions, 100),
                           .pass_tokens = 24,
                           .sequences = 3};
-  settings.pages = 4;  // two of the longest or four others: some must wait
+  settings.pages = 4;  // enough for two of the longest texts or four short ones, so some texts must wait
   const auto batch = batch_decoder(cpu(), config, settings);
   const std::vector<Generation> texts = together(*batch, prompts);
   EXPECT_EQ(batch->reader().free_pages(), 4);

@@ -98,7 +98,8 @@ TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
     test::TestDecoder gpu(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(32)), config,
                           builtin_families(), settings);
     copy_weights(*cpu, gpu);
-    // Passes of two rows and of one. The tolerance is that of two bf16 computations (ComputesInBf16).
+    // Reads the tokens in a pass of two rows and a pass of one row. The tolerance is that of two bf16
+    // computations (ComputesInBf16).
     const auto some = std::span(tokens).first(3);
     expect_close(gpu.read(some), cpu->read(some), 5e-2);
   }

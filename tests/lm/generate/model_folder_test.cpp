@@ -100,7 +100,7 @@ TEST(ModelTokenizer, OfACheckpointIsWhatItsExperimentNames) {
   const ModelFolder model = find_model_folder(folder.path());
   EXPECT_EQ(load_model_tokenizer(model, config, "", "")->name(), "ByteTokenizer");
 
-  // Another one is used, with a warning.
+  // Another tokenizer is used, with a warning.
   std::vector<std::string> notes;
   EXPECT_EQ(load_model_tokenizer(model, config, "ByteTokenizer", "", &notes)->vocab_size(), 257);
   EXPECT_TRUE(notes.empty());

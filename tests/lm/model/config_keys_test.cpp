@@ -70,7 +70,7 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"qwen3_moe", {"sliding_window"}},
       {"deepseek_v2", {"head_dim", "num_key_value_heads", "qk_head_dim", "n_group", "topk_group"}},
       {"deepseek_v3", {"num_key_value_heads", "qk_head_dim"}},
-      // The list of layers overrides the number of dense ones.
+      // The list of layers overrides the number of dense layers.
       {"deepseek_v32", {"first_k_dense_replace", "head_dim", "num_key_value_heads", "qk_head_dim"}},
       {"glm_moe_dsa", {"first_k_dense_replace", "head_dim", "num_key_value_heads", "qk_head_dim"}},
       {"llama4_text", {"interleave_moe_layer_step", "no_rope_layer_interval"}},  // lists override them

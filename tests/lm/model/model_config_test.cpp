@@ -400,7 +400,7 @@ TEST(ModelConfig, AbsentKeysAreAsTransformersHasThem) {
     json sizes = config.at("sizes");
     sizes["model_type"] = family;
     json full = config.at("full");
-    // A loss of training: a model is trained with it only if its file says so.
+    // The balance loss belongs to training: a model is trained with it only if its file has the key.
     full.erase("router_aux_loss_coef");
     EXPECT_EQ(write_model_config(read(sizes), DType::kF32, builtin_families()),
               write_model_config(read(full), DType::kF32, builtin_families()))
@@ -438,7 +438,7 @@ TEST(ModelConfig, Gemma3TakesWhatTransformersTakes) {
   EXPECT_EQ(c.rope_scaling.factor, 8);
 }
 
-// Reads the spellings of transformers 4 and 5. In the latter, rope_scaling overrides the keys that it
+// Reads the spellings of transformers 4 and 5. In transformers 5, rope_scaling overrides the keys that it
 // replaces.
 TEST(ModelConfig, Gemma3RotatesByKindOfLayer) {
   json root = golden("gemma3");

@@ -11,7 +11,7 @@
 
 namespace primus::test {
 
-// All options of ordinary attention. Odd layers differ from even ones.
+// All options of ordinary attention. Odd layers differ from even layers.
 inline Family every_attention_option() {
   const auto make_block = [](const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
                              int chunk) -> std::unique_ptr<Block> {
@@ -47,7 +47,7 @@ inline Family latent_family() {
 }
 
 // Two residual streams: attention adds to the first, and the feed-forward to the second. Each branch reads
-// the stream of the other.
+// the stream to which the other branch adds.
 class TwoStreamBlock final : public Block {
  public:
   TwoStreamBlock(const ModelConfig& config, const BlockParameters& parameters)

@@ -249,7 +249,7 @@ TEST(SettingOverrides, DeepSeekMayBeDense) {
   }
 }
 
-// If two widths must agree, the hint names the other one.
+// If two widths must agree, the hint names the width that was not changed.
 TEST(SettingOverrides, OfOneWidthNameTheOther) {
   const auto hint = [](const std::string& preset, const std::vector<std::string>& overrides) {
     try {

@@ -119,8 +119,8 @@ const std::vector<std::array<double, 3>> kQuintic = {{4.0848, -6.8946, 2.9270},
 
 struct Reference {
   TrainerConfig settings;
-  // The rows of each parameter that Muon treats as one matrix. Without any, the scalar optimizer updates the
-  // parameter.
+  // The rows of each parameter that Muon treats as one matrix. If there are none, the scalar optimizer
+  // updates the parameter.
   std::map<std::string, std::vector<FlatRange>> matrices;
   std::map<std::string, Values> params, first, second;  // states by parameter name
 

@@ -428,7 +428,7 @@ class RecordedRuns : public Reports {
     history.status.age_seconds = 0;
     return report_json({history}, "now", "1").dump(1);
   }
-  // Reports are equal with only the other files and with only the event files.
+  // Reports are equal whether a folder has only the event files or only the other files.
   void expect_same_without_either() {
     const std::string all = shown();
     const Path aside = folder_.path() / "aside";

@@ -16,7 +16,7 @@ using engine::Sharding;
 constexpr int kSteps = 20;
 
 struct Way {
-  int microbatches = 8;  // of all ranks together
+  int microbatches = 8;  // total over all ranks
   Sharding sharding = Sharding::kNone;
   int shards = 0;  // 0: over all ranks
   bool each_microbatch = false;
@@ -226,8 +226,8 @@ class ShardedUpdates : public testing::TestWithParam<Rule> {};
 // On every level of sharding, updates equal those of one device, although no rank has a whole matrix. Sums
 // over ranks round differently, and each rule amplifies that in its way: Lion's sign of a moment near 0 may
 // flip, and Muon multiplies small singular values by up to 494. Moments with stochastic rounding may round
-// the other way if a gradient differs in its last bits. In bf16 that sets the tolerance; 8-bit moments have
-// four binary digits fewer, so theirs is 16 times larger.
+// the other way if a gradient differs in its last bits. This rounding sets the tolerance for bf16 moments.
+// 8-bit moments have four binary digits fewer, so their tolerance is 16 times larger.
 TEST_P(ShardedUpdates, EqualOneDeviceOnTwoRanks) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   const Outcome with_adamw = train_on(settings, 1, {.microbatches = 4});
@@ -306,7 +306,7 @@ TEST(MomentsInEightBits, LearnAsMuchAsInFp32) {
   }
 }
 
-// Each moment has one byte instead of four, and scales. Matrices of this model are whole blocks.
+// Each moment has one byte instead of four, and scales. The matrices of this model consist of whole blocks.
 TEST(MomentsInEightBits, TakeSixBytesLess) {
   ModelConfig model = tiny_llama();
   model.hidden = model.ffn = 256;

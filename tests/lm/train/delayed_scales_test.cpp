@@ -153,7 +153,7 @@ TEST(DelayedScales, RecomputationAndDeferredWeightGradientsChangeNoBit) {
   }
 }
 
-// Magnitudes of an evaluation do not enter those of training.
+// Magnitudes of an evaluation do not enter the histories of training.
 TEST(DelayedScales, EvaluationsBetweenStepsChangeNothing) {
   SessionSettings settings = settings_with(delayed());
   settings.evaluation = true;

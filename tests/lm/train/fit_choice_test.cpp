@@ -45,7 +45,7 @@ config::Experiment experiment(Words command_line) {
 }
 
 struct Measured {
-  MemoryNeed need;  // of the stage that needs the most
+  MemoryNeed need;  // need of the stage that needs the most memory
   double flops = 0;
 };
 Measured measure(const Words& settings, int world = 1) {

@@ -55,7 +55,7 @@ struct Countdown {
   int ended_early = 0;  // kernels that a stop interrupted
 };
 
-// The CPU device with such a countdown.
+// The CPU device with a Countdown.
 class CountdownDevice final : public ForwardingDevice {
  public:
   explicit CountdownDevice(Countdown& countdown)
@@ -266,8 +266,8 @@ TEST(Recompute, SavesMemory) {
   const std::int64_t of_one = tiny.step.micro_batch * tiny.step.sequence * tiny.model.hidden * 4;
   EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kNorm)}), none - 20 * of_one);
   EXPECT_LT(stash({.full_layers = 6}), stash({.full_layers = 3}));
-  // With all twelve layers recomputed: the activations of one layer and twelve residual streams, well below a
-  // third.
+  // If all twelve layers are recomputed, the stash has the activations of one layer and twelve residual
+  // streams, well below a third.
   EXPECT_LT(stash({.full_layers = 12}), none / 3);
 }
 
@@ -448,7 +448,7 @@ std::string first_to_go_wrong(const SessionSettings& settings, const std::string
 
 TEST(TrainingStep, NamesTheFirstOperatorThatGoesWrong) {
   EXPECT_EQ(first_to_go_wrong(tiny_settings(), "layers.2.ffn.down"), "layers.2.linear");
-  // Also after routers, whose choices are integers.
+  // The operator is also found after routers, whose choices are integers.
   EXPECT_EQ(first_to_go_wrong(tiny_settings(DType::kF32, tiny_mixture()), "layers.2.moe.down"),
             "layers.2.linear_combine");
 }

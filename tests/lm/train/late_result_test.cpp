@@ -18,9 +18,9 @@ constexpr int kSteps = 6;
 
 struct Late {
   std::vector<std::pair<double, double>> steps;  // loss and norm
-  std::vector<std::vector<std::int32_t>> loads;  // of the first routed layer
+  std::vector<std::vector<std::int32_t>> loads;  // loads of the first routed layer
   std::vector<std::vector<std::byte>> weights;
-  std::int64_t waits = 0;  // of all steps, for their results only
+  std::int64_t waits = 0;  // waits for results, over all steps
   bool operator==(const Late&) const = default;
 };
 

@@ -277,7 +277,7 @@ TEST(Lora, FrozenWeightsCountTwoThirdsOfTheirProducts) {
       if (p.is_low_rank) adapters += static_cast<double>(p.shape.elements()) * (p.per_expert ? 2.0 / 5 : 1);
     }
     const double tokens = 64;
-    const double scores = 6 * tokens * 4 * (2 * 4 * 12) * tokens / 2;  // of four layers
+    const double scores = 6 * tokens * 4 * (2 * 4 * 12) * tokens / 2;  // attention scores of four layers
     const double whole = training_flops(without_adapters(config), 1, 64);
     const double expected = (whole - scores) * 4 / 6 + scores + 6 * adapters * tokens;
     EXPECT_NEAR(training_flops(config, 1, 64) / expected, 1, 1e-12);

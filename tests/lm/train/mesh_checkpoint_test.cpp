@@ -177,7 +177,7 @@ TEST(MeshCheckpoint, OfMomentsInEightBits) {
   }
 }
 
-// Also with tensor ranks, if a rank's part of a row is a multiple of a block.
+// The same holds with tensor ranks, if a rank's part of a row is a multiple of a block.
 TEST(MeshCheckpoint, OfMomentsInEightBitsOnTensorRanks) {
   ModelConfig c = tiny_llama();
   c.layers = 1;

@@ -319,7 +319,7 @@ struct Way {
   engine::ContextParallel::Exchange exchange = engine::ContextParallel::Exchange::kRing;
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   bool overlap_products = false;  // overlaps even small collectives of tensor ranks
-  bool copy_engines = false;      // for these collectives
+  bool copy_engines = false;      // copy engines for these collectives
   bool overlap_shared = true;     // tokens travel while shared experts compute
 };
 
@@ -719,8 +719,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& c) { return std::string(c.param.name); });
 
 // Megatron-LM's global balance loss counts the choices of all data ranks so far. Data ranks with smaller
-// microbatches therefore equal one device with larger ones, and a mesh of tensor, context and expert ranks
-// equals one device.
+// microbatches therefore equal one device with larger microbatches, and a mesh of tensor, context and expert
+// ranks equals one device.
 TEST(StepBalance, ByTheChoicesOfAllDataRanksSoFar) {
   const auto train = [](int ranks, const MeshShape& shape, std::int64_t micro_batch, bool recompute,
                         bool of_step) {

@@ -117,8 +117,8 @@ TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   }
 }
 
-// The sizes divide into whole blocks for two ranks, so both have the scales and random bits of one. The
-// operands of other products round with the last bit of sums.
+// The sizes divide into whole blocks for two ranks, so both have the scales and random bits of one. In other
+// products, the rounding of operands depends on the last bit of sums, which differs between meshes.
 TEST(Mxfp4Training, TensorAndContextRanksTrainAsOne) {
   ModelConfig model = tiny_llama();
   model.layers = 2, model.hidden = 64, model.heads = 4, model.kv_heads = 2, model.head_dim = 32,
@@ -199,7 +199,7 @@ std::map<std::string, Shape> watched_shapes(const SessionSettings& settings, int
   return shapes;
 }
 
-// Tests the window of steps 3, 4 and 5. Before and after each step, the weights are those of runs without
+// Tests the window of steps 3, 4 and 5. The weights before and after each step come from runs without
 // damping.
 void expect_reference(const ModelConfig& model, bool split, int ranks = 1,
                       const engine::MeshShape& shape = {}) {

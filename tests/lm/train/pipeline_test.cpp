@@ -2,7 +2,7 @@
 // order of one device, and the norm, a sum over stages, is computed in fp64 and rounded to fp32, so weights
 // are equal bit by bit. The exception is an embedding shared by the first and the last stage, which each sum
 // their part first. Its gradient differs by the rounding of one addition, 6e-8 of the larger sum. If the two
-// sums cancel, Adam would divide mere rounding by its own size. An epsilon of 1e-4 prevents such full-size
+// sums cancel, Adam would divide a rounding error by its own size. An epsilon of 1e-4 prevents such full-size
 // steps; norms then differ by 9e-6 (3.5e-5 with 1e-8).
 #include <gtest/gtest.h>
 

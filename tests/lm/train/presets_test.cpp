@@ -80,7 +80,7 @@ struct Published {
   const char* preset;
   std::int64_t total;
   std::int64_t active = 0;      // 0: all of them
-  std::int64_t prediction = 0;  // only of multi-token prediction
+  std::int64_t prediction = 0;  // parameters of multi-token prediction only
 };
 
 // Computed by hand from the published sizes; they agree with the publishers' rounded numbers. Llama 4 is

@@ -66,7 +66,7 @@ struct Outcome {
   std::map<std::string, std::vector<float>> weights;
   // The text that each rank generated before the first step and after each step, if enabled by settings.
   std::vector<std::vector<std::vector<std::int32_t>>> texts;
-  double evaluation_loss = 0;              // of one batch, after the last step; if evaluation is enabled
+  double evaluation_loss = 0;              // loss of one batch after the last step, if evaluation is enabled
   std::vector<std::vector<float>> scales;  // per rank: scale_state()
   std::vector<engine::MemoryPlan> memory, used;  // per rank: as measured, and after training
   bool operator==(const Outcome& other) const {

@@ -71,7 +71,7 @@ TEST_F(SftRuns, AnEvaluationOfSeveralBatchesCountsEachLabelOnce) {
     const std::string line = read_file(folder_.path() / "w/u" / name / "evaluations.jsonl");
     return nlohmann::json::parse(line.substr(0, line.find('\n'))).at("lm_loss").get<double>();
   };
-  // Four conversations as one batch, as two and as four.
+  // Evaluates four conversations as one batch, as two batches and as four.
   const double one = evaluated("one", 1, 4);
   EXPECT_NEAR(evaluated("two", 2, 2), one, 1e-5 * one);
   EXPECT_NEAR(evaluated("four", 4, 1), one, 1e-5 * one);

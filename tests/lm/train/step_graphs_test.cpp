@@ -108,7 +108,7 @@ TEST(Graphs, UnderSettingsOfStepsChangeNoBit) {
   }
 }
 
-// Both allocate from the arenas that a graph's addresses point into.
+// Evaluation and generation allocate from the arenas that a graph's addresses point into.
 TEST(GraphsBesideOtherWork, EvaluationsAndTextsChangeNothing) {
   SessionSettings s = tiny_settings(DType::kBF16, tiny_deepseek());
   s.sample_capacity = 24;

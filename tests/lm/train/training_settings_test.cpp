@@ -48,7 +48,7 @@ TEST(TrainingSettings, ABatchThatRanksCannotShareComesWithOneThatTheyCan) {
   EXPECT_EQ(hint_of(8, 4, 3), "set it to a multiple of 12");
 }
 
-// As in AMD Primus, numbers refer to the blocks of the whole model, and those of multi-token prediction come
+// As in AMD Primus, numbers refer to the blocks of the whole model. The blocks of multi-token prediction come
 // last.
 TEST(TrainingSettings, BlocksThatAreRecomputedMayBeNamedByNumber) {
   const auto layers_of = [](const std::string& said, const std::string& mtp = "null") {

@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, Variant,
                                          "rope_odd_columns", "absent_keys"),
                          [](const auto& variant) { return std::string(variant.param); });
 
-// Also in training, published weights with fused experts are read.
+// Verification also reads published weights with fused experts.
 TEST(Verify, ExpertsThatLieInTwoTensors) {
   const test::TemporaryFolder folder;
   test::write_published_qwen3_5(kGoldens / "qwen3_5_moe", folder.path() / "m");

@@ -422,7 +422,7 @@ TEST(Attention, APackedDocumentEqualsTheDocumentAlone) {
   }
 }
 
-// Attention skips keys of other documents: 16 documents cost about a tenth of a single one.
+// Attention skips keys of other documents: 16 documents cost about a tenth of a single document.
 TEST(Attention, ShortDocumentsCostLess) {
   OperatorBench bench({.threads = 1});
   const Expected whole(shape(1, 2048, 1, 1, 64, 64), DType::kF32);

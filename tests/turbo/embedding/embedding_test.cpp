@@ -9,7 +9,7 @@ namespace {
 struct Case {
   std::int64_t tokens, vocab, hidden;
 };
-// Vocabularies whose ids need one, two or three bytes, long runs of one id, and several runs of sorted
+// Vocabularies whose ids need one, two or three bytes, many tokens with one id, and several blocks of sorted
 // tokens.
 const Case kCases[] = {{1, 1, 1},       {5, 3, 48},      {100, 40, 65},   {600, 50, 192},
                        {2500, 2, 1040}, {1500, 700, 33}, {3000, 70000, 8}};

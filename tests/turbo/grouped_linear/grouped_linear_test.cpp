@@ -20,7 +20,7 @@ const std::vector<Case>& cases() {
       {{70, 1, 0, 9, 16, 40}, 6, 48, 33},
       // As few rows as in decoding.
       {{0, 3, 0, 5, 1, 0}, 2, 264, 37},
-      // One large expert and sixteen small ones.
+      // One large expert and sixteen small experts.
       {{200, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 0, 65, 70},
       // Rows of whole 16-byte lines: several tiles of 128 in both dimensions, full and partial ones; more
       // steps than are prefetched; experts without rows at both ends.
@@ -30,7 +30,7 @@ const std::vector<Case>& cases() {
       // More rows than the decoding kernel supports, but few enough that picked rows are gathered first on
       // devices with warpgroups.
       {{2, 0, 9, 1}, 1, 264, 264},
-      // As few rows as in decoding, and longer than two runs of a warp.
+      // As few rows as in decoding, which are longer than two passes of a warp.
       {{1, 0, 2, 0}, 1, 1304, 19},
   };
   return all;

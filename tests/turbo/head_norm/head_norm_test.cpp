@@ -10,7 +10,7 @@ constexpr double kEpsilon = 1e-3;  // large enough to change results
 struct Case {
   std::int64_t tokens;
   HeadNormShape shape;
-  std::int64_t values;  // columns after the normed ones
+  std::int64_t values;  // columns after the normed columns
   bool weighted;
   double offset = 0;
   std::int64_t width() const { return shape.normed() * shape.head_dim + values; }

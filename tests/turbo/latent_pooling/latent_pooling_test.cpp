@@ -106,7 +106,8 @@ TEST_P(LatentPoolingTest, ForwardAndBackward) {
   }
 }
 
-// Each token selects the tokens of its window, followed by complete pooled blocks or the chosen ones.
+// Each token selects the tokens of its window, followed by all complete pooled blocks or by the chosen
+// blocks.
 TEST_P(LatentPoolingTest, WindowsAndWhatIsPooled) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kBatch = 2, kSequence = 7;

@@ -76,7 +76,7 @@ TEST(AlgorithmTrials, TheLibrarysChoiceStaysUnlessAnotherIsClearlyFaster) {
   EXPECT_EQ(close->best, 0);
   EXPECT_NEAR(close->next, 0.995e-3, 1e-9);
   EXPECT_EQ(gpu.choose(trials, {{1e-3, 1e-3}, {0.98e-3, 0.98e-3}})->best, 1);
-  // This also holds if many others are faster in the first round.
+  // The same algorithm is chosen if many others are faster in the first round.
   std::vector<Gpu::Algorithm> many(8, {0.995e-3, 0.995e-3});
   many[0] = {1e-3, 1e-3};
   EXPECT_EQ(gpu.choose(trials, many)->best, 0);
@@ -125,7 +125,7 @@ TEST(AlgorithmTrials, BurstsTakeTheGpuAsItComes) {
   EXPECT_GE(gpu.products(0), 7 * 3);
 }
 
-// The total time of all trials is limited: later ones are short.
+// The total time of all trials is limited, so later trials are short.
 TEST(AlgorithmTrials, AllOfThemTakeNoMoreThanTheyMay) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials();

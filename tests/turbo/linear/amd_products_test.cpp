@@ -147,7 +147,7 @@ TEST_F(AmdProductsTest, RocblasMultipliesAsTheCpuDoes) {
   EXPECT_FALSE(rocblas_.atomics);
 }
 
-// Our kernels compute products of mixed types, empty ones, and sums that a library would round twice.
+// Our kernels compute products of mixed types, empty products, and sums that a library would round twice.
 TEST_F(AmdProductsTest, WhatALibraryRoundsTwiceOrMixesIsOurs) {
   Gemm mixed = small();
   mixed.b = bench_.upload(random_values(mixed.b.elements(), 2), DType::kF32, mixed.b.shape);

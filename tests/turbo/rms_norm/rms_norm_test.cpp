@@ -123,8 +123,8 @@ TEST_P(RmsNormTest, ForwardWithResidual) {
   }
 }
 
-// A weight stored minus one gives the results of the whole weight, for rows that fit a warp's registers and
-// for longer ones.
+// A weight that is stored minus one gives the results of the full weight, for rows that fit a warp's
+// registers and for longer ones.
 TEST_P(RmsNormTest, WeightsMayBeStoredMinusOne) {
   OperatorBench bench(GetParam());
   for (const auto& [tokens, hidden, dtype] : cases()) {

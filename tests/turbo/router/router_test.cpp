@@ -333,7 +333,7 @@ TEST_P(RouterTest, NoiseBelongsToTheTokenWhateverIsAroundIt) {
   EXPECT_EQ(second_half, Values(whole.begin() + static_cast<std::ptrdiff_t>(whole.size() / 2), whole.end()));
   EXPECT_EQ(chosen_half,
             Values(chosen.begin() + static_cast<std::ptrdiff_t>(chosen.size() / 2), chosen.end()));
-  // Another token, step, layer or seed gives other noise.
+  // The noise differs for another token, step, layer or seed.
   EXPECT_NE(noise(tokens, random_of(bench, tokens, identity, 4, 1)), whole);
   EXPECT_NE(noise(tokens, random_of(bench, tokens, identity, 5)), whole);
   EXPECT_NE(noise(tokens, random_of(bench, tokens, {.seed = 9, .layer = 3}, 4)), whole);

@@ -78,7 +78,7 @@ TEST_F(Gpt2Files, AreTheTokenizerOfTheSameModel) {
   EXPECT_EQ(tokenizer->name(), "GPT2BPETokenizer");
   EXPECT_EQ(tokenizer->special_ids().eod, tokenizer->token_id("<|endoftext|>"));
   expect_reference(*from_folder(), "gpt2");
-  // It is saved as a tokenizer.json.
+  // The tokenizer is saved as a tokenizer.json.
   tokenizer->save(folder_.path() / "saved");
   expect_reference(*load_tokenizer("", (folder_.path() / "saved").string()), "gpt2");
   EXPECT_EQ(load_tokenizer("", (folder_.path() / "saved").string())->fingerprint(), tokenizer->fingerprint());

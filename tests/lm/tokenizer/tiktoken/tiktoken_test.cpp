@@ -106,7 +106,7 @@ TEST(Tiktoken, EqualsTheHuggingFaceFormOfTheSameVocabulary) {
   EXPECT_GT(compared, 250);
 }
 
-// Rank files with as many ranks as the published ones, because their number identifies them.
+// Rank files with as many ranks as the published files, because the number of ranks identifies a tokenizer.
 // write_tiktoken_golden.py explains their contents and got the expected ids from the tiktoken package.
 class PublishedRanks : public testing::TestWithParam<const char*> {
  protected:

@@ -1,4 +1,5 @@
-// Every update rule against its definition in double precision, over ten steps of a small model's parameters.
+// Compares every update rule with its definition in double precision, over ten steps of a small model's
+// parameters.
 #include <gtest/gtest.h>
 
 #include <algorithm>

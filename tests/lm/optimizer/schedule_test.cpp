@@ -1,4 +1,4 @@
-// Learning-rate and weight-decay schedules against values computed from Megatron-LM's
+// Compares learning-rate and weight-decay schedules with values computed from Megatron-LM's
 // OptimizerParamScheduler.
 #include "lm/optimizer/schedule.h"
 

@@ -1,4 +1,4 @@
-// training_flops against the products that a step of each family computes, kernel by kernel.
+// Compares training_flops with the products that a step of each family computes, kernel by kernel.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -331,7 +331,8 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
   }
 }
 
-// Router losses with which a folder was trained continue unless the experiment sets them, and are noted.
+// A run keeps the router losses with which a loaded folder was trained, unless the experiment sets them. A
+// note names them.
 TEST(LoadedModel, LossesOfRoutersGoOn) {
   struct Taken {
     ModelConfig config;

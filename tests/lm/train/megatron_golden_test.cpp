@@ -1,4 +1,4 @@
-// Training steps against those of Megatron-LM with equal settings
+// Compares training steps with steps of Megatron-LM with equal settings
 // (tests/golden/megatron/write_model_golden.py): the losses of the model, of multi-token prediction and of
 // the routers, the load of each expert, every gradient of their sum, and the update of the expert biases;
 // also with packed documents.

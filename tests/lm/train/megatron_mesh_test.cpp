@@ -1,5 +1,5 @@
-// Training on several ranks against Megatron-LM (tests/golden/megatron/write_mesh_golden.py): with equal
-// mesh, initial weights and tokens, the losses are equal.
+// Compares training on several ranks with Megatron-LM (tests/golden/megatron/write_mesh_golden.py): with
+// equal mesh, initial weights and tokens, the losses are equal.
 #include <gtest/gtest.h>
 
 #include <cmath>

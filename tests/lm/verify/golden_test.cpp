@@ -1,4 +1,4 @@
-// Every family against transformers in float64 (tests/golden/models; for Kimi K3 see the script of its
+// Compares every family with transformers in float64 (tests/golden/models; for Kimi K3 see the script of its
 // golden): logits, every gradient, and ten AdamW steps.
 #include <gtest/gtest.h>
 
@@ -69,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Golden,
                                          "qwen3_vl_moe"),
                          [](const auto& family) { return std::string(family.param); });
 
-// tests/golden/lora: low-rank adapters of a frozen model, against PEFT.
+// tests/golden/lora: low-rank adapters of a frozen model, compared with PEFT.
 struct AdaptedGolden {
   const char* model;
   const char* folder;  // under tests/golden/lora

@@ -12,7 +12,7 @@ struct Object {
   std::map<Attribute, std::vector<unsigned char>> attributes;
   std::map<Attribute, std::int64_t> counts;
   bool finalized = false;
-  std::size_t engine = 0;  // for configurations and engines
+  std::size_t engine = 0;  // of a configuration or an engine descriptor
 
   template <class T>
   std::vector<T> get(Attribute name) const {

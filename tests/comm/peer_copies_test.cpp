@@ -37,7 +37,7 @@ constexpr std::ptrdiff_t kOpened = kPage;  // handles are not addresses
 
 std::atomic<int> opened{0}, mapped{0};
 std::atomic<bool> refuses_to_open{false};  // on the rank "0000:01"
-std::atomic<bool> garbles{false};          // two ranks share the wrong address
+std::atomic<bool> garbles{false};          // opened addresses are wrong on two ranks
 
 PeerHandle share(int, const void* address, std::int64_t& offset) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);

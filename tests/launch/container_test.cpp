@@ -89,7 +89,7 @@ TEST(ContainerPlan, AmdGpus) {
   ContainerRequest request = host.request();
   EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --device /dev/kfd "), HasSubstr(" --device /dev/dri "),
                                         HasSubstr(" --env GPUS_PER_NODE=8 "), HasSubstr(" --cap-drop=ALL ")));
-  // AMD Primus's settings name these devices, too, and one that this node does not have.
+  // AMD Primus's settings also name these devices, and a device that this node does not have.
   request.settings.options = {{"device", "/dev/kfd"}, {"device", "/dev/dri"}, {"device", "/dev/infiniband"}};
   const Step step = plan_container(request, host.surroundings()).step;
   const std::string line = shell_line(step.argv);

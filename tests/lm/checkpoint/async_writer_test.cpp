@@ -161,7 +161,7 @@ TEST(SnapshotBuffer, ErrorsReachEveryCopierAndReader) {
 }
 
 // The tensors change right after wait_copied(), as in an optimizer update. The file has the values from
-// before.
+// before the change.
 TEST(AsyncWriter, SavesWhatTheTensorsWere) {
   FaultEnv env;
   AsyncWriter writer(kRoot, {}, env);

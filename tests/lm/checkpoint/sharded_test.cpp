@@ -238,7 +238,7 @@ TEST(ShardedCheckpoint, ALostRankCondemnsNoCheckpoint) {
   EXPECT_EQ(errors, (std::vector<std::string>{"rank 1 was lost", "lost", "rank 1 was lost"}));
 }
 
-// The checkpoint has the values from before, though every rank changes its tensors right after wait_copied().
+// The checkpoint has the old values, although every rank changes its tensors right after wait_copied().
 TEST(ShardedCheckpoint, AsyncWritersSaveWhatTheTensorsWere) {
   FaultEnv env;
   const auto errors = run_ranks(4, [&](const std::shared_ptr<CheckpointGroup>& group) {

@@ -80,7 +80,7 @@ class LoraGolden : public testing::TestWithParam<AdaptedGolden> {};
 // Number of adapter matrices in two layers. Llama has four As and seven Bs per layer. Qwen3 has two As and
 // four Bs in attention, and two As and three Bs for each of eight experts. DeepSeek has one A and one B in
 // attention. The dense feed-forward of its first layer, and the six experts and the shared expert of its
-// second one, have two As and three Bs each.
+// second layer, have two As and three Bs each.
 INSTANTIATE_TEST_SUITE_P(Models, LoraGolden,
                          testing::Values(AdaptedGolden{"llama", ".", 2 * (4 + 7)},
                                          AdaptedGolden{"qwen3_moe", "qwen3_moe", 2 * (6 + 8 * 5)},

@@ -275,7 +275,7 @@ TEST_P(BlockMomentsTest, TheMomentsFollowTheirDefinitionInDouble) {
       const double exact_m = set.beta1 * before_m[i] + (1 - set.beta1) * grad[i];
       const double exact_v = set.beta2 * before_v[i] + (1 - set.beta2) * grad[i] * grad[i];
       // One rounding moves a moment by at most an eighth of itself or by one unit. A unit is at most 2^-17 of
-      // the largest first moment and 2^-33 of the largest second one.
+      // the largest first moment and 2^-33 of the largest second moment.
       ASSERT_LE(std::abs(after_m[i] - exact_m), std::abs(exact_m) / 8 + 0x1p-17);
       ASSERT_LE(std::abs(after_v[i] - exact_v), exact_v / 8 + 0x1p-33);
       const double root = std::sqrt(exact_v / (1 - std::pow(set.beta2, number))) + 1e-8;

@@ -336,7 +336,7 @@ std::vector<Transfer> swap_with(int peer, const Tensor& own, const Tensor& their
   return {Transfer::send(own, peer), Transfer::receive(theirs, peer)};
 }
 
-// One rank's host never makes the call. The other's host waits for it inside the call.
+// One rank's host never makes the call. The host of the other rank waits for it inside the call.
 TEST_F(PeerCopies, ARankThatDoesNotCallIsNamed) {
   const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
     group.set_timeout(300ms);

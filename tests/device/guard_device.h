@@ -3,8 +3,9 @@
 // little late. Code that accesses tensor memory outside kernels and copies crashes; code that lacks a
 // synchronization computes wrong results.
 //
-// Two equal address ranges are reserved. Handed-out addresses lie in the first, which is never accessible.
-// Kernels and copies reach the memory at the same place of the second, by the constant offset of CpuContext.
+// Two equal address ranges are reserved. Handed-out addresses lie in the first range, which is never
+// accessible. Kernels and copies reach the memory at the corresponding address of the second range, by the
+// constant offset of CpuContext.
 //
 //   GuardDevice device(2, turbo::cpu_kernel_table());
 #pragma once

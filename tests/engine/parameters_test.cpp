@@ -109,7 +109,7 @@ TEST(ParameterStore, WhatIsNeverShardedIsByItself) {
   }
 }
 
-// Every element is stored on as many ranks as there are copies, belongs to one rank's slice, and has the
+// With n copies, n ranks store each element. The element belongs to the slice of one rank, and has the
 // initial value of an unsharded store.
 TEST(ParameterStore, ShardsAreTheWhole) {
   Rank one(turbo::make_cpu_device(1));

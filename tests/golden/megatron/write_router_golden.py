@@ -52,7 +52,8 @@ CASES = {
     "drop_little": (1, 20, 6, {"topk": 3, "capacity": 1.1, "drop": "probs", "load_balancing": "seq_aux_loss",
                                "aux": 0.7}),
 }
-# Arguments of get_capacity: slots, experts and a factor. In some, rounding moves a product or quotient across an integer.
+# Arguments of get_capacity: slots, experts and a factor. In some cases, rounding moves a product or quotient across an
+# integer.
 CAPACITIES = [(64, 5, 0.8), (100, 10, 1.1), (100, 5, 1.15), (300, 10, 1.1), (4096, 8, 1.25), (70, 7, 1.4), (48, 6, 0.3),
               (8192 * 8, 64, 1.05), (1000, 8, 1.2), (30, 3, 1.7), (100, 3, 1.05), (100, 7, 1.05)]
 

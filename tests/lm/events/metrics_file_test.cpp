@@ -292,7 +292,7 @@ TEST(MetricsFile, OneLineForEachIterationWhateverKills) {
       env.crash_at(first);
       EXPECT_THROW(run(env, checkpoint), SimulatedCrash);
       env.reboot(survivors, first);
-      // Killed again during the repair or soon after.
+      // The restart is killed, too, during the repair or soon after.
       env.crash_at(env.operations() + first % 5);
       try {
         run(env, checkpoint);

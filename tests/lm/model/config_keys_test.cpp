@@ -476,8 +476,8 @@ TEST(ConfigKeys, ARefusedKeyIsNamedAsTheFileHasIt) {
   }
 }
 
-// All keys of the config.json files that were published for these families by the transformers versions of
-// their time. The values are the goldens'.
+// All keys of the published config.json files of these families, which the transformers versions of their
+// time wrote. The values are the goldens'.
 TEST(ConfigKeys, PublishedModelsGiveNoNote) {
   const char* const common =
       "_name_or_path architectures attention_dropout bos_token_id eos_token_id head_dim "

@@ -174,7 +174,7 @@ TEST_F(MtpWeights, ArePassedOverWhereTheyAreNotEnabled) {
   auto expected = tensors_of(source);
   std::erase_if(expected, [](const auto& tensor) { return tensor.first.starts_with("model.layers.2."); });
   EXPECT_EQ(tensors_of(plain), expected);
-  // A model without the modules does not silently lose them.
+  // A model without the modules refuses these weights, so the modules are not lost silently.
   EXPECT_NE(refusal(with_mtp(0, false)).find("model.layers.2."), std::string::npos);
 }
 

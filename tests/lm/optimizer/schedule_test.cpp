@@ -45,7 +45,7 @@ TEST(Schedule, ARunFromWeightsBeginsWithTheFirstShareOfItsWarmUp) {
   EXPECT_DOUBLE_EQ(s.learning_rate(0), 1e-3 / 11);
   EXPECT_DOUBLE_EQ(s.learning_rate(5), 1e-3 * 6 / 11);
   EXPECT_DOUBLE_EQ(s.learning_rate(10), 1e-3);
-  // One step, as when fine-tuning on few conversations, with a twentieth of it as warm-up.
+  // One step, as when fine-tuning on few conversations. A twentieth of the step is warm-up.
   c.train_iters = c.lr_decay_iters = 1;
   c.lr_warmup_fraction = 0.05;
   EXPECT_DOUBLE_EQ(Schedule(c, true).learning_rate(0), 1e-3 / 1.05);

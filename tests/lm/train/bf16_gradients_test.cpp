@@ -97,8 +97,8 @@ class Bf16Gradients : public testing::TestWithParam<NamedConfig> {};
 INSTANTIATE_TEST_SUITE_P(Models, Bf16Gradients, testing::ValuesIn(models()),
                          [](const auto& named) { return named.param.name; });
 
-// Each of four microbatches rounds the sum so far. At worst the error is 4 times half a unit of 2^-8 of the
-// largest sum. In the Euclidean norm, the error is less than half of this bound.
+// Each of four microbatches rounds the sum so far. The maximum error is 4 times half of 2^-8 of the largest
+// sum. In the Euclidean norm, the error is less than half of this bound.
 TEST_P(Bf16Gradients, OfFourMicrobatchesAreRoundedAsOftenAndNotMore) {
   SessionSettings settings = tiny_settings(DType::kBF16, GetParam().config);
   settings.step.microbatches = 4;

@@ -107,7 +107,7 @@ TEST(HybridShards, OfThreeRanksRoundInAnotherOrder) {
   EXPECT_LE(distance(hybrid, one), 1e-5);
 }
 
-// Without overlap, with hybrid shards, and with gathered values kept for the backward pass, bits are equal.
+// Bits are equal without overlap, with hybrid shards, and with gathered values kept for the backward pass.
 // With gradients reduced in bf16, losses differ by its rounding.
 TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());

@@ -243,7 +243,7 @@ TEST(DelayedScales, InBf16UpToTheRoundingOfSums) {
   }
 }
 
-// Pipeline ranks compute what one rank computes, in an equal order.
+// Pipeline ranks compute what one rank computes, in the same order.
 TEST(DelayedScales, PipelinesGiveTheBitsOfOneRank) {
   const Outcome one = train_on_ranks(settings_with(delayed()), 1, kAlone, 4, 4);
   const Outcome two = train_on_ranks(settings_with(delayed()), 2, {.pipeline = 2}, 4, 4);

@@ -74,7 +74,7 @@ TEST_P(AttentionResidualTest, ForwardAndBackward) {
       const Tensor d_y = bench.upload(d_out, dtype, rows);
       const Tensor factors = bench.empty(DType::kF32, {model.tokens, model.checkpoints + 1});
       const Values ones_wide(stream_at, 1.0);
-      // Writes the gradients, and adds them to values that exist.
+      // Writes the gradients, and adds them to existing values.
       for (const bool adds : {false, true}) {
         const Tensor d_checkpoints = bench.upload(ones_wide, dtype, wide);
         const Tensor d_stream = bench.upload(Values(size, 1.0), dtype, rows);

@@ -23,8 +23,8 @@ AsyncWriter::~AsyncWriter() {
 void AsyncWriter::save(Snapshot snapshot, Sources sources) {
   wait();
   if (sources != Sources::kStable) {
-    // If most of the last save was not read in time, the next save copies during a step, which avoids the
-    // wait.
+    // If the next update began before most of the last save was read, copies the tensors during a step this
+    // time. The update then does not wait.
     copy_first_ = sources == Sources::kOnDevice || buffer_.was_late();
     std::vector<TensorSource> all = snapshot.model;
     all.insert(all.end(), snapshot.optimizer.begin(), snapshot.optimizer.end());
@@ -51,8 +51,8 @@ void AsyncWriter::wait_copied() {
   try {
     buffer_.before_change();
   } catch (...) {
-    // The thread that reads the missing data gets the error and reports it. Data that is not read any more
-    // needs no copy.
+    // The thread that reads the missing data gets the error and reports it. If no thread reads that data any
+    // more, it needs no copy.
   }
 }
 

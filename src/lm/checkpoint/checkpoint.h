@@ -127,10 +127,11 @@ class CheckpointReader {
   // none.
   std::string file(std::string_view name) const;
 
-  // Finds tensors by part: the model has Hugging Face names, the optimizer "<state>.<parameter>".
+  // Finds a tensor. Tensors of the model have Hugging Face names; tensors of the optimizer are named
+  // "<state>.<parameter>".
   std::optional<TensorView> find(TensorPart part, std::string_view name) const;
-  // Copies a complete tensor with exactly this dtype and shape to `out`; otherwise throws kInvalid naming the
-  // difference.
+  // Copies a complete tensor to `out`. Throws kInvalid, naming the difference, unless dtype and shape match
+  // exactly.
   void read(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
             std::span<std::byte> out) const;
   // Copies only the elements of `runs`, a rank's share of the tensor. Elements are counted in memory order.

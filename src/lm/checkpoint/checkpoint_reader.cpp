@@ -32,7 +32,7 @@ std::uint64_t bytes_of(const TensorRecord& record, const Slice& slice) {
 std::uint32_t crc_of(const TensorView& tensor, const Slice& slice, std::uint64_t begin, std::uint64_t end) {
   const auto element = static_cast<std::uint64_t>(size_of(tensor.dtype));
   std::uint32_t crc = 0;
-  std::uint64_t at = 0;  // in the slice
+  std::uint64_t at = 0;  // offset in the slice
   for_each_run(tensor.shape, slice, [&](std::int64_t first, std::int64_t count) {
     const std::uint64_t size = static_cast<std::uint64_t>(count) * element;
     const std::uint64_t from = std::clamp(begin, at, at + size), to = std::clamp(end, from, at + size);

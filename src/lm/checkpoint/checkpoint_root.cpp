@@ -153,7 +153,7 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
                                  last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
   };
   const auto clean_up = [&](const Error& error) {
-    // Frees at least the space on a full disk. If this fails too, the next start removes the folder.
+    // Frees the space of the unfinished save. If this fails too, the next start removes the folder.
     try_remove_tree(temporary, env_);
     if (const int code = file_code_of(error); code != 0 && FileError("", code).out_of_space()) {
       throw no_space(code, env_.free_space(root_));

@@ -73,7 +73,8 @@ CheckpointSave::CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard
   add_tensors(TensorPart::kModel, snapshot.model, model_);
   add_tensors(TensorPart::kOptimizer, snapshot.optimizer, optimizer_);
   for (const auto& file : manifest_.files) bytes_ += file.bytes;
-  const std::uint64_t manifest_bytes = manifest_.to_json().size();  // checksums have a fixed width
+  // Final, because checksums have a fixed width.
+  const std::uint64_t manifest_bytes = manifest_.to_json().size();
   if (manifest_bytes > Manifest::kMaxBytes)
     throw invalid("the checkpoint has too many tensors for its manifest");
   bytes_ += manifest_bytes;

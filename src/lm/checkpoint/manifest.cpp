@@ -22,7 +22,7 @@ constexpr std::string_view kFormat = "primus-checkpoint";
 constexpr std::string_view kSealKey = "\"manifest_crc32c\":\"";
 constexpr std::string_view kSealEnd = "\"}\n";
 constexpr std::size_t kDigits = 8;
-constexpr std::size_t kMaxSlices = 16384;  // per tensor
+constexpr std::size_t kMaxSlices = 16384;  // max slices per tensor
 constexpr std::string_view kDamagedHint = "the checkpoint is damaged; use an older one";
 
 std::string_view name_of(TensorPart part) { return part == TensorPart::kModel ? "model" : "optimizer"; }

@@ -21,7 +21,7 @@ enum class TensorPart { kModel, kOptimizer };
 
 struct SliceRecord {
   Slice slice;
-  std::uint32_t crc = 0;  // CRC32C of the box's bytes, row-major
+  std::uint32_t crc = 0;  // CRC32C of the slice's bytes, row-major
 };
 
 struct TensorRecord {

@@ -111,10 +111,11 @@ class HeaderParser {
     return text;
   }
 
-  // A growing array would hold the old and the new copy at once. The upper bounds are generous, because
-  // untouched memory costs nothing.
+  // Allocates once, because a growing array would hold its old and its new copy at the same time. The upper
+  // bounds are generous: untouched memory costs nothing.
   void reserve(std::string_view text) {
-    constexpr std::size_t kMinTensor = 50;  // {"":{"dtype":"U8","shape":[],"data_offsets":[0,0]},
+    // Size of the shortest entry: {"":{"dtype":"U8","shape":[],"data_offsets":[0,0]}.
+    constexpr std::size_t kMinTensor = 50;
     const auto count = [&](char c) { return static_cast<std::size_t>(std::ranges::count(text, c)); };
     const std::size_t tensors = std::min(count('{'), text.size() / kMinTensor + 1);
     file_.entries_.reserve(tensors);

@@ -147,20 +147,20 @@ struct SafetensorsLayout {
     std::string header;  // length, JSON, and padding spaces to a multiple of 8
     std::vector<Tensor>
         tensors;          // in the order of their bytes: by dtype (wide first, so all are aligned), then name
-    std::uint64_t bytes;  // of the complete file
+    std::uint64_t bytes;  // size of the complete file
   };
   std::vector<Shard> shards;
   std::string index_file;  // "model.safetensors.index.json", or empty for one shard
   std::string index;
-  std::uint64_t bytes = 0;  // of all files
+  std::uint64_t bytes = 0;  // total size of all files
 };
 SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources,
                                    const SafetensorsOptions& options = {});
 
 // The part of a slab (AxisOrder) that this process holds if other processes hold the rest.
 struct SharedSlab {
-  std::size_t tensor;  // in shard order
-  HeldRun part;        // of the tensor, within the slab
+  std::size_t tensor;  // index of the tensor in shard order
+  HeldRun part;        // this process's part of the tensor, within the slab
 };
 
 // The result of one process writing its part of a shard.

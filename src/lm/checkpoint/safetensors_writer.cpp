@@ -16,7 +16,7 @@
 namespace primus {
 namespace {
 
-// Bytes read at a time: small enough that the writer copies them from the cache after the checksum.
+// Bytes read at a time: few enough to stay in the CPU cache between checksum and write.
 constexpr std::uint64_t kReadBytes = 256U << 10;
 
 // The order of the reference implementation: wide types first, so that every tensor is aligned to its
@@ -173,7 +173,7 @@ class TensorWriter {
 
   void write_slabs() {
     const std::int64_t slab = source_.order.slab_elements();
-    std::vector<HeldRun> parts;  // of the slab that begins at `first`
+    std::vector<HeldRun> parts;  // held parts of the slab that begins at `first`
     std::int64_t first = 0;
     const auto write = [&] {
       if (!parts.empty()) write_slab(first, slab, parts);
@@ -193,7 +193,7 @@ class TensorWriter {
     write();
   }
 
-  // Writes the held part of the elements of memory [first, first + slab).
+  // Writes the elements of the slab [first, first + slab), in memory order, that this process holds.
   void write_slab(std::int64_t first, std::int64_t slab, const std::vector<HeldRun>& parts) {
     skip_to(bytes_of(first));
     published_.assign(bytes_of(slab), std::byte{0});

@@ -50,8 +50,8 @@ class SnapshotBuffer {
   };
   struct Piece {
     std::size_t source;
-    std::uint64_t offset, size;  // within the source
-    std::uint64_t at;            // within the buffer
+    std::uint64_t offset, size;  // offset and size within the source
+    std::uint64_t at;            // offset within the buffer
   };
   void reserve(std::uint64_t bytes);
   void read(std::size_t source, std::uint64_t offset, std::span<std::byte> out);
@@ -68,7 +68,7 @@ class SnapshotBuffer {
   std::condition_variable changed_;
   // Guarded by mutex_:
   State state_ = State::kLive;
-  bool reading_ = false;  // in place
+  bool reading_ = false;  // the writer reads a tensor in place
   bool late_ = false;     // see was_late()
   bool judged_ = false;   // late_ is final
   // Bytes read of each source. Constant during copies, which read it without the lock.

@@ -11,7 +11,8 @@
 namespace primus {
 namespace {
 
-// Calls move(byte in the file, byte in memory) for every element of `bytes` bytes of complete slabs.
+// Calls move(offset in the file, offset in memory) for every element of complete slabs. `bytes` is the size
+// of all slabs, and offsets are in bytes.
 template <class Move>
 void for_each_element(const AxisOrder& order, std::size_t element_bytes, std::size_t bytes, Move move) {
   const std::size_t slab = static_cast<std::size_t>(order.slab_elements()) * element_bytes;
@@ -34,7 +35,7 @@ void copy_run(const AxisOrder& order, std::size_t element_bytes, std::span<const
   const std::int64_t slab = order.slab_elements();
   for (std::int64_t first = run.begin / slab * slab; first < run.end; first += slab) {
     const std::byte* from = file.data() + static_cast<std::size_t>(first) * element_bytes;
-    const std::int64_t shift = first - run.begin;  // difference of an index in `out` and an index in the slab
+    const std::int64_t shift = first - run.begin;  // index in `out` minus index in the slab
     if (shift >= 0 && first + slab <= run.end) {
       const std::size_t bytes = static_cast<std::size_t>(slab) * element_bytes;
       to_memory_order(order, element_bytes, {from, bytes},

@@ -117,7 +117,7 @@ struct TensorSource {
                                 // extent
   HeldRuns held() const;        // `runs`, or the complete tensor; throws kInvalid if a run is outside the
                                 // tensor
-  std::uint64_t held_bytes() const;  // of held()
+  std::uint64_t held_bytes() const;  // size of held()
   // Returns bytes [offset, offset + size) of held(): in place, or copied into `buffer`.
   std::span<const std::byte> read(std::uint64_t offset, std::uint64_t size,
                                   std::vector<std::byte>& buffer) const;

@@ -85,11 +85,11 @@ struct BatchLoader::Impl {
     batch.loss_divisor = loss_divisor(index);
   }
 
-  // Learned labels of all samples that share a mean, divided by their number of microbatches.
+  // Returns the mean number of learned labels per microbatch, over all samples that share a mean.
   double loss_divisor(std::int64_t index) const {
     if (options.samples_per_mean == 0) return 0;
-    const std::int64_t together = options.samples_per_mean / samples_per_microbatch();  // microbatches of
-                                                                                        // each rank
+    // Microbatches of each rank that share one mean.
+    const std::int64_t together = options.samples_per_mean / samples_per_microbatch();
     const std::lock_guard lock(mean_mutex);
     if (mean_of != index / together) {
       mean_of = index / together;
@@ -189,7 +189,7 @@ struct BatchLoader::Impl {
   double wait_seconds = 0;  // used only by the consumer
   std::int64_t taken = 0;   // microbatches returned so far; used only by the consumer
 
-  mutable std::mutex mean_mutex;      // guards the next two
+  mutable std::mutex mean_mutex;      // guards the next two members
   mutable std::int64_t mean_of = -1;  // index of the mean that `learned_in_mean` belongs to
   mutable double learned_in_mean = 0;
 

@@ -28,7 +28,7 @@ struct EncodedBlock {
   std::vector<EncodedKey> keys;
   std::uint64_t skipped_lines = 0;
   std::string first_skipped;
-  bool has_words = false;  // a text has more than white space
+  bool has_words = false;  // at least one text is more than white space
 
   void clear() {
     for (EncodedKey& key : keys) {

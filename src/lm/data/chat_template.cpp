@@ -54,7 +54,8 @@ std::string default_system_of(std::string_view jinja, const TurnMarks& marks, st
     for (std::size_t at = jinja.find(front); at != std::string_view::npos; at = jinja.find(front, at + 1)) {
       const std::string_view rest = jinja.substr(at + front.size(), kLongest);
       const std::string_view text = rest.substr(0, rest.find(end));
-      // Excludes a literal that ends here and is followed by the text of a message.
+      // Accepts only a fixed text. A quote at its start, a brace or a plus sign means that template code
+      // follows `front`.
       const bool is_text = text.size() < rest.size() && !text.empty() && text.front() != '\'' &&
                            text.front() != '"' && !has(text, "{") && !has(text, "}}") && !has(text, "+ ");
       if (is_text) return without_escapes(text);
@@ -208,7 +209,7 @@ std::optional<ConversationStyle> style_of_template(std::string_view jinja, const
   ConversationStyle style{.format = *format};
   const std::optional<std::int32_t> bos = tokenizer.special_ids().bos;
   if (bos) {
-    // In some tokenizers the BOS token also begins a turn.
+    // Some templates spell the BOS token as a literal at their start.
     const std::string front = fmt::format("{{{{ {} }}}}", literal_of(tokenizer.token_text(*bos)));
     style.begins_with_bos =
         has(jinja, "bos_token") || jinja.starts_with(front) || has(jinja, "<|begin_of_text|>");

@@ -51,7 +51,7 @@ struct Conversation {
   // Keys of a question or an answer that `messages` or `input_ids` override although the texts differ.
   std::vector<std::string> replaced;
 
-  // Whether no answer follows the last turn, so that nothing of that turn is learned.
+  // Whether the last turn has no answer. Such a turn is not learned.
   bool ends_unanswered() const { return !messages.empty() && messages.back().role != kAssistant; }
 };
 

@@ -399,7 +399,7 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
         fmt::format("none of {} records is a conversation; the first: {}", all.read, all.first_skipped),
         "'primus data conversations' shows what is read");
   }
-  // The arrays stay in memory, and growing by doubling left them oversized.
+  // Frees unused capacity, because the arrays stay in memory.
   all.ids.shrink_to_fit();
   all.learned.shrink_to_fit();
   all.ends.shrink_to_fit();

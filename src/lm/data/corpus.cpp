@@ -526,7 +526,7 @@ std::size_t part_end(std::string_view text, std::size_t target) {
   }
   std::size_t end = window.size();
   if (end == text.size()) return end;
-  // No border was found, so the cut only avoids the inside of a character.
+  // No border was found: cuts between two characters.
   for (int i = 0; i < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; ++i) --end;
   return end;
 }

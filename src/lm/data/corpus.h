@@ -41,8 +41,8 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, Ski
 std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const SkippedFiles& skipped);
 std::vector<std::string> remarks_on(const std::vector<std::string>& patterns);
 
-// Throws Error(kInvalid) if `path` is a link to a missing file, as after a disk was not mounted: its data
-// would silently be left out.
+// Throws Error(kInvalid) if `path` is a link to a missing file, for example because a disk is not mounted.
+// Without this error, its data would be left out silently.
 void refuse_dangling_link(const Path& path);
 
 // A hint for a path that does not exist: a list with commas, a URL, or the name of a data set of the hub.

@@ -182,7 +182,7 @@ class Opener {
       for (std::size_t split = 0; split < 3; ++split) {
         if (requested_[split] == 0) continue;
         if (per_split[split]->empty()) {
-          if (split > 0) continue;  // the user set no path for it
+          if (split > 0) continue;  // the user set no path for this split
           throw invalid("validation or test data is given, but no training data", "set train_data_path");
         }
         result[split] = open_blend(parse_blend(*per_split[split]), split, std::nullopt);
@@ -236,7 +236,7 @@ class Opener {
         throw invalid(fmt::format("the split '{}' leaves nothing to train on", shares()),
                       "its first number is the training share: set it above 0");
       }
-      // If the user did not set a split, each part of the blend has its own rule.
+      // If the user did not set a split, text and .bin/.idx data of the blend are split differently.
       const bool chosen = !options_.hold_out_text;
       if (chosen && wanted[split].first == wanted[split].last) continue;
       const BlendList parts = chosen || split == 0 ? blend : with_held_out(blend, split);
@@ -286,11 +286,11 @@ class Opener {
     return split == 0 ? Share{0, from} : split == 1 ? Share{from, all} : Share{all, all};
   }
 
-  // Opens one split of a blend. `shares`: the split of each data set; nullopt: all of each.
+  // Opens one split of a blend. `shares`: the split of each data set; nullopt: all sequences of each.
   std::unique_ptr<const Dataset> open_blend(const BlendList& blend, std::size_t split,
                                             const std::optional<std::string>& shares) {
     const std::int64_t requested = requested_[split];
-    // A single data set of its own path needs no blend, with or without a weight.
+    // A single data set needs no blend if it has no weight, or if its path belongs to one split.
     if (blend.paths.size() == 1 && (blend.weights.empty() || !shares)) {
       return open_split(source(blend.paths[0]), split, shares, requested);
     }
@@ -349,7 +349,7 @@ class Opener {
                           percent, 100 - (split == 2 ? 2 : 1) * percent, percent, split == 2 ? percent : 0));
   }
 
-  // The name that the user gave: text is trained on from cached tokens, whose file name is only a hash.
+  // Returns the name that the user gave. For text, the file name of the cached tokens is only a hash.
   std::string given_name(const TokenSource& source) const {
     for (const auto& [path, opened] : sources_) {
       if (opened.get() == &source) return path;
@@ -357,7 +357,7 @@ class Opener {
     return source.name();
   }
 
-  // Megatron would repeat a split within one sample if it is shorter; here that is an error.
+  // Megatron would repeat a split that is shorter than one sample; here that is an error.
   void check_length(const TokenSource& source) const {
     std::int64_t tokens = 0;
     for (std::int64_t i = 0; i < source.sequences(); ++i) {
@@ -468,7 +468,7 @@ class Opener {
   }
 
   // Returns nullopt if the cached tokens match their checksums, "" if there are none yet, otherwise what is
-  // wrong. Reading the tokens again costs less than the text, which was read for the key.
+  // wrong. Reading the tokens costs less than reading the text, which the hash already required.
   std::optional<std::string> damage_of(const Path& folder) const {
     if (!Env::posix().status(folder)) return "";
     const Path prefix = tokenized_prefix(folder / "tokens", options_.json_key);

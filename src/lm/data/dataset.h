@@ -100,7 +100,7 @@ struct DataOptions {
 // none: a share of 0, or per-split paths without a path for that split.
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
-  bool held_out = false;  // a part of data_path is not used for training; validation may use it or not
+  bool held_out = false;  // a part of data_path is excluded from training, whether or not validation uses it
   // Hash of the training data: equal for equal tokens in equal order, independent of their paths. 0 without
   // training data.
   std::uint64_t train_fingerprint = 0;

@@ -526,8 +526,8 @@ void IndexedDatasetWriter::attach(const char* extension, std::string_view conten
 void IndexedDatasetWriter::finish() {
   complete();
   const Path index = with_extension(prefix_, kIndexFile), folder = folder_of(prefix_);
-  // Readers need the index. So the old index is removed first and the new one is renamed last: so, even after
-  // a power failure, no index is next to data that it does not describe.
+  // Removes the old index first and renames the new one last. Even after a power failure, an index then
+  // matches the data next to it.
   if (env_.status(index)) {
     env_.remove_file(index);
     env_.sync_folder(folder);

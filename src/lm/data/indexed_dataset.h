@@ -74,7 +74,7 @@ class IndexedDataset final : public TokenSource {
 
  private:
   IndexedDataset() = default;
-  // Bytes [offset, offset + size) of a sequence; These bytes are within the file even if the index has
+  // Bytes [offset, offset + size) of a sequence. These bytes are within the file even if the index has
   // changed since it was opened.
   std::span<const std::byte> bytes(std::int64_t sequence, std::int64_t offset, std::int64_t size) const;
   void check() const;
@@ -115,9 +115,9 @@ class IndexedDatasetWriter {
   };
 
   IndexedDatasetWriter(Path prefix, TokenType type, Env& env = Env::posix());
-  // For work that may be interrupted. The temporary files are named `temporary` plus an extension. They hold
-  // the data that an earlier writer of that name had saved when its save() returned `from`. Throws
-  // Error(kInvalid) if they hold less.
+  // For work that may be interrupted. The temporary files are named `temporary` plus an extension. The writer
+  // continues after the data that an earlier writer saved when its save() returned `from`. Throws
+  // Error(kInvalid) if the files hold less.
   IndexedDatasetWriter(Path prefix, TokenType type, Path temporary, Progress from, Env& env = Env::posix());
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;

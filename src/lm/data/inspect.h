@@ -28,7 +28,7 @@ struct Inspection {
   };
   std::vector<Bin> histogram;  // up to the longest sequence
 
-  // With read_tokens; the ids are only set if there is a token.
+  // Set with read_tokens, if the data set has a token.
   std::optional<std::int32_t> smallest_id, largest_id;
   std::int64_t beyond_vocabulary = 0;  // number of tokens
   struct Beyond {

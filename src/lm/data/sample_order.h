@@ -36,7 +36,7 @@ struct SampleOrder {
 
 struct OrderOptions {
   std::int64_t first = 0, last = 0;  // the split's sequences are [first, last)
-  std::int64_t seq_length = 0;       // L
+  std::int64_t seq_length = 0;       // L, the inputs per sample
   std::int64_t samples = -1;         // minimum number; -1: one epoch
   std::int64_t seed = 1234;
 };

@@ -237,7 +237,7 @@ std::uint64_t SftDataset::fingerprint() const {
       XXH3_64bits_update(&state, conversations_->ids.data() + begin, length * sizeof(std::int32_t));
       XXH3_64bits_update(&state, conversations_->learned.data() + begin, length);
     }
-    XXH3_64bits_update(&state, &sample, sizeof sample);  // end of the sample
+    XXH3_64bits_update(&state, &sample, sizeof sample);  // separates the samples in the hash
   }
   return XXH3_64bits_digest(&state);
 }

@@ -370,7 +370,7 @@ class Pipeline {
                                       : fmt::format("the {} inputs hold", options_.inputs.size())),
                       "put text into it, or choose other data");
       }
-      // A kill during renaming must leave a state that the same command recognizes as its own.
+      // If the process is killed during renaming, a later call must recognize the files as its own.
       save();
       output_.finish(tokenizer_);
       output_.close();

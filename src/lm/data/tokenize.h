@@ -26,8 +26,8 @@ struct TokenizeOptions {
   // The document order of Megatron's --partitions: document i goes to partition i % partitions, and the
   // partitions are concatenated.
   int partitions = 1;
-  // kRefuse: existing output files are an error, unless unfinished work next to them shows that this very job
-  // was killed while it renamed them.
+  // kRefuse: existing output files are an error, unless the unfinished work next to them shows that an
+  // earlier call of this job was killed during renaming.
   Existing existing = Existing::kRefuse;
   const std::atomic<bool>* stop = nullptr;  // requests an early stop; a later call resumes
   double save_seconds = 30;                 // seconds of work that a killed process loses at most
@@ -38,7 +38,7 @@ struct TokenizeResult {
   std::vector<Path> prefixes;  // one per JSON key
   std::uint64_t bytes = 0;     // size of the inputs on disk
   std::uint64_t documents = 0;
-  std::uint64_t sequences = 0, tokens = 0;  // of all keys
+  std::uint64_t sequences = 0, tokens = 0;  // totals of all keys
   std::uint64_t skipped_lines = 0;
   std::string first_skipped;        // "file:line:column: why"
   std::uint64_t resumed_bytes = 0;  // input bytes that an earlier call had already processed

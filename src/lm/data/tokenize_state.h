@@ -18,7 +18,7 @@ struct TokenizeState {
   std::uint64_t bytes = 0;  // bytes of the inputs read, as stored on disk
   std::uint64_t documents = 0, skipped_lines = 0;
   std::string first_skipped;
-  bool has_words = false;  // a text so far has more than white space
+  bool has_words = false;  // at least one text so far is more than white space
   std::vector<IndexedDatasetWriter::Progress> writers;
 };
 

@@ -43,7 +43,7 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
                settings.pass_tokens > 0 && !(settings.replay && reads_together(rank, settings)));
   settings_.pass_tokens =
       std::clamp(settings.pass_tokens, settings.sequences, settings.capacity * settings.sequences);
-  // No overlap: only few tokens are exchanged.
+  // Does not overlap exchange and computation, because only few tokens are exchanged.
   if (comm::Communicator* const group = rank.mesh().experts()) experts_.emplace(rank, *group, false);
   cache_ = model.make_kv_cache(phase_, settings.compute, settings.sequences, settings.capacity,
                                settings.all_pages(), ReaderSettings::kPageTokens);

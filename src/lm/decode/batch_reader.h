@@ -49,10 +49,10 @@ struct ReaderSettings {
   std::int64_t sequences = 1;      // max number of sequences read together
   std::int64_t pages = 0;          // pages of kPageTokens tokens for all sequences; 0: enough for each
                                    // sequence to fill its capacity
-  // Passes that generate a token may be recorded and replayed: the rank's stash and scratch have no other
-  // user.
+  // Allows passes that generate a token to be recorded and replayed. Requires that the rank's stash and
+  // scratch have no other user.
   bool replay = false;
-  // If data ranks shard each weight: gathers them. Null: all values are on this rank.
+  // Gathers the weights if data ranks shard them. Null: all values are on this rank.
   engine::DataParallel* parallel = nullptr;
   engine::PipelineShape pipeline = {};  // the pipeline parts of the model
 
@@ -76,9 +76,9 @@ class BatchReader {
   // On a measuring rank: runs a pass of every size, so that the arenas record the memory that reading needs.
   void measure();
 
-  // Assigns an idle sequence to a text that begins with `tokens` (at least one); nothing if none is idle. The
-  // sequence's length() is then the number of tokens that need not be read because of a shared prefix; the
-  // last token must always be read.
+  // Assigns an idle sequence to a text that begins with `tokens` (at least one). Returns nullopt if none is
+  // idle. The sequence's length() is then the number of tokens that need not be read because of a shared
+  // prefix; the last token must always be read.
   std::optional<std::int64_t> begin(std::span<const std::int32_t> tokens);
   // Returns the length() that the sequence would have after begin(tokens).
   std::int64_t shared(std::span<const std::int32_t> tokens) const { return find(tokens).length; }
@@ -206,7 +206,7 @@ class BatchReader {
     PinnedBuffer memory;
     std::span<std::int32_t> tokens, positions, starts, lengths, table;
     std::span<std::int32_t> reported, ids, chosen;  // rows with logits, and ids of these rows
-    std::span<float> values, losses, ones;          // of these rows
+    std::span<float> values, losses, ones;          // values of these rows
   };
   Tensor top_values_, top_ids_;  // [max rows with logits, kMax]
   Tensor hidden_, losses_;       // for the rows with logits: this rank's hidden states, and [rows] fp32

@@ -99,7 +99,7 @@ void PageTable::write(const Pages& pages, std::int64_t length, std::span<const s
   }
 }
 
-// Drops the last pages first. So the pages that are shared by the fewest possible texts are reused first.
+// Drops the last pages first. These pages are then reused first, because the fewest texts can share them.
 void PageTable::release(Pages& pages) {
   for (auto index = pages.rbegin(); index != pages.rend(); ++index) drop(*index);
   pages.clear();

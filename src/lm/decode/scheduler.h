@@ -30,7 +30,7 @@ struct DecodeCounts {
   std::int64_t steps = 0;
   std::int64_t read = 0;         // tokens read, including tokens read again
   std::int64_t shared = 0;       // prompt tokens that were in shared pages and not read
-  std::int64_t written = 0;      // tokens
+  std::int64_t written = 0;      // generated tokens
   std::int64_t preemptions = 0;  // number of times a text freed its pages before its end
 };
 

@@ -1,9 +1,9 @@
 // The highest rate at which a device has multiplied matrices: the denominator of MFU.
 //
-// A peak measured while others use the machine is too low, which makes MFU too high. So only undisturbed
-// measurements count. The best one per device is kept in a small file in the user's cache. A run that is
-// faster than the stored peak raises it, so MFU never exceeds 100 %. Without an undisturbed measurement there
-// is neither a peak nor MFU.
+// A peak measured while other programs use the machine is too low, which makes MFU too high. So only
+// undisturbed measurements count. The best one per device is kept in a small file in the user's cache. A run
+// that is faster than the stored peak raises it, so MFU never exceeds 100 %. Without an undisturbed
+// measurement there is neither a peak nor MFU.
 //
 // The cache is optional: a file that is damaged or cannot be written is ignored. One thread.
 #pragma once

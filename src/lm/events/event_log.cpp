@@ -80,7 +80,7 @@ std::vector<std::uint64_t> find_offsets(const Path& path, Env& env) {
   return offsets;
 }
 
-// Pairs, by ascending offset: events before this offset are valid only up to this step.
+// Pairs of an offset and a step, by ascending offset: events before the offset are valid only up to the step.
 using Limits = std::vector<std::pair<std::uint64_t, std::int64_t>>;
 
 Limits limits_of(const Path& path, Env& env) {

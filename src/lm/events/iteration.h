@@ -103,8 +103,8 @@ struct NumericsFault {
 //     num zeros: 0 | number of skipped iterations:   0 | number of nan iterations:   0 |
 //     MFU: 41.3% | ETA: 3m 12s | data wait: 0.4%
 //
-// While there are no averages yet, it uses AMD Primus's other form: "throughput per GPU (TFLOP/s/GPU): 1.2 |
-// tokens per GPU (tokens/s/GPU): 5043.1". Parsers of AMD Primus's logs accept both.
+// Before there are averages, it uses AMD Primus's other form: "throughput per GPU (TFLOP/s/GPU): 1.2 | tokens
+// per GPU (tokens/s/GPU): 5043.1". Parsers of AMD Primus's logs accept both.
 std::string format_iteration(const IterationRecord& record);
 
 // Returns the line in Megatron's format: " validation loss at iteration 100 | lm loss value: 3.214567E+00 |

@@ -365,7 +365,7 @@ bool MetricsFile::flush() {
   return true;
 }
 
-// Best effort: the next line meets the same errors.
+// Ignores errors, because writing the next line meets and reports them.
 void MetricsFile::look_after_file() {
   try {
     const auto there = env_.status(file_.path());

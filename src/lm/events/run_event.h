@@ -58,7 +58,7 @@ struct FaultFacts {
   std::string first_operator = {};  // for a NaN: the first operator that produced it, "layers.3.attention"
 };
 
-// The run was asked to end before its last step. The event's cause says who asked.
+// A request to end the run before its last step. The event's cause says who asked.
 struct StopFacts {};
 
 // In the order of RunEvent::Facts' alternatives.

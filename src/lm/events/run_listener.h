@@ -37,7 +37,7 @@ class RunListener {
 
 struct MonitorOptions {
   std::int64_t resume_iteration = 0;  // last iteration in the loaded checkpoint; 0: from the beginning
-  int log_interval = 1;               // for lines in the log; the metrics file always has every iteration
+  int log_interval = 1;  // steps between lines in the log; the metrics file always has every iteration
   int tensorboard_log_interval = 1;
   bool tensorboard = true;
   bool samples = false;                         // writes samples.jsonl

@@ -46,14 +46,14 @@ class TrainingMonitor {
   void begin_evaluation(std::int64_t iteration, const std::string& data_set);
   void evaluation(const EvaluationRecord& record);
   // Whether this evaluation has been recorded; at the iteration that the run resumes from, an earlier process
-  // may have done so.
+  // may have recorded it.
   bool evaluated(std::int64_t iteration, const std::string& data_set) const;
   // Whether the recorded validation loss at this iteration is at or below the target.
   bool reached_target(std::int64_t iteration) const;
   // Does nothing without MonitorOptions::samples.
   void sample(const SampleRecord& record);
   // Whether a text of this iteration has been recorded; at the iteration that the run resumes from, an
-  // earlier process may have done so.
+  // earlier process may have recorded it.
   bool sampled(std::int64_t iteration) const { return options_.samples && iteration == last_sample_; }
   void checkpoint(std::int64_t iteration, CheckpointFacts::State state);
   // `cause`: who asked for the stop, or which limit was reached.

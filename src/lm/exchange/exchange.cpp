@@ -131,8 +131,8 @@ void refuse_file_name(const Path& to) {
                 "name a folder: its model.safetensors has the weights");
 }
 
-// Returns the final path of the folder `to`, with links resolved, as rename needs it. Finds every reason
-// against this target before anything is written.
+// Returns the final path of the folder `to`, with links resolved, as rename needs it. Rejects an unsuitable
+// target before anything is written.
 Path target_of(const Path& to, const Path& from, Existing existing, Env& env) {
   if (to.empty()) throw invalid("the target has no name", "name a folder that does not exist");
   refuse_file_name(to);

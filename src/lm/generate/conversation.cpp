@@ -116,7 +116,8 @@ Conversation::Reply Conversation::say(std::string_view user,
       generate(decoder_, tokens_, settings_, [&](std::int32_t id) { return text.push(stream.push(id)); });
   if (!text.next_turn()) text.finish(stream.finish());
 
-  // Drops the part of the user's turn that the model wrote: the reply is read again without it.
+  // The model may have begun the user's next turn. Drops that part; the next turn reads the reply again
+  // without it.
   const std::vector<std::int32_t> written =
       text.next_turn() ? tokenizer_.encode(text.text(), false) : generation.ids;
   tokens_.insert(tokens_.end(), written.begin(), written.end());

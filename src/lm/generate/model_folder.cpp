@@ -44,7 +44,7 @@ std::string identity_of(const config::Value& experiment) {
 }
 
 // Whether both identify the same run. The workspace is an absolute path in experiment.yaml; in a checkpoint
-// it is as the user's experiment has it.
+// it is the value that the user wrote.
 bool is_same_run(const std::string& recorded, std::string writer) {
   while (writer.starts_with("../")) writer.erase(0, 3);
   return recorded == writer || recorded.ends_with("/" + writer);
@@ -215,7 +215,7 @@ void note_other_tokenizer(const ModelFolder& folder, const Tokenizer& chosen,
   try {
     trained = load_own_tokenizer(folder);
   } catch (const Error&) {
-    return;  // the folder has none, or a broken one, which --tokenizer replaces
+    return;  // the folder has no tokenizer, or a broken one, which --tokenizer replaces
   }
   if (trained->fingerprint() == chosen.fingerprint()) return;
   notes.push_back(fmt::format(

@@ -89,7 +89,7 @@ class Block {
  public:
   virtual ~Block() = default;
   virtual void forward(engine::Residual& x, const BlockInputs& inputs) const = 0;
-  // Enqueues updates at the end of a step that the optimizer does not make.
+  // Enqueues updates that the optimizer does not make, at the end of a step.
   virtual void end_step(turbo::Context&, const RoutingStep&) const {}
 };
 
@@ -145,7 +145,7 @@ struct Family {
   // published models that do not affect the output. A note reports any key that is neither common, nor
   // written, nor listed here.
   std::vector<std::string_view> other_keys = {};
-  // Name prefixes of published tensors that are not part of the model here.
+  // Name prefixes of published tensors that this program leaves out.
   std::vector<std::string_view> left_out = {};
   // {"num_experts", "num_local_experts"}: the first name is an alias of the second and takes precedence, as
   // attribute_map does in transformers.
@@ -162,7 +162,8 @@ struct Family {
   std::vector<std::string_view> other_rope_keys = {};
   // For streams() > 1: declares the parameters of the stream's ends in the store's current unit. `depth` is 0
   // for the model itself, else the depth of a multi-token prediction module. `chunk` is as in make_block.
-  // Widening has no parameters, so a rank that has only the first part passes -1 and calls only widen().
+  // Widening has no parameters, so a rank that has only the first part passes -1 as `chunk` and calls only
+  // widen().
   std::unique_ptr<StreamEnds> (*make_stream_ends)(const ModelConfig& config, engine::ParameterStore& store,
                                                   int depth, int chunk) = nullptr;
 };

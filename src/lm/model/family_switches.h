@@ -12,8 +12,8 @@ namespace primus {
 std::vector<FamilySwitch> switches_of(const Family& family);
 // Whether the family ignores this switch.
 bool leaves_open(const Family& family, std::string_view key);
-// Whether the family has latent attention for every value of multi_latent_attention. This is so for Kimi, for
-// which presets of AMD Primus set the key to false.
+// Whether the family has latent attention for every value of multi_latent_attention. True for Kimi, although
+// its presets of AMD Primus set the key to false.
 bool always_latent(const Family& family);
 
 }  // namespace primus

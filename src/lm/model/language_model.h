@@ -89,7 +89,7 @@ class LanguageModel {
   // Allocates the routers' counters for a training run in the persistent arena; dense models do not need
   // them.
   RoutingStep make_routing_step(engine::Rank& rank) const;
-  // Enqueues updates at the end of a step that the optimizer does not make: the routers' biases.
+  // Enqueues the routers' bias updates, which the optimizer does not make, at the end of a step.
   void end_step(turbo::Context& context, const RoutingStep& step) const;
 
   const ModelConfig& config() const { return config_; }
@@ -107,7 +107,7 @@ class LanguageModel {
   // Returns the chunk of this rank that contains the block; -1 if another rank has the block.
   int chunk_with(std::int64_t block) const;
   BlockInputs block_inputs(const ModelInputs& inputs) const;
-  // Adds the token indices that the layers of this rank need.
+  // Returns the dropout source of `inputs` with the token indices that the layers of this rank need.
   engine::DropoutSource dropout_source(const BlockInputs& inputs) const;
   // Returns the head's input: hidden states divided by the logits divisor.
   engine::Value before_head(const engine::Value& hidden) const;
@@ -126,8 +126,8 @@ class LanguageModel {
     std::int64_t begin = 0, end = 0;  // blocks of this chunk
     bool first = false, last = false;
   };
-  std::vector<Chunk> chunks_;              // of this rank
-  std::vector<MultiTokenPrediction> mtp_;  // by depth
+  std::vector<Chunk> chunks_;              // chunks of this rank
+  std::vector<MultiTokenPrediction> mtp_;  // modules by depth
   Tensor rope_table_, compressed_rope_table_, local_rope_table_;
   std::int64_t rope_positions_ = 0;
 };

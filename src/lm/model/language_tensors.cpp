@@ -155,8 +155,7 @@ std::vector<std::string> LanguageTensors::refuse_foreign(const TensorNames& used
     if (store.left_out(name)) continue;
     if (name.ends_with("rotary_emb.inv_freq")) {
       notes.push_back(fmt::format("'{}' is computed from config.json: left out", name));
-    } else if (name == "lm_head.weight") {  // the head is tied here: without tied embeddings the model has
-                                            // used this tensor
+    } else if (name == "lm_head.weight") {  // the head is tied: an untied model would have used this tensor
       const std::string& tied = embedding_name(store);
       const std::optional<TensorView> embedding = find(tied);
       if (embedding && !same_bits(*embedding, *find(name))) {

@@ -51,9 +51,8 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   return lora;
 }
 
-// Quantised weights are stored in other tensors than the model's weights. `primus model import` reads mxfp4,
-// and fp8 with a scale per block of 128 x 128. Other methods are refused here, with a clearer error than
-// missing tensors.
+// Quantised weights are stored under other tensor names. `primus model import` reads mxfp4, and fp8 with a
+// scale per block of 128 x 128. Other methods are refused here, with a clearer error than missing tensors.
 void refuse_quantised(const ConfigReader& r) {
   constexpr const char* kKey = "quantization_config";
   const json* const config = r.find(kKey);
@@ -378,7 +377,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   // Multimodal models describe their language model in text_config.
   if (const auto text = root.find("text_config"); text != root.end() && text->is_object()) {
     json part = *text;
-    // Only the outer object may say whether the head is tied.
+    // A multimodal model may have tie_word_embeddings only in its outer object.
     if (const auto tied = root.find("tie_word_embeddings"); tied != root.end() && !part.contains(tied.key()))
       part[tied.key()] = *tied;
     root = std::move(part);
@@ -479,7 +478,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
 
 namespace {
 
-// Returns the weights of one layer that a token is multiplied with: either the trained or the frozen weights.
+// Returns the number of weights of one layer, either trained or frozen, that each token is multiplied with.
 double weights_met(const ModelConfig& c, std::int64_t layer, bool trained = true) {
   double weights = 0;
   for (const LayerProduct& p : layer_products(c, layer)) {
@@ -488,19 +487,19 @@ double weights_met(const ModelConfig& c, std::int64_t layer, bool trained = true
   return weights;
 }
 
-// Returns the multiplications per token that mix the tokens of a sequence in one layer.
+// Returns the number of multiplications per token that mix the tokens of a sequence in one layer.
 double mixing_products(const ModelConfig& c, std::int64_t layer, double s) {
   const LayerKind& kind = *c.spec(layer).attention;
   return kind.mixing ? kind.mixing(c, layer, s) : 0;
 }
 
-// Returns the multiplications per token that select the tokens to attend to; they are not trained.
+// Returns the number of multiplications per token that select the tokens to attend to; they are not trained.
 double selection_products(const ModelConfig& c, std::int64_t layer, double s) {
   const LayerKind& kind = *c.spec(layer).attention;
   return weights_met(c, layer, false) + (kind.selection ? kind.selection(c, s) : 0);
 }
 
-// Returns the adapter weights of one layer that a token is multiplied with.
+// Returns the number of adapter weights of one layer that each token is multiplied with.
 double adapter_weights(const ModelConfig& c, std::int64_t layer) {
   double sum = 0;
   for (const LayerProduct& p : layer_products(c, layer)) {

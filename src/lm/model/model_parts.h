@@ -18,8 +18,8 @@ struct ModelParts {
 };
 
 // Returns the blocks of each part; the counts differ by at most one. If not all parts can have the same
-// count, the last part gets the smaller one, because it also has norm, head and loss. Then the parts from the
-// first on get the smaller count.
+// count, the last part gets the smaller one, because it also has norm, head and loss. If more parts must get
+// the smaller count, these are the first ones.
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
 // Returns parts of (nearly) equal size, all on this rank. Some parts are empty if the model has fewer
 // blocks.

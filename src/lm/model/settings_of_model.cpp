@@ -71,7 +71,7 @@ class Filler {
       case ModelPart::kRouter:
         return m_.moe.experts > 0;
       case ModelPart::kRope:
-        return false;              // rope() decides
+        return false;              // rope() handles this field
       case ModelPart::kAttention:  // windows and chunks exclude each other
         return field.name != "attention_chunk_size" || !is_set("window_size");
       case ModelPart::kModel:

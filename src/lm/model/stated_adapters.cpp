@@ -39,7 +39,8 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                       "adapters, as in AMD Primus",
                       experiment.provenance_of("lora").describe()));
   }
-  // Otherwise nothing would be trained, and a step without a backward pass computes no loss.
+  // Requires an adapted layer. Otherwise nothing would be trained, and a step without a backward pass
+  // computes no loss.
   bool attends = false;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) attends = attends || model.attends(layer);
   if (!feed_forwards && !attends) {

@@ -160,7 +160,7 @@ class PartsReader {
   void linear_attention(ModelConfig& c) const {
     stated_.take({ModelPart::kLinear}, c);
     if (!t_.linear_attention_freq.empty()) {
-      // The family decides which kind of linear attention it is.
+      // The family decides the kind of linear attention.
       c.set_layers(layers("linear_attention_freq", t_.linear_attention_freq,
                           [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; }),
                    &LayerSpec::attention, &kGatedDeltaNet);

@@ -57,7 +57,7 @@ struct MuonSettings {
   Scale scale;
   double extra_scale;
   std::int64_t steps;                       // number of Newton-Schulz iterations
-  std::span<const Polynomial> polynomials;  // iterations use these in turn and repeat them
+  std::span<const Polynomial> polynomials;  // used by the iterations in turn, and then again from the first
   bool fp32_products;                       // false: the iteration's operands are bf16
   bool split_qkv;  // treats the projections of queries, keys and values as separate matrices
 };

@@ -8,7 +8,7 @@
 namespace primus {
 
 // Returns the matrices of a parameter, as ranges of rows of [rows, last extent]. Each tensor of the published
-// checkpoint is a separate matrix; for experts, each expert's part of the tensor is one.
+// checkpoint is a separate matrix. A tensor of experts has one matrix per expert.
 std::vector<engine::FlatRange> muon_matrices(const engine::Parameter& parameter, bool split_qkv);
 
 }  // namespace primus

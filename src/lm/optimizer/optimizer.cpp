@@ -72,7 +72,7 @@ Optimizer::Snapped Optimizer::snapped() {
   rank_.compute().copy_to_host(of_units.data(), snapped_.data, snapped_.bytes());
   rank_.compute().synchronize();
   double all = std::accumulate(of_units.begin(), of_units.end(), 0.0);
-  // The last step's sum of squares is no longer needed.
+  // Overwrites the sum of squares, which is no longer needed.
   rank_.compute().copy_to_device(sum_of_squares_.data, &all, sum_of_squares_.bytes());
   parallel_.sum(sum_of_squares_);
   rank_.compute().copy_to_host(&all, sum_of_squares_.data, sum_of_squares_.bytes());

@@ -1,7 +1,7 @@
 // Learning rate and weight decay over the run, as in Megatron-LM's OptimizerParamScheduler: pure functions of
 // the number of completed steps. So the first step of a warm-up from 0 has learning rate 0, which hardly
-// matters when training from scratch. A run that starts from weights may have few steps, and each one should
-// learn: so, without lr_warmup_init, step k of its warm-up of w steps has (k + 1) / (w + 1) of the peak rate.
+// matters when training from scratch. A run that starts from weights may have few steps, and each step should
+// learn. So, without lr_warmup_init, step k of its warm-up of w steps has (k + 1) / (w + 1) of the peak rate.
 // Thread-safe.
 #pragma once
 

@@ -14,7 +14,7 @@ namespace primus {
 
 // The values of one curve in one bucket.
 struct Bucket {
-  double minimum = 0, largest = 0, sum = 0;  // of the finite values
+  double minimum = 0, largest = 0, sum = 0;  // over the finite values
   std::int64_t finite = 0, other = 0;        // number of finite values, and of NaN or infinite ones
   double mean() const { return sum / static_cast<double>(finite); }
   void add(double value);
@@ -35,8 +35,8 @@ class Curves {
   void add(std::string_view name, double value);
 
   struct Position {
-    std::int64_t first = 0, last = 0;  // steps
-    double samples = 0, seconds = 0;   // at the last step
+    std::int64_t first = 0, last = 0;  // first and last step
+    double samples = 0, seconds = 0;   // samples and seconds at the last step
   };
   const std::vector<Position>& positions() const { return positions_; }
   // By name. Each has as many buckets as positions(); a bucket is empty if its points have no value.

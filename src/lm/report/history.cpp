@@ -50,7 +50,7 @@ bool parse(std::string_view text, Line& line) {
   return good;
 }
 
-// Filters records of one kind: passes each valid record whose iteration has advanced enough to use(line), and
+// Filters records of one kind: calls use(line) for each valid record whose iteration has advanced enough, and
 // counts the others.
 template <typename Use>
 class Records {

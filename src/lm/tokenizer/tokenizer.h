@@ -78,7 +78,8 @@ class Tokenizer {
   // The Jinja chat template that came with the tokenizer (tokenizer_config.json, chat_template.jinja); may be
   // empty.
   virtual std::string_view chat_template() const { return chat_template_; }
-  // For kinds whose file format has no template. Sets the template of a file next to the tokenizer file.
+  // Sets the template from a file next to the tokenizer file, for kinds whose own file format has no
+  // template.
   void set_chat_template(std::string jinja) { chat_template_ = std::move(jinja); }
 
   // Notes to show to the user once: ignored settings in the tokenizer's files (truncation), and a wrong

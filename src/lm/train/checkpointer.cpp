@@ -210,7 +210,7 @@ bool Checkpointer::keeps_samples(std::int64_t train_iters) const {
     }
     return true;
   } catch (const Error&) {
-    return false;  // the warning is then given
+    return false;  // counts as a difference, so that the user is warned
   }
 }
 

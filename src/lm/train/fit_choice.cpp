@@ -207,9 +207,9 @@ MemoryFit Search::fit_of(const Candidate& candidate) const {
                     static_cast<int>(candidate.neediest) * mesh.stage_ranks(world_));
 }
 
-// The changes are measured with all blocks recomputed. So each change also names the setting for that,
-// without which the run would not fit. A sharding level that is enough without recomputation is preferred,
-// because it costs less time.
+// The changes are measured with recomputation of all blocks. Each change therefore also names the settings of
+// this recomputation, without which the run would not fit. A sharding level that is enough without
+// recomputation is preferred, because it costs less time.
 void Search::refuse(const Candidate& light, const Candidate& minimum) const {
   constexpr std::string_view kSharding = "data_parallel_sharding_strategy=";
   const auto shards = [&](const MemoryChange& change) {

@@ -114,7 +114,8 @@ class Reconciliation {
   std::vector<std::string> notes_;
 };
 
-// Reconciles each key separately. The kind of scaling that the experiment alone would have does not matter.
+// Reconciles each key separately. Ignores the kind of scaling that the experiment's keys would have without a
+// loaded model.
 void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const ModelConfig& ours,
                     ModelConfig& model) {
   using Kind = RopeScaling::Kind;

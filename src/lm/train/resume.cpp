@@ -44,8 +44,8 @@ constexpr std::array<std::string_view, 20> kDataKeys = {"seed",
                                                         "use_packed_attention"};
 
 // Collects every scalar and list of a document by name: the key alone, or the command-line form in a setting
-// that is a map ("lora.dropout"). `in_settings`: `value` is a module's overrides, or such a map, whose name
-// is the prefix of `prefix`.
+// that is a map ("lora.dropout"). `in_settings`: the members of `value` are settings, or parts of a setting
+// that is a map. `prefix` precedes the names of the members.
 void collect(const config::Value& value, bool in_settings, const std::string& prefix,
              std::map<std::string, std::string>& settings) {
   for (const config::Member& member : value.members) {
@@ -106,8 +106,9 @@ struct Difference {
   bool of_rope;
 };
 
-// Returns the difference that a user's setting caused, and that setting: one that changed since the
-// checkpoint, from the strongest layer. If there is none, returns the first difference and "".
+// Returns a difference that a user's setting caused, and this setting. Prefers settings that changed since
+// the checkpoint, and then the strongest layer. If no setting of the user is the cause, returns the first
+// difference and "".
 std::pair<Difference, std::string> cause(const std::vector<Difference>& differences,
                                          const CheckpointReader& checkpoint,
                                          const config::Experiment& experiment) {

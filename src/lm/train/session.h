@@ -1,6 +1,6 @@
 // Everything that trains a model on one rank: the model, frozen models, optimizer, step. A session is built
-// twice. The first is on a measuring rank, where one step yields the exact memory plan; the second is on a
-// rank with memory. Not thread-safe.
+// twice: first on a measuring rank, where one step yields the exact memory plan, and then on a rank with
+// memory. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -68,8 +68,8 @@ class TrainingSession {
   // Settings for a decoder of these weights; empty without SessionSettings::sample_capacity.
   const std::optional<ReaderSettings>& decoding() const { return decoding_; }
   // Returns a decoder that generates with the current weights and changes nothing in training. It uses the
-  // memory of steps and evaluations, so none of them may run while it exists. Ranks that share the model
-  // generate together (DecodeScheduler).
+  // memory of steps and evaluations, so no step or evaluation may run while the decoder exists. Ranks that
+  // share the model generate together (DecodeScheduler).
   std::unique_ptr<DecodeScheduler> make_decoder(DecodeScheduler::Agree agree = {});
 
  private:

@@ -49,7 +49,7 @@ struct TrainingForecast {
   double bubble = 0;  // idle fraction of the pipeline, if backward takes twice as long as forward
   double model_flops_per_step = 0;  // training_flops of the global batch
   // The stages if experts get equal shares of the tokens. Memory is planned for the worst case, but work and
-  // time for this expected case.
+  // time are planned for this expected case.
   const std::vector<StepMeasurement>& expected_stages() const { return balanced.empty() ? stages : balanced; }
   // FLOPs of the kernels of all ranks; the ranks of a stage do equal work.
   double executed_flops_per_step() const {

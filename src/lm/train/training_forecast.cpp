@@ -143,7 +143,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
     if (f.hardware) {
       const PlannedMemory memory = planned_memory(*e.hardware, rank.device(), rank.mesh(), by_cpu_kernels);
-      // Uses the memory of the rank with the most groups for all ranks.
+      // Plans every rank with the memory of the stage that reserves most.
       if (memory.reserved() >= f.hardware->memory.reserved()) f.hardware->memory = memory;
       f.hardware->by_cpu_kernels = by_cpu_kernels;
       supply = supply_of(*e.hardware, f.hardware->memory);

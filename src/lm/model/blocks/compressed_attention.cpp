@@ -121,8 +121,8 @@ class CompressedAttention final : public Layer {
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {
-    // Every rank computes all latents, but only for its heads. So the gradients of the latents are partial
-    // sums.
+    // Every rank computes all latents but uses them only for its own heads, so its gradients of the latents
+    // are partial sums.
     const Value h = gather_tokens(normed.value(), group_);
     const Value q_latent = norm(linear(h, *q_down_), *q_norm_, epsilon_);
     Value kv = rotated(norm(linear(h, *kv_), *kv_norm_, epsilon_), 1, dim_, in);
@@ -194,8 +194,8 @@ class CompressedAttention final : public Layer {
     return row.reshaped({row.cols()}).slice(0, shape.elements()).reshaped(shape);
   }
 
-  // Returns the blocks that each query sees. Scores have no common factor, because it would not change the
-  // selection.
+  // Returns the blocks that each query sees. Scores are not scaled, because a common factor would not change
+  // the selection.
   Value choose(const Value& hidden, const Value& q_latent, std::int64_t blocks, const BlockInputs& in) const {
     const Value h = engine::detached(hidden);
     const Value q = rotated(linear(engine::detached(q_latent), *index_q_), index_heads_, index_dim_, in);
@@ -211,7 +211,7 @@ class CompressedAttention final : public Layer {
 
   comm::Communicator* group_;  // the ranks that share the heads
   std::int64_t layer_;
-  std::int64_t heads_, groups_;  // number on this rank
+  std::int64_t heads_, groups_;  // numbers of heads and groups on this rank
   std::int64_t dim_, rotary_, window_, ratio_;
   std::int64_t index_heads_, index_dim_, index_top_k_;
   double epsilon_;

@@ -129,7 +129,7 @@ class DeltaAttention final : public Layer {
   std::int64_t width_, layer_;
   Parameter *qkv_ = nullptr, *kernel_ = nullptr;
   Parameter *gate_down_ = nullptr, *gate_up_ = nullptr, *beta_ = nullptr, *a_log_ = nullptr, *bias_ = nullptr;
-  Parameter *out_gate_down_ = nullptr, *out_gate_ = nullptr;  // gate_down null: full rank
+  Parameter *out_gate_down_ = nullptr, *out_gate_ = nullptr;  // out_gate_down_ null: the gate has full rank
   Parameter* out_gate_bias_ = nullptr;                        // null: no bias
   Parameter *norm_ = nullptr, *out_ = nullptr;
 };

@@ -77,8 +77,8 @@ class GatedDeltaNet final : public Layer {
     if (each)
       kernels = {part("q_conv1d.weight", 0, k), part("k_conv1d.weight", k, k),
                  part("v_conv1d.weight", 2 * k, v)};
-    // PyTorch's initial spread of convolution weights, as in Megatron-LM and the published models. A kernel
-    // sums only a few numbers.
+    // PyTorch's initial spread of convolution weights, as in Megatron-LM and the published models. The spread
+    // is wide, because a kernel sums only a few numbers.
     kernel_ =
         &p.add(".linear.kernel", p.rows({k, k, v}, width_),
                Initializer::normal(1 / std::sqrt(3.0 * static_cast<double>(width_))), std::move(kernels));

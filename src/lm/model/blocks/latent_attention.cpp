@@ -67,7 +67,7 @@ class LatentAttention final : public Layer {
       gate_ = matrix("gate", p.rows({c.heads * shape_.value_dim}, c.hidden), "g_proj");
     if (c.attention.indexer.heads > 0) {
       indexer_.emplace(c, p);
-      // The weight is used per head, both before and after attention, and not as in the product of a linear
+      // Sparse attention uses this weight twice, per head before and after attention, and not as a linear
       // layer.
       kv_up_->uses.push_back(kv_up_->uses.back());
       kv_up_->linear_of = -1;
@@ -197,7 +197,7 @@ class LatentAttention final : public Layer {
   }
 
   comm::Communicator* group_;  // the ranks that share the heads
-  turbo::LatentShape shape_;   // of this rank
+  turbo::LatentShape shape_;   // shape of this rank's heads
   float scale_;
   std::int64_t layer_;
   bool rotates_, interleaved_;

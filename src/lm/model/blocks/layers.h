@@ -34,7 +34,7 @@ struct SelfAttentionOptions {
   enum class HeadNorm : std::uint8_t {
     kNone,
     kBeforeRope,  // RMSNorm of each query and key head, with weights: self_attn.{q,k}_norm (Qwen 3)
-    kAfterRope,   // without weights (Llama 4)
+    kAfterRope,   // QK norm without weights (Llama 4)
     // One RMSNorm over all query heads of a token together and one over all its key heads, before the
     // rotation (OLMo 2): self_attn.{q,k}_norm. Not supported if tensor ranks share the heads.
     kWhole,

@@ -15,10 +15,10 @@ struct ExpertParts {
   std::string router_bias = {};                           // [experts]; with MoeConfig::biases
   std::string choice_bias = {};                           // [experts]; with MoeConfig::choice_bias
   std::string table = {};                                 // [vocab, top_k]; with MoeConfig::hash_layers
-  std::vector<engine::CheckpointPart> gate_up;            // of [experts, 2*ffn, hidden]: gate, then up
-  std::vector<engine::CheckpointPart> gate_up_bias = {};  // of [experts, 2*ffn]
-  std::vector<engine::CheckpointPart> down;               // of [experts, hidden, ffn]
-  std::vector<engine::CheckpointPart> down_bias = {};     // of [experts, hidden]
+  std::vector<engine::CheckpointPart> gate_up;            // parts of [experts, 2*ffn, hidden]: gate, then up
+  std::vector<engine::CheckpointPart> gate_up_bias = {};  // parts of [experts, 2*ffn]
+  std::vector<engine::CheckpointPart> down;               // parts of [experts, hidden, ffn]
+  std::vector<engine::CheckpointPart> down_bias = {};     // parts of [experts, hidden]
   // Prefix of the shared experts' matrices, and the names of these matrices. With MoeConfig::shared_gate,
   // <prefix>_gate exists too.
   std::string shared = {};

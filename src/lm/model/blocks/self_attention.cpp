@@ -154,14 +154,14 @@ class SelfAttention final : public Layer {
   }
 
   comm::Communicator* group_;      // the ranks that share the heads
-  std::int64_t heads_, kv_heads_;  // numbers on this rank
+  std::int64_t heads_, kv_heads_;  // numbers of heads on this rank
   std::int64_t head_dim_, rotary_dim_;
   double score_scale_;  // 0: 1 / sqrt(head_dim)
   double epsilon_;
   std::int64_t layer_;
   SelfAttentionOptions options_;
   Parameter *qkv_ = nullptr, *qkv_bias_ = nullptr, *head_norm_ = nullptr, *sinks_ = nullptr;
-  Parameter *query_norm_ = nullptr, *key_norm_ = nullptr;  // over all heads together
+  Parameter *query_norm_ = nullptr, *key_norm_ = nullptr;  // norms over all heads together
   Parameter *out_ = nullptr, *out_bias_ = nullptr;
 };
 

@@ -62,7 +62,7 @@ class ShortConvolution final : public Layer {
 
  private:
   comm::Communicator* group_;  // the ranks that share the channels
-  std::int64_t channels_;      // on this rank
+  std::int64_t channels_;      // number of channels on this rank
   std::int64_t width_, layer_;
   Parameter &in_, &kernel_, &out_;
   Parameter *in_bias_ = nullptr, *bias_ = nullptr, *out_bias_ = nullptr;

@@ -188,7 +188,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
                                      c.moe.ffn, c.moe.shared_ffn),
                          "set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
   }
-  // transformers reads it as an alias of moe_intermediate_size.
+  // transformers reads this key as an alias of moe_intermediate_size.
   json.erase("intermediate_size");
   json["attention_bias"] = json["mlp_bias"] = false;
   json["attention_dropout"] = 0.0;

@@ -50,7 +50,7 @@ std::size_t places_per_call(std::size_t text_size) {
 struct Regex::Impl {
   std::string pattern;
   Code plain;
-  Code exact;  // null if it equals the plain one
+  Code exact;  // null if it equals `plain`
   const pcre2_code* code_for(std::string_view text) const {
     return exact != nullptr && unicode::has_newer(text) ? exact.get() : plain.get();
   }
@@ -110,7 +110,7 @@ void Regex::for_each_match(std::string_view text, TextBudget& budget,
     const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, options,
                                data.get(), context.get());
     if (rc == PCRE2_ERROR_NOMATCH) {
-      // Either no further match begins at the position of an empty match, or no match begins up to `last`.
+      // After an empty match no other match begins at its position; otherwise no match begins up to `last`.
       const bool behind_empty = (options & PCRE2_NOTEMPTY_ATSTART) != 0;
       if (!behind_empty && last == text.size()) return;
       at = next_character(text, behind_empty ? at : last);

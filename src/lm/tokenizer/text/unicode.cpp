@@ -296,7 +296,7 @@ std::string normalize(std::string_view text, Form form) {
   const auto& inert = nfc_inert();
   const char* p = text.data();
   const char* const end = p + text.size();
-  const char* copied = p;   // text before this is in `out`
+  const char* copied = p;   // the text before this position is in `out`
   const char* starter = p;  // start of the last inert character
   while (p < end) {
     const char* const at = p;

@@ -11,8 +11,8 @@
 // checkpoint. The next save or recover() removes leftover temporary files.
 //
 // Errors: kInvalid (a corrupt checkpoint: which file or tensor, and how), FileError (full disk: bytes needed
-// and free). Only one job may write to a root at a time: a job is one process, or the ranks of a
-// CheckpointGroup, which each write a part. Thread-safety: see each class.
+// and free). Only one job may write to a root at a time. A job is one process, or the ranks of a
+// CheckpointGroup, of which each writes a part. Thread-safety: see each class.
 #pragma once
 
 #include <condition_variable>
@@ -38,13 +38,13 @@ namespace primus {
 // The contents of one checkpoint.
 struct Snapshot {
   struct Blob {
-    std::string name;  // plain name: "config.json", "tokenizer.json", ...
+    std::string name;  // file name without a folder: "config.json", "tokenizer.json", ...
     std::string content;
   };
   std::int64_t iteration = 0;
   std::vector<Blob> files;
-  std::string trainer_state = "{}";  // a JSON object
-  std::vector<TensorSource> model;   // Hugging Face names
+  std::string trainer_state = "{}";  // content of trainer_state.json, a JSON object
+  std::vector<TensorSource> model;   // tensors of the model, under Hugging Face names
   std::vector<TensorSource> optimizer;
 };
 
@@ -77,8 +77,8 @@ class CheckpointRoot {
   Path folder(std::int64_t iteration) const;
 
   // For a run that starts from scratch: moves all checkpoints and `latest` to a new folder next to them,
-  // `previous-1`, `previous-2`, ..., so that none is mistaken for a checkpoint of the new run. Returns the
-  // new folder; nullopt if there was nothing to move.
+  // `previous-1`, `previous-2`, .... They cannot be mistaken for checkpoints of the new run there. Returns
+  // the new folder; nullopt if there was nothing to move.
   std::optional<Path> set_aside();
 
   // Returns the iteration of the last checkpoint that this object saved durably.
@@ -86,10 +86,10 @@ class CheckpointRoot {
   // Returns the bytes of tensors that this rank wrote for the checkpoint last_saved().
   const WrittenBytes& last_written() const { return last_written_; }
 
-  // Writes one checkpoint. Returns when it is durable and the oldest ones are removed. If an error occurs
-  // before it is durable, older checkpoints and `latest` are unchanged. A folder that a user named `latest`
-  // cannot be replaced by a file: it is renamed to `latest-1`, `latest-2`, ... With a group, all its ranks
-  // must call it; `files` and `trainer_state` come from rank 0.
+  // Writes one checkpoint. Returns when the checkpoint is durable and the oldest checkpoints are removed. If
+  // an error occurs before the checkpoint is durable, older checkpoints and `latest` are unchanged. A folder
+  // named `latest` cannot be replaced by a file, so the folder is renamed to `latest-1`, `latest-2`, ... With
+  // a group, all its ranks must call it; `files` and `trainer_state` come from rank 0.
   void save(const Snapshot& snapshot);
 
  private:
@@ -115,7 +115,7 @@ enum class Validation {
 class CheckpointReader {
  public:
   // Opens a checkpoint. With a group, all its ranks must call open(). For kFull each rank reads a share of
-  // the bytes; if one rank finds an error, all throw it.
+  // the bytes; if one rank finds an error, all ranks throw this error.
   static CheckpointReader open(const Path& folder, Validation validation = Validation::kFull,
                                Env& env = Env::posix(), CheckpointGroup* group = nullptr);
 
@@ -123,8 +123,8 @@ class CheckpointReader {
   const Path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& trainer_state() const { return trainer_state_; }
-  // Returns the content of another file of the manifest, such as "config.json"; throws kInvalid if there is
-  // none.
+  // Returns the content of another file of the manifest, such as "config.json"; throws kInvalid if the
+  // manifest has no such file.
   std::string file(std::string_view name) const;
 
   // Finds a tensor. Tensors of the model have Hugging Face names; tensors of the optimizer are named
@@ -148,7 +148,8 @@ class CheckpointReader {
   [[noreturn]] void refuse_tensor(const TensorRecord& record) const;
   void check_slice(const TensorRecord& record, const TensorView& tensor, const SliceRecord& slice) const;
   const TensorRecord* find_record(TensorPart part, std::string_view name) const;
-  const TensorRecord& record(TensorPart part, std::string_view name) const;  // throws kInvalid
+  // Throws kInvalid if there is no such tensor.
+  const TensorRecord& record(TensorPart part, std::string_view name) const;
 
   Path folder_;
   Manifest manifest_;
@@ -158,8 +159,8 @@ class CheckpointReader {
   std::vector<SafetensorsFile> shards_;  // parallel to manifest_.files; empty for files that are not shards
 };
 
-// The checkpoint to resume from: the one that `latest` names, else the newest valid one of an earlier
-// iteration, else the newest valid one.
+// The checkpoint to resume from: the checkpoint that `latest` names, else the newest valid checkpoint of an
+// earlier iteration, else the newest valid checkpoint.
 struct ResumePoint {
   std::optional<CheckpointReader> reader;  // empty: no checkpoint exists
   std::vector<std::string>
@@ -172,10 +173,10 @@ ResumePoint find_resume_point(const Path& root, Validation validation = Validati
 
 // Saves in a background thread; at most one save is in flight. Thread-safety: all calls from one thread.
 //
-// Training pays only for the time that it waits. save() returns at once; the writer reads the tensors during
-// the next forward and backward passes, because weights and moments change only in the next optimizer update.
-// Call wait_copied() right before that update: the caller and the writer then copy what is still unread
-// (SnapshotBuffer).
+// A save costs training only the time that training waits. save() returns at once; the writer reads the
+// tensors during the next forward and backward passes, because weights and moments change only in the next
+// optimizer update. Call wait_copied() right before that update: the caller and the writer then copy what is
+// still unread (SnapshotBuffer).
 class AsyncWriter {
  public:
   enum class Sources {

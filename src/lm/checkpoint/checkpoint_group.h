@@ -47,8 +47,8 @@ class GroupError : public Error {
 // Returns the errno value of a file operation's error on any rank; 0 for other errors.
 int file_code_of(const Error& error);
 
-// Runs one step of the group. Every rank runs `work`; once all have finished, rank 0 runs `conclude` with
-// their results; every rank returns what `conclude` returned. If any rank fails, all throw. Rank 0 first
+// Runs one step of the group. Every rank runs `work`. Once all have finished, rank 0 runs `conclude` with
+// their results, and every rank returns the result of `conclude`. If any rank fails, all throw. Rank 0 first
 // calls `failed`, which may throw a better error instead.
 std::string in_step(CheckpointGroup& group, const std::function<std::string()>& work,
                     const std::function<std::string(const std::vector<std::string>&)>& conclude,

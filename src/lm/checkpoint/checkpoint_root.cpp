@@ -1,4 +1,4 @@
-// CheckpointRoot writes a checkpoint so that it is either complete or absent.
+// CheckpointRoot writes a checkpoint atomically: the checkpoint is either complete or absent.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -222,8 +222,8 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
 void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
   const Path final = root_ / folder_name(iteration), replaced = replaced_folder(iteration);
   if (env_.status(final)) {
-    // A folder cannot be renamed over another. If the process stops before the next rename is durable,
-    // recover() undoes this one.
+    // A folder cannot replace another folder by a rename. If the process stops before the next rename is
+    // durable, recover() undoes this rename.
     env_.rename(final, replaced);
     env_.sync_folder(root_);
   }
@@ -237,8 +237,8 @@ void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
 
 void CheckpointRoot::retire_old(std::int64_t newest) {
   if (options_.keep_last <= 0) return;
-  // Removes only checkpoints of earlier iterations: after resuming from an older checkpoint, later ones are
-  // not from this run.
+  // Removes only checkpoints of earlier iterations: after resuming from an older checkpoint, later
+  // checkpoints are not from this run.
   auto old = iterations();
   std::erase_if(old, [&](std::int64_t iteration) { return iteration > newest; });
   const auto keep = static_cast<std::size_t>(options_.keep_last);

@@ -50,7 +50,7 @@ class CheckpointSave {
     std::uint64_t file_offset;
     std::size_t record;  // index into manifest_.tensors
   };
-  // A part of a slab that this rank holds but another rank writes; it goes into this rank's handover file.
+  // A part of a slab that this rank holds but another rank writes, by means of this rank's handover file.
   struct Handed {
     std::size_t tensor;
     ElementRun run;
@@ -74,7 +74,7 @@ class CheckpointSave {
   Env& env_;
   SafetensorsLayout model_, optimizer_;
   Manifest manifest_;
-  std::vector<Placed> tensors_;  // in file order
+  std::vector<Placed> tensors_;  // tensors in file order
   std::uint64_t bytes_ = 0;
   WrittenBytes written_;
 

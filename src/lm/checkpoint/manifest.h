@@ -34,10 +34,10 @@ struct TensorRecord {
 };
 
 struct FileRecord {
-  std::string name;  // plain name
+  std::string name;  // file name without a folder
   std::uint64_t bytes = 0;
-  // CRC32C of the file. For a safetensors file it covers only the header, because each tensor has its own
-  // CRC32C.
+  // CRC32C of the file. For a safetensors file the CRC32C covers only the header, because each tensor has its
+  // own CRC32C.
   std::uint32_t crc = 0;
 };
 

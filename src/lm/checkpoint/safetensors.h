@@ -58,7 +58,7 @@ class SafetensorsFile {
   // Parses bytes, which the caller must keep alive. `name` is used in errors.
   static SafetensorsFile parse(std::span<const std::byte> file, std::string name);
 
-  // Tensors in file order.
+  // Number of tensors; indices are in file order.
   std::size_t size() const { return entries_.size(); }
   TensorView operator[](std::size_t i) const;
   std::optional<TensorView> find(std::string_view name) const;
@@ -75,7 +75,7 @@ class SafetensorsFile {
   // 32 bytes; names and shapes are in shared pools, so a header of 2 million tensors does not cost a
   // gigabyte.
   struct Entry {
-    std::uint64_t begin, end;  // relative to data_begin_
+    std::uint64_t begin, end;  // offsets of the data, relative to data_begin_
     std::uint32_t name_at, name_size, shape_at;
     DType dtype;
     std::uint8_t rank;
@@ -99,7 +99,7 @@ class SafetensorsFolder {
   // index, and a folder without either file; the error says what to do.
   static SafetensorsFolder open(const Path& folder, Env& env = Env::posix());
 
-  // Tensors, sorted by name.
+  // Number of tensors; indices are in name order.
   std::size_t size() const { return tensors_.size(); }
   TensorView operator[](std::size_t i) const { return files_[tensors_[i].file][tensors_[i].index]; }
   std::optional<TensorView> find(std::string_view name) const;
@@ -143,14 +143,14 @@ struct SafetensorsLayout {
     std::uint64_t bytes;
   };
   struct Shard {
-    std::string file;    // plain name
+    std::string file;    // file name without a folder
     std::string header;  // length, JSON, and padding spaces to a multiple of 8
     std::vector<Tensor>
         tensors;          // in the order of their bytes: by dtype (wide first, so all are aligned), then name
     std::uint64_t bytes;  // size of the complete file
   };
   std::vector<Shard> shards;
-  std::string index_file;  // "model.safetensors.index.json", or empty for one shard
+  std::string index_file;  // "model.safetensors.index.json"; empty if there is one shard
   std::string index;
   std::uint64_t bytes = 0;  // total size of all files
 };

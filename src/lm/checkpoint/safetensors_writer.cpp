@@ -367,7 +367,7 @@ void save_safetensors(const Path& folder, std::span<const TensorSource> sources,
     try_remove_tree(temporary, env);
     throw;
   }
-  // The index is removed first and created last, so that shards of two models are never read as one.
+  // The index is removed first and created last, so that shards of two models are never read as one model.
   std::vector<std::string> old = env.list(folder);
   std::erase_if(old, [&](const std::string& name) { return !is_model_file(name, options.stem); });
   std::stable_partition(old.begin(), old.end(),

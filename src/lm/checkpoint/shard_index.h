@@ -11,9 +11,9 @@
 
 namespace primus {
 
-// Names share one pool, so a hostile index cannot use a multiple of its size in memory.
+// Names share one pool, so a hostile index cannot need many times its own size in memory.
 struct ShardIndex {
-  static constexpr std::size_t kMaxShards = 99999;  // "-00001-of-99999"
+  static constexpr std::size_t kMaxShards = 99999;  // largest number in file names: "-00001-of-99999"
 
   struct Line {
     std::uint32_t name_at, name_size, shard;

@@ -17,7 +17,7 @@ struct Slice {
 // Returns the box that covers the complete tensor.
 Slice whole(std::span<const std::int64_t> shape);
 
-// Whether the box has the tensor's rank and lies inside it.
+// Whether the box has the tensor's rank and lies inside the tensor.
 bool is_inside(const Slice& slice, std::span<const std::int64_t> shape);
 
 // Whether the boxes have no element in common.
@@ -33,7 +33,8 @@ std::int64_t elements(const Slice& slice);
 // this order, they are the box in row-major order. The box must lie inside the tensor.
 template <typename Run>
 void for_each_run(std::span<const std::int64_t> shape, const Slice& slice, Run run) {
-  // Dimensions [inner, rank) are complete, and dimension inner - 1 contributes a consecutive part: one run.
+  // Dimensions [inner, rank) are complete, and dimension inner - 1 contributes consecutive elements, so these
+  // dimensions form one run.
   std::size_t inner = shape.size();
   std::int64_t stride = 1;  // elements per step of dimension inner - 1
   while (inner > 0 && slice.extent[inner - 1] == shape[inner - 1]) stride *= shape[--inner];

@@ -1,11 +1,11 @@
-// This rank's part of a checkpoint's tensors, as it was when the save began. It is read from the tensors in
-// place until they change, and afterwards from a copy in host memory.
+// This rank's part of a checkpoint's tensors, with their contents at the start of the save. It is read from
+// the tensors in place until they change, and afterwards from a copy in host memory.
 //
 // Nothing is copied if everything is read before the tensors change. The copy's address space is reserved by
-// the first save and reused by later ones; pages are allocated when data is copied.
+// the first save and reused by later saves; pages are allocated when data is copied.
 //
 // Errors: Error (kIo) if memory is insufficient. Thread-safety: lay_out() must not run during reads or
-// copies. After it, one thread may read, and any number of threads may call copy() at once and share the
+// copies. Afterwards, one thread may read, and any number of threads may call copy() at once and share the
 // work.
 #pragma once
 
@@ -45,7 +45,7 @@ class SnapshotBuffer {
  private:
   enum class State {
     kLive,     // tensors are read in place
-    kCopying,  // reads wait
+    kCopying,  // the rest is being copied; reads wait
     kCopied,   // the unread rest is in the buffer
   };
   struct Piece {
@@ -70,10 +70,10 @@ class SnapshotBuffer {
   State state_ = State::kLive;
   bool reading_ = false;  // the writer reads a tensor in place
   bool late_ = false;     // see was_late()
-  bool judged_ = false;   // late_ is final
+  bool judged_ = false;   // late_ has its final value
   // Bytes read of each source. Constant during copies, which read it without the lock.
   std::vector<std::uint64_t> read_;
-  std::size_t done_ = 0;  // copied pieces
+  std::size_t done_ = 0;  // number of copied pieces
   std::exception_ptr error_;
 };
 

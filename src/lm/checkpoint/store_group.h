@@ -30,7 +30,7 @@ class StoreGroup final : public CheckpointGroup {
 
  private:
   std::string key(const std::string& from) const;
-  // Store a text of any length as values of the store, and read or erase it.
+  // Write, read or erase a text of any length, which is stored as several values.
   void put(const std::string& key, const std::string& text);
   std::string take(const std::string& key);
   void erase(const std::string& key, std::size_t bytes);

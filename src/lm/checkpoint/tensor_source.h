@@ -2,8 +2,8 @@
 // rank holds.
 //
 // Elements are counted in memory order. A file may have another order (AxisOrder), in which a run of memory
-// is scattered over the tensor. The ranks that share the tensor write each element where a single rank would
-// write it.
+// is scattered over the tensor. The ranks that share the tensor write each element to the place where a
+// single rank would write the element.
 //
 // Errors: kInvalid. Thread-safety: plain values and pure functions.
 #pragma once

@@ -8,10 +8,10 @@
 
 namespace primus::data {
 
-// Valid as long as the batch it views.
+// Valid as long as the viewed batch.
 struct BatchView {
-  std::span<const std::int32_t> tokens;  // [B, S] inputs
-  std::span<const std::int32_t> labels;  // [B, S] each input's next token
+  std::span<const std::int32_t> tokens;  // [B, S] input tokens
+  std::span<const std::int32_t> labels;  // [B, S] the token after each input
   std::span<const float> loss_mask;      // [B, S] 1 where the label counts in the loss, else 0
   // [B, S] position of each token in its document; empty: 0 to S - 1 in each sequence.
   std::span<const std::int32_t> positions = {};
@@ -20,8 +20,8 @@ struct BatchView {
   // is one document.
   std::span<const std::int32_t> document_starts = {};
   // Divisor of the sum of masked losses; 0: the number of learned labels in this microbatch. If it is the
-  // mean number of learned labels per microbatch of a step, the step's loss is the mean over all of its
-  // learned labels.
+  // mean number of learned labels per microbatch of a step, the step's loss is the mean over all learned
+  // labels of the step.
   double loss_divisor = 0;
 };
 

@@ -20,7 +20,7 @@ namespace {
 // A buffer for one microbatch, being filled or waiting for the consumer.
 struct Slot {
   Batch batch;
-  std::int64_t index = -1;  // number of the microbatch in it
+  std::int64_t index = -1;  // number of the microbatch in this slot
   bool ready = false;
   std::exception_ptr error;
 };
@@ -41,7 +41,7 @@ struct BatchLoader::Impl {
     try {
       for (int i = 0; i < options.threads; ++i) threads.start([this] { read_ahead(); }, "reads data ahead");
     } catch (const Error&) {
-      // With fewer threads the result is the same, but at least one is needed.
+      // Fewer threads give the same result, but at least one thread is needed.
       if (threads.size() == 0) throw;
     }
   }
@@ -175,7 +175,7 @@ struct BatchLoader::Impl {
       given_back = taken;
       changed.notify_all();
       changed.wait(lock, [&] { return slot.ready && slot.index == taken; });
-      slot.ready = slot.error != nullptr;  // an error remains, so that every further call throws it
+      slot.ready = slot.error != nullptr;  // keeps the error, so that every further call throws it
     }
     wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (slot.error != nullptr) std::rethrow_exception(slot.error);

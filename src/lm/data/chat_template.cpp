@@ -209,7 +209,7 @@ std::optional<ConversationStyle> style_of_template(std::string_view jinja, const
   ConversationStyle style{.format = *format};
   const std::optional<std::int32_t> bos = tokenizer.special_ids().bos;
   if (bos) {
-    // Some templates spell the BOS token as a literal at their start.
+    // Some templates spell the BOS token as a literal at the start of the template.
     const std::string front = fmt::format("{{{{ {} }}}}", literal_of(tokenizer.token_text(*bos)));
     style.begins_with_bos =
         has(jinja, "bos_token") || jinja.starts_with(front) || has(jinja, "<|begin_of_text|>");

@@ -20,9 +20,9 @@ namespace primus::data {
 // BOS token.
 std::optional<ConversationStyle> style_of_template(std::string_view jinja, const Tokenizer& tokenizer);
 
-// Returns the template with which transformers' apply_chat_template renders the text that ConversationWriter
-// writes. With add_generation_prompt it renders the text of prompt(). (A question with a context becomes one
-// text.)
+// Returns a template for transformers' apply_chat_template, which then renders the text that
+// ConversationWriter writes, or with add_generation_prompt the text of prompt(). (A question with a context
+// becomes one text.)
 std::string template_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
 // Lists the template's features that are not supported, for a note: "tools, the date". Empty if none was

@@ -68,7 +68,7 @@ constexpr std::array<Unsupported, 11> kUnsupported = {
 // Keys that exclude an answer from the loss.
 constexpr std::array<std::string_view, 4> kMasks = {"weight", "train", "loss", "trainable"};
 
-// Values of the alternative names of one member.
+// Holds the values of alternative names of one key.
 template <std::size_t N>
 using Texts = std::array<std::optional<std::string>, N>;
 
@@ -136,7 +136,7 @@ class Reader {
     }
   }
 
-  // Skips an ignored value. Records its name in `unused` unless it is null or "".
+  // Skips an ignored value. Records the key's name in `unused`, unless the value is null or "".
   void pass(const std::string& name) {
     const std::string_view value = json_.skip();
     if (value != "null" && value != "\"\"") note_unused(name);
@@ -153,7 +153,8 @@ class Reader {
     json_.refuse(fmt::format("{} ('{}'), which is not supported; {}", found->what, key, found->next));
   }
 
-  // Skips null, "", false, [] and {}. Returns false for another value, which may then be partly read.
+  // Skips null, "", false, [] and {}. Returns false for any other value; some of that value has then been
+  // read.
   bool is_empty_value() {
     if (json_.read_null()) return true;
     switch (json_.peek()) {
@@ -261,7 +262,7 @@ class Reader {
     if (!role) json_.refuse("a message has no role");
     if (!text) json_.refuse("a message has no content");
     std::string name = known_role(*role);
-    // An answer may be null, for example if it only calls a tool; then there is nothing to learn.
+    // An answer may be null, for example if it only calls a tool; such an answer is not learned.
     if (is_null && name != kAssistant)
       json_.refuse(fmt::format("the content of a '{}' message is null", name));
     if (name != kAssistant && mask != "weight" && learned.value_or(false)) {

@@ -23,7 +23,7 @@ namespace {
 // Max size of a JSON-list file, which is loaded as one block.
 constexpr std::size_t kMaxListBytes = std::size_t{4} << 30;
 
-// Text and line number of one object.
+// The text of one JSON object, and its line number in the file.
 struct Place {
   std::string_view text;
   std::int64_t line = 0;
@@ -59,7 +59,7 @@ void add_lines(std::string_view text, std::int64_t line, std::vector<Place>& obj
 }
 
 void read_lines(const InputFile& file, PartFn visit) {
-  constexpr std::size_t kTogether = 16;  // blocks
+  constexpr std::size_t kTogether = 16;  // blocks that are processed together
   BlockReader reader({file});
   Part part{.file = file.path.string()};
   bool more = true;
@@ -114,7 +114,7 @@ void read_objects(const std::vector<InputFile>& files, PartFn visit) {
     TextBlock block;
     BlockReader reader({file});
     bool list = false;
-    // A list may be one line that is too long for JSON lines.
+    // Accepts long lines, because a JSON list may be a single line.
     try {
       while (reader.next(block) && block.text.find_first_not_of(" \t\r\n") == std::string::npos) {
       }
@@ -324,7 +324,7 @@ void tokenize(const Place& place, const std::string& file, const ConversationWri
   out.starts = conversation.starts;
 }
 
-// Appends a record to the result, or counts a broken one.
+// Appends a record to the result, or counts the record as broken.
 void add(const Done& one, const Place& place, const std::string& file, const ReadOptions& options,
          TokenizedConversations& all) {
   if (one.error && !options.skip_bad)

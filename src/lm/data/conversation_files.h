@@ -24,9 +24,9 @@ struct ConversationFiles {
 
 // `name`: a file or glob of JSON lines or JSON lists (.jsonl, .ndjson, .json, also .gz and .zst), or a folder
 // with files whose names begin with train, validation (valid, val, dev) and test. `split`: the name prefix of
-// training files, if it is not train. Error(kInvalid) if nothing is found, with a hint if the name looks like
-// a data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which are pickled Python
-// objects.
+// training files, if they are not named train. Error(kInvalid) if nothing is found, with a hint if the name
+// looks like a data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which are pickled
+// Python objects.
 ConversationFiles find_conversations(const std::string& name, const std::string& split = "train");
 
 // Tokens of conversations, concatenated.
@@ -34,7 +34,7 @@ struct TokenizedConversations {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> learned;
   std::vector<std::int64_t> ends;  // end of each conversation in `ids`; a record of tokens may hold several
-  std::int64_t read = 0;           // objects in the files
+  std::int64_t read = 0;           // number of objects in the files
   std::int64_t skipped = 0;        // records left out as broken (skip_bad)
   std::string first_skipped;       // reason why the first was skipped
   // For each key, the number of records in which its value is not used (Conversation::unused).

@@ -79,7 +79,7 @@ std::string_view without_spaces(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
-// Returns the id of `text` if it is exactly one token.
+// Returns the id of `text` if `text` is exactly one token.
 std::optional<std::int32_t> single_token(const Tokenizer& tokenizer, std::string_view text) {
   const std::optional<std::int32_t> id = tokenizer.token_id(text);
   if (id && tokenizer.encode(text, false) == std::vector<std::int32_t>{*id}) return id;

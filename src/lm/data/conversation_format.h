@@ -78,7 +78,7 @@ struct ConversationStyle {
   // separately, with its own BOS and EOS tokens.
   bool inline_bos = false;
   std::string default_system;  // the system text of a conversation that has none
-  // Whether a conversation starts with the BOS token. nullopt: it does if the tokenizer adds BOS itself.
+  // Whether a conversation starts with the BOS token. nullopt: yes if the tokenizer adds a BOS token itself.
   std::optional<bool> begins_with_bos;
   // For mistral: whether a space follows [INST] and precedes an answer, and whether a space precedes [/INST].
   bool space_in = true, space_out = true;
@@ -125,7 +125,7 @@ class ConversationWriter {
   bool has_turns() const { return style_.format != ConversationFormat::kSquad; }
   // Whether a conversation may begin with a system text.
   bool has_system() const { return style_.format != ConversationFormat::kSquad; }
-  // A space that the format writes before an answer; it is no part of the answer.
+  // A space that the format writes before an answer and that is no part of the answer.
   std::string_view answer_prefix() const {
     return style_.format == ConversationFormat::kMistral && style_.space_in ? " " : "";
   }

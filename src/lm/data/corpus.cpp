@@ -64,7 +64,8 @@ InputFile classify(const Path& path, std::uint64_t size) {
   return file;
 }
 
-// Calls use(path, size) for each file of a folder and its subfolders, in order; skips hidden ones.
+// Calls use(path, size) for each file of a folder and its subfolders, in order; skips hidden files and
+// folders.
 void for_each_file(const Path& folder, FunctionRef<void(const Path&, std::uint64_t)> use) {
   for (const std::string& name : Env::posix().list(folder)) {
     if (name.starts_with('.')) continue;
@@ -130,7 +131,7 @@ std::vector<Path> expand_all_below(const std::string& pattern, std::size_t stars
 }
 
 std::vector<Path> expand_glob(const std::string& pattern) {
-  // Handles "FOLDER/**/NAME". In other places, glob(3) treats two stars as one.
+  // Handles "FOLDER/**/NAME". In other places, glob(3) treats "**" as "*".
   const std::size_t stars = pattern.find("**");
   const bool whole = stars != std::string::npos && (stars == 0 || pattern[stars - 1] == '/') &&
                      (stars + 2 == pattern.size() || pattern[stars + 2] == '/');
@@ -356,7 +357,7 @@ class BlockReader::Source {
     used_ = have_ - inflate_.avail_in;
     in_frame_ = rc != Z_STREAM_END;
     member_ended_ = rc == Z_STREAM_END;
-    if (member_ended_) ::inflateReset(&inflate_);  // another member may follow
+    if (member_ended_) ::inflateReset(&inflate_);  // another compressed member may follow
     if (rc != Z_OK && rc != Z_STREAM_END && rc != Z_BUF_ERROR) {
       fail(inflate_.msg != nullptr ? inflate_.msg : "it is not gzip data");
     }

@@ -20,14 +20,14 @@ struct InputFile {
   Path path;
   InputKind kind = InputKind::kText;
   Compression compression = Compression::kNone;
-  std::uint64_t size = 0;    // bytes on disk
+  std::uint64_t size = 0;    // size of the file on disk, in bytes
   bool known_ending = true;  // whether the file name's extension identifies the content
 };
 
 // Files in folders that are skipped because of their extensions.
 struct SkippedFiles {
   Path folder;                                 // the first folder with skipped files
-  std::map<std::string, std::int64_t> counts;  // by extension: ".py"; "" if it has none
+  std::map<std::string, std::int64_t> counts;  // by extension: ".py"; "" for files without an extension
 };
 
 // Returns the files that `patterns` name: files, folders (all text and JSON-lines files below them), and
@@ -70,8 +70,8 @@ class BlockReader {
   static constexpr std::size_t kBlockSize = 256 << 10;
   static constexpr std::size_t kMaxLineBytes = std::size_t{64} << 20;
 
-  // `max_line`: maximum length of a JSON line, decompressed. A longer line is refused while it is read: a
-  // line must fit in memory, and 94 KB of .zst can hold a line of gigabytes.
+  // `max_line`: maximum length of a JSON line, decompressed. Reading stops with an error at a longer line,
+  // because a line must fit in memory and 94 KB of .zst can hold a line of gigabytes.
   explicit BlockReader(std::vector<InputFile> files, std::size_t block_size = kBlockSize,
                        std::size_t max_line = kMaxLineBytes, std::string max_line_hint = {});
   // Resumes: next() continues after the block of `file` that ended at `end`, just before `next_line`. Files

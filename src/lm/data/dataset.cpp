@@ -77,8 +77,8 @@ Error uneven_blend(const std::vector<std::string>& list) {
   return invalid("only some entries of the data path have a weight", hint);
 }
 
-// Parses a list of paths, or of alternating weights and paths: the latter if the length is even and every
-// first entry is a number.
+// Parses a list of paths, or of alternating weights and paths: weights are present if the length is even and
+// every first entry of a pair is a number.
 BlendList parse_blend(const std::vector<std::string>& list) {
   BlendList blend;
   if (list.size() % 2 == 0) {
@@ -107,9 +107,9 @@ BlendList parse_blend(const std::vector<std::string>& list) {
   return blend;
 }
 
-// Returns the first sequence of the text that is held out for validation. The border is at the start of a
-// sequence, so that none of it is trained on. Returns the number of sequences if there is too little text to
-// divide.
+// Returns the first sequence of the text that is held out for validation. The held-out part begins at the
+// start of a sequence, so no sequence is partly trained on. Returns the number of sequences if there is too
+// little text to divide.
 std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length) {
   constexpr std::int64_t kHundredth = 100;
   const std::int64_t all = source.sequences();
@@ -299,7 +299,7 @@ class Opener {
     std::vector<std::unique_ptr<const Dataset>> datasets;
     std::int64_t size = 0;
     for (std::size_t i = 0; i < blend.paths.size(); ++i) {
-      std::int64_t samples = -1;  // one epoch
+      std::int64_t samples = -1;  // -1: the samples of one epoch
       if (!blend.weights.empty()) {
         const double target = std::ceil(static_cast<double>(requested) * blend.weights[i]);
         size += static_cast<std::int64_t>(target);
@@ -387,7 +387,7 @@ class Opener {
     return opened;
   }
 
-  // Returns the prefix of the tokens of text files; tokenizes them unless the cache has them.
+  // Returns the prefix of the tokens of text files; tokenizes them unless the cache has the tokens.
   Path tokenized(const std::string& pattern) {
     if (!Env::posix().status(pattern) && pattern.find_first_of("*?[") == std::string::npos) {
       throw invalid(
@@ -482,8 +482,8 @@ class Opener {
     return "they differ from their checksum";
   }
 
-  // Builds the tokens in a separate folder and renames it at the end, so that other processes see all of it
-  // or nothing. The next run resumes what an interrupted run left there.
+  // Builds the tokens in a separate folder and renames it at the end, so that other processes see all tokens
+  // or none. The next run resumes what an interrupted run left there.
   void build_cache(const std::string& pattern, const Path& cache, const Path& folder) {
     try {
       make_folders(cache);
@@ -493,7 +493,7 @@ class Opener {
     }
     const FileLock lock = FileLock::wait(folder.string() + ".lock");
     const std::optional<std::string> damage = damage_of(folder);
-    if (!damage) return;  // another process has built them
+    if (!damage) return;  // another process has built the tokens
     if (!damage->empty()) {
       notes_.push_back(fmt::format("the cached tokens of '{}' in '{}' are not used: {}; they are rebuilt",
                                    pattern, folder.string(), *damage));

@@ -29,8 +29,8 @@ class Dataset {
   virtual std::int64_t seq_length() const = 0;
 
   // Reads sample `index` of [0, size). `tokens` is [seq_length + 1]: inputs are tokens[0..seq) and labels
-  // tokens[1..seq]. `loss_mask` is [seq_length]: 1 where the label counts, 0 where it does not (padding, end
-  // of document when masked).
+  // tokens[1..seq]. `loss_mask` is [seq_length]: 1 where the label counts in the loss, 0 elsewhere (padding,
+  // end of document when masked).
   virtual void sample(std::int64_t index, std::span<std::int32_t> tokens,
                       std::span<float> loss_mask) const = 0;
 
@@ -66,7 +66,7 @@ struct DataOptions {
   std::vector<std::string> data_path;
   std::vector<std::string> train_data_path, valid_data_path, test_data_path;
   bool mock_data = false;
-  // Shares of train, valid and test in data_path; default "969,30,1". A share of 0 means no such data set.
+  // Shares of train, valid and test in data_path; default "969,30,1". A split with the share 0 has no data.
   std::string split;
   // Splits text in data_path differently (.bin/.idx data keep `split`): the last hundredth of the text's
   // sequences, but at least enough for one sample, is held out for validation; there is no test data. A text
@@ -84,8 +84,7 @@ struct DataOptions {
 
   // data_cache_path: the folder of sample orders (empty: each process builds them in memory) and of text
   // tokenized on the fly (empty: ".primus-cache" next to the first input). Entries are named by a hash of
-  // everything they depend on. One process builds an entry while others wait; it appears complete or not at
-  // all.
+  // everything they depend on. One process builds an entry while others wait; the entry appears atomically.
   std::filesystem::path cache_dir;
 
   // These fields are for text and JSONL, which is tokenized on the fly to .bin/.idx.
@@ -96,8 +95,8 @@ struct DataOptions {
   TokenizeProgressFn progress;  // called from one thread at a time, about ten times a second
 };
 
-// A split is null if no sample of it was requested. Validation and test data are also null if the user has
-// none: a share of 0, or per-split paths without a path for that split.
+// A split is null if no sample of the split was requested. Validation and test data are also null if the user
+// has none: a share of 0, or per-split paths without a path for that split.
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
   bool held_out = false;  // a part of data_path is excluded from training, whether or not validation uses it
@@ -120,7 +119,7 @@ inline constexpr std::int64_t kMaxOrderedSamples = std::int64_t{UINT32_MAX} - 1;
 std::vector<std::string> paths_of(const std::vector<std::string>& list);
 
 // Upper bound of the number of tokens in a path of DataOptions, found without reading its text. INT64_MAX if
-// it is unknown because the path does not exist here or its files are compressed.
+// the number is unknown because the path does not exist here or its files are compressed.
 struct TokenBound {
   std::int64_t maximum = INT64_MAX;
   bool exact = false;  // true for .bin and .idx files

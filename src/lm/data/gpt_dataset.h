@@ -17,8 +17,9 @@ namespace primus::data {
 
 // Properties of the tokenizer that samples depend on.
 struct TokenRules {
-  std::int64_t vocab_size = 0;           // larger ids are an error; 0: not checked
-  std::optional<std::int32_t> pad;       // padding id: no loss where it is the label; the model gets id 0
+  std::int64_t vocab_size = 0;  // larger ids are an error; 0: not checked
+  // Padding id: labels with this id have no loss; the model reads id 0 instead.
+  std::optional<std::int32_t> pad;
   std::optional<std::int32_t> loss_end;  // no loss where this is the input (eod with eod_mask_loss)
 };
 

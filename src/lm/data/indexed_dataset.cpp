@@ -258,7 +258,7 @@ std::span<const std::byte> IndexedDataset::bytes(std::int64_t sequence) const {
   return bytes(sequence, 0, std::int64_t{length(sequence)} * token_size(type_));
 }
 
-// open() has checked the index, but another process may have overwritten it since.
+// open() has checked the index, but another process may have overwritten the index since.
 std::span<const std::byte> IndexedDataset::bytes(std::int64_t sequence, std::int64_t offset,
                                                  std::int64_t size) const {
   const std::span<const std::byte> all = data_.bytes();
@@ -453,7 +453,7 @@ void IndexedDatasetWriter::append(const IndexedDataset& other, std::int64_t firs
   }
   for (std::int64_t document = first; document < last; ++document) {
     const std::int64_t end = other.document_start(document + 1);
-    if (end > other.sequences()) other.check_unchanged();  // it was in range when the data set was opened
+    if (end > other.sequences()) other.check_unchanged();  // the range was valid when the data set was opened
     for (std::int64_t i = other.document_start(document); i < end; ++i) {
       const std::span<const std::byte> bytes = other.bytes(i);
       add_length(static_cast<std::size_t>(other.length(i)));

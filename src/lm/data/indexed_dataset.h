@@ -20,8 +20,8 @@ class TokenSource {
   virtual ~TokenSource() = default;
   virtual std::int64_t sequences() const = 0;
   virtual std::int32_t length(std::int64_t sequence) const = 0;
-  // Reads tokens [offset, offset + out.size()) of a sequence; the range must lie inside it. Error(kInvalid)
-  // for a token that does not fit in int32.
+  // Reads tokens [offset, offset + out.size()) of a sequence; the range must lie inside the sequence.
+  // Error(kInvalid) for a token that does not fit in int32.
   virtual void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const = 0;
   virtual std::string name() const = 0;
   // A hash of the tokens and of their division into sequences and documents; independent of the path.
@@ -32,15 +32,14 @@ class TokenSource {
 
 // Storage type of a token; the numbers are the format's codes.
 enum class TokenType : std::uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
-int token_size(TokenType type);               // in bytes
+int token_size(TokenType type);               // size of a token in bytes
 std::string_view token_name(TokenType type);  // "uint16"
 // The type that Megatron's writer chooses for a vocabulary.
 TokenType token_type_for(std::int64_t vocab_size);
 
-// Reads one data set through memory maps. Opening checks the complete index but keeps no copy of it in
-// memory, and refuses an index with more tokens than the data file.
-// Another process may truncate or overwrite the files meanwhile: data that was read is valid only once
-// check_unchanged() returned.
+// Reads one data set through memory maps. Opening checks the complete index without keeping a copy in memory,
+// and refuses an index with more tokens than the data file. Another process may truncate or overwrite the
+// files meanwhile: data that was read is valid only once check_unchanged() returned.
 class IndexedDataset final : public TokenSource {
  public:
   // Error(kInvalid) for a missing, truncated or inconsistent file; FileError.
@@ -99,8 +98,8 @@ class IndexedDataset final : public TokenSource {
 void refuse_existing_dataset(const Path& prefix, Existing existing, Env& env);
 
 // Throws Error(kInvalid) for the first of `tokens` beyond the vocabulary. `tokens` begin at `offset` of the
-// source's `sequence`; the message gives the position as `data inspect` counts it. `description` names the
-// data.
+// source's `sequence`; the message gives the position in the numbering of `data inspect`. `description` names
+// the data.
 void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int64_t offset,
                       std::span<const std::int32_t> tokens, std::int64_t vocab_size,
                       std::string_view description);
@@ -129,7 +128,7 @@ class IndexedDatasetWriter {
   void end_document();
   // Appends documents [first, last) of another data set of the same type.
   void append(const IndexedDataset& other, std::int64_t first, std::int64_t last);
-  // Syncs everything added so far to disk, so that another writer can resume from it.
+  // Syncs everything added so far to disk, so that another writer can resume from this state.
   Progress save();
   // After this call the destructor keeps the temporary files.
   void keep_unfinished() { keep_ = true; }
@@ -138,8 +137,8 @@ class IndexedDatasetWriter {
   void complete();
   // After complete(): opens the data set under its temporary names.
   std::shared_ptr<const IndexedDataset> completed() const;
-  // After complete(): adds one further file, named PREFIX plus `extension`. Like the .bin, it gets its final
-  // name in finish(), before the index does.
+  // After complete(): adds one further file, named PREFIX plus `extension`. finish() renames this file and
+  // the .bin to their final names before it renames the index.
   void attach(const char* extension, std::string_view contents);
   // After complete(): renames the files to their final names.
   void finish();

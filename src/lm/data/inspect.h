@@ -30,7 +30,7 @@ struct Inspection {
 
   // Set with read_tokens, if the data set has a token.
   std::optional<std::int32_t> smallest_id, largest_id;
-  std::int64_t beyond_vocabulary = 0;  // number of tokens
+  std::int64_t beyond_vocabulary = 0;  // number of tokens with ids outside the vocabulary
   struct Beyond {
     std::int64_t document = 0, position = 0;  // number of the document, counted from 0, and the token's
                                               // position in the document

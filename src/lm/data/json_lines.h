@@ -56,7 +56,7 @@ class JsonLines {
   std::vector<std::string> keys_;
   bool skip_bad_;
   ReaderHints hints_;
-  std::vector<JsonTexts> texts_;  // one per key
+  std::vector<JsonTexts> texts_;  // texts of each key
   std::string key_;
   UniqueKeys unique_;
   std::uint64_t skipped_ = 0;

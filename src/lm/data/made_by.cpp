@@ -18,7 +18,7 @@ std::string hex(std::uint64_t fingerprint) { return fmt::format("{:016x}", finge
 
 struct Note {
   std::string tokenizer, fingerprint;  // the tokenizer's name, and its fingerprint in hex()
-  // "HuggingFaceTokenizer 89abcdef"; the digits distinguish tokenizers of one kind.
+  // "HuggingFaceTokenizer 89abcdef"; the digits distinguish tokenizers with the same name.
   std::string describe() const { return tokenizer + " " + fingerprint.substr(0, 8); }
 };
 

@@ -24,8 +24,8 @@ class MadeBy {
  public:
   // Throws Error(kInvalid) if this data set has another tokenizer than an earlier one.
   void add(const Path& prefix, const TokenSource& source, Env& env = Env::posix());
-  // Attaches the note to the merged data set, after its complete(). Attaches none if one of the inputs has
-  // none, since the tokenizer is then unknown.
+  // Attaches the note to the merged data set, after its complete(). Attaches no note if an input has no note,
+  // because the tokenizer is then unknown.
   void attach(IndexedDatasetWriter& writer) const;
 
  private:

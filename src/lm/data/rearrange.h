@@ -18,9 +18,9 @@ namespace primus::data {
 // Called from time to time with the number of tokens done and the total.
 using RearrangeProgressFn = std::function<void(std::int64_t, std::int64_t)>;
 
-// Returns the data set prefixes that `paths` name. A path is a prefix, or a folder, which means all data sets
-// in it, sorted by name (as for Megatron's merge_datasets.py). Error(kInvalid) for a folder with only one
-// file of a pair, or without data sets.
+// Returns the data set prefixes that `paths` name. A path is a prefix, or a folder; a folder stands for all
+// data sets in the folder, sorted by name (as for Megatron's merge_datasets.py). Error(kInvalid) for a folder
+// with only one file of a pair, or without data sets.
 std::vector<Path> find_datasets(const std::vector<std::string>& paths);
 
 // Writes all documents of `inputs` to `output`, as Megatron's IndexedDatasetBuilder.add_index does.
@@ -32,7 +32,7 @@ void merge_datasets(const std::vector<Path>& inputs, const Path& output,
 
 struct DatasetPart {
   Path prefix;
-  std::int64_t first = 0, last = 0;  // documents
+  std::int64_t first = 0, last = 0;  // range of documents [first, last)
 };
 // Writes each part of `input`. Error(kInvalid) if a part is `input` itself, is named twice, or (kRefuse)
 // exists.

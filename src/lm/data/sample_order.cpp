@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kExtra = 1;  // a sample's last label is one token after its inputs
 
-// Number of epochs, and whether the last one is shuffled separately.
+// Number of epochs, and whether the last epoch is shuffled separately.
 struct Epochs {
   std::int64_t count = 1;
   std::int64_t rows = 0;  // rows of all epochs
@@ -68,7 +68,7 @@ void append_rows(std::int64_t rows, std::int64_t seq_length, FunctionRef<std::in
                  Arrays& order) {
   order.rows.push_back({});
   std::uint32_t document = 0;
-  std::int64_t offset = 0;  // offset in sequence `document`
+  std::int64_t offset = 0;  // token offset in sequence `document`
   for (std::int64_t row = 0; row < rows; ++row) {
     // Skips L tokens: the next row begins with the token that ends this one.
     std::int64_t remaining = seq_length;

@@ -36,13 +36,13 @@ struct SampleOrder {
 
 struct OrderOptions {
   std::int64_t first = 0, last = 0;  // the split's sequences are [first, last)
-  std::int64_t seq_length = 0;       // L, the inputs per sample
-  std::int64_t samples = -1;         // minimum number; -1: one epoch
+  std::int64_t seq_length = 0;       // L, the number of inputs per sample
+  std::int64_t samples = -1;         // minimum number of samples; -1: one epoch
   std::int64_t seed = 1234;
 };
 
-// `length(i)`: tokens of sequence i. `name` is for messages. Error(kInvalid) if the split has no tokens, or
-// fewer than one sample needs; kUnsupported beyond 2^32 samples or sequences.
+// `length(i)`: tokens of sequence i. `name` is for messages. Error(kInvalid) if the split has too few tokens
+// for one sample; kUnsupported beyond 2^32 samples or sequences.
 SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                std::string_view name);
 

@@ -18,7 +18,7 @@ namespace primus::data {
 
 namespace {
 
-constexpr std::uint64_t kOrderMagic = 0x726564726F737250;  // "Prsorder"
+constexpr std::uint64_t kOrderMagic = 0x726564726F737250;  // the bytes "Prsorder"
 constexpr std::uint64_t kOrderVersion = 1;
 
 struct Header {
@@ -125,7 +125,7 @@ SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<std::in
   if (auto order = load(path, key)) return *std::move(order);
   make_folders(cache);
   const FileLock lock = FileLock::wait(path.string() + ".lock");
-  if (auto order = load(path, key)) return *std::move(order);  // another process has built it
+  if (auto order = load(path, key)) return *std::move(order);  // another process has built the file
   save(build_sample_order(options, length, name), key, path);
   if (auto order = load(path, key)) return *std::move(order);
   throw invalid(fmt::format("the sample order reads back differently than it was written"),

@@ -21,15 +21,15 @@
 namespace primus::data {
 
 struct SftOptions {
-  std::string dataset;                // conversation_files.h
+  std::string dataset;                // the files: see conversation_files.h
   std::string train_split = "train";  // prefix of the training files in a folder
-  std::string format = "alpaca";      // chat_template.h: choose_style
+  std::string format = "alpaca";      // see choose_style in chat_template.h
   bool skip_bad = false;              // skips broken records
-  // Packs as Megatron Bridge does: every text between two borders is encoded separately, with its own BOS
-  // token; conversations that are too long are left out; packs are filled in random order.
+  // Packs as Megatron Bridge does. Every text between two borders is encoded separately, with its own BOS
+  // token. Conversations that are too long are left out. Packs are filled in random order.
   bool inline_bos = false;
   bool pack = false;      // packs several conversations into a sequence ...
-  bool separate = false;  // ... and restricts positions and attention to each of them
+  bool separate = false;  // ... and restricts positions and attention to each conversation
   bool shuffle = true;    // a different order in each epoch; if false, the order of the files
   // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
   // Empty: if validation samples are drawn and there are at least ten conversations, a hundredth of them is
@@ -55,9 +55,9 @@ class SftDataset final : public Dataset {
     bool leave_out_long = false, random_fit = false;
   };
   struct Counts {
-    std::int64_t conversations = 0;                   // conversations in samples
-    std::int64_t truncated = 0;                       // conversations among them that were truncated
-    std::int64_t too_long = 0, nothing_to_learn = 0;  // conversations left out
+    std::int64_t conversations = 0;                   // number of conversations in samples
+    std::int64_t truncated = 0;                       // number of these conversations that were truncated
+    std::int64_t too_long = 0, nothing_to_learn = 0;  // number of conversations left out, by reason
     std::int64_t tokens = 0, learned = 0;
   };
 
@@ -76,7 +76,7 @@ class SftDataset final : public Dataset {
 
   std::int64_t samples() const { return static_cast<std::int64_t>(learned_.size()); }  // P
   const Counts& counts() const { return counts_; }
-  // Hash of the tokens and masks of all samples, in unshuffled order.
+  // Hash of the tokens and masks of all samples, in the order before shuffling.
   std::uint64_t fingerprint() const;
 
  private:
@@ -108,7 +108,8 @@ Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer
 
 struct SftEpochs {
   std::int64_t samples = 0;
-  std::shared_ptr<const TokenizedConversations> conversations;  // for SftOptions::conversations
+  // To be passed on as SftOptions::conversations.
+  std::shared_ptr<const TokenizedConversations> conversations;
 };
 
 // Number of samples in `epochs` passes over the training data.

@@ -58,7 +58,7 @@ class Output {
   void close() { writers_.clear(); }
   std::size_t writers() const { return options_.json_keys.size() * partitions_; }
 
-  // Returns the data set for the next document of a key; `documents` counts the earlier ones.
+  // Returns the data set for the next document of a key; `documents` is the number of earlier documents.
   IndexedDatasetWriter& writer(std::size_t key, std::uint64_t documents) {
     return *writers_[key * partitions_ + documents % partitions_];
   }
@@ -259,8 +259,8 @@ class BlockWorkers {
   std::mutex output_mutex_;  // guards the members up to broken_worker_
   std::condition_variable written_changed_;
   std::uint64_t written_ = 0;                                // blocks written
-  bool writing_ = false;                                     // a worker is writing
-  std::map<std::uint64_t, std::unique_ptr<Work>> finished_;  // key: the block's number
+  bool writing_ = false;                                     // whether a worker is writing
+  std::map<std::uint64_t, std::unique_ptr<Work>> finished_;  // finished blocks by block number
   std::vector<std::unique_ptr<Work>> spare_;
   std::exception_ptr broken_worker_;  // error that ended a worker outside the handling of a block
 
@@ -332,7 +332,7 @@ class Pipeline {
         if (!saved) refuse_existing_dataset(prefix, options_.existing, env_);
       }
     } catch (const Error&) {
-      if (saved_) folder_.keep();  // keeps the unfinished work of another call
+      if (saved_) folder_.keep();  // preserves unfinished work that another call left
       throw;
     }
     if (saved) {

@@ -35,7 +35,7 @@ struct TokenizeOptions {
 };
 
 struct TokenizeResult {
-  std::vector<Path> prefixes;  // one per JSON key
+  std::vector<Path> prefixes;  // prefix of each JSON key's data set
   std::uint64_t bytes = 0;     // size of the inputs on disk
   std::uint64_t documents = 0;
   std::uint64_t sequences = 0, tokens = 0;  // totals of all keys

@@ -95,7 +95,7 @@ bool BatchReader::reads_together(engine::Rank& rank, const ReaderSettings& setti
 }
 
 // Returns powers of two, then multiples of 16, so that only a few rows are padding. Each size is a multiple
-// of the number of tensor ranks, because all of them hold the same number of rows.
+// of the number of tensor ranks, because each tensor rank holds the same number of rows.
 std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t maximum) const {
   const std::int64_t ranks = rank_.mesh().shape().tensor;
   std::vector<std::int64_t> sizes;
@@ -125,8 +125,7 @@ void BatchReader::measure_passes() {
   for (const std::int64_t rows : pass_sizes(settings_.pass_tokens)) {
     forward({.rows = rows});
     if (settings_.sequences == 1)
-      continue;  // with one sequence, a pass either reads tokens or returns
-                 // logits
+      continue;  // one sequence needs no pass that both reads tokens and returns logits
     forward(mixed_pass(rows, {.log_probs = true}));
     forward(mixed_pass(rows, {.top_k = top_k, .log_probs = true}));
   }
@@ -154,7 +153,7 @@ BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) cons
 }
 
 // Returns the sequence whose states are needed, or else the sequence that was released first, because states
-// of later ones may still be useful.
+// that were released later are more probably useful.
 std::size_t BatchReader::idle_slot(const Shared& shared) const {
   if (shared.from && !slots_[*shared.from].taken) return *shared.from;
   std::size_t idle = slots_.size();

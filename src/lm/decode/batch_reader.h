@@ -8,8 +8,8 @@
 // once gives the memory that reading needs. Launch arguments contain no lengths: these are in tables on the
 // device, so a recorded pass (Device::capture) can be replayed for every further token.
 //
-// Layers that keep a state per sequence instead (short convolutions, delta rules) have no pages. If another
-// sequence holds its states at the end of a common prefix, a new sequence copies these states; otherwise
+// Layers that keep a state per sequence instead (short convolutions, delta rules) have no pages. A new
+// sequence copies the states that another sequence holds at the end of a common prefix. Without such states,
 // these layers read all tokens.
 //
 // If ranks share the model (tensor, expert or pipeline parallelism), all ranks of the mesh read the same
@@ -63,7 +63,7 @@ struct ReaderSettings {
 // The results of a pass that the caller needs.
 struct WantedLogits {
   std::int64_t top_k = 0;  // this many top-k logits suffice; 0: all logits
-  std::int64_t vocab = 0;  // only ids below this one; 0: all
+  std::int64_t vocab = 0;  // only logits of ids below this number; 0: of all ids
   bool log_probs = false;  // log_probs() will be called
 };
 
@@ -82,7 +82,7 @@ class BatchReader {
   std::optional<std::int64_t> begin(std::span<const std::int32_t> tokens);
   // Returns the length() that the sequence would have after begin(tokens).
   std::int64_t shared(std::span<const std::int32_t> tokens) const { return find(tokens).length; }
-  // Whether a new text can reuse the first `length` tokens of another text, of which `read` have been read.
+  // Whether a new text can reuse the first `length` tokens of a text of which `read` tokens have been read.
   // For layers with states, only few tokens may lie between `length` and `read`.
   bool can_share(std::int64_t length, std::int64_t read) const {
     return !keeps_states() || read - length <= kSpareTokens;
@@ -94,21 +94,21 @@ class BatchReader {
   void release(std::int64_t sequence);
 
   struct Input {
-    std::int64_t sequence;  // below settings.sequences
+    std::int64_t sequence;  // index of the sequence, below settings.sequences
     std::span<const std::int32_t> tokens;
-    bool tells = false;  // if true, the pass returns the next token's logits, and `tokens` is one token
+    bool tells = false;  // whether the pass returns the next token's logits; `tokens` is then one token
   };
   // Throws the errors that read() would throw for these inputs, and reads nothing.
   void check(std::span<const Input> inputs) const;
   // Runs one pass: appends each input's tokens to its sequence. Inputs must be in ascending order of
   // sequences, and their tokens must fit a pass. Afterwards next() has the logits of the inputs with `tells`.
-  // If top-k logits suffice, the device selects them and only they are copied to the host. A row that cannot
-  // be sorted (NaN, infinity) is copied completely. Throws Error(kInvalid), before reading anything, if
-  // tokens do not fit the reserved pages or an id is outside the vocabulary.
+  // If top-k logits suffice, the device selects them, and only these are copied to the host. A row that
+  // cannot be sorted (NaN, infinity) is copied completely. Throws Error(kInvalid), before reading anything,
+  // if tokens do not fit the reserved pages or an id is outside the vocabulary.
   void read(std::span<const Input> inputs, const WantedLogits& wanted = {});
   // Returns the logits after an input, by its index among those with `tells`; valid until the next read().
   NextLogits next(std::size_t telling) const;
-  // Returns the log probabilities of `chosen`, one token for each input with `tells`, over the model's entire
+  // Returns the log probabilities of `chosen`, one for each input with `tells`, over the model's entire
   // vocabulary at temperature 1, in fp32. Uses the operator of the training loss. Requires a read() with
   // WantedLogits::log_probs.
   std::vector<float> log_probs(std::span<const std::int32_t> chosen);
@@ -156,7 +156,7 @@ class BatchReader {
   struct Pass {
     std::int64_t rows = 0, reported = 0;
     bool selects = false;
-    std::int64_t top_k = 0, vocab = 0;  // 0: all logits
+    std::int64_t top_k = 0, vocab = 0;  // logits to return; 0: all
     bool log_probs = false;
     auto operator<=>(const Pass&) const = default;
   };
@@ -166,7 +166,7 @@ class BatchReader {
     std::unique_ptr<Graph> graph;
     Tensor logits;
   };
-  // The pass that returns logits for every row, and the pass that returns them for some.
+  // A pass that returns logits for every row (writing), or for some rows (mixed).
   Pass writing_pass(std::int64_t rows, const WantedLogits& wanted) const;
   Pass mixed_pass(std::int64_t rows, const WantedLogits& wanted) const;
   void forward(const Pass& pass);
@@ -178,7 +178,7 @@ class BatchReader {
   ModelInputs inputs(engine::Tape& tape, const Pass& pass);
   // Returns this rank's part of the hidden states of the rows whose logits are returned.
   engine::Value reported_rows(const Pass& pass, const engine::Value& hidden);
-  // Finds the top-k logits and downloads them. `logits`: on the last stage.
+  // Finds the top-k logits and downloads them to the host. `logits`: on the last stage.
   void choose(const Pass& pass, const engine::Value& logits);
   void download(const Tensor& logits);
   void enqueue_losses(std::int64_t reported);

@@ -24,7 +24,8 @@ struct InferenceModel {
 };
 
 // Creates the model of a rank that nothing else uses. First runs `use` on a model without memory to measure
-// how much memory is needed, and reserves it. `use` must need as much memory as any later use of the model.
+// the required memory, and reserves this memory. `use` must need as much memory as any later use of the
+// model.
 template <class Use>
 std::unique_ptr<InferenceModel> measured_model(engine::Rank& rank, const ModelConfig& config,
                                                const FamilyRegistry& families, DType compute,

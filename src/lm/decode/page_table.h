@@ -62,17 +62,17 @@ class PageTable {
   // Walks down the tree along `tokens`; calls visit(page, tokens) for each page.
   template <class Visit>
   void walk(std::span<const std::int32_t> tokens, Visit visit) const;
-  std::int32_t take();  // returns a free page, now empty with one reference
+  std::int32_t take();  // returns a free page, emptied and with one reference
   void drop(std::int32_t index);
   void place(std::int32_t index, std::int32_t parent);
-  void displace(std::int32_t index);           // removes it from the tree
+  void displace(std::int32_t index);           // removes a page from the tree
   void displace_children(std::int32_t index);  // removes a page's children from the tree, because they no
                                                // longer follow its content
 
   std::int64_t page_tokens_;
   std::vector<Page> pages_;
   std::vector<std::int32_t> first_;                        // children of the root
-  std::set<std::pair<std::uint64_t, std::int32_t>> free_;  // (freed, page)
+  std::set<std::pair<std::uint64_t, std::int32_t>> free_;  // pairs (freed, page)
   std::uint64_t clock_ = 0;
 };
 

@@ -36,8 +36,9 @@ struct DecodedToken {
   std::int32_t id = -1;  // -1: no token was requested (max_tokens 0)
   // Log probability over the entire vocabulary at temperature 1, if GenerateSettings::log_probs is set.
   std::optional<float> log_prob = {};
-  std::optional<StopReason> end = {};  // the text has ended; with kStopToken this token is not part of it
-  double began = 0;                    // when reading the prompt began (steady_seconds)
+  // Set if the text has ended; with kStopToken this token is not part of the text.
+  std::optional<StopReason> end = {};
+  double began = 0;  // when reading the prompt began (steady_seconds)
 };
 
 struct DecodeRequest {

@@ -50,7 +50,7 @@ std::size_t pick(std::span<const double> weights, double u) {
   return last;  // rounding may leave the sum just below the target
 }
 
-// Samples one of these tokens, which are sorted by descending logit and are the only candidates.
+// Samples one of these tokens, the only candidates, which are sorted by descending logit.
 std::int32_t choose_from_top(std::span<const float> values, std::span<const std::int32_t> ids,
                              const SamplingSettings& settings, double u) {
   std::vector<double> weights;

@@ -75,7 +75,7 @@ bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
 }
 
 // Admits texts, oldest first, while there are pages for their tokens. A text that waits for pages blocks
-// later ones; a text that waits for another to read a prefix does not.
+// later texts. A text that waits until another text has read a prefix does not block later texts.
 void DecodeScheduler::admit() {
   for (auto next = waiting_.begin(); next != waiting_.end() && running() < reader_.settings().sequences;) {
     const Id id = *next++;
@@ -119,7 +119,7 @@ void DecodeScheduler::plan() {
   std::vector<std::pair<Id, BatchReader::Input>> all;
   for (const Id id : std::vector<Id>(running_.begin(), running_.end())) {
     Text& t = text(id);
-    if (t.sequence < 0) continue;  // has just been preempted
+    if (t.sequence < 0) continue;  // the text has just been preempted
     const std::int64_t left = unread(t), length = reader_.length(t.sequence);
     const std::int64_t count = left == 1 ? 1 : std::min(left - 1, room);
     if (count == 0) continue;
@@ -205,7 +205,8 @@ void DecodeScheduler::choose() {
   for (const Id id : failed) erase(id);
   // All texts are in a consistent state before the callbacks run.
   for (const Shown& s : shown) {
-    if (s.token.end == std::nullopt && !texts_.contains(s.id)) continue;  // cancelled by another's callback
+    // A callback of another text cancelled this text.
+    if (s.token.end == std::nullopt && !texts_.contains(s.id)) continue;
     const auto& on_token = s.text->request.on_token;
     if (on_token && !on_token(s.token)) cancel(s.id);
   }

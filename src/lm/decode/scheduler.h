@@ -84,7 +84,7 @@ class DecodeScheduler {
   bool is_read_elsewhere(const Text& text) const;
   void plan();
   bool make_room(Id id, std::int64_t length);
-  void stop_running(Id id);  // releases its sequence
+  void stop_running(Id id);  // releases the text's sequence in the reader
   WantedLogits wanted() const;
   void choose();
   Shown write(Id id, std::int32_t chosen);

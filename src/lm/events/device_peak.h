@@ -1,9 +1,9 @@
 // The highest rate at which a device has multiplied matrices: the denominator of MFU.
 //
 // A peak measured while other programs use the machine is too low, which makes MFU too high. So only
-// undisturbed measurements count. The best one per device is kept in a small file in the user's cache. A run
-// that is faster than the stored peak raises it, so MFU never exceeds 100 %. Without an undisturbed
-// measurement there is neither a peak nor MFU.
+// undisturbed measurements count. The best measurement per device is kept in a small file in the user's
+// cache. A run that is faster than the stored peak raises the peak, so MFU never exceeds 100 %. Without an
+// undisturbed measurement there is neither a peak nor MFU.
 //
 // The cache is optional: a file that is damaged or cannot be written is ignored. One thread.
 #pragma once
@@ -22,11 +22,11 @@ class DevicePeak {
 
   // FLOP/s; empty if unknown.
   std::optional<double> value() const { return value_; }
-  // Reports a rate that a run has reached. Stores it if it is the best so far.
+  // Reports a rate that a run has reached. Stores the rate if it is the best so far.
   void seen(double flops_per_second);
-  // Reports the rate of an undisturbed measurement of matrix products. Stores it if it is the best so far, or
-  // if the stored peak is more than kMistaken times as high: noise cannot explain such a peak, but a wrong
-  // FLOP count in an earlier program can.
+  // Reports the rate of an undisturbed measurement of matrix products. Stores the rate if it is the best so
+  // far, or if the stored peak is more than kMistaken times as high. Noise cannot explain such a peak, but a
+  // wrong FLOP count in an earlier program can.
   void measured(double flops_per_second);
   static constexpr double kMistaken = 4;
 

@@ -191,7 +191,7 @@ void EventLog::flush() {
 void EventLog::append() {
   if (waiting_.empty()) return;
   if (!opened_) open();
-  // The newline turns a killed process's torn line into a damaged one, which readers skip.
+  // The newline turns the torn line of a killed process into a complete but damaged line, which readers skip.
   std::string text = torn_ ? "\n" : "";
   std::optional<std::uint64_t> newest = newest_;
   for (const Line& line : waiting_) {
@@ -202,7 +202,7 @@ void EventLog::append() {
     if (line.rare) newest = offset;
   }
   if (!file_.append(as_bytes(text))) {
-    opened_ = false;  // the next attempt may find another file
+    opened_ = false;  // the file may have been replaced before the next attempt
     throw Error(ErrorKind::kIo, file_.last_error());
   }
   waiting_.clear();

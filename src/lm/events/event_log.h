@@ -8,7 +8,7 @@
 //
 // To make rare events (all but steps and phases) readable without parsing all steps, each line contains the
 // offset of the previous rare line: EventLine::before. Readers verify this offset, and read the complete file
-// if it is wrong.
+// if the offset is wrong.
 //
 // EventLog throws FileError if a line could not be written; the line stays buffered until the next event. One
 // thread at a time.
@@ -59,7 +59,7 @@ class EventLog {
   std::size_t waiting_bytes_ = 0;
   std::uint64_t dropped_ = 0;
   double flushed_ = 0;   // time of the last write or attempt, in seconds of the steady clock
-  std::string failure_;  // error of the last write; empty: it succeeded
+  std::string failure_;  // error of the last write; empty if that write succeeded
   bool opened_ = false, torn_ = false;
   std::uint64_t end_ = 0;                // size of the file
   std::optional<std::uint64_t> newest_;  // offset of the newest rare line
@@ -81,7 +81,7 @@ struct EventLine {
   std::string_view facts;               // a JSON object, a view into the line
   bool is_rare() const { return event != "step" && event != "phase"; }
 };
-// Parses a line. Returns false if it is not an event; never throws because of its content.
+// Parses a line. Returns false if the line is not an event; never throws because of the line's content.
 bool read_event(std::string_view line, EventLine& out);
 
 // Calls event(line) in order for each valid event, skipping those that a later `begin` invalidated. Returns
@@ -89,8 +89,8 @@ bool read_event(std::string_view line, EventLine& out);
 std::int64_t read_events(const Path& file, const std::function<void(const EventLine&)>& event,
                          Env& env = Env::posix());
 
-// Calls event(line) for valid rare events, newest first, until it returns false. Reads only the rare lines of
-// the file, unless offsets are wrong. Throws FileError.
+// Calls event(line) for valid rare events, newest first, until event() returns false. Reads only the rare
+// lines of the file, unless offsets are wrong. Throws FileError.
 void read_rare_events(const Path& file, const std::function<bool(const EventLine&)>& event,
                       Env& env = Env::posix());
 

@@ -72,10 +72,10 @@ std::string format_iteration(const IterationRecord& record) {
   }
   fmt::format_to(out, " | number of skipped iterations: {:3} | number of nan iterations: {:3}",
                  record.skipped_iterations, record.nan_iterations);
-  // Host memory is omitted, because it is the planned amount, which was already logged at the start.
+  // Host memory is omitted, because the planned amount was already logged at the start.
   if (record.memory && record.memory->label != "cpu") append_memory(line, *record.memory);
 
-  // The wait of one iteration is noisy, so the average is used when there is one.
+  // The wait of one iteration is noisy, so the average is used if it is known.
   const Speed& speed = record.throughput.average.value_or(record.throughput.now);
   if (speed.mfu) fmt::format_to(out, " | MFU: {:.1f}%", *speed.mfu * 100.0);
   if (record.throughput.eta) fmt::format_to(out, " | ETA: {}", human_duration(*record.throughput.eta));

@@ -18,7 +18,7 @@ struct DeviceMemory {
   double used = 0.0, total = 0.0;
 };
 
-// Token distribution over the experts of one layer, in one iteration.
+// Token distribution over the experts of one layer in one iteration.
 struct ExpertLoads {
   std::int64_t layer = 0;
   double imbalance = 1.0;                   // the largest load over the mean
@@ -36,10 +36,10 @@ struct IterationRecord {
   double loss_scale = 1.0;
   std::optional<double> grad_norm = {};                           // before clipping
   std::optional<std::int64_t> num_zeros = {};                     // zeros in the gradient
-  std::int64_t skipped_iterations = 0;                            // since the run started
-  std::int64_t nan_iterations = 0;                                // since the run started
+  std::int64_t skipped_iterations = 0;                            // skipped iterations since the run started
+  std::int64_t nan_iterations = 0;                                // iterations with NaN since the run started
   std::vector<std::pair<std::string, double>> other_losses = {};  // e.g. {"load_balancing_loss", 1.02}
-  std::vector<ExpertLoads> routing = {};                          // one entry per layer with experts
+  std::vector<ExpertLoads> routing = {};                          // expert loads of each layer with experts
   std::optional<DeviceMemory> memory = {};
   Throughput throughput = {};
 };
@@ -54,7 +54,7 @@ RoutingSummary summarise(const std::vector<ExpertLoads>& routing);
 
 struct EvaluationRecord {
   std::int64_t iteration = 0;
-  std::string data_set = "validation";  // or "test"
+  std::string data_set = "validation";  // "validation" or "test"
   double lm_loss = 0.0;
   std::int64_t tokens = 0;
   double seconds = 0.0;
@@ -66,17 +66,17 @@ struct EvaluationRecord {
 struct SampleRecord {
   std::int64_t iteration = 0;
   std::string prompt, text;  // the prompt, and the generated text after it
-  std::int64_t tokens = 0;   // generated
+  std::int64_t tokens = 0;   // number of generated tokens
   double seconds = 0.0;
 };
 
 // A detector's finding: a line of warnings.jsonl (docs/formats/metrics.md).
 struct RunWarning {
   std::int64_t iteration = 0;
-  std::string detector = {};  // DetectorEntry::name
+  std::string detector = {};  // name of the detector (DetectorEntry::name)
   double value = 0.0;         // observed value
   double usual = 0.0;         // reference value
-  double limit = 0.0;         // values at or above this one cause a warning
+  double limit = 0.0;         // a warning is published for values at or above this limit
   std::string text = {};      // one sentence with the numbers, without a final period
   std::string advice = {};    // what to do next
 };
@@ -86,9 +86,9 @@ struct NumericsFault {
   std::int64_t iteration = 0;
   std::string quantity = {};  // "lm loss", "gradient norm"
   double value = 0.0;         // NaN or an infinity
-  // The first operator that produced it, e.g. "layers.3.attention"; empty: not searched for.
+  // The first operator that produced the value, e.g. "layers.3.attention"; empty: not searched for.
   std::string first_operator = {};
-  bool clips_gradients = true;  // clip_grad is not 0
+  bool clips_gradients = true;  // whether gradients are clipped (clip_grad is not 0)
   Error to_error() const;
 };
 

@@ -1,6 +1,6 @@
 // Reads line files from either end in bounded memory. Bytes after the last newline are ignored: they belong
-// to a line that is torn or still being written. Lines longer than kMaxLine are replaced by empty ones; no
-// run writes such lines.
+// to a line that is torn or still being written. Lines longer than kMaxLine are replaced by empty lines; no
+// run writes lines of this length.
 //
 // Errors: FileError. One thread at a time.
 #pragma once

@@ -84,7 +84,7 @@ class LiveView final : public RunListener {
   std::thread thread_;
 };
 
-// A one-line view for `--quiet` on a terminal: progress, loss, speed, ETA.
+// A view of one line for `--quiet` on a terminal: progress, loss, speed, ETA.
 class ProgressView final : public RunListener {
  public:
   explicit ProgressView(const Terminal& terminal) : terminal_(terminal) {}

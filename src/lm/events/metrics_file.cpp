@@ -59,7 +59,7 @@ std::uint64_t good_size(File& file, std::int64_t last) {
   }
 }
 
-// Calls `visit` with each complete line, without its newline, until it returns false.
+// Calls `visit` with each complete line, without its newline, until `visit` returns false.
 void for_each_line(const Path& path, Env& env, FunctionRef<bool(std::string_view)> visit) {
   const auto file = env.open(path, OpenMode::kRead);
   std::string text;

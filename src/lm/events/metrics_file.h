@@ -3,13 +3,13 @@
 // one per detector warning. Keys and units: docs/formats/metrics.md.
 //
 // Each line is passed to the kernel by one write(2) before the trainer continues, so SIGKILL loses no line.
-// sync() makes lines survive a power failure; it is called before a checkpoint is committed. Opening repairs
+// sync() makes lines survive a power failure, and is called before a checkpoint is committed. Opening repairs
 // the file: it removes a torn last line, and the lines after the iteration that the run resumes from, which
-// will be written again. If another program removes the file during the run, it is restored from the open
-// file handle. take_trouble() reports this and any other change.
+// will be written again. If another program removes the file during the run, the file is restored from its
+// open handle. take_trouble() reports this change and any other.
 //
 // Disk errors never throw: lines that cannot be written are buffered (up to 1 MiB) and written with the next
-// successful one. One thread at a time.
+// successful write. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,8 @@ class MetricsFile {
   // cannot be read or truncated.
   MetricsFile(Path path, std::int64_t resume_iteration, Env& env = Env::posix());
 
-  // Returns false if the line could not be written now; then it was buffered or dropped (see dropped()).
+  // Returns false if the line could not be written now; the line was then buffered or dropped (see
+  // dropped()).
   bool write(const IterationRecord& record);
   bool write(const EvaluationRecord& record);
   bool write(const SampleRecord& record);
@@ -44,8 +45,8 @@ class MetricsFile {
   bool sync();
 
   std::uint64_t dropped() const { return dropped_; }
-  // Describes what other programs did to the file since the last call. The text is a predicate to be put
-  // after the file name; usually it is "".
+  // Describes what other programs did to the file since the last call. The text is a predicate that follows
+  // the file name in a message; usually "".
   std::string take_trouble() { return std::exchange(trouble_, {}); }
   const std::string& last_error() const { return file_.last_error(); }
 
@@ -56,15 +57,16 @@ class MetricsFile {
 
   Env& env_;
   AppendFile file_;
-  std::unique_ptr<File> open_file_;  // the same file, to read it again after its name was removed
+  // Open handle of the same file, to read the file again after its name was removed.
+  std::unique_ptr<File> open_file_;
   std::string trouble_;
-  bool changed_ = false;  // another program changed the file, and this was reported
-  std::string pending_;   // complete lines
+  bool changed_ = false;  // whether a change by another program was reported
+  std::string pending_;   // complete lines that could not be written yet
   std::uint64_t dropped_ = 0;
 };
 
 // Return the text of a line, without the newline. Numbers are written in the shortest form that reads back
-// exactly; NaN and infinities are "NaN", "Infinity" or "-Infinity", because JSON has no numbers for them.
+// exactly; NaN and infinities are "NaN", "Infinity" or "-Infinity", because JSON numbers cannot express them.
 std::string to_json(const IterationRecord& record);
 // Returns the values of a step that differ between ranks: time, wait for data, memory.
 std::string rank_json(const IterationRecord& record);
@@ -97,7 +99,7 @@ std::optional<RunWarning> warning_from_json(std::string_view line);
 // that exists. Throws FileError.
 void keep_previous(const Path& path, Env& env = Env::posix());
 
-// Returns the iteration that a line belongs to; -1 if it is not a valid line (torn or edited).
+// Returns the iteration that a line belongs to; -1 if the line is invalid (torn or edited).
 std::int64_t iteration_of_line(std::string_view line);
 
 }  // namespace primus

@@ -1,7 +1,7 @@
 // The log of a training run in MLPerf's format (github.com/mlcommons/logging): lines ":::MLLOG {json}", where
 // each line is an event with a key, its time in milliseconds since 1970, a value and metadata.
 //
-//   cache_clear, init_start .. init_stop        the run's settings between them: MlperfOptions::entries
+//   cache_clear, init_start .. init_stop        between these, the run's settings: MlperfOptions::entries
 //   run_start .. run_stop                       metadata of run_stop has `status`: success or aborted
 //   block_start .. block_stop                   training between two evaluations
 //   eval_start, eval_accuracy .. eval_stop      an evaluation on validation data; the value is its loss
@@ -58,7 +58,7 @@ class MlperfLog {
  public:
   // Does not touch the file.
   explicit MlperfLog(MlperfOptions options, Env& env = Env::posix());
-  // If the run has not ended, ends it as aborted.
+  // If the run has not ended, records it as aborted.
   ~MlperfLog();
   MlperfLog(const MlperfLog&) = delete;
   MlperfLog& operator=(const MlperfLog&) = delete;
@@ -67,8 +67,8 @@ class MlperfLog {
   // Throws Error(kInvalid) if the path is not a regular file, Error(kIo) if the file cannot be written.
   void begin(std::int64_t iteration);
 
-  // These functions return false if a line could not be written now; then it was buffered or dropped (see
-  // dropped()). begin_evaluation() is for validation data. In a process that has no steps left, it also
+  // These functions return false if a line could not be written now; the line was then buffered or dropped
+  // (see dropped()). begin_evaluation() is for validation data. In a process that has no steps left, it also
   // begins the run.
   bool begin_evaluation(std::int64_t iteration);
   bool iteration(const IterationRecord& record);
@@ -95,9 +95,9 @@ class MlperfLog {
   const MlperfOptions options_;
   Env& env_;
   AppendFile file_;
-  std::string pending_;  // complete lines
+  std::string pending_;  // complete lines that could not be written yet
   std::uint64_t dropped_ = 0;
-  std::int64_t iteration_ = 0;  // completed steps
+  std::int64_t iteration_ = 0;  // number of completed steps
   std::int64_t block_iteration_ = 0, block_ms_ = 0;
   bool running_ = false, in_block_ = false, in_evaluation_ = false;
 };

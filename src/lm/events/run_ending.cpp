@@ -56,7 +56,7 @@ std::string padded(const RunEnding& ending) {
 
 std::string to_json(const RunEnding& ending) {
   Json json{{"state", name_of(ending.state)}, {"reason", ending.reason}, {"iteration", ending.iteration}};
-  // Writes only the first line, because the last output lines of a lost rank follow it.
+  // Writes only the first line, because the text of a lost rank continues with the rank's last output lines.
   if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMaxText));
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -19,7 +19,7 @@ struct RunEnding {
   // kFinished: the last step is completed and saved. kStopped: a request or a limit ended the run. kFailed:
   // an error ended the run.
   enum class State : std::uint8_t { kRunning, kFinished, kStopped, kFailed } state = State::kRunning;
-  // A word or two: "SIGTERM", "exit_interval", "NaN", "disk full", "out of memory", "error".
+  // The reason in a word or two: "SIGTERM", "exit_interval", "NaN", "disk full", "out of memory", "error".
   std::string reason = {};
   std::string text = {};  // error message of a failed run, one sentence
   std::int64_t iteration = 0;
@@ -34,7 +34,7 @@ void write_ending(const Path& folder, const RunEnding& ending, Env& env = Env::p
 std::optional<RunEnding> read_ending(const Path& folder, Env& env = Env::posix());
 
 // Convert to and from ending.json's object, without whitespace. ending_from_json() returns empty if `text` is
-// not such an object; it never throws because of the content.
+// not such an object, and never throws because of the content.
 std::string to_json(const RunEnding& ending);
 std::optional<RunEnding> ending_from_json(std::string_view text);
 

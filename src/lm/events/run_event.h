@@ -17,16 +17,16 @@ namespace primus {
 
 // The run that a process is about to train.
 struct RunFacts {
-  std::string folder;       // the run's folder
+  std::string folder;       // folder of the run
   std::string description;  // model and device, one line
   std::int64_t first_iteration = 0, train_iters = 0;
-  bool trains = true;           // false: no steps are left, but evaluations may be
+  bool trains = true;           // whether steps are left; without them, evaluations may still be due
   std::string version = {};     // version of this program
   std::string model = {};       // the model's family: "llama"
   std::int64_t parameters = 0;  // parameters of the complete model
   std::string device = {};      // this rank's device: "CPU, 16 threads"
   std::string compute = {};     // type of activations: "bf16"
-  int world = 1;                // ranks
+  int world = 1;                // number of ranks
   std::string mesh = {};        // "tensor 2, context 1, pipeline 1, data 4, expert 1"
   std::string host = {};        // name of this rank's host
   std::string experiment = {};  // all settings, in experiment.yaml's format; only on rank 0
@@ -54,7 +54,7 @@ struct CheckpointFacts {
 
 // The run cannot continue. The event's cause is the kind of fault.
 struct FaultFacts {
-  std::string text;                 // one sentence
+  std::string text;                 // the fault in one sentence
   std::string first_operator = {};  // for a NaN: the first operator that produced it, "layers.3.attention"
 };
 
@@ -75,17 +75,17 @@ enum class EventKind : std::uint8_t {
   kStop,
   kEnd,
 };
-std::string_view name_of(EventKind kind);  // "step"
+std::string_view name_of(EventKind kind);  // Returns the kind's name, such as "step".
 
 double unix_seconds();    // seconds since 1970
-std::string host_name();  // this machine's name; "localhost" if it has none
+std::string host_name();  // this machine's name; "localhost" if the machine has no name
 
 struct RunEvent {
   using Facts = std::variant<RunFacts, PhaseFacts, IterationRecord, EvaluationStart, EvaluationRecord,
                              SampleRecord, CheckpointFacts, RunWarning, FaultFacts, StopFacts, RunEnding>;
 
   std::int64_t step = 0;   // completed steps of the run; for kStep, the step that ended
-  int rank = 0;            // the rank that published it
+  int rank = 0;            // the rank that published the event
   double time = 0;         // seconds since 1970
   std::string cause = {};  // for a stop, fault or end, in a word or two: "SIGTERM", "NaN"
   Facts facts = {};

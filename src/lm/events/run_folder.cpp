@@ -46,9 +46,9 @@ RunLock::RunLock(const Path& folder, const char* hint) {
   const Path path = folder / ".lock";
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) throw io_error(fmt::format("cannot open '{}'", path.string()), errno);
-  // A caller of held() holds the lock for a moment; that is not another run, so retry.
+  // Retries, because a call of held() in another process takes the lock for a moment.
   constexpr int kTries = 20;
-  constexpr useconds_t kPause = 5000;  // microseconds
+  constexpr useconds_t kPause = 5000;  // pause between tries in microseconds
   int reason = 0;
   for (int i = 0; i < kTries; ++i) {
     if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;

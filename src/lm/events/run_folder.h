@@ -23,7 +23,7 @@
 namespace primus {
 
 struct RunIdentity {
-  std::string workspace = {};   // any path
+  std::string workspace = {};   // workspace: any path
   std::string work_group = {};  // each of the three: a name, or names joined by '/'
   std::string user_name = {};
   std::string exp_name = {};

@@ -47,7 +47,7 @@ struct MonitorOptions {
   int rank = 0;
 };
 
-// The arguments of a listener. The referenced objects outlive it.
+// The arguments of a listener. The referenced objects outlive the listener.
 struct ListenerContext {
   const RunFolder& run;
   const MonitorOptions& options;
@@ -57,7 +57,7 @@ struct ListenerContext {
 
 struct ListenerEntry {
   std::string_view name;  // used in messages: "metrics.jsonl cannot be written, training continues: ..."
-  bool every_rank;        // false: only on rank 0
+  bool every_rank;        // false: the listener exists only on rank 0
   // Returns null if the options do not request this listener. Throws Error to refuse the run.
   std::unique_ptr<RunListener> (*make)(const ListenerContext&);
 };

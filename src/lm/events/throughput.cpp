@@ -28,8 +28,8 @@ Throughput ThroughputMeter::update(std::int64_t iteration, const IterationWork& 
   if (work.exact && options_.peak_flops_per_device > 0 && believable) {
     options_.peak_flops_per_device = std::max(options_.peak_flops_per_device, achieved);
   }
-  // The first iteration warms caches and touches pages: it starts the ETA's clock and is excluded from its
-  // rate.
+  // The first iteration warms caches and touches pages. So the ETA's clock starts at the end of this
+  // iteration, whose time does not count in the rate.
   eta_.update(static_cast<std::uint64_t>(iteration), now);
 
   if (seen_ > options_.avg_skip_iterations) {

@@ -6,9 +6,9 @@
 // restart every `log_avg_reset_interval`, and average rates harmonically (tokens over time).
 //
 // MFU is model FLOP/s divided by the device's peak for the compute type (device_peak.h). A faster iteration
-// raises the peak if its time is exact, so MFU never exceeds 1. There is no MFU without a known peak. There
-// is also none for an iteration more than kBelievable times as fast as the peak at the start of the run: its
-// FLOPs or time must be wrong, so it must not become the peak.
+// raises the peak if its time is exact, so MFU never exceeds 1. MFU is empty without a known peak. MFU is
+// also empty for an iteration more than kBelievable times as fast as the peak at the start of the run: the
+// FLOPs or the time of such an iteration must be wrong, so its rate must not become the peak.
 //
 // One thread at a time.
 #pragma once
@@ -22,10 +22,10 @@ namespace primus {
 
 struct ThroughputOptions {
   std::int64_t train_iters = 0;        // the ETA is the time until this iteration
-  int world_size = 1;                  // devices
+  int world_size = 1;                  // number of devices
   double peak_flops_per_device = 0.0;  // FLOP/s; 0: unknown
-  int avg_skip_iterations = 2;         // log_avg_skip_iterations
-  int avg_reset_interval = 10;         // log_avg_reset_interval
+  int avg_skip_iterations = 2;         // the setting log_avg_skip_iterations
+  int avg_reset_interval = 10;         // the setting log_avg_reset_interval
 };
 
 // One iteration of the complete job.
@@ -35,7 +35,8 @@ struct IterationWork {
   double tokens = 0.0;             // sequence length x global batch size
   double model_flops = 0.0;        // forward and backward pass of the global batch
   // False if `seconds` is the time between two clock reads of the host, and the first one may have been late.
-  // Sums over several iterations are then correct, but a single iteration may seem faster than it was.
+  // Sums over several iterations are then correct, but a single iteration may seem faster than its real
+  // speed.
   bool exact = true;
 };
 
@@ -44,12 +45,12 @@ struct Speed {
   double seconds_per_iteration = 0.0;
   double tokens_per_second = 0.0;
   double flops_per_second = 0.0;
-  std::optional<double> mfu;     // 0..1
-  double data_wait_share = 0.0;  // 0..1
+  std::optional<double> mfu;     // fraction, 0..1
+  double data_wait_share = 0.0;  // fraction, 0..1
 };
 
 struct Throughput {
-  Speed now;                     // this iteration
+  Speed now;                     // speed of this iteration
   std::optional<Speed> average;  // since the averages last restarted; empty while they are skipped
   std::optional<double> eta;     // seconds until train_iters, evaluations and checkpoints included
   double elapsed_seconds = 0.0;  // since the end of this process's first iteration

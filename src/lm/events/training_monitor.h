@@ -1,9 +1,9 @@
 // Publishes a rank's events to all listeners: the event log, the log and the screen, metrics.jsonl,
 // TensorBoard, the MLPerf log, and the detectors, whose warnings are published as events too.
 //
-// Listeners (run_listener.h) are independent. None can stop training or block another: a listener that fails
-// is logged once, loses the records that it cannot buffer, and is called again for its next event. Every rank
-// has a monitor; ranks other than 0 have only an event log.
+// Listeners (run_listener.h) are independent. A listener cannot stop training or block other listeners. A
+// listener that fails is logged once, loses the records that it cannot buffer, and is called again for its
+// next event. Every rank has a monitor; ranks other than 0 have only an event log.
 //
 //   TrainingMonitor monitor(run, {.resume_iteration = 400}, log);
 //   monitor.begin(facts);
@@ -82,15 +82,15 @@ class TrainingMonitor {
   void add_detectors(const RunFolder& run, Env& env);
   void publish(std::int64_t step, RunEvent::Facts facts, std::string cause = {});
   void deliver(const RunEvent& event);
-  // Calls work(). If it throws, returns false and logs that the listener fails. The failure is logged only
-  // once until the listener works again.
+  // Calls work(). If work() throws, returns false and logs the failure. The failure is logged only once until
+  // the listener works again.
   template <class Work>
   bool guard(Seat& seat, Work work);
 
   MonitorOptions options_;
   Logger& log_;
   std::vector<Seat> seats_;
-  std::deque<RunEvent> found_;  // warnings of detectors, published after the event that caused them
+  std::deque<RunEvent> found_;  // warnings of detectors, published after the event that caused the warning
   std::map<std::pair<std::int64_t, std::string>, double> evaluated_;  // losses by iteration and data set
   std::int64_t last_sample_ = -1, step_ = 0;
   bool fault_reported_ = false;

@@ -200,7 +200,7 @@ bool any_not_finite(DType dtype, std::span<const std::byte> data) {
     case DType::kF16:
       return any_not_finite<std::uint16_t>(data, 0x7C00U);
     default:
-      return false;  // integers
+      return false;  // integers have no infinities
   }
 }
 
@@ -281,7 +281,7 @@ class Copy {
     constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kF16};
     for (const engine::ParameterStore::Group& group : store.groups()) {
       for (const Parameter* p : group.parameters) {
-        if (p->is_low_rank) continue;  // merged into its weight
+        if (p->is_low_rank) continue;  // adapters are merged into their weights
         for (const CheckpointPart& part : p->parts) {
           const TensorSource& source = add(*p, part);
           tensors_.check_copies(part, used_);
@@ -354,7 +354,7 @@ class Copy {
         others == 0 ? " has" : fmt::format(" and {} other tensor{} have", others, others == 1 ? "" : "s")));
   }
 
-  // Returns the fp32 master weight of a tensor, if there is one.
+  // Returns the fp32 master weight of a tensor; empty if the checkpoint has none.
   std::optional<PublishedTensor> master_of(const std::string& name) const {
     if (!checkpoint_) return std::nullopt;
     const auto master = checkpoint_->find(TensorPart::kOptimizer, optimizer_tensor_name("fp32_param", name));
@@ -437,7 +437,7 @@ class Copy {
   TensorNames used_;
   std::vector<TensorSource> sources_;
   DType most_common_ = DType::kF32;
-  std::int64_t narrowed_ = 0;         // tensors
+  std::int64_t narrowed_ = 0;         // number of tensors that were narrowed
   std::set<std::string> not_finite_;  // written tensors that contain nan or inf
 };
 

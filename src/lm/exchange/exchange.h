@@ -14,7 +14,7 @@
 //
 // Errors: kInvalid (a missing, unexpected or wrongly shaped tensor; a number that the new type cannot hold; a
 // target that exists, has no name, or is being written by another process), kUnsupported (a family or an
-// element type), FileError. The target appears atomically: until it is complete it is in TO.partial
+// element type), FileError. The target appears atomically: until it is complete, the copy is in TO.partial
 // (base/files/partial_folder.h).
 #pragma once
 
@@ -49,8 +49,8 @@ struct ExchangeReport {
   std::vector<std::string> notes;  // omissions, changes, and weights that are nan or inf; as sentences
 };
 
-// Checks the weights against the folder's config.json as copy_model() does before it writes, with the same
-// errors. Reads data only of tensors that must equal another tensor.
+// Checks the weights against the folder's config.json with the checks and errors of copy_model(), without
+// writing. Reads data only of tensors that must equal another tensor.
 void check_model(const ModelFolder& from, const FamilyRegistry& families);
 
 // Calls `progress` with the bytes written and the total. `to` must not exist, be an empty folder, or, with

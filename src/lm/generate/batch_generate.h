@@ -11,7 +11,7 @@
 namespace primus {
 
 struct BatchPrompt {
-  std::vector<std::int32_t> tokens;  // at least one
+  std::vector<std::int32_t> tokens;  // tokens of the prompt, at least one
   GenerateSettings settings;
 };
 

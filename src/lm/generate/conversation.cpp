@@ -18,7 +18,7 @@ class ReplyText {
   // Returns false when the reply is over.
   bool push(std::string_view piece) {
     text_ += piece;
-    if (shown_ == 0 && text_.starts_with(' ')) shown_ = 1;  // the space after "Assistant:"
+    if (shown_ == 0 && text_.starts_with(' ')) shown_ = 1;  // skips the space after "Assistant:"
     const std::size_t found = text_.find(kNextTurn);
     if (found != std::string::npos) {
       text_.resize(found);
@@ -102,7 +102,7 @@ Conversation::Reply Conversation::say(std::string_view user,
   const std::vector<std::int32_t> ids = tokenizer_.encode(turn, false);
   Reply reply;
   reply.forgotten_turns = make_room(ids.size());
-  // A turn that is longer than the context loses its beginning.
+  // Drops the beginning of a turn that is longer than the context.
   const auto kept =
       fit_prompt(ids, decoder_.capacity() - static_cast<std::int64_t>(prefix_), settings_.max_tokens);
   reply.prompt_tokens = ids.size();
@@ -140,7 +140,7 @@ Conversation::Reply Conversation::answer_formatted(std::string_view user,
     ids = writer_->prompt(messages_);
     ++reply.forgotten_turns;
   }
-  // A turn that is longer than the context loses its beginning.
+  // Drops the beginning of a turn that is longer than the context.
   const auto kept = fit_prompt(ids, decoder_.capacity(), settings_.max_tokens);
   reply.prompt_tokens = ids.size();
   reply.lost_tokens = ids.size() - kept.size();

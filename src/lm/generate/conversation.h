@@ -10,7 +10,7 @@
 // oldest turns are dropped.
 //
 // Models trained on another format come with a Jinja chat template. The plain format above does not
-// approximate such templates, and callers should tell the user so. Not thread-safe.
+// approximate such templates, and callers should tell the user about this. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -58,11 +58,11 @@ class Conversation {
   GenerateSettings settings_;
   const data::ConversationWriter* writer_;
   const std::string system_;
-  // With a writer: the system message, if there is one, and then the user's and the model's messages in turn.
+  // Used with a writer: the optional system message, and then the user's and the model's messages in turn.
   std::vector<data::Message> messages_;
   std::vector<std::int32_t> tokens_;  // tokens of the conversation
   std::size_t prefix_ = 0;            // number of tokens that every text begins with, such as BOS
-  std::vector<std::size_t> turns_;    // where each turn begins
+  std::vector<std::size_t> turns_;    // index in tokens_ at which each turn begins
 };
 
 }  // namespace primus

@@ -26,7 +26,7 @@ class Evaluation {
     ++inputs_read_;
   }
 
-  // The very first token is not predicted.
+  // One token more is added than predicted, because the first token is not predicted.
   bool done() const { return options_.max_tokens > 0 && added_ > options_.max_tokens; }
 
   void read_indexed(const std::string& prefix) {

@@ -15,7 +15,7 @@
 namespace primus {
 
 struct EvaluateProgress {
-  std::int64_t tokens = 0;  // tokens already predicted
+  std::int64_t tokens = 0;  // number of tokens predicted so far
   double loss = 0;          // mean loss over these tokens
   double share = 0;         // completed fraction of the total work, 0 to 1, measured by the bytes or
                             // documents read
@@ -45,11 +45,12 @@ LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
                          const EvaluateOptions& options);
 
 struct ConversationReport {
-  double loss = 0;                                 // mean over the answers' tokens, nats
-  double perplexity = 0;                           // exp(loss)
-  std::int64_t tokens = 0;                         // tokens of answers, including their end tokens
-  std::int64_t conversations = 0;                  // conversations with such tokens
-  std::int64_t truncated = 0, without_answer = 0;  // conversations cut at their end; conversations skipped
+  double loss = 0;                 // mean over the answers' tokens, nats
+  double perplexity = 0;           // exp(loss)
+  std::int64_t tokens = 0;         // number of tokens in answers, including their end tokens
+  std::int64_t conversations = 0;  // number of conversations with such tokens
+  // Number of conversations cut at their end, and number of conversations skipped.
+  std::int64_t truncated = 0, without_answer = 0;
 };
 
 // Computes the validation loss that fine-tuning reports for these conversations: each conversation is

@@ -29,7 +29,7 @@ class TextWriter {
 
  private:
   Generation text_;
-  double written_from_ = 0;  // 0: nothing generated yet
+  double written_from_ = 0;  // time of the first generated token; 0: nothing was generated yet
 };
 
 // Continues `prompt` (at least one token). Calls `on_token` as soon as a token is chosen. `on_token` may end

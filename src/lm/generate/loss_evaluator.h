@@ -1,6 +1,6 @@
-// Computes the mean loss of a model over a text: predicts each token but the first once, from the tokens
-// before it in its window of `sequence` tokens. Can also compute the mean loss over chosen tokens of separate
-// texts. Throws Error(kNumerics), naming the first operator with a NaN, if a loss is not finite. Not
+// Computes the mean loss of a model over a text: predicts each token except the first once, from the
+// preceding tokens in a window of `sequence` tokens. Can also compute the mean loss over chosen tokens of
+// separate texts. Throws Error(kNumerics), naming the first operator with a NaN, if a loss is not finite. Not
 // thread-safe.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace primus {
 struct EvaluatorSettings {
   DType compute = DType::kF32;  // fp32 or bf16
   std::int64_t sequence = 0;    // tokens per window; at most the model's max_positions
-  std::int64_t batch = 4;       // windows per pass
+  std::int64_t batch = 4;       // number of windows per pass
 };
 
 class LossEvaluator {

@@ -25,7 +25,7 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// Returns a root's newest checkpoint; nothing if no save is complete.
+// Returns a root's newest checkpoint, or nothing if no save is complete.
 std::optional<Path> newest_checkpoint(const Path& root) {
   if (!is_file(root / "latest")) return std::nullopt;
   const CheckpointRoot checkpoints(root);
@@ -97,7 +97,8 @@ std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& t
   return type.empty() ? nullptr : load_tokenizer(type, model);
 }
 
-// Returns the experiment that a checkpoint was trained with. Nothing if it contains none.
+// Returns the experiment that a checkpoint was trained with. Returns nothing if the checkpoint contains no
+// experiment.
 std::optional<config::Experiment> experiment_of(const ModelFolder& folder) {
   if (!folder.iteration) return std::nullopt;
   const CheckpointReader checkpoint = CheckpointReader::open(folder.path, Validation::kStructure);

@@ -53,8 +53,8 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
                                                       const std::string& type, const std::string& model,
                                                       std::vector<std::string>* notes = nullptr);
 
-// Returns the tokens per sequence (seq_length) that a checkpoint was trained with. Nothing if it is not a
-// training checkpoint, or does not contain the value.
+// Returns the tokens per sequence (seq_length) that a checkpoint was trained with. Returns nothing if the
+// folder is not a training checkpoint or does not contain the value.
 std::optional<std::int64_t> trained_sequence(const ModelFolder& folder);
 
 // Returns the tokens that end a text: the tokenizer's end of sequence and of document, and eos_token_id of

@@ -11,8 +11,8 @@
 
 namespace primus {
 
-// The model of a preset, as an experiment with no other settings would build it. `vocab`: used if the preset
-// leaves the vocabulary size to a tokenizer. Throws Error.
+// Returns the model that an experiment with this preset and no other settings describes. `vocab`: used if the
+// preset leaves the vocabulary size to a tokenizer. Throws Error.
 ModelConfig preset_model(const std::string& name, const FamilyRegistry& families,
                          std::optional<std::int64_t> vocab = {});
 
@@ -20,7 +20,7 @@ ModelConfig preset_model(const std::string& name, const FamilyRegistry& families
 // program. Other names are returned unchanged.
 std::string preset_of(const std::string& name);
 
-// Whether `text` can only be a preset: it has no '/' and no folder of this name exists.
+// Whether `text` can only be a preset: the text has no '/', and no folder has this name.
 bool names_a_preset(const std::string& text);
 // Returns the values that are folders.
 std::vector<std::string> folders_among(const std::vector<std::string>& values);

@@ -35,7 +35,8 @@ class ConfigReader {
       : object_(object), where_(std::move(where)) {}
 
   const nlohmann::json* find(const char* key) const;
-  std::int64_t integer(const char* key, std::int64_t low, std::int64_t high) const;  // required
+  // Reads a required integer.
+  std::int64_t integer(const char* key, std::int64_t low, std::int64_t high) const;
   std::int64_t integer_or(const char* key, std::int64_t fallback, std::int64_t low, std::int64_t high) const;
   double number_or(const char* key, double fallback) const;
   double positive_or(const char* key, double fallback) const;
@@ -46,8 +47,8 @@ class ConfigReader {
   std::vector<std::int64_t> integers(const char* key, std::int64_t low, std::int64_t high) const;
   // Returns a single id or a list of ids.
   std::vector<std::int64_t> ids(const char* key) const;
-  // Returns the error "'key' what". `what` may contain text from the file: it is made printable. If it begins
-  // with "must be", the value found is appended.
+  // Returns the error "'key' what". `what` may contain text from the file, which is made printable. If it
+  // begins with "must be", the value found is appended.
   ConfigKeyError bad(const char* key, const std::string& what) const;
   // Returns the error "'key'what" for an option that is valid but not supported here.
   ConfigKeyError not_supported(const char* key, const std::string& what, std::string hint) const;

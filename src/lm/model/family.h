@@ -19,9 +19,9 @@
 
 namespace primus {
 
-// The KV cache: pages per layer, and the page table that maps the rows of a pass to them.
+// The KV cache: pages per layer, and the page table that maps the rows of a pass to pages.
 struct KvCache {
-  std::vector<engine::KvCacheLayer> layers;  // one per block; empty for blocks that other ranks hold
+  std::vector<engine::KvCacheLayer> layers;  // cache of each block; empty for blocks that other ranks hold
   turbo::PagedSequences sequences;
   engine::CachedSequences layer(std::int64_t index) const {
     return {&layers[static_cast<std::size_t>(index)], &sequences};
@@ -38,7 +38,7 @@ struct RoutingStep {
   // these ranks, and the loads summed over the step's microbatches.
   engine::DataParallel* parallel = nullptr;
   int data_ranks = 1;
-  Tensor running;  // [layers, experts] int32
+  Tensor running;  // loads summed over microbatches: [layers, experts] int32
   Tensor load;     // [layers, experts + 1] int32 (turbo::ExpertLoad)
   Tensor losses;   // [layers, 2] fp32 (turbo::RouterLosses)
   // [layers, experts * bins] int32 (turbo::MarginHistogram); exists only if biases are set by quantiles
@@ -62,17 +62,17 @@ struct BlockInputs {
   Tensor compressed_rope_table = {};     // for layers with pooled latents
   Tensor local_rope_table = {};          // for local layers, if they need a separate table
   engine::Value tokens = {};             // [T] int32, for layers that choose experts by a table
-  const KvCache* cache = nullptr;        // generation only
+  const KvCache* cache = nullptr;        // used only in generation
   // [T] int32: where each token's document begins in its sequence (turbo/attention/attention.h), for
   // sequences packed from documents. Empty: every document begins at 0.
   engine::Value first_key = {};
-  const RoutingStep* routing = nullptr;  // training only
+  const RoutingStep* routing = nullptr;  // used only in training
   // Each token's index in the step's global batch (turbo::RouterRandom): [T of all context ranks, in their
   // order] int32. Needed with `routing` or `dropout`.
   engine::Value token_numbers = {};
   // Dropout of LoRA adapters, in training only: its random source, without the token indices.
   const engine::DropoutSource* dropout = nullptr;
-  const RoutingTrace* trace = nullptr;  // usually null
+  const RoutingTrace* trace = nullptr;  // usually null: no routing is recorded or replayed
   // Context parallelism: the ranks that hold the other slices of each sequence; `sequence` counts only the
   // tokens here. Null: no context parallelism.
   engine::ContextParallel* context = nullptr;

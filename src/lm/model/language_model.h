@@ -38,7 +38,7 @@ struct ModelInputs {
   // loss_mask / sum of the mask). Needed by the last part if a loss is computed.
   engine::Value labels = {}, loss_weights = {};
   BlockInputs blocks;          // without rope tables: the model adds them
-  std::vector<MtpInputs> mtp;  // one entry per depth; only for mtp_losses
+  std::vector<MtpInputs> mtp;  // inputs of each depth; only used by mtp_losses
 };
 
 // Extra entries in the ring of recent inputs or states that convolutions and linear attention keep per
@@ -52,7 +52,7 @@ class LanguageModel {
   // Declares all parameters in `store`; parameters of other ranks' parts are declared without memory. The
   // embedding belongs to the first part. The head and, if config.mtp enables it, multi-token prediction
   // belong to the last part. If the last part also needs the embedding (tied embeddings or multi-token
-  // prediction) and another rank has the first part, both ranks hold it
+  // prediction) and another rank has the first part, both ranks hold the embedding
   // (ParameterStore::Group::at_both_ends).
   LanguageModel(const ModelConfig& config, const FamilyRegistry& families, engine::ParameterStore& store,
                 const ModelParts& parts = {});
@@ -115,11 +115,11 @@ class LanguageModel {
                      const engine::Value& loss_weights) const;
 
   ModelConfig config_;
-  engine::Mesh* mesh_;  // null: one rank
+  engine::Mesh* mesh_;  // null if the model is on one rank
   engine::SharedVocabulary vocabulary_;
   engine::Parameter* embedding_ = nullptr;
   engine::Parameter* final_norm_ = nullptr;
-  engine::Parameter* head_ = nullptr;  // the embedding, if tied
+  engine::Parameter* head_ = nullptr;  // the head; with tied embeddings, the embedding
   std::vector<std::unique_ptr<Block>> blocks_;
   std::unique_ptr<StreamEnds> ends_;  // null: the stream is as wide as hidden states
   struct Chunk {

@@ -58,7 +58,7 @@ class LanguageTensors {
   struct Fused {
     std::optional<TensorView> gate_up, down;
     bool by_columns = false;  // [experts, hidden, 2 ffn] and [experts, ffn, hidden] (Qwen3-VL)
-    std::array<std::int64_t, 2> of_gate{}, of_down{};  // shapes of one expert's matrices
+    std::array<std::int64_t, 2> of_gate{}, of_down{};  // shapes of the matrices of one expert
   };
   struct Piece {
     TensorView view;
@@ -68,8 +68,8 @@ class LanguageTensors {
 
   const SafetensorsFolder& folder_;
   std::map<std::string, Fused, std::less<>> fused_;
-  std::string prefix_;   // prefix of all names
-  bool within_ = false;  // "model." is stored as "model.language_model."
+  std::string prefix_;   // prefix of all names in the folder
+  bool within_ = false;  // whether "model." is stored as "model.language_model."
 };
 
 }  // namespace primus

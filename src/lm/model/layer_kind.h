@@ -1,5 +1,5 @@
 // A kind of layer, which is one of the two branches of a block. The kind describes the layer for code that
-// does not run it: FLOPs, benchmarks, mesh checks, caches and summaries. A layer names its kinds
+// does not run the layer: FLOPs, benchmarks, mesh checks, caches and summaries. A layer names its kinds
 // (lm/model/layer_spec.h). Each kind is defined in a file of blocks/ as extern const LayerKind kMine{.branch
 // = ..., .keeps = ..., .products = ...}; and the build collects these definitions (primus_entry_list in
 // cmake/PrimusBuild.cmake).
@@ -21,7 +21,7 @@ namespace primus {
 
 // A matrix product of one layer, [rows, in] -> [rows, out], with one row per token.
 struct LayerProduct {
-  std::string_view what;  // "qkv"
+  std::string_view what;  // name of the product, such as "qkv"
   std::int64_t out, in;
   std::int64_t experts = 0;  // above 0: number of expert matrices, of which each token uses `per_token`
   std::int64_t per_token = 1;
@@ -38,7 +38,7 @@ struct LayerProduct {
 // An extent that tensor ranks split evenly.
 struct SharedExtent {
   std::int64_t extent;
-  const char* what;  // "attention heads (num_attention_heads)"
+  const char* what;  // name for messages: "attention heads (num_attention_heads)"
 };
 
 // The size of a cache: `sequences` sequences, in `pages` pages of `page_size` tokens.
@@ -61,7 +61,7 @@ struct LayerKind {
   // Multiplications per token, on average, that select the tokens to attend to. Selection is not trained.
   double (*selection)(const ModelConfig& config, double length) = nullptr;
   std::vector<SharedExtent> (*shared_by_tensor_ranks)(const ModelConfig& config) = nullptr;
-  // Returns the reason why context parallelism does not support this kind; nullopt if it does.
+  // Returns the reason why context parallelism does not support this kind; nullopt if it is supported.
   std::optional<MeshMismatch> (*context_mismatch)(const ModelConfig& config, const engine::MeshShape& shape,
                                                   std::int64_t sequence) = nullptr;
   // Attention branch: allocates the layer's cache in the persistent arena. Throws Error(kUnsupported) if this
@@ -85,14 +85,14 @@ std::vector<const LayerKind*> kinds_of(const ModelConfig& config);
 // Returns the products of both branches.
 std::vector<LayerProduct> layer_products(const ModelConfig& config, std::int64_t layer);
 
-// Returns the average number of keys that a query of a sequence of `length` sees: half the length, or fewer
-// with a window or chunk.
+// Returns the average number of keys that a query in a sequence of `length` attends to: half the length, or
+// fewer with a window or chunk.
 double keys_per_query(const ModelConfig& config, std::int64_t layer, double length);
-// Like keys_per_query() for a query that sees at most `maximum` keys: the nearest or the selected ones.
+// Like keys_per_query() for a query that attends to at most `maximum` keys: the nearest or the selected keys.
 double keys_up_to(double maximum, double length);
 
-// Returns the number of tokens that the token after a sequence of `length` sees: all of them, or the ones in
-// its window or chunk.
+// Returns the number of tokens that the token after a sequence of `length` attends to: all tokens, or the
+// tokens in its window or chunk.
 std::int64_t keys_of_next(const ModelConfig& config, std::int64_t layer, std::int64_t length);
 
 // Refuses slices of a context rank that are shorter than the look-back of a convolution of width `width`.

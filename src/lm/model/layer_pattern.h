@@ -10,7 +10,7 @@
 namespace primus {
 
 struct LayerPattern {
-  std::int64_t every = 0;       // N; 0: `per_layer` is given
+  std::int64_t every = 0;       // the number N; 0: the pattern is `per_layer`
   std::vector<bool> per_layer;  // has the length of the given list
 };
 

@@ -16,7 +16,7 @@ extern const LayerKind kSelfAttention, kDenseFeedForward;
 
 // The data of a sequence that a layer caches for the tokens that follow.
 enum class Keeps : std::uint8_t {
-  kNothing,  // feed-forwards
+  kNothing,  // no data; for feed-forwards
   kKeys,     // keys and values per token
   kLatents,  // one latent of keys and values per token
   kPooled,   // latents in a window, and latents pooled over token blocks

@@ -3,8 +3,8 @@
 //
 //   y = W x + (alpha / dim) B (A x)      A: [dim, in], random at first   B: [out, dim], zero at first
 //
-// Modules are Megatron-LM's modules. If a module fuses several published matrices, they share one A, and B
-// has the rows for all of them.
+// Modules are Megatron-LM's modules. If a module fuses several published matrices, these matrices share one
+// A, and B has the rows of all matrices.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct LoraConfig {
   std::int64_t dim = 0;  // 0: no adapters; all weights are trained
   double alpha = 0;
   bool kaiming = false;              // whether A starts with Kaiming's standard deviation; false: Xavier's
-  std::vector<std::string> modules;  // a subset of config::lora_modules()
+  std::vector<std::string> modules;  // names of adapted modules, a subset of config::lora_modules()
 
   // How adapters are trained; not part of the architecture.
   struct Training {

@@ -19,7 +19,8 @@ struct MeshMismatch {
 };
 
 // Returns the first reason why the model cannot train on the mesh with microbatches of `micro_batch`
-// sequences of `sequence` tokens, if context ranks exchange data by `exchange`; nullopt if it can.
+// sequences of `sequence` tokens, if context ranks exchange data by `exchange`; nullopt if the model can
+// train on the mesh.
 std::optional<MeshMismatch> mesh_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                           std::int64_t micro_batch, std::int64_t sequence,
                                           engine::ContextParallel::Exchange exchange = {});

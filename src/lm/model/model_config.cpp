@@ -136,7 +136,7 @@ std::string listed(const std::vector<std::string>& keys) {
   return text;
 }
 
-// Adds the defaults of transformers for absent keys. If the default is an object, a null key also gets it.
+// Adds the defaults of transformers for absent keys. A default that is an object also replaces null.
 void add_defaults(const Family& family, json& root) {
   if (family.defaults.empty()) return;
   const json defaults = json::parse(family.defaults);
@@ -299,8 +299,8 @@ void write_router_losses(const ModelConfig& c, json& root) {
   if (training.z_loss != 0) root[kRouterZ] = training.z_loss;
 }
 
-// Returns a note if rope_theta outside rope_parameters (or rope_scaling) differs from the one inside, which
-// takes precedence as in transformers. Empty if the two are equal.
+// Returns a note if rope_theta outside rope_parameters (or rope_scaling) differs from rope_theta inside,
+// which takes precedence as in transformers. Empty if the two are equal.
 std::string note_on_theta(const json& root, const Family& family) {
   constexpr const char* kTheta = "rope_theta";
   const auto outside = root.find(kTheta);
@@ -316,8 +316,8 @@ std::string note_on_theta(const json& root, const Family& family) {
   return {};
 }
 
-// Returns "where:line:column" of the key, or `where` if the file does not have it exactly once. In the file
-// of a multimodal model, only the part about its language model is searched.
+// Returns "where:line:column" of the key, or `where` if the file does not have the key exactly once. In the
+// file of a multimodal model, only the part about its language model is searched.
 std::string place_of_key(std::string_view text, const std::string& where, std::string_view key) {
   const auto next = [text](std::string_view name, std::size_t from) {
     const std::string quoted = fmt::format("\"{}\"", name);

@@ -34,10 +34,10 @@ class FamilyRegistry;
 struct RopeScaling {
   enum class Kind : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kLongrope } kind = Kind::kNone;
   double factor = 1;
-  std::int64_t original_max_positions = 0;           // llama3, yarn, longrope
-  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
-  double beta_fast = 32, beta_slow = 1;              // yarn
-  // for yarn; longrope has only the first of them
+  std::int64_t original_max_positions = 0;           // for llama3, yarn and longrope
+  double low_freq_factor = 1, high_freq_factor = 4;  // for llama3
+  double beta_fast = 32, beta_slow = 1;              // for yarn
+  // for yarn; longrope has only attention_factor
   std::optional<double> attention_factor, mscale, mscale_all_dim;
   bool truncate = true;  // yarn: the limits of the ramp are rounded to whole dimensions
   // longrope: divisors of the frequencies, for tables up to original_max_positions and for longer ones.
@@ -57,11 +57,11 @@ struct EmbeddingScale {
 };
 
 struct ModelConfig {
-  std::string family = "llama";  // Hugging Face's model_type
+  std::string family = "llama";  // model_type of Hugging Face
   // layers, hidden, ffn, heads ...: members that map one to one to a setting.
 #define MODEL_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  std::int64_t vocab = 0;  // rows of the embedding
+  std::int64_t vocab = 0;  // number of rows of the embedding
   RopeScaling rope_scaling;
   AttentionConfig attention;
   ConvolutionConfig convolution;
@@ -77,7 +77,7 @@ struct ModelConfig {
   bool scaled_by_width = false, gelu_gates = false;
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id, pad_id;
-  std::vector<std::int64_t> eos_ids;  // any of them ends a sequence
+  std::vector<std::int64_t> eos_ids;  // each of these ids ends a sequence
   // Keys of special token ids that config.json omits. For these keys transformers uses the default of the
   // family's class.
   std::vector<std::string> unsaid_ids;
@@ -164,7 +164,7 @@ struct ModelConfig {
   }
 
   // Number of parallel residual streams, or one stream plus its checkpoints. Blocks and pipeline stages pass
-  // on [T, streams() * hidden]. A family with more than one has Family::make_stream_ends.
+  // on [T, streams() * hidden]. A family with several streams has Family::make_stream_ends.
   std::int64_t streams() const {
     return residual_block > 0 ? 1 + (layers + residual_block - 1) / residual_block : hyper.streams;
   }
@@ -179,13 +179,13 @@ ModelConfig read_model_config(std::string_view json, const std::string& where, c
                               std::vector<std::string>* notes = nullptr);
 // Returns a config.json that transformers (4.x and 5.x) reads back as the same model.
 std::string write_model_config(const ModelConfig& config, DType dtype, const FamilyRegistry& families);
-// Makes a model from an experiment. `vocab` is the tokenizer's size, used if the experiment does not set one.
-// Settings that the family does not support are refused at their location. Settings without effect on this
-// model are appended to `warnings`, in the style of experiment.warnings.
+// Makes a model from an experiment. `vocab` is the tokenizer's size, used if the experiment sets no
+// vocabulary size. Settings that the family does not support are refused at their location. Settings without
+// effect on this model are appended to `warnings`, in the style of experiment.warnings.
 ModelConfig model_config_of(const config::Experiment& experiment, std::optional<std::int64_t> vocab,
                             const FamilyRegistry& families, std::vector<std::string>* warnings = nullptr);
 // Sets every architecture setting that was not set explicitly (layer kDerived or below) to the value of the
-// loaded model, and recomputes settings derived from others. Training settings do not change.
+// loaded model, and recomputes derived settings. Training settings do not change.
 void fill_model_settings(config::Experiment& experiment, const ModelConfig& model);
 
 // Returns the floating-point operations of one training step over `sequences` of `length` tokens, by

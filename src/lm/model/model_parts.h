@@ -12,7 +12,7 @@
 namespace primus {
 
 struct ModelParts {
-  std::vector<std::int64_t> blocks = {};  // per part; empty: one part with all blocks
+  std::vector<std::int64_t> blocks = {};  // number of blocks per part; empty: one part with all blocks
   // Indices of the parts that are chunks of this rank, ascending; empty: all parts.
   std::vector<int> own = {};
 };

@@ -29,7 +29,7 @@ struct MoeConfig {
     // one microbatch.
     bool balance_step = false;
     double z_loss = 0;
-    double bias_update_rate = 0;  // step size of choice_bias; 0: it is not updated
+    double bias_update_rate = 0;  // step size of choice_bias; 0: no updates
     // Above 0: the bias is set by quantiles (turbo/quantile_balance) of histograms with this many bins.
     std::int64_t quantile_bins = 0;
     double margin_low = -1, margin_high = 1;

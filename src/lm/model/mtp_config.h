@@ -8,7 +8,7 @@ namespace primus {
 struct MtpConfig {
   static constexpr std::int64_t kMaxLayers = 64;
 
-  std::int64_t layers = 0;  // number of modules, one per depth (num_nextn_predict_layers)
+  std::int64_t layers = 0;  // number of modules, each for one depth (num_nextn_predict_layers)
   // False in evaluation and generation: modules are neither built nor saved, and their tensors in checkpoints
   // are ignored.
   bool enabled = false;

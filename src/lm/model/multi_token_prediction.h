@@ -38,7 +38,7 @@ class MultiTokenPrediction {
   // Maps h_(k-1) [T, hidden] and token[t + k] for each t, [T] int32, to h_k [T, hidden].
   engine::Value forward(const engine::Value& hidden, const engine::Value& tokens,
                         const BlockInputs& inputs) const;
-  // As Block::end_step().
+  // See Block::end_step().
   void end_step(turbo::Context& context, const RoutingStep& step) const { block_->end_step(context, step); }
 
  private:

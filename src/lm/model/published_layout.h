@@ -12,12 +12,12 @@ namespace primus {
 
 // The shape of the published tensor.
 std::vector<std::int64_t> published_shape(const engine::Parameter& p, const engine::CheckpointPart& part);
-// Returns the part's elements in `whole`, which has the parameter's size. They are one contiguous run, in
-// memory order.
+// Returns the part's elements in `whole`, which has the parameter's size. The elements are one contiguous
+// run, in memory order.
 Tensor part_of(const Tensor& whole, const engine::Parameter& p, const engine::CheckpointPart& part);
 
 // The places in memory, among the part's elements, of `count` neighbouring elements of the published tensor.
-// They are `step` apart.
+// Neighbours are `step` apart.
 struct PlacesInMemory {
   std::int64_t first = 0, step = 1, count = 1;
 };

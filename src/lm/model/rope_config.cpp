@@ -70,7 +70,7 @@ std::vector<double> read_divisors(const json& object, const ConfigReader& rope, 
   return divisors;
 }
 
-// `original`: the context before stretching, if a key outside the object gives it.
+// `original`: the context before stretching, if a key outside the object sets it.
 void read_scaling(const json& object, const ConfigReader& rope, const char* key,
                   const std::optional<std::int64_t>& original, ModelConfig& config) {
   const std::string type = type_of(rope);
@@ -109,8 +109,8 @@ double fraction_of(const ConfigReader& rope, double otherwise) {
   return fraction;
 }
 
-// Reads the branches. Like transformers, uses only a few keys next to the branches, and only if a branch
-// omits them.
+// Reads the branches. Like transformers, uses only a few keys next to the branches, and only for keys that a
+// branch omits.
 void read_branches(const json& rope, const char* key, const std::string& where, const ConfigReader& common,
                    ModelConfig& config) {
   const json &main = rope.at(kMain), &compress = rope.at(kCompress);

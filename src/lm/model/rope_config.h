@@ -12,8 +12,9 @@ namespace primus {
 
 // Reads rope_theta, partial_rotary_factor, and rope_scaling or rope_parameters into `config`, whose
 // max_positions is already set. If rope_parameters has two branches (Family::rope_by_branch), the branches
-// override the keys next to them, as in transformers, and set attention.pooled.theta. If it has one object
-// per layer type (Family::rope_by_layer_type), it sets attention.local_theta.
+// override the keys next to them, as in transformers, and set attention.pooled.theta. If rope_parameters has
+// one object per layer type (Family::rope_by_layer_type), the object of local layers sets
+// attention.local_theta.
 void read_rope(const nlohmann::json& root, const std::string& where, const Family& family,
                ModelConfig& config);
 

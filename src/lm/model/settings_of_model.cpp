@@ -140,7 +140,7 @@ class Filler {
                               is_set("rope_type") || is_set("position_embedding_type") ||
                               ((t_.multi_latent_attention || m_.any_keeps(Keeps::kPooled)) &&
                                (is_set("rotary_scaling_factor") || is_set("rope_scaling_factor")));
-    // These settings were derived before the model was known. They are reset, so that derive() computes them
+    // These settings were derived before the model was known. Resets them, so that derive() computes them
     // again.
     fill("rope_scaling_type", t_.rope_scaling_type, "");
     fill("rope_scaling_factor", t_.rope_scaling_factor, 0.0);
@@ -172,7 +172,8 @@ class Filler {
     fill("moe_router_enable_expert_bias", t_.moe_router_enable_expert_bias, moe.choice_bias);
     if (moe.router.scoring == turbo::RouterRule::Scoring::kSoftmax)
       fill("moe_router_pre_softmax", t_.moe_router_pre_softmax, !moe.router.normalise);
-    // gpt-oss's config.json has 0.9, a former default of transformers: no such model was trained with it.
+    // gpt-oss's config.json has 0.9, a former default of transformers, but no gpt-oss model was trained with
+    // this value.
     constexpr double kMaxBalance = 0.5;
     const bool balanced = moe.training.balance_loss <= kMaxBalance;
     fill("moe_aux_loss_coeff", t_.moe_aux_loss_coeff, balanced ? moe.training.balance_loss : 0);

@@ -64,7 +64,7 @@ std::string StatedModel::family_name() const {
   return name;
 }
 
-// Qwen's models are the only published ones of this kind, and have all of these parts. Without one of them,
+// Qwen's models are the only published models of this kind and have all of these parts. If a part is missing,
 // no family matches and the settings are refused.
 std::string StatedModel::gated_delta_family() const {
   std::vector<std::pair<const char*, bool>> parts = {

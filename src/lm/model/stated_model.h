@@ -1,5 +1,5 @@
-// An experiment's description of its model: the settings, which of them are set explicitly, and errors that
-// point to them. Internal to lm/model. Const and stateless, so thread-safe.
+// An experiment's description of its model: the settings, the information which settings are explicit, and
+// errors that point to settings. Internal to lm/model. Const and stateless, so thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ class StatedModel {
   void take(std::initializer_list<ModelPart> parts, ModelConfig& c) const;
 
   const config::Experiment& experiment;
-  const config::TrainerConfig& t;  // its settings
+  const config::TrainerConfig& t;  // settings of the experiment
   const FamilyRegistry& families;
   std::vector<std::string>* const warnings;  // about settings without effect; may be null
 

@@ -124,7 +124,7 @@ class PartsReader {
           "window_size", fmt::format("window_size is '{}'", text),
           "write [left, 0], where left is the number of earlier tokens that a token attends to");
     }
-    return left + 1;  // plus the token itself
+    return left + 1;  // adds the token itself
   }
 
   void convolutions(ModelConfig& c) const {

@@ -35,8 +35,8 @@ engine::FlatRange elements_of(const Parameter& p, const CheckpointPart& part) {
   return engine::elements_in_rows(p, part.row, part.rows);
 }
 
-// The subsets of elements_of() that this rank stores, and that it writes into a checkpoint. Across ranks,
-// each element is written once.
+// Return the subsets of elements_of() that this rank stores, and that this rank writes into a checkpoint.
+// Across ranks, each element is written once.
 engine::FlatRange stored_of(const Parameter& p, const CheckpointPart& part) {
   return p.unit ? elements_of(p, part).intersect(engine::stored_range(p)) : engine::FlatRange();
 }
@@ -277,7 +277,7 @@ TensorView tensor_of(const LanguageTensors& tensors, const Parameter& p, const C
 
 void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& config,
                          const FamilyRegistry& families, Adapters adapters) {
-  ParameterStore store;  // never allocated
+  ParameterStore store;  // only declared, never allocated
   const LanguageModel model(config, families, store);
   const LanguageTensors tensors(folder);
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);

@@ -21,8 +21,8 @@ enum class Adapters : std::uint8_t { kRequired, kMayBeMissing };
 
 // Loads every parameter from a Hugging Face folder (fp32, bf16, fp16 or fp64 tensors) into the master weights
 // and refreshes the working copies. Throws Error naming the first tensor that is missing, has a wrong shape,
-// is not used by the model, or differs from the tensor it must copy (CheckpointPart::copies). A tied model's
-// separate copy of the head is accepted and ignored.
+// is not used by the model, or differs from the tensor that it must equal (CheckpointPart::copies). A tied
+// model's separate copy of the head is accepted and ignored.
 void load_weights(const SafetensorsFolder& folder, engine::ParameterStore& store, engine::Rank& rank,
                   Adapters adapters = Adapters::kRequired);
 

@@ -11,7 +11,7 @@ namespace {
 
 struct AdamSettings {
   double beta1, beta2, epsilon;
-  DType first_moment, second_moment;  // as in turbo::AdamW
+  DType first_moment, second_moment;  // types of the moments, as in turbo::AdamW
 };
 
 class AdamWRule final : public UpdateRule {

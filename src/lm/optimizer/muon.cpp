@@ -48,8 +48,8 @@ struct MuonSettings {
   // The factor of the orthogonal update of a matrix [out, in].
   enum class Scale : std::uint8_t {
     kSpectral,      // sqrt(max(out, in)); with an extra factor of 0.2, updates are as large as AdamW's
-    kUnitRmsNorm,   // sqrt(out / in)
-    kShapeScaling,  // sqrt(max(1, out / in))
+    kUnitRmsNorm,   // factor sqrt(out / in)
+    kShapeScaling,  // factor sqrt(max(1, out / in))
   };
 
   double momentum;

@@ -19,9 +19,9 @@ using engine::ParameterUnit;
 
 // Complete squares of a parameter that this rank's shard overlaps.
 struct Squares {
-  FlatRange elements;  // within the unit
+  FlatRange elements;  // range of elements within the unit
   Shape shape;
-  Buffer before, after;  // the fp4 values
+  Buffer before, after;  // the fp4 values before and after the update
 };
 
 // Adds the squares that contain the parameter's weights in `own`.
@@ -42,7 +42,7 @@ void add_squares(const Parameter& p, const FlatRange& own, std::vector<Squares>&
   }
 }
 
-// Returns a unit's complete values. `changed`: this rank's values are newer than the gathered ones.
+// Returns a unit's complete values. `changed`: this rank's values are newer than the gathered values.
 Tensor whole_values(const UnitUpdate& u, bool changed, Buffer& buffer) {
   const ParameterUnit& unit = u.unit;
   if (unit.shard.size() == unit.elements) return unit.stored_values;

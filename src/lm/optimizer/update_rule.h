@@ -30,11 +30,11 @@ struct UnitUpdate {
   engine::DataParallel& parallel;
   engine::ParameterUnit& unit;
   int rule;  // index of this rule; selects its runs and states in the unit
-  // [1] fp32 factor of the gradient. If it is below 0, the update changes nothing.
+  // [1] fp32 factor of the gradient. A factor below 0 means that the update changes nothing.
   Tensor gradient_scale;
   Tensor scalars;         // the step's scalars, on the device
   std::int64_t step = 1;  // number of the step, for rules whose work depends on it (UpdateRule::varies)
-  Tensor snapped = {};    // [1] int32: counts weights set to an fp4 value
+  Tensor snapped = {};    // [1] int32: number of weights that were set to an fp4 value
   bool decay_all;         // also decays norms and biases
 };
 
@@ -53,7 +53,7 @@ class UpdateRule {
   // True if the work that update() enqueues depends on the step, so that a recorded step cannot be replayed.
   virtual bool varies() const { return false; }
   // Enqueues the update of the unit's shard from its reduced gradient: master weights, states, and stored
-  // values. Every rank must call it for the same units in the same order.
+  // values. Every rank must call update() for the same units in the same order.
   virtual void update(const UnitUpdate& update) const = 0;
 };
 
@@ -92,7 +92,7 @@ struct UpdateRun {
   Tensor param;                // fp32; absent if masters are split
   Tensor working;              // bf16; absent in fp32 units
   Tensor remainder;            // int16, if masters are split
-  Tensor gradient;             // fp32
+  Tensor gradient;             // fp32 gradient
   std::vector<Tensor> states;  // in the order of UpdateRule::states
   std::vector<Tensor> scales;  // scales of each state; absent if the state has none
   float decay_factor;          // multiplies the weight decay; 0: not decayed

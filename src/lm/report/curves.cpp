@@ -49,7 +49,7 @@ void Curves::add(std::string_view name, double value) {
   found->second.back().add(value);
 }
 
-// Merges pairs of neighbours. The number of buckets is even, and all are full.
+// Merges pairs of neighbouring buckets. The number of buckets is even, and all are full.
 void Curves::halve() {
   const std::size_t half = positions_.size() / 2;
   for (std::size_t i = 0; i < half; ++i) {

@@ -15,7 +15,7 @@ namespace primus {
 // The values of one curve in one bucket.
 struct Bucket {
   double minimum = 0, largest = 0, sum = 0;  // over the finite values
-  std::int64_t finite = 0, other = 0;        // number of finite values, and of NaN or infinite ones
+  std::int64_t finite = 0, other = 0;        // number of finite values, and number of NaN or infinite values
   double mean() const { return sum / static_cast<double>(finite); }
   void add(double value);
   void add(const Bucket& later);
@@ -39,7 +39,8 @@ class Curves {
     double samples = 0, seconds = 0;   // samples and seconds at the last step
   };
   const std::vector<Position>& positions() const { return positions_; }
-  // By name. Each has as many buckets as positions(); a bucket is empty if its points have no value.
+  // Curves by name. Each curve has as many buckets as positions(); a bucket is empty if its points have no
+  // value.
   const std::map<std::string, std::vector<Bucket>, std::less<>>& curves() const { return curves_; }
   // Points per bucket; 1: every value is kept.
   std::int64_t points_per_bucket() const { return width_; }

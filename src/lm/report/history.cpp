@@ -30,8 +30,8 @@ bool is_passed_over(std::string_view key) {
          key == "memory_total_bytes" || key.ends_with("_avg");
 }
 
-// Parses a line into `line`; returns false if it is invalid. Reuses the strings of the previous line, which
-// usually has the same keys.
+// Parses a line into `line`; returns false if the text is invalid. Reuses the strings of the previous line,
+// which usually has the same keys.
 bool parse(std::string_view text, Line& line) {
   std::size_t count = 0;
   const bool good = read_metrics_line(
@@ -175,7 +175,7 @@ void name_runs(std::vector<RunHistory>& runs) {
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Path name = folders[i].lexically_relative(common);
-    // One run's folder may contain the others.
+    // A run's folder may contain the folders of other runs.
     runs[i].name = name.empty() || name == "." ? folders[i].filename().string() : name.string();
   }
 }

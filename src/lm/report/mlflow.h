@@ -19,9 +19,9 @@ namespace primus {
 struct MlflowRun {
   std::string experiment;     // mlflow_experiment_name, or work_group and user_name
   std::string name;           // mlflow_run_name, or exp_name
-  std::string experiment_id;  // digits; taken from an existing experiment of this name, if there is one
+  std::string experiment_id;  // digits; the id of an existing experiment of this name, if it exists
   std::string run_id;         // 32 hexadecimal digits
-  std::int64_t steps = 0;     // lines of metrics.jsonl
+  std::int64_t steps = 0;     // number of lines of metrics.jsonl
 };
 
 // Exports the run in `folder` into `store`: every line of metrics.jsonl, the evaluations, and the settings

@@ -24,7 +24,7 @@ struct RunHistory {
   double seconds = 0;  // duration of training steps, without evaluations and checkpoints
   std::optional<std::pair<std::int64_t, double>> best_validation = {};  // step and loss
   std::map<std::string, std::string> settings = {};  // settings of experiment.yaml: "lr" -> "0.0003"
-  std::vector<std::string> notes = {};               // one sentence per damaged part
+  std::vector<std::string> notes = {};               // one sentence for each damaged part
 };
 
 inline constexpr std::size_t kReportBuckets = 1200;

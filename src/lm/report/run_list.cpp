@@ -110,7 +110,7 @@ void take_step(std::string_view line, const Path& file, RunStatus& run) {
   if (!run.steps) run.steps = planned;
 }
 
-// `line`: a line of evaluations.jsonl. Returns its step; empty if it is not about validation data.
+// `line`: a line of evaluations.jsonl. Returns the step; empty if the line is not about validation data.
 std::optional<std::int64_t> take_validation(std::string_view line, RunStatus& run) {
   std::string data_set;
   std::optional<double> loss, bits;
@@ -146,7 +146,7 @@ Marks read_events_of(const Path& file, RunStatus& run) {
       if (!began && !marks.ending)
         marks.ending = RunEnding{.state = RunEnding::State::kRunning, .iteration = event.step};
       if (!std::exchange(began, true)) run.step = event.step;
-      // This checkpoint was loaded, so it is durable.
+      // The process loaded this checkpoint, so the checkpoint is durable.
       if (!marks.saved && event.step > 0) marks.saved = event.step;
       return event.step > 0;
     }

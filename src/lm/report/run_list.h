@@ -29,16 +29,16 @@ std::string_view name_of(RunState state);  // "running"
 struct RunStatus {
   Path folder;
   RunState state = RunState::kDamaged;
-  std::string problem = {};                      // if damaged: the problem, in one sentence
+  std::string problem = {};                      // the problem in one sentence, if the run is damaged
   std::int64_t step = 0;                         // completed steps; 0 before the first
-  std::optional<std::int64_t> steps = {};        // total steps, if the experiment sets them
+  std::optional<std::int64_t> steps = {};        // total steps; empty if the experiment does not set them
   std::optional<double> loss = {};               // loss of the last step
   std::optional<double> validation_loss = {};    // loss of the newest evaluation
   std::optional<double> bits_per_byte = {};      // result of the same evaluation
   std::optional<double> tokens_per_second = {};  // per device; the average over recent steps if known
   double age_seconds = 0;                        // time since the run's files last changed
   // Why the run ended, in a word or two: "SIGTERM", "disk full", "killed". Empty if the run is running or
-  // finished, or if an older version wrote it.
+  // finished, or if an older version of this program wrote the run.
   std::string reason = {};
   std::string failure = {};  // error message of a failed run
   std::vector<RunWarning> warnings = {};
@@ -54,7 +54,7 @@ RunStatus run_status(const Path& folder);
 // Returns the keys of settings that differ between runs, except names of runs and settings that are derived
 // from others. Ignores runs without settings.
 std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs);
-// Returns for each key the value that more than half of the runs have, if there is one.
+// Returns for each key the value that more than half of the runs have; omits keys without such a value.
 std::map<std::string, std::string> usual_settings(const std::vector<RunStatus>& runs,
                                                   const std::vector<std::string>& keys);
 

@@ -12,7 +12,7 @@
 
 namespace primus {
 
-// Returns the file of rank 0's events if it covers the run from its beginning; else empty.
+// Returns the file of rank 0's events if the events cover the run from its beginning; else empty.
 std::optional<Path> events_of(const Path& run);
 // Returns the file that contains the run's steps.
 Path steps_file(const Path& run);

@@ -117,7 +117,8 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
   }
 }
 
-// Returns the tokenizer file of a model folder, or nullopt. If there are two, the type determines which one.
+// Returns the tokenizer file of a model folder, or nullopt. If the folder has two tokenizer files, the type
+// selects one.
 std::optional<Path> file_in_folder(std::string_view type, const Path& folder) {
   const bool prefers_model =
       type == "Llama2Tokenizer" || type.find("SentencePiece") != std::string_view::npos;

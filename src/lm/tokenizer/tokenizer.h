@@ -26,11 +26,12 @@ namespace primus {
 
 // Ids with a role. nullopt if the tokenizer does not define the role.
 struct SpecialIds {
-  std::optional<std::int32_t> bos;  // begins a text
-  std::optional<std::int32_t> eos;  // ends a text
-  std::optional<std::int32_t> pad;  // fills a sequence; never predicted
-  std::optional<std::int32_t> eod;  // ends a document in a training corpus (Megatron's name); usually eos
-  std::optional<std::int32_t> unk;  // replaces text that the vocabulary cannot express
+  std::optional<std::int32_t> bos;  // token that begins a text
+  std::optional<std::int32_t> eos;  // token that ends a text
+  std::optional<std::int32_t> pad;  // token that fills a sequence; never predicted
+  // Token that ends a document in a training corpus (Megatron's name); usually eos.
+  std::optional<std::int32_t> eod;
+  std::optional<std::int32_t> unk;  // token for text that the vocabulary cannot express
 };
 
 class Decoding;  // the state while ids are turned into text (decoding.h)
@@ -39,7 +40,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // The tokenizer_type with which it was loaded, e.g. "HuggingFaceTokenizer".
+  // The tokenizer_type with which this tokenizer was loaded, e.g. "HuggingFaceTokenizer".
   virtual std::string_view name() const = 0;
   // Largest id plus 1, including added and special tokens.
   virtual std::int32_t vocab_size() const = 0;

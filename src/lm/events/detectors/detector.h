@@ -1,7 +1,7 @@
 // Detectors report problems that do not stop a run: a growing loss, a gradient spike, slow steps, worsening
 // evaluations. A detector is one file in this folder that ends with its DetectorEntry. The build lists the
 // entries and makes each a listener (run_listener.h). A detector reads a run's records and returns a warning
-// once per episode; it warns again only after the run has recovered.
+// once per episode. It warns again only after the run has recovered.
 //
 // Detectors read numbers only, change nothing, and have bounded state. One thread at a time.
 #pragma once

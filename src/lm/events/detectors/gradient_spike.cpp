@@ -12,7 +12,7 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kName = "gradient_spike";
-constexpr std::size_t kWindow = 64, kFewest = 20;  // steps
+constexpr std::size_t kWindow = 64, kFewest = 20;  // lengths in steps
 constexpr double kFactor = 10;
 constexpr double kMin = 1e-3;  // smaller norms mean that the model has nothing left to learn
 
@@ -46,7 +46,7 @@ class GradientSpike final : public Detector {
 
  private:
   std::deque<double> recent_;
-  std::size_t quiet_ = kWindow;  // steps since the last spike
+  std::size_t quiet_ = kWindow;  // number of steps since the last spike
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Detects divergence: the loss has grown tenfold, or is worse than the loss of the untrained model.
+// Detects divergence: the loss has grown tenfold, or exceeds the loss of the untrained model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr std::size_t kWindow = 5;  // steps in the median, so that one bad batc
 // Allowed ratio to the lowest median so far. A loss near zero (memorized answers) must also rise by
 // kMinRise.
 constexpr double kFactor = 10;
-constexpr double kMinRise = 1;  // nats per token
+constexpr double kMinRise = 1;  // min rise in nats per token
 // A loss this much above the first steps is worse than before training. There are two limits because the
 // first step alone is noisy, but a run may diverge within the first window.
 constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token

@@ -11,7 +11,8 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kName = "slow_steps";
-// Steps are compared in blocks by their median, so that short hiccups on a shared machine cause no warning.
+// Steps are grouped into blocks, whose medians are compared, so that short hiccups on a shared machine cause
+// no warning.
 constexpr std::size_t kSteps = 10;
 constexpr double kSeconds = 10;
 constexpr double kFactor = 2, kRecovered = 1.5;
@@ -51,7 +52,7 @@ class SlowSteps final : public Detector {
 
  private:
   std::vector<double> block_;
-  double sum_ = 0, wait_ = 0;  // seconds in the current block
+  double sum_ = 0, wait_ = 0;  // sums over the current block, in seconds
   double best_ = std::numeric_limits<double>::infinity();
   bool began_ = false, reported_ = false;
 };

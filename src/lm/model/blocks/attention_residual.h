@@ -48,7 +48,7 @@ class AttentionResidualBlock final : public Block {
   engine::Value read(const engine::Residual& x, const Mixture& of, engine::Parameter& norm) const;
 
   std::int64_t layer_;
-  bool begins_;  // starts a new stream
+  bool begins_;  // whether the block starts a new stream
   double epsilon_;
   Mixture before_attention_;
   engine::Parameter& attention_norm_;

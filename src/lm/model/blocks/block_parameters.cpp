@@ -130,8 +130,8 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
   down.is_low_rank = up.is_low_rank = true;
   if (of_experts) {
     down.per_expert = up.per_expert = true;
-    // If the expert's width is split, one of the two adapter matrices is not. For that matrix, every rank
-    // computes a partial gradient of each expert.
+    // If the expert's width is split, only one of the two adapter matrices is split. For the other matrix,
+    // every rank computes a partial gradient of each expert.
     const auto group = [](bool split) {
       return split ? engine::ReduceGroup::kExperts : engine::ReduceGroup::kExpertTokens;
     };

@@ -110,7 +110,8 @@ class DeltaAttention final : public Layer {
   }
 
  private:
-  // Declares a small parameter in fp32. Checkpoints store it in fp32 too, as published checkpoints do.
+  // Declares a small parameter in fp32. Checkpoints also store the parameter in fp32, as published
+  // checkpoints do.
   static Parameter* small(const BlockParameters& p, const std::string& name, std::int64_t n,
                           Initializer initializer, const std::string& published) {
     Parameter& parameter =

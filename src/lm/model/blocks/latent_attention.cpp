@@ -118,7 +118,8 @@ class LatentAttention final : public Layer {
     return scattered_linear(times_gate(mixed, h, in), *out_, group_, in.tensor);
   }
 
-  // Multiplies the output of this rank's heads by the sigmoids of the output gate, if there is one.
+  // Multiplies the output of this rank's heads by the sigmoids of the output gate; without a gate, returns
+  // the output unchanged.
   Value times_gate(const Value& mixed, const Value& h, const BlockInputs& in) const {
     return gate_ ? gated(mixed, gathered_linear(h, *gate_, group_, in.tensor)) : mixed;
   }

@@ -23,7 +23,7 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual engine::Value forward(const engine::Normed& h, const BlockInputs& inputs) const = 0;
-  virtual void end_step(turbo::Context&, const RoutingStep&) const {}  // as Block::end_step()
+  virtual void end_step(turbo::Context&, const RoutingStep&) const {}  // see Block::end_step()
 };
 
 // The kinds of the layers below; lm/model/layer_spec.h declares the kinds of a plain layer.
@@ -35,7 +35,7 @@ struct SelfAttentionOptions {
     kNone,
     kBeforeRope,  // RMSNorm of each query and key head, with weights: self_attn.{q,k}_norm (Qwen 3)
     kAfterRope,   // QK norm without weights (Llama 4)
-    // One RMSNorm over all query heads of a token together and one over all its key heads, before the
+    // An RMSNorm over all query heads of a token together, and an RMSNorm over all its key heads, before the
     // rotation (OLMo 2): self_attn.{q,k}_norm. Not supported if tensor ranks share the heads.
     kWhole,
   };
@@ -43,17 +43,17 @@ struct SelfAttentionOptions {
   HeadNorm head_norm = HeadNorm::kNone;
   bool rope = true, interleaved = false;
   bool local_rope = false;             // uses the rope table of local layers
-  std::int64_t window = 0, chunk = 0;  // as turbo::AttentionShape
+  std::int64_t window = 0, chunk = 0;  // see turbo::AttentionShape
   bool sinks = false;                  // self_attn.sinks
   bool fused_qkv = false;              // checkpoints fuse q, k and v in one matrix, self_attn.qkv_proj
   // A sigmoid gate multiplies each column of the attention output (Qwen3-Next). self_attn.q_proj has the gate
-  // of each head after its query. Not with qkv_bias.
+  // of each head after its query. Cannot be combined with qkv_bias.
   bool output_gate = false;
   // Names in checkpoints: the name of the output projection, and the suffix of the QK norms' names.
   std::string_view out_name = "o_proj", norm_name = "norm";
-  double score_cap = 0;                       // as turbo::AttentionShape::score_cap
+  double score_cap = 0;                       // see turbo::AttentionShape::score_cap
   double floor_scale = 8192, attn_scale = 0;  // queries are scaled by position; attn_scale 0: no scaling
-  int first_scaled = 1;                       // as turbo::PositionScale::first
+  int first_scaled = 1;                       // see turbo::PositionScale::first
 };
 
 // Returns the options of this layer that config.attention sets: its window, chunk, rope and gate. The family

@@ -55,8 +55,8 @@ void make_linear_cache(const ModelConfig& c, const CacheRequest& request, bool c
   entry.committed = phase.tensor(DType::kI32, {request.sequences});
 }
 
-// Counts fp32 values: the inputs of the convolution, one of which is new, and the state, which is written
-// only once in many tokens.
+// Counts fp32 values: the inputs of the convolution, of which one is new per token, and the state, which is
+// written only once in many tokens.
 double linear_bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
   const LinearAttentionConfig& l = c.linear;
   return 4 * static_cast<double>(l.conv_width * (2 * l.keys() + l.values()) + l.values() * l.key_dim);

@@ -101,7 +101,7 @@ class MixtureOfExperts final : public Layer {
     if (router_bias_) logits = router_bias(std::move(logits), *router_bias_);
     if (moe_.logit_cap > 0) logits = soft_cap(std::move(logits), moe_.logit_cap);
     // Choices, capacity and losses depend on the complete microbatch. So each rank that has a part of the
-    // microbatch computes them.
+    // microbatch computes all of them.
     logits = replicate_tokens(logits, tokens_);
     Value load;
     if (training && moe_.training.balance_step && rule.balance_scale != 0) {

@@ -21,7 +21,7 @@ void read_common(const nlohmann::json& json, ModelConfig& config);
 // score is set.
 void read_groups(const nlohmann::json& json, ModelConfig& config);
 // Reads V3's scoring: sigmoids, a bias that affects only the choice of experts, and groups scored by their
-// two best experts. Call it after read_experts().
+// two best experts. Call this function after read_experts().
 void read_sigmoid_scores(const nlohmann::json& json, ModelConfig& config);
 void write_common(const ModelConfig& config, nlohmann::json& json);
 
@@ -35,7 +35,7 @@ std::unique_ptr<Layer> feed_forward_or_experts(const ModelConfig& config, const 
 std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
                                   std::int64_t layer, int chunk);
 
-// Members of Family.
+// Return values for the members of Family with these names.
 std::vector<FamilySwitch> switches();
 std::vector<std::string_view> other_keys();
 

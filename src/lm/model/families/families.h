@@ -48,7 +48,7 @@ void write_layer_types(const ModelConfig& config, const char* local, nlohmann::j
 void read_convolutions(const nlohmann::json& json, const char* local, ModelConfig& config);
 void write_convolutions(const ModelConfig& config, nlohmann::json& json);
 
-// Reads sliding_window in families where it applies to all layers; null: no layer has a window.
+// Reads sliding_window in families whose windows apply to all layers; null: no layer has a window.
 void read_common_window(const nlohmann::json& json, ModelConfig& config);
 void write_common_window(const ModelConfig& config, nlohmann::json& json);
 

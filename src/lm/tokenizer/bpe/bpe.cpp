@@ -72,7 +72,7 @@ void merge_by_heap(const MergeTable& merges, std::vector<std::int32_t>& symbols,
     auto& left = nodes[static_cast<std::size_t>(top.position)];
     if (left.id == kGone || left.next < 0) continue;
     auto& right = nodes[static_cast<std::size_t>(left.next)];
-    // An entry is stale if one of its two symbols has merged with another symbol since.
+    // An entry is stale if one of its two symbols has merged with a third symbol since.
     const auto now = merges.find(left.id, right.id);
     if (now.rank != top.rank || now.result != top.result) continue;
     left.id = top.result;

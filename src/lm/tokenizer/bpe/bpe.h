@@ -2,8 +2,8 @@
 // until no adjacent pair has a rank (Sennrich et al. 2016; in the order of Hugging Face tokenizers and
 // SentencePiece).
 //
-// Short words are merged by scanning for the lowest rank, long ones with a heap over a linked list, so that n
-// symbols cost at most O(n log n). WordCache caches recent words.
+// Short words are merged by scanning for the lowest rank, long words with a heap over a linked list, so that
+// n symbols cost at most O(n log n). WordCache caches recent words.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ namespace primus {
 class MergeTable {
  public:
   struct Merge {
-    std::int32_t left, right;  // the pair
-    std::int32_t result;       // the merged symbol
+    std::int32_t left, right;  // ids of the pair
+    std::int32_t result;       // id of the merged symbol
     std::uint32_t rank;        // lower ranks merge first; equal ranks from left to right
   };
   static constexpr std::uint32_t kNoRank = UINT32_MAX;
 
   MergeTable() : MergeTable(std::span<const Merge>()) {}
-  // If a pair has several merges, the last one counts.
+  // If a pair has several merges, the last merge counts.
   explicit MergeTable(std::span<const Merge> merges);
 
   struct Found {
@@ -99,12 +99,13 @@ class WordCache {
   // The table begins small, since many tokenizers see little text, and grows after enough stores.
   static constexpr int kFirstBits = 9, kGrowth = 3, kLastBits = 15;
   struct alignas(64) Entry {
-    std::uint64_t key[4] = {};  // the bytes, zero-padded, and the length in the last one; all zero: free
+    // The bytes of the word, padded with zeros, and its length in the last byte; all zero: a free entry.
+    std::uint64_t key[4] = {};
     std::int32_t ids[kMaxIds] = {};
     std::uint32_t count = 0;
   };
   int bits_ = kFirstBits;
-  std::vector<Entry> entries_;  // 2^bits_
+  std::vector<Entry> entries_;  // 2^bits_ entries
   std::size_t stored_ = 0;      // words stored since the last growth
   Entry* missed_ = nullptr;
   std::uint64_t missed_key_[4] = {};

@@ -18,7 +18,7 @@ namespace primus {
 struct BpeOptions {
   bool byte_level = false;     // symbols are bytes, written in GPT-2's alphabet (byte_level.h)
   bool byte_fallback = false;  // encodes a character without a token as tokens of its bytes, <0xE4>
-  bool fuse_unk = false;       // one unknown token for a run of unknown characters
+  bool fuse_unk = false;       // whether a run of unknown characters becomes a single unknown token
   bool ignore_merges = false;  // a word that is a token is encoded directly, without merges
   std::string unk_token;       // empty: text without a token is dropped
   std::string continuing_subword_prefix, end_of_word_suffix;

@@ -63,7 +63,8 @@ class PairMerger {
       const Candidate top = queue_.top();
       const std::int64_t now = pairs_[top.key].count;
       if (now == top.count && now > 0) return {unpack(top.key), now};
-      // If the count has changed since the candidate was queued, queues it again with the new count.
+      // If the count has changed since the candidate was queued, queues the candidate again with the new
+      // count.
       queue_.pop();
       if (now > 0 && now < top.count) queue_.push({now, top.key});
     }

@@ -9,9 +9,9 @@
 namespace primus::byte_level {
 
 char32_t to_character(unsigned char byte);
-// "Ġthe" for " the".
+// Maps " the" to "Ġthe".
 std::string to_text(std::string_view bytes);
-// Returns the bytes of a token's text; nullopt if it has a character outside the alphabet.
+// Returns the bytes of a token's text; nullopt if the text has a character outside the alphabet.
 std::optional<std::string> to_bytes(std::string_view text);
 
 }  // namespace primus::byte_level

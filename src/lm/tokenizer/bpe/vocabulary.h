@@ -41,7 +41,7 @@ class Vocabulary {
     std::size_t begin, length;
     std::int64_t id;
   };
-  std::vector<Entry> entries_;  // empty after finish()
+  std::vector<Entry> entries_;  // entries before finish(); empty afterwards
   std::vector<char> pool_;      // a vector, because its storage keeps its address when the vector is moved
   std::vector<std::string_view> texts_;
   std::unordered_map<std::string_view, std::int32_t> ids_;

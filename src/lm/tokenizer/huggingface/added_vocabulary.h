@@ -18,7 +18,7 @@ namespace primus {
 // Filled once, then read by any number of threads.
 class AddedVocabulary {
  public:
-  // `find` returns the id of a token in the model, which has `count` tokens; it is called until the last
+  // `find` returns the id of a token in the model, which has `count` tokens. `find` is called until the last
   // add().
   AddedVocabulary(std::function<std::optional<std::int32_t>(std::string_view)> find, std::int32_t count)
       : find_(std::move(find)), next_(count) {}

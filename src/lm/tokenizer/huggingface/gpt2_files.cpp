@@ -69,11 +69,11 @@ std::string merges_as_json(std::string_view text, const std::string& name) {
   return out;
 }
 
-// How a tokenizer class of transformers splits text and ends documents.
+// The way in which a tokenizer class of transformers splits text and ends documents.
 enum class Style { kGpt2, kQwen2 };
 
 struct NamedStyle {
-  std::string_view name;  // without a trailing "Fast"
+  std::string_view name;  // name of the class without a trailing "Fast"
   Style style;
 };
 constexpr std::array<NamedStyle, 2> kClasses = {
@@ -149,7 +149,8 @@ class AddedTokens {
       put(text, id.get<std::int64_t>(), {{"special", special}});
     }
   }
-  // Adds a special token, given as a string or an object with "content". A new one gets the next id.
+  // Adds a special token, given as a string or an object with "content". A token that does not exist yet gets
+  // the next id.
   void add_role(const json& role) {
     const std::string text = text_of(role);
     if (text.empty() || known(text)) return;
@@ -250,7 +251,7 @@ std::string tokenizer_json(const std::string& vocab, const std::string& merges, 
                 {"post_processor", post_processor_of(config, added)},
                 {"decoder", byte_level(true, true, true)}};
   std::string text = whole.dump();
-  text.pop_back();  // the model is appended as text, since it is nearly all of the file
+  text.pop_back();  // the model is appended as text, because the model is nearly all of the file
   return text + R"(,"model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":"",)" +
          R"("end_of_word_suffix":"","fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":)" +
          vocab + R"(,"merges":[)" + merges + "]}}\n";

@@ -48,7 +48,7 @@ AddedToken parse_added_token_with_id(const json& object) {
   return token;
 }
 
-// The "model" object, nearly all of the file; it is parsed entry by entry.
+// The "model" object, which is nearly all of the file and is parsed entry by entry.
 struct ParsedModel {
   std::string type;
   BpeOptions options;

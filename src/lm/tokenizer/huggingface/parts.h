@@ -32,14 +32,14 @@ class Normalizer {
 // Maximum length of a chain of normalizers, pre-tokenizers, post-processors or decoders. It is limited
 // because each element reads the complete text. Files of real models have up to seven.
 inline constexpr std::size_t kMaxSteps = 64;
-// Maximum number of ids added to one text.
+// Maximum number of ids that a frame adds to one text.
 inline constexpr std::size_t kMaxFrameIds = 1024;
 
 // Returns null for a null object, which means no stage.
 std::unique_ptr<Normalizer> parse_normalizer(const nlohmann::json& json);
 
 struct PreTokenizerStage {
-  std::vector<std::unique_ptr<PreTokenizer>> steps;  // each splits the pieces of the previous one
+  std::vector<std::unique_ptr<PreTokenizer>> steps;  // each step splits the pieces of the previous step
   bool byte_level = false;                           // whether the pieces are then treated as bytes
 };
 PreTokenizerStage parse_pre_tokenizer(const nlohmann::json& json);
@@ -63,10 +63,10 @@ std::string get_string(const nlohmann::json& json, const char* key);
 bool get_bool(const nlohmann::json& json, const char* key, bool fallback);
 // Returns the list `key` of `object`, by reference.
 const nlohmann::json& get_list(const nlohmann::json& object, const char* key);
-// Counts one more step; Error(kUnsupported) naming `what` ("a normalizer") above kMaxSteps.
+// Adds 1 to `steps`. Error(kUnsupported) naming `what` ("a normalizer") above kMaxSteps.
 void count_step(std::size_t& steps, std::string_view what);
 // Replaces every occurrence of `from`, left to right; an empty `from` never occurs. Error(kInvalid), which
-// names `stage`, if the result is longer than the rest of `budget`. Subtracts nothing from `budget`.
+// names `stage`, if the result is longer than the rest of `budget`. Does not change `budget`.
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
                         const TextBudget& budget, std::string_view stage);
 

@@ -194,7 +194,7 @@ void append_post_processor(const json& object, Tokenizer::Frame& result, std::si
   if (object.is_null()) return;
   count_step(count, "a post-processor");
   const std::string type = get_string(object, "type");
-  if (type == "ByteLevel") return;  // only moves offsets
+  if (type == "ByteLevel") return;  // this stage changes only offsets, not ids
   if (type == "TemplateProcessing") return append_template(object, result);
   if (type == "Sequence") {
     for (const json& step : get_list(object, "processors")) append_post_processor(step, result, count);

@@ -38,7 +38,8 @@ json parse_object(const std::string& text, const std::string& name) {
   return parsed;
 }
 
-// Parses a special token, a string or an object with "content". For another value the content is empty.
+// Parses a special token, a string or an object with "content". The content is empty for a value of another
+// type.
 AddedToken special_token(const json& value) {
   AddedToken token;
   token.id = -1;
@@ -127,7 +128,7 @@ std::string chat_template_of(const json& config) {
   if (it == config.end()) return {};
   if (it->is_string()) return it->get<std::string>();
   if (!it->is_array()) return {};
-  // In a list of named templates, the one named "default" is used.
+  // In a list of named templates, the template named "default" is used.
   for (const json& named : *it) {
     if (named.is_object() && named.value("name", json()) == "default") return get_string(named, "template");
   }

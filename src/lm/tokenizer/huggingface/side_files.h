@@ -31,7 +31,7 @@ std::optional<std::filesystem::path> chat_template_file(const std::filesystem::p
 struct SideSettings {
   // Tokens with their flags (id -1 if the file has none), in the order in which transformers adds them.
   std::vector<AddedToken> described;
-  // Further special tokens. Each one is added unless an added token has the same text.
+  // Further special tokens. Each token is added unless an added token has the same text.
   std::vector<AddedToken> named;
   std::optional<std::string> bos, eos, pad, unk;  // texts of the tokens with these roles
   std::string chat_template;

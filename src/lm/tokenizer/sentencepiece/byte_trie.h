@@ -13,7 +13,7 @@ class ByteTrie {
  public:
   static constexpr std::int32_t kRoot = 0, kNone = -1;
 
-  // `value` >= 0; for equal strings the last one counts.
+  // `value` >= 0; of equal strings the last one counts.
   void add(std::string_view text, std::int32_t value);
 
   // The node reached from `node` by one byte, or kNone.
@@ -50,7 +50,7 @@ class ByteTrie {
     return children;
   }
 
-  std::array<std::int32_t, 256> first_ = no_children();  // the root's children
+  std::array<std::int32_t, 256> first_ = no_children();  // children of the root
   std::vector<std::int32_t> values_{-1};
   std::vector<Slot> slots_ = std::vector<Slot>(2, Slot{kEmpty, kNone});  // open addressing, at most half full
   std::size_t mask_ = 1;

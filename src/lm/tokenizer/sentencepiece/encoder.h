@@ -14,7 +14,7 @@ namespace primus::sentencepiece {
 struct Segment {
   static constexpr std::int32_t kUnknown = -1;
   std::int32_t id;
-  std::size_t length;  // in bytes
+  std::size_t length;  // length in bytes
 };
 
 // Thread-safe.

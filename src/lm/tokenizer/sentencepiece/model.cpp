@@ -11,7 +11,7 @@ namespace primus::sentencepiece {
 
 namespace {
 
-// Reads the fields of one protocol buffer message.
+// Reads the fields of a protocol buffer message.
 class Message {
  public:
   Message(std::string_view bytes, std::string_view name) : bytes_(bytes), name_(name) {}

@@ -22,7 +22,7 @@ enum class ModelType { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
 struct NormalizerSpec {
   std::string precompiled_charsmap;
   bool add_dummy_prefix = true;          // adds a space before the text
-  bool remove_extra_whitespaces = true;  // removes spaces at both ends, and all but one between words
+  bool remove_extra_whitespaces = true;  // removes spaces at both ends, and leaves one space between words
   bool escape_whitespaces = true;        // replaces spaces by U+2581
 };
 

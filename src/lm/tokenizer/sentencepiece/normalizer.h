@@ -22,19 +22,19 @@ class Normalizer {
   Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined);
 
   // Appends the normal form of valid UTF-8. If `continues` is true, the text continues another one and no
-  // space is added before it. Error(kInvalid) if the result exceeds a TextBudget.
+  // space is added before the text. Error(kInvalid) if the result exceeds a TextBudget.
   void normalize(std::string_view text, std::string& out, bool continues = false) const;
 
  private:
-  // Returns the replacement of the start of `text`; `consumed` is the number of bytes that it replaces.
+  // Returns the replacement of the start of `text`; `consumed` is the number of replaced bytes.
   std::string_view normalize_prefix(std::string_view text, std::size_t& consumed) const;
   // Finds the longest rule at the start of `text`: returns the offset of its result in results_, or npos.
   std::size_t find_rule(std::string_view text, std::size_t& length) const;
 
   bool add_dummy_prefix_, remove_extra_whitespaces_, escape_whitespaces_;
   const ByteTrie& user_defined_;
-  std::vector<std::uint32_t> rules_;  // double array (darts-clone)
-  std::string results_;               // NUL-terminated strings
+  std::vector<std::uint32_t> rules_;  // the rules, as a double array (darts-clone)
+  std::string results_;               // results of the rules, as NUL-terminated strings
 };
 
 }  // namespace primus::sentencepiece

@@ -137,7 +137,7 @@ class SentencePieceTokenizer final : public Tokenizer {
           ids.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
         }
       } else if (!after_unknown) {
-        ids.push_back(*special_ids_.unk);  // one id for a run of unknown characters
+        ids.push_back(*special_ids_.unk);  // a run of unknown characters gets one id
       }
       after_unknown = segment.id == Segment::kUnknown;
       at += segment.length;

@@ -16,9 +16,9 @@
 namespace primus {
 
 // `bytes`: content of the .model file; `path` is its name in messages; `type` is the result of name(). If the
-// files next to it (`side`) define tokens that the model lacks, all tokens of these files are matched in the
-// text before the model encodes the rest, as in transformers' LlamaTokenizer. The token roles and the chat
-// template in these files are always used.
+// files next to the model (`side`) define tokens that the model lacks, all tokens of these files are matched
+// in the text before the model encodes the rest, as in transformers' LlamaTokenizer. The token roles and the
+// chat template in these files are always used.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
                                                         std::string type, SideFiles side = {});
 

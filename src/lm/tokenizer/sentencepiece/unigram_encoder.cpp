@@ -44,9 +44,9 @@ class UnigramEncoder final : public Encoder {
     const auto scratch = scratches_.borrow();
     auto& best = scratch->best;  // best[i]: the best split of the first i bytes
     best.assign(text.size() + 1, {});
-    // Scores are float sums over the text; each sum is rounded before it is compared, and of equal sums the
-    // first is chosen. Ties are thus resolved as in the library since 0.2.3. (Up to 0.2.1 it compared
-    // unrounded sums.)
+    // Scores are float sums over the text; each sum is rounded before the comparison, and of equal sums the
+    // first is chosen. Ties are thus resolved as in the library since 0.2.3. (Up to 0.2.1 the library
+    // compared unrounded sums.)
     for (std::size_t begin = 0; begin < text.size();) {
       const float score_here = best[begin].score;
       const std::size_t character_end =

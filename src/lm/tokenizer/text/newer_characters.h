@@ -11,8 +11,8 @@ namespace primus::unicode {
 
 struct NewerCharacters {
   char32_t first, last;
-  std::string_view category;              // in Unicode 16: "Lu"
-  std::string_view script, short_script;  // "cyrillic", "cyrl"
+  std::string_view category;              // category in Unicode 16: "Lu"
+  std::string_view script, short_script;  // names of the script: "cyrillic", "cyrl"
 };
 
 // Sorted by code point.

@@ -64,7 +64,7 @@ class Reader {
   const char* end_;
 };
 
-// \s+(?!\S)|\s+ : a run of spaces, without its last one if more text follows. `p` is at a space.
+// \s+(?!\S)|\s+ : a run of spaces, without its last space if more text follows. `p` is at a space.
 const char* match_spaces(const Reader& reader, const char* p) {
   const char* last = p;
   const char* stop = p;
@@ -76,7 +76,7 @@ const char* match_spaces(const Reader& reader, const char* p) {
   return stop == reader.end() || last == p ? stop : last;
 }
 
-// \s*[\r\n]+ : the run of spaces up to its last line end; null if it has none.
+// \s*[\r\n]+ : the run of spaces up to its last line end; null if the run has no line end.
 const char* match_line_ends(const Reader& reader, const char* p) {
   const char* result = nullptr;
   const char* next;
@@ -164,7 +164,8 @@ struct Cl100kMatcher {
   }
 };
 
-// o200k. Without contractions and with single digits it is the expression of Megatron's TikTokenizer.
+// o200k. The variant without contractions and with single digits is the expression of Megatron's
+// TikTokenizer.
 template <bool kContractions, int kDigits>
 struct O200kMatcher {
   const char* operator()(const Reader& reader, const char* p) const {
@@ -259,7 +260,7 @@ class Splitter {
     last_matched_ = matched;
   }
 
-  // Joins each match with the part after it, unless that is a match too.
+  // Joins each match with the part after it, unless that part is a match too.
   void join_backwards() {
     std::vector<Part> joined;
     bool next_matched = false;

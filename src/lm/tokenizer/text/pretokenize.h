@@ -4,7 +4,7 @@
 // hand-written matchers here, which read each character about once; any other expression runs on PCRE2
 // (regex.h).
 //
-// Thread-safety: all const methods.
+// Thread-safety: all const methods may be called from any number of threads at once.
 #pragma once
 
 #include <memory>
@@ -35,7 +35,7 @@ class PreTokenizer {
 // What happens to the matches of a splitting expression (Hugging Face's SplitDelimiterBehavior).
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
-// Cuts at the matches of `regex`; with `invert`, cuts at the text between them instead.
+// Cuts at the matches of `regex`; with `invert`, cuts at the text between the matches instead.
 std::unique_ptr<PreTokenizer> make_regex_split(std::string_view regex, SplitBehavior behavior, bool invert);
 // Like make_regex_split(), but cuts at a literal text.
 std::unique_ptr<PreTokenizer> make_text_split(std::string_view text, SplitBehavior behavior, bool invert);

@@ -32,7 +32,7 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(message);
 }
 
-// Returns the start of the character after the one at `at`.
+// Returns the start of the character after the character at `at`.
 std::size_t next_character(std::string_view text, std::size_t at) {
   do ++at;
   while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80);

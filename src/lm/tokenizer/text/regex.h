@@ -14,7 +14,8 @@ namespace primus {
 // Thread-safety: for_each_match may be called from several threads at once.
 class Regex {
  public:
-  // Error(kUnsupported) quoting the expression if PCRE2 does not accept it, or if it is longer than 16 KiB.
+  // Error(kUnsupported) quoting the expression if PCRE2 does not accept it, or if the expression is longer
+  // than 16 KiB.
   explicit Regex(std::string_view pattern);
   ~Regex();
   Regex(Regex&&) noexcept;

@@ -267,7 +267,7 @@ class Translator {
     put(class_named(name, wants_others(negated)), negated);
   }
 
-  // Caches classes per pattern, because some require a pass over all characters.
+  // Caches classes per pattern, because some classes require a pass over all characters.
   template <class Make>
   const Class& made_once(const std::string& name, const Make& make) const {
     const auto it = made_.find(name);
@@ -300,7 +300,8 @@ class Translator {
       if (name != property.name) continue;
       return {fmt::format("\\p{{{}}}", property.pcre_name) + (exact_ ? newer_items(property.newer) : ""), {}};
     }
-    // A script. PCRE2 would interpret its bare name as script extensions. PCRE2 reports an unknown script.
+    // The name is a script. PCRE2 would interpret a bare script name as script extensions. PCRE2 itself
+    // reports an unknown script.
     if (name == "unknown" || !std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c); }))
       refuse(fmt::format("the property '{}'", given));
     const auto of_script = [&name](const unicode::NewerCharacters& newer) {
@@ -310,7 +311,8 @@ class Translator {
   }
 
   bool wants_others(bool negated) const { return in_class_ && negated; }
-  // Oniguruma folds the case of a class including its properties, PCRE2 without them.
+  // If case is ignored, Oniguruma applies this to a complete class, and PCRE2 to all of a class except its
+  // properties.
   void require_case() const {
     if (in_class_ && ignores_case_.back()) refuse("a property in a class where case is ignored");
   }
@@ -377,7 +379,7 @@ class Translator {
   mutable std::map<std::string, Class> made_;
   std::size_t at_ = 0;
   bool in_class_ = false;
-  std::vector<bool> ignores_case_ = {false};  // one entry per open group
+  std::vector<bool> ignores_case_ = {false};  // one entry for each open group
   std::string out_;
 };
 

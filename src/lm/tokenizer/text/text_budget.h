@@ -2,7 +2,8 @@
 //
 // The rules (normalizers, expressions, word marks) come from a file that may be hostile: a few kilobytes of
 // rules can require hours of work or terabytes of text. The rules of real tokenizers need work proportional
-// to the text, so each text gets a budget proportional to its length. A text that exceeds it is an error.
+// to the text, so each text gets a budget proportional to its length. A text that exceeds its budget is an
+// error.
 //
 // Not thread-safe: one budget per text.
 #pragma once

@@ -28,7 +28,8 @@ struct Range {
   char32_t first, last;
 };
 
-// Punctuation added after Unicode 8, which the pre-tokenizer Punctuation does not treat as punctuation.
+// Returns whether the character is punctuation added after Unicode 8, which the pre-tokenizer Punctuation
+// does not treat as punctuation.
 bool is_punctuation_since_9(char32_t c) {
   static constexpr auto kRanges = std::to_array<Range>(
       {{0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},     {0xC84, 0xC84},
@@ -46,7 +47,7 @@ bool is_punctuation_since_9(char32_t c) {
 bool is_punctuation(char32_t c, std::string_view category) {
   constexpr std::string_view kAsciiSymbols = "$+<=>^`|~";
   if (c < 0x80 && kAsciiSymbols.find(static_cast<char>(c)) != std::string_view::npos) return true;
-  if (c == 0x166D || c == 0x111C9) return true;  // punctuation in Unicode 8
+  if (c == 0x166D || c == 0x111C9) return true;  // already punctuation in Unicode 8
   return category.starts_with('P') && !is_punctuation_since_9(c);
 }
 
@@ -57,11 +58,11 @@ bool is_word(char32_t c, std::string_view category) {
          (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
 }
 
-// Numbers added in Unicode 17.
+// Returns whether the character is a number added in Unicode 17.
 bool is_latest_number(char32_t c) { return (c >= 0x11DE0 && c <= 0x11DE9) || (c >= 0x16FF4 && c <= 0x16FF6); }
 
 Properties property_bits(char32_t c) {
-  // Most code points are in these ranges, and none of them has a property.
+  // Most code points are in these ranges and have no property.
   if ((c >= 0x33500 && c < 0xE0000) || c >= 0xE0200) return 0;
   const std::string_view category = unicode::category(c);
   Properties bits = 0;
@@ -292,7 +293,7 @@ std::string normalize(std::string_view text, Form form) {
     return out;
   }
   // Only text around characters that are not inert needs the slow path: from the preceding inert character up
-  // to the next inert one.
+  // to the next inert character.
   const auto& inert = nfc_inert();
   const char* p = text.data();
   const char* const end = p + text.size();

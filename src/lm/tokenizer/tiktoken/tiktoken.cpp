@@ -35,7 +35,7 @@ struct Special {
 
 // The vocabulary in a file.
 struct Ranks {
-  std::vector<std::pair<std::string, std::int64_t>> tokens;  // bytes and id
+  std::vector<std::pair<std::string, std::int64_t>> tokens;  // bytes and id of each token
   std::vector<Special> specials;
   std::string_view pattern;
   std::optional<std::string> bos, eos, pad, unk;
@@ -63,7 +63,7 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return bytes;
 }
 
-// Parses "IQ== 0"; returns false if the line has another form.
+// Parses "IQ== 0"; returns false if the line does not have this form.
 bool parse_line(std::string_view line, std::pair<std::string, std::int64_t>& token) {
   const std::size_t blank = line.find(' ');
   if (blank == std::string_view::npos || blank == 0) return false;
@@ -83,7 +83,7 @@ void recognise(Ranks& ranks) {
     ranks.specials.push_back({"<|endoftext|>", id});
     ranks.eos = "<|endoftext|>";
   };
-  ranks.pattern = kLlama3Pattern;          // also for cl100k
+  ranks.pattern = kLlama3Pattern;          // this expression is also the expression of cl100k
   if (count == 50256 || count == 50280) {  // r50k (GPT-2), p50k
     ranks.pattern = kGpt2Pattern;
     endoftext(50256);

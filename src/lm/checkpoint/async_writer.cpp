@@ -85,7 +85,8 @@ void AsyncWriter::run() {
   // Lower priority than training threads: their idle time is sufficient, and wait_copied() does not depend on
   // this thread.
   constexpr int kNice = 10;
-  ::setpriority(PRIO_PROCESS, 0, kNice);  // this thread only, on Linux; failure only costs speed
+  // Sets the niceness of this thread only (Linux); a failure only costs speed.
+  ::setpriority(PRIO_PROCESS, 0, kNice);
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || pending_; });

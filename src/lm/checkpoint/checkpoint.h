@@ -53,7 +53,7 @@ struct Snapshot {
 std::string optimizer_tensor_name(std::string_view state, std::string_view parameter);
 
 struct SaveOptions {
-  int keep_last = 0;  // checkpoints to keep, including the new one; 0 keeps all
+  int keep_last = 0;  // number of checkpoints to keep, including the new one; 0: all
   std::uint64_t max_shard_bytes = 5'000'000'000;
   // The ranks that save together; each writes what its sources hold. Null: only this process.
   std::shared_ptr<CheckpointGroup> group = {};
@@ -107,8 +107,8 @@ class CheckpointRoot {
 };
 
 enum class Validation {
-  kFull,       // check the CRC32C of every byte now
-  kStructure,  // check manifest, sizes and headers now, and a tensor's CRC32C when it is read
+  kFull,       // checks the CRC32C of every byte on opening
+  kStructure,  // checks manifest, sizes and headers on opening, and the CRC32C of a tensor on reading
 };
 
 // One validated checkpoint. Thread-safety: immutable after opening.
@@ -156,15 +156,16 @@ class CheckpointReader {
   std::string trainer_state_;
   Validation validation_ = Validation::kFull;
   Env* env_ = nullptr;
-  std::vector<SafetensorsFile> shards_;  // parallel to manifest_.files; empty for files that are not shards
+  // One entry per file in manifest_.files; empty for files that are not shards.
+  std::vector<SafetensorsFile> shards_;
 };
 
 // The checkpoint to resume from: the checkpoint that `latest` names, else the newest valid checkpoint of an
 // earlier iteration, else the newest valid checkpoint.
 struct ResumePoint {
-  std::optional<CheckpointReader> reader;  // empty: no checkpoint exists
+  std::optional<CheckpointReader> reader;  // empty if no checkpoint exists
   std::vector<std::string>
-      rejected;                    // "iter_0000200: model.safetensors: CRC32C of ... differs", newest first
+      rejected;  // reasons, newest first: "iter_0000200: model.safetensors: CRC32C of ... differs"
   std::vector<std::string> notes;  // other problems: "latest names ..., which does not exist"
 };
 // Throws kInvalid if checkpoints exist but none is valid. With a group, all ranks get the same result.
@@ -180,11 +181,9 @@ ResumePoint find_resume_point(const Path& root, Validation validation = Validati
 class AsyncWriter {
  public:
   enum class Sources {
-    kLive,      // tensors will change: reads them in place until wait_copied(), and then reads the rest from
-                // a copy
-    kOnDevice,  // like kLive, but for tensors in device memory: copies them at once, while the device
-                // computes
-    kStable,    // tensors do not change until wait() returns (or the next save()): no copy, no extra memory
+    kLive,      // the tensors will change: reads them in place until wait_copied(), and the rest from a copy
+    kOnDevice,  // like kLive, for tensors in device memory: copies them at once, while the device computes
+    kStable,    // the tensors do not change until wait() returns (or the next save()): needs no copy
   };
 
   explicit AsyncWriter(Path root, SaveOptions options = {}, Env& env = Env::posix());
@@ -208,13 +207,13 @@ class AsyncWriter {
 
  private:
   void run();
-  void throw_pending();  // caller holds mutex_
+  void throw_pending();  // the caller holds mutex_
 
   CheckpointRoot root_;
   SnapshotBuffer buffer_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Snapshot> pending_;  // passed to save(), not yet picked up by the thread
+  std::optional<Snapshot> pending_;  // snapshot passed to save() that the thread has not picked up yet
   Sources sources_ = Sources::kLive;
   bool copy_first_ = false;
   bool busy_ = false, stop_ = false;

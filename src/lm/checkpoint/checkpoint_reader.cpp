@@ -117,7 +117,7 @@ void CheckpointReader::read_structure(const Path& folder, Validation validation,
         refuse(path, "the CRC32C of its header differs from the manifest's");
       }
     } else {
-      const std::string content = file(record.name);  // checks its CRC32C
+      const std::string content = file(record.name);  // file() checks the CRC32C
       if (record.name == kTrainerStateFile) trainer_state_ = content;
       shards_.emplace_back();
     }

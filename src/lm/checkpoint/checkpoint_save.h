@@ -86,7 +86,7 @@ class CheckpointSave {
   std::vector<Handed> handed_;
   std::unique_ptr<File> handover_;
   std::uint64_t handover_bytes_ = 0;
-  std::vector<int> handing_ranks_;  // rank 0: the ranks with handover files
+  std::vector<int> handing_ranks_;  // on rank 0: the ranks with handover files
 };
 
 }  // namespace primus

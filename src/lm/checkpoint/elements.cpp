@@ -14,7 +14,7 @@ namespace {
 template <class Source, class Convert>
 void read_all(std::span<const std::byte> from, std::span<float> to, Convert&& value_of) {
   for (std::size_t i = 0; i < to.size(); ++i) {
-    Source element;  // file offsets need not be aligned
+    Source element;  // a copy, because file offsets may be unaligned
     std::memcpy(&element, from.data() + i * sizeof(Source), sizeof(Source));
     to[i] = value_of(element);
   }

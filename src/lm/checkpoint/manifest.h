@@ -25,12 +25,12 @@ struct SliceRecord {
 };
 
 struct TensorRecord {
-  std::string name;  // global name
+  std::string name;  // global name of the tensor
   TensorPart part = TensorPart::kModel;
   DType dtype = DType::kF32;
-  std::vector<std::int64_t> shape;  // global shape
+  std::vector<std::int64_t> shape;  // global shape of the tensor
   std::uint32_t file = 0;           // index into Manifest::files
-  std::vector<SliceRecord> slices;  // cover the shape exactly, without overlap
+  std::vector<SliceRecord> slices;  // slices that cover the shape exactly, without overlap
 };
 
 struct FileRecord {
@@ -48,7 +48,7 @@ struct Manifest {
 
   std::int64_t iteration = 0;
   std::vector<FileRecord> files;      // all files of the folder except the manifest
-  std::vector<TensorRecord> tensors;  // sorted by part, then name
+  std::vector<TensorRecord> tensors;  // records sorted by part, then by name
 
   // Returns JSON that ends with the CRC32C of all bytes before it, so parse() refuses a truncated or changed
   // manifest.

@@ -16,7 +16,7 @@ namespace primus {
 namespace {
 
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::size_t kMaxMetadata = 65536;  // entries; each costs more memory than its input
+constexpr std::size_t kMaxMetadata = 65536;  // max number of entries; each costs more memory than its input
 
 constexpr std::array<std::pair<std::string_view, DType>, 12> kDTypes{{{"F64", DType::kF64},
                                                                       {"F32", DType::kF32},

@@ -39,9 +39,10 @@ std::string shape_text(std::span<const std::int64_t> shape);
 struct TensorView {
   std::string_view name;
   DType dtype = DType::kF32;
-  std::span<const std::int64_t> shape;  // outermost first; empty = a scalar
-  std::span<const std::byte> data;      // row-major, little-endian, may be unaligned: copy, do not cast
-  std::uint64_t file_offset = 0;        // offset of `data` from the start of the file
+  std::span<const std::int64_t> shape;  // extents, outermost first; empty for a scalar
+  // Elements in row-major order, little-endian; may be unaligned: copy, do not cast.
+  std::span<const std::byte> data;
+  std::uint64_t file_offset = 0;  // offset of `data` from the start of the file
   // If above 0, `data` holds a matrix column by column, and the starts of two columns are this many elements
   // apart.
   std::int64_t column_stride = 0;
@@ -88,7 +89,7 @@ class SafetensorsFile {
   std::string names_;
   std::vector<std::int64_t> extents_;
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> by_name_;  // into entries_, sorted by name
+  std::vector<std::uint32_t> by_name_;  // indices into entries_, sorted by name
   std::map<std::string, std::string> metadata_;
 };
 
@@ -128,7 +129,7 @@ class SafetensorsFolder {
 bool has_weights(const Path& folder, Env& env = Env::posix());
 
 struct SafetensorsOptions {
-  std::string stem = "model";  // model.safetensors, or model-00001-of-00003.safetensors
+  std::string stem = "model";  // names files model.safetensors, or model-00001-of-00003.safetensors
   std::uint64_t max_shard_bytes = 5'000'000'000;
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
@@ -138,7 +139,7 @@ struct SafetensorsOptions {
 // only on names, dtypes, shapes and their order.
 struct SafetensorsLayout {
   struct Tensor {
-    std::size_t source;         // index into the sources
+    std::size_t source;         // index of the source
     std::uint64_t file_offset;  // offset of the tensor's first byte
     std::uint64_t bytes;
   };
@@ -146,7 +147,8 @@ struct SafetensorsLayout {
     std::string file;    // file name without a folder
     std::string header;  // length, JSON, and padding spaces to a multiple of 8
     std::vector<Tensor>
-        tensors;          // in the order of their bytes: by dtype (wide first, so all are aligned), then name
+        // In the order of their bytes: by dtype (wide types first, so that all are aligned), then by name.
+        tensors;
     std::uint64_t bytes;  // size of the complete file
   };
   std::vector<Shard> shards;

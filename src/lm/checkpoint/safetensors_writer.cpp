@@ -240,7 +240,7 @@ class TensorWriter {
   HeldRuns runs_;
   std::vector<std::byte> published_;  // a slab in file order
   std::vector<HeldRun> shared_;
-  std::uint64_t at_ = 0;  // bytes of the tensor that crc_ covers
+  std::uint64_t at_ = 0;  // number of the tensor's bytes that crc_ covers
   std::uint32_t crc_ = 0;
 };
 

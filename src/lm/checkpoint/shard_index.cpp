@@ -23,7 +23,7 @@ std::optional<std::uint64_t> read_total_size(JsonReader& json) {
     json.skip();
     return std::nullopt;
   }
-  constexpr double kExact = 9007199254740992.0;  // below this, doubles represent every integer
+  constexpr double kExact = 9007199254740992.0;  // doubles represent every integer below this number
   const std::string_view text = json.skip();
   std::uint64_t whole = 0;
   const char* const end = text.data() + text.size();

@@ -19,8 +19,9 @@ struct ShardIndex {
     std::uint32_t name_at, name_size, shard;
   };
   std::string names;
-  std::vector<Line> lines;          // sorted by name, without duplicates
-  std::vector<std::string> shards;  // plain names with suffix .safetensors, in order of appearance
+  std::vector<Line> lines;  // lines sorted by name, without duplicates
+  // File names without folders, with suffix .safetensors, in order of appearance.
+  std::vector<std::string> shards;
   std::optional<std::uint64_t> total_size;
 
   std::string_view name(const Line& line) const {

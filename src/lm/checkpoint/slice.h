@@ -36,7 +36,7 @@ void for_each_run(std::span<const std::int64_t> shape, const Slice& slice, Run r
   // Dimensions [inner, rank) are complete, and dimension inner - 1 contributes consecutive elements, so these
   // dimensions form one run.
   std::size_t inner = shape.size();
-  std::int64_t stride = 1;  // elements per step of dimension inner - 1
+  std::int64_t stride = 1;  // number of elements per step of dimension inner - 1
   while (inner > 0 && slice.extent[inner - 1] == shape[inner - 1]) stride *= shape[--inner];
   if (elements(slice) == 0) return;
   if (inner == 0) return run(std::int64_t{0}, stride);

@@ -29,7 +29,7 @@ void take(const TensorSource& source, std::uint64_t offset, std::span<std::byte>
 
 void SnapshotBuffer::reserve(std::uint64_t bytes) {
   if (bytes <= capacity_) return;
-  memory_.reset();  // reset first, so that both buffers never exist at once
+  memory_.reset();  // freed first, so that both buffers never exist at once
   capacity_ = 0;
   memory_ = allocate_large(bytes);
   if (!memory_) {
@@ -140,7 +140,7 @@ void SnapshotBuffer::read(std::size_t source, std::uint64_t offset, std::span<st
     if (live) {
       take(sources_[source], offset, out);
     } else {
-      copy_pieces();  // helps with the copy if it is unfinished
+      copy_pieces();  // helps to finish the copy, if necessary
       std::memcpy(out.data(), memory_.get() + starts_[source] + offset, out.size());
     }
   } catch (...) {

@@ -11,7 +11,8 @@
 namespace primus {
 namespace {
 
-constexpr std::size_t kPiece = comm::wire::kMaxValue - 32;  // text bytes per value, after the length
+// Bytes of text per value, in addition to the length.
+constexpr std::size_t kPiece = comm::wire::kMaxValue - 32;
 
 std::size_t pieces_of(std::size_t bytes) { return std::max<std::size_t>(1, (bytes + kPiece - 1) / kPiece); }
 

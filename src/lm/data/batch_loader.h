@@ -12,10 +12,10 @@
 namespace primus::data {
 
 struct BatchLoaderOptions {
-  std::int64_t micro_batch_size = 1;  // B
+  std::int64_t micro_batch_size = 1;  // B, the sequences per microbatch
   int dp_rank = 0, dp_size = 1;       // data-parallel rank and group size
-  std::int64_t consumed_samples = 0;  // first sample; a multiple of micro_batch_size * dp_size
-  int prefetch = 4;                   // microbatches read ahead; 0: next() reads each microbatch itself
+  std::int64_t consumed_samples = 0;  // number of the first sample; a multiple of micro_batch_size * dp_size
+  int prefetch = 4;  // number of microbatches read ahead; 0: next() reads each microbatch itself
   int threads = 1;
   // Megatron's options of these names: they fill Batch::positions and Batch::document_starts. Both need
   // `eod`, the token that ends a document.

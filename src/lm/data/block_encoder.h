@@ -20,7 +20,7 @@ namespace primus::data {
 // The tokens of one block for one JSON key.
 struct EncodedKey {
   std::vector<std::int32_t> tokens;
-  std::vector<std::int32_t> lengths;       // tokens per sequence
+  std::vector<std::int32_t> lengths;       // number of tokens of each sequence
   std::vector<std::size_t> document_ends;  // end of each document, as a count of sequences
 };
 
@@ -62,7 +62,7 @@ class BlockEncoder {
       out.has_words = holds_words(block.text);
       try {
         encode_parts(block, out.keys.front());
-      } catch (Error& error) {  // from a tokenizer that does not accept all text
+      } catch (Error& error) {  // thrown by a tokenizer that does not accept all text
         if (error.location().empty()) error.at(fmt::format("{}:{}", file.path.string(), block.first_line));
         throw;
       }

@@ -31,7 +31,7 @@ std::string left_out_of(std::string_view jinja);
 
 struct ChosenStyle {
   ConversationStyle style;
-  std::string why;  // "the model's chat template", "chosen", ...
+  std::string why;  // the reason for the choice: "the model's chat template", "chosen", ...
 };
 // `wanted` is the name of a format, or auto. auto is the format of the tokenizer's own template; without a
 // template, it is chatml if the tokenizer has the marks of chatml, else alpaca. If the named format is also

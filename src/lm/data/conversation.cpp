@@ -219,7 +219,7 @@ class Reader {
       json_.read_string(text);
       if (!first_answer_) first_answer_ = text;
     }
-    if (!first_answer_) first_answer_.emplace();  // without answers there is nothing to learn
+    if (!first_answer_) first_answer_.emplace();  // a list without answers counts as one empty answer
   }
 
   void read_messages(std::string_view key) {

@@ -28,10 +28,10 @@ namespace primus::data {
 inline constexpr std::string_view kSystem = "system", kUser = "user", kAssistant = "assistant";
 
 struct Message {
-  std::string role;     // kSystem, kUser, kAssistant; in `messages` also tool, developer ...
-  std::string text;     // may be empty
+  std::string role;     // kSystem, kUser or kAssistant; in `messages` also tool, developer ...
+  std::string text;     // the text; may be empty
   std::string context;  // for a user turn: what the question is about; may be empty
-  bool learned = true;  // for an assistant turn
+  bool learned = true;  // whether an assistant turn is learned
 };
 
 // Returns the start of a conversation: one system turn, or no turn if `text` is empty.
@@ -43,8 +43,9 @@ inline std::vector<Message> with_system(const std::string& text) {
 struct Conversation {
   std::vector<Message> messages;  // empty if the record holds tokens
   std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> learned;  // 1 or 0 per id
-  std::vector<std::int64_t> starts;   // offsets in `ids`, 0 first; empty if the record holds messages
+  std::vector<std::uint8_t> learned;  // for each id, 1 if it is learned, else 0
+  // Start offsets of conversations in `ids`, beginning with 0; empty if the record holds messages.
+  std::vector<std::int64_t> starts;
   // Keys that were ignored although they have a value, each once: "id", or "messages.name" for a key of a
   // message.
   std::vector<std::string> unused;

@@ -16,7 +16,7 @@ namespace primus::data {
 // The files that sft_dataset_name names, by split. A split without files is empty.
 struct ConversationFiles {
   std::vector<InputFile> train, valid, test;
-  bool divided = false;  // a folder with files for each split; otherwise all files are in `train`
+  bool divided = false;  // true for a folder with files for each split; otherwise all files are in `train`
 
   // If false, validation data may be held out of `train`.
   bool has_evaluated() const { return !valid.empty() || !test.empty(); }
@@ -33,17 +33,18 @@ ConversationFiles find_conversations(const std::string& name, const std::string&
 struct TokenizedConversations {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> learned;
-  std::vector<std::int64_t> ends;  // end of each conversation in `ids`; a record of tokens may hold several
-  std::int64_t read = 0;           // number of objects in the files
-  std::int64_t skipped = 0;        // records left out as broken (skip_bad)
-  std::string first_skipped;       // reason why the first was skipped
+  // End of each conversation in `ids`; a record of tokens may hold several conversations.
+  std::vector<std::int64_t> ends;
+  std::int64_t read = 0;      // number of objects in the files
+  std::int64_t skipped = 0;   // number of records left out as broken (skip_bad)
+  std::string first_skipped;  // reason why the first of these records was left out
   // For each key, the number of records in which its value is not used (Conversation::unused).
   std::map<std::string, std::int64_t> unused;
   // Likewise for keys that `messages` or `input_ids` override (Conversation::replaced). Also the first such
   // record.
   std::map<std::string, std::int64_t> replaced;
   std::string first_replaced;
-  std::int64_t unanswered = 0;  // conversations whose last turn has no answer
+  std::int64_t unanswered = 0;  // number of conversations whose last turn has no answer
   std::string first_unanswered;
 
   std::size_t size() const { return ends.size(); }
@@ -60,8 +61,8 @@ std::string note_on_unused(const TokenizedConversations& read, std::string_view 
 std::vector<std::string> notes_on_content(const TokenizedConversations& read, std::string_view file);
 
 struct ReadOptions {
-  std::int64_t vocab_size = 0;  // all ids must be smaller
-  int workers = 0;              // 0: one per core
+  std::int64_t vocab_size = 0;  // ids must be smaller than this number
+  int workers = 0;              // number of threads; 0: one per core
   bool skip_bad = false;        // skips and counts invalid records instead of stopping at the first
   TokenizeProgressFn progress = {};
 };

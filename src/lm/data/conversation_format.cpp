@@ -220,7 +220,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::alpaca(const std::vec
                                                                   bool open) const {
   std::vector<Piece> pieces;
   std::string prompt(kAlpacaPreamble);
-  bool begun = false;  // a turn was written, so a system text can no longer follow
+  bool begun = false;  // whether a turn was written; a system text can then no longer follow
   const auto separate = [&] {
     if (!begun || prompt.empty()) prompt += "\n\n";
     begun = true;

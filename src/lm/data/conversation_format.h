@@ -61,12 +61,12 @@ inline constexpr std::string_view kConversationFormats =
 // middle TEXT end after.
 struct TurnMarks {
   std::string_view open, middle;
-  std::string_view end;  // empty: the EOS token
+  std::string_view end;  // the mark that ends a turn; empty: the EOS token
   std::string_view after;
   std::string_view assistant = kAssistant;  // name of the assistant's role
   bool system_turn = true;                  // false: the system text precedes the first question
-  bool trimmed = false;                     // blanks around texts are removed
-  bool any_role = true;                     // also allows roles such as tool and developer
+  bool trimmed = false;                     // whether blanks around texts are removed
+  bool any_role = true;                     // whether roles such as tool and developer are allowed
 };
 // Returns null for alpaca, squad and mistral.
 const TurnMarks* turn_marks(ConversationFormat format);
@@ -77,7 +77,7 @@ struct ConversationStyle {
   // Megatron Bridge's tokenization (sft_bridge_compat_inline_bos): each text between two borders is encoded
   // separately, with its own BOS and EOS tokens.
   bool inline_bos = false;
-  std::string default_system;  // the system text of a conversation that has none
+  std::string default_system;  // system text of conversations without a system turn
   // Whether a conversation starts with the BOS token. nullopt: yes if the tokenizer adds a BOS token itself.
   std::optional<bool> begins_with_bos;
   // For mistral: whether a space follows [INST] and precedes an answer, and whether a space precedes [/INST].
@@ -99,7 +99,7 @@ std::vector<std::int32_t> beginning_of(const ConversationStyle& style, const Tok
 
 struct LearnedTokens {
   std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> learned;  // one per id: 1 if it counts as a label
+  std::vector<std::uint8_t> learned;  // for each id, 1 if it counts as a label
 };
 
 // Thread-safety: const methods may be called from any number of threads at once.

@@ -26,8 +26,9 @@ struct InputFile {
 
 // Files in folders that are skipped because of their extensions.
 struct SkippedFiles {
-  Path folder;                                 // the first folder with skipped files
-  std::map<std::string, std::int64_t> counts;  // by extension: ".py"; "" for files without an extension
+  Path folder;  // the first folder that has skipped files
+  // Number of files by extension: ".py"; "" for files without an extension.
+  std::map<std::string, std::int64_t> counts;
 };
 
 // Returns the files that `patterns` name: files, folders (all text and JSON-lines files below them), and
@@ -51,14 +52,14 @@ std::string hint_on_missing_path(std::string_view path);
 
 // A consecutive part of one file.
 struct TextBlock {
-  std::size_t file = 0;  // index in the input files
+  std::size_t file = 0;  // index of the file in the input files
   std::int64_t first_line = 1;
   std::string text;                // complete lines; for plain text, complete parts
-  std::vector<std::size_t> parts;  // for plain text: where each part ends in `text`
+  std::vector<std::size_t> parts;  // for plain text: the end of each part in `text`
   bool begins_file = false, ends_file = false;
   std::uint64_t end = 0;       // offset of the block's end in the decompressed file
   std::int64_t next_line = 1;  // number of the line that begins at `end`
-  std::uint64_t position = 0;  // bytes of the file on disk that were read so far
+  std::uint64_t position = 0;  // number of bytes of the file on disk that were read so far
 };
 
 // Reads files one after another. Plain text is cut into parts at paragraph ends (or else at line ends, or
@@ -96,9 +97,9 @@ class BlockReader {
   std::size_t block_size_, max_line_;
   std::string max_line_hint_;
   std::size_t file_ = 0;
-  std::unique_ptr<Source> source_;  // reads the current file
-  std::string buffer_;              // read but not returned yet
-  bool at_end_ = false;             // the buffer holds the rest of the file
+  std::unique_ptr<Source> source_;  // source of the current file
+  std::string buffer_;              // text that was read but not returned yet
+  bool at_end_ = false;             // whether the buffer holds the rest of the file
   std::int64_t line_ = 1;
   std::uint64_t offset_ = 0;  // offset of the buffer's start in the decompressed file
 };

@@ -27,7 +27,7 @@ namespace primus::data {
 namespace {
 
 constexpr const char* kSeal = "checksums";  // name of the checksum file in a folder of cached tokens
-constexpr std::int64_t kCacheVersion = 1;   // increased when text is converted to tokens differently
+constexpr std::int64_t kCacheVersion = 1;   // must grow when the conversion of text to tokens changes
 // Each part of a blend prepares this fraction of samples beyond its share (Megatron's
 // mid_level_dataset_surplus).
 constexpr double kSurplus = 0.005;
@@ -36,7 +36,7 @@ constexpr std::array<std::string_view, 3> kSplitNames = {"train", "valid", "test
 
 struct BlendList {
   std::vector<std::string> paths;
-  std::vector<double> weights;  // normalised; empty for a list without weights
+  std::vector<double> weights;  // normalised weights; empty for a list without weights
 };
 
 std::optional<double> parse_weight(std::string_view text) {
@@ -374,7 +374,7 @@ class Opener {
         "shorten seq_length, or add data");
   }
 
-  // Opens a data set by its prefix, or tokenizes text first. The splits share the result.
+  // Opens the data set with the prefix `path`; text is tokenized first. The splits share the result.
   std::shared_ptr<const TokenSource> source(const std::string& path) {
     for (const auto& [known, opened] : sources_) {
       if (known == path) return opened;
@@ -515,7 +515,7 @@ class Opener {
                       tokenized("--skip-bad", "skips such lines"),
                       tokenized("--max-line-mib N", "reads longer lines")};
     tokenize.workers = options_.workers;
-    tokenize.existing = Existing::kReplace;  // left by a killed process
+    tokenize.existing = Existing::kReplace;  // overwrites what a killed process left
     try {
       const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.progress);
       if (result.skipped_lines > 0) {
@@ -538,7 +538,7 @@ class Opener {
   std::vector<std::string> notes_;
   std::vector<std::uint64_t> training_;  // fingerprints of the training data
   std::vector<std::pair<std::string, std::shared_ptr<const TokenSource>>> sources_;
-  std::vector<const TokenSource*> text_;  // sources made from text
+  std::vector<const TokenSource*> text_;  // token sources made from text
 };
 
 }  // namespace

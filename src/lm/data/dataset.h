@@ -50,7 +50,7 @@ class Dataset {
 // Progress of tokenizing on the fly.
 struct TokenizeProgress {
   std::string_view input;        // the file being read
-  std::uint64_t bytes_done = 0;  // bytes of all inputs
+  std::uint64_t bytes_done = 0;  // number of bytes in all inputs
   std::uint64_t bytes_total = 0;
   std::uint64_t documents = 0;
   std::uint64_t tokens = 0;
@@ -78,9 +78,9 @@ struct DataOptions {
   // Numbers of samples that training, all evaluations, and the final test will draw; a split with 0 is not
   // opened.
   std::int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
-  std::int64_t vocab_size = 0;         // larger ids are an error when a sample is read; 0: the tokenizer's
-  bool allow_other_tokenizer = false;  // accepts ids made by another tokenizer (made_by.h)
-  bool eod_mask_loss = false;          // no loss where the input is the end-of-document token
+  std::int64_t vocab_size = 0;  // reading a sample with a larger id is an error; 0: the tokenizer's size
+  bool allow_other_tokenizer = false;  // whether ids made by another tokenizer are accepted (made_by.h)
+  bool eod_mask_loss = false;          // whether labels after the end-of-document token have no loss
 
   // data_cache_path: the folder of sample orders (empty: each process builds them in memory) and of text
   // tokenized on the fly (empty: ".primus-cache" next to the first input). Entries are named by a hash of
@@ -90,8 +90,9 @@ struct DataOptions {
   // These fields are for text and JSONL, which is tokenized on the fly to .bin/.idx.
   std::string json_key = "text";
   bool append_eod = true;
-  bool skip_bad = false;        // count broken JSON lines instead of stopping at the first
-  int workers = 0;              // threads; 0: one per core
+  // Whether broken JSON lines are skipped and counted; if not, the first one is an error.
+  bool skip_bad = false;
+  int workers = 0;              // number of threads; 0: one per core
   TokenizeProgressFn progress;  // called from one thread at a time, about ten times a second
 };
 
@@ -103,7 +104,8 @@ struct Datasets {
   // Hash of the training data: equal for equal tokens in equal order, independent of their paths. 0 without
   // training data.
   std::uint64_t train_fingerprint = 0;
-  std::vector<std::string> notes;  // shown to the user once: skipped lines, a blend smaller than requested
+  // Texts shown to the user once: skipped lines, a blend smaller than requested.
+  std::vector<std::string> notes;
   std::vector<std::string> facts;  // description of the data for the log
 };
 

@@ -17,10 +17,10 @@ namespace primus::data {
 
 // Properties of the tokenizer that samples depend on.
 struct TokenRules {
-  std::int64_t vocab_size = 0;  // larger ids are an error; 0: not checked
+  std::int64_t vocab_size = 0;  // larger ids are an error; 0: ids are not checked
   // Padding id: labels with this id have no loss; the model reads id 0 instead.
   std::optional<std::int32_t> pad;
-  std::optional<std::int32_t> loss_end;  // no loss where this is the input (eod with eod_mask_loss)
+  std::optional<std::int32_t> loss_end;  // no loss where this id is the input (eod with eod_mask_loss)
 };
 
 // Megatron's GPTDataset: samples of L + 1 tokens across sequence borders, in the order of sample_order.h. The

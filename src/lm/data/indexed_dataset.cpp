@@ -286,7 +286,7 @@ std::uint64_t IndexedDataset::fingerprint() const {
   if (data_bytes() <= kRead) {
     add(data, data_bytes());
   } else {
-    const std::int64_t last = data_bytes() - kPiece;  // start of the last piece
+    const std::int64_t last = data_bytes() - kPiece;  // offset of the last piece
     for (std::int64_t i = 0; i < kPieces; ++i) add(data + last / (kPieces - 1) * i, kPiece);
     add(data + last, kPiece);
   }
@@ -332,8 +332,9 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
 namespace {
 
 constexpr const char* kDataFile = ".bin";
-constexpr const char* kLengthsFile = ".lengths";      // int32, as in the index
-constexpr const char* kDocumentsFile = ".documents";  // int64, as in the index, without the leading 0
+constexpr const char* kLengthsFile = ".lengths";  // holds int32 values, as the index does
+// Holds int64 values, as the index does, without the leading 0.
+constexpr const char* kDocumentsFile = ".documents";
 constexpr const char* kIndexFile = ".idx";
 
 Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }

@@ -33,7 +33,7 @@ class TokenSource {
 // Storage type of a token; the numbers are the format's codes.
 enum class TokenType : std::uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
 int token_size(TokenType type);               // size of a token in bytes
-std::string_view token_name(TokenType type);  // "uint16"
+std::string_view token_name(TokenType type);  // Returns the type's name, such as "uint16".
 // The type that Megatron's writer chooses for a vocabulary.
 TokenType token_type_for(std::int64_t vocab_size);
 
@@ -169,7 +169,7 @@ class IndexedDatasetWriter {
   TokenType type_;
   Progress progress_;
   Stream data_, lengths_, documents_;
-  const char* attached_ = nullptr;  // extension of the attached file
+  const char* attached_ = nullptr;  // extension of the attached file; null: none
   bool keep_ = false, complete_ = false, finished_ = false;
 };
 

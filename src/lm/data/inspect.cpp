@@ -29,7 +29,7 @@ void read_tokens(const IndexedDataset& dataset, const InspectOptions& options, I
   std::vector<std::int32_t> tokens;
   for (std::int64_t document = 0; document < dataset.documents(); ++document) {
     std::optional<std::int32_t> last;
-    std::int64_t before = 0;  // tokens of the same document before this sequence
+    std::int64_t before = 0;  // number of tokens of the same document before this sequence
     for (std::int64_t i = dataset.document_start(document); i < dataset.document_start(document + 1); ++i) {
       if (dataset.length(i) == 0) continue;
       tokens.resize(static_cast<std::size_t>(dataset.length(i)));

@@ -10,23 +10,23 @@
 namespace primus::data {
 
 struct InspectOptions {
-  bool read_tokens = true;            // reads all of PREFIX.bin; otherwise only the index
-  std::int64_t vocab_size = 0;        // counts ids that are not smaller; 0: unknown vocabulary
-  std::optional<std::int32_t> eod{};  // counts the documents that end with this token
+  bool read_tokens = true;            // whether all of PREFIX.bin is read; otherwise only the index is read
+  std::int64_t vocab_size = 0;        // ids that are not smaller are counted; 0: unknown vocabulary
+  std::optional<std::int32_t> eod{};  // documents that end with this token are counted
 };
 
 struct Inspection {
   std::int64_t documents = 0, empty_documents = 0;
   std::int64_t sequences = 0, empty_sequences = 0;
   std::int64_t tokens = 0;
-  std::int32_t shortest = 0, longest = 0;  // lengths of sequences, in tokens
-  std::int64_t unused_bytes = 0;           // bytes of the data file that belong to no sequence
+  std::int32_t shortest = 0, longest = 0;  // lengths of the shortest and longest sequence, in tokens
+  std::int64_t unused_bytes = 0;           // number of bytes of the data file that belong to no sequence
 
   struct Bin {
-    std::int64_t from = 0, to = 0;  // range of lengths in tokens, inclusive: 0, 1, 2-3, 4-7 ...
+    std::int64_t from = 0, to = 0;  // inclusive range of lengths in tokens: 0, 1, 2-3, 4-7 ...
     std::int64_t sequences = 0, tokens = 0;
   };
-  std::vector<Bin> histogram;  // up to the longest sequence
+  std::vector<Bin> histogram;  // bins up to the longest sequence
 
   // Set with read_tokens, if the data set has a token.
   std::optional<std::int32_t> smallest_id, largest_id;
@@ -37,7 +37,7 @@ struct Inspection {
     std::int32_t id = 0;
   };
   std::optional<Beyond> first_beyond;
-  std::int64_t ended_documents = 0;  // documents whose last token is eod
+  std::int64_t ended_documents = 0;  // number of documents whose last token is eod
 };
 
 // The data set must be open, so that index and data agree. Error(kInvalid) for tokens beyond int32.

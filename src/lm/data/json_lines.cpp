@@ -76,7 +76,7 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
     }
     try {
       document(texts_);
-    } catch (Error& error) {  // from a tokenizer that does not accept all text
+    } catch (Error& error) {  // thrown by a tokenizer that does not accept all text
       if (error.location().empty()) error.at(fmt::format("{}:{}", file, line));
       throw;
     }

@@ -17,7 +17,7 @@ Path note_of(const Path& prefix) { return prefix.string() + kExtension; }
 std::string hex(std::uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }
 
 struct Note {
-  std::string tokenizer, fingerprint;  // the tokenizer's name, and its fingerprint in hex()
+  std::string tokenizer, fingerprint;  // name of the tokenizer, and its fingerprint in hex()
   // "HuggingFaceTokenizer 89abcdef"; the digits distinguish tokenizers with the same name.
   std::string describe() const { return tokenizer + " " + fingerprint.substr(0, 8); }
 };

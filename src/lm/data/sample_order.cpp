@@ -20,9 +20,9 @@ constexpr std::int64_t kExtra = 1;  // a sample's last label is one token after 
 // Number of epochs, and whether the last epoch is shuffled separately.
 struct Epochs {
   std::int64_t count = 1;
-  std::int64_t rows = 0;  // rows of all epochs
+  std::int64_t rows = 0;  // number of rows of all epochs
   bool separate_last = false;
-  std::int64_t rows_before_last = 0;  // rows of the other epochs, with separate_last
+  std::int64_t rows_before_last = 0;  // with separate_last: number of rows of the epochs before the last
 };
 
 Epochs plan_epochs(std::int64_t tokens, const OrderOptions& options) {

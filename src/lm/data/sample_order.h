@@ -23,7 +23,7 @@ struct SampleOrder {
     std::uint32_t document = 0, offset = 0;
     bool operator==(const Place&) const = default;
   };
-  std::span<const std::int32_t> documents;  // sequence numbers in stream order, all epochs
+  std::span<const std::int32_t> documents;  // sequence numbers of all epochs, in stream order
   std::span<const Place> rows;              // row k begins at rows[k] and ends with the token at rows[k + 1]
   std::span<const std::uint32_t> shuffle;   // sample i is row shuffle[i]
   std::int64_t epochs = 1;

@@ -18,14 +18,14 @@ namespace primus::data {
 
 namespace {
 
-constexpr std::uint64_t kOrderMagic = 0x726564726F737250;  // the bytes "Prsorder"
+constexpr std::uint64_t kOrderMagic = 0x726564726F737250;  // the bytes "Prsorder", little-endian
 constexpr std::uint64_t kOrderVersion = 1;
 
 struct Header {
   std::uint64_t magic = kOrderMagic, version = kOrderVersion;
   std::array<std::uint64_t, 2> key = {};
   std::uint64_t documents = 0,
-                samples = 0;  // sizes of the arrays that follow; rows has samples + 1 entries
+                samples = 0;  // sizes of the arrays that follow the header; rows has samples + 1 entries
   std::uint64_t epochs = 0, separate_last_epoch = 0;
   std::uint64_t checksum = 0;  // XXH3 of the arrays
 };
@@ -65,7 +65,7 @@ std::optional<SampleOrder> load(const Path& path, const std::array<std::uint64_t
   std::memcpy(&header, bytes.data(), sizeof header);
   if (header.magic != kOrderMagic || header.version != kOrderVersion || header.key != key)
     return std::nullopt;
-  constexpr std::uint64_t kLimit = UINT32_MAX;  // prevents overflow of the sums below
+  constexpr std::uint64_t kLimit = UINT32_MAX;  // this limit prevents overflow of the sums below
   if (header.documents > kLimit || header.samples > kLimit) return std::nullopt;
   const std::span<const std::byte> arrays = bytes.subspan(sizeof header);
   const std::uint64_t rows = header.samples + 1;
@@ -100,7 +100,8 @@ void save(const SampleOrder& order, const std::array<std::uint64_t, 2>& key, con
   for (const auto& array : arrays) XXH3_64bits_update(&state, array.data(), array.size());
   header.checksum = XXH3_64bits_digest(&state);
   Env& env = Env::posix();
-  const Path temporary = path.string() + ".tmp";  // safe, because this process holds the lock
+  // No other process writes this file, because this process holds the lock.
+  const Path temporary = path.string() + ".tmp";
   try {
     const auto file = env.open(temporary, OpenMode::kWrite);
     file->append(std::as_bytes(std::span(&header, 1)));

@@ -22,14 +22,14 @@ namespace primus::data {
 
 struct SftOptions {
   std::string dataset;                // the files: see conversation_files.h
-  std::string train_split = "train";  // prefix of the training files in a folder
+  std::string train_split = "train";  // name prefix of the training files in a folder
   std::string format = "alpaca";      // see choose_style in chat_template.h
-  bool skip_bad = false;              // skips broken records
+  bool skip_bad = false;              // whether broken records are skipped
   // Packs as Megatron Bridge does. Every text between two borders is encoded separately, with its own BOS
   // token. Conversations that are too long are left out. Packs are filled in random order.
   bool inline_bos = false;
-  bool pack = false;      // packs several conversations into a sequence ...
-  bool separate = false;  // ... and restricts positions and attention to each conversation
+  bool pack = false;      // whether a sequence packs several conversations ...
+  bool separate = false;  // ... and whether positions and attention are restricted to each conversation
   bool shuffle = true;    // a different order in each epoch; if false, the order of the files
   // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
   // Empty: if validation samples are drawn and there are at least ten conversations, a hundredth of them is
@@ -38,8 +38,8 @@ struct SftOptions {
   std::int64_t seq_length = 0, seed = 1234;
   // Numbers of samples that training, evaluations and the test will draw; a split with 0 is not opened.
   std::int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
-  std::int64_t vocab_size = 0;  // larger ids are an error; 0: the tokenizer's
-  int workers = 0;              // threads for tokenizing; 0: one per core
+  std::int64_t vocab_size = 0;  // larger ids are an error; 0: the tokenizer's size
+  int workers = 0;              // number of tokenizing threads; 0: one per core
   // The training files if they have been read already (sft_samples_of_epochs); otherwise null.
   std::shared_ptr<const TokenizedConversations> conversations;
   TokenizeProgressFn progress;
@@ -94,7 +94,7 @@ class SftDataset final : public Dataset {
   Counts counts_;
   std::vector<std::uint32_t> members_;  // conversations of all samples, concatenated
   std::vector<std::size_t> ends_;       // end of each sample in members_
-  std::vector<std::int32_t> learned_;   // learned labels of each sample
+  std::vector<std::int32_t> learned_;   // number of learned labels of each sample
   std::unique_ptr<Order> order_;        // cache of the epochs in use
 };
 

@@ -86,7 +86,8 @@ BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad,
   for (std::size_t& end : block.parts) {
     std::string_view part = std::string_view(block.text).substr(begin, end - begin);
     while (!part.empty()) {
-      const std::string_view line = part.substr(0, part.find('\n') + 1);  // npos + 1 is 0
+      // If no newline was found, npos + 1 is 0.
+      const std::string_view line = part.substr(0, part.find('\n') + 1);
       const std::string_view whole = line.empty() ? part : line;
       if (whole.find('\0') == std::string_view::npos && unicode::is_valid(whole)) {
         kept += whole;

@@ -12,7 +12,7 @@ namespace primus::data {
 // The broken lines of a block.
 struct BrokenLines {
   std::uint64_t count = 0;
-  std::string first;  // "file:line:column: why"
+  std::string first;  // the first broken line: "file:line:column: why"
 };
 // Error(kInvalid) at "file:line" if `text`, which begins at `first_line` of a file, is clearly not UTF-8
 // text: UTF-16 or UTF-32, a compressed file, PDF, Parquet, or at least a quarter NUL bytes.

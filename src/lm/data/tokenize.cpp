@@ -258,7 +258,7 @@ class BlockWorkers {
 
   std::mutex output_mutex_;  // guards the members up to broken_worker_
   std::condition_variable written_changed_;
-  std::uint64_t written_ = 0;                                // blocks written
+  std::uint64_t written_ = 0;                                // number of blocks written
   bool writing_ = false;                                     // whether a worker is writing
   std::map<std::uint64_t, std::unique_ptr<Work>> finished_;  // finished blocks by block number
   std::vector<std::unique_ptr<Work>> spare_;
@@ -342,7 +342,7 @@ class Pipeline {
         throw;
       } catch (const Error&) {
         output_.close();
-        saved.reset();  // the saved files are lost; start again
+        saved.reset();  // starts again, because the saved files are lost
       }
     }
     saved_ = saved.has_value();
@@ -393,7 +393,7 @@ class Pipeline {
     for (std::size_t key = 0; key < encoded.keys.size(); ++key) {
       const EncodedKey& part = encoded.keys[key];
       std::span<const std::int32_t> tokens = part.tokens;
-      std::uint64_t document = 0;  // counts the documents that end in this block
+      std::uint64_t document = 0;  // number of documents that ended so far in this block
       for (std::size_t i = 0; i <= part.lengths.size(); ++i) {
         for (; document < part.document_ends.size() && part.document_ends[document] == i; ++document) {
           output_.writer(key, state_.documents + document).end_document();
@@ -451,7 +451,7 @@ class Pipeline {
   PartialFolder folder_;
   Output output_;  // declared after folder_, so that its files are closed before the folder is removed
   TokenizeState state_;
-  bool saved_ = false;  // the folder holds work that can be resumed
+  bool saved_ = false;  // whether the folder holds work that can be resumed
   TokenizeResult result_;
   std::size_t current_file_ = 0;
   std::uint64_t bytes_before_ = 0, bytes_total_ = 0;

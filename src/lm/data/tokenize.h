@@ -14,14 +14,15 @@
 namespace primus::data {
 
 struct TokenizeOptions {
-  std::vector<std::string> inputs;  // patterns for find_inputs
+  std::vector<std::string> inputs;  // files to read, as patterns for find_inputs
   std::vector<std::string> json_keys = {"text"};
-  Path output_prefix;       // writes <output_prefix>_<key>_document.bin and .idx, and made_by.h's note
-  bool append_eod = false;  // appends EOD to each document that is not empty
-  bool skip_bad = false;    // leaves out broken lines and counts them
-  bool add_special = true;  // adds the tokenizer's own BOS and EOS to each text
-  int workers = 0;          // threads; 0: one per core. Uses fewer if the system cannot start that many
-  std::uint64_t max_line_bytes = 64 << 20;  // maximum length of a JSON line; a longer line is an error
+  Path output_prefix;  // prefix of <output_prefix>_<key>_document.bin and .idx, and of the note of made_by.h
+  bool append_eod = false;  // whether EOD is appended to each document that is not empty
+  bool skip_bad = false;    // whether broken lines are left out and counted
+  bool add_special = true;  // whether each text gets the tokenizer's own BOS and EOS
+  int workers = 0;  // number of threads; 0: one per core. Starts fewer threads if the system refuses more
+  // Maximum length of a JSON line in bytes; a longer line is an error.
+  std::uint64_t max_line_bytes = 64 << 20;
   ReaderHints hints = command_hints("--json-keys");
   // The document order of Megatron's --partitions: document i goes to partition i % partitions, and the
   // partitions are concatenated.
@@ -29,9 +30,9 @@ struct TokenizeOptions {
   // kRefuse: existing output files are an error, unless the unfinished work next to them shows that an
   // earlier call of this job was killed during renaming.
   Existing existing = Existing::kRefuse;
-  const std::atomic<bool>* stop = nullptr;  // requests an early stop; a later call resumes
-  double save_seconds = 30;                 // seconds of work that a killed process loses at most
-  double progress_seconds = 0.1;            // interval between calls of `progress`; 0: after each block
+  const std::atomic<bool>* stop = nullptr;  // set to true to request an early stop; a later call resumes
+  double save_seconds = 30;                 // max seconds of work that a killed process loses
+  double progress_seconds = 0.1;            // seconds between calls of `progress`; 0: calls after each block
 };
 
 struct TokenizeResult {
@@ -40,9 +41,9 @@ struct TokenizeResult {
   std::uint64_t documents = 0;
   std::uint64_t sequences = 0, tokens = 0;  // totals of all keys
   std::uint64_t skipped_lines = 0;
-  std::string first_skipped;        // "file:line:column: why"
-  std::uint64_t resumed_bytes = 0;  // input bytes that an earlier call had already processed
-  bool complete = true;             // false: stopped on request
+  std::string first_skipped;        // the first skipped line: "file:line:column: why"
+  std::uint64_t resumed_bytes = 0;  // number of input bytes that an earlier call had already processed
+  bool complete = true;             // false if the call stopped on request
   double seconds = 0;
 };
 

@@ -15,7 +15,7 @@ struct TokenizeState {
   // Position in the inputs, for BlockReader::go_on_behind.
   std::uint64_t file = 0, end = 0;
   std::int64_t next_line = 1;
-  std::uint64_t bytes = 0;  // bytes of the inputs read, as stored on disk
+  std::uint64_t bytes = 0;  // number of input bytes that were read, as stored on disk
   std::uint64_t documents = 0, skipped_lines = 0;
   std::string first_skipped;
   bool has_words = false;  // at least one text so far is more than white space

@@ -11,15 +11,17 @@
 namespace primus::data {
 
 struct TrainTokenizerProgress {
-  std::uint64_t bytes_done = 0, bytes_total = 0;    // bytes of the inputs
-  std::int64_t merges_done = 0, merges_wanted = 0;  // merges begin after all inputs were read
+  std::uint64_t bytes_done = 0, bytes_total = 0;  // numbers of input bytes read and in total
+  // Numbers of merges; merging begins after all inputs were read.
+  std::int64_t merges_done = 0, merges_wanted = 0;
 };
 
 struct TrainTokenizerOptions {
-  std::vector<std::string> inputs;  // patterns for find_inputs
+  std::vector<std::string> inputs;  // files to read, as patterns for find_inputs
   std::string json_key = "text";
   bool skip_bad = false;
-  std::uint64_t max_line_bytes = 64 << 20;  // maximum length of a JSON line; a longer line is an error
+  // Maximum length of a JSON line in bytes; a longer line is an error.
+  std::uint64_t max_line_bytes = 64 << 20;
   BpeTrainerOptions bpe;
 };
 

@@ -364,7 +364,7 @@ void BatchReader::forward(const Pass& pass) {
       if (pass.top_k == 0) download(logits);
     });
   }
-  stream.synchronize();  // because the next pass overwrites the host tables
+  stream.synchronize();  // waits, because the next pass overwrites the host tables
   if (pass.reported == 0 || pass.top_k > 0) return;
   const bool wide = downloaded_.size() == 4 * logits_.size();
   for (std::size_t i = 0; i < logits_.size(); ++i) {

@@ -41,14 +41,14 @@ namespace primus {
 struct ReaderSettings {
   static constexpr std::int64_t kPageTokens = 64;
 
-  DType compute = DType::kF32;  // fp32 or bf16
+  DType compute = DType::kF32;  // compute type: fp32 or bf16
   // Max tokens of a sequence; at most the model's max_positions and the length of its tables.
   std::int64_t capacity = 0;
-  std::int64_t pass_tokens = 128;  // max tokens of a pass; a pass has room for at least one token per
-                                   // sequence
-  std::int64_t sequences = 1;      // max number of sequences read together
-  std::int64_t pages = 0;          // pages of kPageTokens tokens for all sequences; 0: enough for each
-                                   // sequence to fill its capacity
+  // Max tokens of a pass; every pass has room for at least one token per sequence.
+  std::int64_t pass_tokens = 128;
+  std::int64_t sequences = 1;  // max number of sequences read together
+  // Number of pages for all sequences, each of kPageTokens tokens; 0: enough for all at full capacity.
+  std::int64_t pages = 0;
   // Allows passes that generate a token to be recorded and replayed. Requires that the rank's stash and
   // scratch have no other user.
   bool replay = false;
@@ -62,9 +62,9 @@ struct ReaderSettings {
 
 // The results of a pass that the caller needs.
 struct WantedLogits {
-  std::int64_t top_k = 0;  // this many top-k logits suffice; 0: all logits
+  std::int64_t top_k = 0;  // number of top-k logits that suffice; 0: all logits are needed
   std::int64_t vocab = 0;  // only logits of ids below this number; 0: of all ids
-  bool log_probs = false;  // log_probs() will be called
+  bool log_probs = false;  // whether log_probs() will be called
 };
 
 class BatchReader {
@@ -119,14 +119,15 @@ class BatchReader {
   const ModelConfig& config() const { return model_.config(); }
   const ReaderSettings& settings() const { return settings_; }
   std::int64_t length(std::int64_t sequence) const { return slot(sequence).length; }
-  std::int64_t free_pages() const { return pages_.free(); }  // includes pages that cache an earlier text
+  // Number of free pages, including pages that cache an earlier text.
+  std::int64_t free_pages() const { return pages_.free(); }
 
  private:
   struct Slot {
     bool taken = false;
     std::int64_t length = 0;
     PageTable::Pages pages;
-    std::uint64_t released = 0;  // order of releases
+    std::uint64_t released = 0;  // number that orders releases
     // If layers have states: the tokens that the states have read (also after a release), and the max number
     // of tokens since they were last reset.
     std::vector<std::int32_t> state;
@@ -146,7 +147,7 @@ class BatchReader {
   void copy_page(const PageTable::Copy& copy);
   void copy_states(std::size_t from, std::size_t to);
   void measure_passes();
-  void advance(const Input& input);  // the input's tokens have been read
+  void advance(const Input& input);  // records that the input's tokens have been read
   // Returns the numbers of rows, ascending, to which passes of up to `maximum` rows are padded.
   std::vector<std::int64_t> pass_sizes(std::int64_t maximum) const;
   std::int64_t pass_size(std::int64_t rows, std::int64_t maximum) const;
@@ -161,8 +162,8 @@ class BatchReader {
     auto operator<=>(const Pass&) const = default;
   };
   struct Recorded {
-    bool ran = false;  // the pass already ran once, so libraries have chosen their kernels and allocated
-                       // memory
+    // Whether the pass already ran, so that libraries have chosen kernels and allocated memory.
+    bool ran = false;
     std::unique_ptr<Graph> graph;
     Tensor logits;
   };
@@ -192,7 +193,7 @@ class BatchReader {
   const LanguageModel& model_;
   ReaderSettings settings_;
   engine::StagePass stages_;
-  std::optional<engine::ExpertParallel> experts_;  // if ranks share experts
+  std::optional<engine::ExpertParallel> experts_;  // set if ranks share experts
   engine::Phase phase_;
   KvCache cache_;
   PageTable pages_;
@@ -205,10 +206,10 @@ class BatchReader {
                const turbo::PagedSequences& sequences);
     PinnedBuffer memory;
     std::span<std::int32_t> tokens, positions, starts, lengths, table;
-    std::span<std::int32_t> reported, ids, chosen;  // rows with logits, and ids of these rows
+    std::span<std::int32_t> reported, ids, chosen;  // indices of the rows with logits, and ids of these rows
     std::span<float> values, losses, ones;          // values of these rows
   };
-  Tensor top_values_, top_ids_;  // [max rows with logits, kMax]
+  Tensor top_values_, top_ids_;  // top-k logits and their ids, [max rows with logits, kMax]
   Tensor hidden_, losses_;       // for the rows with logits: this rank's hidden states, and [rows] fp32
                                  // losses
   std::optional<HostTables> host_;

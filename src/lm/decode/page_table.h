@@ -47,11 +47,11 @@ class PageTable {
   std::int64_t pages_for(std::int64_t tokens) const { return (tokens + page_tokens_ - 1) / page_tokens_; }
 
  private:
-  static constexpr std::int32_t kRoot = -1;     // parent of first pages
-  static constexpr std::int32_t kNoPlace = -2;  // the page is not in the tree
+  static constexpr std::int32_t kRoot = -1;     // parent of a sequence's first page
+  static constexpr std::int32_t kNoPlace = -2;  // parent of a page that is not in the tree
   struct Page {
     std::int64_t references = 0;
-    std::uint64_t freed = 0;  // when the last reference was dropped
+    std::uint64_t freed = 0;  // time at which the last reference was dropped, on `clock_`
     std::int32_t parent = kNoPlace;
     std::vector<std::int32_t> tokens;
     std::vector<std::int32_t> children;

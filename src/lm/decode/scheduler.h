@@ -28,15 +28,15 @@ namespace primus {
 
 struct DecodeCounts {
   std::int64_t steps = 0;
-  std::int64_t read = 0;         // tokens read, including tokens read again
-  std::int64_t shared = 0;       // prompt tokens that were in shared pages and not read
+  std::int64_t read = 0;         // number of tokens read, including tokens read again
+  std::int64_t shared = 0;       // number of prompt tokens that were in shared pages and not read
   std::int64_t written = 0;      // generated tokens
   std::int64_t preemptions = 0;  // number of times a text freed its pages before its end
 };
 
 class DecodeScheduler {
  public:
-  using Id = std::uint64_t;  // in order of submission, from 0
+  using Id = std::uint64_t;  // number of a text, in order of submission from 0
   // Replaces the tokens that this rank chose in a step by the tokens that all ranks use. In each step that
   // chooses tokens, every rank calls this function with the same number of tokens. Empty: each rank uses its
   // own choices.
@@ -67,7 +67,7 @@ class DecodeScheduler {
  private:
   struct Text {
     DecodeRequest request;
-    std::vector<std::int32_t> tokens;  // prompt and generated tokens
+    std::vector<std::int32_t> tokens;  // tokens of the prompt and generated tokens
     std::int64_t written = 0;
     std::int64_t sequence = -1;  // the reader's sequence, while the text runs
     double began = 0;

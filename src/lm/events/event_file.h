@@ -17,7 +17,7 @@ namespace primus {
 
 struct Scalar {
   std::string_view tag;
-  double value = 0.0;  // stored as float
+  double value = 0.0;  // value, stored as float
 };
 
 class EventFile {
@@ -36,7 +36,7 @@ class EventFile {
 
  private:
   AppendFile file_;
-  std::string header_;  // first events of the file, until they are written
+  std::string header_;  // first events of the file, before they are written
   std::uint64_t dropped_ = 0;
 };
 

@@ -28,7 +28,7 @@ namespace primus {
 
 class EventLog {
  public:
-  static constexpr double kStepPause = 0.01;  // seconds
+  static constexpr double kStepPause = 0.01;  // seconds between writes of steps and phases
   static constexpr double kRetryPause = 1;    // seconds between retries while writes fail
   static constexpr std::size_t kMaxPending = std::size_t{1} << 20;
 
@@ -61,7 +61,7 @@ class EventLog {
   double flushed_ = 0;   // time of the last write or attempt, in seconds of the steady clock
   std::string failure_;  // error of the last write; empty if that write succeeded
   bool opened_ = false, torn_ = false;
-  std::uint64_t end_ = 0;                // size of the file
+  std::uint64_t end_ = 0;                // size of the file in bytes
   std::optional<std::uint64_t> newest_;  // offset of the newest rare line
   std::string phase_;                    // phase of the last line written
 };
@@ -72,13 +72,13 @@ constexpr const char* kEventsFolder = "events";
 
 // A parsed line.
 struct EventLine {
-  std::string event;  // name_of(EventKind)
+  std::string event;  // kind of the event: name_of(EventKind)
   std::string cause;
   std::int64_t step = 0;
   int rank = 0;
-  double time = 0;                      // seconds since 1970
+  double time = 0;                      // time in seconds since 1970
   std::optional<std::uint64_t> before;  // offset of the previous rare line
-  std::string_view facts;               // a JSON object, a view into the line
+  std::string_view facts;               // facts of the event as a JSON object; a view into the line
   bool is_rare() const { return event != "step" && event != "phase"; }
 };
 // Parses a line. Returns false if the line is not an event; never throws because of the line's content.

@@ -14,7 +14,7 @@ namespace primus {
 
 // Memory of the rank's device, in bytes.
 struct DeviceMemory {
-  std::string label;  // "hip", "cuda", "cpu"
+  std::string label;  // kind of device: "hip", "cuda" or "cpu"
   double used = 0.0, total = 0.0;
 };
 
@@ -23,23 +23,24 @@ struct ExpertLoads {
   std::int64_t layer = 0;
   double imbalance = 1.0;                   // the largest load over the mean
   double dropped = 0.0;                     // fraction of choices beyond the experts' capacity, 0..1
-  std::optional<double> balance_loss = {};  // without its coefficient; empty if this loss is not trained
+  std::optional<double> balance_loss = {};  // loss without its coefficient; empty if this loss is not trained
 };
 
 struct IterationRecord {
-  std::int64_t iteration = 0;  // counted from 1
+  std::int64_t iteration = 0;  // number of the iteration, counted from 1
   std::int64_t train_iters = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t global_batch_size = 0;
   double learning_rate = 0.0;
   double lm_loss = 0.0;  // mean over the tokens of the global batch
   double loss_scale = 1.0;
-  std::optional<double> grad_norm = {};                           // before clipping
-  std::optional<std::int64_t> num_zeros = {};                     // zeros in the gradient
-  std::int64_t skipped_iterations = 0;                            // skipped iterations since the run started
-  std::int64_t nan_iterations = 0;                                // iterations with NaN since the run started
-  std::vector<std::pair<std::string, double>> other_losses = {};  // e.g. {"load_balancing_loss", 1.02}
-  std::vector<ExpertLoads> routing = {};                          // expert loads of each layer with experts
+  std::optional<double> grad_norm = {};        // gradient norm before clipping
+  std::optional<std::int64_t> num_zeros = {};  // number of zeros in the gradient
+  std::int64_t skipped_iterations = 0;         // skipped iterations since the run started
+  std::int64_t nan_iterations = 0;             // iterations with NaN since the run started
+  // Other losses by name, such as {"load_balancing_loss", 1.02}.
+  std::vector<std::pair<std::string, double>> other_losses = {};
+  std::vector<ExpertLoads> routing = {};  // expert loads of each layer with experts
   std::optional<DeviceMemory> memory = {};
   Throughput throughput = {};
 };
@@ -58,8 +59,8 @@ struct EvaluationRecord {
   double lm_loss = 0.0;
   std::int64_t tokens = 0;
   double seconds = 0.0;
-  std::optional<double> bits_per_byte = {};  // per byte of text, so the value can be compared between
-                                             // tokenizers
+  // Bits per byte of text, which can be compared between tokenizers.
+  std::optional<double> bits_per_byte = {};
 };
 
 // A text that the model generated during training.
@@ -74,17 +75,17 @@ struct SampleRecord {
 struct RunWarning {
   std::int64_t iteration = 0;
   std::string detector = {};  // name of the detector (DetectorEntry::name)
-  double value = 0.0;         // observed value
-  double usual = 0.0;         // reference value
+  double value = 0.0;         // the observed value
+  double usual = 0.0;         // the reference value
   double limit = 0.0;         // a warning is published for values at or above this limit
   std::string text = {};      // one sentence with the numbers, without a final period
-  std::string advice = {};    // what to do next
+  std::string advice = {};    // advice on the next step
 };
 
 // A value that is NaN or infinite. The trainer stops with to_error().
 struct NumericsFault {
   std::int64_t iteration = 0;
-  std::string quantity = {};  // "lm loss", "gradient norm"
+  std::string quantity = {};  // name of the quantity: "lm loss", "gradient norm"
   double value = 0.0;         // NaN or an infinity
   // The first operator that produced the value, e.g. "layers.3.attention"; empty: not searched for.
   std::string first_operator = {};

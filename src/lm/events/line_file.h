@@ -14,7 +14,7 @@
 
 namespace primus {
 
-constexpr std::uint64_t kMaxLine = 1 << 20;  // bytes
+constexpr std::uint64_t kMaxLine = 1 << 20;  // max bytes per line
 
 // Returns the file's bytes from `begin` to `end`; fewer if the file ends earlier.
 std::string read_range(File& file, std::uint64_t begin, std::uint64_t end);

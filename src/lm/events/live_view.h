@@ -45,8 +45,8 @@ struct LiveState {
   std::string phase;
   std::optional<double> phase_share;
   std::optional<IterationRecord> last;
-  double last_seen = 0;  // when `last` arrived, in seconds of the steady clock
-  double began = 0;      // when the program started, on the same clock
+  double last_seen = 0;  // time at which `last` arrived, in seconds of the steady clock
+  double began = 0;      // time at which the program started, on the same clock
   Curve losses, validation;
   std::optional<EvaluationRecord> evaluation;
   std::optional<SampleRecord> sample;

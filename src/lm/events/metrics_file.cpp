@@ -33,7 +33,7 @@ std::uint64_t good_size(File& file, std::int64_t last) {
   const std::uint64_t size = file.size();
   std::uint64_t end = size;  // end of the unchecked part, just after a newline
   std::uint64_t begin = size;
-  std::string text;  // bytes from begin to end
+  std::string text;  // text of the file from begin to end
   bool ends_with_newline = false;
   while (true) {
     // One line, starting after the last newline before `end - 1`.
@@ -254,7 +254,8 @@ std::string missing_iterations(const Path& file, std::int64_t last, Env& env) {
   constexpr int kMaxRanges = 5;
   int ranges = 0;
   std::string text;
-  const auto lacks = [&](std::int64_t first, std::int64_t end) {  // [first, end)
+  // Records the missing iterations [first, end).
+  const auto lacks = [&](std::int64_t first, std::int64_t end) {
     if (first >= end || ++ranges > kMaxRanges + 1) return;
     if (!text.empty()) text += ", ";
     text += ranges > kMaxRanges ? "..."

@@ -43,12 +43,12 @@ using MlperfEntries = std::vector<std::pair<std::string, MlperfValue>>;
 
 struct MlperfOptions {
   Path file = {};
-  std::int64_t init_ms = 0;            // start of preparation, milliseconds since 1970
-  MlperfEntries entries = {};          // point-in-time events between init_start and init_stop, in order
-  std::int64_t global_batch_size = 1;  // sequences per step
+  std::int64_t init_ms = 0;    // start of preparation, milliseconds since 1970
+  MlperfEntries entries = {};  // events at single points in time between init_start and init_stop, in order
+  std::int64_t global_batch_size = 1;  // number of sequences per step
   std::int64_t train_iters = 0;        // last step of the run
   std::int64_t loss_interval = 1;      // steps between logged training losses; 0: none
-  bool throughput = true;              // logs the throughput at the end of each block
+  bool throughput = true;              // whether the throughput is logged at the end of each block
 };
 
 // Milliseconds since 1970.

@@ -21,7 +21,7 @@ struct RunEnding {
   enum class State : std::uint8_t { kRunning, kFinished, kStopped, kFailed } state = State::kRunning;
   // The reason in a word or two: "SIGTERM", "exit_interval", "NaN", "disk full", "out of memory", "error".
   std::string reason = {};
-  std::string text = {};  // error message of a failed run, one sentence
+  std::string text = {};  // error message of a failed run, in one sentence
   std::int64_t iteration = 0;
 };
 

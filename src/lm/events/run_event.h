@@ -18,16 +18,16 @@ namespace primus {
 // The run that a process is about to train.
 struct RunFacts {
   std::string folder;       // folder of the run
-  std::string description;  // model and device, one line
+  std::string description;  // model and device, in one line
   std::int64_t first_iteration = 0, train_iters = 0;
   bool trains = true;           // whether steps are left; without them, evaluations may still be due
   std::string version = {};     // version of this program
   std::string model = {};       // the model's family: "llama"
-  std::int64_t parameters = 0;  // parameters of the complete model
+  std::int64_t parameters = 0;  // number of parameters of the complete model
   std::string device = {};      // this rank's device: "CPU, 16 threads"
   std::string compute = {};     // type of activations: "bf16"
   int world = 1;                // number of ranks
-  std::string mesh = {};        // "tensor 2, context 1, pipeline 1, data 4, expert 1"
+  std::string mesh = {};        // parallel layout: "tensor 2, context 1, pipeline 1, data 4, expert 1"
   std::string host = {};        // name of this rank's host
   std::string experiment = {};  // all settings, in experiment.yaml's format; only on rank 0
 };
@@ -61,7 +61,7 @@ struct FaultFacts {
 // A request to end the run before its last step. The event's cause says who asked.
 struct StopFacts {};
 
-// In the order of RunEvent::Facts' alternatives.
+// The values are in the order of RunEvent::Facts' alternatives.
 enum class EventKind : std::uint8_t {
   kBegin,
   kPhase,
@@ -77,17 +77,17 @@ enum class EventKind : std::uint8_t {
 };
 std::string_view name_of(EventKind kind);  // Returns the kind's name, such as "step".
 
-double unix_seconds();    // seconds since 1970
-std::string host_name();  // this machine's name; "localhost" if the machine has no name
+double unix_seconds();    // Returns the seconds since 1970.
+std::string host_name();  // Returns this machine's name, or "localhost" if it has none.
 
 struct RunEvent {
   using Facts = std::variant<RunFacts, PhaseFacts, IterationRecord, EvaluationStart, EvaluationRecord,
                              SampleRecord, CheckpointFacts, RunWarning, FaultFacts, StopFacts, RunEnding>;
 
-  std::int64_t step = 0;   // completed steps of the run; for kStep, the step that ended
+  std::int64_t step = 0;   // number of completed steps of the run; for kStep, the step that ended
   int rank = 0;            // the rank that published the event
-  double time = 0;         // seconds since 1970
-  std::string cause = {};  // for a stop, fault or end, in a word or two: "SIGTERM", "NaN"
+  double time = 0;         // time in seconds since 1970
+  std::string cause = {};  // cause of a stop, fault or end in a word or two: "SIGTERM", "NaN"
   Facts facts = {};
 
   EventKind kind() const { return static_cast<EventKind>(facts.index()); }

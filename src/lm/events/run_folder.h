@@ -24,7 +24,7 @@ namespace primus {
 
 struct RunIdentity {
   std::string workspace = {};   // workspace: any path
-  std::string work_group = {};  // each of the three: a name, or names joined by '/'
+  std::string work_group = {};  // work_group, user_name and exp_name: each a name, or names joined by '/'
   std::string user_name = {};
   std::string exp_name = {};
 };

@@ -40,9 +40,9 @@ struct MonitorOptions {
   int log_interval = 1;  // steps between lines in the log; the metrics file always has every iteration
   int tensorboard_log_interval = 1;
   bool tensorboard = true;
-  bool samples = false;                         // writes samples.jsonl
-  std::optional<double> target_eval_loss = {};  // see TrainingMonitor::reached_target()
-  std::optional<MlperfOptions> mlperf = {};     // empty: no MLPerf log
+  bool samples = false;                         // whether samples.jsonl is written
+  std::optional<double> target_eval_loss = {};  // target loss; see TrainingMonitor::reached_target()
+  std::optional<MlperfOptions> mlperf = {};     // options of the MLPerf log; empty: no such log
   RunListener* view = nullptr;                  // terminal view; must outlive the monitor
   int rank = 0;
 };
@@ -56,8 +56,8 @@ struct ListenerContext {
 };
 
 struct ListenerEntry {
-  std::string_view name;  // used in messages: "metrics.jsonl cannot be written, training continues: ..."
-  bool every_rank;        // false: the listener exists only on rank 0
+  std::string_view name;  // name in messages: "metrics.jsonl cannot be written, training continues: ..."
+  bool every_rank;        // whether the listener exists on every rank, or only on rank 0
   // Returns null if the options do not request this listener. Throws Error to refuse the run.
   std::unique_ptr<RunListener> (*make)(const ListenerContext&);
 };

@@ -21,19 +21,19 @@
 namespace primus {
 
 struct ThroughputOptions {
-  std::int64_t train_iters = 0;        // the ETA is the time until this iteration
+  std::int64_t train_iters = 0;        // last iteration; the ETA is the time until this iteration
   int world_size = 1;                  // number of devices
-  double peak_flops_per_device = 0.0;  // FLOP/s; 0: unknown
+  double peak_flops_per_device = 0.0;  // peak of a device in FLOP/s; 0: unknown
   int avg_skip_iterations = 2;         // the setting log_avg_skip_iterations
   int avg_reset_interval = 10;         // the setting log_avg_reset_interval
 };
 
 // One iteration of the complete job.
 struct IterationWork {
-  double seconds = 0.0;            // wall time, > 0
+  double seconds = 0.0;            // wall time in seconds, above 0
   double data_wait_seconds = 0.0;  // part of `seconds` in which the trainer waited for a batch
-  double tokens = 0.0;             // sequence length x global batch size
-  double model_flops = 0.0;        // forward and backward pass of the global batch
+  double tokens = 0.0;             // number of tokens: sequence length x global batch size
+  double model_flops = 0.0;        // FLOPs of the forward and backward passes of the global batch
   // False if `seconds` is the time between two clock reads of the host, and the first one may have been late.
   // Sums over several iterations are then correct, but a single iteration may seem faster than its real
   // speed.
@@ -50,10 +50,11 @@ struct Speed {
 };
 
 struct Throughput {
-  Speed now;                     // speed of this iteration
-  std::optional<Speed> average;  // since the averages last restarted; empty while they are skipped
-  std::optional<double> eta;     // seconds until train_iters, evaluations and checkpoints included
-  double elapsed_seconds = 0.0;  // since the end of this process's first iteration
+  Speed now;  // speed of this iteration
+  // Average since the last restart of averages; empty while iterations are skipped.
+  std::optional<Speed> average;
+  std::optional<double> eta;     // seconds until train_iters, including evaluations and checkpoints
+  double elapsed_seconds = 0.0;  // seconds since the end of this process's first iteration
 };
 
 class ThroughputMeter {

@@ -90,7 +90,7 @@ class TrainingMonitor {
   MonitorOptions options_;
   Logger& log_;
   std::vector<Seat> seats_;
-  std::deque<RunEvent> found_;  // warnings of detectors, published after the event that caused the warning
+  std::deque<RunEvent> found_;  // warnings of detectors, to be published after the event that caused them
   std::map<std::pair<std::int64_t, std::string>, double> evaluated_;  // losses by iteration and data set
   std::int64_t last_sample_ = -1, step_ = 0;
   bool fault_reported_ = false;

@@ -139,7 +139,7 @@ Path target_of(const Path& to, const Path& from, Existing existing, Env& env) {
   std::error_code unresolved;
   Path target = std::filesystem::weakly_canonical(to, unresolved);
   if (unresolved) target = to.lexically_normal();
-  if (!target.has_filename()) target = target.parent_path();  // "new/"
+  if (!target.has_filename()) target = target.parent_path();  // the path ends with '/', as in "new/"
   if (const auto status = env.status(target)) {
     if (status->type != FileStatus::Type::kFolder || !env.list(target).empty()) {
       refuse_existing(to, existing, env);
@@ -247,7 +247,7 @@ class Copy {
     const Path replaced = target.string() + ".replaced";
     refuse_existing(replaced, Existing::kRefuse, env_);
     PartialFolder unfinished(target, env_);
-    unfinished.clear();  // left by a copy that was killed
+    unfinished.clear();  // removes the rest of a copy that was killed
     const bool replaces = env_.status(target) && !env_.list(target).empty();
     if (env_.status(target) && !replaces) env_.remove_folder(target);
     std::uint64_t done = 0;
@@ -438,7 +438,7 @@ class Copy {
   std::vector<TensorSource> sources_;
   DType most_common_ = DType::kF32;
   std::int64_t narrowed_ = 0;         // number of tensors that were narrowed
-  std::set<std::string> not_finite_;  // written tensors that contain nan or inf
+  std::set<std::string> not_finite_;  // names of written tensors that contain nan or inf
 };
 
 }  // namespace

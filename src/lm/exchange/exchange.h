@@ -42,11 +42,12 @@ struct ExchangeOptions {
 
 struct ExchangeReport {
   ModelConfig config;
-  std::int64_t tensors = 0, parameters = 0;  // tied and copied tensors count once
-  std::uint64_t bytes = 0;                   // bytes of all weight files
-  std::size_t files = 0;                     // number of weight files
-  std::vector<std::string> copied;           // other copied files, such as the tokenizer's
-  std::vector<std::string> notes;  // omissions, changes, and weights that are nan or inf; as sentences
+  // Numbers of tensors and parameters; tied and copied tensors count once.
+  std::int64_t tensors = 0, parameters = 0;
+  std::uint64_t bytes = 0;          // total bytes of all weight files
+  std::size_t files = 0;            // number of weight files
+  std::vector<std::string> copied;  // names of other copied files, such as the tokenizer's
+  std::vector<std::string> notes;   // sentences on omissions, changes, and weights that are nan or inf
 };
 
 // Checks the weights against the folder's config.json with the checks and errors of copy_model(), without

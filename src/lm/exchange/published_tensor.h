@@ -16,7 +16,7 @@
 namespace primus {
 
 struct PublishedTensor {
-  DType dtype = DType::kF32;  // the stored type; bf16 for a quantised tensor
+  DType dtype = DType::kF32;  // stored type; bf16 for a quantised tensor
   // The tensor's bytes; empty if the tensor is stored quantised or transposed.
   std::span<const std::byte> plain;
   // Reads elements [first, first + out.size()) in the order of the published shape.

@@ -129,7 +129,8 @@ Conversation::Reply Conversation::say(std::string_view user,
 Conversation::Reply Conversation::answer_formatted(std::string_view user,
                                                    const std::function<bool(std::string_view)>& on_text) {
   Reply reply;
-  const auto first = static_cast<std::ptrdiff_t>(system_.empty() ? 0 : 1);  // index of the first turn
+  // Index of the first turn in messages_.
+  const auto first = static_cast<std::ptrdiff_t>(system_.empty() ? 0 : 1);
   if (!writer_->has_turns()) messages_.clear();
   messages_.push_back({std::string(data::kUser), std::string(user), {}});
   const std::int64_t reserve = std::min(settings_.max_tokens, decoder_.capacity() / 2);

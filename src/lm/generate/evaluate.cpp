@@ -166,7 +166,7 @@ class Evaluation {
   const Tokenizer* tokenizer_;
   const EvaluateOptions& options_;
   std::vector<std::int32_t> ids_;
-  std::int64_t added_ = 0;  // tokens given to the evaluator
+  std::int64_t added_ = 0;  // number of tokens passed to the evaluator
   std::int64_t documents_ = 0, inputs_read_ = 0;
   double part_begin_ = 0, part_end_ = 0;
   std::size_t part_size_ = 0, part_done_ = 0;

@@ -25,14 +25,15 @@ struct EvaluateOptions {
   // Text and JSON-lines files, folders and globs (lm/data/corpus.h), or prefixes of .bin/.idx files.
   std::vector<std::string> inputs;
   std::string json_key = "text";
-  std::int64_t max_tokens = 0;  // stop after this many; 0: all
+  std::int64_t max_tokens = 0;  // max number of tokens to predict; 0: all
   std::function<void(const EvaluateProgress&)> progress = {};
 };
 
 struct LossReport {
-  double loss = 0;                      // mean over tokens, nats
-  double perplexity = 0;                // exp(loss)
-  std::optional<double> bits_per_byte;  // per byte of UTF-8 text, so it can be compared between tokenizers
+  double loss = 0;        // mean loss over tokens, in nats
+  double perplexity = 0;  // exp(loss)
+  // Bits per byte of UTF-8 text, which can be compared between tokenizers.
+  std::optional<double> bits_per_byte;
   std::int64_t tokens = 0, documents = 0;
   std::uint64_t bytes = 0;
 };
@@ -45,7 +46,7 @@ LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
                          const EvaluateOptions& options);
 
 struct ConversationReport {
-  double loss = 0;                 // mean over the answers' tokens, nats
+  double loss = 0;                 // mean loss over the answers' tokens, in nats
   double perplexity = 0;           // exp(loss)
   std::int64_t tokens = 0;         // number of tokens in answers, including their end tokens
   std::int64_t conversations = 0;  // number of conversations with such tokens

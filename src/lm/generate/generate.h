@@ -15,7 +15,7 @@ namespace primus {
 struct Generation {
   std::vector<std::int32_t> ids;  // generated tokens
   StopReason reason = StopReason::kMaxTokens;
-  double prompt_seconds = 0, seconds = 0;  // time for reading the prompt; time for generating
+  double prompt_seconds = 0, seconds = 0;  // seconds spent on reading the prompt, and on generating
 };
 
 // Collects the tokens of a text as they arrive.

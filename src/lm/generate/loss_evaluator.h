@@ -17,8 +17,8 @@
 namespace primus {
 
 struct EvaluatorSettings {
-  DType compute = DType::kF32;  // fp32 or bf16
-  std::int64_t sequence = 0;    // tokens per window; at most the model's max_positions
+  DType compute = DType::kF32;  // compute type: fp32 or bf16
+  std::int64_t sequence = 0;    // number of tokens per window; at most the model's max_positions
   std::int64_t batch = 4;       // number of windows per pass
 };
 
@@ -62,7 +62,8 @@ class LossEvaluator {
   EvaluatorSettings settings_;
   engine::Rank rank_;
   std::unique_ptr<InferenceModel> parts_;
-  std::vector<std::int32_t> pending_;  // text not yet in a window, from the previous window's last token on
+  // Tokens that are not in a window yet, from the previous window's last token on.
+  std::vector<std::int32_t> pending_;
   std::vector<std::int32_t> tokens_, labels_, positions_;  // [batch, sequence], filled up to rows_
   std::vector<float> weights_, losses_;
   std::int64_t rows_ = 0, predicted_ = 0;

@@ -20,8 +20,8 @@
 namespace primus {
 
 struct ModelFolder {
-  Path path;                              // config.json, safetensors, tokenizer files
-  std::optional<std::int64_t> iteration;  // only for a training checkpoint
+  Path path;                              // folder with config.json, safetensors and tokenizer files
+  std::optional<std::int64_t> iteration;  // iteration; set only for a training checkpoint
 };
 
 // `given` is a Hugging Face folder, a checkpoint (iter_0000100), a run's folder of checkpoints, or the run's

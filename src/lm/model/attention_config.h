@@ -19,7 +19,8 @@ struct LatentConfig {
 struct IndexerConfig {
 #define INDEXER_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  bool interleaved = false;  // the indexer's heads rotate neighbouring pairs (interleaved), as attention does
+  // Whether the indexer rotates neighbouring pairs of columns (interleaved), as attention does.
+  bool interleaved = false;
 
   bool operator==(const IndexerConfig&) const = default;
 };
@@ -28,7 +29,7 @@ struct IndexerConfig {
 struct PooledConfig {
 #define POOLED_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  std::int64_t sparse_ratio = 4, heavy_ratio = 128;  // tokens per pooled block (LayerSpec::Pools)
+  std::int64_t sparse_ratio = 4, heavy_ratio = 128;  // number of tokens per pooled block (LayerSpec::Pools)
 
   bool operator==(const PooledConfig&) const = default;
 };

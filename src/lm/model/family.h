@@ -39,8 +39,8 @@ struct RoutingStep {
   engine::DataParallel* parallel = nullptr;
   int data_ranks = 1;
   Tensor running;  // loads summed over microbatches: [layers, experts] int32
-  Tensor load;     // [layers, experts + 1] int32 (turbo::ExpertLoad)
-  Tensor losses;   // [layers, 2] fp32 (turbo::RouterLosses)
+  Tensor load;     // loads of the microbatch: [layers, experts + 1] int32 (turbo::ExpertLoad)
+  Tensor losses;   // router losses: [layers, 2] fp32 (turbo::RouterLosses)
   // [layers, experts * bins] int32 (turbo::MarginHistogram); exists only if biases are set by quantiles
   Tensor margins;
 };
@@ -50,19 +50,21 @@ struct RoutingStep {
 // differently.
 struct RoutingTrace {
   enum class Use : std::uint8_t { kRecord, kReplay } use = Use::kRecord;
-  Tensor experts;   // [layers, T * top_k] int32, persistent
-  Tensor selected;  // [layers, T * index_top_k] int32, persistent; absent without an indexer
+  Tensor experts;  // experts of each token: [layers, T * top_k] int32, persistent
+  // Selected latents: [layers, T * index_top_k] int32, persistent; absent without an indexer.
+  Tensor selected;
 };
 
 // Inputs of a block in addition to the residual stream. T = batch * sequence: tokens of this context rank.
 struct BlockInputs {
-  std::int64_t batch = 0, sequence = 0;  // generation uses only the product T of these two
-  engine::Value positions = {};          // [T] int32
-  Tensor rope_table = {};                // see turbo/rope/rope.h
-  Tensor compressed_rope_table = {};     // for layers with pooled latents
-  Tensor local_rope_table = {};          // for local layers, if they need a separate table
-  engine::Value tokens = {};             // [T] int32, for layers that choose experts by a table
-  const KvCache* cache = nullptr;        // used only in generation
+  // Numbers of sequences and of tokens; generation uses only the product T.
+  std::int64_t batch = 0, sequence = 0;
+  engine::Value positions = {};       // position of each token: [T] int32
+  Tensor rope_table = {};             // table of rotary factors; see turbo/rope/rope.h
+  Tensor compressed_rope_table = {};  // table for layers with pooled latents
+  Tensor local_rope_table = {};       // table for local layers, if they need a separate one
+  engine::Value tokens = {};          // token ids: [T] int32, for layers that choose experts by a table
+  const KvCache* cache = nullptr;     // used only in generation
   // [T] int32: where each token's document begins in its sequence (turbo/attention/attention.h), for
   // sequences packed from documents. Empty: every document begins at 0.
   engine::Value first_key = {};
@@ -118,12 +120,13 @@ class StreamEnds {
 struct FamilySwitch {
   std::string_view key, value;
 };
-inline constexpr std::string_view kEither = "either";  // the family ignores the switch
-inline constexpr std::string_view kChosen = "chosen";  // the value differs between models of the family
+inline constexpr std::string_view kEither = "either";  // value of a switch that the family ignores
+// Value of a switch that differs between models of the family.
+inline constexpr std::string_view kChosen = "chosen";
 
 struct Family {
-  std::string model_type;    // "llama"
-  std::string architecture;  // "LlamaForCausalLM"
+  std::string model_type;    // such as "llama"
+  std::string architecture;  // such as "LlamaForCausalLM"
   // Reads the family's own keys of config.json and refuses options that Primus does not support.
   void (*read)(const nlohmann::json& json, ModelConfig& config);
   void (*write)(const ModelConfig& config, nlohmann::json& json);
@@ -137,7 +140,7 @@ struct Family {
   std::vector<FamilySwitch> switches = {};
   // The defaults of transformers for architecture keys that config.json omits: a JSON object.
   std::string_view defaults = {};
-  bool partial_rotary = false;  // a part of each head may be rotated (partial_rotary_factor)
+  bool partial_rotary = false;  // whether only a part of each head may be rotated (partial_rotary_factor)
   std::string_view final_norm = "model.norm.weight";
   // Other model_type names of published models with this architecture (Kimi K2).
   std::vector<std::string_view> other_names = {};

@@ -7,7 +7,7 @@ namespace primus {
 
 struct HyperConfig {
   std::int64_t streams = 1;
-  std::int64_t iterations = 20;  // iterations that balance the mixing matrix
+  std::int64_t iterations = 20;  // number of iterations that balance the mixing matrix
   double epsilon = 1e-6;
 
   bool operator==(const HyperConfig&) const = default;

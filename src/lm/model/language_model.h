@@ -33,11 +33,11 @@ struct MtpInputs {
 
 // Device inputs of one microbatch, as Values of its tape, [T] each.
 struct ModelInputs {
-  engine::Value tokens = {};  // int32; needed by the first part and by chunks with needs_tokens()
+  engine::Value tokens = {};  // int32 token ids; needed by the first part and by chunks with needs_tokens()
   // int32 labels, and the fp32 weight of each token's loss in the training loss (for a training batch:
   // loss_mask / sum of the mask). Needed by the last part if a loss is computed.
   engine::Value labels = {}, loss_weights = {};
-  BlockInputs blocks;          // without rope tables: the model adds them
+  BlockInputs blocks;          // inputs of blocks without rope tables, which the model adds
   std::vector<MtpInputs> mtp;  // inputs of each depth; only used by mtp_losses
 };
 
@@ -121,9 +121,9 @@ class LanguageModel {
   engine::Parameter* final_norm_ = nullptr;
   engine::Parameter* head_ = nullptr;  // the head; with tied embeddings, the embedding
   std::vector<std::unique_ptr<Block>> blocks_;
-  std::unique_ptr<StreamEnds> ends_;  // null: the stream is as wide as hidden states
+  std::unique_ptr<StreamEnds> ends_;  // null if the stream is as wide as hidden states
   struct Chunk {
-    std::int64_t begin = 0, end = 0;  // blocks of this chunk
+    std::int64_t begin = 0, end = 0;  // range of blocks in this chunk
     bool first = false, last = false;
   };
   std::vector<Chunk> chunks_;              // chunks of this rank

@@ -57,7 +57,8 @@ class LanguageTensors {
   // All experts of a layer, keyed by the common prefix ("model.layers.0.mlp.experts").
   struct Fused {
     std::optional<TensorView> gate_up, down;
-    bool by_columns = false;  // [experts, hidden, 2 ffn] and [experts, ffn, hidden] (Qwen3-VL)
+    // True: stored as [experts, hidden, 2 ffn] and [experts, ffn, hidden] (Qwen3-VL).
+    bool by_columns = false;
     std::array<std::int64_t, 2> of_gate{}, of_down{};  // shapes of the matrices of one expert
   };
   struct Piece {

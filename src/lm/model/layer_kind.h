@@ -23,11 +23,11 @@ namespace primus {
 struct LayerProduct {
   std::string_view what;  // name of the product, such as "qkv"
   std::int64_t out, in;
-  std::int64_t experts = 0;  // above 0: number of expert matrices, of which each token uses `per_token`
+  std::int64_t experts = 0;  // if above 0: number of expert matrices, of which each token uses `per_token`
   std::int64_t per_token = 1;
-  bool trained = true;           // false: the matrix has no gradients
-  std::string_view module = {};  // the LoRA module (LoraConfig) that adapts the matrix: "linear_qkv"; empty:
-                                 // none
+  bool trained = true;  // whether the matrix has gradients
+  // Name of the LoRA module (LoraConfig) that adapts the matrix: "linear_qkv"; empty: none.
+  std::string_view module = {};
 
   // Number of weights: of one matrix, of the matrices that one token uses, and of all matrices.
   double weights() const { return static_cast<double>(out) * static_cast<double>(in); }
@@ -50,8 +50,8 @@ struct CacheRequest {
 
 struct LayerKind {
   enum class Branch : std::uint8_t { kAttention, kFeedForward } branch;
-  Keeps keeps = Keeps::kNothing;  // for an attention branch it must not be kNothing
-  bool routes = false;            // routes each token to some of many experts
+  Keeps keeps = Keeps::kNothing;  // data that the branch caches; not kNothing for an attention branch
+  bool routes = false;            // whether each token is routed to some of many experts
   // `layer`, here and below, may be a multi-token prediction module, beyond the last layer. Routers and small
   // gates are left out, as in FLOPs (Megatron-LM's convention).
   std::vector<LayerProduct> (*products)(const ModelConfig& config, std::int64_t layer);

@@ -11,7 +11,7 @@ namespace primus {
 
 struct LayerPattern {
   std::int64_t every = 0;       // the number N; 0: the pattern is `per_layer`
-  std::vector<bool> per_layer;  // has the length of the given list
+  std::vector<bool> per_layer;  // one entry per item of the given list
 };
 
 // `words` is the key's value: one number, the items of a list, or parts of the notation. Returns nullopt if

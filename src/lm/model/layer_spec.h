@@ -28,14 +28,14 @@ struct LayerSpec {
   // Blocks of tokens whose latents are pooled, in addition to the window (Keeps::kPooled).
   enum class Pools : std::uint8_t {
     kNothing,
-    kSparse,  // small blocks; an indexer selects among them
-    kHeavy,   // large blocks; all are used
+    kSparse,  // small blocks, of which an indexer selects some
+    kHeavy,   // large blocks, all of which are used
   };
 
   const LayerKind* attention = &kSelfAttention;
   const LayerKind* feed_forward = &kDenseFeedForward;
-  bool local = false;  // attention is limited to the model's window or chunk
-  bool rope = true;    // queries and keys have rotary positions
+  bool local = false;  // whether attention is limited to the model's window or chunk
+  bool rope = true;    // whether queries and keys have rotary positions
   Pools pools = Pools::kNothing;
 
   bool operator==(const LayerSpec&) const = default;

@@ -15,15 +15,15 @@
 namespace primus {
 
 struct LoraConfig {
-  std::int64_t dim = 0;  // 0: no adapters; all weights are trained
+  std::int64_t dim = 0;  // rank of the adapters; 0: no adapters, and all weights are trained
   double alpha = 0;
-  bool kaiming = false;              // whether A starts with Kaiming's standard deviation; false: Xavier's
+  bool kaiming = false;              // whether A starts with Kaiming's standard deviation instead of Xavier's
   std::vector<std::string> modules;  // names of adapted modules, a subset of config::lora_modules()
 
   // How adapters are trained; not part of the architecture.
   struct Training {
-    double dropout = 0;        // rate of dropout on A's input
-    bool drops_after = false;  // true: dropout on B's output instead
+    double dropout = 0;        // dropout rate on A's input
+    bool drops_after = false;  // whether dropout is applied to B's output instead
     bool operator==(const Training&) const = default;
   } training = {};
 

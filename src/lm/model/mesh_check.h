@@ -13,9 +13,9 @@
 namespace primus {
 
 struct MeshMismatch {
-  std::string key;   // the experiment's key to change
-  std::string what;  // "6 attention heads cannot be divided evenly among 4 ranks"
-  std::string next;  // "set tensor_model_parallel_size to 2"
+  std::string key;   // key of the experiment to change
+  std::string what;  // the problem: "6 attention heads cannot be divided evenly among 4 ranks"
+  std::string next;  // the advice: "set tensor_model_parallel_size to 2"
 };
 
 // Returns the first reason why the model cannot train on the mesh with microbatches of `micro_batch`

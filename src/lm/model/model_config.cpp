@@ -276,7 +276,7 @@ constexpr const char *kSequences = "seq_aux", *kRouterZ = "router_z_loss_coef";
 // output_router_logits is true, but that key describes what a forward pass returns, not how the model was
 // trained.
 void read_router_losses(const ConfigReader& r, MoeConfig::Training& training) {
-  constexpr double kMax = 1e3;  // limit of moe_aux_loss_coeff
+  constexpr double kMax = 1e3;  // largest value of moe_aux_loss_coeff
   const auto coefficient = [&](const char* key) {
     const double value = r.number_or(key, 0);
     if (!(value >= 0 && value <= kMax)) throw r.bad(key, fmt::format("must be from 0 to {}", kMax));
@@ -394,8 +394,8 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     const Family& family = families.find(c.family);
     c.family = family.model_type;
     renamed = rename_aliases(family, root);
-    theta_note = note_on_theta(root, family);  // compared before defaults are added, because the user did not
-                                               // write the defaults
+    // Compared before defaults are added, because a default is no statement of the user.
+    theta_note = note_on_theta(root, family);
     if (family.prepare) family.prepare(root);
     add_defaults(family, root);
     read_common(r, root, c);

@@ -39,7 +39,7 @@ struct RopeScaling {
   double beta_fast = 32, beta_slow = 1;              // for yarn
   // for yarn; longrope has only attention_factor
   std::optional<double> attention_factor, mscale, mscale_all_dim;
-  bool truncate = true;  // yarn: the limits of the ramp are rounded to whole dimensions
+  bool truncate = true;  // for yarn: whether the limits of the ramp are rounded to whole dimensions
   // longrope: divisors of the frequencies, for tables up to original_max_positions and for longer ones.
   std::vector<double> short_factor, long_factor;
 
@@ -70,8 +70,8 @@ struct ModelConfig {
   MtpConfig mtp;
   LoraConfig lora;
   HyperConfig hyper;
-  LayerSpecs specs;            // use spec() to read, at() and set_layers() to change
-  bool centred_norms = false;  // norm weights are stored minus one (Qwen3-Next); set by the family
+  LayerSpecs specs;            // read with spec(); changed with at() and set_layers()
+  bool centred_norms = false;  // whether norm weights are stored minus one (Qwen3-Next); set by the family
   // Embedding rows are multiplied by the square root of their width, and feed-forwards use tanh-GELU gates
   // instead of SiLU (Gemma). Set by the family.
   bool scaled_by_width = false, gelu_gates = false;
@@ -122,9 +122,8 @@ struct ModelConfig {
   }
   // Properties of a layer's kinds (lm/model/layer_kind.h).
   Keeps keeps(std::int64_t layer) const;
-  bool attends(std::int64_t layer) const;  // whether the layer has queries that are scored against earlier
-                                           // keys
-  bool routed(std::int64_t layer) const;   // whether the layer has a mixture of experts
+  bool attends(std::int64_t layer) const;  // Whether queries of the layer are scored against earlier keys.
+  bool routed(std::int64_t layer) const;   // Whether the layer has a mixture of experts.
   bool convolves(std::int64_t layer) const { return keeps(layer) == Keeps::kInputs; }
   bool has_state(std::int64_t layer) const { return keeps(layer) == Keeps::kState; }
   // Returns the layers that keep `what`, and whether any layer does.

@@ -27,8 +27,8 @@ ModelParts even_parts(std::int64_t blocks, int parts);
 
 // Megatron-LM's settings for the number of blocks per stage, except the layout.
 struct UnevenStages {
-  std::optional<std::int64_t> first, last;  // blocks of the first and of the last stage
-  // Whether the embedding, and whether the loss, counts as one block.
+  std::optional<std::int64_t> first, last;  // numbers of blocks of the first and of the last stage
+  // Whether the embedding counts as a block, and whether the loss counts as a block.
   bool embedding = false, loss = false;
 };
 // Returns the blocks of each part: even_blocks() over the stages and over the parts of each stage. If

@@ -9,8 +9,8 @@
 namespace primus {
 
 struct ModelSize {
-  std::int64_t parameters = 0;  // parameters in memory: tied and copied tensors count once
-  std::int64_t active = 0;      // parameters that one token uses: of the routed experts, only top_k count
+  std::int64_t parameters = 0;  // number of parameters in memory; tied and copied tensors count once
+  std::int64_t active = 0;  // number of parameters that a token uses; only top_k of the routed experts count
 };
 
 // Counts the parameters that the family declares, without allocating memory. Multi-token prediction counts if

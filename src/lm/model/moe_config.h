@@ -12,11 +12,12 @@ namespace primus {
 struct MoeConfig {
 #define MOE_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  turbo::RouterRule router;  // top_k and the rest of the routing rule
-  bool choice_bias = false;  // a bias per expert that affects only the choice of experts (DeepSeek-V3)
-  bool weigh_input = false;  // routing weights multiply the input of an expert, not its output (Llama 4)
-  bool shared_gate = false;  // a sigmoid gate on the shared experts' output (Qwen3-Next)
-  bool biases = false;       // the router and the experts' matrices have biases (gpt-oss)
+  turbo::RouterRule router;  // routing rule, including top_k
+  bool choice_bias = false;  // whether a bias per expert affects only the choice of experts (DeepSeek-V3)
+  // Whether routing weights multiply an expert's input instead of its output (Llama 4).
+  bool weigh_input = false;
+  bool shared_gate = false;  // whether a sigmoid gate multiplies the shared experts' output (Qwen3-Next)
+  bool biases = false;       // whether the router and the experts' matrices have biases (gpt-oss)
   // Above 0: SwiGLU is clamped to swiglu_limit; alpha and shift are as in turbo::ClampedSwigluForward
   // (gpt-oss). Without a shift, shared experts are clamped too (DeepSeek-V4).
   double swiglu_limit = 0, swiglu_alpha = 1.702, swiglu_shift = 1;
@@ -24,7 +25,7 @@ struct MoeConfig {
   // Training only: evaluation and generation route only by scores and drop no tokens.
   struct Training {
     double balance_loss = 0;         // coefficient of the load-balancing loss
-    bool balance_sequences = false;  // true: the loss is per sequence, not per microbatch
+    bool balance_sequences = false;  // whether the balance loss is per sequence instead of per microbatch
     // If true, choices are counted over all microbatches of the step and all data-parallel ranks, not only in
     // one microbatch.
     bool balance_step = false;
@@ -35,10 +36,10 @@ struct MoeConfig {
     double margin_low = -1, margin_high = 1;
     bool centred_bias = true;
     double kept_bias = 0;
-    double capacity_factor = 0;  // max rows per expert, as a multiple of the mean load; 0: no limit
-    bool drop_lightest = true;   // beyond the limit, the choices with the smallest weights are dropped;
-                                 // false: the last tokens are
-    double jitter = 0;           // noise on the router's input
+    double capacity_factor = 0;  // limit of rows per expert, as a multiple of the mean load; 0: no limit
+    // Drops the choices with the smallest weights above the limit; false: those of the last tokens.
+    bool drop_lightest = true;
+    double jitter = 0;  // width of the noise on the router's input
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
     // For expert parallelism: if true, tokens are exchanged by all-to-all instead of all-gather.
     bool all_to_all = false;

@@ -48,9 +48,9 @@ class MultiTokenPrediction {
   engine::SharedVocabulary vocabulary_;
   engine::Parameter& embedding_;
   engine::Parameter *embedding_norm_ = nullptr, *hidden_norm_ = nullptr;
-  engine::Parameter* join_ = nullptr;  // [hidden, 2 * hidden]
+  engine::Parameter* join_ = nullptr;  // weight of eh_proj, [hidden, 2 * hidden]
   std::unique_ptr<Block> block_;
-  std::unique_ptr<StreamEnds> ends_;  // null: the stream is as wide as hidden states
+  std::unique_ptr<StreamEnds> ends_;  // null if the stream is as wide as hidden states
   engine::Parameter* final_norm_ = nullptr;
 };
 

@@ -53,7 +53,7 @@ Kind kind_of(const std::string& type) {
   for (const Kind kind : {Kind::kLinear, Kind::kLlama3, Kind::kYarn, Kind::kLongrope}) {
     if (name_of(kind) == type) return kind;
   }
-  if (type == "su") return Kind::kLongrope;  // used in the first Phi-3 files
+  if (type == "su") return Kind::kLongrope;  // name used in the first Phi-3 files
   throw ConfigKeyError(ErrorKind::kUnsupported, "rope_type",
                        "rope_type '" + printable(type) + "' is not supported",
                        "choose default, linear, llama3, yarn or longrope");

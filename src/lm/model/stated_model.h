@@ -15,7 +15,7 @@
 
 namespace primus {
 
-enum class ModelPart : std::uint8_t;  // lm/model/model_fields.h
+enum class ModelPart : std::uint8_t;  // defined in lm/model/model_fields.h
 
 // The model_type of models that match no published architecture.
 inline constexpr const char* kOwnFamily = "primus_gpt";
@@ -46,7 +46,7 @@ class StatedModel {
   const config::Experiment& experiment;
   const config::TrainerConfig& t;  // settings of the experiment
   const FamilyRegistry& families;
-  std::vector<std::string>* const warnings;  // about settings without effect; may be null
+  std::vector<std::string>* const warnings;  // warnings about settings without effect; may be null
 
  private:
   std::string family_name() const;

@@ -228,7 +228,7 @@ class PartsReader {
     // YaRN's attention factor is 1, as in AMD Primus, which sets mscale = mscale_all_dim.
     if (c.rope_scaling.kind == RopeScaling::Kind::kYarn) c.rope_scaling.attention_factor = 1;
     c.rope_scaling.mscale = c.rope_scaling.mscale_all_dim = std::nullopt;
-    c.ffn = c.moe.ffn;  // no layer has a dense feed-forward
+    c.ffn = c.moe.ffn;  // ffn has no effect, because no layer has a dense feed-forward
     c.moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
     c.moe.swiglu_limit =
         t_.swiglu_limit.value_or(0) > 0 ? *t_.swiglu_limit : t_.activation_func_clamp_value.value_or(0);

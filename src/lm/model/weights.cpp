@@ -169,7 +169,7 @@ TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, con
 
 void upload(engine::Rank& rank, const Tensor& to, const void* host) {
   rank.compute().copy_to_device(to.data, host, to.bytes());
-  rank.compute().synchronize();  // the host buffer is reused
+  rank.compute().synchronize();  // waits, because the host buffer is reused
 }
 
 // Uploads codes of complete blocks, beginning at element `first` of the state.

@@ -47,7 +47,7 @@ constexpr std::array<Polynomial, 5> kQuintic = {{{4.0848, -6.8946, 2.9270},
 struct MuonSettings {
   // The factor of the orthogonal update of a matrix [out, in].
   enum class Scale : std::uint8_t {
-    kSpectral,      // sqrt(max(out, in)); with an extra factor of 0.2, updates are as large as AdamW's
+    kSpectral,      // factor sqrt(max(out, in)); times 0.2, updates are as large as AdamW's
     kUnitRmsNorm,   // factor sqrt(out / in)
     kShapeScaling,  // factor sqrt(max(1, out / in))
   };
@@ -58,8 +58,8 @@ struct MuonSettings {
   double extra_scale;
   std::int64_t steps;                       // number of Newton-Schulz iterations
   std::span<const Polynomial> polynomials;  // used by the iterations in turn, and then again from the first
-  bool fp32_products;                       // false: the iteration's operands are bf16
-  bool split_qkv;  // treats the projections of queries, keys and values as separate matrices
+  bool fp32_products;                       // whether operands of the iterations are fp32; false: bf16
+  bool split_qkv;  // whether the projections of queries, keys and values are separate matrices
 };
 
 class MuonRule final : public UpdateRule {

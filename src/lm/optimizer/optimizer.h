@@ -46,7 +46,7 @@ class Optimizer {
   engine::DataParallel& parallel_;
   engine::Rank& rank_;
   Tensor sum_of_squares_, norm_, scale_;
-  Tensor snapped_;  // [units] int32, if oscillation is watched
+  Tensor snapped_;  // [units] int32: number of snapped weights, if oscillation is watched
 };
 
 }  // namespace primus

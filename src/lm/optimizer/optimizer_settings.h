@@ -15,7 +15,8 @@ struct OptimizerSettings {
   // For bf16 parameters: stores masters as the bf16 values plus 16 more bits (turbo/master_weights.h). The
   // results of training are the same either way.
   bool split_masters = false;
-  bool decay_all_parameters = false;  // false: norms and biases are not decayed, as in Megatron-LM
+  // Whether norms and biases are decayed too; Megatron-LM does not decay them.
+  bool decay_all_parameters = false;
 
   // Settings of the wrapper around `rules` that stops oscillating weights (without_oscillation). Empty: no
   // wrapper.

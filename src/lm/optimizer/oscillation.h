@@ -19,10 +19,10 @@ namespace primus {
 
 struct OscillationSettings {
   std::int64_t start_step = 0;  // the first window begins after this step, or after step 1 if that is later
-  std::int64_t period = 200;    // steps per window
+  std::int64_t period = 200;    // number of steps per window
   double ratio = 4;             // a weight oscillates if its fp4 value moves this many times as far as the
                                 // weight
-  std::int64_t log_freq = 0;    // windows between log lines; 0: none
+  std::int64_t log_freq = 0;    // number of windows per log line; 0: no log
 
   std::int64_t steps_before() const { return start_step > 1 ? start_step : 1; }
   bool tracks(std::int64_t step) const { return step > steps_before(); }

@@ -29,20 +29,21 @@ struct UnitUpdate {
   engine::Rank& rank;
   engine::DataParallel& parallel;
   engine::ParameterUnit& unit;
-  int rule;  // index of this rule; selects its runs and states in the unit
+  int rule;  // index of this rule, which selects its runs and states in the unit
   // [1] fp32 factor of the gradient. A factor below 0 means that the update changes nothing.
   Tensor gradient_scale;
   Tensor scalars;         // the step's scalars, on the device
   std::int64_t step = 1;  // number of the step, for rules whose work depends on it (UpdateRule::varies)
   Tensor snapped = {};    // [1] int32: number of weights that were set to an fp4 value
-  bool decay_all;         // also decays norms and biases
+  bool decay_all;         // whether norms and biases are decayed too
 };
 
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
 
-  virtual std::string_view name() const = 0;  // such as "adam"; checkpoints name their rules
+  // Returns a name such as "adam"; checkpoints contain the names of their rules.
+  virtual std::string_view name() const = 0;
   // Returns the states that ParameterUnit::states holds for this rule, in this order.
   virtual std::vector<engine::StateSpec> states() const = 0;
   // Whether the rule can update the parameter.
@@ -63,8 +64,8 @@ using UpdateRules = std::vector<std::shared_ptr<const UpdateRule>>;
 // An optimizer. Defining the entry in its file registers it (primus_entry_list in cmake/PrimusBuild.cmake):
 //   extern const OptimizerEntry kLion{.name = "lion", .title = "Lion", .make = make_rules};
 struct OptimizerEntry {
-  std::string_view name;   // its value of the key `optimizer`
-  std::string_view title;  // display name
+  std::string_view name;   // the optimizer's value of the key `optimizer`
+  std::string_view title;  // name for display
   UpdateRules (*make)(const config::TrainerConfig& config);
   std::string_view other_name = {};  // an alternative value of the key
 };
@@ -89,13 +90,13 @@ std::vector<std::vector<engine::StateSpec>> states_of(const UpdateRules& rules);
 
 // A run of neighbouring elements of a unit's shard with equal settings; at least one element.
 struct UpdateRun {
-  Tensor param;                // fp32; absent if masters are split
-  Tensor working;              // bf16; absent in fp32 units
-  Tensor remainder;            // int16, if masters are split
+  Tensor param;                // fp32 masters; absent if masters are split
+  Tensor working;              // bf16 values; absent in fp32 units
+  Tensor remainder;            // int16 remainders, if masters are split
   Tensor gradient;             // fp32 gradient
-  std::vector<Tensor> states;  // in the order of UpdateRule::states
-  std::vector<Tensor> scales;  // scales of each state; absent if the state has none
-  float decay_factor;          // multiplies the weight decay; 0: not decayed
+  std::vector<Tensor> states;  // states in the order of UpdateRule::states
+  std::vector<Tensor> scales;  // scales of each state; absent for a state without scales
+  float decay_factor;          // factor of the weight decay; 0: no decay
   // For random numbers: the unit's stream, and the index of param[0] among its elements. Independent of the
   // sharding.
   std::uint64_t stream;

@@ -69,8 +69,9 @@ void put(const Path& file, const std::string& content) {
 
 // The time at which each step ended.
 struct Times {
-  std::int64_t start = 0, end = 0;                          // milliseconds since 1970
-  std::vector<std::pair<std::int64_t, double>> steps = {};  // iteration, milliseconds since the start
+  std::int64_t start = 0, end = 0;  // times in milliseconds since 1970
+  // Pairs of an iteration and its end in milliseconds since the start.
+  std::vector<std::pair<std::int64_t, double>> steps = {};
 
   std::int64_t at(std::int64_t iteration) const {
     const auto next = std::ranges::upper_bound(steps, iteration, {}, &std::pair<std::int64_t, double>::first);

@@ -18,11 +18,12 @@ namespace primus {
 // The report's data of one run, bounded for runs of any length.
 struct RunHistory {
   RunStatus status;
-  std::string name;    // its name in the report
-  Curves metrics;      // by key of metrics.jsonl; keys for experts as in metrics_line.h
-  Curves evaluations;  // by data set: "validation", "test"
+  std::string name;    // name of the run in the report
+  Curves metrics;      // curves by key of metrics.jsonl; metrics_line.h lists the keys for experts
+  Curves evaluations;  // curves by data set: "validation", "test"
   double seconds = 0;  // duration of training steps, without evaluations and checkpoints
-  std::optional<std::pair<std::int64_t, double>> best_validation = {};  // step and loss
+  // Step and loss of the best evaluation.
+  std::optional<std::pair<std::int64_t, double>> best_validation = {};
   std::map<std::string, std::string> settings = {};  // settings of experiment.yaml: "lr" -> "0.0003"
   std::vector<std::string> notes = {};               // one sentence for each damaged part
 };

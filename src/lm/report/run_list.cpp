@@ -133,8 +133,8 @@ std::optional<std::int64_t> take_validation(std::string_view line, RunStatus& ru
 struct Marks {
   std::int64_t evaluated = 0;              // step of the newest evaluation on validation data
   std::optional<std::int64_t> saved = {};  // step of the newest checkpoint
-  std::optional<RunEnding> ending = {};    // ending of the newest process; kRunning: the process recorded no
-                                           // ending
+  // Ending of the newest process; kRunning if the process recorded no ending.
+  std::optional<RunEnding> ending = {};
 };
 
 Marks read_events_of(const Path& file, RunStatus& run) {

@@ -17,26 +17,27 @@
 namespace primus {
 
 enum class RunState : std::uint8_t {
-  kRunning,      // a process holds the run's lock
-  kFinished,     // last step completed and saved, or target_eval_loss reached
-  kDiverged,     // finished, but its loss grew and stayed high (detectors/loss_growth.cpp)
-  kInterrupted,  // stopped by request or by a limit, or killed with its last step saved
-  kCrashed,      // an error, or a killed process; steps after the newest checkpoint are lost
-  kDamaged,      // files cannot be read (RunStatus::problem)
+  kRunning,      // the run's lock is held by a process
+  kFinished,     // the last step is completed and saved, or target_eval_loss was reached
+  kDiverged,     // the run finished, but its loss grew and stayed high (detectors/loss_growth.cpp)
+  kInterrupted,  // the run stopped by request or by a limit, or was killed with its last step saved
+  kCrashed,      // an error or a kill ended the run; steps after the newest checkpoint are lost
+  kDamaged,      // the files cannot be read (RunStatus::problem)
 };
-std::string_view name_of(RunState state);  // "running"
+std::string_view name_of(RunState state);  // Returns the state's name, such as "running".
 
 struct RunStatus {
   Path folder;
   RunState state = RunState::kDamaged;
-  std::string problem = {};                      // the problem in one sentence, if the run is damaged
-  std::int64_t step = 0;                         // completed steps; 0 before the first
-  std::optional<std::int64_t> steps = {};        // total steps; empty if the experiment does not set them
-  std::optional<double> loss = {};               // loss of the last step
-  std::optional<double> validation_loss = {};    // loss of the newest evaluation
-  std::optional<double> bits_per_byte = {};      // result of the same evaluation
-  std::optional<double> tokens_per_second = {};  // per device; the average over recent steps if known
-  double age_seconds = 0;                        // time since the run's files last changed
+  std::string problem = {};                    // the problem in one sentence, if the run is damaged
+  std::int64_t step = 0;                       // number of completed steps
+  std::optional<std::int64_t> steps = {};      // total steps; empty if the experiment does not set them
+  std::optional<double> loss = {};             // loss of the last step
+  std::optional<double> validation_loss = {};  // loss of the newest evaluation
+  std::optional<double> bits_per_byte = {};    // bits per byte of the same evaluation
+  // Tokens per second and device; if known, the average over recent steps.
+  std::optional<double> tokens_per_second = {};
+  double age_seconds = 0;  // seconds since the run's files last changed
   // Why the run ended, in a word or two: "SIGTERM", "disk full", "killed". Empty if the run is running or
   // finished, or if an older version of this program wrote the run.
   std::string reason = {};

@@ -13,7 +13,7 @@ class Decoding {
  public:
   virtual ~Decoding() = default;
   virtual void push(std::int32_t id, std::string& out) = 0;
-  virtual void finish(std::string& out) = 0;  // flushes the rest, and starts a new stream
+  virtual void finish(std::string& out) = 0;  // outputs the rest, and starts a new stream
 };
 
 // Converts byte chunks to valid UTF-8: an unfinished character is held back, invalid bytes become U+FFFD. The
@@ -24,7 +24,7 @@ class Utf8Stream {
   void finish(std::string& out);
 
  private:
-  std::string pending_;  // the start of one character
+  std::string pending_;  // the bytes of an incomplete character
 };
 
 }  // namespace primus

@@ -34,7 +34,7 @@ struct SpecialIds {
   std::optional<std::int32_t> unk;  // token for text that the vocabulary cannot express
 };
 
-class Decoding;  // the state while ids are turned into text (decoding.h)
+class Decoding;  // state of a conversion from ids to text (decoding.h)
 
 class Tokenizer {
  public:

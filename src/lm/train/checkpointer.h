@@ -66,7 +66,7 @@ class Checkpointer {
   RunTrace* trace_;
   const Path root_;
   std::optional<RunLock> lock_;
-  std::vector<Snapshot::Blob> model_files_;  // saved with the weights in every checkpoint
+  std::vector<Snapshot::Blob> model_files_;  // files saved with the weights in every checkpoint
   DeviceReader reader_;
   std::unique_ptr<AsyncWriter> writer_;  // declared after all members that its sources read
   std::int64_t last_saved_ = -1, last_logged_ = -1;

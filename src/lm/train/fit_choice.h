@@ -17,12 +17,13 @@
 namespace primus {
 
 struct FitChoice {
-  std::vector<std::string> settings;  // as overrides: "micro_batch_size=4", "recompute_granularity=none"
-  MemoryNeed need;                    // need of the rank that needs most memory
-  std::int64_t microbatches = 1;      // per step, of each data-parallel rank
-  bool microbatch_was_given = false;  // micro_batch_size was set, not chosen
-  double extra_work = 0;              // work of recomputation, as a fraction of a step without it
-  std::string next;  // the next cheaper or larger choice, which needs too much memory; empty: none
+  // The choice as overrides: "micro_batch_size=4", "recompute_granularity=none".
+  std::vector<std::string> settings;
+  MemoryNeed need;                    // need of the rank that needs the most memory
+  std::int64_t microbatches = 1;      // number of microbatches of each data-parallel rank per step
+  bool microbatch_was_given = false;  // whether micro_batch_size was set by the user instead of chosen
+  double extra_work = 0;  // work of recomputation, as a fraction of the work of a step without recomputation
+  std::string next;  // the next cheaper or larger choice, which needs too much memory; empty if there is none
 };
 
 // Returns the choice with the least work per step that fits `supply`; among choices with equal work, the one

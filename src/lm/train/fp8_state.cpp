@@ -86,7 +86,7 @@ LoadedScales load_scales(const CheckpointReader& checkpoint, const DelayedScales
     }
     rank.compute().copy_to_device(layer.history.data, kept.data(), layer.history.bytes());
     rank.compute().copy_to_device(layer.scales.data, places.data(), layer.scales.bytes());
-    rank.compute().synchronize();  // the host buffers are about to be freed
+    rank.compute().synchronize();  // waits, because the host buffers are about to be freed
     ++count.loaded;
   }
   return count;

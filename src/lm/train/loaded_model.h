@@ -11,8 +11,8 @@ namespace primus {
 
 struct LoadedModel {
   ModelConfig config;
-  std::vector<std::string> notes;  // sentences about differences between experiment and folder, and about
-                                   // which value is used
+  // Sentences on differences between experiment and folder, and on the values that are used.
+  std::vector<std::string> notes;
 };
 
 // Returns the architecture to train. `loaded` is the architecture in the config.json named `where`, and takes

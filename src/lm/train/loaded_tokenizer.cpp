@@ -24,7 +24,7 @@ constexpr std::array<std::string_view, 4> kTokenizerKeys = {"tokenizer_model", "
 
 // The tokenizer of a folder of weights.
 struct OwnTokenizer {
-  std::string model;  // folder of its files
+  std::string model;  // folder of the tokenizer's files
   // Used for a checkpoint whose tokenizer has no files: ByteTokenizer, or NullTokenizer with `vocab_size`
   // ids.
   std::string type;

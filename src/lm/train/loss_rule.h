@@ -27,7 +27,7 @@ class TrainingSession;
 
 // A read-only model next to the trained one, sharded over the mesh in the same way.
 struct FrozenModel {
-  std::string name;  // "reference"
+  std::string name;  // name of the model: "reference"
   ModelConfig model;
 };
 

@@ -30,7 +30,7 @@ struct Lever {
   std::function<bool(config::TrainerConfig&, ModelConfig&)> apply;
   std::function<std::vector<std::string>(const config::TrainerConfig&)> settings;
   const char* price;
-  bool of_weights = false;  // also reduces weights, gradients and optimizer states
+  bool of_weights = false;  // whether the lever also reduces weights, gradients and optimizer states
 };
 
 bool smaller_micro_batch(config::TrainerConfig& c, ModelConfig&) {

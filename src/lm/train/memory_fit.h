@@ -17,28 +17,29 @@ namespace primus {
 
 // In bytes.
 struct MemoryNeed {
-  engine::MemoryPlan device;      // weights, gradients, optimizer states, activations, workspaces
-  std::int64_t snapshot = 0;      // host: copy of a checkpoint while it is written (async_save)
-  std::int64_t host_buffers = 0;  // host: prefetched batches, and batches of the running step
+  engine::MemoryPlan device;  // memory for weights, gradients, optimizer states, activations and workspaces
+  std::int64_t snapshot = 0;  // host memory for the copy of a checkpoint during its write (async_save)
+  // Host memory for prefetched batches and for the batches of the running step.
+  std::int64_t host_buffers = 0;
   std::int64_t host() const { return snapshot + host_buffers; }
   std::int64_t total() const { return device.total() + host(); }
 };
 
 struct MemorySupply {
   std::int64_t device = 0, host = 0;  // available bytes; 0: unknown, so everything fits
-  bool shared = true;                 // the device uses host memory: `device` counts for both
-  std::int64_t total = 0;             // installed or allowed bytes, for messages
-  std::string limited_by;             // folder of the control group that limits memory; empty: no control
-                                      // group does
-  bool chosen = false;  // `device` is a limit set by the user (--fit-memory), not the free memory
+  bool shared = true;                 // whether the device uses host memory, so that `device` counts for both
+  std::int64_t total = 0;             // number of installed or allowed bytes, for messages
+  std::string limited_by;             // folder of the control group that limits memory; empty if none does
+  // Whether `device` is a limit set by the user (--fit-memory) instead of the free memory.
+  bool chosen = false;
   // set for planned hardware, where `device` is the memory that a run gets; else empty
   std::string hardware = {};
 };
 
 // A change of settings, and the memory need with it.
 struct MemoryChange {
-  std::vector<std::string> settings;  // command-line form: "micro_batch_size=1"
-  std::string price;                  // its cost: "about a third more time"
+  std::vector<std::string> settings;  // settings in command-line form: "micro_batch_size=1"
+  std::string price;                  // cost of the change: "about a third more time"
   MemoryNeed need;
 };
 

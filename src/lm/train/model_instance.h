@@ -14,13 +14,13 @@ namespace primus {
 class ModelInstance {
  public:
   enum class Role : std::uint8_t {
-    kTrained,  // has master weights, gradients and the optimizer's states
-    kFrozen,   // stores only values in the compute type
+    kTrained,  // the model has master weights, gradients and the optimizer's states
+    kFrozen,   // the model stores only values in the compute type
   };
   struct Settings {
     ModelConfig model;
     Role role = Role::kTrained;
-    ModelParts parts = {};                       // this rank's parts
+    ModelParts parts = {};                       // parts of this rank
     engine::ParameterStore::Layout layout = {};  // `train` follows from the role
     engine::DataParallelSettings parallel = {};
     std::int64_t positions = 0;  // number of positions that the rope tables cover

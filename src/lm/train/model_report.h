@@ -13,8 +13,8 @@
 namespace primus {
 
 struct TrainingMemory {
-  DType compute;   // bf16 keeps fp32 master weights
-  bool recompute;  // every block is recomputed in the backward pass
+  DType compute;   // compute type; bf16 keeps fp32 master weights
+  bool recompute;  // whether every block is recomputed in the backward pass
   engine::MemoryPlan plan;
 };
 

@@ -25,7 +25,7 @@ turbo::PlannedDevice planning_device(const config::Experiment& e, int ranks = 1,
 // Memory of the planned hardware for one rank, in bytes.
 struct PlannedMemory {
   std::int64_t installed = 0;
-  std::int64_t context = 0, collectives = 0;  // context_bytes() and group_bytes()
+  std::int64_t context = 0, collectives = 0;  // results of context_bytes() and group_bytes()
   std::int64_t libraries = 0;  // workspaces of the vendor's libraries, if no plug-in reports them
   std::int64_t reserved() const { return context + collectives + libraries; }
 };
@@ -36,10 +36,10 @@ MemorySupply supply_of(const config::Hardware& hardware, const PlannedMemory& me
 
 // Seconds per step, estimated from published peaks and from the fraction of a peak that steps usually reach.
 struct PlannedTime {
-  double computing = 0;      // on the stage with the most work, without the pipeline bubble
-  double communication = 0;  // on the stage that sends the most data, without overlap
-  double quickest = 0;       // including the bubble, if all communication overlaps
-  double slowest = 0;        // including the bubble, if no communication overlaps
+  double computing = 0;      // seconds of the stage with the most work, without the pipeline bubble
+  double communication = 0;  // seconds of the stage that sends the most data, without overlap
+  double quickest = 0;       // seconds including the bubble, if all communication overlaps
+  double slowest = 0;        // seconds including the bubble, if no communication overlaps
 };
 // `stages`: measurements of the first rank of each pipeline stage. `compute`: the type of matrix products
 // that are not FP8. `bubble`: the fraction of time in which stages are idle.

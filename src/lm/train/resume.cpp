@@ -72,7 +72,7 @@ bool contains(const Names& names, std::string_view name) {
 
 struct ConfigLine {
   std::string value;
-  bool of_rope;  // a rotary setting
+  bool of_rope;  // whether the key belongs to rotary positions
 };
 
 // Returns the lines of a config.json that this program wrote, by key. Flattens rope_scaling, and skips

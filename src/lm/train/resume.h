@@ -20,26 +20,26 @@ namespace primus {
 
 // Weights, a tokenizer or training data, identified by name and content hash.
 struct InputIdentity {
-  std::string name;  // for messages
+  std::string name;  // name for messages
   std::uint64_t fingerprint = 0;
 };
 
 // The contents of trainer_state.json.
 struct TrainerState {
-  std::int64_t iteration = 0;  // completed steps
+  std::int64_t iteration = 0;  // number of completed steps
   std::int64_t consumed_samples = 0;
   std::int64_t global_batch_size = 0;
   std::int64_t seed = 0;
-  std::int64_t nan_iterations = 0;  // steps whose loss or gradients were NaN or Inf, since the run started
+  // Number of steps with NaN or Inf in loss or gradients since the run started.
+  std::int64_t nan_iterations = 0;
   double lm_loss = 0;
-  std::int64_t train_iters = 0;              // planned steps; 0 in older checkpoints
-  std::optional<ClockState> clock = {};      // set with train_minutes
+  std::int64_t train_iters = 0;              // number of planned steps; 0 in older checkpoints
+  std::optional<ClockState> clock = {};      // clock of train_minutes
   std::optional<double> learning_rate = {};  // learning rate of the last step; empty in older checkpoints
   // The ranks and micro_batch_size that the order of cyclic data depends on (cyclic_dataset.h); 0 in older
   // checkpoints and for other data.
   std::int64_t cyclic_ranks = 0, cyclic_micro_batch_size = 0;
-  std::string experiment;          // experiment of the run that wrote the checkpoint, in the form of
-                                   // config::to_yaml
+  std::string experiment;  // experiment of the run that wrote the checkpoint, as a text of config::to_yaml
   std::string optimizer = "adam";  // names of the update rules (names_of); for older checkpoints, those of
                                    // AdamW
   // Folder of the weights that the run started from; empty: none, or an older checkpoint.
@@ -61,7 +61,7 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
 
 // A setting that differs between two experiments, as written by config::to_yaml.
 struct SettingChange {
-  std::string key, before, after;  // `before` or `after` is empty if the setting is missing there
+  std::string key, before, after;  // old and new value; empty where the setting is missing
   // Whether samples or their order change, so that part of the data is seen twice or never.
   bool moves_data = false;
 };

@@ -23,7 +23,7 @@ data::CyclicOptions choose_cyclic_order(RunPlan& plan) {
       order.micro_batch_size = state->cyclic_micro_batch_size;
       order.dp_size = state->cyclic_ranks;
     } else if (const auto recorded = recorded_microbatch(*state)) {
-      order.micro_batch_size = *recorded;  // an older checkpoint, without the number of ranks
+      order.micro_batch_size = *recorded;  // an older checkpoint does not contain the number of ranks
     }
   }
   order.micro_batch_size = plan.ranks.from_first(order.micro_batch_size);

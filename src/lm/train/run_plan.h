@@ -40,7 +40,7 @@ struct RunPlan {
   data::TokenizeProgressFn tokenize_progress() const;
   DataRequest data_request() const;
   InputIdentity tokenizer_identity() const;
-  std::optional<InputIdentity> data_identity() const;  // empty if there is no training data
+  std::optional<InputIdentity> data_identity() const;  // Empty if there is no training data.
   // `samples`: with calculate_per_token_loss, the number of samples whose unmasked labels share one mean.
   data::BatchLoaderOptions loader_options(std::int64_t first_sample, std::int64_t samples) const;
 
@@ -56,19 +56,19 @@ struct RunPlan {
   const std::unique_ptr<const Tokenizer> tokenizer;
   const ModelConfig model;
   const engine::MeshShape shape;
-  const engine::MeshPlace place;  // this rank's place
+  const engine::MeshPlace place;  // place of this rank in the mesh
   SessionSettings settings;
   Schedule schedule;
 
   data::CyclicOptions cyclic_order;
-  std::int64_t timed_steps = 0;  // DataRequest::timed_steps
+  std::int64_t timed_steps = 0;  // see DataRequest::timed_steps
   data::Datasets datasets;
   TrainingMonitor* monitor = nullptr;  // null until the run has a folder
 };
 
 struct RunProgress {
-  std::int64_t iteration = 0;        // steps whose update is enqueued
-  std::int64_t first_iteration = 0;  // steps completed when this process started
+  std::int64_t iteration = 0;        // number of steps whose update is enqueued
+  std::int64_t first_iteration = 0;  // number of steps completed when this process started
   // The step after which the run ends: train_iters, or the step at which it reached its target or its time
   // limit.
   std::int64_t last_iteration = 0;
@@ -81,7 +81,7 @@ struct RunProgress {
   std::optional<InputIdentity> base_weights;  // identity of that folder when the run started
   // settings that affect learning and changed since the previous process
   std::vector<std::string> rule_changes;
-  std::optional<TrainingClock> clock;  // set with train_minutes
+  std::optional<TrainingClock> clock;  // clock of train_minutes
 
   // Steps of the run; with train_minutes, the current estimate.
   std::int64_t total_steps(const config::TrainerConfig& c) const;

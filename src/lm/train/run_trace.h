@@ -29,10 +29,10 @@ namespace primus {
 class RunTrace {
  public:
   struct Options {
-    Path folder = {};  // RunFolder::traces()
+    Path folder = {};  // folder of the trace (RunFolder::traces())
     int rank = 0;
     int world = 1;
-    std::int64_t origin_us = 0;  // start of the job, microseconds of the system clock
+    std::int64_t origin_us = 0;  // start of the job in microseconds of the system clock
     std::string facts = {};      // additional fields of the file's object "primus"
   };
   // Whether the experiment requests a trace from `rank`.
@@ -72,15 +72,15 @@ class RunTrace {
  private:
   void write(bool complete);
 
-  std::int64_t start_, end_;  // steps done when the trace begins and ends
+  std::int64_t start_, end_;  // numbers of completed steps at which the trace begins and ends
   Options options_;
   Logger& log_;
   std::shared_ptr<turbo::TraceRecorder> recorder_ = std::make_shared<turbo::TraceRecorder>();
   std::string device_;
   Path file_;
-  double origin_ = 0;                   // seconds of the steady clock
+  double origin_ = 0;                   // start of the time axis, in seconds of the steady clock
   std::int64_t first_ = 0, last_ = 0;   // first and last step of the trace, as numbered in the log
-  bool failed_ = false, full_ = false;  // each is logged once
+  bool failed_ = false, full_ = false;  // failures that were already logged
 };
 
 }  // namespace primus

@@ -57,7 +57,8 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   }
   step_ = std::make_unique<TrainingStep>(rank, parallel(), model(), *optimizer_, scales(), step, rule_.get());
   if (settings.sample_capacity > 0) {
-    constexpr std::int64_t kPassTokens = 32;  // prompt tokens per pass; prompts are short
+    // Number of prompt tokens per pass, small because prompts are short.
+    constexpr std::int64_t kPassTokens = 32;
     const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
     decoding_ = {.compute = settings.compute,
                  .capacity = settings.sample_capacity,
@@ -113,8 +114,9 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
   session.store().initialize(rank.context(), 0);
   TrainingStep& step = session.step();
   turbo::Meter& meter = rank.meter();
-  turbo::Meter first, second;          // after the first and the second microbatch
-  std::vector<comm::Traffic> sent[4];  // before the step, after these two microbatches, after the step
+  turbo::Meter first, second;  // work after the first and after the second microbatch
+  // Traffic before the step, after each of these microbatches, and after the step.
+  std::vector<comm::Traffic> sent[4];
   const auto whole_step = [&] {
     meter.reset();
     sent[0] = traffic_of(rank);

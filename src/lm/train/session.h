@@ -26,19 +26,19 @@ namespace primus {
 
 struct SessionSettings {
   ModelConfig model;
-  DType compute = DType::kF32;    // fp32 or bf16
-  DType gradients = DType::kF32;  // ParameterStore::Layout::gradients
-  bool decay_head_norms = false;  // as in ParameterStore::Layout
+  DType compute = DType::kF32;    // compute type: fp32 or bf16
+  DType gradients = DType::kF32;  // type of gradients (ParameterStore::Layout::gradients)
+  bool decay_head_norms = false;  // see ParameterStore::Layout
   StepSettings step;
   OptimizerSettings optimizer;
   // Settings of data parallelism; no effect on one rank.
   engine::Sharding sharding = engine::Sharding::kNone;
   bool reduce_each_microbatch = false;
   engine::DataParallelSettings parallel;
-  bool evaluation = false;            // evaluation passes will run
-  std::int64_t sample_capacity = 0;   // above 0: the model also generates, up to this many tokens per text
-  std::int64_t sample_sequences = 1;  // texts generated together
-  MakeLossRule loss_rule = {};        // null: the mean of -ln p(label)
+  bool evaluation = false;            // whether evaluation passes will run
+  std::int64_t sample_capacity = 0;   // max tokens of a sample text; 0: the model does not generate
+  std::int64_t sample_sequences = 1;  // number of texts generated together
+  MakeLossRule loss_rule = {};        // null: the loss is the mean of -ln p(label)
 };
 
 class TrainingSession {
@@ -89,7 +89,7 @@ class TrainingSession {
 
 // The traffic that a rank sends to a group in one step, by kind of collective.
 struct GroupTraffic {
-  std::string group;  // "tensor", "data", ...
+  std::string group;  // name of the group: "tensor", "data", ...
   int ranks = 1;
   comm::Traffic traffic;
 };
@@ -97,11 +97,11 @@ struct GroupTraffic {
 // Memory, work and traffic of a step, as counted while measuring it.
 struct StepMeasurement {
   engine::MemoryPlan memory;
-  turbo::Meter kernels;                 // calls and FLOPs by kernel, recomputation included
-  std::int64_t parameters = 0;          // of the complete model
-  std::int64_t trained_parameters = 0;  // the other parameters are frozen
+  turbo::Meter kernels;                 // calls and FLOPs by kernel, including recomputation
+  std::int64_t parameters = 0;          // number of parameters of the complete model
+  std::int64_t trained_parameters = 0;  // number of trained parameters; the others are frozen
   double saved_share = 1;               // fraction of `parameters` that this rank writes into a checkpoint
-  std::vector<GroupTraffic> communication = {};  // only groups with traffic
+  std::vector<GroupTraffic> communication = {};  // traffic of the groups that have any
   // Bytes of optimizer states on all ranks (ParameterStore::state_bytes), and of delayed FP8 scales.
   std::int64_t state_bytes = 0;
   // Why no step is recorded although StepSettings::record_after asks for it; empty if steps are recorded.

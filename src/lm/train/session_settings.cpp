@@ -201,14 +201,14 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
   const bool ends = c.first_last_layers_bf16;
   const std::int64_t first = ends ? c.num_layers_at_start_in_bf16 : 0,
                      last = ends ? model.layers - c.num_layers_at_end_in_bf16 : model.layers;
-  if (c.fp4 && c.fp4_recipe == "mxfp4")  // the only recipe that validation accepts
+  if (c.fp4 && c.fp4_recipe == "mxfp4")  // validation accepts no other recipe
     return {.fp4 = true,
             .at_random = c.mxfp4_gradient_stochastic_rounding,
             .first = first,
             .last = last,
             .layers = model.layers};
   if (!c.fp8) return {};
-  constexpr std::int64_t kMultiple = 16;  // required by turbo/fp8_linear
+  constexpr std::int64_t kMultiple = 16;  // multiple required by turbo/fp8_linear
   const std::int64_t tokens = c.micro_batch_size * c.seq_length / context_ranks;
   if (tokens % kMultiple != 0) {
     throw e.error_for(

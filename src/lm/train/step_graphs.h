@@ -55,7 +55,7 @@ class StepGraphs {
   enum class Mode : std::uint8_t { kPlain, kRecord, kReplay };
   struct Recorded {
     std::unique_ptr<Graph> graph;
-    std::vector<KernelChoice> choices;  // choices of its kernels
+    std::vector<KernelChoice> choices;  // kernel choices of the part
     std::int64_t replays = 0;           // number of replays, without the launch in the recorded step
   };
   Recorded& of(Part part) { return parts_[static_cast<std::size_t>(part)]; }

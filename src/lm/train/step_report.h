@@ -39,7 +39,7 @@ class StepReport {
   engine::Rank& rank_;
   const engine::MemoryPlan memory_;
   const DeviceProperties device_properties_;
-  std::optional<DevicePeak> peak_;  // only on rank 0
+  std::optional<DevicePeak> peak_;  // set only on rank 0
   std::optional<ThroughputMeter> meter_;
   double last_step_ended_ = 0;
 };

@@ -32,14 +32,14 @@ struct StepResult {
   // Mean over microbatches of the mean loss over their unmasked tokens. With BatchView::loss_divisor, the sum
   // of losses is divided by that divisor instead.
   double loss = 0;
-  double gradient_norm = 0;  // before clipping
+  double gradient_norm = 0;  // gradient norm before clipping
   int stop_votes = 0;        // number of ranks that voted to stop (TrainingStep::vote_to_stop)
   // Loss of multi-token prediction, without its coefficient: the mean over depths. Empty if the model has
   // none.
   std::optional<double> mtp_loss;
-  std::vector<LayerRouting> routing;                    // one entry per layer with experts; empty for dense
-                                                        // models
-  std::vector<std::pair<std::string, double>> metrics;  // from a loss rule (LossRule::metrics), except "loss"
+  std::vector<LayerRouting> routing;  // routing of each layer with experts; empty for dense models
+  // Metrics of a loss rule (LossRule::metrics), except "loss".
+  std::vector<std::pair<std::string, double>> metrics;
   // Seconds on the device clock (TrainingStep::set_timing), from the end of the previous step's gradients to
   // the end of this step's gradients. If no earlier step was in flight, the time counts from this step's
   // start and includes no update. Empty if the device has no such clock, or if the result was read before.
@@ -84,9 +84,9 @@ class StepResults {
   struct Side {
     PinnedBuffer values;  // the values, one after the other
     std::unique_ptr<Event> finished;
-    bool unread = false;  // `finished` is recorded, and the result was not read
-    // Used with a clock: the event at the step's start, which is unused if the step follows a step in flight,
-    // and the index of the step's end event in ends_.
+    bool unread = false;  // whether `finished` is recorded and the result was not read
+    // Used with a clock: `begun` is the event at the step's start, unused if the step follows a step in
+    // flight. The index locates the step's end event in ends_.
     std::unique_ptr<Event> begun;
     bool follows = false;
     std::size_t end = 0;

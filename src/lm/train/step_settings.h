@@ -19,7 +19,7 @@ namespace primus {
 struct PipelineSettings {
   engine::ScheduleKind schedule = engine::ScheduleKind::kOneForwardOneBackward;
   int chunks = 1;                         // number of model parts per stage
-  std::vector<std::int64_t> blocks = {};  // number of blocks in each model part; empty: distribute evenly
+  std::vector<std::int64_t> blocks = {};  // number of blocks in each model part; empty: even distribution
 
   engine::PipelineShape shape(const engine::Mesh& mesh) const {
     return {mesh.shape().pipeline, chunks, engine::traits_of(schedule).v_shaped};
@@ -27,10 +27,10 @@ struct PipelineSettings {
 };
 
 struct StepSettings {
-  std::int64_t micro_batch = 1;   // sequences per microbatch
-  std::int64_t sequence = 1;      // tokens per sequence
-  std::int64_t microbatches = 1;  // per step, of each data-parallel rank
-  bool packed_documents = false;  // batches mark document starts (Batch::document_starts)
+  std::int64_t micro_batch = 1;   // number of sequences per microbatch
+  std::int64_t sequence = 1;      // number of tokens per sequence
+  std::int64_t microbatches = 1;  // number of microbatches of each data-parallel rank per step
+  bool packed_documents = false;  // whether batches mark document starts (Batch::document_starts)
   engine::RecomputePolicy recompute = {};
   engine::PrecisionRecipe precision = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;

@@ -25,7 +25,7 @@ TokenScorer::TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSet
 
 void TokenScorer::score(const data::BatchView& batch, const Tensor& out) {
   PRIMUS_CHECK("TokenScorer::score", out.elements() == tokens());
-  if (!rank_.measuring()) rank_.compute().synchronize();  // wait for the copies of the previous batch
+  if (!rank_.measuring()) rank_.compute().synchronize();  // waits for the copies of the previous batch
   inputs_.stage(staging_, batch, 0, 1.0, false);
   // The weights are 1, so that every token has its unweighted loss.
   staging_.loss_weights.assign(staging_.loss_weights.size(), 1.0F);

@@ -15,7 +15,7 @@ namespace primus {
 class TokenScorer : private engine::ChunkedModel {
  public:
   struct Options {
-    bool adapters = true;  // false: evaluates the base model, without LoRA adapters
+    bool adapters = true;  // false: evaluates the base model without LoRA adapters
   };
 
   // `settings`: the settings of the training step whose batches are scored. All arguments must outlive this

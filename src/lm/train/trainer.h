@@ -29,10 +29,10 @@ namespace primus {
 // A plan for hardware that may be absent.
 struct HardwarePlan {
   std::shared_ptr<const config::Hardware> profile;
-  bool by_cpu_kernels = false;      // the hardware's plug-in is not installed, so workspace sizes are those
-                                    // of CPU kernels
-  PlannedMemory memory;             // memory of a rank of the stage that needs most
-  PlannedTime time;                 // of a step
+  // True if the hardware's plug-in is missing, so that workspace sizes are those of CPU kernels.
+  bool by_cpu_kernels = false;
+  PlannedMemory memory;             // memory of a rank in the stage that needs most
+  PlannedTime time;                 // time of a step
   std::vector<std::string> doubts;  // features that the hardware or the program lacks
 };
 
@@ -40,14 +40,14 @@ struct HardwarePlan {
 struct TrainingForecast {
   config::Experiment experiment;  // the experiment with the objective's planned settings (Objective::plan)
   ModelConfig model;
-  int world = 1;           // ranks
-  engine::MeshShape mesh;  // their parallel layout
+  int world = 1;           // number of ranks
+  engine::MeshShape mesh;  // parallel layout of the ranks
   // First rank of each pipeline stage: memory by arena, kernels, parameters, communication.
   std::vector<StepMeasurement> stages;
   std::size_t neediest = 0;  // index of the stage that `memory` describes
   const StepMeasurement& step() const { return stages[neediest]; }
   double bubble = 0;  // idle fraction of the pipeline, if backward takes twice as long as forward
-  double model_flops_per_step = 0;  // training_flops of the global batch
+  double model_flops_per_step = 0;  // training_flops() of the global batch
   // The stages if experts get equal shares of the tokens. Memory is planned for the worst case, but work and
   // time are planned for this expected case.
   const std::vector<StepMeasurement>& expected_stages() const { return balanced.empty() ? stages : balanced; }
@@ -59,11 +59,11 @@ struct TrainingForecast {
   }
   // `steps` is 0 if it is unknown, because it depends on train_epochs and the data was not read.
   std::int64_t steps = 0, tokens_per_step = 0;
-  std::int64_t checkpoint_bytes = 0;   // one checkpoint on disk
+  std::int64_t checkpoint_bytes = 0;   // size of a checkpoint on disk
   std::int64_t program_bytes = 0;      // see memory_fit.h; 0 if the device has its own memory
-  double matmul_flops_per_second = 0;  // per rank, from a short measurement on this machine
-  double seconds_per_step = 0;         // with several ranks: computing only
-  bool timed = false;                  // measured with a small part of a step; false: estimated
+  double matmul_flops_per_second = 0;  // rate per rank, from a short measurement on this machine
+  double seconds_per_step = 0;         // seconds of a step; with several ranks, of its computation only
+  bool timed = false;                  // whether a small part of a step was measured; false: estimated
   MemoryFit memory;
   std::optional<HardwarePlan> hardware;  // set with Experiment::hardware
   // With expert parallelism, ranks reserve memory for the largest possible number of rows. These are the same
@@ -72,11 +72,11 @@ struct TrainingForecast {
 };
 
 struct TrainingSummary {
-  std::int64_t first_step = 0, last_step = 0;  // completed steps before and after this process
+  std::int64_t first_step = 0, last_step = 0;  // numbers of completed steps before and after this process
   double last_loss = 0;
   std::optional<double> validation_loss = {}, test_loss = {};
-  bool reached_target = false;  // target_eval_loss was reached and ended the run
-  bool interrupted = false;     // stopped by request, with a checkpoint saved
+  bool reached_target = false;  // whether the run ended because it reached target_eval_loss
+  bool interrupted = false;     // whether the run stopped by request, with a checkpoint saved
   std::string stopped_by = {};  // cause of an interruption: "SIGTERM", "exit_interval"
   // Settings that changed since training, if the run had nothing left to do: "lr was 1e-3, and is 1e-4".
   std::vector<std::string> unused_changes = {};
@@ -87,7 +87,7 @@ struct TrainingSummary {
 struct TrainerOptions {
   comm::Job* job = nullptr;     // the ranks that train together; null: only this process
   RunListener* view = nullptr;  // terminal view; must outlive the trainer
-  bool ignore_memory = false;   // starts even if memory looks too small
+  bool ignore_memory = false;   // whether to start even if memory looks too small
   std::string version = {};     // version of this program; all ranks must have the same version
   // Returns who asked the run to stop, for its record: "SIGTERM". May be empty.
   std::function<std::string()> asked_by = {};
@@ -109,8 +109,8 @@ class Trainer {
     MemorySupply supply;
   };
   struct FitMemory {
-    std::int64_t bytes = 0;  // 0: not given
-    double share = 0;        // 0: not given
+    std::int64_t bytes = 0;  // memory in bytes; 0: not given
+    double share = 0;        // fraction of the installed memory; 0: not given
   };
   Fit fit(const FitMemory& memory, int world = 1, int on_host = 1);
   // Does everything before the first step: opens data (tokenising it if necessary), checks memory, loads
@@ -123,7 +123,7 @@ class Trainer {
 
  private:
   struct Run;
-  std::vector<std::string> notes_;       // shown to the user once
+  std::vector<std::string> notes_;       // texts shown to the user once
   const config::Experiment experiment_;  // the experiment with the loaded model's tokenizer
                                          // (loaded_tokenizer.h)
   const FamilyRegistry& families_;

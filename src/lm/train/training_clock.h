@@ -17,17 +17,17 @@ namespace primus {
 
 // Stored in trainer_state.json (docs/formats/checkpoint.md).
 struct ClockState {
-  double seconds = 0;           // trained so far
-  double warm_seconds = 0;      // the seconds before the end of warm-up
-  std::int64_t planned = 0;     // steps estimated from a few timed ones: the length of the schedule
-  std::int64_t data_steps = 0;  // steps whose samples are in the data order
+  double seconds = 0;        // seconds trained so far
+  double warm_seconds = 0;   // seconds before the end of warm-up
+  std::int64_t planned = 0;  // number of steps estimated from a few timed steps: the length of the schedule
+  std::int64_t data_steps = 0;  // number of steps whose samples are in the data order
   bool finished = false;
 };
 
 struct ClockOptions {
   double total = 0;               // time limit in seconds
-  std::int64_t warmup_steps = 0;  // 0 if warm-up is a fraction of the schedule
-  bool by_steps = false;          // rates follow steps instead of time, because lr_decay_iters is set
+  std::int64_t warmup_steps = 0;  // steps of warm-up; 0 if warm-up is a fraction of the schedule
+  bool by_steps = false;          // whether rates follow steps instead of time, because lr_decay_iters is set
 };
 
 // Returns the number of steps for which a new run orders its data. It is above `planned`, because a machine
@@ -82,7 +82,7 @@ class TrainingClock {
 
   ClockOptions options_;
   ClockState state_;
-  double last_ = 0;  // when state_.seconds was updated
+  double last_ = 0;  // time at which state_.seconds was updated
   double previous_turn_ = -1;
   std::deque<double> steps_;  // seconds between turns
   std::int64_t total_ = 0;

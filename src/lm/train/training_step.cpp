@@ -169,7 +169,7 @@ void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) 
         kParts[kind], [&] { runner_->run(index + 1); },
         [&] { inputs_.copy(recorded_inputs_[kind], 0, true, true, host); });
   } catch (const StopRequest&) {
-    rank_.compute().synchronize();  // pending copies read the batch in host memory
+    rank_.compute().synchronize();  // waits, because pending copies read the batch in host memory
     runner_->abandon();
     throw;
   } catch (...) {
@@ -257,7 +257,7 @@ void TrainingStep::list_results() {
   });
   results_.add(sums_.mtp_loss, [=, this](const std::byte* at, StepResult& result) {
     const double scale = model_.config().mtp.training.loss_scale;
-    if (scale > 0) result.mtp_loss = number(at) / scale;  // undo the loss scale
+    if (scale > 0) result.mtp_loss = number(at) / scale;  // undoes the loss scale
   });
   results_.add(for_blocks_.routing.load,
                [this](const std::byte* at, StepResult& result) { result.routing = routing_of(at); });
@@ -344,7 +344,7 @@ void TrainingStep::evaluate(const data::BatchView& batch, bool with_mtp) {
     runner_->evaluate(evaluation_.tape, 0);
     ++evaluation_.batches;
   } catch (const StopRequest&) {
-    rank_.compute().synchronize();  // pending copies read the batch in host memory
+    rank_.compute().synchronize();  // waits, because pending copies read the batch in host memory
     evaluation_.tape.abandon();
     throw;
   } catch (...) {
@@ -362,7 +362,7 @@ double TrainingStep::evaluation_loss() {
 std::string TrainingStep::find_non_finite() {
   std::string first;
   const std::atomic<bool>* const stop = stop_;
-  set_stop(nullptr);  // the run ends with an error anyway
+  set_stop(nullptr);  // ignores stop requests, because the run ends with an error anyway
   evaluation_.tape.set_observer([&](engine::OperatorCall& op) {
     if (!first.empty()) return;
     bool counted = false;

@@ -122,19 +122,19 @@ class TrainingStep : private engine::ChunkedModel {
   StepGraphs graphs_;
   // Device memory of the inputs of the recorded first and further microbatches.
   std::array<std::vector<Tensor>, 2> recorded_inputs_;
-  Tensor scalars_;  // turbo/step_scalars.h
+  Tensor scalars_;  // see turbo/step_scalars.h
   // Accumulators on the device.
   struct Sums {
-    Tensor loss, stop_votes;  // fp32
-    Tensor mtp_loss;          // only with multi-token prediction
-    Tensor metrics;           // only if the rule has metrics
+    Tensor loss, stop_votes;  // fp32 sums
+    Tensor mtp_loss;          // exists only with multi-token prediction
+    Tensor metrics;           // exists only if the rule has metrics
     bool begun = false;       // whether a microbatch of this step, or a batch of this evaluation, has added
                               // to the sums
   };
   Sums sums_;
   // Values that blocks need in addition to their inputs.
   struct ForBlocks {
-    RoutingStep routing;  // only with experts
+    RoutingStep routing;  // exists only with experts
     engine::DropoutSource dropout;
     const RoutingTrace* trace = nullptr;
   };
@@ -151,7 +151,7 @@ class TrainingStep : private engine::ChunkedModel {
 
   // The host's side of a step. Steps alternate between two of them (StepResults::turn).
   struct HostSide {
-    std::vector<StepInputs::Staging> staging;  // one per microbatch, because the device reads them later
+    std::vector<StepInputs::Staging> staging;  // one slot per microbatch, because the device reads them later
     PinnedBuffer scalars;                      // scalars of begin() and update()
   };
   std::array<HostSide, 2> host_;

@@ -217,7 +217,7 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   VerifyReport report;
   ModelConfig config =
       read_model_config(read_file(config_path, 16U << 20), config_path.string(), families, &report.notes);
-  config.moe.training = {};  // references are gradients of the language model's loss alone
+  config.moe.training = {};  // references are gradients of only the language model's loss
   const SafetensorsFolder weights = SafetensorsFolder::open(options.model);
   const SafetensorsFile inputs = SafetensorsFile::open(options.inputs);
   const TensorView input_ids = require(inputs, "input_ids");

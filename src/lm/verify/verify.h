@@ -23,7 +23,7 @@
 namespace primus {
 
 struct VerifyOptions {
-  std::filesystem::path model;  // holds config.json and safetensors
+  std::filesystem::path model;  // folder with config.json and safetensors
   std::filesystem::path inputs;
   std::optional<std::filesystem::path> gradients, trajectory;
   DType compute = DType::kF32;
@@ -37,7 +37,7 @@ struct TensorComparison {
   double largest = 0;     // max |a - b|
   double normalised = 0;  // max |a - b| / max |b|, compared with the tolerance; 0 if there is no error
   double euclidean = 0;   // ||a - b|| / ||b||
-  double limit = 0;       // for `normalised`
+  double limit = 0;       // limit of `normalised`
 };
 
 struct VerifyReport {
@@ -66,8 +66,8 @@ struct VerifyReport {
   // of the fp32 run equal the reference's, because otherwise fp32 would not verify. This member counts the
   // tokens that bf16 would have routed differently.
   std::int64_t rerouted_tokens = 0;
-  std::vector<std::string> notes;     // oddities of config.json, as sentences
-  std::vector<std::string> failures;  // results out of tolerance, as sentences; empty: verified
+  std::vector<std::string> notes;     // sentences on oddities of config.json
+  std::vector<std::string> failures;  // sentences on results out of tolerance; empty: verified
 
   bool passed() const { return failures.empty(); }
 };

@@ -26,7 +26,7 @@ class Detector {
 };
 
 struct DetectorEntry {
-  std::string_view name;  // the name in warnings.jsonl: "loss_growth"
+  std::string_view name;  // name in warnings.jsonl: "loss_growth"
   std::unique_ptr<Detector> (*make)();
 };
 

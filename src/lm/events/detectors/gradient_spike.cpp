@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kName = "gradient_spike";
 constexpr std::size_t kWindow = 64, kFewest = 20;  // lengths in steps
 constexpr double kFactor = 10;
-constexpr double kMin = 1e-3;  // smaller norms mean that the model has nothing left to learn
+constexpr double kMin = 1e-3;  // norms below this limit mean that the model has nothing left to learn
 
 class GradientSpike final : public Detector {
  public:

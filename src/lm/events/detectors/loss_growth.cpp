@@ -13,7 +13,8 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kName = "loss_growth";
-constexpr std::size_t kWindow = 5;  // steps in the median, so that one bad batch does not count as divergence
+// Number of steps in the median, so that a single bad batch does not count as divergence.
+constexpr std::size_t kWindow = 5;
 // Allowed ratio to the lowest median so far. A loss near zero (memorized answers) must also rise by
 // kMinRise.
 constexpr double kFactor = 10;

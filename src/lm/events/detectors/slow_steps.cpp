@@ -21,7 +21,7 @@ constexpr std::size_t kMax = 100'000;  // max steps per block, however short the
 class SlowSteps final : public Detector {
  public:
   std::optional<RunWarning> iteration(const IterationRecord& record) override {
-    if (!std::exchange(began_, true)) return std::nullopt;  // the first step warms caches
+    if (!std::exchange(began_, true)) return std::nullopt;  // excludes the first step, which warms caches
     const double seconds = record.throughput.now.seconds_per_iteration;
     block_.push_back(seconds);
     sum_ += seconds;

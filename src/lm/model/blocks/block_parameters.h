@@ -21,7 +21,7 @@ namespace primus {
 // A rank's share of a parameter.
 struct Share {
   Shape shape;
-  engine::Placement placement;  // empty: the complete parameter
+  engine::Placement placement;  // place of the share; empty: the complete parameter
 };
 
 // One of `ranks` equal shares.

@@ -38,7 +38,7 @@ class DeltaAttention final : public Layer {
         layer_(p.layer()) {
     const LinearAttentionConfig& linear = c.linear;
     const std::int64_t keys = linear.keys(), values = linear.values(), heads = linear.value_heads;
-    const std::int64_t gates = heads * linear.key_dim;  // each value head has its own gates
+    const std::int64_t gates = heads * linear.key_dim;  // number of gates; each value head has its own
     const auto matrix = [&](const std::string& name, Share share, const std::string& published) {
       const std::int64_t rows = share.placement.is_whole() ? share.shape[0] : share.placement.whole[0];
       return &p.linear(".attention." + name, std::move(share), p.matrix(),
@@ -131,7 +131,7 @@ class DeltaAttention final : public Layer {
   Parameter *qkv_ = nullptr, *kernel_ = nullptr;
   Parameter *gate_down_ = nullptr, *gate_up_ = nullptr, *beta_ = nullptr, *a_log_ = nullptr, *bias_ = nullptr;
   Parameter *out_gate_down_ = nullptr, *out_gate_ = nullptr;  // out_gate_down_ null: the gate has full rank
-  Parameter* out_gate_bias_ = nullptr;                        // null: no bias
+  Parameter* out_gate_bias_ = nullptr;                        // null: the output gate has no bias
   Parameter *norm_ = nullptr, *out_ = nullptr;
 };
 

@@ -205,8 +205,8 @@ class LatentAttention final : public Layer {
   double epsilon_;  // epsilon of the latents' norms
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;
   Parameter *kv_down_ = nullptr, *kv_norm_ = nullptr, *kv_up_ = nullptr, *out_ = nullptr;
-  Parameter* gate_ = nullptr;       // null: no gate
-  std::optional<Indexer> indexer_;  // for sparse attention
+  Parameter* gate_ = nullptr;       // null: no output gate
+  std::optional<Indexer> indexer_;  // set for sparse attention
 };
 
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t) {

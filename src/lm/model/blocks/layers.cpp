@@ -88,8 +88,9 @@ void DecoderBlock::forward(engine::Residual& x, const BlockInputs& in) const {
 void DecoderBlock::run(const Branch& branch, engine::Residual& x, const BlockInputs& in) const {
   const bool decoding = in.cache && !x.sum.tape().gathers_parameters();
   if (!branch.norm) flush(x);
-  // Without a norm the branch reads a copy of the stream. Otherwise the policy of weight gradients would
-  // decide whether a product accumulates into the stream's gradient, which affects rounding.
+  // Without a norm the branch reads a copy of the stream. If the branch read the stream itself, rounding
+  // would depend on a performance setting: the policy of weight gradients decides whether a product
+  // accumulates into the stream's gradient.
   Value y = branch.layer->forward(
       branch.norm ? Normed(x, *branch.norm, epsilon_, decoding) : Normed(copy_of(x.sum)), in);
   if (branch.norm_after) y = norm(y, *branch.norm_after, epsilon_);

@@ -39,21 +39,22 @@ struct SelfAttentionOptions {
     // rotation (OLMo 2): self_attn.{q,k}_norm. Not supported if tensor ranks share the heads.
     kWhole,
   };
-  bool qkv_bias = false, out_bias = false;  // self_attn.{q,k,v}_proj.bias, self_attn.o_proj.bias
+  bool qkv_bias = false, out_bias = false;  // whether self_attn.{q,k,v}_proj and self_attn.o_proj have biases
   HeadNorm head_norm = HeadNorm::kNone;
   bool rope = true, interleaved = false;
-  bool local_rope = false;             // uses the rope table of local layers
+  bool local_rope = false;             // whether the rope table of local layers is used
   std::int64_t window = 0, chunk = 0;  // see turbo::AttentionShape
-  bool sinks = false;                  // self_attn.sinks
-  bool fused_qkv = false;              // checkpoints fuse q, k and v in one matrix, self_attn.qkv_proj
+  bool sinks = false;                  // whether the layer has self_attn.sinks
+  bool fused_qkv = false;  // whether checkpoints fuse q, k and v in one matrix, self_attn.qkv_proj
   // A sigmoid gate multiplies each column of the attention output (Qwen3-Next). self_attn.q_proj has the gate
   // of each head after its query. Cannot be combined with qkv_bias.
   bool output_gate = false;
   // Names in checkpoints: the name of the output projection, and the suffix of the QK norms' names.
   std::string_view out_name = "o_proj", norm_name = "norm";
-  double score_cap = 0;                       // see turbo::AttentionShape::score_cap
-  double floor_scale = 8192, attn_scale = 0;  // queries are scaled by position; attn_scale 0: no scaling
-  int first_scaled = 1;                       // see turbo::PositionScale::first
+  double score_cap = 0;  // see turbo::AttentionShape::score_cap
+  // Settings that scale queries by position; attn_scale 0: no scaling.
+  double floor_scale = 8192, attn_scale = 0;
+  int first_scaled = 1;  // see turbo::PositionScale::first
 };
 
 // Returns the options of this layer that config.attention sets: its window, chunk, rope and gate. The family
@@ -69,8 +70,9 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 // self_attn.g_proj. With config.attention.indexer, attention is sparse: an indexer selects its tokens
 // (blocks/indexer.h).
 struct LatentAttentionOptions {
-  bool interleaved = true;     // rotary pairs are neighbours; false: half a head apart
-  bool own_rope_key = false;   // checkpoints store the rotated key's projection separately, self_attn.k_rope
+  bool interleaved = true;  // whether rotary pairs are neighbours; false: half a head apart
+  // Whether checkpoints store the rotated key's projection separately, as self_attn.k_rope.
+  bool own_rope_key = false;
   double norm_epsilon = 1e-6;  // epsilon of the latents' norms; DeepSeek's models use the norm's default
 };
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
@@ -105,7 +107,7 @@ std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockPar
 // Names of a feed-forward's matrices in checkpoints.
 struct FeedForwardNames {
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
-  std::string_view gate_up = {};  // not empty: the name of one matrix that fuses gate and up
+  std::string_view gate_up = {};  // name of the matrix that fuses gate and up; empty: two matrices
 };
 
 // SwiGLU of width `ffn`, or the model's variant of it (SiTU, or GELU instead of SiLU):
@@ -165,9 +167,9 @@ class DecoderBlock final : public Block {
 
  private:
   struct Branch {
-    engine::Parameter* norm = nullptr;  // null: the branch reads the raw residual stream
+    engine::Parameter* norm = nullptr;  // null if the branch reads the raw residual stream
     std::unique_ptr<Layer> layer;
-    engine::Parameter* norm_after = nullptr;  // null: the branch's output is added without a norm
+    engine::Parameter* norm_after = nullptr;  // null if the branch's output is added without a norm
   };
   void run(const Branch& branch, engine::Residual& x, const BlockInputs& inputs) const;
 

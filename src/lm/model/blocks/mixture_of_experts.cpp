@@ -237,11 +237,11 @@ class MixtureOfExperts final : public Layer {
   }
 
   MoeConfig moe_;
-  bool plain_;  // the experts consist only of products and SwiGLU
+  bool plain_;  // whether the experts consist only of products and SwiGLU
   double situ_beta_, situ_linear_beta_, epsilon_;
   std::int64_t layer_;
   comm::Communicator* tokens_;     // the ranks that route a microbatch together
-  engine::SharedExperts experts_;  // this rank's experts
+  engine::SharedExperts experts_;  // share of this rank in the experts
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   Parameter *choice_bias_ = nullptr, *table_ = nullptr, *shared_gate_ = nullptr;

@@ -11,10 +11,10 @@ namespace primus {
 
 // Names of a mixture's tensors in a family's checkpoints, relative to the block.
 struct ExpertParts {
-  std::string router;                                     // [experts, hidden]
-  std::string router_bias = {};                           // [experts]; with MoeConfig::biases
-  std::string choice_bias = {};                           // [experts]; with MoeConfig::choice_bias
-  std::string table = {};                                 // [vocab, top_k]; with MoeConfig::hash_layers
+  std::string router;            // name of the router's weight [experts, hidden]
+  std::string router_bias = {};  // name of a tensor [experts]; with MoeConfig::biases
+  std::string choice_bias = {};  // name of a tensor [experts]; with MoeConfig::choice_bias
+  std::string table = {};        // name of a tensor [vocab, top_k]; with MoeConfig::hash_layers
   std::vector<engine::CheckpointPart> gate_up;            // parts of [experts, 2*ffn, hidden]: gate, then up
   std::vector<engine::CheckpointPart> gate_up_bias = {};  // parts of [experts, 2*ffn]
   std::vector<engine::CheckpointPart> down;               // parts of [experts, hidden, ffn]

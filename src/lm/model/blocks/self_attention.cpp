@@ -156,7 +156,7 @@ class SelfAttention final : public Layer {
   comm::Communicator* group_;      // the ranks that share the heads
   std::int64_t heads_, kv_heads_;  // numbers of heads on this rank
   std::int64_t head_dim_, rotary_dim_;
-  double score_scale_;  // 0: 1 / sqrt(head_dim)
+  double score_scale_;  // factor of scores; 0: 1 / sqrt(head_dim)
   double epsilon_;
   std::int64_t layer_;
   SelfAttentionOptions options_;

@@ -158,7 +158,7 @@ std::vector<FamilySwitch> switches() {
   return {{"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
 }
 
-// A model without experts is written without the experts' keys. ep_size describes training.
+// A model without experts is written without the experts' keys. ep_size describes only the training setup.
 std::vector<std::string_view> other_keys() {
   return {"ep_size",
           "mlp_bias",

@@ -22,7 +22,7 @@ class MergeTable {
   struct Merge {
     std::int32_t left, right;  // ids of the pair
     std::int32_t result;       // id of the merged symbol
-    std::uint32_t rank;        // lower ranks merge first; equal ranks from left to right
+    std::uint32_t rank;        // lower ranks merge first; pairs of equal rank merge from left to right
   };
   static constexpr std::uint32_t kNoRank = UINT32_MAX;
 
@@ -65,8 +65,8 @@ class MergeTable {
 // Working memory of one merging thread.
 struct MergeScratch {
   struct Node {
-    std::int32_t id, previous, next;  // indices of the neighbours, -1 at the ends; id INT32_MIN: already
-                                      // merged into its neighbour
+    // Id and indices of the neighbours (-1: none); id INT32_MIN: already merged into the neighbour.
+    std::int32_t id, previous, next;
   };
   struct Candidate {
     std::uint32_t rank;
@@ -106,7 +106,7 @@ class WordCache {
   };
   int bits_ = kFirstBits;
   std::vector<Entry> entries_;  // 2^bits_ entries
-  std::size_t stored_ = 0;      // words stored since the last growth
+  std::size_t stored_ = 0;      // number of words stored since the last growth
   Entry* missed_ = nullptr;
   std::uint64_t missed_key_[4] = {};
 };

@@ -16,11 +16,12 @@
 namespace primus {
 
 struct BpeOptions {
-  bool byte_level = false;     // symbols are bytes, written in GPT-2's alphabet (byte_level.h)
-  bool byte_fallback = false;  // encodes a character without a token as tokens of its bytes, <0xE4>
+  bool byte_level = false;  // whether symbols are bytes, written in GPT-2's alphabet (byte_level.h)
+  // Whether a character without a token is encoded as tokens of its bytes, <0xE4>.
+  bool byte_fallback = false;
   bool fuse_unk = false;       // whether a run of unknown characters becomes a single unknown token
-  bool ignore_merges = false;  // a word that is a token is encoded directly, without merges
-  std::string unk_token;       // empty: text without a token is dropped
+  bool ignore_merges = false;  // whether a word that is a token is encoded directly, without merges
+  std::string unk_token;       // text of the unknown token; empty: text without a token is dropped
   std::string continuing_subword_prefix, end_of_word_suffix;
 };
 
@@ -55,7 +56,7 @@ class BpeModel {
   Vocabulary vocabulary_;
   MergeTable merges_;
   std::array<std::int32_t, 256>
-      byte_ids_{};  // ids of single bytes (byte level) or of <0x..> tokens (fallback); -1: none
+      byte_ids_{};  // ids of single bytes (byte level) or of <0x..> tokens (fallback); -1: no token
   std::optional<std::int32_t> unk_id_;
   Vocabulary words_;  // tokens as raw bytes, for looking up complete words in a byte-level vocabulary
 };

@@ -41,7 +41,7 @@ struct Word {
 // The occurrences of one pair.
 struct Occurrences {
   std::int64_t count = 0;
-  std::vector<std::uint32_t> words;  // words that have or had the pair; may contain duplicates
+  std::vector<std::uint32_t> words;  // indices of words that have or had the pair; may contain duplicates
 };
 
 // Counts and merges pairs over all distinct words.
@@ -155,7 +155,7 @@ std::string tokenizer_file(const BpeTrainerOptions& options, const std::vector<s
   ordered_json vocabulary = ordered_json::object();
   auto& entries = vocabulary.get_ref<ordered_json::object_t&>();
   entries.reserve(
-      tokens.size());  // filled directly: inserting into an ordered object searches all earlier keys
+      tokens.size());  // filled directly, because inserting into an ordered object searches all earlier keys
   for (std::size_t i = 0; i < tokens.size(); ++i) entries.emplace_back(tokens[i], i);
   ordered_json added = ordered_json::array();
   for (std::size_t i = 0; i < options.special_tokens.size(); ++i) {

@@ -16,11 +16,11 @@
 namespace primus {
 
 struct BpeTrainerOptions {
-  std::int32_t vocab_size = 8192;                               // includes special tokens and the 256 bytes
-  std::vector<std::string> special_tokens = {"<|endoftext|>"};  // special tokens get the first ids; loaders
-                                                                // find the end-of-document token by this name
-  bool gpt2_style = false;         // splits words by GPT-2's expression instead of Llama 3's
-  std::int64_t min_frequency = 2;  // min occurrences of a pair to merge
+  std::int32_t vocab_size = 8192;  // size of the vocabulary, including special tokens and the 256 bytes
+  // Tokens with the first ids; loaders find the end-of-document token by this name.
+  std::vector<std::string> special_tokens = {"<|endoftext|>"};
+  bool gpt2_style = false;         // whether words are split by GPT-2's expression instead of Llama 3's
+  std::int64_t min_frequency = 2;  // min number of occurrences of a pair that is merged
 };
 
 class BpeTrainer {

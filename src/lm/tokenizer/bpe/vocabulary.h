@@ -14,7 +14,7 @@ namespace primus {
 class Vocabulary {
  public:
   Vocabulary() = default;
-  Vocabulary(const Vocabulary&) = delete;  // the map points into the pool
+  Vocabulary(const Vocabulary&) = delete;  // not copyable, because the map points into the pool
   Vocabulary& operator=(const Vocabulary&) = delete;
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
@@ -42,7 +42,7 @@ class Vocabulary {
     std::int64_t id;
   };
   std::vector<Entry> entries_;  // entries before finish(); empty afterwards
-  std::vector<char> pool_;      // a vector, because its storage keeps its address when the vector is moved
+  std::vector<char> pool_;      // a vector keeps the address of its storage when it is moved
   std::vector<std::string_view> texts_;
   std::unordered_map<std::string_view, std::int32_t> ids_;
 };

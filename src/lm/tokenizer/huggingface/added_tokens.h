@@ -14,11 +14,11 @@ namespace primus {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool special = false;      // omitted when decoding with skip_special
-  bool normalized = false;   // matched in the normalised text, not in the raw text
-  bool single_word = false;  // matches only between non-word characters
-  bool lstrip = false;       // also consumes the spaces to its left
-  bool rstrip = false;       // also consumes the spaces to its right
+  bool special = false;      // whether the token is omitted when decoding with skip_special
+  bool normalized = false;   // whether the token is matched in the normalised text instead of the raw text
+  bool single_word = false;  // whether the token matches only between non-word characters
+  bool lstrip = false;       // whether a match includes the spaces to its left
+  bool rstrip = false;       // whether a match includes the spaces to its right
 
   bool same_flags(const AddedToken& other) const {
     return special == other.special && normalized == other.normalized && single_word == other.single_word &&
@@ -30,7 +30,7 @@ struct AddedToken {
 // (Hugging Face's AddedVocabulary). One pass; each position costs at most the length of the longest token.
 class AddedTokenMatcher {
  public:
-  static constexpr std::size_t kMaxTokenBytes = 4096;  // callers refuse longer tokens
+  static constexpr std::size_t kMaxTokenBytes = 4096;  // limit that callers check
   AddedTokenMatcher() = default;
   // `contents[i]` is how tokens[i] appears in the text (normalised if `normalized` is set). Empty contents
   // never match; of equal contents the last counts.
@@ -43,13 +43,13 @@ class AddedTokenMatcher {
  private:
   struct Entry {
     std::string content;
-    std::size_t token;  // index in tokens_
+    std::size_t token;  // index of the token in tokens_
   };
   // Returns the longest token at the start of `text` and the length of the match, or null.
   const AddedToken* longest(std::string_view text, std::size_t& length) const;
 
   std::vector<AddedToken> tokens_;
-  std::vector<Entry> entries_;  // sorted by content
+  std::vector<Entry> entries_;  // entries sorted by content
   // Entries that start with byte b: [first_byte_[b], first_byte_[b + 1]).
   std::array<std::size_t, 257> first_byte_ = {};
 };

@@ -72,9 +72,9 @@ struct ChainOptions {
   std::vector<Replace> replaces;
   bool byte_fallback = false;
   bool fused = false;
-  std::string strip;            // text to strip
+  std::string strip;            // text that is stripped
   std::size_t strip_count = 0;  // max number of times that `strip` is removed
-  std::string metaspace;        // empty: no Metaspace
+  std::string metaspace;        // the mark that Metaspace replaces by a space; empty: no Metaspace
   bool metaspace_drops_first = false;
   std::string name;  // name of the decoder in errors
 };

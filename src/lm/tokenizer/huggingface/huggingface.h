@@ -17,7 +17,7 @@ namespace primus {
 // The contents of a tokenizer's files in a model folder; empty for a missing file.
 struct HuggingFaceFiles : SideFiles {
   std::string tokenizer_json;
-  std::string path = "tokenizer.json";  // path of tokenizer_json, for messages
+  std::string path = "tokenizer.json";  // path of tokenizer.json, for messages
 };
 
 // Adds the files next to a tokenizer.json that was read from `path`.

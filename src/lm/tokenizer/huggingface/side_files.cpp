@@ -28,8 +28,8 @@ constexpr const char* kTemplate = "chat_template.jinja";
 
 json parse_object(const std::string& text, const std::string& name) {
   if (text.empty()) return json::object();
-  JsonReader reader(text, name, {.python = true});  // reports the position of an error, and limits the
-                                                    // nesting
+  // This reader reports the position of an error, and limits the nesting.
+  JsonReader reader(text, name, {.python = true});
   reader.skip();
   reader.finish();
   if (text.size() > 2 << 20) throw unsupported("a file of more than 2 MB is not supported").at(name);

@@ -17,7 +17,7 @@ struct SideFiles {
   std::string special_tokens_map_json;
   std::string added_tokens_json;
   std::string chat_template_jinja;
-  std::filesystem::path read_from = {};  // the folder, for messages
+  std::filesystem::path read_from = {};  // path of the folder, for messages
 
   // Writes the files that are not empty.
   void save(const std::filesystem::path& folder) const;
@@ -35,7 +35,7 @@ struct SideSettings {
   std::vector<AddedToken> named;
   std::optional<std::string> bos, eos, pad, unk;  // texts of the tokens with these roles
   std::string chat_template;
-  bool legacy = false;  // for SentencePiece models: text after an added token begins with a space
+  bool legacy = false;  // for SentencePiece models: whether text after an added token begins with a space
 };
 
 // Error(kInvalid) at the file's name, line and column for a file that is not a JSON object.

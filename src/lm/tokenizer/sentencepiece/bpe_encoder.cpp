@@ -150,7 +150,8 @@ class BpeEncoder final : public Encoder {
   std::int32_t piece_count_;
   std::unordered_map<std::string, std::int32_t> symbols_;
   std::vector<std::size_t> lengths_;  // length of each symbol, in bytes
-  bool words_are_apart_ = true;       // no piece has a space mark after another character
+  // Whether space marks occur only at the start of pieces or after other space marks.
+  bool words_are_apart_ = true;
   ByteTrie user_defined_;
   MergeTable merges_;
   mutable Pool<Scratch> scratches_;

@@ -52,7 +52,8 @@ class ByteTrie {
 
   std::array<std::int32_t, 256> first_ = no_children();  // children of the root
   std::vector<std::int32_t> values_{-1};
-  std::vector<Slot> slots_ = std::vector<Slot>(2, Slot{kEmpty, kNone});  // open addressing, at most half full
+  // A hash table with open addressing, at most half full.
+  std::vector<Slot> slots_ = std::vector<Slot>(2, Slot{kEmpty, kNone});
   std::size_t mask_ = 1;
   std::size_t used_ = 0;
 };

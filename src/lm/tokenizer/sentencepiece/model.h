@@ -21,13 +21,14 @@ enum class ModelType { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
 // Default values are the format's defaults.
 struct NormalizerSpec {
   std::string precompiled_charsmap;
-  bool add_dummy_prefix = true;          // adds a space before the text
-  bool remove_extra_whitespaces = true;  // removes spaces at both ends, and leaves one space between words
-  bool escape_whitespaces = true;        // replaces spaces by U+2581
+  bool add_dummy_prefix = true;  // whether a space is added before the text
+  // Whether spaces are removed at both ends, and all but one space between words.
+  bool remove_extra_whitespaces = true;
+  bool escape_whitespaces = true;  // whether spaces are replaced by U+2581
 };
 
 struct Model {
-  std::vector<Piece> pieces;  // indexed by id
+  std::vector<Piece> pieces;  // pieces indexed by id
   ModelType type = ModelType::kUnigram;
   bool byte_fallback = false;
   bool treat_whitespace_as_suffix = false;

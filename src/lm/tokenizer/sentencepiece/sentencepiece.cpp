@@ -210,9 +210,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
 
     const SentencePieceTokenizer& tokenizer_;
-    std::string bytes_;         // from byte pieces, not output yet
-    bool at_start_ = true;      // a leading space must still be dropped
-    bool space_taken_ = false;  // the leading space was dropped from the last piece
+    std::string bytes_;         // bytes from byte pieces that were not output yet
+    bool at_start_ = true;      // whether a leading space must still be dropped
+    bool space_taken_ = false;  // whether the leading space was dropped from the last piece
     bool anything_given_ = false;
   };
 
@@ -324,8 +324,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::unique_ptr<Encoder> encoder_;
   std::optional<AddedVocabulary> added_;
   AddedTokenMatcher matcher_;
-  std::int32_t added_count_ = 0;  // ids after those of the pieces
-  bool continues_ = false;        // text after an added token gets no dummy prefix
+  std::int32_t added_count_ = 0;  // number of ids after the ids of the pieces
+  bool continues_ = false;        // whether text after an added token gets no dummy prefix
   std::optional<std::int32_t> model_eos_;
   std::string chat_template_;
 };

@@ -16,7 +16,7 @@ namespace primus::sentencepiece {
 
 namespace {
 
-constexpr float kUnknownPenalty = 10.0f;  // relative to the lowest score
+constexpr float kUnknownPenalty = 10.0f;  // score of an unknown character, relative to the lowest score
 
 class UnigramEncoder final : public Encoder {
  public:

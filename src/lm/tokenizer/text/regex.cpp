@@ -16,7 +16,7 @@ namespace primus {
 
 namespace {
 
-constexpr std::size_t kMaxPatternBytes = 16 << 10;  // real tokenizers have less than 1 KiB
+constexpr std::size_t kMaxPatternBytes = 16 << 10;  // real expressions have less than 1 KiB
 
 template <class Object, void (*kFree)(Object*)>
 struct Free {

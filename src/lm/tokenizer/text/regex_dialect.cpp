@@ -75,7 +75,7 @@ std::string spelled_out(CharacterTest wanted) {
 }
 
 struct CategoryName {
-  std::string_view code, name;  // the name in canonical() form
+  std::string_view code, name;  // name in canonical() form
 };
 constexpr std::array<CategoryName, 40> kCategories = {{{"L", "letter"},
                                                        {"LC", "casedletter"},
@@ -152,7 +152,7 @@ std::string canonical(std::string_view name) {
 // Members of \p{...}, \d or \w, as items of a class.
 struct Class {
   std::string members;
-  std::string others;  // the complement if requested; empty if it cannot be written as items
+  std::string others;  // items of the complement, if requested; empty if it cannot be written as items
 };
 
 // `with_others`: also computes the complement, which takes milliseconds.
@@ -346,7 +346,7 @@ class Translator {
     if (c == '[') {
       in_class_ = true;
       copy(next_is("[^") ? 2 : 1);
-      if (next_is("]")) copy(1);  // "]" directly after the opening is a member
+      if (next_is("]")) copy(1);  // a "]" directly after the opening is a member of the class
       return;
     }
     if (next_is("{,")) refuse("a repetition without a lower bound");

@@ -7,8 +7,8 @@
 namespace primus {
 
 struct PcrePattern {
-  std::string plain;  // for text without unicode::kNewer characters
-  std::string exact;  // for any text; this expression's classes also list these characters, and are slower
+  std::string plain;  // expression for text without unicode::kNewer characters
+  std::string exact;  // expression for any text; its classes also list the newer characters, so it is slower
 };
 
 // Error(kUnsupported) quoting the expression if a part of it has another meaning in PCRE2 and no translation.

@@ -49,7 +49,7 @@ class TextBudget {
   std::size_t bytes_, output_left_;
   std::uint32_t steps_per_match_;
   std::uint64_t calls_ = 0;
-  double start_ = 0;  // thread CPU time at the first call, in seconds
+  double start_ = 0;  // CPU time of the thread at the first call, in seconds
 };
 
 }  // namespace primus

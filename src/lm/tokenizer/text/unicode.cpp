@@ -129,7 +129,7 @@ const std::bitset<kCodePoints>& nfc_inert() {
       if (composed != 1 || static_cast<char32_t>(parts[0]) != c) inert->reset(c);
     }
     for (char32_t c = 0x1161; c <= 0x11FF; ++c)
-      inert->reset(c);  // Hangul vowels and finals compose with the character before
+      inert->reset(c);  // Hangul vowels and finals compose with the preceding character
     for (const Range& range : kUnnormalized) {
       for (char32_t c = range.first; c <= range.last; ++c) inert->set(c);
     }
@@ -218,7 +218,7 @@ void require_valid(std::string_view text, std::string_view name, std::int64_t fi
   const std::size_t at = valid_prefix(text);
   if (at == text.size()) return;
   const std::string_view before = text.substr(0, at);
-  const std::size_t line_begin = before.rfind('\n') + 1;  // npos + 1 is 0
+  const std::size_t line_begin = before.rfind('\n') + 1;  // if there is no newline, npos + 1 is 0
   throw invalid(fmt::format("not valid UTF-8 (byte 0x{:02X})", static_cast<unsigned char>(text[at])),
                 "convert the text to UTF-8, e.g. with iconv")
       .at(fmt::format("{}:{}:{}", name, first_line + std::count(before.begin(), before.end(), '\n'),

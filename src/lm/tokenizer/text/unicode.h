@@ -12,9 +12,10 @@
 
 namespace primus::unicode {
 
-inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // the character U+FFFD
 
-inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // U+FEFF, allowed at the start of a file
+// The character U+FEFF, which may begin a file.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Length of the UTF-8 character that starts with `lead`; text must be valid.
 inline int char_length(char lead) {
@@ -61,7 +62,7 @@ enum : Properties {
   kLowerLike = 32,      // Ll, Lm, Lo, M
   kPunctuation = 64,    // as in the pre-tokenizer Punctuation: \p{P} of Unicode 8, and all ASCII symbols
   kWord = 128,          // \w
-  kNewer = 256,         // the character's category differs in Unicode 14 (newer_characters.h)
+  kNewer = 256,         // set if the character's category differs in Unicode 14 (newer_characters.h)
   kNumericDigit = 512,  // as in the pre-tokenizer Digits: \p{N} of Unicode 17
 };
 
@@ -75,7 +76,7 @@ class PropertyTable {
   friend const PropertyTable& properties();
   PropertyTable();
   std::array<std::uint16_t, 0x1100> stage1_;
-  std::vector<std::array<Properties, 256>> blocks_;  // block 0 is ASCII
+  std::vector<std::array<Properties, 256>> blocks_;  // block 0 holds ASCII
 };
 const PropertyTable& properties();
 // Whether valid UTF-8 `text` has a character that is kNewer.

@@ -84,20 +84,20 @@ void recognise(Ranks& ranks) {
     ranks.eos = "<|endoftext|>";
   };
   ranks.pattern = kLlama3Pattern;          // this expression is also the expression of cl100k
-  if (count == 50256 || count == 50280) {  // r50k (GPT-2), p50k
+  if (count == 50256 || count == 50280) {  // of r50k (GPT-2) or p50k
     ranks.pattern = kGpt2Pattern;
     endoftext(50256);
-  } else if (count == 100256) {  // cl100k
+  } else if (count == 100256) {  // of cl100k
     endoftext(100257);
     ranks.specials.insert(ranks.specials.end(), {{"<|fim_prefix|>", 100258},
                                                  {"<|fim_middle|>", 100259},
                                                  {"<|fim_suffix|>", 100260},
                                                  {"<|endofprompt|>", 100276}});
-  } else if (count == 199998) {  // o200k
+  } else if (count == 199998) {  // of o200k
     ranks.pattern = kO200kPattern;
     endoftext(199999);
     ranks.specials.push_back({"<|endofprompt|>", 200018});
-  } else if (count == 128000) {  // Llama 3
+  } else if (count == 128000) {  // of Llama 3
     constexpr std::array<std::string_view, 11> kNamed = {"<|begin_of_text|>",
                                                          "<|end_of_text|>",
                                                          "<|reserved_special_token_0|>",
@@ -315,7 +315,7 @@ class TiktokenTokenizer final : public Tokenizer {
   std::uint64_t fingerprint_;
   std::string_view pattern_;
   std::unique_ptr<PreTokenizer> splitter_;
-  std::vector<MergeTable::Merge> merges_;  // for save()
+  std::vector<MergeTable::Merge> merges_;  // merges, used by save()
   std::optional<BpeModel> model_;
   std::map<std::int32_t, std::string> specials_;
   AddedTokenMatcher matcher_;
@@ -402,7 +402,8 @@ void TiktokenTokenizer::save(const std::filesystem::path& folder) const {
 bool looks_like_tiktoken(std::string_view bytes) {
   const std::size_t first = bytes.find_first_not_of(" \t\r\n");
   if (first == std::string_view::npos) return false;
-  if (bytes[first] == '[') return true;  // a tokenizer.json is an object
+  // A JSON list is a tiktoken file, because a tokenizer.json is an object.
+  if (bytes[first] == '[') return true;
   std::pair<std::string, std::int64_t> token;
   std::string_view line = bytes.substr(0, bytes.find('\n'));
   if (line.ends_with('\r')) line.remove_suffix(1);

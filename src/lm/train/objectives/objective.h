@@ -43,7 +43,7 @@ struct DataRequest {
   // With train_minutes: the number of steps whose samples are ordered; the order then repeats. 0:
   // train_iters.
   std::int64_t timed_steps = 0;
-  data::CyclicOptions cyclic = {};  // for objectives whose order depends_on_ranks()
+  data::CyclicOptions cyclic = {};  // order for objectives that depend on ranks (depends_on_ranks())
 };
 
 class Objective {
@@ -115,7 +115,7 @@ class Objective {
 // after `.stage =` into config's table of stages. So `.stage` must come first, and its texts must have no
 // semicolon and no brace.
 struct ObjectiveEntry {
-  config::Stage stage;  // the choice of the key `stage` that selects this objective
+  config::Stage stage;  // value of the key `stage` that selects this objective
   std::unique_ptr<Objective> (*make)();
 };
 

@@ -36,7 +36,7 @@ data::DataOptions options_of(const DataRequest& request) {
 // Notes evaluations on files that are also trained on.
 void note_files_of_training(const config::TrainerConfig& c, data::Datasets& datasets) {
   const auto place_of = [](const std::string& path) {
-    std::error_code unreadable;  // if this is set, the path is compared as it is written
+    std::error_code unreadable;  // if set, the path is compared as it is written
     const std::filesystem::path place = std::filesystem::weakly_canonical(path, unreadable);
     return unreadable ? std::filesystem::path(path) : place;
   };

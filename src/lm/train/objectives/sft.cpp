@@ -76,7 +76,8 @@ class FineTuning final : public Objective {
     if (!is_glob && !Env::posix().status(path)) missing.push_back({"sft_dataset_name", path});
   }
 
-  void check_samples(const config::Experiment&) const override {}  // conversations repeat without end
+  // Nothing to check, because conversations repeat without end.
+  void check_samples(const config::Experiment&) const override {}
 
   // A prompt is a complete question.
   std::int64_t prompt_tokens(const config::TrainerConfig& trainer) const override {
@@ -101,7 +102,7 @@ class FineTuning final : public Objective {
            [&] { datasets = data::open_sft_datasets(options, request.tokenizer); });
     return datasets;
   }
-  bool opens_at_once() const override { return true; }  // there is no cache to build first
+  bool opens_at_once() const override { return true; }  // no cache has to be built first
 
   std::int64_t samples_of_epochs(const DataRequest& request, double epochs) override {
     std::int64_t samples = 0;

@@ -113,14 +113,14 @@ class Fitting {
     choose_length(count, parameters);
     choose_batch(filled, usual_passes(count) * static_cast<double>(all.ids.size()), longest_of(all));
     if (is_open("lr")) set("lr", c.lr, std::max(usual_learning_rate(parameters, bool{model.lora}), c.min_lr));
-    c.sft_fit_to_data = false;  // already applied: the planned settings are now ordinary settings
+    c.sft_fit_to_data = false;  // the planned settings are now ordinary settings
     plan_.facts.push_back(fmt::format("chosen for {} conversations and {} parameters: {}", count,
                                       human_count(static_cast<double>(parameters)),
                                       fmt::join(chosen_, ", ")));
   }
 
  private:
-  static constexpr std::int64_t kFew = 1000;  // conversations
+  static constexpr std::int64_t kFew = 1000;  // number of conversations
 
   // Returns the number of epochs after which models of 100 million parameters or more have learned the
   // conversations.
@@ -140,7 +140,7 @@ class Fitting {
         conversations < kFew
             ? std::clamp(std::sqrt(kParameters / static_cast<double>(parameters)), 1.0, kMaxTimes)
             : 1;
-    e_.trainer->train_iters = 0;  // the epochs determine it
+    e_.trainer->train_iters = 0;  // the number of epochs determines the steps
     e_.trainer->train_tokens.reset();
     e_.trainer->train_minutes.reset();
     set("train_epochs", e_.trainer->train_epochs, std::round(usual_passes(conversations) * times));
@@ -228,7 +228,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
   try {
     tokenizer = tokenizer_of(plan.experiment);
   } catch (const Error&) {
-    return plan;  // a run reports this error and its place; a dry run does not need a tokenizer
+    return plan;  // a run reports this error with its place; a dry run does not need a tokenizer
   }
   choose_format(plan, *tokenizer);
   if (!plan.experiment.trainer->sft_fit_to_data) return plan;
@@ -236,7 +236,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
   try {
     Fitting(plan, families, *tokenizer, world).run();
   } catch (const Error& error) {
-    plan = unfitted;  // the run stops later with the same error and its place
+    plan = unfitted;  // a run reports this error with its place
     plan.facts.push_back(fmt::format("not fitted to the data: {}", error.what()));
   }
   return plan;

@@ -59,26 +59,26 @@ struct SaveOptions {
   std::shared_ptr<CheckpointGroup> group = {};
 };
 
-// The folder of one run's checkpoints. In a job, every rank may call save(); only rank 0 may call other
-// functions that change the folder. Thread-safety: none; AsyncWriter has its own instance in its thread.
+// The folder of one run's checkpoints. In a job, every rank may call save(); the other functions that change
+// the folder are only for rank 0. Thread-safety: none; AsyncWriter has its own instance in its thread.
 class CheckpointRoot {
  public:
   explicit CheckpointRoot(Path root, SaveOptions options = {}, Env& env = Env::posix());
 
   // Removes leftovers of an interrupted save. Only the writing process may call it, at its start.
   void recover();
-  // Returns the iterations that have a folder, oldest first. They are complete by construction but not
-  // validated.
+  // Returns the iterations that have a folder, oldest first. Their checkpoints are complete by construction
+  // but not validated.
   std::vector<std::int64_t> iterations() const;
-  // Returns the iteration that `latest` names, if that checkpoint exists. Otherwise sets `problem` to what is
-  // wrong with `latest`.
+  // Returns the iteration that `latest` names, if that checkpoint exists. Otherwise sets `problem` to a
+  // description of the problem with `latest`.
   std::optional<std::int64_t> latest(std::string* problem = nullptr) const;
   // Returns the folder of the checkpoint of `iteration`, whether the folder exists or not.
   Path folder(std::int64_t iteration) const;
 
   // For a run that starts from scratch: moves all checkpoints and `latest` to a new folder next to them,
-  // `previous-1`, `previous-2`, .... They cannot be mistaken for checkpoints of the new run there. Returns
-  // the new folder; nullopt if there was nothing to move.
+  // `previous-1`, `previous-2` and so on, where they cannot be mistaken for checkpoints of the new run.
+  // Returns the new folder; nullopt if there was nothing to move.
   std::optional<Path> set_aside();
 
   // Returns the iteration of the last checkpoint that this object saved durably.
@@ -196,12 +196,12 @@ class AsyncWriter {
   void save(Snapshot snapshot, Sources sources = Sources::kLive);
   // Returns when the tensors passed to save() may change.
   void wait_copied();
-  // Returns when no save is in flight. Throws the error of a failed save, once.
+  // Returns when no save is in flight. Throws the error of a failed save; each error is thrown only once.
   void wait();
-  // Throws the error of a failed save, once. Never blocks.
+  // Throws the error of a failed save; each error is thrown only once. Never blocks.
   void check();
-  // Return the iteration of the last checkpoint that this writer saved durably, and the bytes of tensors that
-  // this rank wrote for it.
+  // Return the iteration of the last checkpoint that this writer saved durably, and the tensor bytes of this
+  // rank in that checkpoint.
   std::optional<std::int64_t> last_saved() const;
   WrittenBytes last_written() const;
 

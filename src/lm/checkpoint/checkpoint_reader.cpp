@@ -45,8 +45,8 @@ std::uint32_t crc_of(const TensorView& tensor, const Slice& slice, std::uint64_t
   return crc;
 }
 
-// Calls visit(index of the slice, record, slice, begin, end) for each slice of which rank `rank` of `ranks`
-// checks bytes [begin, end). Together the ranks check every byte, in equal shares.
+// Calls visit(index of the slice, record, slice, begin, end) for each slice in which rank `rank` of `ranks`
+// checks bytes: bytes [begin, end) of the slice. Together the ranks check every byte, in equal shares.
 template <class Visit>
 void for_each_share(const Manifest& manifest, int rank, int ranks, Visit visit) {
   std::uint64_t total = 0;
@@ -278,7 +278,7 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
   SingleRank single;
   if (group == nullptr) group = &single;
   const CheckpointRoot checkpoints(root, {}, env);
-  // Rank 0 lists the checkpoints, so that all ranks try the same ones.
+  // Rank 0 lists the checkpoints, so that all ranks try the same checkpoints.
   const std::string there = in_step(
       *group, [] { return std::string(); },
       [&](const std::vector<std::string>&) {
@@ -306,8 +306,8 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
       result.reader = std::move(reader);
       return result;
     } catch (const Error& error) {
-      // Does not fall back to an older checkpoint if this one may be valid, because the run would later
-      // overwrite it.
+      // Does not fall back to an older checkpoint if the current checkpoint may be valid, because the run
+      // would later overwrite it.
       if (!condemns(error, *group)) throw;
       const std::string where = error.location().empty() ? "" : error.location() + ": ";
       result.rejected.push_back(fmt::format("{}: {}{}", folder.filename().string(), where, error.what()));

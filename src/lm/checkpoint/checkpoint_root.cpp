@@ -110,8 +110,8 @@ void CheckpointRoot::recover() {
   for (const auto& name : env_.list(root_)) {
     const Path path = root_ / name;
     if (name.starts_with(kReplaced)) {
-      // A save of the same iteration stopped after it had moved the old checkpoint away and before it moved
-      // the new one in.
+      // An earlier save of this iteration stopped after moving the old checkpoint away and before moving the
+      // new checkpoint in.
       const Path original = root_ / name.substr(kReplaced.size());
       if (!env_.is_link(original) && !env_.status(original)) {
         env_.rename(path, original);

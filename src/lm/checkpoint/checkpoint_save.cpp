@@ -29,7 +29,7 @@ struct HeldPart {
                 "the ranks' shards do not fit together: please report this bug");
 }
 
-// Returns the checksum of a tensor whose parts cover it, each element once.
+// Returns the checksum of a tensor from parts that together hold each element exactly once.
 std::uint32_t merged(const TensorSource& source, const std::vector<HeldPart>& parts) {
   const std::uint64_t bytes = source.bytes();
   std::uint32_t crc = crc32c_zeros(0, bytes);
@@ -171,8 +171,8 @@ std::string CheckpointSave::write() {
 
 Path CheckpointSave::handover_file(int rank) const { return folder_ / fmt::format(".handover-{:05}", rank); }
 
-// A slab with another element order in the file is written by one rank: the one that holds its first element
-// in memory. In the file the parts of the ranks interleave, down to single elements.
+// A slab with another element order in the file is written by a single rank: the rank that holds its first
+// element in memory. The reason is that the parts of the ranks may interleave in the file element by element.
 void CheckpointSave::hand_over(std::size_t tensor, const HeldRun& part) {
   const TensorSource& source = *tensors_[tensor].source;
   const ElementRun& run = part.run;

@@ -2,7 +2,7 @@
 // (docs/formats/checkpoint.md).
 //
 // A tensor is recorded as slices of its global shape, each with its own CRC32C. Primus writes one slice per
-// tensor, the complete tensor, however many ranks wrote it.
+// tensor, the complete tensor, independent of the number of ranks that wrote the tensor.
 //
 // Errors: kInvalid. Thread-safety: plain values.
 #pragma once

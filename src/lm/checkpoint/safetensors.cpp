@@ -253,8 +253,8 @@ class HeaderParser {
   }
 
   std::uint64_t bytes_of(const SafetensorsFile::Entry& entry) const {
-    // Multiplies in the reference implementation's order (elements, then bits), so that both refuse the same
-    // shapes as too large.
+    // Multiplies in the reference implementation's order (elements, then bits), so that this program refuses
+    // the same shapes as too large.
     std::uint64_t bits = 1;
     bool overflow = false;
     for (const std::int64_t extent : shape(entry)) {

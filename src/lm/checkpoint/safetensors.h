@@ -43,8 +43,7 @@ struct TensorView {
   // Elements in row-major order, little-endian; may be unaligned: copy, do not cast.
   std::span<const std::byte> data;
   std::uint64_t file_offset = 0;  // offset of `data` from the start of the file
-  // If above 0, `data` holds a matrix column by column, and the starts of two columns are this many elements
-  // apart.
+  // If above 0, `data` holds a matrix by columns, and consecutive columns start this many elements apart.
   std::int64_t column_stride = 0;
 };
 // Copies elements from index `first` on. Indices are row-major, whatever the layout of `tensor`.
@@ -73,8 +72,8 @@ class SafetensorsFile {
 
  private:
   friend class HeaderParser;
-  // 32 bytes; names and shapes are in shared pools, so a header of 2 million tensors does not cost a
-  // gigabyte.
+  // An entry has 32 bytes. Names and shapes are in shared pools, so that a header of 2 million tensors does
+  // not need a gigabyte.
   struct Entry {
     std::uint64_t begin, end;  // offsets of the data, relative to data_begin_
     std::uint32_t name_at, name_size, shape_at;
@@ -97,7 +96,7 @@ class SafetensorsFile {
 class SafetensorsFolder {
  public:
   // Opens a folder. Refuses shard names with path components, a shard whose tensors differ from those in the
-  // index, and a folder without either file; the error says what to do.
+  // index, and a folder that has neither of the two files. The error says what to do.
   static SafetensorsFolder open(const Path& folder, Env& env = Env::posix());
 
   // Number of tensors; indices are in name order.
@@ -110,8 +109,8 @@ class SafetensorsFolder {
   TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
   const Path& folder() const { return folder_; }
-  // Returns harmless inconsistencies: a total_size in the index that differs from that of the tensors, as in
-  // some published models.
+  // Returns harmless inconsistencies: a total_size in the index that differs from the size of the tensors, as
+  // in some published models.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -134,9 +133,9 @@ struct SafetensorsOptions {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
 
-// The location of every byte of a folder, planned before any is written. Because of this plan, ranks that
-// hold slices of a tensor write them in place, and the space needed is known before a save starts. Depends
-// only on names, dtypes, shapes and their order.
+// The location of every byte of a folder, planned before any is written. The plan lets ranks write their
+// slices of a tensor in place, and gives the required space before a save starts. Depends only on names,
+// dtypes, shapes and their order.
 struct SafetensorsLayout {
   struct Tensor {
     std::size_t source;         // index of the source
@@ -185,8 +184,8 @@ void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env
                    const std::function<void(std::uint64_t)>& written = {});
 // 2. Writes the data of the sources to its places in the shards and syncs the shards that it wrote to. With
 // `sync_all`, syncs all shards; one process must set this, so that sizes and headers reach the disk. Does not
-// sync the folder. Tensors are streamed: host data is written in place, and `fill` gets one buffer of a few
-// MB, or of one slab if the file has another order.
+// sync the folder. Tensors are streamed. Host data is written without a copy. `fill` gets a buffer of a few
+// MB, or of one slab if the file has another element order.
 std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorSource> sources,
                                      const SafetensorsLayout& layout, bool sync_all, Env& env = Env::posix(),
                                      const std::function<void(std::uint64_t)>& written = {});

@@ -128,8 +128,8 @@ class TensorWriter {
     return static_cast<std::uint64_t>(elements) * element_;
   }
 
-  // If the source has a `fill` function, fills long runs directly into the write buffer: at most `left` bytes
-  // of the held data, from `read` on. Returns the number of bytes written.
+  // If the source has a `fill` function, fills long runs directly into the write buffer. Writes at most
+  // `left` bytes of the held data, beginning at offset `read`. Returns the number of bytes written.
   std::uint64_t fill_room(std::uint64_t read, std::uint64_t left) {
     if (source_.data != nullptr || left < kReadBytes) return 0;
     const std::span<std::byte> room = file_.room(offset_ + at_);
@@ -144,7 +144,7 @@ class TensorWriter {
     return bytes;
   }
 
-  // Runs may be short: reads pieces of many runs at once.
+  // Reads pieces of many runs at once, because runs may be short.
   void write_runs() {
     std::span<const std::byte> piece;
     const std::uint64_t bytes = bytes_of(elements(runs_));

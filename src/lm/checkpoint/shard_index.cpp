@@ -17,7 +17,7 @@
 namespace primus {
 namespace {
 
-// Used only for warnings, so a value that is not a byte count is ignored. Some tools write floats.
+// The value is used only for warnings, so a value that is not a byte count is ignored.
 std::optional<std::uint64_t> read_total_size(JsonReader& json) {
   if (json.peek() != JsonReader::Kind::kNumber) {
     json.skip();

@@ -29,8 +29,8 @@ bool tile(std::span<const Slice* const> slices, std::span<const std::int64_t> sh
 // Returns the number of elements of a box that lies inside a tensor whose element count fits into int64.
 std::int64_t elements(const Slice& slice);
 
-// Calls run(first, count) for the longest runs of consecutive elements of the row-major tensor; together, in
-// this order, they are the box in row-major order. The box must lie inside the tensor.
+// Splits the box into the longest runs of consecutive elements of the row-major tensor, in row-major order.
+// Calls run(first, count) for each. The box must lie inside the tensor.
 template <typename Run>
 void for_each_run(std::span<const std::int64_t> shape, const Slice& slice, Run run) {
   // Dimensions [inner, rank) are complete, and dimension inner - 1 contributes consecutive elements, so these

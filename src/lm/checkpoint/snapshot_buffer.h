@@ -1,5 +1,5 @@
-// This rank's part of a checkpoint's tensors, with their contents at the start of the save. It is read from
-// the tensors in place until they change, and afterwards from a copy in host memory.
+// This rank's part of a checkpoint's tensors, with their contents at the start of the save. Until the tensors
+// change, data is read from them in place; afterwards it is read from a copy in host memory.
 //
 // Nothing is copied if everything is read before the tensors change. The copy's address space is reserved by
 // the first save and reused by later saves; pages are allocated when data is copied.

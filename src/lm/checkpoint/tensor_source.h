@@ -60,7 +60,7 @@ struct AxisOrder {
   std::vector<int> axes;           // axis i of the file is dims[axes[i]]; the first axis stays first
 
   bool same() const { return dims.empty(); }
-  // Returns the elements per index of the first axis. These are contiguous in both orders.
+  // Returns the elements per index of the first axis. These elements are contiguous in both orders.
   std::int64_t slab_elements() const;
 };
 
@@ -94,12 +94,12 @@ void to_file_order(const AxisOrder& order, std::size_t element_bytes, std::span<
 void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                      std::span<std::byte> memory);
 
-// Copies the elements of `runs` from `file`, which holds the complete tensor in file order, to `out`, one run
-// after the other.
+// Copies the elements of `runs` to `out`, one run after the other. `file` holds the complete tensor in file
+// order.
 void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                std::span<const StridedRun> runs, std::span<std::byte> out);
 
-// A tensor to be written. Its bytes are in host memory at `data`, or are produced piece by piece:
+// A tensor to be written. Its bytes are in host memory at `data`, or `fill` produces them piece by piece:
 // fill(offset, out) writes bytes [offset, offset + out.size()) of the held data to `out`. `fill` may be
 // called from another thread.
 struct TensorSource {

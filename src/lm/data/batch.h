@@ -15,9 +15,9 @@ struct BatchView {
   std::span<const float> loss_mask;      // [B, S] 1 where the label counts in the loss, else 0
   // [B, S] position of each token in its document; empty: 0 to S - 1 in each sequence.
   std::span<const std::int32_t> positions = {};
-  // Start of each document in the B * S tokens, from 0, with a final B * S (cu_seqlens of variable-length
-  // attention). Each sequence starts a new document; attention stays within documents. Empty: each sequence
-  // is one document.
+  // Start index of each document in the B * S tokens; the first entry is 0 and the last is B * S (cu_seqlens
+  // of variable-length attention). Each sequence starts a new document; attention stays within documents.
+  // Empty: each sequence is one document.
   std::span<const std::int32_t> document_starts = {};
   // Divisor of the sum of masked losses; 0: the number of learned labels in this microbatch. If it is the
   // mean number of learned labels per microbatch of a step, the step's loss is the mean over all learned

@@ -23,8 +23,8 @@ struct BatchLoaderOptions {
   bool reset_attention_mask = false;
   std::optional<std::int32_t> eod;
   // With N > 0, Batch::loss_divisor makes the loss the mean over the learned labels of each N samples of all
-  // ranks, counted from consumed_samples. N is the global batch size and a multiple of micro_batch_size *
-  // dp_size. 0: each microbatch has its own mean.
+  // ranks, beginning with sample consumed_samples. N is the global batch size and a multiple of
+  // micro_batch_size * dp_size. 0: each microbatch has its own mean.
   std::int64_t samples_per_mean = 0;
 };
 

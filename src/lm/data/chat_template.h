@@ -3,8 +3,7 @@
 //
 // Templates are not executed: the format is detected by the marks in the template's text. Other features of a
 // template (tools, dates, dropping the reasoning of earlier turns) are ignored. A fine-tuned model therefore
-// gets the template of the format it was trained on, so that transformers renders exactly the text of
-// training.
+// gets the template of its training format, so that transformers renders exactly the text of training.
 #pragma once
 
 #include <optional>
@@ -33,10 +32,10 @@ struct ChosenStyle {
   ConversationStyle style;
   std::string why;  // the reason for the choice: "the model's chat template", "chosen", ...
 };
-// `wanted` is the name of a format, or auto. auto is the format of the tokenizer's own template; without a
-// template, it is chatml if the tokenizer has the marks of chatml, else alpaca. If the named format is also
-// the template's format, the result includes the template's own details (ConversationStyle). Error(kInvalid)
-// for an unknown name; kUnsupported if auto finds a template of another format.
+// `wanted` is the name of a format, or auto. auto selects the format of the tokenizer's own template. Without
+// a template, auto selects chatml if the tokenizer has the marks of chatml, else alpaca. If the named format
+// is also the template's format, the result includes the template's own details (ConversationStyle).
+// Error(kInvalid) for an unknown name; kUnsupported if auto finds a template of another format.
 ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer);
 
 }  // namespace primus::data

@@ -202,8 +202,8 @@ class Reader {
     return json_.read_string();
   }
 
-  // Reads correct answers and keeps the first. They are {"text": ["Paris", "in Paris"], ...}, or only the
-  // list.
+  // Reads a list of correct answers and keeps the first. The value is {"text": ["Paris", "in Paris"], ...} or
+  // only the list.
   void read_answers() {
     if (json_.read_null()) return;
     if (json_.peek() != Kind::kObject) return read_answer_list();
@@ -402,8 +402,8 @@ class Reader {
     out_.starts = starts_;
   }
 
-  // Records the names of a question or an answer that messages or tokens replace. If a message has the same
-  // text, nothing is lost, and the name is not recorded.
+  // Records the names of a question or an answer that messages or tokens replace. A name is not recorded if a
+  // message has the same text.
   template <std::size_t N>
   void note_replaced_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
     for (std::size_t i = 0; i < N; ++i) {

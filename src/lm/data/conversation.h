@@ -46,8 +46,7 @@ struct Conversation {
   std::vector<std::uint8_t> learned;  // for each id, 1 if it is learned, else 0
   // Start offsets of conversations in `ids`, beginning with 0; empty if the record holds messages.
   std::vector<std::int64_t> starts;
-  // Keys that were ignored although they have a value, each once: "id", or "messages.name" for a key of a
-  // message.
+  // Keys with a value that was ignored, each listed once: "id", or "messages.name" for a key of a message.
   std::vector<std::string> unused;
   // Keys of a question or an answer that `messages` or `input_ids` override although the texts differ.
   std::vector<std::string> replaced;

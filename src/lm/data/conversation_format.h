@@ -23,9 +23,9 @@
 // that the model learns to stop. An answer that is empty or blank is not learned, nor is its end.
 //
 // No token spans the border between a prompt and its answer, because at inference the prompt is encoded
-// without the answer. If the tokenizer would merge across the border, the answer is encoded separately;
-// otherwise its tokens are the same as in the full text, which is what transformers encodes with the template
-// of chat_template.h.
+// without the answer. If the tokenizer would merge across the border, the answer is encoded separately.
+// Otherwise the tokens equal those of the full text, which transformers encodes with the template of
+// chat_template.h.
 #pragma once
 
 #include <cstdint>
@@ -141,7 +141,7 @@ class ConversationWriter {
   std::vector<Piece> squad(const std::vector<Message>& messages, bool open) const;
   std::vector<Piece> mistral(const std::vector<Message>& messages, bool open) const;
   std::vector<Piece> turns(const TurnMarks& marks, const std::vector<Message>& messages, bool open) const;
-  // Returns `messages` with the default system text; for formats without a system turn, the system text moves
+  // Returns `messages` with the default system text. For formats without a system turn, moves the system text
   // into the first question.
   std::vector<Message> prepared(const std::vector<Message>& messages, bool system_turn) const;
   void encode(const std::vector<Piece>& pieces, LearnedTokens& out) const;

@@ -114,7 +114,7 @@ std::string how_to_read(const SkippedFiles& skipped) {
                      (skipped.folder / "**" / ("*" + most_frequent->first)).string());
 }
 
-// Returns the files below a folder whose names match the pattern after "FOLDER/**/".
+// Returns the files below a folder whose names match the part of the pattern after "FOLDER/**/".
 std::vector<Path> expand_all_below(const std::string& pattern, std::size_t stars) {
   const std::string folder = stars == 0 ? "." : pattern.substr(0, stars);
   constexpr std::size_t kStars = 2;
@@ -505,8 +505,8 @@ void BlockReader::next_parts(TextBlock& block) {
   const auto target = static_cast<std::size_t>(std::clamp<std::uint64_t>(share, 1 << 10, 64 << 10));
   fill(block_size_ + 2 * target + 1);
   std::size_t taken = 0;
-  // Before the end of the file, keeps some text in the buffer, so that the last block has the file's last
-  // part.
+  // Until the end of the file, keeps some text in the buffer, so that the file's last part is in the last
+  // block.
   while (taken < buffer_.size() && (at_end_ || buffer_.size() - taken > 2 * target)) {
     taken += part_end(std::string_view(buffer_).substr(taken), target);
     block.parts.push_back(taken);

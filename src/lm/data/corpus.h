@@ -37,17 +37,17 @@ struct SkippedFiles {
 // text; .gz and .zst after the extension are decompressed. Extensions are case-insensitive. Error(kInvalid)
 // for a pattern that matches nothing, kUnsupported for Parquet and archives.
 std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, SkippedFiles* skipped = nullptr);
-// Notes for the user: which files are read as text although their extensions do not say so, and how many
-// files of folders are skipped.
+// Notes for the user: which files are read as text despite other extensions, and how many files of folders
+// are skipped.
 std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const SkippedFiles& skipped);
 std::vector<std::string> remarks_on(const std::vector<std::string>& patterns);
 
 // Throws Error(kInvalid) if `path` is a link to a missing file, for example because a disk is not mounted.
-// Without this error, its data would be left out silently.
+// Without this error, the data of the file would be left out silently.
 void refuse_dangling_link(const Path& path);
 
-// A hint for a path that does not exist: a list with commas, a URL, or the name of a data set of the hub.
-// Begins with "; "; empty if the path looks like none of these.
+// A hint for a path that does not exist: it may be a list with commas, a URL, or the name of a data set on
+// the hub. Begins with "; "; empty if the path looks like none of these.
 std::string hint_on_missing_path(std::string_view path);
 
 // A consecutive part of one file.
@@ -63,9 +63,9 @@ struct TextBlock {
 };
 
 // Reads files one after another. Plain text is cut into parts at paragraph ends (or else at line ends, or
-// else at blanks). The size of a part is a 32nd of the file, but at least 1 KB and at most 64 KB. So even a
-// single file can be divided into training and validation data. The cuts depend only on the file. Memory: one
-// block, extended to hold the longest line. Not thread-safe.
+// else at blanks). The size of a part is a 32nd of the file, but at least 1 KB and at most 64 KB. Because of
+// the parts, even a single file can be divided into training and validation data. The cuts depend only on the
+// file. Memory: one block, extended to hold the longest line. Not thread-safe.
 class BlockReader {
  public:
   static constexpr std::size_t kBlockSize = 256 << 10;

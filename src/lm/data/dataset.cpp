@@ -203,7 +203,7 @@ class Opener {
   }
 
  private:
-  // Refuses data of another tokenizer at once, and not only after training has begun.
+  // Refuses data of another tokenizer before training begins.
   static void check_first_sample(const Dataset& dataset) {
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(dataset.seq_length()) + 1);
     std::vector<float> mask(static_cast<std::size_t>(dataset.seq_length()));
@@ -227,7 +227,7 @@ class Opener {
   std::string shares() const { return options_.split.empty() ? "969, 30, 1" : options_.split; }
 
   Splits open_shared(const BlendList& blend) {
-    // With so many sequences, every share above 0 gets some.
+    // This number of sequences is so large that every share above 0 gets at least one.
     const std::vector<Share> wanted = split_sequences(shares(), std::int64_t{1} << 50);
     Splits result;
     for (std::size_t split = 0; split < 3; ++split) {
@@ -586,8 +586,8 @@ std::vector<std::string> paths_of(const std::vector<std::string>& list) { return
 TokenBound bound_tokens(const std::string& path) {
   if (IndexedDataset::exists(path)) return {IndexedDataset::open(path)->tokens(), true};
   if (!Env::posix().status(path)) return {};
-  // A token has at least one byte of the text; each file or line may add an EOS and a BOS token. The braces
-  // and key of a JSON line are longer than these.
+  // A text has at most one token per byte, plus an EOS and a BOS token per file or line. In JSON lines the
+  // braces and the key have more bytes than this.
   constexpr std::int64_t kFrame = 16;
   TokenBound bound{0, false};
   for (const InputFile& file : find_inputs({path})) {

@@ -37,8 +37,8 @@ class Dataset {
   // Whether attention stays within the documents of document_starts() and positions count from 0 in each. If
   // false, each sample is one document.
   virtual bool separates_documents() const { return false; }
-  // Replaces `starts` by the starts of sample `index`'s documents among its inputs, 0 first. Only for a data
-  // set that separates documents.
+  // Replaces `starts` by the starts of sample `index`'s documents among its inputs, 0 first. Call it only if
+  // the data set separates documents.
   virtual void document_starts(std::int64_t index, std::vector<std::int32_t>& starts) const;
   // Number of labels of sample `index` that count: the sum of its loss_mask. The default reads the sample.
   virtual double learned_tokens(std::int64_t index) const;

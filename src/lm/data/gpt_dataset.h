@@ -49,8 +49,9 @@ class GptDataset final : public Dataset {
   std::int64_t seq_length_;
 };
 
-// For each sample of a blend: a data set, and the sample's number in that data set. Each sample comes from
-// the data set that is furthest below its weight; ties go to the first (Megatron's build_blending_indices).
+// The data set of each sample of a blend, and the sample's number in that data set. Each sample comes from
+// the data set whose share so far is furthest below its weight; ties go to the first data set (Megatron's
+// build_blending_indices).
 struct BlendOrder {
   std::vector<std::uint16_t> dataset;
   std::vector<std::uint32_t> sample;

@@ -185,8 +185,8 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   d.pointers_ = d.lengths_ + 4 * d.sequences_;
   d.document_starts_ = d.pointers_ + 8 * d.sequences_;
   d.check();
-  // The number of tokens must not exceed the file size, so that overlapping sequences cannot make a pass over
-  // all sequences longer.
+  // The number of tokens must not exceed the file size. Otherwise overlapping sequences could make a pass
+  // over all sequences very long.
   const std::int64_t room = d.data_bytes() / token_size(d.type_);
   for (std::int64_t i = 0; i < d.sequences_; ++i) {
     d.tokens_ += d.length(i);

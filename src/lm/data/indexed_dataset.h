@@ -114,9 +114,9 @@ class IndexedDatasetWriter {
   };
 
   IndexedDatasetWriter(Path prefix, TokenType type, Env& env = Env::posix());
-  // For work that may be interrupted. The temporary files are named `temporary` plus an extension. The writer
-  // continues after the data that an earlier writer saved when its save() returned `from`. Throws
-  // Error(kInvalid) if the files hold less.
+  // Creates a writer for work that may be interrupted. The temporary files are named `temporary` plus an
+  // extension. The writer continues after the data that an earlier writer saved when its save() returned
+  // `from`. Throws Error(kInvalid) if the files hold less.
   IndexedDatasetWriter(Path prefix, TokenType type, Path temporary, Progress from, Env& env = Env::posix());
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;

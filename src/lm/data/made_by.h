@@ -1,7 +1,7 @@
 // Records which tokenizer made the ids of a data set: the note <prefix>.tokenizer.json next to the data set's
 // .bin and .idx. The note prevents training on ids of another tokenizer with the same vocabulary size.
-// Megatron-LM neither writes nor reads the note. The note also identifies its data, so that a note left over
-// from other data is ignored.
+// Megatron-LM does not use the note. The note also identifies its data, so that a note left over from other
+// data is ignored.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // Merges data sets, and splits one into several. Documents stay complete and in order; tokens are copied
 // without decoding.
 //
-// The results appear complete or not at all. Until then they are in the folder <output>.bin.partial. For a
+// The results appear complete or not at all. Unfinished results are in the folder <output>.bin.partial. For a
 // split, <output> is the first part, which must be on the same file system as the other parts. The next
 // process that writes this output removes files that a killed process left in the folder.
 #pragma once

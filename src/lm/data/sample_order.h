@@ -2,7 +2,7 @@
 // (GPTDataset).
 //
 // The sequences are repeated for as many epochs as the samples need, and shuffled. Concatenated, they form
-// one stream; row k holds its tokens [k L, k L + L], where L is the sequence length (neighbouring rows share
+// one stream; row k holds its tokens [k L, k L + L], where L is the sequence length (consecutive rows share
 // one token). The rows are then shuffled too. If less than 80 % of the last epoch is needed, the sequences
 // and rows of that epoch are shuffled separately and follow those of earlier epochs.
 #pragma once

@@ -3,11 +3,11 @@
 // Each sample is a sequence of L = seq_length inputs, plus the label of the last one. A padded sample is one
 // conversation; a packed sample holds several, packed first-fit. A conversation of more than L + 1 tokens is
 // truncated. The rest of a sample is filled with padding tokens, which are never learned. A label counts if
-// it is a learned token of the same conversation as its input; this includes the first token of an answer.
+// it is a learned token of the same conversation as its input, as is the first token of an answer.
 //
-// There are P samples. Draw d of the run is sample d mod P of epoch d div P, independent of the mesh. With
-// `shuffle` the order in each epoch depends only on the seed and the epoch, so the number of consumed samples
-// is the only state.
+// Let P be the number of samples. Draw d of the run is sample d mod P of epoch d div P, independent of the
+// mesh. With `shuffle` the order in each epoch depends only on the seed and the epoch, so the number of
+// consumed samples is the only state.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +31,9 @@ struct SftOptions {
   bool pack = false;      // whether a sequence packs several conversations ...
   bool separate = false;  // ... and whether positions and attention are restricted to each conversation
   bool shuffle = true;    // a different order in each epoch; if false, the order of the files
-  // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
-  // Empty: if validation samples are drawn and there are at least ten conversations, a hundredth of them is
-  // held out for validation.
+  // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits. If
+  // empty, a hundredth of the conversations is held out for validation, provided that validation samples are
+  // drawn and that there are at least ten conversations.
   std::string shares;
   std::int64_t seq_length = 0, seed = 1234;
   // Numbers of samples that training, evaluations and the test will draw; a split with 0 is not opened.

@@ -48,10 +48,10 @@ struct TokenizeResult {
 };
 
 // One JSON line is one document: a string gives one sequence, and a list of strings gives one sequence per
-// string; sequences without tokens are left out. One plain-text file is one document under the first key,
-// with one sequence per part (corpus.h). The result does not depend on the number of workers; the files
-// appear complete or not at all. Errors: kInvalid with "file:line:column" for a broken line (JSON, UTF-8) or
-// a missing key, if there is no input, or while another process writes the same files; FileError.
+// string; empty sequences are left out. One plain-text file is one document under the first key, with one
+// sequence per part (corpus.h). The result does not depend on the number of workers; the files appear
+// complete or not at all. Errors: kInvalid with "file:line:column" for a broken line (JSON, UTF-8) or a
+// missing key, if there is no input, or while another process writes the same files; FileError.
 //
 // Unfinished work is in the folder <output_prefix>.partial. A call with the same options, tokenizer and
 // inputs (by size and date) resumes it. An error in the input removes the unfinished work; after a disk

@@ -152,8 +152,8 @@ BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) cons
   return best;
 }
 
-// Returns the sequence whose states are needed, or else the sequence that was released first, because states
-// that were released later are more probably useful.
+// Returns the sequence whose states are needed, or else the sequence that was released first, because
+// recently released states are more likely to be reused.
 std::size_t BatchReader::idle_slot(const Shared& shared) const {
   if (shared.from && !slots_[*shared.from].taken) return *shared.from;
   std::size_t idle = slots_.size();
@@ -459,7 +459,7 @@ void BatchReader::enqueue_losses(std::int64_t reported) {
   engine::Tape tape(rank_.context(), rank_.stash());
   for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
     if (!model_.last(chunk)) continue;
-    // Weight gathering treats this as part of the same pass, so it records that the head is needed again.
+    // For weight gathering this belongs to the same pass, which therefore records a second use of the head.
     tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
     const Value hidden = tape.input(settings_.compute, {part_of(reported), config().hidden}, false);
     const ModelInputs in{.labels = tape.input(DType::kI32, {reported}, false),

@@ -4,9 +4,9 @@
 // sequences, and frees them when it is released. Another object owns the weights. The reader's memory is a
 // phase of the rank (engine/phase.h) that lasts as long as the reader.
 //
-// A pass has one of a few sizes; rows that belong to no sequence pad it to that size. So measuring each size
-// once gives the memory that reading needs. Launch arguments contain no lengths: these are in tables on the
-// device, so a recorded pass (Device::capture) can be replayed for every further token.
+// A pass has one of a few sizes; rows that belong to no sequence pad it to that size. One measurement per
+// size therefore gives the memory that reading needs. Launch arguments contain no lengths: these are in
+// tables on the device, so a recorded pass (Device::capture) can be replayed for every further token.
 //
 // Layers that keep a state per sequence instead (short convolutions, delta rules) have no pages. A new
 // sequence copies the states that another sequence holds at the end of a common prefix. Without such states,
@@ -77,8 +77,8 @@ class BatchReader {
   void measure();
 
   // Assigns an idle sequence to a text that begins with `tokens` (at least one). Returns nullopt if none is
-  // idle. The sequence's length() is then the number of tokens that need not be read because of a shared
-  // prefix; the last token must always be read.
+  // idle. The sequence's length() is then the number of tokens in a shared prefix, which need not be read.
+  // The last token must always be read.
   std::optional<std::int64_t> begin(std::span<const std::int32_t> tokens);
   // Returns the length() that the sequence would have after begin(tokens).
   std::int64_t shared(std::span<const std::int32_t> tokens) const { return find(tokens).length; }
@@ -128,8 +128,8 @@ class BatchReader {
     std::int64_t length = 0;
     PageTable::Pages pages;
     std::uint64_t released = 0;  // number that orders releases
-    // If layers have states: the tokens that the states have read (also after a release), and the max number
-    // of tokens since they were last reset.
+    // Used if layers have states: the tokens that the states have read (also after a release), and the
+    // largest number of tokens that they have read since the last reset.
     std::vector<std::int32_t> state;
     std::int64_t reached = 0;
   };
@@ -152,8 +152,8 @@ class BatchReader {
   std::vector<std::int64_t> pass_sizes(std::int64_t maximum) const;
   std::int64_t pass_size(std::int64_t rows, std::int64_t maximum) const;
   void fill(std::span<const Input> inputs, std::int64_t rows);
-  // A pass of `rows` rows that returns logits for `reported` of them: for none, for all, or for rows listed
-  // in the tables.
+  // A pass of `rows` rows that returns the logits of `reported` rows: of no row, of all rows, or of rows
+  // listed in the tables.
   struct Pass {
     std::int64_t rows = 0, reported = 0;
     bool selects = false;

@@ -1,6 +1,6 @@
 // A generator (scheduler.h) that owns its model and weights.
 //
-// All memory is measured and allocated once; a token then allocates no device memory. Not thread-safe.
+// All memory is measured and allocated once; generating a token allocates no device memory. Not thread-safe.
 #pragma once
 
 #include <memory>

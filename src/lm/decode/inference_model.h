@@ -1,5 +1,5 @@
-// A model for inference. It has only the weights in the compute type, in the rank's persistent arena. Weights
-// are zero until they are loaded.
+// A model for inference. The model has only the weights in the compute type, in the rank's persistent arena.
+// Weights are zero until they are loaded.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
 // The assignment of a cache's pages to sequences. Contains only page numbers: a KvCache owns the memory.
 //
 // A page holds up to page_tokens consecutive tokens. The keys and values in a page depend on these tokens and
-// on all tokens before them. So each page has a parent, the page before it, and pages form a prefix tree of
-// texts. Sequences with a common prefix share the pages of that prefix, which have reference counts. A shared
-// page is copied before a sequence writes into it. A page without references keeps its content until it is
-// reused; the page that has been free longest is reused first. So a sequence that begins like an earlier one
-// reuses the pages that still hold this prefix instead of computing them again.
+// on all tokens before them. Each page therefore has a parent, which is the page before it, and the pages
+// form a prefix tree of texts. Sequences with a common prefix share the pages of that prefix, which have
+// reference counts. A shared page is copied before a sequence writes into it. A page without references keeps
+// its content until it is reused; the page that has been free longest is reused first. A new sequence thus
+// reuses pages that still hold a prefix of an earlier sequence instead of computing them again.
 //
 // Deterministic: ranks that make the same calls get the same pages. Not thread-safe.
 #pragma once

@@ -108,9 +108,9 @@ bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   return true;
 }
 
-// Plans a step. It reads the one unread token of each text being generated, and prompts except their last
-// tokens, oldest prompt first. A prompt's last token is read like a generated one, in a pass that may be
-// recorded.
+// Plans a step. The step reads the single unread token of each text being generated, and prompts without
+// their last tokens, oldest prompt first. The last token of a prompt is read like a generated token, in a
+// pass that may be recorded.
 void DecodeScheduler::plan() {
   inputs_.clear();
   telling_.clear();

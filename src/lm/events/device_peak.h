@@ -3,7 +3,7 @@
 // A peak measured while other programs use the machine is too low, which makes MFU too high. So only
 // undisturbed measurements count. The best measurement per device is kept in a small file in the user's
 // cache. A run that is faster than the stored peak raises the peak, so MFU never exceeds 100 %. Without an
-// undisturbed measurement there is neither a peak nor MFU.
+// undisturbed measurement, peak and MFU are unknown.
 //
 // The cache is optional: a file that is damaged or cannot be written is ignored. One thread.
 #pragma once
@@ -30,7 +30,7 @@ class DevicePeak {
   void measured(double flops_per_second);
   static constexpr double kMistaken = 4;
 
-  // Returns primus/peaks.json in XDG_CACHE_HOME or ~/.cache; empty if neither is known.
+  // Returns primus/peaks.json in XDG_CACHE_HOME or ~/.cache; empty if both are unknown.
   static Path default_file();
 
  private:

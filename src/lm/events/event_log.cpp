@@ -48,7 +48,7 @@ std::optional<std::vector<std::uint64_t>> follow_offsets(File& file) {
   std::string_view line;
   std::uint64_t offset = 0;
   EventLine event;
-  // Some lines at the end may be damaged, such as a torn line that the next process has terminated.
+  // Some lines at the end may be damaged, such as a torn line to which the next process has added a newline.
   constexpr int kTried = 16;
   bool found = false;
   for (int i = 0; i < kTried && !found && lines.previous(line, offset); ++i) found = read_event(line, event);
@@ -62,7 +62,7 @@ std::optional<std::vector<std::uint64_t>> follow_offsets(File& file) {
     if (!read_event_at(file, offset, text, event) || !event.is_rare()) return std::nullopt;
     offsets.push_back(offset);
   }
-  // A file begins with a rare event. It is the only rare event without a predecessor.
+  // Only the first event of a file, which is always rare, has no preceding rare event.
   if (offset != 0) return std::nullopt;
   return offsets;
 }
@@ -111,7 +111,7 @@ EventLog::~EventLog() {
   try {
     flush();
   } catch (const std::exception&) {
-    // This happens to the last lines of a rank whose disk is full.
+    // The last lines of a rank are lost if the disk is full.
   }
 }
 

@@ -2,13 +2,13 @@
 // It is append-only. A process that resumes from step k starts with a `begin` event of step k, which
 // invalidates the lines that earlier processes wrote about later steps.
 //
-// Lines of steps and phases are buffered until kStepPause has passed since the last write, so that steps of a
-// millisecond do not each cost a system call. Any other event writes all buffered lines immediately. Only
-// sync() syncs the file. While writes fail, up to kMaxPending bytes are buffered; steps are dropped first.
+// Lines of steps and phases are buffered until kStepPause has passed since the last write, so that very short
+// steps do not each cost a system call. Any other event writes all buffered lines immediately. Only sync()
+// syncs the file. While writes fail, up to kMaxPending bytes are buffered; steps are dropped first.
 //
-// To make rare events (all but steps and phases) readable without parsing all steps, each line contains the
-// offset of the previous rare line: EventLine::before. Readers verify this offset, and read the complete file
-// if the offset is wrong.
+// Rare events are all events except steps and phases. To make them readable without parsing all steps, each
+// line contains the offset of the previous rare line: EventLine::before. Readers verify this offset, and read
+// the complete file if the offset is wrong.
 //
 // EventLog throws FileError if a line could not be written; the line stays buffered until the next event. One
 // thread at a time.

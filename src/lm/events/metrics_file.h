@@ -3,10 +3,10 @@
 // one per detector warning. Keys and units: docs/formats/metrics.md.
 //
 // Each line is passed to the kernel by one write(2) before the trainer continues, so SIGKILL loses no line.
-// sync() makes lines survive a power failure, and is called before a checkpoint is committed. Opening repairs
-// the file: it removes a torn last line, and the lines after the iteration that the run resumes from, which
-// will be written again. If another program removes the file during the run, the file is restored from its
-// open handle. take_trouble() reports this change and any other.
+// sync() makes lines survive a power failure, and is called before a checkpoint is committed. Opening the
+// file repairs it: a torn last line is removed, and so are the lines after the iteration from which the run
+// resumes. The run writes these lines again. If another program removes the file during the run, the file is
+// restored from its open handle. take_trouble() reports this change and any other.
 //
 // Disk errors never throw: lines that cannot be written are buffered (up to 1 MiB) and written with the next
 // successful write. One thread at a time.
@@ -31,8 +31,8 @@ class MetricsFile {
  public:
   // `resume_iteration`: the last iteration in the model's state; 0 if the run starts from the beginning. In
   // that case a file of an earlier run is renamed to <stem>.previous.jsonl, or to <stem>.previous-2.jsonl and
-  // so on if that exists. Throws Error(kInvalid) if the path is not a regular file, FileError if the file
-  // cannot be read or truncated.
+  // so on if that file exists. Throws Error(kInvalid) if the path is not a regular file, FileError if the
+  // file cannot be read or truncated.
   MetricsFile(Path path, std::int64_t resume_iteration, Env& env = Env::posix());
 
   // Returns false if the line could not be written now; the line was then buffered or dropped (see

@@ -1,5 +1,5 @@
 // The log of a training run in MLPerf's format (github.com/mlcommons/logging): lines ":::MLLOG {json}", where
-// each line is an event with a key, its time in milliseconds since 1970, a value and metadata.
+// each line is an event with a key, a time in milliseconds since 1970, a value and metadata.
 //
 //   cache_clear, init_start .. init_stop        between these, the run's settings: MlperfOptions::entries
 //   run_start .. run_stop                       metadata of run_stop has `status`: success or aborted
@@ -17,12 +17,11 @@
 //
 // A run that starts from scratch renames an older file, as MetricsFile does. A run that resumes appends an
 // empty line and then all events from init_start on for this process. No line is removed, so the steps after
-// the loaded checkpoint appear twice. MLPerf's rules require exactly one run_start, so such a log is only
-// informative and cannot be submitted.
+// the loaded checkpoint appear twice. MLPerf's rules require exactly one run_start, so the log of a resumed
+// run cannot be submitted.
 //
 // Lines are passed to the kernel by one write(2) before training continues. While writes fail, up to 1 MiB of
-// lines are buffered. Only begin() throws, and begin_evaluation() when it begins the run. One thread at a
-// time.
+// lines are buffered. Only begin() throws, and begin_evaluation() if it begins the run. One thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The events of a run, as one stream. Each rank publishes its own (training_monitor.h), and every output of a
-// run is a listener (run_listener.h). event_log.h stores a rank's stream in a file (docs/formats/events.md).
+// The events of a run, as one stream. Each rank publishes its own events (training_monitor.h), and every
+// output of a run is a listener (run_listener.h). event_log.h stores a rank's stream in a file
+// (docs/formats/events.md).
 //
 // Plain data; not synchronized.
 #pragma once

@@ -60,7 +60,7 @@ class RunFolder {
 };
 
 // Locks a folder for this process, because two runs in one folder would overwrite each other's checkpoints.
-// The lock ends with the process, however that ends. Not thread-safe.
+// The lock is released when the process ends, even if it is killed. Not thread-safe.
 class RunLock {
  public:
   // Throws Error(kInvalid) with `hint` if another process holds the lock, Error(kIo) if the system refuses.

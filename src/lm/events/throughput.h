@@ -34,8 +34,8 @@ struct IterationWork {
   double data_wait_seconds = 0.0;  // part of `seconds` in which the trainer waited for a batch
   double tokens = 0.0;             // number of tokens: sequence length x global batch size
   double model_flops = 0.0;        // FLOPs of the forward and backward passes of the global batch
-  // False if `seconds` is the time between two clock reads of the host, and the first one may have been late.
-  // Sums over several iterations are then correct, but a single iteration may seem faster than its real
+  // False if `seconds` is the time between two clock reads on the host, of which the first may have been
+  // late. Sums over several iterations are then correct, but a single iteration may seem faster than its real
   // speed.
   bool exact = true;
 };

@@ -1,5 +1,5 @@
 // Publishes a rank's events to all listeners: the event log, the log and the screen, metrics.jsonl,
-// TensorBoard, the MLPerf log, and the detectors, whose warnings are published as events too.
+// TensorBoard, the MLPerf log, and the detectors. Warnings of detectors are also published as events.
 //
 // Listeners (run_listener.h) are independent. A listener cannot stop training or block other listeners. A
 // listener that fails is logged once, loses the records that it cannot buffer, and is called again for its

@@ -35,7 +35,7 @@ namespace {
 using engine::CheckpointPart;
 using engine::Parameter;
 
-// Files worth copying with the weights; everything else in such folders is for other programs.
+// Files that are copied with the weights. Everything else in such folders is for other programs.
 constexpr std::array<std::string_view, 11> kCompanions = {"generation_config.json",
                                                           "tokenizer.json",
                                                           "tokenizer_config.json",
@@ -63,7 +63,8 @@ std::string note_on_tokenizer(const Path& path) {
   return {};
 }
 
-// Checks that a companion file is JSON or text, as its name suggests. It may be a link to any file.
+// Checks that a companion file is JSON or text, as its name suggests. The file may be a link to any other
+// file.
 void check_companion(const Path& path, std::string_view content) {
   const std::string file = path.string(), name = path.filename().string();
   if (name.ends_with(".json")) {
@@ -261,7 +262,7 @@ class Copy {
     for (const std::string_view name : kCompanions) {
       if (!is_file(from_.path / name)) continue;
       std::string text = read_file(from_.path / name, kCompanionLimit);
-      // Adds the stop ids from training. For a published model, the model's files are kept as they are.
+      // Adds the stop ids from training. For a published model, the files are kept unchanged.
       if (name == "generation_config.json" && from_.iteration)
         text = with_stop_ids(text, (from_.path / name).string(), config_.eos_ids);
       write_file_atomic(unfinished.path() / name, text, env_);

@@ -54,9 +54,9 @@ struct ExchangeReport {
 // writing. Reads data only of tensors that must equal another tensor.
 void check_model(const ModelFolder& from, const FamilyRegistry& families);
 
-// Calls `progress` with the bytes written and the total. `to` must not exist, be an empty folder, or, with
-// options.existing, be a model folder: a config.json and other files, without folders, and not a training
-// checkpoint. `to` is written through `env`.
+// Calls `progress` with the bytes written and the total. `to` must be missing or an empty folder. With
+// options.existing, it may also be a model folder: config.json and other files, without subfolders, and no
+// training checkpoint. `to` is written through `env`.
 ExchangeReport copy_model(const ModelFolder& from, const Path& to, const ExchangeOptions& options,
                           const FamilyRegistry& families,
                           const std::function<void(std::uint64_t done, std::uint64_t total)>& progress = {},

@@ -15,7 +15,7 @@ struct BatchPrompt {
   GenerateSettings settings;
 };
 
-// Returns the number of tokens to reserve for a text: the prompt and its max new tokens, but at most
+// Returns the number of tokens to reserve for a text: its prompt and its maximum of new tokens, but at most
 // `capacity`.
 std::int64_t room_for(const BatchPrompt& prompt, std::int64_t capacity);
 

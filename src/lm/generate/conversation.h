@@ -37,8 +37,8 @@ class Conversation {
     std::string text;
     StopReason reason = StopReason::kStopToken;  // kCallback: the model began the user's next turn
     std::size_t forgotten_turns = 0;             // number of turns dropped to make space for this turn
-    // Tokens of the prompt including this turn, and tokens dropped from the turn's beginning because even the
-    // turn alone is too long.
+    // Tokens of the prompt including this turn, and tokens dropped from the turn's beginning because the turn
+    // by itself is too long.
     std::size_t prompt_tokens = 0, lost_tokens = 0;
   };
   // Runs one turn: passes the reply piece by piece to `on_text`, which may end the reply by returning false.

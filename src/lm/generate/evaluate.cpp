@@ -156,8 +156,8 @@ class Evaluation {
     options_.progress(
         {.tokens = evaluator_.tokens(), .loss = evaluator_.mean(), .share = std::min(1.0, share)});
   }
-  // Begins a part of an input with `size` bytes of text, whose progress goes from `begin` to `end` of the
-  // input.
+  // Begins a part of an input with `size` bytes of text. Its progress goes from the fraction `begin` of the
+  // input to the fraction `end`.
   void begin_part(double begin, double end, std::size_t size) {
     part_begin_ = begin, part_end_ = end, part_size_ = size, part_done_ = 0;
   }

@@ -55,7 +55,7 @@ struct ConversationReport {
 };
 
 // Computes the validation loss that fine-tuning reports for these conversations: each conversation is
-// evaluated separately, and only the tokens that training would learn count. A conversation longer than the
+// evaluated separately, and only tokens that training would learn count. A conversation longer than the
 // evaluator's sequence is cut at its end, as in training. Throws Error(kInvalid) if no token counts.
 ConversationReport evaluate_conversations(LossEvaluator& evaluator,
                                           const data::TokenizedConversations& conversations,

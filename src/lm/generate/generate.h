@@ -42,9 +42,9 @@ Generation generate(DecodeScheduler& decoder, std::span<const std::int32_t> prom
 std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, std::int64_t capacity,
                                          std::int64_t reserve);
 
-// Returns words to use as a prompt, from a text that may begin and end within a word: at most `maximum`
-// complete words, starting with the first sentence or line that begins inside the text, else after its first
-// blank. Empty if there are none.
+// Returns words to use as a prompt. `text` may begin and end within a word. The result has at most `maximum`
+// complete words. It starts with the first sentence or line that begins inside the text, or else after the
+// first blank. Empty if the text has no complete word.
 std::string_view opening_words(std::string_view text, std::size_t maximum);
 
 }  // namespace primus

@@ -1,5 +1,5 @@
-// generation_config.json: how transformers and servers sample a model, and where they stop. They prefer this
-// file to config.json.
+// generation_config.json: how transformers and servers sample a model, and where they stop. This file takes
+// precedence over config.json.
 #pragma once
 
 #include <cstdint>

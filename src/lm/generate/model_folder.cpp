@@ -43,8 +43,8 @@ std::string identity_of(const config::Value& experiment) {
   return Path(identity).lexically_normal().string();
 }
 
-// Whether both identify the same run. The workspace is an absolute path in experiment.yaml; in a checkpoint
-// it is the value that the user wrote.
+// Whether both texts identify the same run. The workspace is an absolute path in experiment.yaml; in a
+// checkpoint it is the value that the user wrote.
 bool is_same_run(const std::string& recorded, std::string writer) {
   while (writer.starts_with("../")) writer.erase(0, 3);
   return recorded == writer || recorded.ends_with("/" + writer);
@@ -87,8 +87,8 @@ std::optional<Path> checkpoint_elsewhere(const Path& run) {
   return newest;
 }
 
-// Returns the tokenizer that a run's experiment names if it has no file: bytes, or the NullTokenizer with its
-// vocabulary size. Null if the experiment names no tokenizer.
+// Returns the tokenizer that a run's experiment names if this tokenizer has no file: the byte tokenizer, or
+// the NullTokenizer with its vocabulary size. Null if the experiment names no tokenizer.
 std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& trainer) {
   const std::string type = trainer.tokenizer_type.value_or(""), model = trainer.tokenizer_model.value_or("");
   if (trainer.vocab_size && model.empty() && (type.empty() || type == "NullTokenizer")) {
@@ -115,8 +115,8 @@ bool is_of_a_run(const Path& folder) {
          is_file(folder / "checkpoints" / "latest") || is_file(folder / Manifest::kFileName);
 }
 
-// Whether `given` may be a name on the Hub like "meta-llama/Llama-3.2-1B", not a path with a typo in its last
-// part.
+// Whether `given` may be a name on the Hub like "meta-llama/Llama-3.2-1B", instead of a path with a typo in
+// its last part.
 bool may_be_of_the_hub(const Path& given) {
   const std::string text = given.string();
   return std::ranges::count(text, '/') == 1 && text.front() != '.' && given.has_filename() &&

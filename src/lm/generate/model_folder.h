@@ -25,8 +25,9 @@ struct ModelFolder {
 };
 
 // `given` is a Hugging Face folder, a checkpoint (iter_0000100), a run's folder of checkpoints, or the run's
-// own folder; for the last two, returns the newest complete checkpoint. If a run's folder has none, looks in
-// the `save` folder of its experiment.yaml and accepts the newest checkpoint that this experiment wrote.
+// own folder; for the last two, returns the newest complete checkpoint. If a run's folder has no checkpoint,
+// looks in the `save` folder of its experiment.yaml and accepts the newest checkpoint that this experiment
+// wrote.
 ModelFolder find_model_folder(const Path& given);
 
 // `notes` receives the notes of read_model_config().
@@ -38,7 +39,7 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
 
 // Returns the model's conversation format: the format of its fine-tuning, which the checkpoint records, or
-// else the format of its chat template. Returns nothing if neither exists or the template's format is not
+// else the format of its chat template. Returns nothing if both are missing or the template's format is not
 // supported (chat_template.h).
 std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder& folder,
                                                                const Tokenizer& tokenizer);
@@ -47,8 +48,8 @@ std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder
 // that this model was trained with.
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source);
 
-// Loads the tokenizer given by `type` and `model` (load_named_tokenizer) if either is not empty, else the
-// folder's own (load_own_tokenizer). Refuses a tokenizer with more tokens than the model has embeddings.
+// Loads the tokenizer named by `type` and `model` (load_named_tokenizer), or the folder's own tokenizer
+// (load_own_tokenizer) if both are empty. Refuses a tokenizer with more tokens than the model has embeddings.
 std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder, const ModelConfig& config,
                                                       const std::string& type, const std::string& model,
                                                       std::vector<std::string>* notes = nullptr);
@@ -58,8 +59,8 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
 std::optional<std::int64_t> trained_sequence(const ModelFolder& folder);
 
 // Returns the tokens that end a text: the tokenizer's end of sequence and of document, and eos_token_id of
-// config.json and generation_config.json. Without duplicates or ids outside the vocabulary. `notes` names
-// ignored ids of generation_config.json (read_model_config() names those of config.json).
+// config.json and generation_config.json. The result has no duplicates and no ids outside the vocabulary.
+// `notes` names ignored ids of generation_config.json (read_model_config() names those of config.json).
 std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelConfig& config,
                                         const Tokenizer& tokenizer,
                                         std::vector<std::string>* notes = nullptr);

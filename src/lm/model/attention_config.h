@@ -38,7 +38,7 @@ struct AttentionConfig {
 #define ATTENTION_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
   // Local layers (LayerSpec::local) attend to the last `window` positions or to their own chunk of `chunk`
-  // positions. 0: no such limit.
+  // positions. A value of 0 means no such limit.
   std::int64_t window = 0;
   // Set by the model in primus_gpt, fixed by all other families: whether the query, key and value projections
   // have biases, whether a QK norm with weights precedes the rotation, and whether sinks are learned.

@@ -31,8 +31,8 @@ constexpr std::string_view kRead[] = {"attention_dropout",
                                       "seq_aux",
                                       "transformers_weights"};
 
-// Keys of transformers' configuration classes that describe how a model runs, where it comes from, and other
-// uses. Element types, including quantised ones, are read from the tensors instead.
+// Keys of transformers' configuration classes that do not describe the architecture: how a model runs, its
+// origin, and other uses. Element types, including quantised ones, are read from the tensors instead.
 constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "attn_implementation",
                                             "auto_map",

@@ -12,7 +12,7 @@
 namespace primus {
 
 // Returns the unknown keys of `config`, sorted; keys whose value is null are skipped. `written` is the
-// config.json that Primus writes for the same model: each key of `written` counts as known.
+// config.json that Primus writes for the same model; the keys of `written` count as known.
 std::vector<std::string> unknown_keys(const nlohmann::json& config, const nlohmann::json& written,
                                       const Family& family);
 

@@ -34,8 +34,8 @@ struct KvCache {
 struct RoutingStep {
   turbo::RouterRandom random;
   double loss_weight = 1;
-  // For MoeConfig::Training::balance_step: the object that sums loads over data-parallel ranks, the number of
-  // these ranks, and the loads summed over the step's microbatches.
+  // Used with MoeConfig::Training::balance_step: the object that sums loads over data-parallel ranks, the
+  // number of these ranks, and the loads summed over the step's microbatches.
   engine::DataParallel* parallel = nullptr;
   int data_ranks = 1;
   Tensor running;  // loads summed over microbatches: [layers, experts] int32
@@ -81,8 +81,8 @@ struct BlockInputs {
   // Tensor parallelism that overlaps collectives with matrix products (engine/tensor_parallel.h). Null: no
   // overlap.
   engine::TensorParallel* tensor = nullptr;
-  // Expert parallelism: dispatches tokens to experts of other ranks (engine/expert_parallel.h). Null: no such
-  // ranks.
+  // Expert parallelism: dispatches tokens to experts of other ranks (engine/expert_parallel.h). Null: no
+  // expert parallelism.
   engine::ExpertParallel* experts = nullptr;
 };
 
@@ -145,8 +145,8 @@ struct Family {
   // Other model_type names of published models with this architecture (Kimi K2).
   std::vector<std::string_view> other_names = {};
   // Further known keys of config.json: keys that `read` reads and `write` does not always write, and keys of
-  // published models that do not affect the output. A note reports any key that is neither common, nor
-  // written, nor listed here.
+  // published models that do not affect the output. A note reports all other keys, except common and written
+  // ones.
   std::vector<std::string_view> other_keys = {};
   // Name prefixes of published tensors that this program leaves out.
   std::vector<std::string_view> left_out = {};
@@ -163,10 +163,10 @@ struct Family {
   bool rope_by_layer_type = false;
   // Keys in rope_parameters that `read` reads or that have no effect.
   std::vector<std::string_view> other_rope_keys = {};
-  // For streams() > 1: declares the parameters of the stream's ends in the store's current unit. `depth` is 0
-  // for the model itself, else the depth of a multi-token prediction module. `chunk` is as in make_block.
-  // Widening has no parameters, so a rank that has only the first part passes -1 as `chunk` and calls only
-  // widen().
+  // Used if streams() > 1: declares the parameters of the stream's ends in the store's current unit. `depth`
+  // is 0 for the model itself, else the depth of a multi-token prediction module. `chunk` is as in
+  // make_block. Widening has no parameters, so a rank that has only the first part passes -1 as `chunk` and
+  // calls only widen().
   std::unique_ptr<StreamEnds> (*make_stream_ends)(const ModelConfig& config, engine::ParameterStore& store,
                                                   int depth, int chunk) = nullptr;
 };
@@ -193,8 +193,8 @@ struct FamilyEntry {
 // Returns the families that are part of Primus.
 FamilyRegistry builtin_families();
 
-// Declares a parameter that `chunk` uses once (for make_block). Gradients of an unsharded parameter are
-// reduced over all ranks, because each rank has different tokens. Gradients of a tensor rank's shard are
+// Declares a parameter for make_block, and records one use by `chunk`. Gradients of an unsharded parameter
+// are reduced over all ranks, because each rank has different tokens. Gradients of a tensor rank's shard are
 // reduced over the data-parallel ranks that hold the same shard.
 engine::Parameter& declare(engine::ParameterStore& store, int chunk, std::string name, Shape shape,
                            engine::Initializer initializer, std::vector<engine::CheckpointPart> parts,

@@ -24,8 +24,8 @@
 
 namespace primus {
 
-// Inputs of depth k of multi-token prediction, [T] each. For position t these are token t + k, the next token
-// as the label, and the weight of the label's loss. The weight is 0 if one of the two tokens belongs to
+// Inputs of depth k of multi-token prediction, [T] each. At position t: token t + k as the input, the next
+// token as the label, and the weight of the label's loss. The weight is 0 if one of the two tokens belongs to
 // another document.
 struct MtpInputs {
   engine::Value tokens, labels, loss_weights;
@@ -42,7 +42,7 @@ struct ModelInputs {
 };
 
 // Extra entries in the ring of recent inputs or states that convolutions and linear attention keep per
-// sequence. This many tokens can be dropped from the end without reading the sequence again.
+// sequence. As many tokens can be dropped from the end of the sequence without reading it again.
 inline constexpr std::int64_t kSpareTokens = engine::kDeltaRuleSpare;
 // Returns the length of the ring for a convolution of this width.
 std::int64_t conv_ring(std::int64_t width);
@@ -68,8 +68,8 @@ class LanguageModel {
   engine::Value forward(const ModelInputs& inputs) const;
   // Returns the weighted loss per token, [T] fp32 (engine::lm_head_loss).
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
-  // Like loss(), but `weigh` may change the loss weights before they are read. It gets -ln p(label) of every
-  // token, [T] fp32, and enqueues kernels that write the memory of inputs.loss_weights.
+  // Like loss(), but `weigh` may change the loss weights before they are read. `weigh` gets -ln p(label) of
+  // every token, [T] fp32, and enqueues kernels that write the memory of inputs.loss_weights.
   engine::Value weighed_loss(const engine::Value& hidden, const ModelInputs& inputs,
                              FunctionRef<void(const Tensor& losses)> weigh) const;
   // Returns the loss per token for each multi-token prediction depth, from the output of forward().

@@ -46,8 +46,9 @@ class LanguageTensors {
   // part and of its copies to `used`.
   void check_copies(const engine::CheckpointPart& part, TensorNames& used) const;
   // Refuses, by name, a tensor that the model neither uses nor leaves out, and a tied model's head that
-  // differs from the embedding (transformers ties the two only if they are equal). Ignores redundant tensors.
-  // Returns one sentence per redundant tensor, and one for the tensors of other parts of the folder's model.
+  // differs from the embedding (transformers ties head and embedding only if they are equal). Ignores
+  // redundant tensors. Returns one sentence per redundant tensor, and one for the tensors of other parts of
+  // the folder's model.
   std::vector<std::string> refuse_foreign(const TensorNames& used, const engine::ParameterStore& store) const;
 
  private:

@@ -80,7 +80,7 @@ struct LayerKind {
 };
 
 std::span<const LayerKind* const> layer_kinds();
-// Returns the kinds that a model uses, each once.
+// Returns each kind that the model uses, without duplicates.
 std::vector<const LayerKind*> kinds_of(const ModelConfig& config);
 // Returns the products of both branches.
 std::vector<LayerProduct> layer_products(const ModelConfig& config, std::int64_t layer);

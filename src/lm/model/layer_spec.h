@@ -1,5 +1,5 @@
-// One layer of a model: the kinds of its two branches (lm/model/layer_kind.h) and how the layer differs from
-// other layers of these kinds. Sizes belong to the model (lm/model/model_config.h).
+// One layer of a model: the kinds of its two branches (lm/model/layer_kind.h) and the properties in which
+// layers of these kinds can differ. Sizes belong to the model (lm/model/model_config.h).
 #pragma once
 
 #include <algorithm>

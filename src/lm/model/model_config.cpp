@@ -26,9 +26,10 @@ using nlohmann::json;
 
 constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
 
-// The key of an object with the LoRA settings, only in folders of Primus that store adapters next to the
-// frozen weights. The key is also the folder's model_type, and the object holds the model_type of the family.
-// transformers therefore refuses such a folder instead of loading the frozen weights as the trained model.
+// The key of an object with the LoRA settings. It occurs only in folders that this program wrote and that
+// store adapters next to the frozen weights. The key is also the folder's model_type, and the object holds
+// the model_type of the family. transformers therefore refuses such a folder instead of loading the frozen
+// weights as the trained model.
 constexpr const char* kLoraKey = "primus_lora";
 
 LoraConfig read_lora(const json& root, const std::string& where) {
@@ -146,8 +147,8 @@ void add_defaults(const Family& family, json& root) {
   }
 }
 
-// Checks the total size. Each factor was bounded when it was read; integer products of sizes and code that
-// creates an object per tensor rely on these bounds.
+// Checks the total size. Each factor was checked against a limit when it was read. Integer products of sizes
+// rely on the limits, and so does code that creates an object per tensor.
 void check_size(const ModelConfig& c) {
   constexpr double kMaxParameters = 1e14, kWidest = 4 * static_cast<double>(kMaxWidth);
   constexpr double kMaxExperts = 1 << 17;
@@ -520,7 +521,7 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
     adapters += adapter_weights(c, layer);
     selection += selection_products(c, layer, s);
   }
-  // Each module has the projection of the joined input, a block, and the head again.
+  // Each module has the projection of the joined input, a block, and another product with the head.
   const double modules = static_cast<double>(c.mtp.modules());
   per_token += modules * (2 * h * h + block(c.layers) + head);
   selection += modules * selection_products(c, c.layers, s);

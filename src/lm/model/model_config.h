@@ -1,5 +1,5 @@
-// The architecture of a model, independent of how it is trained. It is read from and written to Hugging
-// Face's config.json, or made from an experiment's settings.
+// The architecture of a model, independent of how it is trained. The architecture is read from Hugging Face's
+// config.json, or made from an experiment's settings, and is written to config.json.
 #pragma once
 
 #include <algorithm>
@@ -172,7 +172,7 @@ struct ModelConfig {
 };
 
 // Reads config.json, or its text_config if present. `where` is used in errors. Refuses, by name: an unknown
-// model_type, unsupported options whose value is not neutral, and contradictory sizes. `notes` gets one
+// model_type, unsupported options with a value that is not neutral, and contradictory sizes. `notes` gets one
 // sentence about unknown keys.
 ModelConfig read_model_config(std::string_view json, const std::string& where, const FamilyRegistry& families,
                               std::vector<std::string>* notes = nullptr);

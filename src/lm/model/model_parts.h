@@ -18,8 +18,8 @@ struct ModelParts {
 };
 
 // Returns the blocks of each part; the counts differ by at most one. If not all parts can have the same
-// count, the last part gets the smaller one, because it also has norm, head and loss. If more parts must get
-// the smaller count, these are the first ones.
+// count, the last part gets the smaller count, because it also has norm, head and loss. If more parts must
+// get the smaller count, these are the first ones.
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
 // Returns parts of (nearly) equal size, all on this rank. Some parts are empty if the model has fewer
 // blocks.
@@ -40,8 +40,8 @@ std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::Pipeli
 
 // Parses Megatron-LM's pipeline_model_parallel_layout, such as "Et*3|(tt|)*2,m|L". E is the embedding, t a
 // block, m a multi-token prediction module and L the loss. '|' separates parts, "x*3" and "(xy)*3" repeat,
-// commas are ignored. Without an m, the modules come before the loss. Returns the blocks of each part. Throws
-// Error(kInvalid) if the text is not a layout or does not fit `blocks` and `modules`.
+// commas are ignored. A layout without m has the modules before the loss. Returns the blocks of each part.
+// Throws Error(kInvalid) if the text is not a layout or does not fit `blocks` and `modules`.
 std::vector<std::int64_t> parse_layout(std::string_view layout, std::int64_t blocks, std::int64_t modules);
 
 }  // namespace primus

@@ -428,7 +428,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     checkpoint.read_runs(where, name, dtype, published_shape(p, part), axis_order(part),
                          runs_of(range, p, part), staging);
   };
-  // Reads a state in the same way, in the type in which it was saved.
+  // Reads a state in the same way, in its saved type.
   const auto read_state = [&](const engine::UnitState& state, const Parameter& p,
                               const CheckpointPart& part) {
     const std::string name = optimizer_tensor_name(state.spec.name, part.name);

@@ -1,11 +1,11 @@
 // Muon (turbo/muon) updates hidden matrices. It needs complete matrices, but a rank's shard of a unit is a
-// range of elements that begins and ends anywhere. So the update direction of the unit is gathered, and each
-// rank orthogonalises the matrices that its shard overlaps (Liu et al. 2025, arXiv:2502.16982, section 2.3).
-// If shards ended at matrix boundaries, no gather would be needed. But a block has only about seven matrices
-// of different sizes, so such shards would be uneven in memory and work, and ranks beyond the number of
-// matrices would be idle. Equal shards keep one layout for all rules, so checkpoints and the other sharding
-// levels do not depend on Muon. The costs: 4 bytes of traffic per element and step, and a matrix in two
-// shards is computed twice.
+// range of elements that may begin and end within a matrix. Therefore the update direction of the unit is
+// gathered, and each rank orthogonalises the matrices that its shard overlaps (Liu et al. 2025,
+// arXiv:2502.16982, section 2.3). If shards ended at matrix boundaries, no gather would be needed. But a
+// block has only about seven matrices of different sizes, so such shards would be uneven in memory and work,
+// and ranks beyond the number of matrices would be idle. Equal shards keep one layout for all rules, so
+// checkpoints and the other sharding levels do not depend on Muon. The costs: 4 bytes of traffic per element
+// and step, and a matrix in two shards is computed twice.
 #include "turbo/muon/muon.h"
 
 #include <algorithm>

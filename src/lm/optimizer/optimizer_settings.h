@@ -12,8 +12,8 @@ namespace primus {
 struct OptimizerSettings {
   UpdateRules rules = default_update_rules();
   double clip_norm = 1.0;  // max norm of the complete gradient; 0: no clipping
-  // For bf16 parameters: stores masters as the bf16 values plus 16 more bits (turbo/master_weights.h). The
-  // results of training are the same either way.
+  // Whether masters of bf16 parameters are stored as the bf16 values plus 16 more bits
+  // (turbo/master_weights.h). This does not change the results of training.
   bool split_masters = false;
   // Whether norms and biases are decayed too; Megatron-LM does not decay them.
   bool decay_all_parameters = false;

@@ -4,10 +4,10 @@
 //
 // Keeps two states of 4 bytes for each such weight: the distance that the weight has moved in the current
 // window, and the distance that its fp4 value has moved. The weights and values before a step are recomputed
-// at its update. They need memory from the stash, which is empty by then: 4 bytes for each such weight of a
-// unit's shard, and 4 more for the weight's fp4 values before and after the step. A sharded unit also needs 2
-// bytes for each weight of the entire unit, because square tiles of weights share scales and the unit must be
-// gathered. This memory is needed in every step from the first window on.
+// at its update. This needs memory from the stash, which is empty at that time: 4 bytes for each such weight
+// of a unit's shard, and 4 more for the weight's fp4 values before and after the step. A sharded unit also
+// needs 2 bytes for each weight of the entire unit, because square tiles of weights share scales and the unit
+// must be gathered. This memory is needed in every step from the first window on.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct OscillationSettings {
   }
 };
 
-// Returns the rules, each preceded by a rule that does the same and also stops oscillation. The preceding
-// rule applies to parameters whose products are in fp4.
+// Returns the rules, and before each rule a wrapper that also stops oscillation. The wrapper updates the
+// parameters whose products are in fp4.
 UpdateRules without_oscillation(const UpdateRules& rules, const engine::PrecisionRecipe& recipe,
                                 const OscillationSettings& settings);
 

@@ -97,8 +97,8 @@ struct UpdateRun {
   std::vector<Tensor> states;  // states in the order of UpdateRule::states
   std::vector<Tensor> scales;  // scales of each state; absent for a state without scales
   float decay_factor;          // factor of the weight decay; 0: no decay
-  // For random numbers: the unit's stream, and the index of param[0] among its elements. Independent of the
-  // sharding.
+  // Used for random numbers: the unit's stream, and the index of param[0] in the unit. Both are independent
+  // of the sharding.
   std::uint64_t stream;
   std::int64_t first_element;
 };

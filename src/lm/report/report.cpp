@@ -197,7 +197,7 @@ Json report_json(const std::vector<RunHistory>& runs, const std::string& generat
 }
 
 std::string report_page(const Json& report) {
-  // In a script element only "</script" and "<!--" are special; without '<' neither can occur.
+  // In a script element only "</script" and "<!--" are special; both contain '<', so escaping '<' is enough.
   std::string data;
   for (const char c : json_text(report, -1)) c == '<' ? data += "\\u003c" : data += c;
   std::string page(k_page_html);

@@ -310,7 +310,7 @@ std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs) 
     const bool passed_over = std::find(kPassedOver.begin(), kPassedOver.end(), key) != kPassedOver.end();
     if (!passed_over && (different.size() > 1 || having[key] < count)) keys.push_back(key);
   }
-  // These keys get their values from weight_decay unless they are set.
+  // Omits keys that get their values from weight_decay.
   if (std::find(keys.begin(), keys.end(), "weight_decay") != keys.end()) {
     std::erase(keys, "start_weight_decay");
     std::erase(keys, "end_weight_decay");

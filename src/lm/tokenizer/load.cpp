@@ -100,7 +100,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
     auto tokenizer = load_kind(kind, type, path, std::move(bytes));
     if (kind == Kind::kTiktoken)
       tokenizer->set_chat_template(parse_side_files(read_side_files(path.parent_path())).chat_template);
-    // transformers reads such files too, but with different results.
+    // transformers also reads such files, but with different results.
     if (named != kind)
       tokenizer->add_note(fmt::format("{}: {}; it is read as such", path.string(), mismatch));
     return tokenizer;

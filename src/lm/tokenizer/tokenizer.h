@@ -4,10 +4,10 @@
 // tiktoken rank files (tiktoken.h), and the built-in byte and null tokenizers (simple.h). If a file uses a
 // component that is not supported, loading fails with the component's name; nothing is approximated.
 //
-// Text is UTF-8. Bytes that are not valid UTF-8 never fail: each maximal invalid part becomes U+FFFD before
-// encoding, as when a file is read with "errors=replace" (only the byte tokenizer keeps raw bytes). decode()
-// always returns valid UTF-8, with U+FFFD for tokens that do not form valid UTF-8. Again the byte tokenizer
-// is the exception.
+// Text is UTF-8. Invalid UTF-8 is no error: each maximal invalid part becomes U+FFFD before encoding, as when
+// a file is read with "errors=replace" (only the byte tokenizer keeps raw bytes). decode() always returns
+// valid UTF-8, with U+FFFD for tokens that do not form valid UTF-8. Again the byte tokenizer is the
+// exception.
 //
 // Thread-safety: every const method may be called from any number of threads at once.
 #pragma once
@@ -67,11 +67,11 @@ class Tokenizer {
   virtual std::optional<std::int32_t> token_id(std::string_view token) const = 0;
   virtual bool is_special(std::int32_t id) const = 0;
 
-  // A hash of everything that the ids of a text depend on. It is equal in every process. Used in cache names
-  // of tokenized data.
+  // A hash of everything that the ids of a text depend on. Processes on all machines compute the same hash.
+  // It is part of the cache names of tokenized data.
   virtual std::uint64_t fingerprint() const = 0;
 
-  // Writes the files from which transformers loads this tokenizer to a model folder (tokenizer.json,
+  // Writes to a model folder the files from which transformers loads this tokenizer (tokenizer.json,
   // tokenizer_config.json, tokenizer.model ...; each file is replaced atomically). Error(kUnsupported) if
   // this kind of tokenizer has no such files.
   virtual void save(const std::filesystem::path& folder) const = 0;

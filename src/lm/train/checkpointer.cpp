@@ -361,7 +361,8 @@ void Checkpointer::save() {
   }
   using Sources = AsyncWriter::Sources;
   const Sources changing = rank_.device().properties().host_memory ? Sources::kLive : Sources::kOnDevice;
-  // Without async_save the run waits for the files, so nothing changes meanwhile and no copy is needed.
+  // Without async_save the run waits for the files, so the tensors do not change during the save and no copy
+  // is needed.
   writer_->save(std::move(snapshot), plan_.c.async_save ? changing : Sources::kStable);
   last_saved_ = progress_.iteration;
   log_written();  // the previous checkpoint became durable during the wait for the writer

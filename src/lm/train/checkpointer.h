@@ -24,16 +24,16 @@ class Checkpointer {
   void load_or_initialize();
   // Locks the checkpoint folder for this run, and builds the files that accompany the weights.
   void open();
-  // With auto_continue_train off: moves the checkpoints of an earlier run aside.
+  // If auto_continue_train is off, moves the checkpoints of an earlier run aside.
   void set_aside();
 
   // Saves weights and optimizer state of this iteration, unless they are saved already. Call it after the
-  // result of the last step was read. Returns once the device may continue; wait() waits for the files.
+  // result of the last step was read. Returns when the device may continue; wait() waits for the files.
   void save();
   void wait() { writer_->wait(); }
   // Waits until weights and moments may change again.
   void wait_copied() { writer_->wait_copied(); }
-  // Rethrows an error of the writer. For each durable checkpoint, logs once how it was written.
+  // Rethrows an error of the writer. Logs once per durable checkpoint how it was written.
   void check();
   void log_written();
   std::optional<std::string> newest() const;

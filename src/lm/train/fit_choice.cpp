@@ -20,7 +20,8 @@ namespace {
 
 using config::TrainerConfig;
 
-// Smaller relative differences of work are rounding: the same products summed in another order.
+// Relative differences of work below this value are rounding errors, because the same products are summed in
+// another order.
 constexpr double kSameWork = 1e-3;
 
 void without_recomputation(TrainerConfig& c) {
@@ -189,7 +190,7 @@ std::optional<Candidate> Search::least_recomputation(const Candidate& light) {
       (consider(c) ? enough : few) = middle;
     }
   } else {
-    // Recomputing in groups takes the same work and keeps fewer activations between groups.
+    // Recomputation in groups takes the same work and keeps fewer activations between groups.
     for (std::int64_t group = 2; group <= layers; group *= 2) {
       with_full_recomputation(c, "uniform", group);
       if (consider(c)) break;

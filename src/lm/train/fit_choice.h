@@ -2,8 +2,8 @@
 // --fit`).
 //
 // Measures each choice on all pipeline stages, as a run does at its start (session.h). The global batch stays
-// as the experiment sets it; only the number of microbatches changes. Only measures, and changes nothing. Is
-// deterministic: the same experiment, ranks and memory give the same choice on every machine.
+// as the experiment sets it; only the number of microbatches changes. The choice is deterministic: the same
+// experiment, ranks and memory give the same choice on every machine.
 #pragma once
 
 #include <cstdint>

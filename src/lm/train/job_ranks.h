@@ -15,7 +15,7 @@
 
 namespace primus {
 
-// The timeout for waiting on other ranks: three times the longest step so far, and at least the minimum of
+// The timeout for waiting on other ranks: three times the longest step so far, but at least the minimum of
 // watchdog_timeout().
 class RankPatience {
  public:

@@ -57,8 +57,8 @@ class Reconciliation {
     pass_over({key}, ours, theirs);
   }
 
-  // Settings that may be stretched: `theirs` becomes `ours` if the user sets the key. If several keys mean
-  // the same, the one from the strongest layer counts.
+  // Settings that may be stretched: `theirs` becomes `ours` if the user sets the key. If several keys have
+  // the same meaning, the one from the strongest layer counts.
   template <class T>
   bool flexible(Keys keys, const T& ours, T& theirs) {
     if (ours == theirs || layer_of(strongest(keys)) <= Layer::kDerived) return false;
@@ -272,7 +272,7 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   }
   compare_experts(r, ours, loaded);
   compare_attention(r, ours, loaded);
-  // Embedding rows beyond the vocabulary are padding; either side may have more.
+  // Embedding rows beyond the vocabulary are padding, so the numbers of rows may differ.
   const std::int64_t vocab = experiment.trainer->vocab_size.value_or(0);
   if (vocab > loaded.vocab) r.fixed("vocab_size", vocab, loaded.vocab);
   if (r.is_set("make_vocab_size_divisible_by") && ours.vocab != loaded.vocab) {

@@ -83,7 +83,7 @@ void refuse_another(const config::Experiment& e, std::string_view key, const Own
   if (own.identity && own.identity->fingerprint == named->fingerprint()) return;
   std::string own_name = own.type;
   if (own.type.empty()) {
-    // Files of the same folder in another format (tokenizer.json, tokenizer.model) are the same tokenizer.
+    // Another file format in the same folder (tokenizer.json, tokenizer.model) is still the same tokenizer.
     std::error_code unresolved;
     const Path model = std::filesystem::weakly_canonical(e.trainer->tokenizer_model.value_or(""), unresolved);
     const Path inside = model.lexically_relative(std::filesystem::weakly_canonical(folder, unresolved));

@@ -1,5 +1,5 @@
-// How an objective shapes a training step: the work before it (rollouts, log-probabilities of other models),
-// and the weight of each token's loss, computed on the device.
+// An objective's part of a training step: the work before the step (rollouts, log-probabilities of other
+// models), and the weight of each token's loss, which is computed on the device.
 //
 // Every training loss is a weighted sum of -ln p(label) over tokens, and weights are constants in its
 // gradient. So preference and policy-gradient losses are weights that depend on log-probabilities: for a loss

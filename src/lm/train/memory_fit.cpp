@@ -42,7 +42,7 @@ bool smaller_micro_batch(config::TrainerConfig& c, ModelConfig&) {
   return false;
 }
 
-// With data parallelism: shards one more kind of state.
+// Shards one more kind of state over data-parallel ranks.
 bool stronger_sharding(config::TrainerConfig& c, ModelConfig&) {
   for (const char* const stronger : {"optim", "optim_grads", "optim_grads_params"}) {
     config::TrainerConfig next = c;
@@ -61,7 +61,7 @@ bool narrow_moments(config::TrainerConfig& c, ModelConfig&) {
   return true;
 }
 
-// Only for a model that starts from weights.
+// Adds adapters, if the model starts from weights.
 bool adapters(config::TrainerConfig& c, ModelConfig& model) {
   if (!c.load || model.lora) return false;
   const config::LoraSettings lora;
@@ -150,8 +150,8 @@ class Search {
   }
 
  private:
-  // Returns the need of the requested rank or, if that rank fits, of the stage that needs most, because a
-  // change can make another stage the largest.
+  // Returns the need of the requested rank or, if that rank fits, of the stage that needs the most memory,
+  // because after a change another stage may need the most.
   MemoryNeed measure(const Run& run) const {
     const config::Experiment& e = run.e;
     const SessionSettings settings = session_settings_of(e, run.model, world_);

@@ -71,7 +71,7 @@ std::vector<SettingChange> changed_settings(std::string_view before, std::string
 std::string_view key_in_use(const config::Experiment& experiment,
                             std::initializer_list<std::string_view> keys);
 
-// Training data that differs from that of a checkpoint.
+// Training data that differs from the checkpoint's data.
 struct ChangedData {
   const CheckpointReader& checkpoint;
   const TrainerState& state;

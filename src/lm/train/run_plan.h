@@ -1,6 +1,6 @@
-// RunPlan: everything that a run decides before its first step and only reads afterwards: ranks, data, and
-// the experiment with all settings that follow from data, weights and time. RunProgress: the run's current
-// state. Internal to lm/train. One thread.
+// RunPlan holds all decisions of a run before its first step, which do not change afterwards: ranks, data,
+// and the experiment with all settings that follow from data, weights and time. RunProgress: the run's
+// current state. Internal to lm/train. One thread.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ struct RunPlan {
           const FamilyRegistry& registry, Logger& logger, const TrainerOptions& run_options,
           std::vector<std::string> notes);
 
-  // Returns the device that this rank trains on. With several GPUs on a host, each rank uses its own.
+  // Returns the device that this rank trains on. With several GPUs on a host, each rank uses a separate GPU.
   DeviceSpec choose_device(std::vector<std::string>* notes = nullptr) const;
   // Publishes the current activity, and the fraction of it that is done.
   void phase(std::string_view what, std::optional<double> share = {}) const;
@@ -41,7 +41,8 @@ struct RunPlan {
   DataRequest data_request() const;
   InputIdentity tokenizer_identity() const;
   std::optional<InputIdentity> data_identity() const;  // Empty if there is no training data.
-  // `samples`: with calculate_per_token_loss, the number of samples whose unmasked labels share one mean.
+  // `samples`: the number of samples whose unmasked labels share one mean, if calculate_per_token_loss is
+  // set.
   data::BatchLoaderOptions loader_options(std::int64_t first_sample, std::int64_t samples) const;
 
   const std::unique_ptr<Objective> objective;

@@ -81,7 +81,7 @@ void RunTrace::step_done(std::int64_t steps) {
                  TraceRecorder::kMaxSpans, steps);
     write(false);
   }
-  // Each write rewrites the complete file, so it is not done after every step.
+  // Writes only after some steps, because each write rewrites the complete file.
   if (steps < end_ && !full_ && std::has_single_bit(static_cast<std::uint64_t>(steps - first_ + 1)))
     write(false);
 }

@@ -67,8 +67,8 @@ void StepGraphs::run(Part part, const std::function<void()>& work, const std::fu
     inputs();
     recorded.graph->launch(rank_.compute());
   } else {
-    // Runs the work in plain steps and in a repeated part of the step being recorded, because these need the
-    // host's bookkeeping.
+    // Runs the work in plain steps, and if a step being recorded repeats a part, because the bookkeeping of
+    // the host needs this.
     work();
   }
   if (part != Part::kUpdate) return;

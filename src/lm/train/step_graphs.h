@@ -1,14 +1,14 @@
 // Records the work that a training step enqueues, and replays it (Device::capture). A replay starts a part of
-// a step with one host call instead of one per kernel, and skips the tape and the schedule.
+// a step with one host call instead of one per kernel, and does not run the tape and the schedule.
 //
 // The first steps run normally, so that libraries choose algorithms and load kernels. The next step is
 // recorded part by part while it runs; all later steps are replayed. A replay repeats the recorded launches
-// on the recorded addresses. So each part must begin and end with an empty stash, which evaluations and
-// samples may use in between, and no launch may contain a value that changes from step to step
+// on the recorded addresses. So each part must begin and end with an empty stash, because evaluations and
+// samples may use the stash in between. No launch may contain a value that changes from step to step
 // (turbo/step_scalars.h). Copies from the host are enqueued before a part and are never recorded.
 //
 // A step is recorded or replayed completely, because a replay does not update the host's bookkeeping. Only
-// one stream is recorded, so the rank must train alone. Not thread-safe.
+// one stream is recorded, so the rank must train without other ranks. Not thread-safe.
 #pragma once
 
 #include <array>

@@ -41,9 +41,9 @@ class StepInputs {
   // All arguments must outlive this object.
   StepInputs(engine::Rank& rank, const LanguageModel& model, const StepSettings& settings);
 
-  // Copies microbatch `number` of the step into `host`. Turns the mask into loss weights that sum to
-  // `weight`: divides the mask by its own sum, or by the batch's divisor if the batch has one. `with_mtp`
-  // adds the inputs of multi-token prediction.
+  // Copies microbatch `number` of the step into `host`. Turns the mask into loss weights with the sum
+  // `weight`: divides the mask by its sum, or by the batch's divisor if the batch has one. `with_mtp` adds
+  // the inputs of multi-token prediction.
   void stage(Staging& host, const data::BatchView& batch, std::int64_t number, double weight,
              bool with_mtp) const;
   // Allocates the inputs of a model chunk on the tape, in stash memory, and copies them from `host`. If

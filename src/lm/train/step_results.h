@@ -42,7 +42,7 @@ struct StepResult {
   std::vector<std::pair<std::string, double>> metrics;
   // Seconds on the device clock (TrainingStep::set_timing), from the end of the previous step's gradients to
   // the end of this step's gradients. If no earlier step was in flight, the time counts from this step's
-  // start and includes no update. Empty if the device has no such clock, or if the result was read before.
+  // start and includes no update. Empty if the device has no clock, or if the result was read before.
   std::optional<double> seconds;
 };
 
@@ -99,9 +99,9 @@ class StepResults {
   std::array<Side, 2> sides_;
   std::size_t turn_ = 0, last_read_ = 0;  // indices in sides_ of the current step and of the last result()
   const DeviceTiming* timing_ = nullptr;
-  // Used with a clock: the events at the end of the gradients of the last three steps. Three are needed
-  // because the host may read a step after the next one has ended, and the step's interval starts at the end
-  // of the previous one.
+  // Used with a clock: the events at the end of the gradients of the last three steps. Three events are
+  // needed, because the host may read a step after the next step has ended, and because a step's interval
+  // starts at the end of the previous step.
   std::array<std::unique_ptr<Event>, 3> ends_;
   std::size_t last_end_ = 0;
 };

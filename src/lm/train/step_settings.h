@@ -35,11 +35,11 @@ struct StepSettings {
   engine::PrecisionRecipe precision = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
   std::uint64_t seed = 0;  // seed of random numbers in the model
-  // Only used with context parallelism.
+  // How context ranks exchange data. Used only with context parallelism.
   engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
-  // With tensor parallelism: whether gathers and scatters overlap with matrix products.
+  // Whether gathers and scatters of tensor parallelism overlap with matrix products.
   engine::TensorParallel::Options tensor_overlap = {};
-  // With expert parallelism: whether the token exchange overlaps with shared experts.
+  // Whether the token exchange of expert parallelism overlaps with shared experts.
   bool expert_overlap = true;
   PipelineSettings pipeline = {};
   DType compute = DType::kF32;  // type of activations; set by TrainingSession

@@ -22,8 +22,8 @@ class TokenScorer : private engine::ChunkedModel {
   // object.
   TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSettings& settings, const Options& options);
 
-  // Enqueues out = -ln p(label) for each token of the batch: fp32 [tokens()], written on ranks with the last
-  // part of the model only. Waits for the previous batch, because the host copy of that batch is reused. Does
+  // Enqueues out = -ln p(label) for each token of the batch: fp32 [tokens()], written only on ranks with the
+  // last part of the model. Waits for the previous batch, because the host copy of that batch is reused. Does
   // not read the batch while measuring.
   void score(const data::BatchView& batch, const Tensor& out);
   std::int64_t tokens() const { return inputs_.held_tokens(); }

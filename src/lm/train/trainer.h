@@ -66,8 +66,8 @@ struct TrainingForecast {
   bool timed = false;                  // whether a small part of a step was measured; false: estimated
   MemoryFit memory;
   std::optional<HardwarePlan> hardware;  // set with Experiment::hardware
-  // With expert parallelism, ranks reserve memory for the largest possible number of rows. These are the same
-  // stages with tokens balanced over all experts. Empty if the reserved memory is for balanced tokens.
+  // With expert parallelism, ranks reserve memory for the largest possible number of rows. `balanced` has the
+  // same stages with tokens balanced over all experts. Empty if the reserved memory is for balanced tokens.
   std::vector<StepMeasurement> balanced;
 };
 

@@ -168,8 +168,8 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds(), wait_before = loader->wait_seconds();
   TrainingStep& step = session->step();
   const RunTrace::HostWork whole(trace.get(), "step", progress.iteration + 1);
-  // A rule needs all batches of the step before it begins; without a rule, batches are read while the device
-  // works.
+  // A loss rule needs all batches of the step before the step begins. Without a rule, batches are read while
+  // the device works.
   std::vector<data::Batch> batches;
   if (session->rule()) {
     for (std::int64_t i = 0; i < plan.settings.step.microbatches; ++i) batches.push_back(next_batch(*loader));
@@ -192,8 +192,8 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     const RunTrace::HostWork enqueued(trace.get(), "gradients");
     step.finish_gradients();
   }
-  // Reads the previous step's result now: after a step with a NaN, the weights are still the ones of that
-  // step, because its update changed nothing.
+  // Reads the previous step's result now. If that step had a NaN, its update changed nothing, so the weights
+  // are still the weights of that step.
   finish_step();
   {
     // Weights and moments may change only after a checkpoint in flight has copied them.

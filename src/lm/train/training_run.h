@@ -1,7 +1,7 @@
 // A training run from start to end: the state of a prepared Trainer. Internal to lm/train. One thread.
 //
-// It carries out a RunPlan with one class per task: RunLength, Evaluator, Checkpointer, Sampler, NanSearch,
-// StepReport. training_start.cpp prepares the first step; training_loop.cpp runs the steps.
+// A run carries out a RunPlan with one class per task: RunLength, Evaluator, Checkpointer, Sampler,
+// NanSearch, StepReport. training_start.cpp prepares the first step; training_loop.cpp runs the steps.
 #pragma once
 
 #include <atomic>

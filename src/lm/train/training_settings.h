@@ -24,8 +24,8 @@ namespace primus {
 RunFolder run_folder_of(const config::Experiment& experiment);
 // Returns the folder for checkpoints: `save`, or the run's folder.
 Path checkpoint_root_of(const config::Experiment& experiment);
-// Resolves `load`: a Hugging Face folder, a Primus checkpoint or a folder of checkpoints. For a run's folder
-// it returns the folder of its checkpoints.
+// Resolves `load`: a Hugging Face folder, a Primus checkpoint or a folder of checkpoints. If `load` is a
+// run's folder, returns the folder of its checkpoints.
 Path loaded_root(const Path& load);
 // Returns the model's folder in or below loaded_root(). In a folder of checkpoints, this is the checkpoint
 // that a run would resume from.
@@ -33,7 +33,7 @@ Path loaded_folder(const Path& load);
 // Returns the error for a `load` without weights.
 Error nothing_to_load(const config::Experiment& experiment);
 // With `load`: uses the architecture of its config.json for keys that are not set, and, unless the experiment
-// sets the sequence length, limits it to the length that the model supports.
+// sets the sequence length, limits the sequence length to the length that the model supports.
 config::Experiment with_loaded_model(config::Experiment experiment, const FamilyRegistry& families,
                                      std::vector<std::string>* notes = nullptr);
 
@@ -47,7 +47,7 @@ DeviceSpec device_spec_of(const config::Experiment& experiment, int ranks = 1);
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment,
                                               std::vector<std::string>* notes = nullptr);
 // Returns the architecture to train: the architecture of the loaded weights, reconciled with the experiment
-// (loaded_model.h, which adds `notes`). Without `load`, it is the experiment's architecture.
+// (loaded_model.h, which adds `notes`). Without `load`, returns the experiment's architecture.
 ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry& families,
                      const Tokenizer* tokenizer, std::vector<std::string>* notes = nullptr);
 // Returns batch shape, recompute policy, optimizer and sharding settings of `experiment` on one of `ranks`.
@@ -74,7 +74,7 @@ bool starts_from_weights(const config::TrainerConfig& trainer);
 // Number of microbatches to prefetch.
 int batches_read_ahead(std::int64_t microbatches);
 
-// Returns the experiment as a text that needs no presets and means the same.
+// Returns the experiment as a text that needs no presets and describes the same run.
 std::string experiment_text(config::Experiment experiment);
 
 // Returns the bytes of one checkpoint: the model in the compute type, with a copy of embedding and head for

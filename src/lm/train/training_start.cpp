@@ -50,14 +50,14 @@ void Trainer::Run::prepare() {
   open_monitor(measured);
   if (progress.iteration >= progress.last_iteration) return plan.monitor->begin(run_facts(measured));
   length.warn_of_few_steps();
-  // This comes late, so that the record of the previous run is kept if this run is refused or has nothing to
-  // do.
+  // Sets checkpoints aside only now, so that the record of the previous run is kept if this run is refused or
+  // has nothing to do.
   checkpointer->set_aside();
   if (plan.ranks.first()) record_experiment();
   loader = std::make_unique<data::BatchLoader>(
       *plan.datasets.train,
       plan.loader_options(progress.iteration * plan.c.global_batch_size, plan.c.global_batch_size));
-  // This comes last, so that an error during the start is not recorded as the run's ending.
+  // Publishes the start last, so that an error during the start is not recorded as the run's ending.
   plan.monitor->begin(run_facts(measured));
 }
 

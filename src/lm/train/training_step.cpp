@@ -19,7 +19,7 @@ using engine::Value;
 namespace {
 
 // While this object exists, kernels on the compute stream end early once `stop` is set. An update of the
-// model must be complete, so it runs when no such object exists.
+// model must not be cut short, so no such object exists during an update.
 class StopsWithin {
  public:
   StopsWithin(engine::Rank& rank, const std::atomic<bool>* stop)
@@ -225,7 +225,7 @@ Tensor TrainingStep::own_losses(const Value& losses) const {
 void TrainingStep::finish_gradients() {
   PRIMUS_CHECK("TrainingStep::finish_gradients", runner_->finished());
   turbo::launch(rank_.context(), turbo::Fill{.out = sums_.stop_votes, .value = votes_to_stop_ ? 1.0F : 0.0F});
-  // Tensor-parallel ranks have the same tokens and so the same metrics: only the first one counts them.
+  // Tensor-parallel ranks have the same tokens and so the same metrics, so only the first rank counts them.
   const comm::Communicator* const tensor = rank_.mesh().tensor();
   if (!sums_.metrics.absent() && tensor && tensor->rank() > 0 && !rank_.measuring())
     rank_.compute().fill_zero(sums_.metrics.data, sums_.metrics.bytes());

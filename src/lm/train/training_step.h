@@ -70,7 +70,7 @@ class TrainingStep : private engine::ChunkedModel {
   // Enqueues the update. Waits for the previous step, unless result() did.
   void update(std::int64_t step, double learning_rate, double weight_decay);
 
-  // Evaluate without gradients: evaluate() adds the loss of one batch to a sum; evaluation_loss() waits and
+  // Evaluate without gradients. evaluate() adds the loss of one batch to a sum. evaluation_loss() waits and
   // returns the mean over batches.
   void begin_evaluation();
   void evaluate(const data::BatchView& batch);

@@ -106,8 +106,8 @@ std::vector<Choices> choices_of(VerifiedSession& exact, const std::optional<Gold
   return all;
 }
 
-// Returns the number of tokens whose experts differ between the two in any layer, ignoring the order of a
-// token's experts. Layers without experts have zeros in both.
+// Returns the number of tokens whose experts differ between `a` and `b` in any layer. The order of a token's
+// experts does not matter. Layers without experts have zeros in both.
 std::int64_t rerouted(const Choices& a, const Choices& b, std::int64_t tokens, std::int64_t top_k) {
   std::set<std::int64_t> differing;
   for (std::size_t at = 0; at < a.experts.size(); at += static_cast<std::size_t>(top_k)) {
@@ -245,8 +245,9 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   VerifiedSession session(make_device(), settings, families, weights, batch);
 
   const bool exact = options.compute == DType::kF32;
-  // In models that mix streams by sums that cancel and clamp their gates, rounding only the weights changes a
-  // tensor's gradient by a third (tests/golden/README.md): a single tensor then checks only the direction.
+  // Some models mix streams by sums that cancel, and clamp their gates. In these models, rounding only the
+  // weights changes a tensor's gradient by a third (tests/golden/README.md), so the check of a single tensor
+  // covers only the direction.
   report.single_factor = exact ? 1 : config.streams() > 1 && config.any_keeps(Keeps::kPooled) ? 25 : 2;
   report.tolerance = options.tolerance.value_or(exact ? 2e-5 : 2e-2);
   report.trajectory_tolerance = options.trajectory_tolerance.value_or(exact ? 1e-4 : 2e-2);

@@ -60,11 +60,11 @@ struct VerifyReport {
   double tolerance = 0, trajectory_tolerance = 0;
   double single_factor = 1;
   static constexpr std::int64_t kFewElements = 16;
-  // For bf16 with a mixture of experts. If two experts have almost equal scores, rounding in bf16 decides
-  // between them, and a token that is routed to other experts cannot be compared. So the model's fp32 run
-  // determines the experts of each token in each step; the bf16 run computes only their weights. The choices
-  // of the fp32 run equal the reference's, because otherwise fp32 would not verify. This member counts the
-  // tokens that bf16 would have routed differently.
+  // Used for bf16 with a mixture of experts. If two experts have almost equal scores, rounding in bf16
+  // decides between them, and a token that is routed to other experts cannot be compared. So the model's fp32
+  // run determines the experts of each token in each step; the bf16 run computes only their weights. The
+  // choices of the fp32 run equal the reference's, because otherwise fp32 would not verify. This member
+  // counts the tokens that bf16 would have routed differently.
   std::int64_t rerouted_tokens = 0;
   std::vector<std::string> notes;     // sentences on oddities of config.json
   std::vector<std::string> failures;  // sentences on results out of tolerance; empty: verified
@@ -72,7 +72,7 @@ struct VerifyReport {
   bool passed() const { return failures.empty(); }
 };
 
-// Calls `make_device` once, or twice for bf16 with a mixture of experts.
+// Calls `make_device` once; for bf16 with a mixture of experts, calls it twice.
 VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& families,
                           const std::function<std::unique_ptr<Device>()>& make_device);
 

@@ -11,8 +11,8 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kName = "slow_steps";
-// Steps are grouped into blocks, whose medians are compared, so that short hiccups on a shared machine cause
-// no warning.
+// Steps are grouped into blocks, whose medians are compared, so that short interruptions on a shared machine
+// cause no warning.
 constexpr std::size_t kSteps = 10;
 constexpr double kSeconds = 10;
 constexpr double kFactor = 2, kRecovered = 1.5;

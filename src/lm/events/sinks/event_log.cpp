@@ -26,7 +26,7 @@ class EventLogSink final : public RunListener {
   // Space reserved for the last event, so that a run that ends because the disk is full can record why.
   static constexpr std::size_t kReserve = std::size_t{16} << 10;
 
-  // Not synced: after a crash of the machine there is no last event to write.
+  // Does not sync, because after a crash of the machine there is no last event to write.
   void reserve_space() {
     const std::string room(kReserve, '\n');
     const auto file = env_.open(reserve_, OpenMode::kWrite);

@@ -58,7 +58,7 @@ class AttentionResidualBlock final : public Block {
   std::unique_ptr<Layer> feed_forward_;
 };
 
-// Family::make_stream_ends of a model with such blocks. The end has the parameters
+// Returns Family::make_stream_ends for a model with such blocks. The end has the parameters
 // output_attn_res_{norm,proj}. Pipeline stages pass on the stream and space for all checkpoints; checkpoints
 // that do not exist yet are zero. A multi-token prediction module (depth > 0) has no checkpoints.
 std::unique_ptr<StreamEnds> attention_residual_ends(const ModelConfig& config, engine::ParameterStore& store,

@@ -69,15 +69,15 @@ class BlockParameters {
   engine::Parameter& norm(const std::string& name, std::int64_t width,
                           std::vector<engine::CheckpointPart> parts) const;
 
-  // This tensor rank's slice of each run of rows (q, k and v; gate and up) of a matrix [sum of `runs`, cols]
-  // or, without cols, of a vector.
+  // Returns this tensor rank's slice of each run of rows (q, k and v; gate and up) of a matrix [sum of
+  // `runs`, cols] or, without cols, of a vector.
   Share rows(const std::vector<std::int64_t>& runs, std::int64_t cols = 0) const;
-  // This tensor rank's slice of the columns of a matrix [rows, cols].
+  // Returns this tensor rank's slice of the columns of a matrix [rows, cols].
   Share columns(std::int64_t rows, std::int64_t cols) const;
-  // This rank's experts, and its slice of each run, of [experts, sum of `runs`, cols] or, without cols, of
-  // [experts, sum of `runs`].
+  // Returns this rank's experts, and its slice of each run, in [experts, sum of `runs`, cols] or, without
+  // cols, of [experts, sum of `runs`].
   Share expert_rows(std::int64_t experts, const std::vector<std::int64_t>& runs, std::int64_t cols = 0) const;
-  // This rank's experts, and its slice of the columns, of [experts, rows, cols].
+  // Returns this rank's experts, and its slice of the columns, in [experts, rows, cols].
   Share expert_columns(std::int64_t experts, std::int64_t rows, std::int64_t cols) const;
 
   // The ranks that share a block's matrices; null: not shared.

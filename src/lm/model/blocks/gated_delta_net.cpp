@@ -117,8 +117,8 @@ class GatedDeltaNet final : public Layer {
   }
 
  private:
-  // For each key head, the projection holds its query and key, then the values and gates of its value heads.
-  // The columns of b and a are also grouped by key head.
+  // For each key head the projection holds the query and the key, and then the values and gates of all its
+  // value heads. The columns of b and a are also grouped by key head.
   std::vector<ColumnRuns> parts_by_key_head() const {
     const turbo::DeltaRuleShape& s = shape_;
     const std::int64_t per_key = s.value_heads / s.key_heads, dim = s.key_dim, values = per_key * s.value_dim;

@@ -2,7 +2,7 @@
 // to: self_attn.indexer.{wq_b,wk,k_norm,weights_proj}.
 //
 // Selection has no gradient, so the language model loss does not train the indexer: its parameters keep their
-// loaded or initial values. Every tensor rank has the complete indexer, and all select the same tokens.
+// loaded or initial values. Every tensor rank has the complete indexer, and all ranks select the same tokens.
 #pragma once
 
 #include "engine/operators.h"

@@ -90,8 +90,8 @@ class LatentAttention final : public Layer {
   }
 
  private:
-  // Every rank computes and keeps only the latents of its own tokens. For its heads, a rank gathers the
-  // latents of all tokens, and gathers them again in the backward pass.
+  // Every rank computes and keeps only the latents of its own tokens. To compute its heads, a rank gathers
+  // the latents of all tokens. It gathers them again in the backward pass.
   Value parallel(const Value& h, const BlockInputs& in) const {
     const Value own_q = q_down_ ? linear(h, *q_down_) : h, own_kv = linear(h, *kv_down_);
     if (indexer_) {

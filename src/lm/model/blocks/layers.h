@@ -94,8 +94,8 @@ std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockP
 enum class DeltaProjection : std::uint8_t {
   kByKeyHead,  // in_proj_{qkvz,ba}: grouped by key head (Qwen3-Next)
   kSeparate,   // in_proj_{qkv,z,b,a} (Qwen3.5)
-  // One matrix each for queries, keys, values, gates, b and a, and one convolution each for q, k and v:
-  // self_attn.{q,k,v,g,b,a}_proj, self_attn.{q,k,v}_conv1d, self_attn.{A_log,dt_bias,o_norm,o_proj}
+  // A separate matrix each for queries, keys, values, gates, b and a, and one convolution each for q, k and
+  // v: self_attn.{q,k,v,g,b,a}_proj, self_attn.{q,k,v}_conv1d, self_attn.{A_log,dt_bias,o_norm,o_proj}
   // (flash-linear-attention).
   kEach,
 };
@@ -136,7 +136,8 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
                                     const std::string& published = ".mlp",
                                     const FeedForwardNames& names = {});
 
-// Names of a block's norms in checkpoints, within the block. An empty name: no such norm.
+// Names of a block's norms in checkpoints, within the block. An empty name means that the block has no such
+// norm.
 struct NormNames {
   std::string_view attention = ".input_layernorm.weight", ffn = ".post_attention_layernorm.weight";
   std::string_view after_attention = {}, after_ffn = {};  // norms on the branches' outputs

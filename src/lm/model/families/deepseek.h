@@ -17,7 +17,7 @@ namespace primus::deepseek {
 // read_parts() does not read hidden_act.
 void read_parts(const nlohmann::json& json, ModelConfig& config);
 void read_common(const nlohmann::json& json, ModelConfig& config);
-// Reads the groups of experts; a token may choose experts only from the best groups. Call it once the group
+// Reads the groups of experts; a token may choose experts only from the best groups. Call it after the group
 // score is set.
 void read_groups(const nlohmann::json& json, ModelConfig& config);
 // Reads V3's scoring: sigmoids, a bias that affects only the choice of experts, and groups scored by their

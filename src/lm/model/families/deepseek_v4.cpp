@@ -1,9 +1,9 @@
 // DeepSeek-V4 (2026): parallel residual streams, mixed by hyper-connections; attention over a window and
 // pooled latents, without separate keys for tokens before the window; experts scored by the square root of a
-// softplus, which the first layers choose by the token id instead. Computes what transformers computes.
-// transformers omits multi-token prediction, so this part follows AMD Primus. There, one projection joins the
-// embedding with the last hidden state, the block has only a window, and factors of the module contract the
-// streams after it.
+// softplus, except in the first layers, which choose experts by the token id. Computes what transformers
+// computes. transformers omits multi-token prediction, so this part follows AMD Primus. In AMD Primus, one
+// projection joins the embedding with the last hidden state, the block has only a window, and factors of the
+// module contract the streams after it.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -18,11 +18,11 @@ std::unique_ptr<Block> make_llama_block(const ModelConfig& config, engine::Param
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);
 
 // Reads the number of experts from `key`, and the number of experts per token from num_experts_per_tok. Both
-// are required and must be in the range that routers support.
+// numbers are required and must be in the range that routers support.
 void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig& config);
 
-// Returns the shortest decimal number that rounds to `value` as a float, so a number is written as it was
-// read.
+// Returns the shortest decimal number that rounds to `value` as a float, so that a number is written in the
+// form in which it was read.
 double shortest(float value);
 
 // Writes the rotated fraction of each head even if it is 1, for families with another default.
@@ -32,8 +32,8 @@ void write_rotary_fraction(const ModelConfig& config, nlohmann::json& json);
 // decoder_sparse_step-th.
 void read_sparse_layers(const ConfigReader& reader, ModelConfig& config);
 
-// Returns the names in config.json's `layer_types`, one per layer; each must be in `known`. Empty if there is
-// no such list.
+// Returns the names in config.json's `layer_types`, one per layer; each must be in `known`. Empty if
+// config.json has no such list.
 std::vector<std::string> read_layer_types(const nlohmann::json& json, const ModelConfig& config,
                                           const std::vector<std::string>& known);
 // Marks as local the layers whose entry in config.json's `layer_types` is `local` ("sliding_attention").

@@ -123,7 +123,7 @@ extern const FamilyEntry kGemma2{[]() -> Family {
   return gemma;
 }};
 
-// Multimodal models have such a config.json as their text_config.
+// The text_config of multimodal models has this form.
 extern const FamilyEntry kGemma3{[]() -> Family {
   Family gemma = family("gemma3_text", "Gemma3ForCausalLM");
   gemma.read = read_gemma3, gemma.make_block = make_gemma3_block;

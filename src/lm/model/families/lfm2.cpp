@@ -130,8 +130,8 @@ Family family(const char* model_type, const char* architecture) {
 extern const FamilyEntry kLfm2{[]() -> Family {
   Family dense = family("lfm2", "Lfm2ForCausalLM");
   dense.aliases.emplace_back("block_ff_dim", "intermediate_size");
-  // These are the keys of the feed-forward's width, and keys of the original trainer, which repeat other keys
-  // or describe initialisation.
+  // These are keys of the feed-forward's width, and keys of the original trainer, which repeat other keys or
+  // describe initialisation.
   dense.other_keys = {"block_dim",
                       "block_ff_dim",
                       "block_ffn_dim_multiplier",

@@ -1,6 +1,6 @@
-// Phi-3 and Phi-4 (Abdin et al. 2024, arXiv:2404.14219 and 2412.08905): Llama whose checkpoints fuse queries,
-// keys and values in one matrix, and gate and up in another. A part of each head may be rotated, longrope may
-// stretch the frequencies, and all layers may have a window.
+// Phi-3 and Phi-4 (Abdin et al. 2024, arXiv:2404.14219 and 2412.08905): Llama with checkpoints that fuse
+// queries, keys and values in one matrix, and gate and up in another matrix. A part of each head may be
+// rotated, longrope may stretch the frequencies, and all layers may have a window.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"

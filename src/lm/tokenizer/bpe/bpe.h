@@ -78,7 +78,7 @@ struct MergeScratch {
   std::vector<MergeTable::Found> pairs;
 };
 
-// Merges `symbols` in place until no pair merges. At most 2^31 - 1 symbols.
+// Merges `symbols` in place until no pair merges. Supports at most 2^31 - 1 symbols.
 void merge_symbols(const MergeTable& merges, std::vector<std::int32_t>& symbols, MergeScratch& scratch);
 
 // Caches the ids of recent short words. The cache is direct-mapped, so its size is bounded without an

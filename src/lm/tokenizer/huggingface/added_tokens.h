@@ -26,8 +26,9 @@ struct AddedToken {
   }
 };
 
-// Finds the tokens in a text: the leftmost first and, if several start at the same position, the longest
-// (Hugging Face's AddedVocabulary). One pass; each position costs at most the length of the longest token.
+// Finds the tokens in a text: the leftmost token first, and the longest token if several start at the same
+// position (Hugging Face's AddedVocabulary). One pass; each position costs at most the length of the longest
+// token.
 class AddedTokenMatcher {
  public:
   static constexpr std::size_t kMaxTokenBytes = 4096;  // limit that callers check

@@ -40,7 +40,7 @@ class ByteLevelDecoder final : public Decoder {
   };
 };
 
-// Used for files without a decoder: separates tokens by spaces.
+// Separates tokens by spaces. Used for files without a decoder.
 class SpacedDecoder final : public Decoder {
  public:
   std::unique_ptr<Decoding> start(TextOf text_of) const override {
@@ -63,8 +63,8 @@ class SpacedDecoder final : public Decoder {
   };
 };
 
-// SentencePiece's decoding in Hugging Face's components: Replace and Metaspace per token, ByteFallback over
-// runs of <0x..> tokens, then Fuse, then a Strip of the start of the complete text.
+// SentencePiece's decoding in Hugging Face's components: first Replace and Metaspace per token, then
+// ByteFallback over runs of <0x..> tokens, then Fuse, and then a Strip of the start of the complete text.
 struct ChainOptions {
   struct Replace {
     std::string from, to;

@@ -124,7 +124,7 @@ Style style_of(const json& config, const Path& folder) {
   return style_named(kModelTypes, type->get_ref<const std::string&>(), "tokenizer of the model type", folder);
 }
 
-// Tokens in addition to those of the vocabulary.
+// Tokens in addition to the vocabulary.
 class AddedTokens {
  public:
   explicit AddedTokens(const Vocabulary& vocabulary) : vocabulary_(vocabulary), next_(vocabulary.size()) {}

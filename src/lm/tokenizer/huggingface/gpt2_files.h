@@ -1,7 +1,7 @@
 // Byte-level BPE in OpenAI's GPT-2 files: vocab.json (token to id) and merges.txt (two tokens per line, by
 // rank), converted to the tokenizer.json that Hugging Face's converters write.
 //
-// The two files contain neither the splitting rule nor the special tokens. Without a model folder, GPT-2's
+// The splitting rule and the special tokens are missing in these two files. Without a model folder, GPT-2's
 // rule and special tokens are used, as in Megatron's GPT2BPETokenizer. In a model folder the class in
 // tokenizer_config.json decides: GPT2Tokenizer or Qwen2Tokenizer. Any other class is an error that names the
 // class.

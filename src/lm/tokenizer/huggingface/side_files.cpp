@@ -110,7 +110,7 @@ std::vector<AddedToken> named_tokens(const json& config) {
   for (const char* role : kRoles) {
     if (config.contains(role)) add(config[role]);
   }
-  // Additional keys of some models, such as "image_token".
+  // Adds tokens that some models name in additional keys, such as "image_token".
   for (const auto& [key, value] : config.items()) {
     const bool is_role = std::ranges::any_of(kRoles, [&key](const char* role) { return key == role; });
     if (!is_role && key.ends_with("_token")) add(value);

@@ -1,4 +1,4 @@
-// BPE: merges neighbours whose concatenation is a piece, the piece with the highest score first.
+// BPE: merges two neighbours if their concatenation is a piece; pieces with the highest score come first.
 #include <fmt/format.h>
 
 #include <algorithm>

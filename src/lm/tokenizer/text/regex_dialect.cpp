@@ -311,8 +311,7 @@ class Translator {
   }
 
   bool wants_others(bool negated) const { return in_class_ && negated; }
-  // If case is ignored, Oniguruma applies this to a complete class, and PCRE2 to all of a class except its
-  // properties.
+  // If case is ignored, Oniguruma folds the properties in a class too, and PCRE2 does not.
   void require_case() const {
     if (in_class_ && ignores_case_.back()) refuse("a property in a class where case is ignored");
   }

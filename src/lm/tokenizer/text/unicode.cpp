@@ -106,8 +106,8 @@ bool is_unnormalized(char32_t c) {
   return range != kUnnormalized.end() && range->first <= c;
 }
 
-// Code points that are NFC themselves and before which NFC text may be cut: combining class 0, unchanged by
-// NFC, and never the second part of a composition.
+// The code points before which NFC text may be cut, and which are NFC themselves. Their combining class is 0,
+// NFC does not change them, and they are never the second part of a composition.
 const std::bitset<kCodePoints>& nfc_inert() {
   static const std::unique_ptr<const std::bitset<kCodePoints>> table = [] {
     auto inert = std::make_unique<std::bitset<kCodePoints>>();
@@ -169,7 +169,7 @@ void order_marks(std::vector<utf8proc_int32_t>& text) {
   }
 }
 
-// For text without characters in kUnnormalized.
+// Appends the normal form of a text without characters in kUnnormalized.
 void append_known_normalized(std::string_view text, Form form, std::string& out) {
   std::vector<utf8proc_int32_t> buffer;
   buffer.reserve(text.size() + 1);
@@ -321,7 +321,7 @@ std::string normalize(std::string_view text, Form form) {
 
 namespace {
 
-// Letters whose lower case was added in Unicode 16 and 17.
+// Returns the lower case of letters whose lower case was added in Unicode 16 and 17.
 char32_t lowercase_of(char32_t c) {
   if (c >= 0x10D50 && c <= 0x10D65) return c + 0x20;
   if (c >= 0x16EA0 && c <= 0x16EB8) return c + 0x1B;

@@ -61,7 +61,7 @@ class Objective {
   // Appends the missing inputs of the run.
   virtual void find_missing(const config::Experiment& experiment,
                             std::vector<MissingInput>& missing) const = 0;
-  // Throws those errors of open() that can be found without reading the data.
+  // Throws the errors of open() that can be found without reading the data.
   virtual void check_samples(const config::Experiment& experiment) const = 0;
   // Max tokens of a prompt for samples (sample_interval).
   virtual std::int64_t prompt_tokens(const config::TrainerConfig& trainer) const = 0;

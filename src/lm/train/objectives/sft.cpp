@@ -41,7 +41,8 @@ void at_key(const config::Experiment& experiment, std::string_view key, const st
   }
 }
 
-// Replaces the model's own chat template by that of the trained format, in both files that contain it.
+// Replaces the model's own chat template by the template of the trained format, in both files that contain
+// it.
 void put_chat_template(const std::string& jinja, std::vector<Snapshot::Blob>& files) {
   constexpr const char* kFile = "chat_template.jinja";
   std::erase_if(files, [](const Snapshot::Blob& file) { return file.name == kFile; });

@@ -177,7 +177,7 @@ class Fitting {
     return longest;
   }
 
-  // Whether neither the command line nor the user's file sets the key.
+  // Whether the key may be chosen: the command line and the user's file do not set it.
   bool is_open(std::string_view key) const {
     const config::Provenance said = e_.provenance_of(key);
     if (said.layer < Layer::kOverrides) return true;

@@ -37,7 +37,7 @@ struct ModelInputs {
   // int32 labels, and the fp32 weight of each token's loss in the training loss (for a training batch:
   // loss_mask / sum of the mask). Needed by the last part if a loss is computed.
   engine::Value labels = {}, loss_weights = {};
-  BlockInputs blocks;          // inputs of blocks without rope tables, which the model adds
+  BlockInputs blocks;          // inputs of blocks; the model adds the rope tables
   std::vector<MtpInputs> mtp;  // inputs of each depth; only used by mtp_losses
 };
 

@@ -7,8 +7,8 @@
 // width] (Qwen3.5). If the matrix of one expert, such as <at>.3.up_proj.weight, is not stored separately, it
 // is read from these fused tensors.
 //
-// Loading and copying a folder share these checks. Errors are kInvalid at the folder. Immutable; the folder
-// must outlive it.
+// Loading and copying a folder share these checks. Errors are kInvalid, with the folder as their place.
+// Immutable; the folder must outlive it.
 #pragma once
 
 #include <array>

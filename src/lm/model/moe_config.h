@@ -37,7 +37,7 @@ struct MoeConfig {
     bool centred_bias = true;
     double kept_bias = 0;
     double capacity_factor = 0;  // limit of rows per expert, as a multiple of the mean load; 0: no limit
-    // Drops the choices with the smallest weights above the limit; false: those of the last tokens.
+    // Above the limit, drops the choices with the smallest weights; false: the choices of the last tokens.
     bool drop_lightest = true;
     double jitter = 0;  // width of the noise on the router's input
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;

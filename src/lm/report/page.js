@@ -450,7 +450,7 @@
   document.getElementById('log-scale').addEventListener('change', (event) => { view.log = event.target.checked; redraw(); });
   document.getElementById('reset').addEventListener('click', () => { view.range = null; redraw(); });
   addEventListener('resize', redraw);
-  // The width of a printed page is unknown until then.
+  // Draws again for printing, because only now is the width of the printed page known.
   addEventListener('beforeprint', () => { view.printing = true; redraw(); });
   addEventListener('afterprint', () => { view.printing = false; redraw(); });
   redraw();

@@ -20,7 +20,7 @@ struct LoadedModel {
 // depends on the source of the key:
 //   - set in the experiment or on the command line: rotary keys and max_position_embeddings are used, because
 //     they stretch the context; any other key throws Error(kInvalid) at its place;
-//   - set by a preset: shapes throw; other keys are ignored with a note;
+//   - set by a preset: another shape throws; other keys are ignored with a note;
 //   - default value: config.json's value is used silently.
 // Settings for training the model (such as MtpConfig::enabled) come from `ours`. A note names each router
 // loss that the weights were trained with.

@@ -11,7 +11,7 @@ namespace {
 
 // Returns the calls counted after `before`.
 std::vector<KernelChoice> since(const std::vector<KernelChoice>& before, std::vector<KernelChoice> now) {
-  // Existing entries keep their positions; new ones are appended.
+  // Existing entries keep their positions; new entries are appended.
   for (std::size_t i = 0; i < before.size(); ++i) now[i].calls -= before[i].calls;
   std::erase_if(now, [](const KernelChoice& choice) { return choice.calls == 0; });
   return now;

@@ -87,7 +87,7 @@ void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase
       DType::kF32, {request.sequences, conv_ring(c.convolution.width), c.hidden / request.tensor_ranks});
 }
 
-// The inputs are fp32, and one input per token is new.
+// The inputs are fp32, and each token adds one of them.
 double bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
   return static_cast<double>(c.convolution.width * c.hidden) * 4;
 }

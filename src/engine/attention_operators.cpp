@@ -103,7 +103,7 @@ void rope_forward(OperatorCall& op) {
 }
 
 void rope_backward_input(OperatorCall& op) {
-  // Rotates the output's gradient in place, since there is no other reader, and passes it on.
+  // Rotates the output's gradient in place, because only this operator reads it, and passes it on.
   rotate(op, op.d_out(Rotation::kY), op.complete_d_out(Rotation::kY), true);
   op.pass_d_in(Rotation::kX, Rotation::kY);
 }
@@ -149,11 +149,11 @@ constexpr Operator kScaleByPosition{.name = "scale_by_position",
 
 struct AttentionAttributes {
   turbo::AttentionShape shape;
-  bool statistics;  // the call has the log-sum-exp
+  bool statistics;  // the call also computes the log-sum-exp
 };
 
 struct Attention {
-  enum In : InputName { kQkv, kFirstKey };  // of each query
+  enum In : InputName { kQkv, kFirstKey };  // kFirstKey: one per query
   enum Out : OutputName { kOut, kLse };     // the log-sum-exp, in training
 };
 
@@ -201,7 +201,7 @@ void attention_backward_input(OperatorCall& op) {
   add_previous(op, {d_qkv, previous});
 }
 
-// The parameter is the sinks. Their gradient needs only the log-sum-exp and the output.
+// Computes the gradient of the sinks, the operator's parameter. It needs only the log-sum-exp and the output.
 void attention_backward_weight(OperatorCall& op) {
   const auto a = op.attributes<AttentionAttributes>();
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {

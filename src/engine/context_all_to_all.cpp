@@ -20,8 +20,8 @@ struct Attributes {
 
 struct AllToAll {
   enum In : InputName { kQkv, kFirstKey };
-  // Output for this rank's tokens; out and qkv of its heads for all tokens; in training, the heads'
-  // log-sum-exp.
+  // kOut: output for this rank's tokens. kOfHeads: output and qkv of this rank's heads, for all tokens. kLse:
+  // the log-sum-exp of these heads, in training.
   enum Out : OutputName { kOut, kOfHeads, kLse };
 };
 
@@ -31,7 +31,7 @@ class Call : public HeadExchange {
 
   const turbo::AttentionShape& shape() const { return a_.shape; }
   const Attributes& attributes() const { return a_; }
-  std::int64_t width() const { return columns_.width; }  // columns of a row of this rank's heads
+  std::int64_t width() const { return columns_.width; }  // row width of qkv of this rank's heads
   std::int64_t out_width() const { return a_.shape.heads * a_.shape.value_dim; }
   const FusedColumns& columns() const { return columns_; }
   int rank() const { return a_.context->rank(); }
@@ -44,7 +44,8 @@ class Call : public HeadExchange {
   }
   std::array<Columns, 1> out_columns() const { return {{{0, out_width()}}}; }
 
-  // The attention output of this rank's heads for all tokens, followed in training by their projection.
+  // The attention output of this rank's heads for all tokens. In training, qkv of these heads follows it in
+  // memory.
   Tensor out_of_heads() const {
     const Tensor both = op_.out(AllToAll::kOfHeads);
     return {both.data, both.dtype, {all_tokens(), out_width()}};
@@ -71,7 +72,7 @@ Tensor own_heads(const Call& call, const Tensor& of_heads) {
   return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
 }
 
-// The backward pass needs the heads' qkv, which is as large as the input, instead of the input.
+// The backward pass needs qkv of this rank's heads instead of the input. Both have the same size.
 void forward(OperatorCall& op) {
   const Call call(op);
   const Tensor own = op.in(AllToAll::kQkv);
@@ -131,7 +132,7 @@ void backward_input(OperatorCall& op) {
   add_previous(op, {d_own, previous});
 }
 
-// The parameter is the sinks; other ranks have the sinks of the other heads.
+// The operator's parameter holds the sinks of this rank's heads. Other ranks have the other sinks.
 void backward_weight(OperatorCall& op) {
   const Call call(op);
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {

@@ -68,26 +68,27 @@ using turbo::launch;
 struct Attributes {
   turbo::AttentionShape shape;  // this rank's tokens
   ContextParallel* context;
-  bool statistics;  // the call has the log-sum-exp
+  bool statistics;  // the call also computes the log-sum-exp
 };
 
 void copy(turbo::Context& context, const Tensor& from, const Tensor& to) {
   if (!context.measuring()) context.stream.copy_on_device(to.data, from.data, to.bytes());
 }
 
-// One kernel call: queries of this rank and keys of some rank, both from one sequence. Pieces are slices,
-// numbered in the order of a rank's rows; two neighbours may be processed together.
+// One kernel call: queries of this rank and keys of any rank, both from one sequence. A piece is one slice of
+// a sequence. Pieces are numbered in the order of a rank's rows. One call may process two neighbouring
+// pieces.
 struct Block {
   std::int64_t q, q_pieces, k, k_pieces;
-  bool own_keys;  // contains every query's own key: the block that the sinks belong to
+  bool own_keys;  // each query's own key is in this block, so the sinks are added here
   turbo::AttentionShape shape;
 };
 
-// The set of written pieces: the first block assigns, later blocks accumulate.
+// The set of pieces that have results: the first block of a piece assigns, later blocks accumulate.
 class Written {
  public:
   explicit Written(std::int64_t pieces) : pieces_(static_cast<std::size_t>(pieces)) {}
-  // Neighbouring pieces must be written together.
+  // Neighbouring pieces must either both be in the set or both be missing.
   bool has(std::int64_t first, std::int64_t count) const {
     const auto written = std::count(pieces_.begin() + first, pieces_.begin() + first + count, true);
     PRIMUS_CHECK("context_attention", written == 0 || written == count);
@@ -106,7 +107,8 @@ struct ContextOperands {
   enum Out : OutputName { kOut, kLse };  // in training, [sequences * heads, tokens of a sequence]
 };
 
-// A call of the operator. This rank has two pieces of queries of every sequence, and every rank two of keys.
+// A call of the operator. Every rank has two pieces of every sequence. This rank's pieces provide the
+// queries, and the pieces of all ranks provide the keys.
 class Call {
  public:
   explicit Call(OperatorCall& op)
@@ -146,8 +148,8 @@ class Call {
     return of_tokens.slice(first_row(piece), first_row(piece + count));
   }
 
-  // Statistics are [heads, tokens] per sequence. Kernels read the statistics of a block densely, so if a
-  // block has one of two pieces, its statistics are copied through `apart`.
+  // Statistics are [heads, tokens] per sequence. Kernels need the statistics of a block in contiguous memory.
+  // If a block has only one of the two pieces, `apart` is the contiguous copy.
   Tensor dense_lse(const Tensor& all, const Block& block, const Tensor& apart) const {
     return block.q_pieces == 2 ? lse_place(all, block) : apart;
   }
@@ -162,8 +164,9 @@ class Call {
   Shape lse_shape() const { return {sequences() * heads(), 2 * slice_tokens_}; }
   Shape piece_lse_shape() const { return {heads(), slice_tokens_}; }
 
-  // Whether only causality hides keys. Then a rank's rows, which are in sequence order, see each other as in
-  // a short sequence, and another rank's keys are visible or hidden in complete slices.
+  // Whether the mask is purely causal, without windows, chunks or packed documents. Then attention within a
+  // rank is ordinary causal attention over its rows, which are in sequence order. Each slice of another
+  // rank's keys is either completely visible or completely hidden.
   bool only_causal() const {
     const std::int64_t whole = 2 * slice_tokens_ * a_.context->ranks();
     return !op_.has_in(ContextOperands::kFirstKey) && (a_.shape.window == 0 || a_.shape.window >= whole) &&
@@ -171,7 +174,7 @@ class Call {
   }
   // Whether a query appears in at most two blocks.
   bool at_most_two_parts() const { return only_causal() && a_.context->ranks() <= 2; }
-  // Sums of many parts are made in fp32. A sum of two parts is rounded once in any type.
+  // Sums of three or more parts are accumulated in fp32. A sum of two parts is rounded only once in any type.
   bool sums_in_place(DType dtype) const { return dtype == DType::kF32 || at_most_two_parts(); }
 
   // Calls visit(block) for blocks that together cover every visible pair of this rank's queries and rank
@@ -342,8 +345,8 @@ void forward(OperatorCall& op) {
   if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(ContextOperands::kOut)});
 }
 
-// Gradients of a call's inputs. Gradients of this rank's own keys are written into the sum, and other ranks'
-// parts are added to it.
+// Gradients of a call's inputs. This rank's part of its keys' gradients is written into the sum. The parts of
+// other ranks are added later.
 class Gradients {
  public:
   Gradients(const OperatorCall& op, const Call& call, const Tensor& d_qkv)
@@ -351,19 +354,21 @@ class Gradients {
     Arena& scratch = op.context().scratch;
     if (!in_place_) wide_.emplace(scratch, DType::kF32, d_qkv.shape);
     sum_ = wide_ ? wide_->get() : d_qkv;
-    // Both ranks' parts of the queries' gradients are added while gradients of keys and values are in flight.
+    // With two ranks, the query gradients have two parts. They are added while gradients of keys and values
+    // are in flight.
     if (call.at_most_two_parts()) d_q_.emplace(scratch, sum_.dtype, Shape{call.tokens(), call.q_width()});
   }
 
   DType dtype() const { return sum_.dtype; }
 
-  // Part from this rank's keys, whose gradients go to `d_kv` or, if it is absent, into the sum.
+  // Computes the part that comes from this rank's keys. The key gradients go to `d_kv`, or into the sum if
+  // `d_kv` is absent.
   void of_own(const Tensor& kv, const Tensor& d_kv = {}) {
     const Rows queries{sum_, call_.width()};
     attend(call_.context().rank(), kv, queries, false,
            d_kv.absent() ? Rows{sum_.from(call_.q_width()), call_.width()} : Rows{d_kv, call_.kv_width()});
   }
-  // Part from another rank's keys, after of_own(); add_queries() follows.
+  // Computes the part that comes from another rank's keys. Call it after of_own() and before add_queries().
   void of_other(int from, const Tensor& kv, const Tensor& d_kv) {
     const Rows keys{d_kv, call_.kv_width()};
     if (d_q_) {
@@ -399,7 +404,7 @@ class Gradients {
     Tensor at(std::int64_t row) const { return first.from(row * stride); }
   };
 
-  // Returns which pieces of the queries had visible keys, and marks the keys that had queries.
+  // Returns the query pieces that had visible keys. written_ becomes the set of key pieces that had queries.
   Written attend(int from, const Tensor& kv, const Rows& d_q, bool add_d_q, const Rows& d_kv) {
     const ScratchTensor piece_lse(op_.context().scratch, DType::kF32, call_.piece_lse_shape());
     Written queries(call_.pieces());
@@ -446,8 +451,8 @@ class Gradients {
   Written written_{0}, attended_{0};
 };
 
-// Gradients of keys and values that are sums of many parts are sent in fp32. With two ranks they are sent
-// once, in their own type, and added on the owner.
+// Key and value gradients that are sums of three or more parts are sent in fp32. With two ranks, they are
+// sent once in their own type and added on the owner.
 void backward_input(OperatorCall& op) {
   const Call call(op);
   turbo::Context& context = op.context();
@@ -502,7 +507,7 @@ void backward_input(OperatorCall& op) {
   add_previous(op, {d_qkv, previous});
 }
 
-// The parameter is the sinks, as in ordinary attention.
+// The operator's parameter holds the sinks, as in ordinary attention.
 void backward_weight(OperatorCall& op) {
   const Call call(op);
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {

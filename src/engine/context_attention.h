@@ -1,9 +1,9 @@
 // Context parallelism: the ranks of a group hold different tokens of the same sequences, and attention
 // transfers keys and values to the queries (ring attention, Liu et al. 2023; the layout is Megatron-LM's).
 //
-// Each sequence is cut into 2 C slices for C ranks, and rank c holds the slices c and 2 C - 1 - c, so all
-// ranks do the same share of the causal work. All operators except attention work on the rank's own tokens,
-// whose positions are explicit.
+// Each sequence is cut into 2 C slices for C ranks, and rank c holds the slices c and 2 C - 1 - c, which
+// balances the causal work. All operators except attention work on the rank's own tokens, whose positions are
+// explicit.
 //
 //   kRing       keys and values travel around the ring. Each transfer overlaps the attention over
 //               the previous step's keys. In the backward pass their gradients travel with them.
@@ -29,20 +29,21 @@ class ContextParallel {
  public:
   enum class Exchange : std::uint8_t { kRing, kAllGather, kAllToAll };
 
-  // The rank's mesh has context ranks; `rank` must outlive this.
+  // The rank's mesh must have context ranks. `rank` must outlive this object.
   ContextParallel(Rank& rank, Exchange exchange);
 
   int ranks() const { return group_.size(); }
   int rank() const { return group_.rank(); }
-  // The index along the sequence of slice `half` (0 or 1) of a rank.
+  // Returns the position of a rank's slice `half` (0 or 1) among the slices of a sequence.
   std::int64_t slice(int of_rank, int half) const {
     return half == 0 ? of_rank : 2 * std::int64_t{ranks()} - 1 - of_rank;
   }
   Exchange exchange() const { return exchange_; }
 
   // The following functions are for the attention operator. Collectives overlap the compute stream, which
-  // waits for a collective before it uses the results. Receives the neighbour's `from` in `into`, after the
-  // work enqueued on the compute stream up to now.
+  // waits for a collective before it uses the results. pass_on() sends `from` to the next rank and receives
+  // the previous rank's `from` in `into`. The transfer starts after the work enqueued on the compute stream
+  // up to now.
   void pass_on(const Tensor& from, const Tensor& into, Event& arrived);
   void all_gather(const Tensor& own, const Tensor& all);
   void reduce_scatter(const Tensor& all, const Tensor& own);

@@ -57,7 +57,7 @@ void DataParallel::use(const Parameter& parameter) {
   }
   wait_for_values(unit);
 
-  // The previous run of this pass predicts the next unit.
+  // Records the order of units: the previous run of this pass predicts the next unit.
   std::vector<int>& units = program_->units;
   std::size_t& position = program_->position;
   if (position == units.size() || units[position] != unit.number) {
@@ -149,7 +149,7 @@ void DataParallel::before_gradient(const Parameter& parameter) {
   traffic.gradient = rank_.stash().allocate(unit.elements * size_of(unit.gradient_dtype));
   unit.set_gradient(traffic.gradient.view(unit.gradient_dtype, {unit.elements}));
   if (rank_.measuring()) return;
-  // Zeroes the padding between parameters and after the last one, which no kernel writes.
+  // Zeroes the padding between parameters and after the last parameter, because kernels do not write padding.
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const std::int64_t begin = unit.parameters[i]->offset + unit.parameters[i]->shape.elements();
     const std::int64_t end = i + 1 < unit.parameters.size() ? unit.parameters[i + 1]->offset : unit.elements;
@@ -270,7 +270,7 @@ void DataParallel::sum(const Tensor& tensor) {
 
 void DataParallel::sum_over_data(const Tensor& tensor) {
   if (mesh_.data_ranks() == 1) return;
-  // The group includes all ranks that share a sequence, and only one of these contributes.
+  // The group includes the context ranks, which share sequences: only the first of them contributes.
   if (mesh_.place().context != 0 && !rank_.measuring())
     rank_.compute().fill_zero(tensor.data, tensor.bytes());
   all_reduce(*mesh_.reduction(ReduceGroup::kData).all, tensor, comm::Reduction::kSum);

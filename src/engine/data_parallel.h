@@ -1,6 +1,6 @@
 // Data parallelism: gathers a unit's values before operators read them, and reduces its gradients to the
 // ranks that own them (engine/parameters.h, Sharding), over the unit's reduce group (engine/mesh.h). The tape
-// calls it around every operator with a parameter. On one rank it costs nothing.
+// calls it around every operator with a parameter. On one rank it is free.
 //
 // Values. Under Sharding::kParameters a unit is gathered into the stash before its first operator. It is
 // released when operators of another declared group run, or, for forward passes with reshard_after_forward
@@ -47,7 +47,7 @@ class DataParallel {
   // cache. kBase: an evaluation without adapters.
   enum class Pass : std::uint8_t { kForward, kBackward, kWeight, kEvaluation, kReading, kBase };
 
-  // The store must be allocated for the rank's mesh; all must outlive this.
+  // The store must be allocated for the rank's mesh. Both must outlive this object.
   DataParallel(Rank& rank, ParameterStore& store, const DataParallelSettings& settings);
 
   // Starts a step of this many microbatches: the next contribution to each gradient assigns it. Also drops
@@ -60,11 +60,12 @@ class DataParallel {
   void use(const Parameter& parameter);
   // Provides memory for the parameter's gradient, which the next kernels write.
   void before_gradient(const Parameter& parameter);
-  // Counts one contribution to the parameter's gradient, or a use without one (Parameter::turn).
+  // Counts one contribution to the parameter's gradient, or a use that contributes no gradient
+  // (Parameter::turn).
   void contributed(const Parameter& parameter);
   // Ends a microbatch of training or evaluation, or an inference pass: releases the stash memory, except
   // gradients that further microbatches add to. Every microbatch therefore has the same memory layout, and
-  // measuring one is enough.
+  // measuring a single microbatch is enough.
   void end_microbatch();
   // Ends a step's backward passes: ParameterUnit::reduced is complete for kernels enqueued from now on.
   // Gradients without a contribution are zero.
@@ -94,10 +95,11 @@ class DataParallel {
     std::unique_ptr<Event> gathered, reduced;
     bool gathering = false;  // the compute stream has not waited for `gathered` yet
     bool reducing = false;   // the compute stream has not waited for `reduced` yet
-    bool has_sum = false;  // ParameterUnit::reduced holds a sum of this step, or will when `reduced` is done
-    bool adds = false;     // the reduction in flight is added to that sum
-    int complete = 0;      // parameters that have all their contributions
-    // Stash memory: values, this rank's gradient, the gradient in the type of the reduction, and its result.
+    bool has_sum = false;    // ParameterUnit::reduced holds this step's sum once `reduced` is done
+    bool adds = false;       // the reduction in flight is added to that sum
+    int complete = 0;        // parameters that have all their contributions
+    // Stash memory. values: gathered values. gradient: this rank's gradient. narrow: that gradient in the
+    // type of the reduction. part: the reduced result.
     Buffer values, gradient, narrow, part;
   };
   // The units that one pass uses, in order; a unit appears once per use.
@@ -131,8 +133,8 @@ class DataParallel {
   std::map<std::pair<Pass, int>, Program> programs_;
   Program* program_ = nullptr;
   Pass pass_ = Pass::kForward;
-  // Gathered units: the units in use, which were declared together; the prefetched unit; and the units held
-  // for the backward pass.
+  // Gathered units. used_: units in use, which were declared together. prefetched_: the next unit. kept_:
+  // units held for the backward pass.
   std::vector<ParameterUnit*> used_;
   ParameterUnit* prefetched_ = nullptr;
   std::vector<ParameterUnit*> kept_;

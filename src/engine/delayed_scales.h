@@ -3,13 +3,14 @@
 // for x, W and d_y.
 //
 //   during a step: every quantisation uses the scale of the previous steps, and records the largest magnitude
-//   at its end:    the maximum over all ranks and microbatches enters the history, which gives new scales
+//   at the end of a step: the maximum over all ranks and microbatches enters the history, which gives new
+//   scales
 //
 // Quantising a tensor again with the same scale gives the same codes and records the same magnitude. So
-// recomputation and the order of products change nothing, and each product quantises its own operands.
-// Evaluation records nothing. A step with non-finite gradients changes neither history nor scales, just as it
-// changes no weight. (Transformer Engine adds such a step to its history, and keeps a scale only if the
-// magnitude itself is not finite.)
+// results depend neither on recomputation nor on the order of products, and each product quantises its own
+// operands. Evaluation records nothing. A step with non-finite gradients changes neither history nor scales,
+// just as it changes no weight. (Transformer Engine adds such a step to its history, and keeps a scale only
+// if the magnitude itself is not finite.)
 //
 // A magnitude is the maximum over all ranks of all stages: a tensor rank's part of a matrix has the scale of
 // the complete matrix, and any mesh has the scales of one device. Every rank therefore holds the scales of
@@ -33,7 +34,7 @@ namespace primus::engine {
 
 class DelayedScales {
  public:
-  // An operand of a layer's products, in the order of UpdateFp8Scales.
+  // An operand of a layer's products, numbered as in UpdateFp8Scales.
   enum class Operand : std::uint8_t { kInput, kWeight, kOutputGradient };
 
   // Covers the parameters that `recipe` multiplies in fp8. Allocates from the rank's persistent arena, and

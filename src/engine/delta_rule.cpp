@@ -12,7 +12,7 @@ namespace {
 using turbo::launch;
 
 struct Attributes {
-  turbo::DeltaRuleShape shape;  // this rank's part
+  turbo::DeltaRuleShape shape;  // this rank's heads
   ContextParallel* context;     // null: this rank has all tokens
 };
 
@@ -21,7 +21,7 @@ struct DeltaRule {
   enum Out : OutputName { kOut };
 };
 
-// Inputs of this rank's heads, for all tokens.
+// The operator's inputs for this rank's heads and all tokens.
 class OfHeads {
  public:
   OfHeads(OperatorCall& op, const Attributes& a)
@@ -49,7 +49,7 @@ class OfHeads {
     const std::int64_t keys = s_.k_column();
     return {{{0, keys}, {ranks_ * keys, keys}, {2 * ranks_ * keys, s_.out_width()}}};
   }
-  // For rows in which every head has the same number of columns.
+  // Columns of rows that have `of_rank` columns per rank.
   static std::array<HeadExchange::Columns, 1> columns(std::int64_t of_rank) { return {{{0, of_rank}}}; }
 
  private:
@@ -162,7 +162,7 @@ constexpr Operator kDeltaRule{
 
 // --- with a cache
 
-// The call runs at once, while the objects that these point to exist.
+// Pointers are safe here: the call runs immediately, while their objects exist.
 struct CachedAttributes {
   turbo::DeltaRuleShape shape;
   const KvCacheLayer* layer;

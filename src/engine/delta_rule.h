@@ -1,11 +1,10 @@
 // The gated delta rule (turbo/delta_rule) as an operator of the tape. Its operator class is attention: only
 // its inputs are kept for the backward pass, and a recompute policy may drop its output.
 //
-// Each tensor rank has its own heads, and `shape` describes these. The delta rule needs every token of a
-// sequence, in order. So with context ranks, whatever ContextParallel::exchange() is, each rank gets all
-// tokens for its share of the heads and sends the results back (engine/head_exchange.h). The number of
-// context ranks must therefore divide the key heads of a tensor rank, and with them the value heads:
-// delta_rule_divides().
+// Each tensor rank has its own heads, which `shape` describes. The delta rule needs every token of a
+// sequence, in order. So with context ranks and any ContextParallel::exchange(), each rank gets all tokens
+// for its share of the heads and sends the results back (engine/head_exchange.h). The number of context ranks
+// must therefore divide the key heads of a tensor rank, and with them the value heads: delta_rule_divides().
 #pragma once
 
 #include "engine/operators.h"
@@ -19,8 +18,9 @@ namespace primus::engine {
 inline constexpr std::int64_t kDeltaRuleSpare = 6, kDeltaRuleRing = 16;
 
 struct DeltaRuleOptions {
-  CachedSequences cache = {};          // whose layer has `state`, `recent` and `committed`
-  ContextParallel* context = nullptr;  // this rank holds `sequence` tokens of each sequence, in its order
+  CachedSequences cache = {};          // its layer must have `state`, `recent` and `committed`
+  ContextParallel* context = nullptr;  // given: this rank holds `sequence` tokens of each sequence, in the
+                                       // context's order
   Value first_key = {};                // as in AttentionOptions
 };
 

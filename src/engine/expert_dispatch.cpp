@@ -19,7 +19,7 @@ using turbo::launch;
 struct RowAttributes {
   ExpertParallel* parallel;
   std::int64_t tokens, top_k;
-  std::int64_t maximum;  // 0: all-gather
+  std::int64_t maximum;  // maximum rows per rank for all-to-all; 0: all-gather
   bool overlap;
 
   bool all_to_all() const { return maximum > 0; }
@@ -31,7 +31,7 @@ struct RowAttributes {
 };
 
 struct RowTransfer {
-  enum In : InputName { kRows, kPlan };  // the DispatchPlan: for all-to-all
+  enum In : InputName { kRows, kPlan };  // kPlan: DispatchPlan, only for all-to-all
   enum Out : OutputName { kMoved };
 };
 
@@ -54,7 +54,7 @@ class Call {
   Buffer token_buffer(const Tensor& like) const { return buffer(a_.tokens, like); }
   Buffer row_buffer(const Tensor& like) const { return buffer(a_.rows(), like); }
 
-  // Each of these starts a collective; `held` lives until finish().
+  // Each of the following functions starts a collective and keeps `held` until finish().
   void gather(const Tensor& own, const Tensor& all, Buffer held) const {
     start([&](Communicator& group, Stream& stream) { group.all_gather(stream, own, all); }, std::move(held));
   }
@@ -105,7 +105,7 @@ void begin_dispatch_forward(OperatorCall& op) {
   call.send(x, call.of_rows(packed, x), rows, packed);
 }
 
-// The rows have arrived; they are passed on without a copy.
+// Waits for the rows, which are already in the output's memory.
 void finish_forward(OperatorCall& op) {
   PRIMUS_CHECK("expert dispatch", op.in_or_out(RowTransfer::kRows, RowTransfer::kMoved).data ==
                                       op.out(RowTransfer::kMoved).data);
@@ -115,7 +115,7 @@ void finish_forward(OperatorCall& op) {
 void end_dispatch_backward(OperatorCall& op) {
   const Call call(op);
   const Tensor d_rows = op.d_out(RowTransfer::kMoved);
-  op.pass_d_in(RowTransfer::kRows, RowTransfer::kMoved);  // holds the memory while it is in flight
+  op.pass_d_in(RowTransfer::kRows, RowTransfer::kMoved);  // keeps the gradient's memory during the transfer
   if (call.all_to_all()) {
     const Buffer returned = call.row_buffer(d_rows);
     call.send_back(d_rows, call.of_rows(returned, d_rows), returned);
@@ -150,7 +150,7 @@ void end_return_backward(OperatorCall& op) {
   const Tensor d_y = op.d_out(RowTransfer::kMoved);
   const Buffer d_rows = call.row_buffer(d_y);
   if (call.all_to_all()) {
-    // The gradient of each returned row is the gradient of its token, so token gradients are sent.
+    // Each returned row has the gradient of its token, so the ranks send token gradients.
     const Tensor packed = op.fresh_d_in(RowTransfer::kRows).out;
     call.send(d_y, packed, call.of_rows(d_rows, d_y), d_rows);
   } else {
@@ -196,7 +196,7 @@ constexpr Operator kEndReturnSum{.name = "end_return",
 struct DispatchAttributes {
   RowAttributes rows;
   SharedExperts experts;
-  std::int64_t all;  // number of all experts
+  std::int64_t all;  // number of experts on all ranks
   bool dropping;
 
   Tensor own(const Tensor& of_microbatch) const { return own_tokens(of_microbatch, experts.tokens); }
@@ -204,7 +204,8 @@ struct DispatchAttributes {
 
 struct PlanDispatch {
   enum In : InputName { kWeights, kExperts, kPlan };
-  enum Out : OutputName { kRowWeights, kRowPlan, kDispatchPlan };  // kRowWeights, kRowPlan: incoming rows
+  // kRowWeights and kRowPlan describe the incoming rows.
+  enum Out : OutputName { kRowWeights, kRowPlan, kDispatchPlan };
 };
 
 void plan_dispatch_forward(OperatorCall& op) {
@@ -243,7 +244,7 @@ void plan_dispatch_forward(OperatorCall& op) {
                                           .out = op.out(PlanDispatch::kRowWeights)});
   launch(op.context(), turbo::PlanRouting{.experts = plan.choices,
                                           .weights = {},
-                                          .kept = plan.choices,  // below 0 for other ranks' experts
+                                          .kept = plan.choices,  // negative for other ranks' experts
                                           .plan = op.out(PlanDispatch::kRowPlan),
                                           .expert_count = a.experts.count,
                                           .capacity = 0,

@@ -18,10 +18,11 @@
 //
 // The two transfers are each other's gradients. When the backward pass reaches end_return(), it sends the
 // gradient of its result; at begin_return() it waits for that transfer, which overlaps the gradients of the
-// operators between the two. Dispatch works in the same way. Overlap changes no bit.
+// operators between the two. Dispatch works in the same way. Results have the same bits with and without
+// overlap.
 //
-// All ranks of a group make the same calls in the same order, replays included. The transfer begun last is
-// ended first.
+// All ranks of a group make the same calls in the same order, replays included. Transfers end in reverse
+// order: last begun, first ended.
 #pragma once
 
 #include "engine/expert_parallel.h"
@@ -30,17 +31,17 @@
 namespace primus::engine {
 
 struct DispatchOptions {
-  ExpertParallel* parallel = nullptr;  // null exactly if SharedExperts::group is
+  ExpertParallel* parallel = nullptr;  // null if and only if SharedExperts::group is null
   bool all_to_all = false;
-  bool overlap = false;  // other work overlaps the transfers; only with ExpertParallel::overlaps()
+  bool overlap = false;  // lets other work overlap the transfers; needs ExpertParallel::overlaps()
 };
 
 struct Dispatch {
-  Routing routing;  // of the rows that reach this rank's experts; by all-to-all, row `rank * maximum + i` is
-                    // the i-th from that rank
+  Routing routing;  // routing of the rows that reach this rank's experts; with all-to-all, row `rank *
+                    // maximum + i` is the i-th row from that rank
   Value plan;       // turbo::DispatchPlan; empty for all-gather
-  ExpertParallel* parallel = nullptr;  // null: the rank has all experts, and nothing is sent
-  std::int64_t tokens = 0, ranks = 1;  // tokens of each rank
+  ExpertParallel* parallel = nullptr;  // null: this rank has all experts and sends no rows
+  std::int64_t tokens = 0, ranks = 1;  // `tokens`: per rank
   std::int64_t maximum = 0;            // maximum number of rows from one rank to another
   bool overlap = false;
 };
@@ -54,10 +55,10 @@ Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std
 struct InFlight {
   Value rows, from;
 };
-// [tokens, c] -> [ranks * maximum, c]. By all-to-all, rows that no rank sends have undefined contents.
+// [tokens, c] -> [ranks * maximum, c]. With all-to-all, unused rows have undefined contents.
 InFlight begin_dispatch(const Value& x, const Dispatch& dispatch);
 Value end_dispatch(InFlight rows, const Dispatch& dispatch);
-// [ranks * maximum, c] -> [tokens, c]: the sum of each token's rows; by all-to-all in rank order.
+// [ranks * maximum, c] -> [tokens, c]: the sum of each token's rows; with all-to-all, added in rank order.
 InFlight begin_return(Value rows, const Dispatch& dispatch);
 Value end_return(InFlight rows, const Dispatch& dispatch);
 

@@ -48,7 +48,7 @@ void ExpertParallel::abandon() noexcept {
     try {
       finish();
     } catch (const std::exception&) {
-      // The transfer in flight has failed, too. The caller already gets the step's own error.
+      // This transfer failed, too. The error is ignored, because the step's first error is already reported.
     }
   }
   spare_processors();

@@ -1,8 +1,8 @@
 // Collectives that send tokens to experts of other ranks and return the results. They overlap other work of
 // the rank, such as its shared experts (engine/expert_dispatch.h has the operators).
 //
-// One operator begins a collective, and a later operator waits for it. The collective begun last is waited
-// for first, because a replay (engine/tape.h) may dispatch other tokens while gradients are in flight.
+// One operator begins a collective, and a later operator waits for it. Collectives are waited for in reverse
+// order, because a replay (engine/tape.h) may dispatch other tokens while gradients are in flight.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once
@@ -27,11 +27,11 @@ class ExpertParallel {
   Buffer allocate(std::int64_t bytes) { return rank_.stash().allocate(bytes); }
 
   // Calls `collective` with the stream to run it on, after the work enqueued on the compute stream up to now.
-  // `overlap`: uses a separate stream, which overlaps later work of the compute stream. The operators' inputs
-  // and outputs must live until finish(); `buffer` is held until then.
+  // `overlap`: uses a separate stream, so the collective overlaps later work of the compute stream. The
+  // operators' inputs and outputs must live until finish(); `buffer` is held until then.
   using Collective = FunctionRef<void(comm::Communicator& group, Stream& stream)>;
   void start(bool overlap, Collective collective, Buffer buffer);
-  // Makes the compute stream wait for the collective started last. Returns its buffer.
+  // Makes the compute stream wait for the most recent collective, and returns the buffer of that collective.
   Buffer finish();
   // Abandons a step half-way, after an error: the compute stream waits for the transfers in flight, and their
   // memory returns to the stash.
@@ -39,7 +39,7 @@ class ExpertParallel {
 
  private:
   struct Flight {
-    std::unique_ptr<Event> arrived;  // null: it runs on the compute stream
+    std::unique_ptr<Event> arrived;  // null: the collective runs on the compute stream
     Buffer buffer;
   };
   // Leaves multiprocessors free for collectives that overlap products.
@@ -53,7 +53,7 @@ class ExpertParallel {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_;
   std::vector<Flight> flights_;
-  std::vector<std::unique_ptr<Event>> events_;  // for reuse
+  std::vector<std::unique_ptr<Event>> events_;  // unused events, for reuse
 };
 
 }  // namespace primus::engine

@@ -12,8 +12,8 @@
 
 namespace primus::engine {
 
-// The columns of one part of a fused projection: where they are in the projection and in the part. Up to
-// turbo::CopyColumns::kMaxRuns runs.
+// Column ranges of one part: their places in the fused projection and in the part. At most
+// turbo::CopyColumns::kMaxRuns ranges.
 using ColumnRuns = std::vector<turbo::ColumnRun>;
 
 // Splits the columns of x into up to three parts, which together cover all columns: [T, n] -> [T, columns of

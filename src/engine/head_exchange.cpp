@@ -65,7 +65,7 @@ void HeadExchange::to_heads(const Tensor& own, const Tensor& all, AllColumns col
     });
   });
   group_.exchange(transfers);
-  // Meanwhile, copies this rank's own part.
+  // Copies this rank's own part during the transfers.
   for_each_piece([&](std::int64_t sequence, int half) {
     const Tensor from = piece(own, sequence, half), to = place(all, group_.rank(), sequence, half);
     for_each_column(

@@ -1,7 +1,7 @@
 // All-to-all between context ranks (DeepSpeed-Ulysses, Jacobs et al. 2023): converts rows of all heads of
 // this rank's tokens to rows of this rank's heads of all tokens, and back. For operators that need every
-// token of a sequence, in order. Runs of tokens are sent from and received at their final place; this rank's
-// own part is copied meanwhile.
+// token of a sequence, in order. Runs of tokens are sent from their place in the input and received at their
+// final place. This rank's own part is copied during the transfers.
 #pragma once
 
 #include <span>
@@ -32,7 +32,7 @@ class HeadExchange {
   void to_heads(const Tensor& own, const Tensor& all, AllColumns columns) const;
   // Reverses to_heads().
   void to_tokens(const Tensor& all, const Tensor& own, AllColumns columns) const;
-  // Gathers first_key of all tokens; every rank has the values of its own tokens: [tokens] int32.
+  // Gathers first_key of all tokens, [tokens] int32, from each rank's values for its own tokens.
   void gather_first_keys(const Tensor& own, const Tensor& all) const;
 
  private:

@@ -18,7 +18,7 @@ struct Attributes {
 
 struct HyperRead {
   enum In : InputName { kX, kProducts, kBase, kScale };
-  enum Out : OutputName { kY, kRstd, kMixing };  // mixing weights: only with iterations
+  enum Out : OutputName { kY, kRstd, kMixing };  // kMixing: mixing weights, only with iterations
 };
 
 void read_forward(OperatorCall& op) {
@@ -87,7 +87,7 @@ void write_forward(OperatorCall& op) {
                                          .z = op.out(HyperWrite::kZ)});
 }
 
-// Memory for a gradient, or scratch memory if the input is frozen and needs none.
+// Memory for a gradient. A frozen input needs no gradient and gets scratch memory.
 struct Gradient {
   Gradient(OperatorCall& op, InputPlace i) : wanted(op.needs_d_in(i)) {
     if (wanted) {

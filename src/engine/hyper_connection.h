@@ -18,10 +18,10 @@ struct HyperParameters {
 
 // A layer's input, [T, hidden], and the mixing weights of the streams, [T, mixing()] fp32.
 struct HyperReading {
-  Value y, mixing;  // mixing is empty if the shape has no iterations
+  Value y, mixing;  // `mixing` is empty if the shape has no iterations
 };
 
-// x: [T, streams*hidden].
+// Computes a layer's input from the residual streams x, [T, streams*hidden].
 HyperReading hyper_read(const Value& x, const HyperParameters& parameters, const turbo::HyperShape& shape);
 // Returns the streams after a layer with output `out`, [T, hidden].
 Value hyper_write(const Value& x, const Value& out, const Value& mixing, const turbo::HyperShape& shape);

@@ -57,7 +57,7 @@ struct CachedLatentAttention {
   enum Out : OutputName { kOut };
 };
 
-// The parameter is the up-projection.
+// The operator's parameter is the up-projection.
 void cached_latent_attention_forward(OperatorCall& op) {
   const auto a = op.attributes<CachedLatentAttributes>();
   const LatentShape& shape = a.latent;

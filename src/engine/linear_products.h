@@ -9,13 +9,13 @@ namespace primus::engine {
 
 // Names of the inputs and outputs of operators that multiply by a weight matrix.
 struct Product {
-  enum In : InputName { kX, kTokens };  // token numbers: if random numbers are drawn
+  enum In : InputName { kX, kTokens };  // kTokens: token numbers, if random numbers are drawn
   enum Out : OutputName { kY };
 };
 
 // Attributes of an operator whose output gradient may be rounded stochastically (PrecisionRecipe::at_random).
 struct GradientRounding {
-  Tensor scalars;  // of the step
+  Tensor scalars;  // the step's scalars
   std::uint64_t seed;
 };
 

@@ -2,10 +2,10 @@
 //
 // Logits are the largest tensor of a small model, so a slice of them exists only between two products. The
 // input gradient, the weight gradient and the loss all need the same slice of logits: computing them together
-// costs three products instead of five. That requires the gradient of the loss, which is known from the start
-// (the weights include the normalisation). So the forward pass of training does nothing, and all work happens
-// when the backward pass begins. A deferred weight gradient computes the slice a second time, with the same
-// bits.
+// costs three products instead of five. That requires the gradient of the loss, which is already known in the
+// forward pass: it is the token's weight, which includes the normalisation. So the forward pass of training
+// does nothing, and all work happens when the backward pass begins. A deferred weight gradient computes the
+// slice a second time, with the same bits.
 //
 // On a GPU the fp32 logits exist for only a part of a slice at a time, because the two following products
 // read only the bf16 gradient.
@@ -29,7 +29,7 @@ using turbo::launch;
 
 struct LossAttributes {
   SharedVocabulary vocabulary;
-  float cap;  // of logits; 0: none
+  float cap;  // soft cap of the logits; 0: no cap
 };
 
 struct Slice {
@@ -75,7 +75,8 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
                                                   .cap = cap});
 }
 
-// Tokens per slice, equal on all ranks that share the vocabulary: computed from the largest part.
+// Tokens per slice, equal on all ranks that share the vocabulary: computed from the largest part of the
+// vocabulary.
 std::int64_t slice_tokens_of(const OperatorCall& op, std::int64_t tokens, std::int64_t vocab) {
   const SharedVocabulary shared = op.attributes<LossAttributes>().vocabulary;
   if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;
@@ -99,7 +100,7 @@ void for_each_slice(OperatorCall& op, bool gradient, Consume&& consume) {
   const Tensor hidden = op.in(LmHead::kHidden), weight = op.weight();
   const std::int64_t tokens = hidden.rows(), vocab = weight.shape[0];
   const std::int64_t slice_tokens = slice_tokens_of(op, tokens, vocab);
-  // fp32 gradients overwrite the logits; bf16 ones need their own, narrower rows.
+  // fp32 gradients overwrite the logits. bf16 gradients have narrower rows and need separate memory.
   const bool narrow = hidden.dtype != DType::kF32;
   const std::int64_t part_tokens = narrow ? part_tokens_of(op, slice_tokens) : slice_tokens;
   ScratchTensor logits(op.context().scratch, DType::kF32, {part_tokens, vocab});
@@ -146,7 +147,8 @@ void backward_input(OperatorCall& op) {
   if (op.needs_d_in(LmHead::kHidden)) target = op.fresh_d_in(LmHead::kHidden);
   const Tensor& d_hidden = target.out;
   for_each_slice(op, true, [&](const Slice& slice, const Tensor& d_logits) {
-    // Computes the weight gradient first: it is the model's largest, and its reduction can begin first.
+    // Computes the weight gradient first: it is the model's largest gradient, and its reduction can then
+    // start early.
     if (weight_now) add_weight_gradient(op, slice, d_logits);
     if (d_hidden.absent()) return;
     launch(op.context(), Gemm{.role = GemmRole::kInputGradient,

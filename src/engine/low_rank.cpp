@@ -10,7 +10,7 @@
 namespace primus::engine {
 namespace {
 
-// The parameters of turbo::Dropout except its rows.
+// The members of turbo::Dropout except its rows.
 struct DropoutAttributes {
   Tensor scalars;
   std::uint64_t seed, stream;
@@ -55,7 +55,7 @@ constexpr Operator kDropout{.name = "dropout",
                             .for_input = saves(Dropout::kTokens),
                             .in_place = true};
 
-// `columns`: where x's columns are in the complete matrix.
+// Applies dropout. `columns`: the position of x's columns in the complete matrix.
 Value dropout(Value x, const LowRank& adapter, RowsOf rows, const turbo::Dropout::Runs& columns,
               int run_count) {
   const DropoutSource& source = *x.tape().dropout();

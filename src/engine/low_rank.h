@@ -1,8 +1,9 @@
 // Low-rank adapters on the tape (LowRank): the work around the two products that several kinds of operators
 // share.
 //
-// Dropout zeroes random elements of A's input or of B's output (turbo/dropout/dropout.h). No mask is kept:
-// the backward pass draws it again. A's input is also recomputed for A's gradient.
+// Dropout zeroes random elements of A's input or of B's output (turbo/dropout/dropout.h). The mask is not
+// stored: the backward pass draws the same random numbers again. A's input is also recomputed for A's
+// gradient.
 #pragma once
 
 #include <utility>
@@ -11,7 +12,7 @@
 
 namespace primus::engine {
 
-// The random source of dropout, in addition to the adapter's name.
+// The random source of dropout. Together with the adapter's name it determines the mask.
 struct DropoutSource {  // also for stochastic rounding of gradients (PrecisionRecipe::at_random)
   std::uint64_t seed = 0;
   Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)

@@ -12,7 +12,7 @@ using comm::Overlap;
 
 namespace {
 
-// Returns the `count` ranks first, first + stride, ....
+// Returns `count` ranks: first, first + stride, and so on.
 std::vector<int> every(int first, int count, int stride) {
   std::vector<int> ranks;
   for (int i = 0; i < count; ++i) ranks.push_back(first + i * stride);
@@ -132,8 +132,8 @@ void Mesh::set_timeout(std::chrono::milliseconds timeout) {
 
 Mesh Mesh::measuring() const {
   if (size() == 1) return {};
-  // Tells the measuring mesh whether copy engines are used: products are then measured, and GPU libraries
-  // timed, in the same pieces as in training.
+  // The measuring mesh must know whether copy engines are used, because they split products into pieces.
+  // Products are measured, and GPU libraries timed, in the pieces that training uses.
   const bool copied = tensor_ && tensor_->by_copy_engines();
   return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied), shape_};
 }

@@ -5,12 +5,12 @@
 //
 // Experts are spread over the same ranks of a stage by another numbering: rank within the stage = expert
 // tensor + ET * (expert + E * copy). Between layers every rank of a stage holds its own tokens. So a
-// parameter's gradient is always a sum over the ranks of the stage over which the parameter is not split
+// parameter's gradient is summed over those ranks of the stage that hold the same part of the parameter
 // (ReduceGroup).
 //
 // The groups of ranks that share one sharded copy may be smaller than a reduce group (hybrid sharding,
-// Megatron's num_distributed_optimizer_instances): consecutive ranks hold one copy between them, and ranks at
-// the same place in their shard groups hold the same shard. Reductions run over the shards first.
+// Megatron's num_distributed_optimizer_instances): each group of consecutive ranks holds one copy, and ranks
+// at the same place in their shard groups hold the same shard. Reductions run over the shards first.
 //
 // Each rank owns its mesh. Not thread-safe.
 #pragma once
@@ -26,7 +26,7 @@
 
 namespace primus::engine {
 
-// Ranks on each axis; the rest is data parallelism.
+// Ranks on each axis. The number of data ranks follows from the size of the world.
 struct MeshShape {
   int tensor = 1, context = 1, pipeline = 1;
   int expert = 1, expert_tensor = 1;  // ranks of a stage on the expert axes
@@ -47,9 +47,9 @@ MeshPlace place_of(const MeshShape& shape, int world, int rank);
 // The ranks over which a parameter's gradient is summed.
 enum class ReduceGroup : std::uint8_t {
   kData,          // split over tensor ranks: summed over data and context ranks
-  kTokens,        // complete on all tensor ranks, which see different tokens or heads: all ranks of the stage
-  kExperts,       // experts: the ranks that hold the same experts, and the same part of their width
-  kExpertTokens,  // experts, complete on all of their tensor ranks: the ranks that hold the same experts
+  kTokens,        // complete on all tensor ranks: summed over all ranks of the stage
+  kExperts,       // experts split over expert-tensor ranks: summed over ranks with the same part
+  kExpertTokens,  // experts complete on expert-tensor ranks: summed over ranks with these experts
 };
 inline constexpr std::size_t kReduceGroups = 4;
 constexpr std::size_t index(ReduceGroup group) { return static_cast<std::size_t>(group); }
@@ -71,8 +71,8 @@ class Mesh {
  public:
   // A mesh of one rank.
   Mesh();
-  // `world`: all ranks, which build their meshes together. The product of the axes must divide its size, and
-  // `copies` the size of every reduce group (std::logic_error).
+  // `world`: all ranks, which build their meshes together. The product of the axes must divide the world's
+  // size, and `copies` must divide the size of every reduce group (otherwise std::logic_error).
   Mesh(std::unique_ptr<comm::Communicator> world, const MeshShape& shape);
 
   // Returns a mesh with the same shape and place but without peers, which counts the bytes that would be
@@ -87,7 +87,7 @@ class Mesh {
   int data_ranks() const { return shape_.data(size()); }
   int data_rank() const { return place_.data; }
 
-  // Null if the group is only this rank. A group's ranks are in world order.
+  // The following communicators are null if the group is only this rank. A group's ranks are in world order.
   comm::Communicator* world() { return world_.get(); }
   const comm::Communicator* world() const { return world_.get(); }
   comm::Communicator* tensor() { return tensor_.get(); }

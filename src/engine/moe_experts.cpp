@@ -31,7 +31,7 @@ turbo::RoutingPlan plan_of(OperatorCall& op, InputPlace plan) {
 }
 
 struct Combine {
-  enum In : InputName { kRows, kPlan, kWeights, kAddend };  // an addend: if given
+  enum In : InputName { kRows, kPlan, kWeights, kAddend };  // kAddend: optional
   enum Out : OutputName { kOut };
 };
 
@@ -80,7 +80,7 @@ struct GroupedLinear {
   enum Out : OutputName { kY };
 };
 
-// The first extent of the parameter's shape is the number of experts.
+// The first extent of the parameter's shape is the expert count.
 Tensor offsets_of(OperatorCall& op) {
   return op.in(GroupedLinear::kPlan).slice(0, op.parameter().shape[0] + 1);
 }
@@ -126,8 +126,8 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
                                   .for_weight = saves(GroupedLinear::kRows, GroupedLinear::kPlan)};
 
 // ---- dispatch and linear, linear and combine ----------------------------------------------------
-// Products read rows directly from their tokens, and rows that are only summed live in scratch memory. So the
-// tape keeps neither the tokens nor the results in top_k copies.
+// These products read token rows in place, and rows that are only summed later live in scratch memory. So the
+// tape does not store top_k copies of tokens or results.
 
 struct DispatchLinear {
   enum In : InputName { kX, kPlan };
@@ -184,7 +184,7 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
                                    .for_weight = saves(DispatchLinear::kX, DispatchLinear::kPlan)};
 
 struct LinearCombine {
-  enum In : InputName { kRows, kPlan, kAddend };  // an addend: if given
+  enum In : InputName { kRows, kPlan, kAddend };  // kAddend: optional
   enum Out : OutputName { kOut };
 };
 
@@ -370,7 +370,7 @@ const LowRank& adapter_of(const Value& rows, const Parameter& weight) {
   return rows.tape().adapter_of(weight);
 }
 
-// Multiplies each row by the A of its expert, and scales it.
+// Multiplies each row by its expert's adapter matrix A, and scales the product.
 Value low_rows(const Value& rows, const LowRank& low_rank, const Routing& r) {
   return scale(grouped_linear(rows, *low_rank.down, r), low_rank.scale);
 }

@@ -24,15 +24,16 @@ Value router_bias(Value logits, Parameter& bias);
 
 struct RoutingRule {
   turbo::RouterRule router;
-  turbo::RouterRandom random = {};  // for RouterRule::forced; its `tokens` are not set
+  turbo::RouterRandom random = {};  // used by RouterRule::forced; leave `tokens` unset
   std::int64_t capacity = 0;        // maximum rows per expert; 0: no limit
-  bool drop_lightest = true;        // above the capacity: drops the smallest weights; false: the last rows
-  std::int64_t sequences = 1;       // number of sequences; defines the last rows (turbo::PlanRouting)
-  // Losses on the logits, which enter their gradient: load balance over `segments` equal runs of tokens, and
-  // z loss (turbo::RouterLosses).
+  bool drop_lightest = true;        // rows above the capacity: true drops the smallest weights, false the
+                                    // last rows
+  std::int64_t sequences = 1;       // number of sequences, which defines "last rows" (turbo::PlanRouting)
+  // Auxiliary losses, whose gradients are added to the gradient of the logits: load balance over `segments`
+  // equal runs of tokens, and z loss (turbo::RouterLosses).
   float balance_scale = 0, z_scale = 0;
   std::int64_t segments = 1;
-  // 1 / the number of token runs whose loads count (StepLoad).
+  // 1 / (number of token runs whose loads are summed) (StepLoad).
   float load_share = 1;
 };
 
@@ -53,8 +54,8 @@ struct Routing {
 };
 
 // `choice_bias`, [E] fp32 or absent, is added to the scores only for the choice. `given`, [T, top_k] int32 in
-// memory that outlives the tape, or absent: these experts instead of the best; weights still come from the
-// scores. `tokens`: as for router_logits, or empty if nothing random is drawn.
+// memory that outlives the tape, or absent: replaces the choice; weights still come from the scores.
+// `tokens`: as for router_logits, or empty if nothing random is drawn.
 // `load`: the result of step_load(); empty: the load of these tokens. `by_table`: like `given`, from
 // experts_by_table(), or empty.
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {},
@@ -67,7 +68,7 @@ Value experts_by_table(const Value& tokens, Parameter& table);
 // Copies the chosen experts to `experts` [T, top_k] int32 in memory that outlives the tape. Runs once, like
 // observe().
 void record(const Routing& routing, const Tensor& experts);
-// Copies any int32 numbers that a pass bases choices on.
+// Copies int32 numbers on which a pass bases choices.
 void record(const Value& numbers, const Tensor& to);
 
 // Adds this routing to counters in persistent memory: `load` [E + 1] int32 (turbo::ExpertLoad) and `losses`
@@ -97,12 +98,13 @@ Value linear_combine(const Value& rows, Parameter& weight, const Routing& routin
 Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
 
 // SwiGLU with the weights of the choices: [rows, 2*ffn] -> [rows, ffn]. `weigh_input`: multiplies gate and up
-// (Llama 4, which weights the experts' input). Otherwise it multiplies the result, which equals weighting the
-// expert's output.
+// (Llama 4, which weights the experts' input). Otherwise the weight multiplies the result, which equals
+// weighting the expert's output.
 Value weighted_swiglu(const Value& gate_up, const Routing& routing, bool weigh_input = false);
 // SwiGLU with clamping (turbo::ClampedSwigluForward): [rows, 2*ffn] -> [rows, ffn].
 struct SwigluClamp {
-  double limit, alpha = 1.702, shift = 1;  // gpt-oss's; alpha 1, shift 0: SwiGLU of the clamped inputs
+  double limit, alpha = 1.702, shift = 1;  // defaults are gpt-oss's; alpha 1 and shift 0: SwiGLU of clamped
+                                           // inputs
 };
 Value clamped_swiglu(const Value& gate_up, const SwigluClamp& clamp);
 

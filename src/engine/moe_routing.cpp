@@ -162,7 +162,8 @@ class Loads {
 };
 
 struct Route {
-  // Token numbers, if random numbers are drawn; the step's loads; the experts, if a table decides.
+  // kTokens: token numbers, if random numbers are drawn. kStepLoad: the step's loads. kByTable: experts
+  // chosen by a table.
   enum In : InputName { kLogits, kTokens, kStepLoad, kByTable };
   enum Out : OutputName { kWeights, kExperts, kPlan };
 };
@@ -170,7 +171,7 @@ struct Route {
 void route_forward(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
-  // In measure mode a bias has no address, and nothing runs.
+  // In measure mode the bias has no address, and kernels do not run.
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
   Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(Route::kExperts).shape) : Tensor();
   if (given.absent()) given = op.optional_in(Route::kByTable);
@@ -236,10 +237,10 @@ struct ObserveAttributes {
 };
 
 struct Observe {
-  enum In : InputName { kLogits, kExperts, kPlan, kStepLoad };  // the step's loads: if used
+  enum In : InputName { kLogits, kExperts, kPlan, kStepLoad };  // kStepLoad: the step's loads, if used
 };
 
-// Without outputs, it is never replayed.
+// The operator has no outputs, so it is never replayed.
 void observe_forward(OperatorCall& op) {
   const auto a = op.attributes<ObserveAttributes>();
   const Tensor logits = op.in(Observe::kLogits), experts = op.in(Observe::kExperts);

@@ -15,8 +15,8 @@ struct Normed::Fused {
   Tensor table = {};
   std::int64_t heads = 0, head_dim = 0;
 
-  enum In : InputName { kX, kDelta, kPositions };  // positions: if it rotates
-  enum Out : OutputName { kY, kSum };              // the sum: if there is a delta
+  enum In : InputName { kX, kDelta, kPositions };  // kPositions: only with rotation
+  enum Out : OutputName { kY, kSum };              // kSum: only with a delta
 
   static void forward(OperatorCall& op) {
     const auto a = op.attributes<Fused>();
@@ -42,7 +42,7 @@ struct Normed::Fused {
 
 Normed::Normed(Residual& x, Parameter& weight, double epsilon, bool decoding)
     : x_(&x), weight_(&weight), epsilon_(epsilon) {
-  if (!decoding || weight.norm_offset != 0) value();  // products use norm weights without an offset
+  if (!decoding || weight.norm_offset != 0) value();  // fused products do not support norm offsets
 }
 
 const Value& Normed::value() const {

@@ -1,8 +1,8 @@
 // The norm of a residual stream, fused where possible into the product that reads it.
 //
-// During bf16 decoding, a product of a few rows adds the pending addend, norms the rows and applies its
-// epilogue itself, on devices that support it (turbo/linear/linear.h, AroundProduct). In every other case
-// this runs norm() and the named operators one after the other.
+// During bf16 decoding, on devices that support it, a product of a few rows also adds the pending addend,
+// norms the rows and applies the epilogue (turbo/linear/linear.h, AroundProduct). In every other case, norm()
+// and the named operators run one after the other.
 #pragma once
 
 #include "engine/operators.h"
@@ -12,18 +12,18 @@ namespace primus::engine {
 
 class Normed {
  public:
-  // `decoding`: nothing is recorded, and all parameters are resident. Otherwise norms at once. The stream and
-  // the weight must outlive this object.
+  // `decoding`: calls are not recorded, and all parameters are resident. Without it, the norm runs
+  // immediately. The stream and the weight must outlive this object.
   Normed(Residual& x, Parameter& weight, double epsilon, bool decoding);
   // Wraps a normed value, which several branches may read.
   Normed(Value value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
 
-  // Returns the normed value; norms now if it was not normed before.
+  // Returns the normed value. The first call computes the norm.
   const Value& value() const;
 
   // value() · weightᵀ, plus an optional bias (null: none): [T, hidden] -> [T, out].
   Value linear(Parameter& weight, Parameter* bias = nullptr) const;
-  // rope() of the same product.
+  // rope() of the product that linear() computes.
   Value rotated_linear(Parameter& weight, Parameter* bias, const Value& positions, const Tensor& table,
                        const RopeShape& shape) const;
   // swiglu() of value() · weightᵀ.
@@ -35,10 +35,10 @@ class Normed {
   Value multiply(Parameter& weight, const Fused& how, std::int64_t cols, const Value& positions) const;
   Fused fused(Parameter* bias) const;
 
-  Residual* x_ = nullptr;  // null: value_ holds the result
+  Residual* x_ = nullptr;  // null: value_ is set
   Parameter* weight_ = nullptr;
   double epsilon_ = 0;
-  mutable Value value_;  // empty: not normed yet
+  mutable Value value_;  // empty: the norm has not run yet
 };
 
 }  // namespace primus::engine

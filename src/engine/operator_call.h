@@ -1,5 +1,5 @@
-// An operator of the tape (engine/tape.h), a recorded call of an operator (Entry), and the view of that call
-// that the operator's functions get (OperatorCall).
+// An operator of the tape (engine/tape.h), a recorded call of an operator (Entry), and OperatorCall, through
+// which the operator's functions see that call.
 #pragma once
 
 #include <array>
@@ -29,9 +29,9 @@ class Tape;
 //     enum Out : OutputName { kSum, kY, kRstd };
 //   };
 //
-// A call is recorded with these names, and the operator's functions access tensors by name. A plain number
-// does not compile as a place. The two types below differ, so an output's name does not compile where an
-// input is expected.
+// A call is recorded with these names, and the operator's functions access tensors by name. Plain numbers do
+// not compile as places. Inputs and outputs have different types, so an output's name does not compile where
+// an input is expected.
 using InputName = std::int8_t;
 using OutputName = std::int16_t;
 
@@ -39,7 +39,7 @@ template <class Enum, class Name>
 concept NamesPlace = std::is_enum_v<Enum> && std::convertible_to<Enum, int> &&
     std::same_as<std::underlying_type_t<Enum>, Name>;
 
-// The place of an input or of an output in a call: its name, or a number that a loop counts.
+// The place of an input or of an output in a call: its name, or the counter of a loop.
 template <class Name>
 class Place {
  public:
@@ -61,7 +61,7 @@ struct Unary {
   enum Out : OutputName { kY };
 };
 
-// The values that a gradient computation needs kept, as sets of bits. Made by saves().
+// The inputs and outputs that a gradient computation needs, as bit sets. Use saves() to make one.
 struct Saves {
   std::uint8_t inputs = 0, outputs = 0;
 
@@ -81,30 +81,30 @@ struct Operator {
   std::string_view name;
   OperatorClass operator_class;
   void (*forward)(OperatorCall&);
-  // Recomputes the other outputs from output 0. If a policy drops outputs by their class, output 0 of such an
-  // operator is kept, and its inputs need not be. Null: outputs are replayed from the inputs.
+  // Recomputes the other outputs from output 0. If a policy drops the operator's class, output 0 is kept
+  // instead of the inputs. Null: outputs are replayed from the inputs.
   void (*from_first)(OperatorCall&) = nullptr;
-  void (*backward_input)(OperatorCall&) = nullptr;   // null: no differentiable input
+  void (*backward_input)(OperatorCall&) = nullptr;   // null: no input is differentiable
   void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
   Saves for_input = {};                              // needed by backward_input
   Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
   bool in_place = false;                // output 0 may reuse the memory of input 0 (never needed again)
-  bool is_loss = false;                 // its gradient starts here: backward_input always runs
-  bool weight_reads_parameter = false;  // backward_weight reads it; the other functions always may
-  bool once = false;       // also updates counters: no policy drops the outputs, and it never runs again
+  bool is_loss = false;                 // gradients start at this operator: backward_input always runs
+  bool weight_reads_parameter = false;  // backward_weight reads the parameter, as the other functions may
+  bool once = false;                    // also updates counters, so outputs are never dropped or replayed
   bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
 };
 
-// One recorded call. Fixed size, no heap.
+// One recorded call. It has a fixed size and needs no heap memory.
 struct Entry {
   static constexpr int kMaxInputs = 5, kMaxOutputs = 3, kMaxAttributeBytes = 320;
 
   const Operator* op = nullptr;
-  std::array<int, kMaxInputs> inputs{};  // indexed by place; below 0: the call has no such input
+  std::array<int, kMaxInputs> inputs{};  // indexed by place; negative: the call has no such input
   std::array<int, kMaxOutputs> outputs{};
-  std::uint8_t input_count = 0, output_count = 0;  // places up to the last one in use
+  std::uint8_t input_count = 0, output_count = 0;  // the last used place + 1
   bool dropped = false;      // the outputs are replayed when the backward pass needs them
-  bool keeps_first = false;  // ... except output 0, from which they are recomputed (Operator::from_first)
+  bool keeps_first = false;  // output 0 is not dropped (Operator::from_first)
   bool weight_done = false;  // backward_input has already contributed the weight gradient (fused)
   Parameter* parameter = nullptr;
   std::int32_t layer = -1;
@@ -113,7 +113,7 @@ struct Entry {
   bool has_input(int i) const { return i < input_count && inputs[static_cast<std::size_t>(i)] >= 0; }
 };
 
-// An entry as its operator's functions see it.
+// A recorded call, as its operator's functions see it.
 class OperatorCall {
  public:
   OperatorCall(Tape& tape, int entry) : tape_(tape), entry_(entry) {}
@@ -144,14 +144,14 @@ class OperatorCall {
   Tensor d_out(OutputPlace j) const;
   // False if the call has no such input.
   bool needs_d_in(InputPlace i) const;
-  // Where to write the gradient of input i, and the gradient from other users of that input (or absent): the
-  // operator must leave previous + its own part in `out`. `out` and `previous` may be the same memory.
+  // Where to write the gradient of input i. `previous`: the gradient from other users of that input, or
+  // absent. The operator must write `previous` plus its own part to `out`. Both may be the same memory.
   struct Target {
     Tensor out, previous;
   };
   Target d_in(InputPlace i);
-  // d_in() for kernels that can only assign: `out` is never `previous`, which stays readable for the kernels
-  // of this call. The operator adds it afterwards.
+  // d_in() for kernels that can only assign: `out` and `previous` are different memory, and `previous` stays
+  // readable for the kernels of this call. The operator adds `previous` afterwards.
   Target fresh_d_in(InputPlace i);
   // fresh_d_in() for kernels that may overwrite input i: `out` is the input's memory if no later operator
   // reads it.
@@ -160,18 +160,18 @@ class OperatorCall {
   void pass_d_in(InputPlace i, OutputPlace j);
   // Adds `part` to the gradient of input i, or makes it the gradient without a copy.
   void take_d_in(InputPlace i, Buffer part);
-  // Memory in which to complete the gradient of output j: the memory of d_out(j) if nothing else reads it.
+  // Returns memory for the final gradient of output j: the memory of d_out(j), if only this call reads it.
   Tensor complete_d_out(OutputPlace j);
 
-  // Where the weight gradient goes, in its unit's type. `accumulate` false: this is the first contribution,
-  // assign. For kernels that write only fp32: engine/fp32_weight_gradient.h.
+  // Where the weight gradient goes, in its unit's type. `accumulate` false: assign, since this is the first
+  // contribution. For kernels that write only fp32: engine/fp32_weight_gradient.h.
   struct WeightTarget {
     Tensor out;
     bool accumulate;
   };
   WeightTarget d_weight() const;
   // For operators whose input and weight gradients share work: true if backward_input may contribute the
-  // weight gradient now. An operator that does so calls weight_gradient_done() afterwards.
+  // weight gradient now. In that case the operator must call weight_gradient_done() afterwards.
   bool weight_gradient_now() const;
   void weight_gradient_done();
 

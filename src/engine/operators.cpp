@@ -20,7 +20,7 @@ using turbo::launch;
 
 // --- embedding
 
-// The part of the vocabulary that the table covers; both zero: all of it.
+// The part of the vocabulary that the table covers. Both zero: the entire vocabulary.
 struct TableAttributes {
   std::int64_t first, vocabulary;
 };
@@ -63,13 +63,13 @@ struct NormAttributes {
   float epsilon;
 };
 
-// Both norms keep the normalised rows and their rstd; `x`, `rstd` and `d_y` are their places in this call.
+// Input gradient of both norm operators, which keep the rows that they normalise (`x`) and `rstd`.
 void norm_input_gradient(OperatorCall& op, const Tensor& x, const Tensor& rstd, const Tensor& d_y,
                          const Tensor& previous, const Tensor& d_x) {
   turbo::RmsNormBackwardInput both{
       .x = x, .weight = op.weight(), .rstd = rstd, .d_y = d_y, .d_sum = previous, .d_x = d_x};
   both.offset = op.parameter().norm_offset;
-  // Both gradients read the same rows.
+  // Both gradients read the same rows, so one kernel computes both.
   const bool weight_now = op.weight_gradient_now();
   if (weight_now) {
     const auto [d_weight, accumulate] = op.d_weight();
@@ -132,7 +132,7 @@ void add_norm_forward(OperatorCall& op) {
                                              .offset = op.parameter().norm_offset});
 }
 
-// Only the sum is kept: a replay starts from it, and neither addend is kept.
+// A replay starts from the sum, so the tape does not keep the addends.
 void add_norm_from_sum(OperatorCall& op) {
   launch(op.context(), turbo::RmsNormForward{.x = op.out(AddNorm::kSum),
                                              .weight = op.weight(),
@@ -154,9 +154,7 @@ void add_norm_backward_input(OperatorCall& op) {
 
 void add_norm_backward_weight(OperatorCall& op) {
   const Tensor d_y = op.d_out(AddNorm::kY);
-  if (!d_y.absent())
-    norm_weight_gradient(op, op.out(AddNorm::kSum), op.out(AddNorm::kRstd),
-                         d_y);  // absent: only the sum was used
+  if (!d_y.absent()) norm_weight_gradient(op, op.out(AddNorm::kSum), op.out(AddNorm::kRstd), d_y);
 }
 
 constexpr Operator kAddNorm{.name = "add_norm",

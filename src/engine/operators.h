@@ -1,6 +1,6 @@
 // The training operators, as model code calls them. Each call runs at once and is recorded on its tape;
-// shapes are checked. Tokens of all sequences of a microbatch lie one after the other: T = batch * sequence
-// rows.
+// shapes are checked. The rows of a tensor are the tokens of a microbatch, sequence after sequence: T = batch
+// * sequence.
 #pragma once
 
 #include <utility>
@@ -14,11 +14,11 @@
 
 namespace primus::engine {
 
-// The residual stream of a transformer: a sum, and an addend that the next norm adds in the same pass.
+// The residual stream of a transformer: a sum, and an addend that the next norm adds in its own kernel.
 struct Residual {
   Value sum;
   Value pending;           // empty: nothing to add
-  Value checkpoints = {};  // [T, n * hidden]: the sum at n earlier layers, for attention residuals
+  Value checkpoints = {};  // [T, n * hidden]: the sum before n earlier layers, for attention residuals
 };
 
 // Looks up each token's row of the table: [T] int32 -> [T, hidden].
@@ -26,15 +26,15 @@ Value embedding(const Value& tokens, Parameter& table);
 
 // RMSNorm of x: [T, hidden] -> [T, hidden].
 Value norm(const Value& x, Parameter& weight, double epsilon);
-// RMSNorm of a residual stream; adds the pending addend in the same pass.
+// RMSNorm of a residual stream; also adds the pending addend.
 Value norm(Residual& x, Parameter& weight, double epsilon);
-// Adds y to x, lazily.
+// Makes y the pending addend of x.
 void add(Residual& x, Value y);
 // Adds the pending addend now; afterwards x.sum is the complete stream.
 void flush(Residual& x);
 
-// Operators called while this object lives belong to block `layer`, the unit of recomputation. At the first
-// of a group of dropped blocks, the pending addend is added, so one tensor per group is kept.
+// Operators called while this object lives belong to block `layer`, the unit of recomputation. The first
+// block of a group of dropped blocks adds the pending addend, so the tape keeps one tensor per group.
 class BlockScope {
  public:
   BlockScope(Residual& x, std::int64_t layer);
@@ -66,7 +66,7 @@ Value linear(const Value& x, Parameter& weight);
 // x · Wᵀ without an adapter.
 Value product(const Value& x, Parameter& weight);
 
-// factor · x, and a + b. Pass x or a by std::move to run in place.
+// scale: factor · x. sum: a + b. Pass x or a by std::move to run in place.
 Value scale(Value x, float factor);
 Value sum(Value a, const Value& b);
 
@@ -104,9 +104,9 @@ Value scale_by_position(Value x, const Value& positions, const PositionScaling& 
 
 // Keys and values of one layer for generation, in pages that sequences share
 // (turbo/attention/paged_attention.h): [pages, page_size, kv_heads * dim] each. Latent attention has only k:
-// [pages, page_size, rank + rope_dim]. A short convolution instead has the last inputs of each sequence,
-// [sequences, ring, channels] fp32 (turbo/causal_conv/causal_conv.h). A delta rule has the state of each
-// sequence and its recent inputs (CachedDeltaRule in turbo/delta_rule/delta_rule.h).
+// [pages, page_size, rank + rope_dim]. A short convolution has only `ring`, the last inputs of each sequence,
+// [sequences, ring, channels] fp32 (turbo/causal_conv/causal_conv.h). A delta rule has the state and the
+// recent inputs of each sequence (CachedDeltaRule in turbo/delta_rule/delta_rule.h).
 struct KvCacheLayer {
   Tensor k, v, ring;
   Tensor state, recent, committed;
@@ -123,19 +123,20 @@ class TensorParallel;   // engine/tensor_parallel.h
 class ExpertParallel;   // engine/expert_parallel.h
 struct AttentionOptions {
   CachedSequences cache = {};
-  // Training: the ranks that hold the rest of the sequences. Null: this rank holds all of them.
+  // Training: the ranks that share the sequences. Null: this rank holds complete sequences.
   ContextParallel* context = nullptr;
-  // [T] int32: for sequences packed from several documents (turbo/attention/attention.h). Not with a cache.
+  // [T] int32: each token's first visible key, for sequences packed from several documents
+  // (turbo/attention/attention.h). Unsupported with a cache.
   Value first_key = {};
   Parameter* sinks = nullptr;  // [heads]
 };
 // Causal grouped-query attention over a fused projection [T, heads*head_dim + kv_heads*(head_dim +
-// value_dim)] -> [T, heads*value_dim]. Sets `shape.seq_k` and `shape.capacity_k` itself.
+// value_dim)] -> [T, heads*value_dim]. Callers need not set `shape.seq_k` and `shape.capacity_k`.
 Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options = {});
 
-// Multi-head latent attention (turbo/latent_attention/latent_attention.h), for training: builds the fused
-// rows that attention() reads from queries [T, heads*key_dim], up-projected latents [T, heads*up_dim], and
-// the part of the keys that all heads share [T, rope_dim].
+// Multi-head latent attention (turbo/latent_attention/latent_attention.h), for training: builds the input of
+// attention() from queries [T, heads*key_dim], up-projected latents [T, heads*up_dim], and the key columns
+// that all heads share [T, rope_dim].
 Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const turbo::LatentShape& shape);
 // For inference: appends latent [T, rank] and rope_key to the pages, and attends to all tokens up to now
 // without the up-projection: [T, heads*value_dim]. `up`: [heads*up_dim, rank].
@@ -146,8 +147,7 @@ Value cached_latent_attention(const Value& q, const Value& latent, const Value& 
 Value swiglu(const Value& gate_up, turbo::GluGate gate = turbo::GluGate::kSilu);
 
 // cap · tanh(x / cap) of each element (turbo/soft_cap), which caps router scores and LM logits. Pass x by
-// std::move to run in place. In training it is recorded as a part of routing; lm_head_loss() caps its logits
-// itself.
+// std::move to run in place. Recompute policies treat it as routing. lm_head_loss() has its own cap.
 Value soft_cap(Value x, double cap);
 
 // The LM head and the weighted cross-entropy, in slices of tokens, so the complete logits never exist: [T,
@@ -157,9 +157,9 @@ Value soft_cap(Value x, double cap);
 // deferred) weight gradient share one product per slice. The returned Value holds the loss only after
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
-// Tokens per slice of lm_head_loss(), for `vocab` columns. The fp32 logits of a slice need about 256 MiB at
-// most on a host. On a GPU the limit is 2 GiB, or a fortieth of its memory if that is less; with bf16
-// gradients only a quarter of these logits exists at a time.
+// Tokens per slice of lm_head_loss(), for `vocab` columns. On a CPU, the fp32 logits of a slice take at most
+// about 256 MiB. On a GPU the limit is 2 GiB or 1/40 of its memory, whichever is less. With bf16 gradients,
+// only a quarter of these logits exists at a time.
 std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
 
 }  // namespace primus::engine

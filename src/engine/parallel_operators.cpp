@@ -21,7 +21,7 @@ struct GroupAttributes {
 
 Communicator& group_of(const OperatorCall& op) { return *op.attributes<GroupAttributes>().group; }
 
-// Returns the shape [rows, ...] with another number of rows.
+// Returns `shape` with `rows` as its first extent.
 Shape with_rows(const Shape& shape, std::int64_t rows) {
   PRIMUS_CHECK("parallel operator", shape.rank() == 1 || shape.rank() == 2);
   return shape.rank() == 1 ? Shape{rows} : Shape{rows, shape[1]};
@@ -37,7 +37,8 @@ void copy(OperatorCall& op, const Tensor& from, const Tensor& to) {
   op.context().stream.copy_on_device(to.data, from.data, from.bytes());
 }
 
-// Writes the part of the gradient of input `i` that `make` computes, and adds the previous gradient.
+// Writes this operator's part of the gradient of input `i`, which `make` computes, and adds the previous
+// gradient.
 template <class Make>
 void add_input_gradient(OperatorCall& op, InputPlace i, const Make& make) {
   const auto [d_x, previous] = op.fresh_d_in(i);
@@ -99,7 +100,7 @@ struct RoutingAttributes {
   std::int64_t top_k, all;  // `all`: number of all experts
   bool dropping;
 
-  // This rank's rows of a tensor of all tokens.
+  // This rank's rows of a tensor that has all tokens.
   Tensor own(const Tensor& of_all) const { return own_tokens(of_all, experts.tokens); }
   int ranks() const { return experts.group ? experts.group->size() : 1; }
 };
@@ -227,7 +228,7 @@ Tensor own_tokens(const Tensor& x, const Communicator* group) {
 }
 
 FlatRange vocabulary_rows(std::int64_t size, int ranks, int rank) {
-  // Aligns parts to vectors and product tiles, if they are large enough for that to matter.
+  // Aligns large parts to vectors and to the tiles of matrix products.
   const std::int64_t grain = size / ranks >= 128 ? 64 : 1;
   const auto cut = [&](int i) { return i == ranks ? size : size * i / ranks / grain * grain; };
   return {cut(rank), cut(rank + 1)};

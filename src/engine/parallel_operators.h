@@ -19,16 +19,17 @@
 
 namespace primus::engine {
 
-// How the backward pass obtains gathered rows: it gathers them again, or the forward pass keeps them.
+// How the backward pass obtains gathered rows. kAgain: it gathers them again. kKept: the forward pass keeps
+// them.
 enum class Gathered : std::uint8_t { kAgain, kKept };
 
 // Gathers the rows of all ranks, in rank order: [T/n, c] -> [T, c]. For operators that compute a part on each
 // rank: the backward pass sums the ranks' gradients.
 Value gather_tokens(const Value& x, comm::Communicator* group, Gathered gathered = Gathered::kAgain);
-// Gathers rows for operators that compute the same on every rank: the gradient of a rank's own rows is
-// complete.
+// Gathers rows for operators that compute the same on every rank. The backward pass only selects a rank's own
+// rows, whose gradient is already complete.
 Value replicate_tokens(const Value& x, comm::Communicator* group);
-// Sums x over all ranks, each of which keeps its rows: [T, c] -> [T/n, c].
+// Sums x over all ranks. Each rank gets its own rows of the sum: [T, c] -> [T/n, c].
 Value scatter_tokens(const Value& x, comm::Communicator* group);
 // Selects this rank's rows of a value that all ranks hold: [T] or [T, c] -> [T/n] or [T/n, c]. Not
 // differentiable.
@@ -44,24 +45,24 @@ struct SharedVocabulary {
 
   FlatRange own() const { return vocabulary_rows(size, group->size(), group->rank()); }
 };
-// Looks up rows of this rank's part of the table, zero for tokens of other parts: [T] int32 -> [T, hidden], a
-// partial sum for scatter_tokens().
+// Looks up tokens in this rank's part of the table, with zero rows for tokens of other parts: [T] int32 ->
+// [T, hidden], a partial sum for scatter_tokens().
 Value embedding(const Value& tokens, Parameter& table, const SharedVocabulary& vocabulary);
 // lm_head_loss(hidden, weight, labels, weights) with this rank's part of the head. `hidden`: all T tokens.
 // Every rank gets the loss of all tokens, with the same bits; the gradient of `hidden` is a partial sum.
 // `cap` above 0: applies soft_cap() to the logits.
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
                    const SharedVocabulary& vocabulary, double cap = 0);
-// -ln p(label) of every token, [T] fp32, on any tape. This is lm_head_loss with weights of 1. Its values are
-// available at once, and it is never differentiated. `ones`: [T] fp32, all 1.
+// -ln p(label) of every token, [T] fp32, on any tape. This is lm_head_loss with weights of 1. The values are
+// available immediately. Not differentiable. `ones`: [T] fp32, all 1.
 Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, const Value& ones,
                    const SharedVocabulary& vocabulary, double cap = 0);
 // Gathers the logits of the entire vocabulary on every rank: [T, own] -> [T, size]. Not differentiable:
 // training works on parts (lm_head_loss).
 Value gather_logits(const Value& own, const SharedVocabulary& vocabulary);
 
-// Experts split over the ranks of `group`. Each rank has the experts [first, first + count), or its part of
-// their width. `tokens`: the ranks that route a microbatch together; each holds some of its rows.
+// Experts split over the ranks of `group`. Each rank has the experts [first, first + count), or a part of the
+// width of these experts. `tokens`: the ranks that route a microbatch together and share its rows.
 struct SharedExperts {
   comm::Communicator* group = nullptr;
   const comm::Communicator* tokens = nullptr;

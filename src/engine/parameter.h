@@ -11,8 +11,8 @@
 
 namespace primus::engine {
 
-// Initial values of a parameter. Random values depend on (seed, the parameter's name, element), and on
-// neither the layout nor other parameters.
+// Initial values of a parameter. Random values depend only on the seed, the parameter's name and the element,
+// not on the layout or on other parameters.
 struct Initializer {
   enum class Kind : std::uint8_t {
     kNormal,
@@ -39,23 +39,23 @@ struct Initializer {
   }
 };
 
-// How the axes of a published tensor are permuted. The rows of a part, viewed as [dims...], have their axes
-// permuted (published axis i is dims[axes[i]]) and are then reshaped to `shape`. The first axis stays first.
-// Without dims the order of elements stays, and only the shape changes.
+// How the axes of a published tensor are permuted. The rows of a part are viewed as [dims...], their axes are
+// permuted (published axis i is dims[axes[i]]), and the result is reshaped to `shape`. The first axis stays
+// first. Empty `dims`: only the shape changes.
 struct PublishedLayout {
   std::vector<std::int64_t> dims = {};
   std::vector<int> axes = {};
   std::vector<std::int64_t> shape = {};
 };
 
-// A rank's part of a complete parameter. Rows are counted as in CheckpointPart; every row is cut to the same
-// columns.
+// A rank's part of a complete parameter. Rows are counted as in CheckpointPart. All rows have the same range
+// of columns.
 struct Placement {
-  // This rank's next `rows` rows, which start at row `whole` of the complete parameter.
+  // `rows` rows that start at row `whole` of the complete parameter.
   struct Rows {
     std::int64_t whole = 0, rows = 0;
   };
-  Shape whole = {};             // rank 0: this rank has the complete parameter
+  Shape whole = {};             // the complete shape; of rank 0 if this rank has everything
   std::vector<Rows> rows = {};  // ascending
   std::int64_t column = 0;      // the first column, for a matrix
 
@@ -68,9 +68,9 @@ struct Placement {
 struct CheckpointPart {
   std::string name;
   std::int64_t row = 0, rows = 0;
-  PublishedLayout layout = {};  // empty: the rows as they are
-  // Names of further tensors with the same contents; a checkpoint that is read may lack these tensors; all of
-  // them are written.
+  PublishedLayout layout = {};  // empty: rows are not rearranged
+  // Names of further tensors with the same contents. Saving writes all of them. Loading does not require
+  // them.
   std::vector<std::string> copies = {};
 };
 
@@ -99,39 +99,40 @@ struct Parameter {
   bool trainable = true;
   bool decay = true;        // false: no weight decay, even if not a vector (biases of experts)
   float norm_offset = 0;    // number added to each norm weight before use
-  bool head_norm = false;   // QK-norm weight: decayed if ParameterStore::Layout says so
+  bool head_norm = false;   // QK-norm weight: decayed only with Layout::decay_head_norms
   bool per_expert = false;  // the first axis is experts, and each token uses only a few
-  // Operators read it in fp32, even if others are read in bf16 (routers). Checkpoints hold it in the compute
-  // type, plus its fp32 master, as for all others.
+  // Operators read it in fp32, even if others are read in bf16 (routers). Checkpoints hold its value in the
+  // compute type and its fp32 master, like those of other parameters.
   bool reads_full_precision = false;
   // Checkpoints also hold it in fp32. Implies reads_full_precision.
   bool full_precision = false;
-  // Checkpoints hold int64. Used with full_precision, which is exact below 2^24.
+  // Checkpoints hold int64 values. Needs full_precision, since fp32 is exact below 2^24.
   bool whole_numbers = false;
   // Index of the block whose linear layer or experts have this matrix; PrecisionRecipe chooses the types of
-  // its products by this index. -1: the parameter is no such matrix.
+  // its products by this index. -1: not the matrix of a linear layer or of experts.
   std::int64_t linear_of = -1;
-  LowRank low_rank = {};     // the adapter, for a matrix used by linear() and similar operators
+  LowRank low_rank = {};     // the matrix's adapter, used by linear() and similar operators
   bool is_low_rank = false;  // A or B of another matrix: loaded weights may lack it
   bool vocabulary = false;   // one row per token of the vocabulary: the embedding and the head
-  bool kernel = false;       // a convolution's weight: one row per channel, no operand of matrix products
+  bool kernel = false;       // a convolution's weight: one row per channel, not used in matrix products
 
-  // ParameterStore::allocate sets this and everything below; null if another stage has the parameter.
+  // ParameterStore::allocate sets this and all following members. Null if another stage has the parameter.
   ParameterUnit* unit = nullptr;
   std::int64_t offset = 0;  // position of element 0 within the unit
   int rule = 0;             // Layout::rule_of; also set if another stage has the parameter
-  Tensor value;             // read by operators; absent while the unit is not gathered (DataParallel::use)
+  Tensor value;             // the value that operators read; absent while the unit is not gathered
+                            // (DataParallel::use)
   Tensor gradient;  // in the unit's gradient_dtype; absent without training, and while it has no memory
 
   int index = 0;               // position among all parameters
-  bool decays_vector = false;  // decayed although it is a vector
+  bool decays_vector = false;  // a vector that decays
   // As in Megatron, norms and biases do not decay.
   bool decayed() const { return decay && (shape.rank() > 1 || decays_vector); }
   std::int64_t row_elements() const { return shape.rank() > 1 ? shape[shape.rank() - 1] : 1; }
   const Shape& whole_shape() const { return placement.is_whole() ? shape : placement.whole; }
 
-  // The chunks of the model that use it, one per use, in forward order: fixes the order in which gradients
-  // are summed (see WeightGradientQueue).
+  // The chunk of each use of the parameter, in forward order. This fixes the order in which gradients are
+  // summed (see WeightGradientQueue).
   std::vector<int> uses;
   std::int64_t turn = 0;      // uses counted up to now in this step
   bool has_gradient = false;  // the first contribution assigns, later ones accumulate

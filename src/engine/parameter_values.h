@@ -1,12 +1,13 @@
-// A small parameter as a value of the tape, for operators that read several, or read one in fp32.
+// A small parameter as a value of the tape, for operators that read several parameters, or read a parameter
+// in fp32.
 #pragma once
 
 #include "engine/tape.h"
 
 namespace primus::engine {
 
-// Returns the values of `parameter` that operators read, in fp32 and in its shape. Its gradient is the
-// gradient of that Value.
+// Returns the parameter's values in fp32 and in its shape. The gradient of the returned Value becomes the
+// gradient of the parameter.
 Value parameter_values(Tape& tape, Parameter& parameter);
 
 }  // namespace primus::engine

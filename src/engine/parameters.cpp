@@ -13,7 +13,7 @@ namespace primus::engine {
 namespace {
 
 // Every parameter starts on a 256-byte boundary of fp32 buffers, and so on at least a 128-byte boundary of
-// bf16 ones. If a state has scales, it starts at the beginning of a block.
+// bf16 ones. States with scales need this, because a parameter must start at the beginning of a block.
 constexpr std::int64_t kAlignElements = Arena::kAlignment / 4;
 
 std::int64_t aligned(std::int64_t elements, std::int64_t to) { return (elements + to - 1) / to * to; }
@@ -26,7 +26,8 @@ Tensor part_of(const Tensor& flat, const FlatRange& range, std::int64_t first) {
   return flat.slice(range.begin - first, range.end - first);
 }
 
-// Calls visit(first element, first element in the complete parameter, rows) for each run of rows.
+// Calls visit(first element in this rank's part, first element in the complete parameter, rows) for each run
+// of rows.
 template <class Visit>
 void for_each_rows(const Parameter& p, Visit visit) {
   const std::int64_t columns = p.row_elements();
@@ -100,7 +101,7 @@ std::vector<StridedRun> whole_elements(const Parameter& p, const FlatRange& elem
       runs.push_back({.begin = place(in.begin), .length = in.size()});
       return;
     }
-    // The rest of a row, complete rows, and the beginning of a row.
+    // Visits the rest of the first row, then complete rows, then the beginning of the last row.
     std::int64_t at = in.begin;
     const auto add = [&](std::int64_t length, std::int64_t count) {
       if (length == 0 || count == 0) return;
@@ -171,7 +172,7 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
       throw std::logic_error("ParameterStore: shards do not divide ranks");
   }
   layout_ = layout;
-  layout_.rule_of = {};  // may refer to objects that do not outlive this call
+  layout_.rule_of = {};  // the function may refer to objects that are destroyed after this call
   grain_ = kAlignElements;
   for (const std::vector<StateSpec>& states : layout.states) {
     if (std::ranges::any_of(states, &StateSpec::has_scales)) grain_ = std::max(grain_, turbo::kMomentBlock);
@@ -183,8 +184,8 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   for (std::size_t number = 0; number < groups_.size(); ++number) {
     const Group& group = groups_[number];
     if (!group.here) continue;
-    // Kinds by reduce group, trained or not, and read in the compute type or in fp32. Parameters that are
-    // never sharded (see add_unit) form a separate kind.
+    // Each kind has one reduce group, is trained or frozen, and is read in the compute type or in fp32.
+    // Parameters that are never sharded (see add_unit) form a separate kind.
     constexpr std::size_t kKinds = 5;
     std::array<std::vector<Parameter*>, kKinds * kReduceGroups> kinds;
     for (Parameter* p : group.parameters) {
@@ -220,7 +221,7 @@ void ParameterStore::add_unit(std::size_t number, const std::vector<Parameter*>&
   unit.trained = first.trainable && layout_.train;
   unit.dtype = first.full_precision || first.reads_full_precision ? DType::kF32 : layout_.compute;
   if (unit.dtype != DType::kF32) unit.gradient_dtype = layout_.gradients;
-  // With one shard, each rank has all of it. The routers' balance biases (neither trained nor a weight)
+  // With one shard, each rank has the entire unit. The routers' balance biases (neither trained nor a weight)
   // change in the same way on every rank, so they are not sharded.
   unit.sharding = place.shards == 1                           ? Sharding::kNone
                   : !first.trainable && first.full_precision  ? Sharding::kNone
@@ -283,7 +284,7 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
     if (elements.empty()) continue;
     elements = elements.intersect(unit.shard);
     for (const StateSpec& spec : layout_.states[rule]) {
-      // The state is named on every rank, even if this rank has none of its elements.
+      // Every rank lists the state, even if this rank has none of its elements.
       const auto take_or_name = [&](std::int64_t count, DType dtype) {
         return count == 0 ? Tensor(nullptr, dtype, {0}) : take(count, dtype);
       };
@@ -298,8 +299,8 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
 
 namespace {
 
-// Draws distinct integers for each row, one after the other, and draws again on a repetition. Runs on the
-// host, because it happens once, for one row per token.
+// Draws distinct integers for each row, one after the other, and draws again after a repetition. It runs only
+// once, so it runs on the host.
 void fill_distinct(turbo::Context& context, const Parameter& p, const FlatRange& range, std::uint64_t seed,
                    const Tensor& out) {
   const auto bound = static_cast<std::uint32_t>(p.initializer.value);
@@ -370,12 +371,12 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
     fill(context, p, range, seed, values);
     return;
   }
-  // These units have no permanent fp32 buffer, so they are filled in small pieces.
+  // Units without a permanent fp32 buffer are filled in small pieces.
   constexpr std::int64_t kAtOnce = 1 << 18;
   const Tensor remainders = unit.split() ? stored_part(unit.remainder, p) : Tensor();
   const std::int64_t maximum = std::min(range.size(), kAtOnce);
   const Arena::Block block = context.scratch.allocate(maximum * size_of(DType::kF32));
-  // Measure mode needs only this allocation: the loop would take a second for 10^12 parameters.
+  // Measure mode skips the loop, which would take a second for 10^12 parameters.
   for (std::int64_t begin = 0; begin < range.size() && !context.measuring(); begin += maximum) {
     const std::int64_t end = std::min(begin + maximum, range.size());
     const Tensor wide(block.address, DType::kF32, {end - begin}), narrow = values.slice(begin, end);

@@ -53,8 +53,8 @@ struct FlatRange {
   }
 };
 
-// The data that ranks of a data-parallel group shard: the ZeRO levels (Rajbhandari et al., 2020), as in
-// PyTorch's fully sharded data parallelism. Each level includes those before it.
+// Which data the ranks of a data-parallel group shard: the ZeRO levels (Rajbhandari et al., 2020), as in
+// PyTorch's fully sharded data parallelism. Each level includes the previous levels.
 enum class Sharding : std::uint8_t {
   kNone,        // every rank stores everything
   kStates,      // ZeRO-1: master weights and optimizer states
@@ -70,14 +70,16 @@ struct StateSpec {
   DType dtype = DType::kF32;
 
   bool has_scales() const { return turbo::has_block_scales(dtype); }
-  // The type in checkpoints, which stores each number exactly: any mesh can load it, with any blocks.
+  // The type in checkpoints, which represents each number exactly. So any mesh can load a state, with any
+  // blocks.
   DType saved_dtype() const { return has_scales() ? DType::kBF16 : dtype; }
   bool operator==(const StateSpec&) const = default;
 };
 
 // A rank's place in a reduce group.
 struct GroupPlace {
-  ReduceGroup group = ReduceGroup::kData;  // one of all groups with the same ranks (Mesh::resolve)
+  ReduceGroup group = ReduceGroup::kData;  // the representative of all groups with the same ranks
+                                           // (Mesh::resolve)
   int ranks = 1, rank = 0;
   int shards = 1;  // ranks that share one sharded copy; divides `ranks`
 };
@@ -96,7 +98,7 @@ struct ParameterRun {
 struct UnitState {
   StateSpec spec;
   int rule = 0;
-  FlatRange elements;  // of the unit
+  FlatRange elements;  // range within the unit
   Tensor values;       // [elements]
   Tensor scales;       // [elements / turbo::kMomentBlock] bf16, if the spec has scales
 };
@@ -105,27 +107,28 @@ struct ParameterUnit {
   std::string name;                    // name of its group, such as "layers.3"
   int number = 0;                      // position among all units
   int declared = 0;                    // index of the group that declared its parameters
-  std::vector<Parameter*> parameters;  // in the order of the buffers
-  DType dtype = DType::kF32;           // of `values`
+  std::vector<Parameter*> parameters;  // in buffer order
+  DType dtype = DType::kF32;           // type of `values`
   DType gradient_dtype = DType::kF32;  // type of `gradient` and `reduced`
   bool trained = true;                 // false: only values are stored
-  bool at_both_ends = false;           // as in Group
+  bool at_both_ends = false;           // Group::at_both_ends
   ReduceGroup group = ReduceGroup::kData;
-  int ranks = 1;  // of that group
+  int ranks = 1;  // number of ranks in `group`
   Sharding sharding = Sharding::kNone;
   std::int64_t elements = 0;       // total, including padding
   std::vector<ParameterRun> runs;  // in order, including padding between parameters
   FlatRange shard;                 // the elements that this rank stores and updates
-  FlatRange slice;                 // the part of the shard that only this rank counts in a sum over all ranks
+  FlatRange slice;                 // the part of the shard that this rank contributes to sums over all ranks
 
-  // [elements], absent while they have no memory.
+  // Shape [elements]; absent while they have no memory.
   Tensor values;    // read by operators
   Tensor gradient;  // this rank's own contributions
-  // [shard], absent when not needed.
+  // Shape [shard]; absent when not needed.
   Tensor stored_values;  // this shard of `values`
-  Tensor master;     // fp32; the same memory as stored_values in an fp32 unit; absent if masters are split
-  Tensor remainder;  // int16: with stored_values, the split masters (turbo/master_weights.h)
-  Tensor reduced;    // the gradient of all ranks
+  Tensor master;         // fp32; shares memory with stored_values in fp32 units; absent if split
+  Tensor remainder;      // int16: low bits of split masters, whose high bits are stored_values
+                         // (turbo/master_weights.h)
+  Tensor reduced;        // the gradient summed over all ranks
 
   std::vector<UnitState> states;  // states of the rules that have elements here, in rule order
 
@@ -135,15 +138,16 @@ struct ParameterUnit {
   void set_gradient(const Tensor& whole);
 };
 
-// Returns the elements of a rank's parameter in the rows [row, row + rows) of the complete one. They are
-// contiguous.
+// Returns the elements of a rank's parameter in the rows [row, row + rows) of the complete parameter. They
+// are contiguous.
 FlatRange elements_in_rows(const Parameter& parameter, std::int64_t row, std::int64_t rows);
-// Returns where elements of a rank's parameter are in the complete one, in the same order.
+// Returns the positions of a rank's elements in the complete parameter, in the same order.
 std::vector<StridedRun> whole_elements(const Parameter& parameter, const FlatRange& elements);
 
-// The elements of a parameter that this rank stores.
+// Returns the elements of a parameter that this rank stores.
 FlatRange stored_range(const Parameter& parameter);
-// Returns those elements in one of the unit's shard buffers (master, reduced, ...): [stored_range] elements.
+// Returns the parameter's elements in a shard buffer of its unit (master, reduced, ...), in the shape
+// [stored_range elements].
 Tensor stored_part(const Tensor& of_shard, const Parameter& parameter);
 
 class ParameterStore {
@@ -155,19 +159,20 @@ class ParameterStore {
   // Parameters that are declared together.
   struct Group {
     std::string name;
-    // Advice to the user if loaded weights lack this group's tensors; empty: the message only names the
-    // missing tensors.
+    // Advice for the error message if loaded weights lack this group's tensors. Empty: the message only names
+    // the missing tensors.
     std::string if_missing;
     std::vector<Parameter*> parameters;
     bool here = true;    // false: another stage has them, and this rank has only their names and shapes
-    bool counts = true;  // false: a copy of another stage's parameters, which that stage counts and saves
+    bool counts = true;  // false: a copy of parameters that another stage counts and saves
     // The first and the last stage have the group; its gradient is the sum over both.
     bool at_both_ends = false;
   };
 
   // Declares a group; the following add() calls go into it. Returned addresses are stable.
   Group& begin_group(std::string name);
-  // `shape`: of this rank's part; `placement` says which part. Empty `parts`: one with the parameter's name.
+  // `shape`: the shape of this rank's part. `placement`: which part of the complete parameter this is. Empty
+  // `parts`: one tensor with the parameter's name.
   Parameter& add(std::string name, Shape shape, Initializer initializer,
                  std::vector<CheckpointPart> parts = {}, Placement placement = {});
 
@@ -178,7 +183,8 @@ class ParameterStore {
 
   struct Layout {
     DType compute = DType::kF32;  // fp32 or bf16
-    // For parameters that are read in bf16: fp32 or bf16. Gradients of all other parameters are fp32.
+    // Gradient type of parameters that are read in bf16: fp32 or bf16. Gradients of all other parameters are
+    // fp32.
     DType gradients = DType::kF32;
     // False: inference, which stores only values, in the compute type.
     bool train = true;
@@ -188,7 +194,8 @@ class ParameterStore {
     std::function<int(const Parameter&)> rule_of = {};
     Sharding sharding = Sharding::kNone;
     GroupPlaces groups = {};
-    // Master weights of bf16 units are split into the values that operators read and 16 further bits.
+    // Master weights of bf16 units are stored as two halves: the bf16 values that operators read, and the 16
+    // low bits.
     bool split_masters = false;
     // Sums gradients over microbatches after the reduction over ranks, not before.
     bool reduce_each_microbatch = false;
@@ -205,7 +212,7 @@ class ParameterStore {
   void initialize(turbo::Context& context, std::uint64_t seed);
   // Initializes only the LoRA matrices.
   void initialize_low_rank(turbo::Context& context, std::uint64_t seed);
-  // Enqueues the update of the stored values from the masters; does nothing if they share memory.
+  // Enqueues the update of the stored values from the masters; does nothing if both share memory.
   void refresh_values(turbo::Context& context);
 
   std::deque<Group>& groups() { return groups_; }
@@ -215,7 +222,7 @@ class ParameterStore {
   const std::deque<ParameterUnit>& units() const { return units_; }
   std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
-  std::int64_t elements() const;          // all parameters of the model, on any rank; without padding
+  std::int64_t elements() const;          // all parameters of the model, on all ranks; without padding
   std::int64_t trained_elements() const;  // the part of elements() that an optimizer updates
   std::int64_t counted_elements() const;  // the part of elements() in the units' slices
   // Bytes of the optimizer state of all parameters of the model in a checkpoint.

@@ -15,7 +15,7 @@ namespace primus::engine {
 namespace {
 
 using Kind = Work::Kind;
-using Order = std::vector<Work>;  // the computing work of one stage
+using Order = std::vector<Work>;  // one stage's work except transfers
 
 Work forward(int chunk, std::int64_t microbatch) { return {.chunk = chunk, .microbatch = microbatch}; }
 Work backward(int chunk, std::int64_t microbatch) {
@@ -46,8 +46,8 @@ Order alternate(const Order& forwards, const Order& backwards, std::size_t first
   return order;
 }
 
-// Microbatches go through the chunks in groups of `stages`: when a group has passed one chunk of all stages,
-// the first stage is ready for its next chunk. With one chunk this is plain 1F1B.
+// Microbatches go through the chunks in groups of `stages`: when a group has passed the current chunk of all
+// stages, the first stage starts the group's next chunk. With one chunk this is plain 1F1B.
 Order one_forward_one_backward(const PipelineShape& shape, std::int64_t microbatches, int stage) {
   Order forwards, backwards;
   const std::int64_t group = shape.chunks == 1 ? 1 : shape.stages;
@@ -65,11 +65,12 @@ Order one_forward_one_backward(const PipelineShape& shape, std::int64_t microbat
                    static_cast<std::size_t>(std::min<std::int64_t>(first, std::ssize(forwards))));
 }
 
-// The building block of a V-shaped schedule (Qi et al. 2024, section 3): when a stage does its four pieces of
-// work for one microbatch. A step is the delay between neighbouring stages. Chunk 0 passes down the stages
-// and chunk 1 up; their backward passes return in the opposite order, chunk 1 down and chunk 0 up. The block
-// repeats every six units of time, one per piece of work of a stage (including the two weight gradients). So
-// the sum of the steps determines how long activations are held, and hence the memory.
+// The building block of a V-shaped schedule (Qi et al. 2024, section 3): the times at which a stage does its
+// four pieces of work for one microbatch. A step is the delay between neighbouring stages. Chunk 0 passes
+// down the stages and chunk 1 up; their backward passes return in the opposite order, chunk 1 down and chunk
+// 0 up. The block repeats every six units of time, because a stage has six pieces of work per microbatch
+// (including two weight gradients). So the sum of the steps determines how long activations are held, and
+// hence the memory.
 struct BlockSteps {
   int forward_down, forward_up, backward_down, backward_up;
 };
@@ -84,7 +85,7 @@ std::optional<std::vector<BlockTimes>> block_times(int stages, const BlockSteps&
   std::vector<BlockTimes> times;
   const int last = stages - 1;
   const int up = steps.forward_down * last + turns[0];       // F of chunk 1 on the last stage
-  const int loss = up + steps.forward_up * last + turns[1];  // B of chunk 1 on the first
+  const int loss = up + steps.forward_up * last + turns[1];  // B of chunk 1 on the first stage
   const int back = loss + steps.backward_down * last + turns[2];
   for (int s = 0; s < stages; ++s) {
     const BlockTimes t{steps.forward_down * s, up + steps.forward_up * (last - s),
@@ -97,7 +98,7 @@ std::optional<std::vector<BlockTimes>> block_times(int stages, const BlockSteps&
   return times;
 }
 
-// Returns the earliest block: the one with the shortest waits at its turning points.
+// Returns the block that ends first: it has the shortest waits at its turning points.
 std::vector<BlockTimes> earliest_block(int stages, const BlockSteps& steps) {
   for (int sum = 3; sum <= 3 * kBlockPeriod; ++sum) {
     for (int a = 1; a <= kBlockPeriod; ++a) {
@@ -129,8 +130,8 @@ std::vector<Order> repeat_block(const std::vector<BlockTimes>& block, std::int64
 // --- times, weight gradients and transfers
 
 // Assigns times to the stages' orders. Every piece of work takes one unit and starts as early as possible. If
-// backward passes are split, weight gradients fill the times when a stage would wait. Before a stage would
-// hold more than `limit` activations, it does the weight gradient that frees the oldest.
+// backward passes are split, weight gradients fill the times when a stage would wait. When a stage holds
+// `limit` activations, it first runs the weight gradient that frees the oldest of them.
 class Arrangement {
  public:
   Arrangement(const PipelineShape& shape, std::int64_t microbatches, const std::vector<Order>& orders,
@@ -160,7 +161,7 @@ class Arrangement {
   struct Stage {
     const Order* order = nullptr;
     std::size_t next = 0;
-    double free = 0;  // when its current work ends
+    double free = 0;  // end of the stage's current work
     int held = 0;
     Order weights = {};  // can run at any time, oldest first
     std::vector<TimedWork> done = {};
@@ -170,7 +171,7 @@ class Arrangement {
     return ends_[of_backward ? 1 : 0][static_cast<std::size_t>(part)][static_cast<std::size_t>(microbatch)];
   }
 
-  // Returns when the inputs of the work are available.
+  // Returns the time when the inputs of the work are available.
   double ready(int stage, const Work& work) {
     const int part = shape_.part(stage, work.chunk);
     if (work.kind == Kind::kForward) return part == 0 ? 0 : end(false, part - 1, work.microbatch);
@@ -178,8 +179,8 @@ class Arrangement {
                                       : end(true, part + 1, work.microbatch);
   }
 
-  // Runs the piece of work that starts first among the stages' next ones. So no later choice can start
-  // earlier than this one.
+  // Runs the piece of work that starts first among the next pieces of all stages. So start times never
+  // decrease from one call to the next.
   bool step() {
     int chosen = -1;
     double earliest = kUnknown;
@@ -235,11 +236,13 @@ class Arrangement {
   std::vector<Stage> stages_;
 };
 
-// The stages' lists: computing work by its start. A transfer is placed at the time when the work that
-// produces its data ends, before work that starts at that time. All stages use the same order of transfers.
+// Builds the stages' lists. Computing work is sorted by its start. A transfer is placed at the time when the
+// work that produces its data ends, before work that starts at that time. All stages use the same order of
+// transfers.
 std::vector<std::vector<Work>> with_transfers(const PipelineShape& shape,
                                               const std::vector<std::vector<TimedWork>>& timed) {
-  // Sorted by time; transfers before computation; microbatch and number of a transfer; the item.
+  // Sort key: time, then transfers before computation, then microbatch and number of a transfer. The last
+  // element is the item.
   using Item = std::tuple<double, int, std::int64_t, int, Work>;
   std::vector<std::vector<Item>> items(timed.size());
   for (int s = 0; s < shape.stages; ++s) {

@@ -1,7 +1,7 @@
-// Pipeline schedules: which stage does what, in which order. A schedule is a pure function of its kind and of
-// the numbers of stages, chunks per stage and microbatches. Making or checking one needs no device.
+// Pipeline schedules: the work of each stage and its order. A schedule depends only on its kind and on the
+// numbers of stages, chunks per stage and microbatches. Building or checking a schedule needs no device.
 //
-// A model is cut into parts of consecutive blocks. Each stage (rank) holds `chunks` of them. A forward pass
+// A model is cut into parts of consecutive blocks. Each stage (rank) holds `chunks` parts. A forward pass
 // visits the parts in ascending order, a backward pass in descending order. Activations and gradients that
 // cross stages are sent.
 //
@@ -13,11 +13,11 @@
 //                     Stage s holds the parts s and 2 stages - 1 - s: the first stage also has the
 //                     loss.
 //
-// Order of transfers. All work of all stages is sorted by its start time in a model where the forward pass
-// and either gradient of a chunk take equally long and transfers take no time. A stage's list is its part of
-// that order, and each transfer has the same place in it for sender and receiver. So stages that run their
-// lists one item after the other, and block in every transfer until the other side arrives, never
-// deadlock.
+// Order of transfers. All work of all stages is sorted by its start time under the assumption that the
+// forward pass, the input gradient and the weight gradient of a chunk take equally long and transfers take no
+// time. A stage's list is the part of that order that concerns this stage. Sender and receiver have the same
+// order of transfers. So stages can run their lists one item after the other, and block in every transfer,
+// without a deadlock.
 #pragma once
 
 #include <cstdint>
@@ -70,13 +70,13 @@ struct PipelineShape {
 struct Work {
   enum class Kind : std::uint8_t {
     kForward,
-    kBackward,  // input gradients; also weight gradients, unless the schedule runs these separately
+    kBackward,  // input gradients, and weight gradients unless these are separate work
     kWeight,    // weight gradients, in schedules that split backward passes
     kSend,
     kReceive,
   };
   Kind kind = Kind::kForward;
-  int chunk = 0;  // on this stage
+  int chunk = 0;  // index on this stage
   std::int64_t microbatch = 0;
   // Only for transfers. gradient: the transfer carries the gradient of the chunk's input (sent) or output
   // (received), not the chunk's output (sent) or input (received). peer: the other stage.
@@ -100,8 +100,8 @@ struct PipelineSchedule {
   std::vector<std::vector<Work>> stages;  // one list per stage
 };
 
-// Checks the numbers. Chunks per stage are 1, 2, or the caller's choice (interleaved, GPipe), depending on
-// the kind. Throws Error(kInvalid), which names the number to change and a valid value, if the kind does not
+// Checks the numbers. Depending on the kind, chunks per stage must be 1 or 2, or are free (interleaved,
+// GPipe). Throws Error(kInvalid), which names the number to change and a valid value, if the kind does not
 // support these numbers.
 void check_schedule(ScheduleKind kind, int stages, int chunks, std::int64_t microbatches);
 // Builds a schedule after check_schedule(). A single stage has no transfers.
@@ -121,7 +121,7 @@ struct TimedWork {
 struct PipelineTimeline {
   std::vector<std::vector<TimedWork>> stages;
   double makespan = 0;
-  double bubble = 0;  // fraction of all stages' time until the makespan without computation
+  double bubble = 0;  // idle fraction of all stages' time until the makespan
   // Per stage: the maximum number of (chunk, microbatch) pairs whose activations are held at once, from the
   // start of the forward pass to the end of the last backward work.
   std::vector<int> peak_stash;

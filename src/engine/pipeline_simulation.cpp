@@ -40,7 +40,7 @@ class Simulation {
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
   using Times = std::vector<std::vector<double>>;  // [part][microbatch]
-  // Computation and transfers of a stage run concurrently, each in list order.
+  // A stage's computation and its transfers run concurrently. Each of the two follows list order.
   struct Stage {
     std::size_t position[2] = {0, 0};
     double free[2] = {0, 0};
@@ -96,7 +96,7 @@ class Simulation {
     return true;
   }
 
-  // A transfer runs when it is the next one on both sides.
+  // A transfer runs when it is the next transfer of both its stages.
   bool transfer(int s, PipelineTimeline& timeline) {
     const Work* work = next(s, true);
     if (!work) return false;
@@ -126,7 +126,8 @@ class Simulation {
   const PipelineShape& shape_;
   const PipelineCosts& costs_;
   std::vector<Stage> stages_;
-  // made_: when a part's output or its input's gradient was made. arrived_: when a part received its input.
+  // made_: the time when a part's output or its input's gradient was computed. arrived_: the time when a part
+  // received its input.
   Times made_[2], arrived_[2];
 };
 

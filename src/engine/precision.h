@@ -1,5 +1,6 @@
-// The precision of the products of linear layers: a recipe by the role of a product and the tag of its weight
-// (Parameter::linear_of), never by names. Operands and results have the compute type under any recipe.
+// The precision of the products of linear layers: a recipe selects by the role of a product and the tag of
+// its weight (Parameter::linear_of), not by names. Operands and results have the compute type under any
+// recipe.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ class DelayedScales;
 // Scales from previous steps (engine/delayed_scales.h).
 struct DelayedScaling {
   std::int64_t steps = 0;    // length of the history; 0: each tensor has its own scale
-  bool most_recent = false;  // uses the last step's magnitude; false: the maximum over the history
+  bool most_recent = false;  // uses only the last step's magnitude; false: the maximum of the history
   int margin = 0;            // keeps magnitudes 2^margin below the format's maximum
 
   bool operator==(const DelayedScaling&) const = default;
@@ -27,17 +28,17 @@ struct PrecisionRecipe {
 
   bool fp8 = false;  // products use turbo::Fp8Linear, except products of routed experts
   bool fp4 = false;  // products use turbo::Mxfp4Linear and turbo::Mxfp4Grouped; not with fp8
-  // Type of output gradients in fp8; weights and activations are e4m3.
+  // With fp8: type of output gradients. Weights and activations are e4m3.
   DType gradients = DType::kF8E4M3;
   bool weight_gradients = true;  // false: weight gradients are not computed in fp8
   // With fp4: rounds output gradients stochastically, using the tape's DropoutSource. Does not apply to
   // routed experts, whose rows have no token numbers.
   bool at_random = false;
-  // Blocks [0, first) and [last, layers) use neither format. Layers after the model's blocks (multi-token
-  // prediction) use it.
+  // Blocks [0, first) and [last, layers) use the compute type instead of fp8 or fp4. Layers after the model's
+  // blocks (multi-token prediction) use fp8 or fp4.
   std::int64_t first = 0, last = kAll, layers = kAll;
   DelayedScaling delayed = {};
-  // Holds the scales if they are delayed. TrainingStep sets it.
+  // The scales of delayed scaling, set by TrainingStep. Null: no delayed scaling.
   const DelayedScales* scales = nullptr;
 
   bool is_fp8(turbo::GemmRole role, const Parameter& weight) const {

@@ -29,7 +29,7 @@ Rank::~Rank() {
   communication_.reset();
   copies_.reset();
   compute_.reset();
-  // Destroyed first: peers may have mapped the memory that is released next.
+  // The mesh is destroyed first, because peers may have mapped the memory that is released next.
   mesh_ = Mesh();
   for (void* address : memory_) device_->release(address);
 }

@@ -1,9 +1,9 @@
 // A rank: one device, its place in the mesh, and all its state. Several ranks may run as threads of one
-// process: the engine has no global state.
+// process, because the engine has no global state.
 //
-// A rank begins in measure mode, with arenas without memory. One step of the real model, schedule and
-// operators runs there without kernels and leaves the exact sizes. reserve() then allocates the memory and
-// starts again.
+// A rank begins in measure mode: its arenas only count bytes. One step of the real model, schedule and
+// operators runs in this mode without kernels, and gives the exact sizes. reserve() then allocates memory of
+// these sizes, and the rank starts again.
 #pragma once
 
 #include <memory>
@@ -30,15 +30,15 @@ struct MemoryPlan {
 
 class Rank {
  public:
-  // Owns the device and starts in measure mode; reserves nothing yet. `mesh` is used once memory is reserved;
-  // until then a mesh of the same shape counts the bytes that would be sent.
+  // Owns the device and starts in measure mode, without memory. `mesh` is used once memory is reserved; until
+  // then a mesh of the same shape counts the bytes that would be sent.
   explicit Rank(std::unique_ptr<Device> device, Mesh mesh = {});
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  // Leaves measure mode: allocates the planned memory, zeroed. Everything built on the measuring arenas must
-  // be destroyed before. Throws Error if the device has too little memory.
+  // Leaves measure mode: allocates the planned memory, zeroed. Objects that use the measuring arenas must be
+  // destroyed before. Throws Error if the device has too little memory.
   void reserve(const MemoryPlan& plan);
   // The maximum memory in use up to now.
   MemoryPlan high_water() const;
@@ -71,7 +71,7 @@ class Rank {
 
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> compute_, copies_, communication_;
-  // Declared after the streams: a communicator is destroyed when they have finished its work.
+  // Declared after the streams, so communicators are destroyed before the streams.
   Mesh mesh_, measured_mesh_;
   turbo::Meter meter_;
   void* memory_[3] = {};

@@ -7,7 +7,7 @@
 
 namespace primus::engine {
 
-// The class of an operator, which policies select by. Operators of a class have about the same recomputation
+// The class of an operator, by which policies select. Operators of a class have about the same recomputation
 // cost.
 enum class OperatorClass : std::uint8_t {
   kEmbedding,
@@ -27,13 +27,13 @@ struct RecomputePolicy {
   // Selective: drops outputs of these classes in every block (bit = class).
   std::uint32_t classes = 0;
   // Full: drops every output inside the first `full_layers` blocks, except the residual stream that leaves a
-  // group of `layers_per_group` blocks (Megatron's recompute_method: block = groups of one; uniform = all
-  // blocks).
+  // group of `layers_per_group` blocks. (Megatron's recompute_method "block" has groups of one block;
+  // "uniform" covers all blocks.)
   std::int64_t full_layers = 0;
   std::int64_t layers_per_group = 1;
   std::int64_t first_layer = 0;  // the first block of a pipeline's chunk: blocks are counted from here
-  // Full, for exactly these blocks of the model instead of the first `full_layers`; each is a group.
-  // Ascending.
+  // Full: exactly these blocks of the model instead of the first `full_layers`, in ascending order. Each
+  // block is its own group.
   std::vector<std::int64_t> layers = {};
 
   static constexpr std::uint32_t bit(OperatorClass c) { return 1U << static_cast<std::uint32_t>(c); }

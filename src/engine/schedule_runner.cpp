@@ -16,7 +16,7 @@ using Kind = Work::Kind;
 
 namespace {
 
-// Label for profilers: "F3" of stage 1.
+// Label for profilers, such as "F3" with the number of the stage.
 auto label_for(const Work& work, int stage) {
   return [&work, stage] {
     const std::string kind = !work.transfer()           ? std::string(1, letter_of(work.kind))
@@ -86,8 +86,8 @@ void ScheduleRunner::run(std::int64_t microbatches) {
     }
     if (work.kind == Kind::kForward && work.microbatch >= microbatches) return;
     ++position_;
-    // Receives that follow this work run concurrently with it: their memory is allocated before its kernels
-    // are enqueued.
+    // Receives that follow this work overlap it, so their memory is allocated before the kernels are
+    // enqueued.
     if (const std::size_t end = transfers_end(position_, true); end > position_) transfer(end);
     switch (work.kind) {
       case Kind::kForward:
@@ -100,7 +100,7 @@ void ScheduleRunner::run(std::int64_t microbatches) {
         weight(work);
     }
   }
-  retire_flights(0);  // so every step begins with the same memory
+  retire_flights(0);  // ensures that every step begins with the same memory
 }
 
 bool ScheduleRunner::in_turn() const {
@@ -159,8 +159,8 @@ void ScheduleRunner::end_lane(Lane& lane) {
   release_lanes();
 }
 
-// Releases finished lanes. A lane whose weight gradients wait for another lane's turn is released with that
-// lane.
+// Releases finished lanes. A finished lane may have to wait until the weight gradients of another lane have
+// had their turn.
 void ScheduleRunner::release_lanes() {
   std::erase_if(alive_, [&](const auto& entry) {
     Lane& lane = *entry.second;

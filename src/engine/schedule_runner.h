@@ -2,11 +2,11 @@
 // passes, weight gradients and transfers of a step, with one tape per active chunk and microbatch. Training
 // on one device is the simplest schedule: one stage.
 //
-// Parts exchange one tensor, the residual stream, and its gradient in the reverse direction, in the same
-// type. Between parts on one stage its memory is passed on without a copy. Transfers run on the rank's
-// communication stream and overlap the kernels. Consecutive transfers of the list form one batch, which sends
-// and receives at once. A receive that follows computation in the list begins concurrently with it. At most
-// two batches with sends hold memory before the compute stream has waited for them.
+// Each part sends one tensor to the next part, the residual stream. Its gradient returns in the same type.
+// Between parts on one stage, memory is passed on without a copy. Transfers run on the rank's communication
+// stream and overlap the kernels. Consecutive transfers of the list form one batch, whose sends and receives
+// run together. A receive that follows computation in the list begins concurrently with it. At most two
+// batches with sends hold memory at a time.
 //
 // A measuring rank runs the same list, so the memory of the entire schedule is measured exactly. Not
 // thread-safe.
@@ -37,13 +37,13 @@ class ChunkedModel {
 
   struct Outputs {
     Value next;                 // the next part's input; empty: this is the last part
-    std::vector<Value> losses;  // only from the last part
+    std::vector<Value> losses;  // only the last part has losses
   };
   // Runs the forward pass of a chunk on `tape`, for training or evaluation. `x`: the previous part's output;
   // empty for the first part.
   virtual Outputs forward(Tape& tape, int chunk, std::int64_t microbatch, Value x) = 0;
-  // Tells the model that kernels enqueued from now on can read the losses of a microbatch. In training, this
-  // is once the backward pass of the last part is enqueued.
+  // Called when kernels enqueued from now on can read the losses of a microbatch. In training, this is after
+  // the backward pass of the last part has been enqueued.
   virtual void losses_ready(const std::vector<Value>& losses) = 0;
 };
 
@@ -68,8 +68,9 @@ class ScheduleRunner {
 
   // Returns to the beginning of the list. Abandons an unfinished step.
   void begin();
-  // Continues up to the first forward pass of microbatch `microbatches` or a later one, whose inputs are not
-  // available yet. If all inputs are available, runs to the end. Throws StopRequest; then call abandon().
+  // Continues until the next forward pass needs a microbatch >= `microbatches`, whose inputs are not
+  // available yet, or until the end of the list. Throws StopRequest if a stop was requested; then call
+  // abandon().
   void run(std::int64_t microbatches);
   // Evaluation: runs one microbatch through this stage's chunks. All stages call it in the same order, each
   // with its own tape. `microbatch` is passed to the model.
@@ -79,8 +80,8 @@ class ScheduleRunner {
   // See Tape::Settings::stop.
   void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
 
-  // Whether this stage has the entire model and each microbatch ends before the next one begins. Then run()
-  // leaves nothing in flight.
+  // Whether this stage has the entire model and each microbatch ends before the next microbatch begins. Then
+  // run() leaves no work in flight.
   bool in_turn() const;
 
   // Whether the entire list has been enqueued.
@@ -88,9 +89,9 @@ class ScheduleRunner {
   const WeightGradientQueue& weight_gradients() const { return queue_; }
 
  private:
-  // Before the first step: makes one transfer to and from every rank in the list.
+  // Before the first step: makes one transfer to and from every rank that the list names.
   void connect();
-  // One chunk of one microbatch, from its forward pass until none of its memory is needed.
+  // One chunk of one microbatch, from its forward pass until its memory is released.
   struct Lane {
     Lane(turbo::Context& context, Stash& stash) : tape(context, stash) {}
     Tape tape;
@@ -102,11 +103,11 @@ class ScheduleRunner {
   // A batch of transfers in flight.
   struct Flight {
     std::unique_ptr<Event> event;  // null: the compute stream has waited
-    std::vector<Buffer> sent;      // held until then
+    std::vector<Buffer> sent;      // memory of the sends, held until the compute stream has waited
   };
   struct Arrival {
     Buffer buffer;
-    std::shared_ptr<Flight> flight;  // null: made on this stage
+    std::shared_ptr<Flight> flight;  // null: the tensor was made on this stage
   };
   using Key = std::pair<int, std::int64_t>;  // chunk, microbatch
 
@@ -146,16 +147,16 @@ class ScheduleRunner {
   const std::atomic<bool>* stop_ = nullptr;
   std::unique_ptr<Event> computed_;
 
-  std::size_t position_ = 0;  // in the list
+  std::size_t position_ = 0;  // next item of the list
   std::deque<Lane> lanes_;
   std::vector<Lane*> idle_;
   std::map<Key, Lane*> alive_;
-  // Activations and gradients: arrivals_ are received tensors for a chunk, complete or in flight; departures_
-  // are a chunk's results to be sent.
+  // Index 0: activations, 1: gradients. arrivals_: received tensors for a chunk, complete or in flight.
+  // departures_: results of a chunk that must be sent.
   std::map<Key, Arrival> arrivals_[2];
   std::map<Key, Buffer> departures_[2];
   std::deque<std::shared_ptr<Flight>> flights_;  // batches with sends, oldest first
-  std::vector<std::unique_ptr<Event>> events_;   // for reuse
+  std::vector<std::unique_ptr<Event>> events_;   // unused events, for reuse
 };
 
 }  // namespace primus::engine

@@ -11,7 +11,7 @@ struct SelectRows {
   enum Out : OutputName { kY };
 };
 
-// An embedding lookup does the same.
+// Uses the kernel of the embedding lookup, which also selects rows.
 void forward(OperatorCall& op) {
   turbo::launch(op.context(), turbo::EmbeddingForward{.tokens = op.in(SelectRows::kRows),
                                                       .table = op.in(SelectRows::kX),

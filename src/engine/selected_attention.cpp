@@ -44,7 +44,7 @@ struct SelectCachedAttributes {
   Tensor pages;
 };
 
-// Appends the new tokens' rows to columns of the pages of the same width.
+// Appends the new tokens' rows to pages whose rows have the same width.
 void append(OperatorCall& op, const turbo::PagedSequences& sequences, const Tensor& rows,
             const Tensor& pages) {
   launch(op.context(), turbo::PagedAppend{.sequences = sequences,
@@ -80,7 +80,7 @@ constexpr Operator kSelectCachedKeys{.name = "select_cached_keys",
 
 struct AttendAttributes {
   turbo::SelectedAttentionShape shape;
-  bool statistics;  // the call has the log-sum-exp
+  bool statistics;  // the call also computes the log-sum-exp
 };
 
 struct SelectedAttention {
@@ -122,7 +122,7 @@ void attend_backward_input(OperatorCall& op) {
   for (const OperatorCall::Target& target : {d_q, d_kv}) add_previous(op, target);
 }
 
-// The parameter is the sinks.
+// The operator's parameter holds the sinks.
 void attend_backward_weight(OperatorCall& op) {
   const turbo::SelectedAttentionShape shape = op.attributes<AttendAttributes>().shape;
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {
@@ -154,7 +154,7 @@ struct AttendCachedAttributes {
   Tensor pages;
 };
 
-// SelectedAttention::kKv is the new rows.
+// SelectedAttention::kKv has only the rows of new tokens.
 void attend_cached_forward(OperatorCall& op) {
   const auto a = op.attributes<AttendCachedAttributes>();
   append(op, a.sequences, op.in(SelectedAttention::kKv), a.pages);

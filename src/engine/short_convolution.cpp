@@ -19,9 +19,10 @@ struct Attributes {
   turbo::CausalConvShape shape;
   ContextParallel* context;
 
-  // Some tokens have neighbours on other ranks: the call outputs the inputs before each slice.
+  // Whether some tokens have neighbours on other ranks. Then the call also outputs the inputs that precede
+  // each slice.
   bool has_edges() const { return context && shape.width > 1; }
-  // Gradients pass through the activation, so they need the sums before it.
+  // Whether the call also outputs the sums before the activation, which gradients of the activation need.
   bool sums() const { return shape.form == turbo::CausalConvShape::Form::kSilu; }
 };
 
@@ -36,8 +37,8 @@ Tensor before(const OperatorCall& op, const Attributes& a) {
   return a.has_edges() ? op.out(Convolution::kBefore) : Tensor();
 }
 
-// Copies the edges of the slices before this rank's slices (by: -1) or after them (1), given this rank's own
-// edges; zero if there is no such slice.
+// Exchanges edges between ranks. `out`: the edges of the slices before this rank's slices (`by` -1) or after
+// them (`by` 1), and zeros where no such slice exists.
 void neighbours(turbo::Context& context, const Attributes& a, const Tensor& own, int by, const Tensor& out) {
   ContextParallel& group = *a.context;
   const std::int64_t ranks = group.ranks(), edge = own.elements() / a.shape.segments;

@@ -1,7 +1,7 @@
 // Short convolutions (turbo/causal_conv) as an operator of the tape.
 //
 // With context parallelism a token's neighbours may be on another rank. Each rank sends the last width - 1
-// inputs of its two slices of every sequence to all others, and uses the received inputs that precede its own
+// inputs of its two slices of every sequence to all others, and uses the received inputs that precede its
 // slices. In the backward pass, gradients of these inputs are sent back. Only these few rows are exchanged,
 // independent of the sequence's length.
 #pragma once
@@ -18,8 +18,8 @@ struct ShortConvolutionShape {
 };
 
 struct ShortConvolutionOptions {
-  CachedSequences cache = {};          // its layer has a ring of inputs
-  ContextParallel* context = nullptr;  // each sequence has `sequence` >= 2 (width - 1) tokens on this rank
+  CachedSequences cache = {};          // its layer must have a ring of inputs
+  ContextParallel* context = nullptr;  // requires `sequence` >= 2 (width - 1)
   Value first_key = {};                // as in AttentionOptions
   Parameter* bias = nullptr;           // [channels]
 };

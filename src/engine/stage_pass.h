@@ -1,9 +1,9 @@
 // A forward pass through a stage's parts of the model outside of any schedule, for evaluation and for
 // generation.
 //
-// Parts exchange one tensor, the residual stream; between parts on one stage its memory is passed on without
-// a copy. Transfers run on the rank's communication stream, and the compute stream waits for them. Not
-// thread-safe; all stages of a pipeline run the same passes in the same order.
+// Each part sends one tensor to the next part, the residual stream. Between parts on one stage, memory is
+// passed on without a copy. Transfers run on the rank's communication stream, and the compute stream waits
+// for them. Not thread-safe; all stages of a pipeline run the same passes in the same order.
 #pragma once
 
 #include <memory>
@@ -22,10 +22,10 @@ class StagePass {
 
   // Begins the tape for a chunk.
   using Begin = FunctionRef<void(int chunk)>;
-  // Runs a chunk on the tape and returns the input of the next part, in the shape of run(). `x`: the previous
-  // part's output; empty for the first part. The last part returns nothing.
+  // Runs a chunk on the tape and returns the input of the next part, with the shape given to run(). `x`: the
+  // previous part's output; empty for the first part. The last part returns an empty Value.
   using Forward = FunctionRef<Value(int chunk, Value x)>;
-  // Runs this stage's chunks. The tape ends with the last of them.
+  // Runs this stage's chunks. Afterwards, the tape holds the last chunk.
   void run(Tape& tape, DType dtype, const Shape& shape, Begin begin, Forward forward);
 
   // Broadcasts `data` to every stage from the stage that has the last part.

@@ -1,7 +1,7 @@
 // The stash: activations and their gradients, as reference-counted blocks of one arena.
 //
-// Lifetimes are arbitrary (several microbatches in flight, deferred weight gradients), so this is not a
-// stack. They are also the same in every step, so measuring one step is enough. Not thread-safe.
+// Blocks are freed in any order (several microbatches in flight, deferred weight gradients), so the stash is
+// not a stack. Lifetimes are the same in every step, so measuring one step is enough. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -33,7 +33,7 @@ class Buffer {
   void reset();
   explicit operator bool() const { return node_ != nullptr; }
   bool unique() const { return node_ && node_->references == 1; }
-  // Must not be empty.
+  // The buffer must not be empty.
   Tensor view(DType dtype, const Shape& shape) const {
     PRIMUS_CHECK("Buffer::view", node_);
     return {node_->block.address, dtype, shape};

@@ -80,8 +80,7 @@ OperatorCall::Target OperatorCall::fresh_d_in(InputPlace i) {
   Tape::Slot& slot = tape_.slots_[entry().inputs[i.index()]];
   Target target;
   if (slot.gradient) target.previous = slot.gradient.view(slot.dtype, slot.shape);
-  // The old buffer is held until this operator is done, because the operator's next call may also allocate
-  // memory.
+  // The operator may allocate more memory, so the old buffer is held until the operator is done.
   Buffer fresh = tape_.stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
   target.out = fresh.view(slot.dtype, slot.shape);
   replaced_[static_cast<std::size_t>(i.index())] = std::exchange(slot.gradient, std::move(fresh));
@@ -91,7 +90,7 @@ OperatorCall::Target OperatorCall::fresh_d_in(InputPlace i) {
 OperatorCall::Target OperatorCall::d_in_over_in(InputPlace i) {
   const Entry& e = entry();
   Tape::Slot& slot = tape_.slots_[e.inputs[i.index()]];
-  // This entry's own uses: by its gradient, and by its replay.
+  // Uses of the input by this entry: for its gradient, and for its replay.
   const int own = (e.op->for_input.inputs >> i.index() & 1) + (e.dropped && !e.keeps_first ? 1 : 0);
   const bool wanted = slot.handles > 0 || slot.uses > own || slot.external || !slot.data.unique();
   if (wanted || slot.gradient) return fresh_d_in(i);
@@ -268,7 +267,7 @@ Tape::Outputs Tape::record_bytes(const Operator& op, std::initializer_list<Input
     add_use(entry.outputs[0]);
   } else if (entry.dropped) {
     for (int i = 0; i < entry.input_count; ++i) {
-      if (entry.has_input(i)) add_use(entry.inputs[i]);  // for the replay
+      if (entry.has_input(i)) add_use(entry.inputs[i]);  // the replay needs its inputs
     }
   }
   return recorded;
@@ -306,8 +305,8 @@ void Tape::release_use(int slot) {
 void Tape::drop_if_idle(int index) {
   Slot& slot = slots_[index];
   if (slot.handles > 0 || slot.external) return;
-  // Pending uses keep memory that is not replayed. During backward() they also keep memory that was replayed
-  // for them.
+  // Pending uses keep memory that cannot be replayed. During backward(), they also keep memory that was
+  // already replayed.
   if (slot.uses > 0 && (!slot.dropped || in_backward_)) return;
   slot.data.reset();
   if (!settings_.train) free_slots_.push_back(index);
@@ -346,7 +345,8 @@ void Tape::set_gradient(const Value& value, const Tensor& gradient) {
 void Tape::set_gradient(int index, Buffer gradient) {
   Slot& slot = slots_[index];
   PRIMUS_CHECK("Tape::set_gradient", !slot.gradient);
-  // If everything before the value is frozen, as an embedding is in LoRA training, its gradient ends here.
+  // The gradient is dropped if all parameters before the value are frozen, like the embedding in LoRA
+  // training.
   if (slot.differentiable) slot.gradient = std::move(gradient);
 }
 
@@ -360,14 +360,14 @@ void Tape::materialize(int index) {
   stop_if_asked();
   const int producer = slots_[index].producer;
   PRIMUS_CHECK("Tape::materialize", producer >= 0 && entries_[producer].dropped);
-  // A copy of the entry: replaying inputs does not move entries, but this code must not depend on that.
+  // A copy, in case the replay of inputs moves the entries.
   const Entry entry = entries_[producer];
   for (int i = 0; i < entry.input_count && !entry.keeps_first; ++i) {
     if (entry.has_input(i)) materialize(entry.inputs[i]);
   }
   for (int i = 0; i < entry.output_count; ++i) {
     Slot& slot = slots_[entry.outputs[i]];
-    if (slot.data) continue;  // still resident: the replay writes the same bits again
+    if (slot.data) continue;  // still resident: the replay rewrites it with the same bits
     if (i == 0 && entry.op->in_place && slots_[entry.inputs[0]].dropped) {
       slot.data = std::move(slots_[entry.inputs[0]].data);
     } else {
@@ -375,7 +375,7 @@ void Tape::materialize(int index) {
     }
   }
   replay(producer);
-  // Perhaps only one of several outputs is needed.
+  // Possibly only some of the outputs are needed.
   for (int i = 0; i < entry.output_count; ++i) drop_if_idle(entry.outputs[i]);
 }
 
@@ -393,7 +393,7 @@ void Tape::backward() {
   in_backward_ = true;
   if (settings_.parallel) settings_.parallel->begin_pass(DataParallel::Pass::kBackward, settings_.chunk);
   for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) backward_entry(e);
-  // With the inline policy, work that waits for its turn may run when the turn comes.
+  // With the inline policy, waiting work may run as soon as its turn comes.
   if (settings_.weight_gradients->policy() == WeightGradientQueue::Policy::kInline) {
     settings_.weight_gradients->run(*this);
   }
@@ -461,8 +461,8 @@ void Tape::run_weight_gradient(int index) {
 
 namespace {
 
-// Returns the position of an entry's contribution among all contributions of a step to its parameter. Uses of
-// one parameter by one tape are in backward order: last recorded first.
+// Returns the position of an entry's contribution among all contributions of a step to its parameter. Within
+// one tape, uses of a parameter count in backward order: the last recorded use is the first.
 std::int64_t turn_of(const std::vector<Entry>& entries, int entry, int chunk, std::int64_t microbatch) {
   const Parameter& p = *entries[entry].parameter;
   std::int64_t before = 0;

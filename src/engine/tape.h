@@ -36,7 +36,7 @@ class Tape;
 class WeightGradientQueue;
 
 // Model code's handle to one activation of a tape. Copies share it. When the last copy is destroyed, the
-// memory is freed, unless the backward pass needs it.
+// memory is freed unless the backward pass needs it.
 class Value {
  public:
   Value() = default;
@@ -54,12 +54,12 @@ class Value {
   int slot() const { return slot_; }
   const Shape& shape() const;
   DType dtype() const;
-  // The memory, valid while this Value lives. Use it only to pass it to kernels and copies.
+  // The memory, valid while this Value lives. Use it only as an argument of kernels and copies.
   Tensor tensor() const;
 
  private:
   friend class Tape;
-  Value(Tape* tape, int slot);  // shares ownership
+  Value(Tape* tape, int slot);  // one more owner of the slot
   Tape* tape_ = nullptr;
   int slot_ = -1;
 };
@@ -67,7 +67,7 @@ class Value {
 class Tape {
  public:
   struct Settings {
-    bool train = true;  // false: nothing is recorded; memory is freed with its last Value
+    bool train = true;  // false: records nothing; memory is freed with its last Value
     int chunk = 0;      // the rank's chunk of the model
     std::int64_t microbatch = 0;
     RecomputePolicy recompute = {};
@@ -75,7 +75,8 @@ class Tape {
     WeightGradientQueue* weight_gradients = nullptr;  // required for training
     DataParallel* parallel = nullptr;                 // null: all parameters and gradients are resident
     bool adapters = true;                             // false: linear layers omit their adapters
-    const std::atomic<bool>* stop = nullptr;  // set by any thread: no further operator begins (StopRequest)
+    const std::atomic<bool>* stop = nullptr;  // any thread may set it: then no further operator begins
+                                              // (StopRequest)
   };
 
   Tape(turbo::Context& context, Stash& stash) : context_(context), stash_(stash) {}
@@ -91,13 +92,13 @@ class Tape {
   // until the next step begins (DataParallel::begin_step). All Values must be destroyed.
   void abandon();
 
-  // Makes an input with memory from the stash; fill it through Value::tensor(). `differentiable`: its
-  // gradient is needed.
+  // Makes an input with memory from the stash, which the caller fills through Value::tensor().
+  // `differentiable`: its gradient is needed.
   Value input(DType dtype, const Shape& shape, bool differentiable);
   // Makes an input from existing memory, which is only read.
   Value input(DType dtype, const Shape& shape, bool differentiable, Buffer data);
 
-  // ---- for operators: records and runs one call
+  // ---- for operators: recording and running one call
   struct Input {
     InputPlace at;
     const Value& value;  // empty: the call has no such input
@@ -114,7 +115,7 @@ class Tape {
     Value& operator[](OutputPlace j) { return values[static_cast<std::size_t>(j.index())]; }
   };
   struct NoAttributes {};
-  // Outputs are given in the order of their names; only outputs at the end may be left out.
+  // Outputs are given in the order of their names. Trailing outputs may be omitted.
   template <class Attributes = NoAttributes>
   Outputs record(const Operator& op, std::initializer_list<Input> inputs, Parameter* parameter,
                  std::initializer_list<Output> outputs, const Attributes& attributes = {}) {
@@ -123,7 +124,7 @@ class Tape {
     return record_bytes(op, inputs, parameter, outputs, &attributes, sizeof(Attributes));
   }
 
-  // Operators called between these belong to block `layer`.
+  // Operators called between enter_block() and leave_block() belong to block `layer`.
   void enter_block(std::int64_t layer) { layer_ = layer; }
   void leave_block() { layer_ = -1; }
   const RecomputePolicy& recompute() const { return settings_.recompute; }
@@ -132,8 +133,8 @@ class Tape {
   bool drops(OperatorClass c) const {
     return settings_.train && (replay_ || settings_.recompute.drops(c, layer_));
   }
-  // While the setting is true, operators that are called are replayed in the backward pass under any policy.
-  // Returns the previous setting.
+  // While the setting is true, called operators are replayed in the backward pass under any policy. Returns
+  // the previous setting.
   bool set_replay(bool replay) { return std::exchange(replay_, replay); }
   // The random source of adapters' dropout; null: no dropout (DropoutScope).
   const DropoutSource* dropout() const { return dropout_; }
@@ -144,8 +145,8 @@ class Tape {
     static const LowRank kNone;
     return settings_.adapters ? weight.low_rank : kNone;
   }
-  // Whether parameters are gathered: then a parameter has values only while an operator runs that names it,
-  // and no other may be read.
+  // Whether parameters are gathered. Then an operator may read only its own parameter, whose values exist
+  // while the operator runs.
   bool gathers_parameters() const { return settings_.parallel != nullptr; }
 
   // ---- backward
@@ -154,13 +155,13 @@ class Tape {
   // Sets the gradient of the value in `slot` without a copy, even if no Value holds the slot any more. Empty:
   // no gradient. Drops the gradient if the value is not differentiable.
   void set_gradient(int slot, Buffer gradient);
-  // Walks the tape backwards: runs input gradients now, and queues weight gradients. Call once.
+  // Walks the tape backwards: runs input gradients immediately, and queues weight gradients. Call once.
   void backward();
   // The gradient of a differentiable input, valid after backward() until clear().
   Tensor gradient(const Value& value) const;
 
-  // The memory of a value, and of its gradient after backward(), for another tape or a transfer. It lives as
-  // long as the Buffer.
+  // Memory of a value, and after backward() of its gradient, for another tape or a transfer. The memory lives
+  // as long as the Buffer.
   Buffer share(const Value& value) const { return slots_[value.slot_].data; }
   Buffer share_gradient(const Value& value) const { return slots_[value.slot_].gradient; }
   // Whether the queue has no weight gradient of this tape.
@@ -170,8 +171,8 @@ class Tape {
   std::int64_t microbatch() const { return settings_.microbatch; }
   turbo::Context& context() const { return context_; }
 
-  // Called after every forward call of an operator with final outputs, including replays. Used to find the
-  // first NaN.
+  // Called after each forward call, including replays, of operators whose outputs are complete. Used to find
+  // the first NaN.
   using Observer = std::function<void(OperatorCall&)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
@@ -184,12 +185,12 @@ class Tape {
     DType dtype = DType::kF32;
     Shape shape;
     Buffer data, gradient;
-    int producer = -1;  // entry, or -1 for an input
+    int producer = -1;  // index of the entry, or -1 for an input
     int handles = 0;    // live Values
     int uses = 0;       // pending backward computations that read it
     bool differentiable = false;
-    bool dropped = false;   // freed after the forward pass despite its uses: the backward pass replays it
-    bool external = false;  // an input: its memory lives until clear()
+    bool dropped = false;   // freed after the forward pass although it has uses: the backward pass replays it
+    bool external = false;  // input of the tape: its memory lives until clear()
   };
 
   Outputs record_bytes(const Operator& op, std::initializer_list<Input> inputs, Parameter* parameter,
@@ -219,7 +220,7 @@ class Tape {
   Observer observer_;
   std::vector<Slot> slots_;
   std::vector<Entry> entries_;
-  std::vector<int> free_slots_;  // reused if nothing is recorded
+  std::vector<int> free_slots_;  // reused by tapes that do not record
   std::int64_t layer_ = -1;
   bool replay_ = false;
   const DropoutSource* dropout_ = nullptr;

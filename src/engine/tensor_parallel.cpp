@@ -118,7 +118,7 @@ void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b,
                             .workspace = {}});
 }
 
-// c = the product of rows `a` and the weight, while a collective transfers `bytes` to this rank.
+// Computes c, the product of rows `a` and the weight, while a collective transfers `bytes` to this rank.
 void multiply_overlapped(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& c,
                          std::int64_t bytes, bool accumulate = false) {
   if (overlap_of(op).by_copy_engines()) return multiply(op, role, a, op.weight(), c, accumulate);
@@ -131,7 +131,7 @@ void multiply_overlapped(OperatorCall& op, GemmRole role, const Tensor& a, const
   multiply(op, role, a.slice(overlap, rows), op.weight(), c.slice(overlap, rows), accumulate);
 }
 
-// Multiplies all rows of `a` while the rows of other ranks, all except `own`, arrive.
+// Multiplies all rows of `a` while the rows of other ranks arrive. `own` are this rank's rows.
 void multiply_arriving(OperatorCall& op, GemmRole role, const Tensor& own, const Tensor& a, const Tensor& c,
                        bool accumulate = false) {
   TensorParallel& overlap = overlap_of(op);
@@ -152,9 +152,9 @@ void multiply_arriving(OperatorCall& op, GemmRole role, const Tensor& own, const
   }
 }
 
-// own = this rank's rows of the sum over ranks of the products of `a` and the weight. `all` receives this
-// rank's products. Rows of other ranks are computed first and sent while the rest runs. `overlapped_before`:
-// bytes of a collective already in flight; 0: none.
+// Multiplies `a` by the weight, and sums the products over ranks: `all` receives this rank's products, `own`
+// this rank's rows of the sum. Rows for other ranks are computed first and sent during the other products.
+// `overlapped_before`: bytes of a collective already in flight; 0: none.
 void multiply_and_scatter(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& all,
                           const Tensor& own, std::int64_t overlapped_before) {
   TensorParallel& overlap = overlap_of(op);
@@ -165,7 +165,8 @@ void multiply_and_scatter(OperatorCall& op, GemmRole role, const Tensor& a, cons
   for (int i = 1; i < ranks; ++i) {
     const int to = (rank + i) % ranks, from = (rank + ranks - i) % ranks;
     const Rows of_peer = rows_of(all, group, to);
-    // Overlaps the earlier collective, or the transfer of the previous peer's part.
+    // The first product overlaps the earlier collective, and later products the transfer of the previous
+    // part.
     const std::int64_t bytes = i > 1 ? own.bytes() : overlapped_before;
     if (bytes > 0) {
       multiply_overlapped(op, role, of_peer.of(a), of_peer.of(all), bytes);
@@ -189,7 +190,8 @@ void weight_gradient(OperatorCall& op, const Tensor& d_y, const Tensor& x) {
   multiply(op, GemmRole::kWeightGradient, d_y, x, d_weight, accumulate);
 }
 
-// --- gathered_linear: also outputs all rows of x. A replay keeps all rows for the weight gradient.
+// --- gathered_linear: also outputs all rows of x. If the call is replayed, these rows serve the weight
+// gradient.
 
 struct Gathered {
   enum In : InputName { kX };
@@ -253,8 +255,8 @@ constexpr Operator kGathered{.name = "gathered_linear",
                              .backward_weight = gathered_backward_weight<kKept>,
                              .for_weight = kKept ? saves(Gathered::kAllX) : saves(Gathered::kX)};
 
-// --- scattered_linear: outputs this rank's rows of the sum, and its products for all rows. The backward pass
-// gathers into the gradient of the second output.
+// --- scattered_linear: outputs this rank's rows of the sum, and this rank's products for all rows. The
+// gathered gradient of the first output becomes the gradient of the second output.
 
 struct Scattered {
   enum In : InputName { kX };
@@ -282,7 +284,7 @@ void scattered_backward_input(OperatorCall& op) {
 }
 
 void scattered_backward_weight(OperatorCall& op) {
-  // Nothing was gathered for an input gradient, so gather now.
+  // No input gradient was needed, so the gather has not run yet.
   if (op.d_out(Scattered::kProducts).absent()) {
     TensorParallel& overlap = overlap_of(op);
     const Tensor d_y = op.d_out(Scattered::kY), d_all = op.complete_d_out(Scattered::kProducts);
@@ -293,7 +295,7 @@ void scattered_backward_weight(OperatorCall& op) {
   weight_gradient(op, op.d_out(Scattered::kProducts), op.in(Scattered::kX));
 }
 
-// Recompute policies treat it as scatter_tokens(), whose output is the same.
+// Recompute policies treat it like scatter_tokens(), which has the same output.
 constexpr Operator kScattered{.name = "scattered_linear",
                               .operator_class = OperatorClass::kCommunication,
                               .forward = scattered_forward,
@@ -339,7 +341,8 @@ Value scattered_product(const Value& x, Parameter& weight, comm::Communicator* g
 
 }  // namespace
 
-// A is complete on every rank: each rank multiplies its tokens by it, so only low-rank rows are sent.
+// The adapter's A is complete on every rank. Each rank multiplies its own tokens by A, so only low-rank rows
+// are sent.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap) {
   Value y = gathered_product(x, weight, group, overlap);
   const LowRank& low_rank = x.tape().adapter_of(weight);
@@ -350,7 +353,7 @@ Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* gro
   return sum(std::move(y), after_low_rank(std::move(added), low_rank, RowsOf::kLayer));
 }
 
-// A is split like the weight, and B is complete.
+// The adapter's A is split like the weight, and its B is complete.
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group,
                        TensorParallel* overlap) {
   Value y = scattered_product(x, weight, group, overlap);

@@ -3,12 +3,13 @@
 //   gathered_linear:  h [T/n, in] --gather--> [T, in] · partᵀ -> [T, out/n]
 //   scattered_linear: x [T, in/n] · partᵀ --scatter (sum)--> [T/n, out]
 //
-// A rank multiplies its own rows while the rows of other ranks arrive, and computes the rows for other ranks
-// before its own. If a GPU's collectives library uses multiprocessors, the overlapped product leaves some
-// multiprocessors free for it (comm/overlap.h). That product is cut to about the collective's duration, and
-// the rest of the product uses all multiprocessors. If copy engines make the transfers, products always use
-// all multiprocessors, and rows are multiplied rank by rank as they arrive. The results equal those of
-// gather_tokens(), linear() and scatter_tokens(). Sums over ranks are made in fp32 and rounded once.
+// In gathered_linear, a rank multiplies its own rows while the rows of other ranks arrive. In
+// scattered_linear, it computes the rows for other ranks before its own rows. If a GPU's collectives library
+// uses multiprocessors, the overlapped product leaves some multiprocessors free for it (comm/overlap.h). That
+// product is cut to about the collective's duration, and the rest of the product uses all multiprocessors. If
+// copy engines make the transfers, products always use all multiprocessors, and rows are multiplied rank by
+// rank as they arrive. The results equal those of gather_tokens(), linear() and scatter_tokens(). Sums over
+// ranks are computed in fp32 and rounded once.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once
@@ -27,11 +28,12 @@ namespace primus::engine {
 class TensorParallel {
  public:
   struct Options {
-    // Minimum size to overlap: all bytes that are gathered or scattered. Below it, split products and waits
-    // between streams cost more than they hide.
+    // Minimum number of gathered or scattered bytes for overlap. For smaller transfers, split products and
+    // waits between streams cost more than overlap saves.
     std::int64_t min_bytes = std::int64_t{8} << 20;
-    // FLOPs of an overlapped product per byte that a rank receives: 570 TFLOP/s of an H100's remaining
-    // multiprocessors against 210 GB/s. Rows are rounded to multiples of rows_multiple, for complete tiles.
+    // FLOPs of an overlapped product per byte that a rank receives: the remaining multiprocessors of an H100
+    // reach 570 TFLOP/s, and the transfer 210 GB/s. Rows are rounded to multiples of rows_multiple, for
+    // complete tiles.
     double flops_per_byte = 2700;
     std::int64_t rows_multiple = 128;
     bool overlap = true;
@@ -40,21 +42,21 @@ class TensorParallel {
     std::int64_t overlapped_rows(std::int64_t rows, double flops_of_row, std::int64_t bytes) const;
   };
 
-  // The rank's mesh has tensor ranks; `rank` must outlive this.
+  // The rank's mesh must have tensor ranks. `rank` must outlive this object.
   TensorParallel(Rank& rank, const Options& options);
 
   comm::Communicator& group() { return group_; }
   const Options& options() const { return options_; }
   // Whether to overlap when this many bytes are gathered or scattered; false if overlap is off.
   bool worthwhile(std::int64_t bytes) const;
-  // Whether overlapped products need not leave multiprocessors for the collective.
+  // Whether copy engines make the transfers. Then overlapped products may use all multiprocessors.
   bool by_copy_engines() const { return group_.by_copy_engines(); }
 
-  // The following functions are for the operators. Each call begins after the work enqueued on the compute
-  // stream up to now, and overlaps the work enqueued later.
+  // The following functions are for the operators. Each transfer begins after the work enqueued on the
+  // compute stream up to now, and overlaps the work enqueued later.
   //
-  // With copy engines, gather() copies only the other ranks' rows. That is enough for a product, which reads
-  // the own rows from `own`. complete() also copies the own rows to `all`.
+  // With copy engines, gather() copies only the other ranks' rows to `all`, because products read this rank's
+  // rows from `own`. complete() also copies this rank's rows to `all`.
   void gather(const Tensor& own, const Tensor& all);
   void complete(const Tensor& own, const Tensor& all);
   void exchange(std::span<const comm::Transfer> transfers);
@@ -73,11 +75,11 @@ class TensorParallel {
   // delay these transfers.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_, arrived_;
-  std::vector<std::unique_ptr<Event>> rows_arrived_;  // by distance - 1
+  std::vector<std::unique_ptr<Event>> rows_arrived_;  // index: distance - 1
 };
 
-// linear(gather_tokens(x, group), weight), and scatter_tokens(linear(x, weight), group). With
-// `overlap`, communication overlaps products. If it is null, or a transfer is below its minimum size, these
+// gathered_linear: linear(gather_tokens(x, group), weight). scattered_linear: scatter_tokens(linear(x,
+// weight), group). With `overlap`, communication overlaps products. Without it, or for small transfers, the
 // separate operators run.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);

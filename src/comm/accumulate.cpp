@@ -22,10 +22,10 @@ void assign(void* accumulator, const void* in, std::int64_t count) {
 template <class T, Reduction kReduction>
 Accumulator<T> combine(Accumulator<T> sum, Accumulator<T> x) {
   if constexpr (kReduction == Reduction::kMax) {
-    // NaN compares false with everything, so test for it: a NaN is always kept.
+    // Comparisons with NaN are false, so NaN needs its own test: the maximum with a NaN is NaN.
     const bool takes = x > sum || x != x;
     return takes ? x : sum;
-  } else if constexpr (std::is_integral_v<T>) {  // unsigned: wrapping is defined
+  } else if constexpr (std::is_integral_v<T>) {  // unsigned addition, for which overflow is defined
     using U = std::make_unsigned_t<T>;
     return static_cast<T>(static_cast<U>(static_cast<U>(sum) + static_cast<U>(x)));
   } else {

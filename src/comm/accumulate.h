@@ -10,7 +10,7 @@
 
 namespace primus::comm {
 
-// Maximum elements of an accumulator, for any type: small enough to fit in the L1 cache.
+// Maximum number of elements in an accumulator of any type: it fits in the L1 cache.
 inline constexpr std::int64_t kAccumulatorElements = 2048;
 
 // The accumulation functions of one element type and reduction. `accumulator` must be aligned to 8 bytes,

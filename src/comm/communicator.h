@@ -1,6 +1,6 @@
 // The contract of collective communication among the ranks of a group. Implementations: comm/local (threads
-// of one process, processes of one host), comm/tcp, comm/nccl (GPUs, by NCCL or RCCL), and measuring.h, which
-// has no peers.
+// of one process, processes of one host), comm/tcp, comm/nccl (GPUs, by NCCL or RCCL), and measuring.h
+// (counts calls, without peers).
 //
 // Every rank of a group holds its own Communicator and makes the same calls in the same order. A call only
 // enqueues work. The work runs in stream order, and an event recorded after it marks its completion. Work of
@@ -63,10 +63,10 @@ std::string_view name_of(Reduction reduction);  // "sum"
 // Returns whether communicators can move and reduce this type: fp32, fp64, bf16, fp16, int32, int64 or uint8.
 bool supports(DType dtype);
 
-// The kernels that a group's work overlaps. On a GPU, both need multiprocessors, so this decides how they are
-// divided (comm/overlap.h). It has no effect on CPUs.
+// The kernels that a group's work overlaps. On a GPU, both need multiprocessors, so this setting decides how
+// multiprocessors are divided (comm/overlap.h). It has no effect on CPUs.
 enum class Overlap : std::uint8_t {
-  kNothing,   // no kernels, or kernels that end sooner (as in an expert all-to-all): ranks wait for the group
+  kNothing,   // no kernels, or shorter kernels (as in an expert all-to-all): ranks wait for the group
   kKernels,   // any kernels: for parameters, gradients, and keys and values of context ranks
   kProducts,  // GEMMs that are divided to match the collective's length (engine/tensor_parallel.h)
 };
@@ -81,10 +81,10 @@ struct Transfer {
   static Transfer receive(const Tensor& into, int from_rank) { return {false, from_rank, into}; }
 };
 
-// The calls this rank has made, by kind. `bytes`: bytes it sends to other ranks if all ranks exchange
-// directly. all_reduce: 2 (n - 1) / n of the tensor; reduce_scatter: (n - 1) / n of `in`; all_gather: n - 1
-// times `in`; broadcast: n - 1 times the tensor (root only); all_to_all and exchange: the parts for other
-// ranks.
+// The calls this rank has made, by kind. `bytes`: bytes that this rank sends to other ranks, assuming that
+// all ranks exchange directly. all_reduce: 2 (n - 1) / n of the tensor; reduce_scatter: (n - 1) / n of `in`;
+// all_gather: n - 1 times `in`; broadcast: n - 1 times the tensor (root only); all_to_all and exchange: the
+// parts for other ranks.
 struct Traffic {
   struct Line {
     std::int64_t calls = 0;
@@ -103,7 +103,7 @@ struct Call {
   int root = 0;
   Tensor in, out;
   std::vector<std::int64_t> send_counts, receive_counts;  // all_to_all: one per rank, in elements
-  // all_to_all_rows: rows used in each part; the counts above are then full parts
+  // all_to_all_rows: rows used in each part; the counts above are then the sizes of full parts
   Tensor send_rows, receive_rows;
   std::vector<Transfer> transfers;  // exchange
 };
@@ -134,15 +134,15 @@ class Communicator {
                   const Tensor& out, std::span<const std::int64_t> receive_counts);
   // all_to_all() with counts that are known only on the device. `in` and `out` are size() parts of rows,
   // [size() * rows, width]. The first send_counts[p] rows of part p of `in` go to rank p, to the start of
-  // this rank's part of `out` there. Counts: [size()] int32 in device memory, read when the call runs,
-  // without a host sync. Rows of `out` after the counted ones are undefined. Not in place. CPU communicators
-  // send only the counted rows. Vendor libraries need sizes at call time, so they send full parts; traffic()
-  // counts full parts, too.
+  // this rank's part in that rank's `out`. Counts: [size()] int32 in device memory, read when the call runs,
+  // without a host sync. Other rows of `out` are undefined. Not in place. CPU communicators send only the
+  // counted rows. Vendor libraries need sizes at call time, so they send full parts; traffic() counts full
+  // parts, too.
   void all_to_all_rows(Stream& stream, const Tensor& in, const Tensor& send_counts, const Tensor& out,
                        const Tensor& receive_counts);
   // Runs all transfers of the batch concurrently, so no order of sends and receives deadlocks. Between two
-  // ranks, sends and receives match in the order of calls and within the batch, in count and type. Only the
-  // ranks named in transfers take part. A rank may send to itself.
+  // ranks, sends are matched with receives in the order of calls and of the batch. Matching transfers must
+  // have equal counts and types. Only the ranks named in transfers take part. A rank may send to itself.
   void exchange(Stream& stream, std::span<const Transfer> transfers);
   // Barrier: the stream waits until every rank's stream has reached this point.
   void barrier(Stream& stream);
@@ -159,9 +159,10 @@ class Communicator {
   // Sets how long work may wait for other ranks without progress before the job is aborted.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 
-  // Returns whether exchange() moves data by copy engines and so uses none of the device's multiprocessors.
+  // Returns whether exchange() moves data by copy engines, which leaves all multiprocessors free.
   virtual bool by_copy_engines() const { return false; }
-  // Returns why copy engines are not used although requested, as a sentence without its full stop; else "".
+  // If copy engines were requested but are not used, returns the reason as a sentence without its full stop;
+  // else "".
   virtual std::string why_no_copy_engines() const { return {}; }
 
   const Traffic& traffic() const { return traffic_; }

@@ -95,7 +95,7 @@ std::uint64_t FlightRecorder::enqueued(int group, std::uint64_t sequence, const 
   return id;
 }
 
-// A record that is more than 2 000 collectives old is gone: its slot was reused.
+// Records more than 2 000 collectives old no longer exist, because their slots were reused.
 void FlightRecorder::started(std::uint64_t id) {
   Slot& s = slot(id);
   if (s.id != id) return;

@@ -39,7 +39,8 @@ class FlightRecorder {
   // One collective, as returned by records().
   struct Record {
     std::uint64_t id = 0;        // number among the rank's collectives, from 1
-    std::uint64_t sequence = 0;  // number among the group's, from 1; exchanges: this rank's own count
+    std::uint64_t sequence = 0;  // number among the group's collectives, from 1; exchanges have a separate
+                                 // count per rank
     std::string group;
     int group_size = 0;
     Signature signature;
@@ -54,7 +55,7 @@ class FlightRecorder {
 
   // Registers a group and returns its index for enqueued().
   int add_group(std::string name, int size);
-  // Adds a record and returns its id for the calls below.
+  // Adds a record and returns its id, which the following calls need.
   std::uint64_t enqueued(int group, std::uint64_t sequence, const Signature& signature);
   void started(std::uint64_t id);
   void waiting_for(std::uint64_t id, int rank);  // -1: no longer waiting
@@ -66,7 +67,8 @@ class FlightRecorder {
   nlohmann::ordered_json to_json() const;
 
  private:
-  // Atomic fields make it safe to read a slot while it is overwritten; `id` tells whether that happened.
+  // Atomic fields make it safe to read a slot while it is overwritten. Readers compare `id` before and after
+  // to detect that.
   struct Slot {
     std::atomic<std::uint64_t> id{0}, sequence{0};
     std::atomic<std::int64_t> count{0}, enqueued{0}, started{0}, ended{0};  // times in ns since 1970

@@ -14,10 +14,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Up to this size every rank receives all inputs and reduces everything itself: one exchange instead of two.
+// Up to this size, every rank receives all inputs and computes the entire result: one exchange instead of
+// two.
 constexpr std::int64_t kSmallBytes = 4096;
-// The part of an all_reduce that one rank reduces before results are gathered: small enough to stay in
-// caches.
+// Bytes that one rank reduces before results are gathered: small enough to stay in caches.
 constexpr std::int64_t kBlockBytes = 256 << 10;
 // Staging memory of an in-place all_to_all, in total for all ranks.
 constexpr std::int64_t kStagingBytes = 1 << 20;
@@ -84,7 +84,7 @@ void HostCommunicator::enqueue(Stream& stream, Call call) {
   state_->abort->check();
   Operation operation{std::move(call), {}, 0, 0};
   operation.signature = signature_of(operation.call);
-  // Only some ranks take part in an exchange, so exchanges have their own count.
+  // Not all ranks take part in an exchange, so exchanges are counted separately.
   const bool some = operation.call.kind == Kind::kExchange;
   const std::uint64_t counted = some ? ++exchanges_ : ++collectives_;
   operation.sequence = some ? 0 : counted;
@@ -210,8 +210,8 @@ void HostCommunicator::reduce(const std::byte* own, std::byte* to, std::int64_t 
         messenger_.consume(source, n * element, element, apply);
       }
       if (opens) ++sums;
-      // After `source` + 1 ranks there is one partial sum per set bit of that number; after the last rank,
-      // all merge.
+      // The number of partial sums after `source` + 1 ranks is the number of set bits of `source` + 1. After
+      // the last rank, all partial sums are merged.
       const int left = source + 1 < size() ? std::popcount(static_cast<unsigned>(source + 1)) : 1;
       for (; sums > left; --sums) accumulate.merge(sum(sums - 2), sum(sums - 1), n);
     }
@@ -316,7 +316,8 @@ void HostCommunicator::run_all_to_all(const Call& call) {
   }
 }
 
-// Received data overwrites data not sent yet, so outgoing parts are staged, a piece of each at a time.
+// Received data overwrites data that is not sent yet. So outgoing parts are copied to a staging buffer, one
+// piece of each part at a time.
 void HostCommunicator::run_all_to_all_in_place(const Call& call) {
   const std::int64_t element = size_of(call.in.dtype);
   const std::int64_t piece =

@@ -1,9 +1,10 @@
-// Collectives on CPUs over any Links: the algorithms of every transport except the vendors' libraries.
+// Collectives on CPUs: the algorithms for every transport that implements Links.
 //
-// All ranks exchange directly. In a reduction, each rank receives the inputs of its part, adds them in a
-// fixed order as they arrive, and then the results are gathered. This moves no more bytes than a ring and
-// makes the order of summation independent of timing and of how tensors are split. The order is specified in
-// comm/communicator.h. Large tensors pass through in blocks and are never copied as a whole.
+// All ranks exchange directly. In a reduction, each rank owns a part of the tensor: it receives the inputs of
+// this part and adds them in a fixed order. Then the results of all parts are gathered. This moves as many
+// bytes as a ring, and the order of summation depends on neither timing nor the split of tensors. The order
+// is specified in comm/communicator.h. Large tensors are processed in blocks, without a copy of the entire
+// tensor.
 //
 // Needs streams of a CPU device (KernelContext is cpu::CpuContext).
 #pragma once
@@ -60,11 +61,11 @@ class HostCommunicator final : public Communicator {
   void run_all_to_all_in_place(const Call& call);
   void run_exchange(const Call& call);
   void run_barrier();
-  // to = the reduction of `own` and the other ranks' inputs; `to` may be `own`. Ranks are processed in order.
-  // Two adjacent partial sums are merged as soon as they cover equally many ranks, like carries of a binary
-  // counter.
+  // Writes the reduction of `own` and of the other ranks' inputs to `to`, which may be `own`. Ranks are
+  // processed in order. Two adjacent partial sums are merged as soon as they cover equally many ranks, like
+  // carries of a binary counter.
   void reduce(const std::byte* own, std::byte* to, std::int64_t count, DType dtype, Reduction reduction);
-  // Opens a message to every other rank and expects one from each.
+  // Opens one message to every other rank and one from every other rank.
   void meet_all(DType dtype, std::int64_t count);
 
   std::string id_;
@@ -74,13 +75,13 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Links> links_;
   Messenger messenger_;
   int recorder_group_;
-  std::vector<std::int64_t> accumulators_;  // unfinished sums; std::int64_t for its alignment
-  std::map<std::string, int> splits_;       // how often each group was split off
+  std::vector<std::int64_t> accumulators_;  // partial sums of any type; std::int64_t gives their alignment
+  std::map<std::string, int> splits_;       // number of splits per group
 
   std::mutex mutex_;  // guards the fields below; the rank's thread enqueues, the streams' threads run
   std::condition_variable turn_changed_;
-  std::map<std::uint64_t, Operation> operations_;  // by turn
-  std::uint64_t next_turn_ = 0, turn_ = 0;  // the next number to assign; the number of the call that may run
+  std::map<std::uint64_t, Operation> operations_;  // calls by their turn
+  std::uint64_t next_turn_ = 0, turn_ = 0;         // the next turn to assign; the turn that may run
   std::uint64_t collectives_ = 0, exchanges_ = 0;
 };
 

@@ -37,7 +37,7 @@ Transport transport_of(const JobEnvironment& environment, const JobOptions& opti
 
 std::string arrival_key(int rank) { return fmt::format("arrival/{}", rank); }
 
-// Reports the ranks that it waits for, every JobOptions::notice_time.
+// Reports every JobOptions::notice_time which ranks are missing.
 class Waiting {
  public:
   Waiting(const JobOptions& options, std::string what)
@@ -101,7 +101,7 @@ class JobLinkFactory final : public LinkFactory {
   JobLinkFactory(std::shared_ptr<StoreClient> store, std::shared_ptr<AbortState> abort,
                  const JobEnvironment& environment, const JobOptions& options)
       : store_(std::move(store)), abort_(std::move(abort)), environment_(environment), options_(options) {
-    // Each rank publishes its host's identity, to find out which ranks share a host.
+    // Each rank publishes its host's identity, so that all ranks know which of them share a host.
     const Deadline deadline = in(options_.start_timeout);
     store_->set(fmt::format("host/{}", environment_.rank), local::host_identity());
     for (int rank = 0; rank < environment_.world; ++rank) {
@@ -120,7 +120,7 @@ class JobLinkFactory final : public LinkFactory {
     };
     const bool one_host = std::all_of(members.begin(), members.end(),
                                       [&](int member) { return host_of(member) == host_of(members[0]); });
-    // Hash the id: long lists of members would make keys too long.
+    // The id lists all members and may be too long for a key, so it is hashed.
     const std::string key = "links/" + hex(as_text(sha256(id)));
     const Deadline deadline = in(options_.start_timeout);
     const auto check = [&] { abort_->check(); };
@@ -216,7 +216,7 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
   if (environment.rank == 0) {
     server_ = std::make_unique<StoreServer>(master_socket(environment), environment.token, environment.world);
   }
-  // The store's thread answers questions, so a rank reports its status even while it computes.
+  // A separate thread answers questions, so a rank can report its status during computation.
   client_ = std::make_shared<StoreClient>(
       environment, deadline, state_->abort,
       [state = state_.get()](const std::string& group) { return status_of(*state, group).encode(); },
@@ -361,7 +361,7 @@ void Job::check_devices(const std::string& key, Device& device, const DeviceColl
     client_->set(key + "/verdict", verdict);
   }
   const std::string verdict = client_->wait(key + "/verdict", deadline);
-  client_->barrier(key, deadline);  // all have read the verdict, so rank 0 may exit
+  client_->barrier(key, deadline);  // all ranks have read the verdict, so rank 0 may exit
   if (!verdict.empty()) {
     throw invalid(verdict,
                   "give each rank its own GPU, all of one kind, and all hosts the same "
@@ -380,8 +380,7 @@ void Job::require_same(const std::vector<std::pair<std::string, std::string>>& f
   if (rank() == 0) client_->set(name + "/facts", text);
   const std::string reference = client_->wait(name + "/0", deadline);
   if (reference != hex(as_text(sha256(text)))) {
-    // Name the differences. Rank 0 has proved that it knows the token; nevertheless its values are parsed
-    // only as data.
+    // Name the differences. Although rank 0 is authenticated, its values are parsed only as data.
     const auto theirs = nlohmann::json::parse(client_->wait(name + "/facts", deadline), nullptr, false);
     client_->set(name + "/difference",
                  fmt::format("ranks 0 and {} differ in {}", rank(), differences_of(theirs, facts)));
@@ -416,7 +415,7 @@ void Job::write_flight_record(const std::string& reason) noexcept {
     make_folders(options_.flight_folder);
     write_file_atomic(options_.flight_folder / fmt::format("flight-rank-{}.json", rank()), json_text(record));
   } catch (const std::exception&) {
-    // The reason of the abort matters more than a record that could not be written.
+    // Ignored, so that a failed write does not hide the reason of the abort.
   }
 }
 

@@ -8,7 +8,7 @@
 //   job->leave();
 //
 // If a rank ends without leave(), the job ends on all ranks: within a second, each waiting rank throws an
-// Error that names the lost rank or the reason it gave.
+// Error with the lost rank's reason or, if it gave no reason, its number.
 //
 // Thread-safety: the methods belong to the rank's thread, except abort().
 #pragma once
@@ -34,7 +34,7 @@ namespace primus::comm {
 std::int64_t shared_memory_of_rank(int ranks);
 
 struct JobOptions {
-  Transport transport = Transport::kAuto;                             // kAuto: use the environment's
+  Transport transport = Transport::kAuto;                             // kAuto: as set in the environment
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // limit for all ranks to connect
   std::chrono::milliseconds timeout = RankState::kDefaultTimeout;     // see Communicator::set_timeout
   // Folder for flight-rank-N.json, written when the job is aborted; empty: not written.
@@ -42,8 +42,8 @@ struct JobOptions {
   // Called every `notice_time` while ranks are missing, with "waiting for rank 1 of 2 (20 s)".
   std::function<void(const std::string& text)> notice = {};
   std::chrono::milliseconds notice_time = std::chrono::seconds(10);
-  // Called on every rank once it has reached the store, before the ranks wait for each other. Lets ranks
-  // exchange data even if some never arrive. An exception that it throws ends the job.
+  // Called on every rank once it has reached the store, before the ranks wait for each other. So ranks can
+  // exchange data even if other ranks never arrive. An exception that it throws ends the job.
   std::function<void(StoreClient& store)> before_start = {};
 };
 

@@ -1,5 +1,5 @@
-// One rank's byte streams to and from every other rank of a group. Collectives are built on them
-// (host_communicator.h, messenger.h). A transport only has to implement this interface.
+// One rank's byte streams to and from every other rank of a group. CPU collectives are built on these streams
+// (host_communicator.h, messenger.h). Each transport implements this interface.
 //
 // Only wait() and revoke() block. Not thread-safe: used by one thread at a time.
 #pragma once
@@ -24,8 +24,8 @@ class Links {
   virtual ~Links() = default;
 
   // Appends bytes to the stream to `peer` and returns how many were accepted; 0 if there is no room. A
-  // partial count is a multiple of kGranule. Accepted bytes may still be read from the caller's memory until
-  // drained().
+  // partial count is a multiple of kGranule. Accepted bytes may still be in the caller's memory, which must
+  // not change until drained() is true.
   virtual std::size_t push(int peer, std::span<const std::byte> data) = 0;
   virtual bool drained(int peer) = 0;
 

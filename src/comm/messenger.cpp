@@ -13,7 +13,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kMagic = 0x434D5250;  // "PRMC"
-// Bytes received at a time. After that, sending continues, and peers are told how much room is free.
+// Bytes received at a time. Between two such pieces, the rank continues to send and reports its free space to
+// peers.
 constexpr std::size_t kPiece = 64 << 10;
 constexpr auto kTick = 20ms;  // how often a sleeping rank checks whether the job was aborted
 // How long to wait, after a connection is lost, for the rendezvous to report the cause.
@@ -122,7 +123,7 @@ bool Messenger::push_some(int peer) {
 
 bool Messenger::push_all() {
   bool any = false;
-  // Each rank starts with its successor, so that not all ranks send to the same one.
+  // Each rank starts with its successor, so that ranks do not all send to the same rank.
   const int size = static_cast<int>(peers_.size());
   for (int i = 1; i < size; ++i) any = push_some((rank_ + i) % size) || any;
   return any;
@@ -173,7 +174,7 @@ void Messenger::check_header(int peer) {
   }
   const Signature theirs = {static_cast<Kind>(header.kind), static_cast<DType>(header.dtype),
                             static_cast<Reduction>(header.reduction), header.root, header.call_count};
-  // These two calls may differ in size from rank to rank; for them, compare only the message.
+  // These two kinds of calls may have different sizes on each rank, so only the message is compared.
   const bool own_counts = signature_.kind == Kind::kAllToAll || signature_.kind == Kind::kExchange;
   Signature mine = signature_;
   if (own_counts) {

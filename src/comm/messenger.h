@@ -2,8 +2,8 @@
 // room, even while the rank waits for something else, so no order of sends and receives deadlocks.
 //
 // Every message begins with a header that describes the sender's call. The receiver compares it with its own
-// call, so mismatched calls are detected at once and named in the error. Waiting without progress for longer
-// than the rank's timeout aborts the job with a message that names the missing ranks.
+// call, so the error for mismatched calls is immediate and names both calls. Waiting without progress for
+// longer than the rank's timeout aborts the job with a message that names the missing ranks.
 //
 // Belongs to one communicator. Not thread-safe: used by one thread at a time.
 #pragma once
@@ -43,7 +43,7 @@ class Messenger {
   // alignment of each piece are multiples of `granule` bytes.
   void consume(int peer, std::int64_t bytes, std::int64_t granule,
                FunctionRef<void(std::span<const std::byte>)> use);
-  // Sends as much as there is room for, and reports consumed bytes to peers. Call it during long work.
+  // Sends as much queued data as fits, and reports consumed bytes to peers. Call it during long work.
   void progress();
   // Waits until the transport no longer reads the caller's send buffers.
   void settle();
@@ -80,7 +80,7 @@ class Messenger {
   void pad_outgoing(int peer);
   void pad_incoming(int peer);
   void check_header(int peer);
-  // Makes one wait for bytes from `from` or for room to send queued data; the caller then checks for both.
+  // Waits once, for bytes from `from` or for room to send queued data. The caller then checks both.
   void block(std::uint32_t ticket, std::vector<int> from);
   void moved() { waiting_since_.reset(); }
   void late(const std::vector<int>& peers, std::chrono::milliseconds waited);
@@ -94,7 +94,7 @@ class Messenger {
   std::vector<Peer> peers_;
   Signature signature_;
   std::uint64_t sequence_ = 0, record_ = 0;
-  int noted_ = -1;  // peer that the flight recorder shows as waited for
+  int noted_ = -1;  // peer in the flight recorder's `waiting_for`
   std::optional<std::chrono::steady_clock::time_point> waiting_since_;
 };
 

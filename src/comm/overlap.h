@@ -8,7 +8,7 @@
 
 namespace primus::comm {
 
-// SMs of an overlapped collective: reaches most of the NVLink bandwidth with an eighth of an H100's SMs.
+// SMs of an overlapped collective: an eighth of an H100's SMs, which reach most of the NVLink bandwidth.
 inline constexpr int kOverlapProcessors = 16;
 
 // SMs of an overlapped expert all-to-all: as many as the library uses by default. These collectives usually

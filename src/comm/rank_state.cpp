@@ -12,7 +12,7 @@
 namespace primus::comm {
 
 struct AbortState::Listeners {
-  std::mutex mutex;  // held while listeners run, so unsubscribing waits for them
+  std::mutex mutex;  // held while listeners run, so unsubscribing waits until they have returned
   std::map<std::uint64_t, Listener> by_id;
   std::uint64_t next = 0;
   bool called = false;
@@ -155,8 +155,8 @@ const RankStatus* status_in(const std::vector<std::optional<RankStatus>>& status
   return rank >= 0 && index < statuses.size() && statuses[index] ? &*statuses[index] : nullptr;
 }
 
-// Follows the chain of waiting ranks to its end, because a rank that waits for another is not the cause.
-// Appends a description of the chain to `reported`.
+// Follows the chain of waiting ranks to its end, because the cause is the rank at the end, which waits for no
+// other rank. Appends a description of the chain to `reported`.
 int end_of_chain(int rank, const std::vector<std::optional<RankStatus>>& statuses, std::string& reported) {
   for (std::size_t hops = 0; hops < statuses.size(); ++hops) {
     const RankStatus* const status = status_in(statuses, rank);
@@ -198,7 +198,7 @@ std::string diagnose(const FlightRecorder::Record& mine, std::chrono::millisecon
                      std::span<const int> suspects, const std::vector<std::optional<RankStatus>>& statuses) {
   std::string text = fmt::format("{} did not complete within {:.1f} s", mine.to_string(),
                                  std::chrono::duration<double>(waited).count());
-  constexpr std::size_t kNamed = 8;  // further ranks are only counted
+  constexpr std::size_t kNamed = 8;  // maximum number of named ranks; further ranks are only counted
   std::set<int> named;
   std::size_t seen = 0;
   for (; seen < suspects.size() && named.size() < kNamed; ++seen) {

@@ -34,9 +34,8 @@ class AbortState {
   void check() const {
     if (aborted()) throw_reason();
   }
-  // Registers a listener that is called once with the reason and kind: at the abort, or immediately if that
-  // has already happened. It must not throw. Destroying the returned object unsubscribes; after that the
-  // listener does not run.
+  // Registers a listener that is called once with the reason and kind: at the abort, or immediately if the
+  // job was already aborted. It must not throw. Destroying the returned object unsubscribes the listener.
   using Listener = std::function<void(const std::string& reason, ErrorKind kind)>;
   std::shared_ptr<void> subscribe(Listener listener);
 
@@ -94,10 +93,10 @@ class Activity {
 struct RankStatus {
   std::uint64_t sequence = 0;  // number of the last collective that it began in the requested group; 0: none
   std::string last;            // description of that collective
-  double seconds = 0;          // seconds since it began
+  double seconds = 0;          // seconds since that collective began
   std::string running;         // description of the collective that it runs now, in any group; empty: none
   int waiting_for = -1;        // rank in the job that this collective waits for, or -1
-  std::string activity;        // its oldest activity; empty: none
+  std::string activity;        // the rank's oldest activity; empty: none
   double activity_seconds = 0;
 
   std::string encode() const;
@@ -108,7 +107,7 @@ struct RankStatus {
 struct RankState {
   static constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::minutes(10);
 
-  int rank = 0, world = 1;  // in the job
+  int rank = 0, world = 1;  // rank and number of ranks in the job
   std::shared_ptr<AbortState> abort = std::make_shared<AbortState>();
   FlightRecorder recorder;
   // How long this rank waits for a missing rank, and for a rank that is busy with an activity.
@@ -117,7 +116,8 @@ struct RankState {
   // Called occasionally, from any thread, with a text that names the busy rank for which this rank waits.
   // Null: disabled.
   std::function<void(const std::string& text)> notice;
-  // Until this time no rank is reported missing, because the rank waited for was busy with an activity.
+  // Until this time no rank is reported missing, because this rank waits for a rank that is busy with an
+  // activity.
   std::atomic<std::chrono::steady_clock::time_point> excused_until{{}};
   // Returns the status of every rank of the job; nullopt for ranks that do not answer. Null: no ranks can be
   // asked.
@@ -126,13 +126,14 @@ struct RankState {
 
 RankStatus status_of(const RankState& state, const std::string& group);
 
-// Returns true if every rank that this rank (directly or through other ranks) waits for has been busy with an
-// activity for less than activity_timeout. In that case it also sets excused_until, so that no rank is
-// reported missing during another timeout, and calls `notice`. `suspects` and `statuses` as in diagnose().
+// Follows the chains of waiting ranks from `suspects` to their ends. Returns true if the ranks there are all
+// busy with an activity that is younger than activity_timeout. In that case it also calls `notice` and sets
+// excused_until, so that no rank is reported missing for another timeout. `suspects` and `statuses` as in
+// diagnose().
 bool excused(RankState& state, std::span<const int> suspects,
              const std::vector<std::optional<RankStatus>>& statuses);
 
-// Returns why `mine` is stuck: names the missing ranks and their present work. `suspects`: ranks in the job
+// Returns why `mine` is stuck: names the missing ranks and their current work. `suspects`: ranks in the job
 // that `mine` waits for; `statuses`: by rank in the job, possibly empty.
 std::string diagnose(const FlightRecorder::Record& mine, std::chrono::milliseconds waited,
                      std::span<const int> suspects, const std::vector<std::optional<RankStatus>>& statuses);

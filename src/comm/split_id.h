@@ -1,5 +1,4 @@
-// Names the groups that are split off another group, such that all members derive the same name
-// independently.
+// Names groups that are split off another group. All members derive the same name without communication.
 #pragma once
 
 #include <map>
@@ -9,7 +8,7 @@
 namespace primus::comm {
 
 // Returns the id of the next group named `name` with these members of the group `parent`. `made` counts how
-// often each group was split off `parent`. All members make every such group, so their counts agree.
+// often each group was split off `parent`. All members make the same splits, so their counts are equal.
 std::string split_id(const std::string& parent, const std::string& name, std::span<const int> members,
                      std::map<std::string, int>& made);
 

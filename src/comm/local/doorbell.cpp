@@ -34,8 +34,8 @@ void Doorbells::ring_touched() {
     if (!touched_[peer]) continue;
     touched_[peer] = false;
     Doorbell& bell = bells_[peer];
-    // Ring first, then check for a sleeper. wait() does these in the opposite order, so either the ring or
-    // the sleeper is noticed.
+    // Ring first, then check for a sleeper. wait() does both in the opposite order, so a ring cannot be
+    // missed.
     bell.rings.fetch_add(1);
     if (bell.asleep.load() != 0 && (bell.wakers.load() & bit(rank_)) != 0) futex_wake(bell.rings);
   }

@@ -15,7 +15,8 @@ namespace primus::comm::local {
 
 // The layout of a group's shared region. The initial state is all zero.
 struct RingRegion {
-  // Returns the bytes of a region for `ranks`. Pages of pairs that never communicate are never touched.
+  // Returns the bytes of a region for `ranks`. Pairs of ranks that do not communicate use none of their
+  // pages.
   static std::size_t bytes(int ranks);
   static std::size_t ring_bytes(int ranks);
 };

@@ -35,7 +35,7 @@ std::shared_ptr<std::byte> map(int fd, std::size_t bytes) {
 
 constexpr const char* kDescriptors = "raise the limit of open files ('ulimit -n'), or start fewer ranks here";
 
-// Makes an address in the abstract namespace: no file, and it disappears with the socket.
+// Makes an address in the abstract namespace: it needs no file and disappears with the socket.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;

@@ -1,5 +1,5 @@
 // Memory shared by processes of one host. It has no name in any file system: the processes pass its
-// descriptor over a socket whose name disappears with the socket. So nothing remains on disk after a crash.
+// descriptor over a socket whose name disappears with the socket. So a crash leaves no file behind.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ namespace primus::comm::local {
 // user.
 std::string host_identity();
 
-// Zeroed memory and its descriptor for other processes. The seal prevents shrinking it while others map it.
+// Zeroed memory and its descriptor for other processes. A seal prevents shrinking, which would crash
+// processes that map the memory.
 struct SharedMemory {
   Socket descriptor;
   std::shared_ptr<std::byte> memory;

@@ -65,7 +65,7 @@ std::shared_ptr<LinkFactory> make_thread_link_factory(int ranks, bool rings) {
 std::vector<std::unique_ptr<HostCommunicator>> make_thread_group(int ranks, const ThreadOptions& options) {
   const auto factory = make_thread_link_factory(ranks, options.rings);
   const auto abort = std::make_shared<AbortState>();
-  // Recorders may outlive their communicators, because other ranks still read them.
+  // Other ranks may read a recorder after its communicator has been destroyed, so recorders are shared.
   const auto states = std::make_shared<std::vector<std::weak_ptr<RankState>>>();
   std::vector<std::shared_ptr<RankState>> made;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -1,5 +1,5 @@
-// Links between ranks that are threads of one process. Large pieces are not copied on the way: the receiver
-// reads them directly from the sender's memory.
+// Links between ranks that are threads of one process. The receiver reads large pieces directly from the
+// sender's memory, without an intermediate copy.
 #pragma once
 
 #include <array>
@@ -60,7 +60,8 @@ class ThreadLinks final : public Links {
   std::shared_ptr<ThreadGroup> group_;
   int rank_;
   Doorbells bells_;
-  std::vector<std::uint64_t> shown_;  // by peer: channel's tail after the last entry that uses our memory
+  std::vector<std::uint64_t> shown_;  // by peer: the channel's tail after the last entry that uses this
+                                      // rank's memory
   std::vector<std::size_t> offset_;   // by peer: bytes already used of its first entry
 };
 

@@ -47,13 +47,13 @@ std::string host_name() {
   return name.c_str();
 }
 
-// Returns an address at which other hosts reach this one: its name, or, if that resolves to the loopback
-// interface (Debian's /etc/hosts maps it to 127.0.1.1), the first address of its network interfaces.
+// Returns an address at which other hosts reach this one: its name, or the first address of its network
+// interfaces if the name resolves to the loopback interface (Debian's /etc/hosts maps it to 127.0.1.1).
 std::string reachable_address() {
   const std::string name = host_name();
   try {
     if (!is_loopback(name)) return name;
-  } catch (const Error&) {  // an unknown name
+  } catch (const Error&) {  // the name is unknown
   }
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return name;

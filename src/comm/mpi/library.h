@@ -1,6 +1,6 @@
 // An MPI library, loaded through a plug-in, libprimus_comm-mpi.so. Ranks started by an MPI launcher find each
-// other and communicate through it, over any network it supports (InfiniBand, Omni-Path, ...). The program
-// itself does not link to MPI.
+// other and communicate through MPI, over any network that MPI supports (InfiniBand, Omni-Path, ...). The
+// program itself does not link to MPI.
 //
 // The plug-in is compiled with the same headers as the program and exports one function,
 //   extern "C" const primus::comm::mpi::Plugin* primus_mpi_plugin();

@@ -12,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-// Total bytes of a group's slots; min and max bytes of one slot.
+// kGroupBytes: total size of a group's slots. kMin, kMax: limits for the size of one slot.
 constexpr std::size_t kGroupBytes = 32 << 20, kMin = 16 << 10, kMax = 256 << 10;
 
 bool finished() {
@@ -39,7 +39,7 @@ MpiLinks::~MpiLinks() {
       if (Clock::now() > end) break;
       std::this_thread::sleep_for(100us);
     }
-    if (!done) static_cast<void>(slot.memory.release());  // leaked: MPI may still use it
+    if (!done) static_cast<void>(slot.memory.release());  // not freed, because MPI may still use it
   };
   for (Peer& peer : peers_) {
     for (Slot& slot : peer.in.slots) {
@@ -54,7 +54,7 @@ MpiLinks::~MpiLinks() {
 }
 
 std::byte* MpiLinks::memory_of(Slot& slot) const {
-  // Align for any element type; new[] of bytes aligns only to 16.
+  // Slots are aligned for any element type; new[] of bytes would align only to 16.
   if (!slot.memory) slot.memory = std::make_unique_for_overwrite<std::byte[]>(slot_bytes_ + kGranule);
   const auto address = reinterpret_cast<std::uintptr_t>(slot.memory.get());
   return slot.memory.get() + (kGranule - address % kGranule) % kGranule;
@@ -105,7 +105,7 @@ std::size_t MpiLinks::push(int peer, std::span<const std::byte> data) {
     out.end += n;
     out.position += n;
   }
-  // Send a full slot now, so that the next call finds another one.
+  // Send a full slot now, so that the next call finds a free slot.
   if (out.end + kGranule > slot_bytes_) send(p);
   return n;
 }
@@ -171,7 +171,7 @@ void MpiLinks::pop(int peer, std::size_t bytes) {
   in.current = (in.current + 1) % kSlots;
 }
 
-// MPI has no wait with a timeout, so poll. Polling also makes MPI progress its messages.
+// MPI has no wait with a timeout, so this polls. Polling also lets MPI progress its messages.
 void MpiLinks::wait(std::uint32_t, const Interest& interest, std::chrono::milliseconds limit) {
   const Clock::time_point begin = Clock::now();
   constexpr auto kPatience = 50us, kPause = 20us;
@@ -191,7 +191,7 @@ void MpiLinks::wait(std::uint32_t, const Interest& interest, std::chrono::millis
     }
     const auto waited = Clock::now() - begin;
     if (waited >= limit) return;
-    // Other ranks on this host may need the core to send the awaited data.
+    // Sleeps: other ranks on this host may need the core to send the awaited data.
     if (waited > kPatience) std::this_thread::sleep_for(kPause);
   }
 }

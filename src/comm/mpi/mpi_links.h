@@ -1,10 +1,10 @@
 // Links over MPI: messages between each pair of ranks of a group, without blocking inside MPI.
 //
 // A stream is split into messages of up to one slot. The sender copies into one of its slots and lets MPI
-// send it; the receiver has posted its slots and reads in place. MPI may need the sender's help until a
-// message is out, and the sender's next wait may be outside MPI, so a rank finishes a collective only when
-// its messages are out (drained()). A byte's offset in a slot equals its stream position modulo the granule,
-// so that elements stay aligned. The bytes before that offset are sent, too, and ignored.
+// send it; the receiver has posted its slots and reads in place. MPI may need calls by the sender until a
+// message has been sent, and the sender may next wait outside of MPI. So a rank finishes a collective only
+// after its messages have been sent (drained()). Data begins in a slot at an offset equal to its stream
+// position modulo the granule, so that elements stay aligned. The bytes before that offset are padding.
 #pragma once
 
 #include <mpi.h>
@@ -49,14 +49,14 @@ class MpiLinks final : public Links {
     std::array<Slot, kSlots> slots;
     std::size_t current = 0;         // the slot being written or read
     std::size_t begin = 0, end = 0;  // the slot's bytes that are not yet sent or read
-    bool open = false;               // whether there is such a slot
+    bool open = false;               // whether `current` is in use
     std::size_t position = 0;        // stream position of `begin` (reading) or `end` (writing)
   };
   struct Peer {
     int world_rank;
     Stream out, in;
     bool receives = false;  // the slots of `in` are posted for messages
-    bool full = false;      // the last push() found no room
+    bool full = false;      // the last push() found no free slot
     std::string lost;       // why the connection failed; empty: it works
   };
 

@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long to wait for peers to finish this rank's last work before leaving.
+// How long a leaving rank waits for peers to finish its last work.
 constexpr auto kFarewell = 5s;
 // How long a call may take to return before its communicator is aborted.
 constexpr auto kPatience = 2s;
@@ -68,7 +68,7 @@ Handle::Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState
 
 Handle::~Handle() {
   if (std::uncaught_exceptions() > failures_) {
-    end();  // in the middle of an operation: do not wait for peers
+    end();  // during an exception: do not wait for peers
     return;
   }
   try {

@@ -24,23 +24,22 @@ class Handle {
   // kernel, each of which occupies a multiprocessor; 0: the library's default.
   Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState> state, std::string what,
          const UniqueId& id, int ranks, int rank, int max_blocks, Deadline deadline);
-  // Waits briefly until peers have received this rank's data, then gives up; during stack unwinding it gives
-  // up at once.
+  // Waits briefly until peers have received this rank's data, except during stack unwinding.
   ~Handle();
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  // Runs `call`, which starts work in the library, and returns when the work is on its stream. This may need
-  // other ranks: meanwhile `waiting` is called repeatedly with the elapsed time; it may throw. Throws the
-  // job's abort, or Error with the library's message.
+  // Runs `call`, which starts work in the library, and returns when the work is on its stream. The start may
+  // need other ranks: during the wait, `waiting` is called repeatedly with the elapsed time. It may throw.
+  // Throws the job's abort, or Error with the library's message.
   using Waiting = FunctionRef<void(std::chrono::milliseconds waited)>;
   void run(FunctionRef<Result(Comm)> call, const Signature& what, Waiting waiting);
-  // Returns "" or the failure of work in progress. `remote`: another rank caused it. Does not block: returns
-  // "" while the rank is in a call.
+  // Returns the failure of work in progress, or "". `remote`: whether another rank caused the failure. Does
+  // not block: returns "" while the rank is in a call.
   std::string problem(bool& remote);
-  // Ends all work in progress; no new work can be started. A call in progress first gets a moment to return.
-  // If it does not, it is stuck in the driver, whose queue is full until this work ends. The communicator is
-  // then aborted during the call; if the library cannot handle that, this rank is lost.
+  // Ends all work in progress; no new work can be started. A call in progress first gets some time to return.
+  // If it does not return, it is stuck in the driver, whose queue is full until this work ends. The
+  // communicator is then aborted during the call, and this rank is lost if the library cannot handle that.
   void end() noexcept;
 
   // "unhandled cuda error: <what the library logged last>"
@@ -56,7 +55,7 @@ class Handle {
   const std::shared_ptr<RankState> state_;
   const std::string what_;
   const int failures_ = std::uncaught_exceptions();
-  std::timed_mutex mutex_;  // held in every call with the handle
+  std::timed_mutex mutex_;  // held during every call that uses the communicator
   std::atomic<Comm> comm_{nullptr};
 };
 

@@ -10,7 +10,7 @@
 namespace primus::comm::nccl {
 namespace {
 
-constexpr int kOldest = 21800;  // supports non-blocking, abortable communicators
+constexpr int kOldest = 21800;  // the first version with non-blocking, abortable communicators
 
 }  // namespace
 
@@ -83,7 +83,7 @@ std::shared_ptr<const Library> open_library(const DeviceCollectives& collectives
                             version, name),
                 next_step);
   };
-  // Check the version first: it explains best why an old library lacks functions.
+  // Check the version first: for an old library, it gives a better error than a missing function.
   find(library->get_version, "ncclGetVersion");
   if (library->get_version(&library->version) != Result::kSuccess) {
     throw Error(ErrorKind::kDependency, file + " does not report its version", next_step);

@@ -55,10 +55,11 @@ struct Config {
 DataType type_of(DType dtype);
 Operation operation_of(Reduction reduction);
 
-// The functions under our names. Never unloaded. As thread-safe as the library.
+// The library's functions under Primus names. The library is never unloaded. Thread-safety is that of the
+// library.
 struct Library {
   std::string name;  // "NCCL"
-  int version = 0;   // 22809 is 2.28.9
+  int version = 0;   // for example 22809 for 2.28.9
   std::string version_text;
 
   Result (*get_version)(int* version);

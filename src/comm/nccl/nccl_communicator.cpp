@@ -18,12 +18,12 @@ using namespace std::chrono_literals;
 
 // How long to wait, after a failure caused by another rank, for the rendezvous to report the cause.
 constexpr auto kCauseDelay = 1000ms;
-// Maximum pending collectives. A rank that gets further ahead waits here, where it notices an abort, and not
-// in the driver, whose queues hold about a thousand operations. The limit is lower with copy engines, because
-// one exchange is several operations.
+// Maximum pending collectives. A rank that is further ahead waits here, where an abort can wake it, instead
+// of in the driver, whose queues hold about a thousand operations. The limit is lower with copy engines,
+// because one exchange is several operations.
 constexpr std::size_t kMaxPending = 256, kMaxPendingCopies = 64;
-// Minimum bytes per rank for an all_gather by copy engines; for smaller ones, flags cost more than the
-// library.
+// Minimum bytes per rank for an all_gather by copy engines; for smaller tensors, the flags cost more than the
+// library's call.
 constexpr std::int64_t kMinCopied = std::int64_t{1} << 20;
 
 std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
@@ -69,7 +69,7 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
   if (size() > 1) {
     context_->collectives.make_current(context_->ordinal);
     const Deadline deadline = in(context_->start_timeout);
-    // Hash the id: long lists of members would make keys too long.
+    // The id lists all members and may be too long for a key, so it is hashed.
     const std::string key = "nccl/" + hex(as_text(sha256(id_)));
     UniqueId unique{};
     if (rank == 0) {
@@ -169,11 +169,11 @@ void NcclCommunicator::enqueue(Stream& stream, Call call) {
   const Signature signature = signature_of(call);
   Pending pending;
   pending.exchange = call.kind == Kind::kExchange;
-  // Only some ranks take part in an exchange, so exchanges have their own count.
+  // Not all ranks take part in an exchange, so exchanges are counted separately.
   const std::uint64_t sequence = pending.exchange ? ++exchanges_ : ++collectives_;
   pending.record = state_.recorder.enqueued(recorder_group_, sequence, signature);
   context_->collectives.make_current(context_->ordinal);
-  // The watchdog does not see replays of a graph: events recorded in a graph cannot be queried.
+  // The watchdog cannot watch replays of a graph, because events recorded in a graph cannot be queried.
   if (context_->collectives.recording(innermost(stream)))
     return start(stream, call, signature, pending, true);
 
@@ -204,7 +204,7 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
   bool noted = false;
   const auto waiting = [&](std::chrono::milliseconds waited) {
     state_.abort->check();
-    // Here the host waits for other ranks, not the stream.
+    // In this case the host waits for other ranks, and the stream does not.
     if (!std::exchange(noted, true)) state_.recorder.started(pending.record);
     if (waited <= state_.timeout.load() || Clock::now() < state_.excused_until.load()) return;
     be_late(pending, waited);
@@ -220,7 +220,7 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
   handle_->run([&](Comm comm) { return start_in_library(stream, call, comm); }, signature, waiting);
 }
 
-// Received data overwrites data not sent yet, so the operand is copied to a staging buffer.
+// Received data overwrites data that is not sent yet, so the operand is copied to a staging buffer.
 void NcclCommunicator::stage(Stream& stream, Call& call) {
   const std::int64_t bytes = call.in.bytes();
   if (bytes == 0 || size() == 1) return;
@@ -394,8 +394,8 @@ void NcclCommunicator::be_late(const Pending& pending, std::chrono::milliseconds
   }
   std::vector<std::optional<RankStatus>> statuses;
   if (state_.ask_all) statuses = state_.ask_all(name());
-  // The library does not report which rank it waits for. Suspect ranks that have not arrived; if all have,
-  // suspect all.
+  // The library does not report which rank it waits for. The suspects are the ranks that have not arrived, or
+  // all ranks if all have arrived.
   std::vector<int> suspects, absent;
   for (const int peer : pending.peers) {
     const auto member = static_cast<std::size_t>(members_[static_cast<std::size_t>(peer)]);
@@ -418,7 +418,7 @@ bool NcclCommunicator::end() noexcept {
   for (const Pending& pending : pending_) {
     if (first && pending.begun) state_.recorder.ended(pending.record, true);
   }
-  // Work that was being enqueued meanwhile also waits for flags, so release() is needed again.
+  // A call that ran at the same time may have enqueued further waits for flags, so release() is needed again.
   return copies_ != nullptr;
 }
 

@@ -4,8 +4,8 @@
 // recorder. If a collective does not end within the rank's timeout, it aborts the job and names the ranks
 // waited for.
 //
-// communicator.h lists the differences from CPU communicators; above all, the library chooses the order of
-// sums.
+// communicator.h lists the differences from CPU communicators. The most important difference: the library
+// chooses the order of sums.
 //
 // A group of one rank needs no library. If wants_copy_engines() is true for a group, it runs exchange() and
 // large all_gather() calls by copy engines (peer_copies.h).
@@ -41,8 +41,8 @@ struct Context {
   const std::shared_ptr<RankState> state;
   Watchdog watchdog;
 
-  // The job's directory, through which the ranks of a group meet. Set before the first group of several
-  // ranks.
+  // The job's key-value directory, through which the ranks of a group find each other. Set before the first
+  // group of several ranks.
   std::function<void(const std::string& key, const std::string& value)> publish;
   std::function<std::string(const std::string& key)> wait_for;
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // limit for a group's ranks to arrive
@@ -87,7 +87,8 @@ class NcclCommunicator final : public Communicator, private Watched {
   void stage(Stream& stream, Call& call);
   std::unique_ptr<Event> take_event();
   void wait_for_room();
-  // Called when `pending` has waited too long for other ranks: aborts the job unless these ranks are excused.
+  // Called when `pending` has waited too long for other ranks: aborts the job unless these ranks are busy
+  // with an activity (excused() in rank_state.h).
   void be_late(const Pending& pending, std::chrono::milliseconds waited);
   std::vector<int> peers_of(const Call& call) const;
 
@@ -104,9 +105,9 @@ class NcclCommunicator final : public Communicator, private Watched {
   Tensor staging_;           // send buffer of an in-place all_to_all
   std::map<std::string, int> splits_;
   std::uint64_t collectives_ = 0, exchanges_ = 0;
-  Stream* last_stream_ = nullptr;  // only compared
+  Stream* last_stream_ = nullptr;  // used only for comparison
 
-  std::mutex mutex_;  // guards the fields below, which the watchdog uses, too
+  std::mutex mutex_;  // guards the fields below, which the watchdog also uses
   std::deque<Pending> pending_;
   std::vector<std::unique_ptr<Event>> free_events_;
 };

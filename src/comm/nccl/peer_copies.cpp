@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 // Maximum transfers that a sender's host may post ahead of a receiver.
 constexpr std::uint32_t kPosts = 256;
 constexpr std::size_t kLine = 64, kPage = 4096;
-// Much longer than mapping memory or a first copy takes.
+// Time limit of the trial: much longer than mapping memory or a first copy takes.
 constexpr auto kTrialTime = 20s;
 constexpr auto kPeersFarewell = 2s;
 constexpr std::int64_t kTrialWords = 1024, kTrialBytes = kTrialWords * 4;
@@ -33,7 +33,7 @@ std::uint32_t trial_word(int rank, std::int64_t i) {
   return static_cast<std::uint32_t>(rank + 1) * 2654435761u + static_cast<std::uint32_t>(i);
 }
 
-// Returns once `there()` is true. Usually returns at once, because hosts run ahead of their devices.
+// Returns once `there()` is true. That is usually immediate, because hosts run ahead of their devices.
 template <class There>
 void wait_until(There there, PeerCopies::Waiting waiting) {
   const auto begin = Clock::now();
@@ -58,7 +58,7 @@ struct PeerCopies::Lane {
   // Written by devices and by release().
   alignas(kLine) std::atomic<std::uint32_t> ready;
   alignas(kLine) std::atomic<std::uint32_t> done;
-  // Written by hosts: numbers of transfers posted, and found.
+  // Written by hosts: number of transfers that the sender posted, and number that the receiver found.
   alignas(kLine) std::atomic<std::uint32_t> posted;
   alignas(kLine) std::atomic<std::uint32_t> found;
   alignas(kLine) Post posts[kPosts];
@@ -131,7 +131,8 @@ std::unique_ptr<PeerCopies> PeerCopies::open(Context& context, const std::string
     why = "the ranks are on several hosts";
     return nullptr;
   }
-  // Freed only after all ranks have unmapped it: after a failed trial, another rank may still read it.
+  // This memory is freed only after all ranks have unmapped it, because another rank may still read it after
+  // a failed trial.
   const std::unique_ptr<void, std::function<void(void*)>> memory(
       context.device.allocate(kTrialBytes * size), [&](void* address) { context.device.release(address); });
   std::unique_ptr<PeerCopies> copies(new PeerCopies(context, size, rank));
@@ -219,7 +220,7 @@ void PeerCopies::try_out(void* memory) {
   }
 }
 
-// Waits for the stream's work, releasing any flags that it waits for.
+// Waits for the stream's work. Repeatedly releases the flags for which this work may wait.
 void PeerCopies::pass(Stream& stream, Event& event) {
   stream.record(event);
   while (!context_.collectives.reached(event)) {
@@ -287,7 +288,7 @@ void PeerCopies::exchange(Stream& stream, std::span<const Transfer> transfers, W
     const std::uint32_t number = number_of(received);
     Lane& from = lane(transfer.peer, rank_);
     const void* const source = find(from, transfer.peer, number, transfer.data.bytes(), waiting);
-    // Set before the stream waits, so that release() covers this transfer.
+    // Must be set before the stream waits, so that release() covers this transfer.
     received = number;
     device_.wait_flag(flags, on_device(from.ready), number);
     stream.copy_on_device(transfer.data.data, source, transfer.data.bytes());

@@ -1,17 +1,18 @@
 // Sends and receives between GPUs of one host by copy engines, which leave all multiprocessors to kernels.
 // Tensor ranks use them for exchanges that overlap GEMMs.
 //
-// Nothing is staged: the receiver's copy engine reads directly from the sender's buffer. For each transfer,
-// the sender's host posts the buffer's address in memory shared by the hosts; the receiver's host waits for
-// it and enqueues the copy. Two flags per pair of ranks order the devices: `ready` counts transfers whose
-// data is ready on the sender's stream, `done` counts finished copies. A stream continues when its own copies
-// are done and no peer still reads its buffers, so memory can be reused in stream order, and a stuck rank
+// There is no staging buffer: the receiver's copy engine reads directly from the sender's buffer. For each
+// transfer, the sender's host posts the buffer's address in memory shared by the hosts; the receiver's host
+// waits for it and enqueues the copy. Two flags per pair of ranks order the devices: `ready` counts transfers
+// whose data is ready on the sender's stream, `done` counts finished copies. A stream continues after its own
+// copies and after the peers' reads of its buffers. So memory can be reused in stream order, and a stuck rank
 // blocks its peers inside the call.
 //
 //   sender's stream    ... data | ready = n |                      | wait done >= n | ...
 //   receiver's stream  ...      |    wait ready >= n, copy, done = n                | ...
 //
-// No order of streams deadlocks: a rank posts and sets `ready` before it waits for any peer of the same call.
+// The order of streams cannot cause a deadlock, because a rank posts and sets `ready` before it waits for any
+// peer of the same call.
 //
 // Thread-safety: exchange() belongs to the rank's thread; any thread may call release().
 #pragma once
@@ -37,8 +38,8 @@ struct Context;
 
 class PeerCopies {
  public:
-  // Collective: all ranks of the group call it with a `key` unique to the group. It tests everything that
-  // copies need. If copies do not work between some ranks, returns null on every rank, with the same `why`.
+  // Collective: all ranks of the group call it with a `key` unique to the group. It tests all requirements of
+  // the copies. If copies do not work between some ranks, returns null on every rank, with the same `why`.
   // Throws Error if the job is aborted or a rank does not arrive.
   static std::unique_ptr<PeerCopies> open(Context& context, const std::string& key, int size, int rank,
                                           std::string& why);
@@ -48,8 +49,8 @@ class PeerCopies {
   PeerCopies& operator=(const PeerCopies&) = delete;
 
   // Runs Communicator::exchange() without a rank's sends to itself. While the host waits for another rank to
-  // post, it calls `waiting` with the elapsed time; `waiting` may throw. Work enqueued before that stays
-  // stuck until release().
+  // post, it calls `waiting` with the elapsed time; `waiting` may throw. In that case, work that is already
+  // enqueued waits until release().
   using Waiting = FunctionRef<void(std::chrono::milliseconds waited)>;
   void exchange(Stream& stream, std::span<const Transfer> transfers, Waiting waiting);
 
@@ -57,7 +58,7 @@ class PeerCopies {
   void all_gather(Stream& stream, const Tensor& in, const Tensor& out, Waiting waiting);
 
   // After an abort: unblocks the stream's waits; the data in memory is then undefined. Peers that still run
-  // may overwrite the flags again, so release() is called repeatedly until the work is over.
+  // may overwrite the flags again, so call it repeatedly until the work has ended.
   void release() noexcept;
 
  private:

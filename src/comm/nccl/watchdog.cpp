@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Short compared with any timeout, long compared with the cost of polling.
+// Polling interval: short compared with any timeout, long compared with the cost of a poll.
 constexpr auto kInterval = 5ms;
 
 }  // namespace

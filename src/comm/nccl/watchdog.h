@@ -1,4 +1,4 @@
-// Watches the communicators of one rank while their work runs on the device, where none of our code waits for
+// Watches the communicators of one rank while their work runs on the device and the host does not wait for
 // it. One thread polls their progress every few milliseconds. When the job is aborted, it ends their pending
 // work, so that every waiting thread wakes up. Thread-safe.
 #pragma once
@@ -27,14 +27,14 @@ class Watched {
 class Watchdog {
  public:
   explicit Watchdog(std::shared_ptr<RankState> state);
-  ~Watchdog();  // all watched objects must be removed before
+  ~Watchdog();  // all watched objects must have been removed
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   void add(Watched& watched);
   // After it returns, `watched` is not called again.
   void remove(Watched& watched) noexcept;
-  // Tells the watchdog that there is new work.
+  // Wakes the watchdog's thread, because there is new work.
   void wake();
 
  private:

@@ -9,7 +9,7 @@
 //                                  under torchrun is MASTER_PORT + 1.
 //   PRIMUS_JOB_TOKEN, PRIMUS_JOB_TOKEN_FILE   the job's secret, or a file that holds it. It is optional only
 //                                  if rank 0 listens on the loopback interface. Rank 0 refuses connections
-//                                  that do not know it.
+//                                  without it.
 //   PRIMUS_RENDEZVOUS_FD           a listening socket that rank 0 inherits from the launcher
 //   PRIMUS_TRANSPORT               transport of ranks on CPUs: auto (default), shared-memory, tcp or mpi
 //   PRIMUS_COPY_ENGINES            which groups of GPUs on one host use copy engines, if supported:
@@ -41,7 +41,7 @@ Transport wanted_transport();
 // started them.
 void check_transport(Transport transport, bool one_host, bool by_mpi);
 
-// The groups of GPUs on one host that use copy engines instead of the vendor's library, which occupies
+// Which groups of GPUs on one host use copy engines instead of the vendor's library, which occupies
 // multiprocessors. kOn: tensor ranks. kAll: also context ranks, and data-parallel ranks that gather
 // parameters. kAuto: kAll on device kinds where copy engines have been tested, kOff on others.
 enum class CopyEngines { kAuto, kOff, kOn, kAll };
@@ -56,7 +56,7 @@ struct JobEnvironment {
   int listening_socket = -1;
   Transport transport = Transport::kAuto;
   CopyEngines copy_engines = CopyEngines::kAuto;
-  mpi::Library* mpi = nullptr;  // the library if mpirun started the ranks (comm/mpi/current_job.h), or null
+  mpi::Library* mpi = nullptr;  // MPI, if mpirun started the ranks (comm/mpi/current_job.h), or null
 
   // Reads the environment. Returns nullopt if neither RANK nor WORLD_SIZE is set: a single process. Throws
   // Error(kInvalid) naming a missing or wrong variable. `get`: getenv, or a replacement in tests.

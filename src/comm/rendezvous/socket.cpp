@@ -46,7 +46,7 @@ Socket new_socket(int family) {
 }
 
 void set_option(const Socket& socket, int level, int option, int value) {
-  setsockopt(socket.fd(), level, option, &value, sizeof(value));  // failure is harmless
+  setsockopt(socket.fd(), level, option, &value, sizeof(value));  // ignored, because the option is optional
 }
 
 // Probes an idle peer; without an answer the connection ends after kSilence.

@@ -36,8 +36,8 @@ class Socket {
 };
 
 // Listens on `port` (0: any free port) at the addresses of `host` that belong to this machine, or at all
-// addresses if none of them belongs to this machine (a service address, NAT). Throws Error(kInvalid) if the
-// port is in use or the name unknown.
+// addresses of this machine if `host` has none of them (a service address, NAT). Throws Error(kInvalid) if
+// the port is in use or the name unknown.
 Socket listen_on(const std::string& host, std::uint16_t port);
 std::uint16_t port_of(const Socket& socket);
 // Returns true if `host` resolves only to loopback addresses.
@@ -48,7 +48,7 @@ std::string own_address(const Socket& socket);
 // A connection ends when the other host has been silent for this time, as after a power or network failure.
 inline constexpr std::chrono::seconds kSilence{25};
 // Also ends the connection if sent data stays unacknowledged for kSilence. Use it only if the other side
-// always reads: the kernel cannot distinguish a program that reads late from a dead host.
+// always reads immediately, because the kernel cannot distinguish a late reader from a dead host.
 void expect_acknowledgements(const Socket& socket);
 
 // Connects, retrying until the deadline while the port does not accept connections. Calls `check` between

@@ -21,7 +21,7 @@ using wire::Writer;
 
 constexpr auto kHandshake = 10s;
 constexpr auto kSend = 30s;
-constexpr auto kAskGrace = 2s;  // extra time for a question and its answers to travel
+constexpr auto kAskGrace = 2s;  // extra time for sending a question and its answers
 
 Error not_a_rendezvous(const JobEnvironment& e) {
   return invalid(fmt::format("the program on port {} of {} is not the rendezvous of this job", e.master_port,
@@ -45,7 +45,7 @@ StoreClient::StoreClient(const JobEnvironment& environment, Deadline deadline,
                .number(static_cast<std::uint64_t>(kind))
                .frame());
     } catch (const std::exception&) {
-      // The rendezvous is gone; the other ranks notice that themselves.
+      // The rendezvous has ended, which also ends the other ranks.
     }
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
@@ -141,7 +141,8 @@ std::string StoreClient::call(std::uint64_t request, const std::string& frame, D
     sent = false;
     shutdown(socket_.fd(), SHUT_RDWR);  // data that has arrived can still be read
   }
-  // A lost connection becomes an abort. Its reason is the one that rank 0 sent before it ended, or the loss.
+  // A lost connection becomes an abort. Its reason is the last reason that rank 0 sent, or else the lost
+  // connection.
   std::unique_lock lock(mutex_);
   const auto ended = [&] { return abort_->aborted() || (closed_ && leaving_); };
   const bool in_time =

@@ -23,10 +23,10 @@ namespace primus::comm {
 
 class StoreClient {
  public:
-  // Connects and proves knowledge of the token, retrying until the deadline. Throws Error: no server, not a
+  // Connects and authenticates with the token, retrying until the deadline. Throws Error: no server, not a
   // rendezvous, wrong token, different version or WORLD_SIZE, or the reason if the job was already aborted.
-  // Passes received aborts to `abort`, and sends aborts made through `abort` to all ranks. `answer`: returns
-  // this rank's status for other ranks' questions; called on the reading thread. `still_trying` is called
+  // Passes received aborts to `abort`, and sends aborts made through `abort` to all ranks. `answer` returns
+  // this rank's status for other ranks' questions. The reading thread calls it. `still_trying` is called
   // occasionally while the server does not listen yet.
   StoreClient(const JobEnvironment& environment, Deadline deadline, std::shared_ptr<AbortState> abort,
               std::function<std::string(const std::string& group)> answer,

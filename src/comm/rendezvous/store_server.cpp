@@ -83,7 +83,7 @@ void StoreServer::serve() {
     for (const Waiting& w : waiting_) next = std::min(next, w.deadline);
     for (const auto& [number, question] : questions_) next = std::min(next, question.deadline);
     const int ready = poll(polled.data(), polled.size(), end && drained ? 0 : milliseconds_until(next));
-    // Still forward messages that have arrived: one of them may state why this rank ends.
+    // Messages that have already arrived are still forwarded: one of them may state why this rank ends.
     if (end && drained && ready == 0) return;
 
     for (std::size_t i = 0; i < order.size(); ++i) {
@@ -104,7 +104,7 @@ void StoreServer::accept_new() {
   for (;;) {
     Socket socket = accept_from(listener_);
     if (!socket.valid()) {
-      // Without free descriptors the connection stays in the queue; sleep to avoid spinning on it.
+      // Without free descriptors, the connection stays in the queue. The sleep avoids a busy loop.
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(10ms);
       return;
     }
@@ -164,7 +164,7 @@ void StoreServer::post(Connection& c, std::string frame) {
 // ---- Introductions ------------------------------------------------------------------------------
 
 void StoreServer::refuse(Connection& c, wire::Verdict verdict, const std::string& text) {
-  // Do not send a proof of the token to a peer that has not proved that it knows it.
+  // An unauthenticated peer gets no code made with the token.
   const std::string code(32, '\0');
   c.out += wire::u32(static_cast<std::uint32_t>(verdict)) + code +
            wire::u32(static_cast<std::uint32_t>(text.size())) + text;

@@ -1,9 +1,9 @@
 // The server of a job's key-value store: a thread in rank 0's process. It also detects lost ranks and
 // forwards aborts and questions to all ranks.
 //
-// Peers may be hostile. A peer that does not prove knowledge of the token within five seconds is dropped, at
-// most 128 such connections are open at a time, and an authenticated peer's frames, keys, values and unread
-// answers are limited in size.
+// Peers may be hostile. A peer must authenticate with the token within five seconds. At most 128
+// unauthenticated connections may be open at a time. The frames, keys, values and unread answers of
+// authenticated peers have size limits.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ class StoreServer {
   // Waits until every rank has left, the job was aborted, or the deadline has passed. Callable from any
   // thread.
   void wait_until_left(Deadline deadline);
-  // Returns the number of connections that did not prove the right token. Callable from any thread.
+  // Returns the number of connections that failed to authenticate. Callable from any thread.
   int strangers() const { return strangers_; }
 
  private:
@@ -44,7 +44,7 @@ class StoreServer {
     Socket socket;
     std::string in, out;
     std::string nonce;
-    std::optional<Deadline> deadline;  // for completing the introduction or the current frame
+    std::optional<Deadline> deadline;  // limit for the introduction or the current frame
     int rank = -1;                     // -1 until introduced
     bool closing = false;              // close after `out` has been sent
     bool dead = false;
@@ -66,7 +66,7 @@ class StoreServer {
   struct Stored {
     std::map<std::string, std::string> values;
     std::map<std::string, std::int64_t> sums;
-    std::size_t bytes = 0;  // size of both, including keys
+    std::size_t bytes = 0;  // total size, including keys
   };
 
   void serve();
@@ -77,7 +77,7 @@ class StoreServer {
   bool introduce(Connection& connection);
   bool read_frame(Connection& connection);
   void handle(Connection& connection, std::string_view body);
-  // Parts of handle(). `reader` holds the rest of the request, after its type and number.
+  // Parts of handle(). `reader`: the request after its type and number.
   void set(Connection& connection, std::uint64_t request, wire::Reader& reader);
   void add(Connection& connection, std::uint64_t request, wire::Reader& reader);
   void ask(Connection& connection, std::uint64_t request, wire::Reader& reader);

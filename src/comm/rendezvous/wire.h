@@ -5,7 +5,7 @@
 //   server: Verdict          status, code = HMAC(token, both nonces), length and text of a refusal
 //   then frames both ways    length, type, request, fields (strings: length and bytes; numbers: 8 bytes)
 //
-// The token itself is never sent; both sides prove that they know it.
+// The token itself is never sent. Each side proves with a code that it has the token.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +68,7 @@ class Writer {
     text_.append(bytes, 4).append(value);
     return *this;
   }
-  // Returns the frame, with its length prepended.
+  // Returns the frame, which begins with its length.
   std::string frame() {
     const auto size = static_cast<std::uint32_t>(text_.size() - 4);
     std::memcpy(text_.data(), &size, 4);
@@ -79,7 +79,7 @@ class Writer {
   std::string text_;
 };
 
-// Reads a frame's body. A missing or too long field makes ok() false and is returned empty.
+// Reads a frame's body. For a missing or too long field, returns an empty value and sets ok() to false.
 class Reader {
  public:
   explicit Reader(std::string_view body) : rest_(body) {}

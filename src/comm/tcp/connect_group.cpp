@@ -71,7 +71,7 @@ Socket connect_one(const std::string& id, int rank, const std::string& address, 
     }
     directory.check();
     if (milliseconds_until(deadline) == 0) throw incomplete(1);
-    // The listener dropped us because of too many unauthenticated connections: retry.
+    // The listener had too many unauthenticated connections and closed this one: retry.
   }
 }
 

@@ -32,8 +32,8 @@ std::size_t TcpLinks::push(int peer, std::span<const std::byte> data) {
 
 std::span<const std::byte> TcpLinks::peek(int peer) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
-  // A short rest may be part of an element. Move it to the front, so that there is room for the next bytes.
-  // Keep its offset modulo the granule equal to its stream position, so that elements stay aligned.
+  // A short rest may be a part of an element. It moves to the front, to make room for the next bytes. Its
+  // offset stays equal to its stream position modulo the granule, so that elements stay aligned.
   if (p.end - p.begin < kGranule && p.lost.empty()) {
     if (!p.buffer) p.buffer = std::make_unique_for_overwrite<std::byte[]>(kBuffer);
     const std::size_t front = p.begin % kGranule;

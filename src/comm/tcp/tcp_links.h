@@ -22,7 +22,7 @@ class TcpLinks final : public Links {
   std::span<const std::byte> peek(int peer) override;
   void pop(int peer, std::size_t bytes) override;
   void publish() override {}
-  std::uint32_t ticket() override { return 0; }  // poll(2) also reports earlier events
+  std::uint32_t ticket() override { return 0; }  // no ticket needed: poll(2) also reports earlier events
   void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) override;
   void revoke() noexcept override {}
 
@@ -39,14 +39,14 @@ class TcpLinks final : public Links {
 // The job's key-value directory, through which the members of a group find each other.
 struct Directory {
   std::function<void(const std::string& key, const std::string& value)> publish;
-  std::function<std::string(const std::string& key)> look_up;  // waits; throws after the deadline
+  std::function<std::string(const std::string& key)> look_up;  // waits for the key; throws after the deadline
   std::function<void()> check;                                 // throws if the job was aborted
   std::string own_address;  // an address at which other members reach this one
   std::string token;
 };
 
 // Connects this rank with all others: it connects to lower ranks and accepts connections from higher ranks.
-// Drops connections that do not prove knowledge of the token.
+// Drops connections that fail to authenticate with the token.
 std::vector<Socket> connect_group(const std::string& id, int size, int rank, const Directory& directory,
                                   Deadline deadline);
 

@@ -1,8 +1,9 @@
 // The settings of another training framework, read from the tables in presets/backends/NAME:
 //
-//   fields.yaml   each of its settings with type, default and choices (written by scripts/backend-tables.py)
-//   keys.yaml     their translation to our keys, and which of our keys they lack (written by hand;
-//                 docs/backends.md)
+//   fields.yaml   each setting of the framework with type, default and choices (written by
+//                 scripts/backend-tables.py)
+//   keys.yaml     the translation of these settings to our keys, and our keys without a counterpart (written
+//                 by hand; docs/backends.md)
 //
 // Immutable after loading; reading from several threads is safe.
 #pragma once
@@ -24,14 +25,14 @@ struct BackendField {
   KeyType type = KeyType::kAny;
   Value fallback;  // null: no default, or the default is null
   std::vector<std::string> choices;
-  std::string flag, on, off;  // for a command-line option: its name; for a switch: the options that set and
-                              // clear it
+  std::string flag, on, off;  // flag: name of the command-line option; on, off: the options that set and
+                              // clear a switch
 };
 
 class BackendFields {
  public:
   // Reads both tables of `framework` from the first of `preset_dirs` with a folder backends/NAME. Throws
-  // Error(kInvalid) if there is none, or if a table is damaged.
+  // Error(kInvalid) if no such folder exists, or if a table is damaged.
   static BackendFields load(std::string_view framework, std::span<const std::filesystem::path> preset_dirs);
 
   const std::string& framework() const { return framework_; }
@@ -46,7 +47,7 @@ class BackendFields {
   // Returns the member `section` of keys.yaml; an empty map if it is missing.
   const Value& keys(std::string_view section) const;
 
-  // Throws an Error at the value's position if it does not have the field's type or is not one of its
+  // Throws an Error at the value's position if the value does not have the field's type or is not one of its
   // choices.
   static void check(const BackendField& field, const Value& value);
 

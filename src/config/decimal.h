@@ -1,4 +1,4 @@
-// Rounds computed numbers to what a person would write.
+// Rounds computed numbers to short decimal numbers.
 #pragma once
 
 #include <fmt/format.h>

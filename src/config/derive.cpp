@@ -30,8 +30,8 @@ void derive(TrainerConfig& config) {
     if (!c.recompute_method) c.recompute_method = "uniform";
     if (*c.recompute_method == "uniform" && !c.recompute_num_layers) c.recompute_num_layers = 1;
   }
-  // Megatron-LM's defaults for latent attention: yarn unless rope_type differs, and a factor of 1, which
-  // means no scaling (arguments.py; MLATransformerConfig).
+  // Megatron-LM's defaults for latent attention: rope type yarn, and a factor of 1, which means no scaling
+  // (arguments.py; MLATransformerConfig).
   const bool latents = c.multi_latent_attention || !c.compress_ratios.empty();
   if (latents) {
     fill(c.rotary_scaling_factor, c.rope_scaling_factor > 0 ? c.rope_scaling_factor : 1.0);

@@ -18,7 +18,7 @@
 namespace primus::config {
 namespace {
 
-// Words that YAML 1.1 readers, such as PyYAML, parse as booleans.
+// Returns whether YAML 1.1 readers, such as PyYAML, parse the word as a boolean.
 bool is_old_bool(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -28,9 +28,8 @@ bool is_old_bool(std::string_view text) {
   return false;
 }
 
-// Writes a string as a YAML scalar: plain if that reads back as the same string, here and in PyYAML,
-// otherwise in double quotes (with JSON's escapes). Escapes ${, because the loader would read it as a
-// variable.
+// Writes a string as a YAML scalar: without quotes if this program and PyYAML then read the same string,
+// otherwise in double quotes with JSON's escapes. Escapes ${, because the loader would read it as a variable.
 std::string yaml_string(std::string_view text) {
   std::string escaped;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -90,7 +89,7 @@ std::string yaml_inline(const Value& value) {
 }
 
 // Writes the settings of another framework, one per line, with indented sections; omits values that may be
-// tokens.
+// secrets.
 std::string yaml_block(const Value& map, int indent) {
   std::string text;
   for (const Member& member : map.members) {
@@ -129,8 +128,8 @@ nlohmann::ordered_json json_of(const Value& value) {
   return nullptr;
 }
 
-// Returns the value of a key's field. List items are returned as written, because the field only has texts:
-// [0.5, a] is a number and a text. A number written instead of a list of numbers stays a number.
+// Returns the value of a key's field. Lists are returned as the file has them, because the field has only
+// texts: in [0.5, a], the first item is a number. A number instead of a list of numbers also stays a number.
 Value value_of_field(const KeySpec& key, const Experiment& experiment, const Value* set) {
   Value value = current_value(key, experiment.trainer);
   const auto same_text = [](const Value& a, const Value& b) { return a.text == b.text; };
@@ -150,8 +149,8 @@ void for_each_setting(const Experiment& experiment, Visit&& visit) {
     const bool has_field = !std::holds_alternative<std::monostate>(key.field);
     const Value* set = experiment.settings.find(key.name);
     if (!set && !(has_field && key.has_meaning_for(framework))) continue;
-    // Required and derived keys have no default; with other frameworks they may stay unset. A required key
-    // that is null counts as unset.
+    // Required and derived keys have no default, and may be unset with other frameworks. A required key that
+    // is null counts as unset.
     const bool unset = experiment.provenance_of(key.name).layer == Layer::kDefault;
     if (unset && (key.is_required || !key.derived_from.empty())) continue;
     if (key.is_required && set && set->is_null()) continue;
@@ -160,8 +159,8 @@ void for_each_setting(const Experiment& experiment, Visit&& visit) {
   }
 }
 
-// Returns the source of the value. If the experiment does not set the key and AMD Primus's default differs,
-// adds that default.
+// Returns the source of the value. If the experiment does not set the key and AMD Primus has a different
+// default, adds AMD Primus's default.
 std::string origin_of(const Experiment& experiment, const KeySpec& key, const Value& value) {
   const Provenance from = experiment.provenance_of(key.name);
   std::string text = from.describe();
@@ -171,9 +170,8 @@ std::string origin_of(const Experiment& experiment, const KeySpec& key, const Va
   return text;
 }
 
-// Returns whether loading the file again must derive the value. This applies to numbers of steps that follow
-// from another length of training. With `load` it also applies to unset model settings, which come from the
-// loaded config.json.
+// Returns whether the file must omit the value, because loading derives it again. Numbers of steps may follow
+// from another length of training. With `load`, unset model settings come from the loaded config.json.
 bool follows_from_another(const Experiment& experiment, const KeySpec& key) {
   const TrainerConfig& c = experiment.trainer;
   if (experiment.provenance_of(key.name).layer > Layer::kDerived) return false;
@@ -204,7 +202,7 @@ std::string to_yaml(const Experiment& experiment) {
   if (has_foreign_settings(experiment)) return text + yaml_block(experiment.settings, 6);
   for_each_setting(experiment, [&](const KeySpec& key, const Value& value, bool first) {
     if (first) text += fmt::format("      # {}\n", key.group_title);
-    // lr_warmup_fraction determines it; both keys together would be an error.
+    // lr_warmup_fraction determines this key; both keys together would be an error.
     if (key.name == "lr_warmup_iters" && experiment.trainer->lr_warmup_fraction) return;
     if (follows_from_another(experiment, key)) return;
     text += fmt::format("      {}: {}\n", key.name, yaml_inline(value));

@@ -7,7 +7,7 @@
 namespace primus::config {
 namespace {
 
-// The terms in a row are separated by blanks; '-' joins the parts of a term.
+// Terms are separated by blanks; '-' joins the parts of a term.
 struct Row {
   std::string_view words, answer;
 };

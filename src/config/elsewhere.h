@@ -1,5 +1,5 @@
-// Terms of other programs ("serve", "dpo", "gguf") and where to find their functions: the command that does
-// it here, or the program to use if Primus does not.
+// Terms of other programs ("serve", "dpo", "gguf") and where to find their functions: the Primus command for
+// the same purpose, or another program if Primus has no such command.
 #pragma once
 
 #include <optional>

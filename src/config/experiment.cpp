@@ -39,7 +39,7 @@ FileLoader make_file_loader(const LoadOptions& options) {
           options.files ? options.files : std::make_shared<SettingsFiles>()};
 }
 
-// Users may know other engines' keys, so one sentence explains the problem instead of "unknown key".
+// Gives one explanation for the keys of other engines, instead of many errors "unknown key".
 void refuse_other_engines(const Loading& loading) {
   const std::string_view title = engine_name(loading.engine);
   if (loading.problems.empty() || title.empty() || parse_framework(loading.engine)) return;
@@ -53,7 +53,7 @@ void refuse_other_engines(const Loading& loading) {
   throw error.at(loading.engine_origin.location(), loading.engine_origin.snippet(loading.engine.size()));
 }
 
-// Adds the trainer's keys of a file that is written with our keys, from the weakest layer to the strongest.
+// Adds the trainer keys of a file that uses our keys, from the weakest layer to the strongest.
 void add_layers(Loading& loading, const Value& arguments) {
   if (const Value* name = preset_name(loading, "model"))
     add_preset(loading, *name, "models", Layer::kModelPreset);
@@ -66,7 +66,7 @@ void add_layers(Loading& loading, const Value& arguments) {
   add_layer(loading, arguments, Layer::kCommandLine);
 }
 
-// Mock data replaces the data paths; validate_native() has warned about paths that are set.
+// Clears data paths that mock data replaces. validate_native() has already warned about them.
 void drop_unread_paths(TrainerConfig& c) {
   if (!c.mock_data || stage_of(c).material != Material::kText) return;
   for (auto* paths : {&c.data_path, &c.train_data_path, &c.valid_data_path, &c.test_data_path})
@@ -114,7 +114,7 @@ void set_train_iters(Experiment& experiment, std::int64_t train_iters) {
     experiment.trainer->lr_decay_iters = 0;
   derive_fields(experiment);
   Problems problems;
-  std::vector<std::string> reported_before;  // warnings of load_experiment()
+  std::vector<std::string> reported_before;  // ignored: load_experiment() has already reported these warnings
   validate_native(experiment, problems, reported_before);
   problems.throw_if_any();
 }
@@ -138,7 +138,7 @@ Experiment load_recorded_experiment(std::string_view text, const std::string& na
   LoadOptions options;
   options.environment = [](const std::string& variable) -> std::optional<std::string> {
     const char* const value = std::getenv(variable.c_str());
-    return value ? value : R"("")";  // quoted, because an empty text would be null
+    return value ? value : R"("")";  // quotes, because an empty text would be null
   };
   return load_experiment_text(text, name, {}, options);
 }

@@ -16,8 +16,8 @@
 // may have `extends:` (a path or a list; later wins, the file itself last) and ${VAR} or ${VAR:default}.
 // docs/formats/experiment.md describes the format, docs/config.md every key.
 //
-// Errors in the input have kind kInvalid or kUnsupported and a position file:line:col; several problems found
-// together are reported together. Nothing is printed, and nothing is changed outside the returned object.
+// Errors in the input have kind kInvalid or kUnsupported and a position file:line:col; several problems are
+// reported together. Loading prints no output and has no other effect than the returned object.
 #pragma once
 
 #include <filesystem>
@@ -37,9 +37,9 @@ namespace primus::config {
 
 struct TrainerConfig;
 
-// A TrainerConfig on the heap, copied with its owner. So a new key recompiles only the files that read
-// trainer keys and therefore include config/trainer_config.h. A moved-from object may only be assigned to or
-// destroyed.
+// A TrainerConfig on the heap, copied with its owner. So a new key recompiles only files that include
+// config/trainer_config.h, that is, files that read trainer keys. A moved-from object may only be assigned to
+// or destroyed.
 class OwnedTrainerConfig {
  public:
   OwnedTrainerConfig();
@@ -81,10 +81,10 @@ struct Experiment {
 
   OwnedTrainerConfig trainer;
 
-  // Known keys that were set but have no meaning for `framework`, each once, in alphabetical order.
+  // Known keys that were set but have no meaning for `framework`, without repetitions, in alphabetical order.
   std::vector<std::string> ignored;
-  // For keys set in the user's own files or command line: what the native engine does instead
-  // (KeyClass::kReplaced). Empty for other frameworks.
+  // By key: what the native engine does instead of it (KeyClass::kReplaced). Contains only keys set in the
+  // user's own files or on the command line. Empty for other frameworks.
   std::map<std::string, std::string> replaced;
   // Warnings as complete sentences with their location.
   std::vector<std::string> warnings;
@@ -92,22 +92,22 @@ struct Experiment {
   // All trainer keys that were set, merged, including ignored ones: the input for adapters of other
   // frameworks.
   Value settings;
-  // Provenance of trainer keys, top-level keys, framework, config, model and env.NAME; only of keys set or
-  // derived.
+  // Provenance of trainer keys, top-level keys, framework, config, model and env.NAME. Has only keys that
+  // were set or derived.
   std::map<std::string, Provenance, std::less<>> provenance;
 
   // config.json of the model that `load` names, once it has been read (with_loaded_model in
   // lm/train/training_settings.h); null before.
   std::shared_ptr<const Source> loaded_config;
 
-  // The hardware to plan for (--hardware), which need not exist here; null: this machine's device.
+  // The hardware to plan for (--hardware), which this machine need not have; null: this machine's device.
   std::shared_ptr<const Hardware> hardware;
 
   Provenance provenance_of(std::string_view key) const;
   // Returns the name under which the user set trainer key `key`.
   std::string name_of(std::string_view key) const;
-  // Returns an Error of kind kInvalid at the position where trainer key `key` was set: for later checks by
-  // the trainer.
+  // Returns an Error of kind kInvalid at the position where trainer key `key` was set: for the trainer's
+  // later checks.
   Error error_for(std::string_view key, std::string what, std::string hint = {}) const;
   // workspace/work_group/user_name/exp_name
   std::filesystem::path output_dir() const;
@@ -125,7 +125,7 @@ class SettingsFiles {
 };
 
 struct LoadOptions {
-  // Reads the experiment, its presets and what they extend; null: files are read for each load.
+  // Reads the experiment, its presets and the files that these extend. Null: each load reads the files again.
   std::shared_ptr<SettingsFiles> files;
   // Reads an environment variable; by default the process's own.
   std::function<std::optional<std::string>(const std::string&)> environment;
@@ -147,8 +147,8 @@ Experiment load_experiment(const std::filesystem::path& file, std::span<const st
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides = {}, const LoadOptions& options = {});
 
-// Loads an experiment that to_yaml() wrote, for reading and not for running: environment variables, such as
-// secrets of another environment, may be missing here and are then empty.
+// Loads an experiment that to_yaml() wrote, for reading and not for running: missing environment variables,
+// such as secrets of another environment, are empty.
 Experiment load_recorded_experiment(std::string_view text, const std::string& name);
 
 // Sets the number of steps if length_is_open(): derives and checks dependent settings as load_experiment()
@@ -156,7 +156,8 @@ Experiment load_recorded_experiment(std::string_view text, const std::string& na
 void set_train_iters(Experiment& experiment, std::int64_t train_iters);
 
 // Returns the experiment with absolute paths, so that its YAML works from other folders. Converts all output
-// paths and data paths, and the paths of models and tokenizers that exist; others are names on a hub.
+// paths and data paths, and existing paths of models and tokenizers. Other models and tokenizers are names on
+// a hub.
 Experiment with_absolute_paths(Experiment experiment);
 
 // Returns the resolved experiment as one self-contained YAML file, which loads back to an equal Experiment.
@@ -176,9 +177,9 @@ std::string json_schema();
 // Returns the content of docs/config.md: each key with type, default, range and meaning.
 std::string markdown_reference();
 
-// Describes the keys named `word`; if there is none, those with `word` in name, alias, synonym or help.
-// reference_text returns text, reference_json a JSON list. An empty word matches all keys. Error(kInvalid) if
-// no key matches.
+// Describes the keys named `word` or, if there are none, the keys with `word` in name, alias, synonym or
+// help. reference_text returns text, reference_json a JSON list. An empty word matches all keys. Throws
+// Error(kInvalid) if no key matches.
 std::string reference_text(std::string_view word);
 std::string reference_json(std::string_view word);
 

@@ -1,5 +1,5 @@
-// The keys of an experiment outside the trainer's: its top level and a module. One table for the loader, the
-// command line, the JSON Schema and the reference.
+// The keys of an experiment that are not trainer keys: the keys at its top level and the keys of a module.
+// The loader, the command line, the JSON Schema and the reference all use this table.
 #pragma once
 
 #include <algorithm>

@@ -17,7 +17,7 @@ namespace primus::config {
 const Value* find_path(const Value& settings, std::string_view path);
 // Sets the value at a dotted path; creates sections as needed.
 void set_path(Value& settings, std::string_view path, Value value);
-// Calls visit(path, member) for each setting, that is, each member that is no section of the framework.
+// Calls visit(path, member) for each setting: each member except the framework's sections.
 template <class Visit>
 void for_each_setting(const BackendFields& fields, const Value& settings, Visit&& visit,
                       const std::string& prefix = {}) {
@@ -32,7 +32,7 @@ void for_each_setting(const BackendFields& fields, const Value& settings, Visit&
 }
 
 // Returns whether experiment.settings are the unchanged settings of its framework, TorchTitan or MaxText.
-// `trainer` then contains their translation, as far as it exists.
+// In that case, `trainer` contains the translation of the settings that have a counterpart.
 bool has_foreign_settings(const Experiment& experiment);
 
 // Returns a setting that AMD Primus adds to the framework's (section `extra`); null if there is none.
@@ -46,12 +46,14 @@ void check_settings(const BackendFields& fields, const Value& settings, Problems
 
 struct Translation {
   Value settings;  // a map of our trainer keys; each value has the origin of the setting it comes from
-  std::string model_preset;  // our preset of the model that the settings name; empty: they describe the model
-                             // themselves
+  std::string model_preset;  // our preset of the model that the settings name; empty: the settings describe
+                             // the model
   Origin model_origin;
   std::map<std::string, std::string> names;                 // our key to the framework's setting
-  std::vector<std::string> warnings;                        // settings that differ in meaning
-  std::map<std::string, std::vector<std::string>> dropped;  // settings without a counterpart, by reason
+  std::vector<std::string> warnings;                        // warnings about settings whose counterparts
+                                                            // differ in meaning
+  std::map<std::string, std::vector<std::string>> dropped;  // settings without a counterpart, grouped by
+                                                            // reason
 };
 
 // `ranks`: the number of ranks in the job, on which some settings depend. Adds a problem for each setting

@@ -1,6 +1,6 @@
 // The engines that an experiment can name as its `framework`: the native one and other frameworks. Each has a
-// file in config/frameworks that ends with its FrameworkEntry; the build collects them in a list. Free
-// functions without state.
+// file in config/frameworks that ends with its FrameworkEntry. The build collects these entries in a list.
+// Stateless.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ struct FrameworkEntry {
   std::string_view name;   // the value of the key `framework`
   std::string_view title;  // display name
   int place = 0;           // position in lists for users
-  // The keys that have a meaning for this framework. kOther: experiments use the framework's own settings, or
-  // the native engine's keys.
+  // The keys that have a meaning for this framework. kOther: experiments use either the framework's own
+  // settings or the native engine's keys.
   Framework keys = Framework::kOther;
   // Makes a translator from the framework's own settings to our keys; null if the framework has none.
   std::unique_ptr<Translator> (*translator)(const BackendFields& fields, const Value& settings,

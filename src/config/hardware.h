@@ -9,13 +9,13 @@
 //   peak_fp8_tflops: 1978.9            # left out: no fp8 matrix products
 //   peak_fp32_tflops: 66.9             # left out: unpublished; plans use a sixteenth of bf16's
 //   step_share: 0.5                    # fraction of these peaks that a training step reaches
-//   fp8_step_share: 0.37               # same for fp8 matrix products; left out: three quarters of step_share
-//   min_bf16_tflops: 500             # below it, something is wrong
+//   fp8_step_share: 0.37               # same with fp8 matrix products; left out: 3/4 of step_share
+//   min_bf16_tflops: 500             # lower measured rates indicate a fault
 //   peak_memory_gbs: 3350
 //   min_memory_gbs: 2200
 //   min_all_reduce_gbs: 200          # bus bandwidth between the GPUs of one host; left out: not checked
 //   link_gbs: 450                      # rate at which a GPU sends to others on its host
-//   network_gbs: 50                    # rate at which a GPU sends to other hosts, on usual machines
+//   network_gbs: 50                    # rate at which a GPU sends to other hosts, on typical machines
 //   gpus_per_host: 8
 //   source: where the numbers come from
 //
@@ -39,7 +39,7 @@ struct Hardware {
   std::string device = "cuda";  // the kind of device: cuda, hip or cpu
   std::vector<std::string> match;
   double memory_gib = 0;
-  double peak_tflops = 0, min_tflops = 0;  // dense bf16; for a CPU, fp32 of one hardware thread
+  double peak_tflops = 0, min_tflops = 0;  // rates of dense bf16; CPUs: rates of fp32 per hardware thread
   double peak_fp8_tflops = 0, peak_fp32_tflops = 0;
   double step_share = 0.4;                 // fraction of the peaks that a training step reaches
   double fp8_step_share = 0;               // same for fp8 matrix products; 0: three quarters of step_share
@@ -59,8 +59,8 @@ struct Hardware {
 std::vector<Hardware> read_hardware(const std::vector<Path>& preset_folders);
 // Finds the entry that matches a device's name; among several, the one with the longest match.
 std::optional<Hardware> find_hardware(const std::vector<Hardware>& table, std::string_view device_name);
-// Finds the entry that a user names: "mi355x", "MI355X", "amd_mi355x" or another product in `match`; or reads
-// a YAML file. Throws Error(kInvalid) that lists the known names.
+// Finds the entry that a user names ("mi355x", "MI355X", "amd_mi355x" or another product in `match`), or
+// reads a YAML file. For an unknown name, throws Error(kInvalid) that lists the known names.
 Hardware hardware_named(const std::vector<Hardware>& table, const std::string& name);
 // Finds the entry whose short name or product is a folder of this path ("examples/.../MI355X/x.yaml").
 std::optional<Hardware> hardware_of_path(const std::vector<Hardware>& table, const Path& path);

@@ -19,7 +19,7 @@ class Hybrid {
   void take() {
     const std::string family = family_of_spec();
     const Member* const count = settings_.find_member("num_layers");
-    if (!count || count->value.kind != Value::Kind::kInt) return;  // reported elsewhere
+    if (!count || count->value.kind != Value::Kind::kInt) return;  // another check reports this
     refuse_stages_by_layers();
     refuse_without_convolution();
     const auto& [source, blocks] = mixers(*count);
@@ -49,7 +49,7 @@ class Hybrid {
  private:
   struct Mixers {
     const Member* source;  // the key that sets them
-    std::string blocks;    // one letter per block
+    std::string blocks;    // the mixer's letter for each block
   };
 
   Error refuse(const Member& member, std::string what, std::string hint) const {
@@ -85,8 +85,8 @@ class Hybrid {
         hint);
   }
 
-  // Refuses keys that count the layers of a stage, because they would count feed-forwards separately from
-  // their mixers.
+  // Refuses keys that count the layers of a stage. They count a mixer and its feed-forward as two layers,
+  // which are one block here.
   void refuse_stages_by_layers() const {
     for (const char* const key :
          {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",

@@ -21,8 +21,8 @@ constexpr int kMaxFiles = 64;
 // Limits the text that variables can add to one document.
 constexpr std::size_t kMaxExpandedBytes = 1u << 20;
 
-// Shells cannot export names with dashes and dots, but containers and `env` can, and AMD Primus's files may
-// have them.
+// Allows dashes and dots: shells cannot export such names, but containers and `env` can, and AMD Primus's
+// files may use them.
 bool is_name_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
 }
@@ -132,7 +132,7 @@ void expand_string(Value& value, const ReadVariable& read, std::size_t& budget) 
   try {
     value = parse_inline(result, origin);
   } catch (const Error&) {
-    // Text that only seems quoted stays text.
+    // Text that only looks quoted stays text.
     value = Value{};
     value.kind = Value::Kind::kString;
     value.text = std::move(result);
@@ -182,7 +182,7 @@ std::string presets_containing(const std::string& name, const std::vector<fs::pa
   const std::string wanted = lower(name);
   std::vector<std::string> found;
   for (std::string& preset : settings_files(name, dirs)) {
-    const bool is_part = preset.ends_with("_base");  // it is only a part of other presets
+    const bool is_part = preset.ends_with("_base");  // a base that other presets extend
     if (!is_part && lower(preset).find(wanted) != std::string::npos) found.push_back(std::move(preset));
   }
   std::stable_partition(found.begin(), found.end(),
@@ -289,8 +289,9 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
       if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal();
     }
   }
-  // TorchTitan's configurations write sizes with a small b: qwen3_4b. The comparison ignores case, since some
-  // file systems cannot hold two files whose names differ only in case.
+  // TorchTitan's configurations write sizes with a lower-case b: qwen3_4b. Therefore the comparison ignores
+  // case. The names of presets never differ only in case, because some file systems could not hold both
+  // files.
   for (const fs::path& dir : dirs) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(dir.empty() ? "." : dir, error)) {
@@ -319,7 +320,7 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
 
 std::vector<fs::path> default_preset_dirs(const ReadVariable& read) {
   std::vector<fs::path> dirs;
-  // If a program runs from its build folder, two of these folders are equal.
+  // Skips equal folders: two of them are equal if a program runs from its build folder.
   const auto add = [&](const fs::path& dir) {
     const fs::path normal = dir.lexically_normal();
     if (std::find(dirs.begin(), dirs.end(), normal) == dirs.end()) dirs.push_back(normal);

@@ -17,8 +17,8 @@ namespace primus::config {
 
 using ReadVariable = std::function<std::optional<std::string>(const std::string&)>;
 
-// Replaces ${VAR} and ${VAR:default} in every string of `value`; $${ is an escaped ${. A string in which
-// something was replaced gets the type that its new text has without quotes: bool, number, null, [list] or
+// Replaces ${VAR} and ${VAR:default} in every string of `value`; $${ is an escaped ${. A string with a
+// replaced variable gets the type that the new text would have without quotes: bool, number, null, [list] or
 // string. Throws an Error for a variable that is not set and has no default.
 void expand_variables(Value& value, const ReadVariable& read);
 
@@ -37,7 +37,8 @@ class FileLoader {
   Value load(const std::shared_ptr<const Source>& source);
 
   // Returns the preset named `name` (kind: "models" or "modules"): in the experiment's folder or in a preset
-  // folder, under the framework's name first. Throws an Error at the name's position if there is none.
+  // folder, where the framework's subfolder comes first. Throws an Error at the name's position if there is
+  // none.
   std::filesystem::path find_preset(const Value& name, std::string_view kind, std::string_view framework,
                                     const std::filesystem::path& experiment_dir) const;
   const std::vector<std::filesystem::path>& preset_dirs() const { return preset_dirs_; }
@@ -49,12 +50,11 @@ class FileLoader {
   ReadVariable read_variable_;
   std::vector<std::filesystem::path> preset_dirs_;
   std::shared_ptr<SettingsFiles> settings_files_;
-  std::vector<std::filesystem::path> chain_;  // files being loaded, outermost first: finds cycles
+  std::vector<std::filesystem::path> chain_;  // files being loaded, outermost first, to find cycles
   int files_ = 0;
 };
 
-// Returns PRIMUS_PRESETS, then the presets installed with the program, then those of the source tree it was
-// built from.
+// Returns PRIMUS_PRESETS, then the presets installed with the program, then the presets of its source tree.
 std::vector<std::filesystem::path> default_preset_dirs(const ReadVariable& read);
 
 }  // namespace primus::config

@@ -201,7 +201,7 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"width", "hidden_size"},
 });
 
-// Keys of other programs that have no counterpart here because none is needed.
+// Keys of other programs that need no counterpart here.
 constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"accelerator", "device chooses where to compute: cpu, cuda, hip ('primus device list')"},
     {"compile", "the native engine has nothing to compile: leave it out"},

@@ -13,7 +13,7 @@ namespace primus::config {
 struct Synonym {
   std::string_view name;
   std::string_view key;          // our trainer key or top-level key
-  std::string_view remark = {};  // how their meanings differ, if they do
+  std::string_view remark = {};  // how the meanings of both keys differ; may be empty
 };
 std::span<const Synonym> synonyms();
 

@@ -75,7 +75,7 @@ class Table {
 
   void fill_native() {
 #define GROUP(id, title) open_group(#id, title);
-// The rules after the help text are chained calls on the new KeySpec.
+// In KEY, the rules after the help text are chained calls on the new KeySpec.
 #define KEY(type, name, fallback, help, ...) add(native_key(#name, &TrainerConfig::name, help) __VA_ARGS__);
 #include "config/keys.def"
 #undef KEY
@@ -148,7 +148,7 @@ bool to_bool(const KeySpec& key, const Value& value) {
   refuse_type(key, value);
 }
 
-// All integers up to this one are exact in double.
+// 2^53: a double represents all smaller integers exactly.
 constexpr double kExactIntegers = 9007199254740992.0;
 
 std::int64_t to_integer(const KeySpec& key, const Value& value) {
@@ -210,8 +210,7 @@ bool is_data(const std::string& path) {
   return std::filesystem::exists(path, error) || std::filesystem::exists(path + ".idx", error);
 }
 
-// Splits a text into words. In a data path, words that together name something on disk are one path with
-// blanks.
+// Splits a text into words. In a data path, several words are one path if it exists with the blanks.
 std::vector<std::string> words_of(const std::string& text, bool paths) {
   constexpr const char* kBlanks = " \t\n";
   std::vector<std::string> words;
@@ -340,9 +339,8 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
           } else if constexpr (std::is_same_v<T, double>) {
             if (value.kind != Value::Kind::kInt && value.kind != Value::Kind::kFloat) refuse_type(key, value);
             check_range(key, value);
-            config.*field =
-                value.real + 0.0;  // no negative zero: it would be written as the integer -0 and read back as
-                                   // 0
+            config.*field = value.real + 0.0;  // avoids negative zero, which would be written as -0 and read
+                                               // back as the integer 0
           } else if constexpr (std::is_same_v<T, std::string>) {
             config.*field = to_text(key, value);
           } else {
@@ -376,7 +374,7 @@ bool asks_for_more(const KeySpec& key, const Value& value) {
     if (key.type == KeyType::kBool) return to_bool(key, value) == neutral.boolean;
     return value.is_scalar() && same_ignoring_case(value.text, text);
   };
-  // A switch without neutral values asks for something only if it is on.
+  // A switch without neutral values requests a feature only if it is on.
   if (key.type == KeyType::kBool && key.neutral_values.empty()) return !is_neutral("false");
   return std::ranges::none_of(key.neutral_values, is_neutral);
 }

@@ -1,5 +1,5 @@
-// The key table: the content of keys.def and other_keys.def as data. Parsing, validation, did-you-mean, the
-// JSON Schema, the generated reference and the dumps all read this table.
+// The key table: keys.def and other_keys.def as data. Parsing, validation, did-you-mean, the JSON Schema, the
+// generated reference and the dumps all read this table.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace primus::config {
 
 struct TrainerConfig;
 
-// The frameworks in which a key has a meaning, as bits. kOther: frameworks with their own settings; they have
-// counterparts of the keys marked .everywhere().
+// The frameworks in which a key has a meaning, as bits. kOther: frameworks with their own settings, which
+// have counterparts only of keys marked .everywhere().
 enum class Framework : std::uint8_t { kNone = 0, kNative = 1, kMegatron = 2, kOther = 4 };
 
 // Returns nullopt if no framework has this name (config/framework.h).
@@ -35,18 +35,19 @@ using KeyField =
                  std::optional<std::int64_t> TrainerConfig::*, std::optional<double> TrainerConfig::*,
                  std::optional<std::string> TrainerConfig::*, std::vector<std::string> TrainerConfig::*>;
 
-// A condition on another key: one of these values (spelled as in config files).
+// A condition: the other key `key` has one of these values (spelled as in config files).
 struct KeyCondition {
   std::string_view key;
   std::vector<std::string_view> values;
 };
 
-// How the native engine treats a key that it does not implement. Each such key has one class.
+// How the native engine treats a key. Each key that it does not implement has one of the other classes.
 enum class KeyClass : std::uint8_t {
   kNone,      // the key is implemented
   kNoEffect,  // does not affect results or memory: logging, choices between kernels, buffer sizes
-  kSaidBy,    // other keys have this meaning here: KeySpec::instead names them
-  kReplaced,  // the engine does KeySpec::instead; reported once per key whose value asks for something else
+  kSaidBy,    // other keys, named by KeySpec::instead, have this meaning
+  kReplaced,  // the engine does KeySpec::instead, and reports that once per key if the value requests
+              // something else
   kRefused,   // values other than native_values are errors that name the key
 };
 std::string_view describe(KeyClass key_class);
@@ -60,16 +61,16 @@ struct KeySpec {
   std::uint8_t frameworks = static_cast<std::uint8_t>(Framework::kMegatron);
 
   std::optional<double> lower, upper;
-  bool lower_open = false, upper_open = false;  // the bound itself is excluded
-  std::vector<std::string_view> choices;        // for a string, or for the items of a list
+  bool lower_open = false, upper_open = false;  // true: the bound itself is excluded
+  std::vector<std::string_view> choices;        // choices of a string, or of the items of a list
   std::vector<std::string_view> native_values;  // values that the native engine supports; empty: all
   std::vector<std::string_view> aliases;
-  std::vector<KeyCondition> conditions;  // the key has no effect unless one of them holds; empty: always
+  std::vector<KeyCondition> conditions;  // the key has an effect only if one of them holds; empty: always
   KeyClass native_class = KeyClass::kNone;
   std::string_view instead;  // kSaidBy: names of the other keys; kReplaced: what the engine does
-  std::vector<std::string_view> neutral_values;  // kReplaced: values, besides false and null, that change
-                                                 // nothing
-  std::string_view derived_from;                 // what fills the key in when it is unset
+  std::vector<std::string_view> neutral_values;  // kReplaced: values, besides false and null, that need no
+                                                 // note
+  std::string_view derived_from;                 // sources of the value if the key is unset
   std::string_view primus_default;               // default in AMD Primus's presets, if different
   bool is_required = false;
   bool is_no_part_of_training = false;  // does not affect training results
@@ -146,7 +147,7 @@ void assign(const KeySpec& key, const Value& value, TrainerConfig& config);
 // Throws kUnsupported at the value's position if the native engine does not support the value.
 void require_native_support(const KeySpec& key, const Value& value);
 
-// Returns whether `value` of a kReplaced key asks for something that the native engine does in another way.
+// Returns whether `value` of a kReplaced key requests something that the native engine does in another way.
 bool asks_for_more(const KeySpec& key, const Value& value);
 
 // Returns the field's current value (null for an empty optional); items of number lists are numbers. The key

@@ -1,14 +1,14 @@
-// The stages of loading an experiment, in their order; load_experiment() runs them. Internal to config.
+// The stages of loading an experiment, in the order in which load_experiment() runs them. Internal to config.
 //
 //   choose_module     which trainer module is run, and which engine the file is written for
-//   read_outline      keys outside the trainer's: folder names, env, framework
-//   read_foreign      settings of another framework, as trainer keys; or else
-//   add_preset, add_layer    trainer keys, one layer over another
+//   read_outline      keys that are not trainer keys: folder names, env, framework
+//   read_foreign      translates settings of another framework to trainer keys; or else
+//   add_preset, add_layer    merge layers of trainer keys
 //   bind              typed fields from the merged keys
 //   derive_settings   fields that follow from others, from weights and from the environment
 //
 // An error in the input is added to Loading::problems if later stages may find more errors; otherwise it is
-// thrown. One thread.
+// thrown. For one thread.
 #pragma once
 
 #include <filesystem>
@@ -31,28 +31,29 @@ struct Loading {
   FileLoader& files;
   ReadVariable read_variable;
   std::filesystem::path dir;  // folder of the experiment's file
-  std::string file_name;      // its name without extension: "try1"
+  std::string file_name;      // the file's name without extension: "try1"
   std::string wanted_module;  // the module to run if the file has several
-  Value root = {};            // the file, merged with the command line's top-level keys
+  Value root = {};            // the file's content, merged with the command line's top-level keys
   std::string engine = {};    // the framework named in the file
   Origin engine_origin = {};
   Framework framework = Framework::kNative;
   double lr_of_file = 0;  // lr before the command line changes it
   std::map<std::string, Layer> layers = {};
-  std::map<std::string, std::string> names = {};  // key to the name used in the strongest layer that sets it
+  std::map<std::string, std::string> names = {};  // by key: the name or alias in the strongest layer that
+                                                  // sets it
   Layer adapters_said_by = Layer::kDefault;       // the last layer that set lora.enabled
-  Value kept_settings = {};                       // passed unchanged to their framework
+  Value kept_settings = {};                       // settings that are passed unchanged to their framework
   Problems problems = {};
   Experiment result = {};
 
   const Member& module_member() const { return *root.find("modules")->find_member(result.module_name); }
   const Value& module() const { return module_member().value; }
-  // Records where something outside the trainer's keys was set.
+  // Records where a key that is not a trainer key was set.
   void note(std::string_view key, const Member& member);
 };
 
-// Finds the trainer module to run, adds its name to command-line settings without one, and merges the
-// settings outside the trainer's keys into the file.
+// Finds the trainer module to run, and adds its name to command-line settings without a module. Merges the
+// command line's other settings, except trainer keys, into the file.
 void choose_module(Loading& loading, Overrides& overrides);
 
 void read_outline(Loading& loading);

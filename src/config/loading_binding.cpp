@@ -28,7 +28,7 @@ class Binding {
   // Binds the merged settings to typed fields.
   void bind() {
     result_.settings.kind = Value::Kind::kMap;
-    // A warm-up is given in steps or as a fraction of the decay; the stronger layer decides which counts.
+    // A warm-up is given in steps or as a fraction of the decay. If both are set, the stronger layer counts.
     resolve_warmup();
     resolve_length();
     resolve_data();
@@ -93,7 +93,7 @@ class Binding {
     std::erase_if(result_.settings.members, [&](const Member& member) { return member.key == weaker; });
   }
 
-  // Only one key may set the length of training; the stronger layer decides which.
+  // Only one key may set the length of training. If several are set, the strongest layer counts.
   void resolve_length() {
     const Member* chosen = nullptr;
     for (const char* name : {"train_iters", "train_epochs", "train_tokens", "train_minutes"}) {
@@ -119,7 +119,7 @@ class Binding {
     if (kept != "train_iters") result_.trainer->train_iters = 0;
   }
 
-  // A data path in a stronger layer replaces mock data: `data_path=FILE` on the command line is enough to
+  // A data path in a stronger layer replaces mock data: `data_path=FILE` on the command line suffices to
   // train on that file.
   void resolve_data() {
     const Member* mock = result_.settings.find_member("mock_data");
@@ -135,9 +135,8 @@ class Binding {
     }
   }
 
-  // The byte tokenizer has no file. If a stronger layer names a tokenizer file, tokenizer_type is dropped and
-  // the file's content decides: with `tokenizer_model=FILE` over a preset's ByteTokenizer, training must not
-  // use bytes.
+  // The byte tokenizer has no file. If a stronger layer names a tokenizer file, tokenizer_type is dropped,
+  // and the file's content decides. So `tokenizer_model=FILE` also replaces the ByteTokenizer of a preset.
   void resolve_tokenizer() {
     const Member* type = result_.settings.find_member("tokenizer_type");
     if (!type || !type->value.is_scalar() || !same_ignoring_case(type->value.text, "ByteTokenizer")) return;

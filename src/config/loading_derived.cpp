@@ -23,8 +23,8 @@ class NativeSettings {
         problems_(loading.problems),
         result_(loading.result) {}
 
-  // Applies other settings for the initial weights: Megatron-LM's pretrained_checkpoint, which loads only
-  // weights, and hf_path, the model that AMD Primus converts before fine-tuning.
+  // Sets `load` and `finetune` from other keys for the initial weights: Megatron-LM's pretrained_checkpoint,
+  // and hf_path, the model that AMD Primus converts before fine-tuning.
   void take_weights() {
     TrainerConfig& c = result_.trainer;
     for (const auto& [name, folder] :
@@ -38,7 +38,7 @@ class NativeSettings {
     }
   }
 
-  // Sets num_threads, if it is not set, as OpenMP would.
+  // Sets num_threads, if unset, from OMP_NUM_THREADS, as OpenMP does.
   void take_threads_of_environment() {
     if (result_.trainer->num_threads != 0) return;
     std::optional<Variable> variable = variable_of_run("OMP_NUM_THREADS");
@@ -51,7 +51,7 @@ class NativeSettings {
   }
 
   // Reads the target loss of an MLPerf run from the environment if the experiment does not set it. AMD
-  // Primus's MLPerf scripts set one of the two variables, or both.
+  // Primus's MLPerf scripts set one or both of the two variables.
   void take_target_of_environment() {
     if (!stage_of(result_.trainer).mlperf_log || result_.provenance.contains("target_eval_loss")) return;
     std::optional<std::pair<std::string, double>> first;
@@ -90,7 +90,7 @@ class NativeSettings {
     const bool typed = result_.provenance_of("lr").layer == Layer::kCommandLine;
     if (!typed || from.layer >= Layer::kCommandLine || c.min_lr <= c.lr) return;
     const double share = c.min_lr / lr_of_file_;
-    if (!(share <= 1)) return;  // an error in the file, which is reported later
+    if (!(share <= 1)) return;  // the file has an error, which a later check reports
     const double before = std::exchange(c.min_lr, decimal(c.lr * share));
     result_.warnings.push_back(fmt::format(
         "min_lr is {} instead of {} ({}): lr={} is lower than that, and min_lr keeps its ratio to lr",
@@ -116,7 +116,7 @@ class NativeSettings {
   }
 
  private:
-  // An environment variable of the run: from the experiment's env, or else from the process. `from` is its
+  // An environment variable of the run, from the experiment's `env` or else from the process. `from` is its
   // origin.
   struct Variable {
     std::string text;
@@ -153,8 +153,8 @@ void derive_fields(Experiment& experiment) {
   }
 }
 
-// Primus-Turbo's keys for sliding windows with attention sinks set window_size, unless that is set in the
-// same layer or a stronger one.
+// Primus-Turbo's keys for sliding windows with attention sinks set window_size, unless the same layer or a
+// stronger layer sets window_size.
 void derive_sink_windows(Loading& loading) {
   TrainerConfig& c = loading.result.trainer;
   const Provenance sink = loading.result.provenance_of("sink_sliding_window");

@@ -64,7 +64,7 @@ class ForeignSettings {
     check_settings(*foreign_, settings, problems_);
     problems_.throw_if_any();
     const bool stays = result_.framework == engine_;
-    Problems unmapped;  // settings that stay with their framework need no translation
+    Problems unmapped;  // ignored: settings that stay with their framework need no translation
     Translation translation = to_own_keys(*foreign_, settings, ranks(), stays ? unmapped : problems_);
     if (!stays) {
       result_.warnings.insert(result_.warnings.end(), translation.warnings.begin(),
@@ -84,7 +84,7 @@ class ForeignSettings {
                   Layer::kModelPreset);
       });
     }
-    // If the settings name no tokenizer, the model preset's is used.
+    // If the settings name no tokenizer, the model preset's tokenizer is used.
     add_layer(loading_, translation.settings, Layer::kOverrides);
     for (const auto& [key, name] : translation.names) {
       if (layers_.contains(key)) names_[key] = name;
@@ -97,7 +97,8 @@ class ForeignSettings {
   }
 
  private:
-  // Merges the preset `name` into `settings`; our own model preset becomes a separate layer.
+  // Merges the framework's preset `name` into `settings`. If `name` is one of our model presets, adds it as a
+  // separate layer.
   void merge_preset(const Value& name, std::string_view kind, Value& settings) {
     problems_.collect([&] {
       const Value preset = files_.load(files_.find_preset(name, kind, engine_, dir_));
@@ -112,7 +113,7 @@ class ForeignSettings {
     });
   }
 
-  // Returns the number of ranks of the job, from torchrun's variable.
+  // Returns the job's number of ranks, from torchrun's environment variable.
   std::int64_t ranks() const {
     const std::optional<std::string> text = read_variable_("WORLD_SIZE");
     const Value value = text ? plain_scalar(*text, {}) : Value{};
@@ -153,8 +154,8 @@ class ForeignSettings {
     }
   }
 
-  std::optional<BackendFields> foreign_;  // fields of the engine that the file is written for
-  bool has_own_model_ = false;            // a preset of ours is used together with the framework's settings
+  std::optional<BackendFields> foreign_;  // fields of the engine whose settings the file uses
+  bool has_own_model_ = false;            // the framework's settings are used with one of our presets
   Loading& loading_;
   FileLoader& files_;
   const ReadVariable& read_variable_;

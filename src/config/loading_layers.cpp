@@ -29,18 +29,18 @@ class LayerStack {
         result_(loading.result) {}
 
   void add_preset(const Value& name, std::string_view kind, Layer layer) {
-    std::optional<Error> stop;  // a problem that makes further checks pointless
+    std::optional<Error> stop;  // set if further checks make no sense
     problems_.collect([&] {
       try {
-        // Frameworks with their own settings have folders with presets in these settings.
+        // A framework with its own settings has preset folders with these settings. So this uses the native
+        // engine's presets.
         const bool own = has_own_settings(result_.framework);
         const Value preset =
             files_.load(files_.find_preset(name, kind, own ? "native" : result_.framework, dir_));
         refuse_model_that_needs_more(name, kind, preset);
         add_layer(preset, layer);
       } catch (const Error& error) {
-        // Stop here if the model is not supported, because its settings would only be reported as more
-        // unknown keys.
+        // Stop if the model is not supported: its settings would only cause more errors about unknown keys.
         if (error.kind() == ErrorKind::kUnsupported &&
             (engine_.empty() || engine_ == "native" || engine_ == "megatron"))
           stop = error;
@@ -111,7 +111,7 @@ class LayerStack {
     const bool known = std::ranges::all_of(preset.members, [](const Member& m) { return find_key(m.key); });
     const Value* type = preset.find("model_type");
     const bool megatron_has_it = known && type && type->text == "mamba";
-    // A spec in the experiment may still choose supported layers for such a preset.
+    // Accepted here, because `spec` in the experiment may choose supported layers for such a preset.
     if (megatron_has_it && preset.find("is_hybrid_model") && framework_ == Framework::kNative) return;
     if (megatron_has_it && framework_ == Framework::kMegatron) return;
     if (known && (!type || reason_without_preset(type->text).empty())) return;

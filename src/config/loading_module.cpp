@@ -68,7 +68,7 @@ class ModuleChoice {
                    fmt::format("the experiment's module is {}", result_.module_name));
   }
 
-  // Records the engine that the file is written for, before the command line can select another.
+  // Records the file's engine, before the command line can select another engine.
   void note_engine(const Value& module) {
     const Member* framework = module.find_member("framework");
     if (!framework || framework->value.kind != Value::Kind::kString) return;

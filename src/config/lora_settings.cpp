@@ -62,7 +62,7 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
     if (settings.alpha <= 0 || settings.alpha > 1e6) throw wrong(value, key, "above 0 and at most 1e6");
   } else if (key == "dropout") {
     settings.dropout = number(value, key, "a number");
-    // Masks are drawn in fp32, where a number just below one rounds to one.
+    // The rate is used in fp32, in which a number just below one rounds to one.
     if (settings.dropout < 0 || static_cast<float>(settings.dropout) >= 1)
       throw wrong(value, key, "at least 0 and below 1, in fp32");
   } else if (key == "dropout_position") {
@@ -79,7 +79,7 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
       if (std::ranges::find(settings.target_modules, module) == settings.target_modules.end())
         settings.target_modules.push_back(std::move(module));
     }
-    // A fixed order, so that equal settings compare equal.
+    // Sorts the modules, so that equal settings compare equal.
     std::ranges::sort(settings.target_modules, {}, [](const std::string& module) {
       return std::ranges::find(kModules, module) - kModules.begin();
     });

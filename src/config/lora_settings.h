@@ -14,7 +14,8 @@ namespace primus::config {
 inline constexpr std::int64_t kMaxLoraDim = 4096;
 
 // Modules that adapters may be added to: linear_qkv (attention's query, key and value projections),
-// linear_proj (its output projection), linear_fc1 (a feed-forward's gate and up), linear_fc2 (its down).
+// linear_proj (attention's output projection), linear_fc1 (the gate and up projections of a feed-forward
+// layer), linear_fc2 (its down projection).
 std::span<const std::string_view> lora_modules();
 
 struct LoraSettings {
@@ -23,7 +24,7 @@ struct LoraSettings {
   double alpha = 32;
   double dropout = 0;
   std::string dropout_position = "pre";
-  std::string a_init = "xavier", b_init = "zero";  // lora_A_init_method, lora_B_init_method
+  std::string a_init = "xavier", b_init = "zero";  // keys lora_A_init_method and lora_B_init_method
   std::vector<std::string> target_modules{"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
 };
 

@@ -1,5 +1,5 @@
-// Two names that commands compare with: the problem "no training data", which does not prevent a dry run, and
-// the text that replaces an experiment file in 'train posttrain load=...'.
+// Two texts with which commands compare: the problem "no training data", which does not prevent a dry run,
+// and the text that replaces an experiment file in 'train posttrain load=...'.
 #pragma once
 
 namespace primus::config {

@@ -130,10 +130,10 @@ class ArgumentReader {
   std::size_t next_ = 0;
 };
 
-// Stores `setting` in `root` at `path`, a suffix of the setting's own path.
+// Stores `setting` in `root` at `path`, the last parts of the setting's own path.
 void place(Value& root, const Setting& setting, std::span<const std::string> path) {
   Value nested = setting.value;
-  std::size_t left = setting.path.size();  // length of the remaining parts as written
+  std::size_t left = setting.path.size();  // number of characters in the remaining parts, as written
   for (std::size_t i = path.size(); i-- > 0;) {
     if (left > 0) --left;
     Origin origin = setting.key_origin;
@@ -155,7 +155,7 @@ std::string typed_value(const Setting& setting) {
   return text.substr(static_cast<std::size_t>(setting.value.origin.column) - 1);
 }
 
-// Collects settings that are given again with another value.
+// Collects settings that are given more than once with different values.
 class Repetitions {
  public:
   void add(const Setting& setting, std::span<const std::string> path, std::vector<std::string>& notes) {

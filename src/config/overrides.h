@@ -12,10 +12,10 @@ namespace primus::config {
 
 // Command-line settings, separated by what they change. Both values are maps.
 struct Overrides {
-  Value experiment;  // top-level keys and modules.<name>.{framework,config,model}; without a module's name,
-                     // the key is "*"
+  Value experiment;  // top-level keys and modules.<name>.{framework,config,model}; <name> is "*" if the
+                     // argument names no module
   Value trainer;     // trainer keys
-  // Names and origins of the modules that were named in full, modules.NAME.overrides.KEY.
+  // Names and origins of the modules that arguments name, as in modules.NAME.overrides.KEY.
   std::vector<std::pair<std::string, Origin>> modules = {};
   // Sentences about settings that were given more than once with different values; the last one counts.
   std::vector<std::string> notes = {};
@@ -23,7 +23,7 @@ struct Overrides {
 
 // Reads key=value, --key value, --key=value and --flag. A key is a trainer key, a top-level key of the
 // experiment, framework, config or model, or a dotted path such as modules.pre_trainer.overrides.lr; '-' in a
-// key means '_'. Only a boolean key may have no value. Later arguments win. Throws Error.
+// key means '_'. Only boolean keys may omit the value. Later arguments win. Throws Error.
 Overrides parse_overrides(std::span<const std::string> arguments);
 
 }  // namespace primus::config

@@ -25,7 +25,7 @@ class SeveralProblems : public Error {
 class Problems {
  public:
   static constexpr std::size_t kMaxShown = 20;
-  // Limit for the problems that programs can read: each takes time to explain, and a file may have thousands.
+  // Maximum number of kept problems: each explanation takes time, and a file may have thousands of problems.
   static constexpr std::size_t kMaxKept = 256;
 
   // Runs `check` and keeps the Error that it throws, if any.
@@ -42,7 +42,7 @@ class Problems {
     if (problems_.size() < kMaxKept) problems_.push_back(std::move(problem));
   }
   bool empty() const { return count_ == 0; }
-  // Returns whether another problem would be kept; if not, callers can skip an expensive explanation.
+  // Returns whether one more problem would be kept. Otherwise callers can skip an expensive explanation.
   bool are_kept() const { return problems_.size() < kMaxKept; }
 
   // Throws a single problem unchanged, or several as SeveralProblems.

@@ -12,8 +12,8 @@
 namespace primus::config {
 namespace {
 
-// Limits the tokens of a document by counting characters that can start or separate one, because yaml-cpp
-// queues all tokens after an open bracket.
+// Limits the tokens of a document, because yaml-cpp queues all tokens after an open bracket. Counts the
+// characters that can start or separate tokens.
 constexpr std::size_t kMaxTokens = 3 * kMaxValues;
 
 bool is_toml(const std::string& name) {
@@ -28,7 +28,7 @@ std::string read_file(const std::filesystem::path& path) {
   }
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) {
-    // A missing or unreadable experiment is an invalid argument and not a disk failure.
+    // A missing or unreadable experiment is an invalid argument, not a disk failure.
     throw invalid(io_error(fmt::format("cannot read '{}'", path.string()), errno).what(),
                   "--config FILE names the experiment; examples/native/configs has some to copy");
   }

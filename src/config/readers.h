@@ -1,7 +1,7 @@
-// Parses text to a Value tree. Both readers are strict, because experiment files are untrusted: at most 1 MB,
-// 64 levels deep, 65536 values; UTF-8 only; no duplicate keys, and in YAML no tags. YAML aliases and merge
-// keys count as if written out. All errors have a position file:line:col. Memory stays within a few times the
-// input.
+// Parses text to a Value tree. Both readers are strict, because experiment files are untrusted: they accept
+// at most 1 MB, 64 levels and 65536 values, only UTF-8, no duplicate keys and no YAML tags. The contents of
+// YAML aliases and merge keys count each time they are used. All errors have a position file:line:col. Memory
+// use is at most a small multiple of the input's size.
 #pragma once
 
 #include <filesystem>
@@ -18,7 +18,7 @@ inline constexpr int kMaxDepth = 64;
 inline constexpr std::size_t kMaxValues = 65536;
 inline constexpr std::size_t kMaxMembers = 4096;  // max keys of one map
 
-// Hint if one of these limits is exceeded.
+// The hint of errors about these limits.
 inline constexpr const char* kTooMuchHint = "settings files are small: is this an experiment?";
 inline constexpr const char* kNoSettingsHint =
     "an experiment lists what to run under modules:; examples/native/configs has some to copy";
@@ -36,7 +36,7 @@ Value read_document(const std::filesystem::path& path);
 // Reads text in memory; the extension of source->name selects the format.
 Value read_document(const std::shared_ptr<const Source>& source);
 
-// Reads one YAML value of an argument; all values in it have the origin `origin`.
+// Reads a command-line argument as one YAML value. It and all values inside it have the origin `origin`.
 Value read_yaml_inline(std::string_view text, const Origin& origin);
 
 // The steps of read_document. `check_text` refuses invalid text before it is parsed.

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kLineWidth = 118;  // width of lists in docs/config.md
 
-// Text with a variable is valid for every type, and null unsets every key.
+// For every type of key, the schema also allows text with a variable, and null, which unsets the key.
 constexpr std::string_view kVariablePattern = "\\$\\{[A-Za-z_][A-Za-z0-9_.-]*(:[^}]*)?\\}";
 
 Json strings(const std::vector<std::string_view>& texts) {
@@ -123,7 +123,7 @@ Json module_schema() {
       for (std::string_view name : framework_names()) frameworks.push_back(std::string(name));
       value = {{"anyOf", Json::array({{{"enum", frameworks}}, {{"$ref", "#/$defs/unset"}}})}};
     }
-    // No anyOf with null, because editors would then report an inner error for the map as a whole.
+    // Without anyOf for null, because editors would then report an inner error for the entire map.
     if (key.name == "overrides") value = {{"$ref", "#/$defs/trainer"}};
     properties[std::string(key.name)] = described(key, value);
   }
@@ -142,7 +142,7 @@ std::string cell(std::string_view text) {
   return escaped;
 }
 
-// Returns the default here, and AMD Primus's if it differs.
+// Returns the default, and AMD Primus's default if it differs.
 std::string default_text(const KeySpec& key) {
   const bool is_value = !key.is_required && key.derived_from.empty() && describe_default(key) != "null";
   std::string text = is_value ? code(describe_default(key)) : cell(describe_default(key));
@@ -215,8 +215,8 @@ std::string list_of(const std::vector<const KeySpec*>& keys) {
   return text;
 }
 
-// Returns the keys of other_keys.def by group: a table of those that need an explanation, and a list of the
-// others.
+// Returns the keys of other_keys.def by group: a table of keys that need an explanation, and a list of the
+// other keys.
 std::string keys_without_meaning() {
   std::string text =
       "\n"
@@ -325,7 +325,7 @@ std::string json_schema() {
     }
     properties[std::string(key.name)] = described(key, value);
   }
-  // A file that extends another may inherit all required keys.
+  // A file that extends another file may inherit all required keys.
   root["anyOf"] =
       Json::array({{{"required", required_of(kExperimentKeys)}}, {{"required", Json::array({"extends"})}}});
   root["$defs"]["unset"] = {

@@ -1,6 +1,6 @@
-// Stages: the kind of a run (key `stage`), as far as settings and other parts of the program depend on it. A
-// file in lm/train/objectives/ implements the training of a stage and declares the stage in its
-// ObjectiveEntry; the build collects these declarations. Pure data; thread-safe.
+// Stages, the kinds of training (key `stage`): the properties on which settings and other parts of the
+// program depend. A file in lm/train/objectives/ implements the training of a stage and declares the stage in
+// its ObjectiveEntry; the build collects these declarations. Pure data; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ enum class Material : std::uint8_t {
 
 struct Stage {
   std::string_view name;       // a choice of the key `stage`
-  std::string_view meaning{};  // in the key's help text, after the name: "which learns ..."; may be empty
+  std::string_view meaning{};  // follows the name in the key's help text: "which learns ..."; may be empty
   Material material = Material::kText;
-  bool fine_tunes = false;  // starts from pretrained weights
+  bool fine_tunes = false;  // training starts from pretrained weights
   bool mlperf_log = false;  // writes a log in MLPerf's format, and has a target loss
 };
 
@@ -33,7 +33,7 @@ std::string_view help_of_stages();
 // Returns the row of `config.stage`, which must be a valid choice of the key.
 const Stage& stage_of(const TrainerConfig& config);
 
-// Returns whether attention stays within each document, or packed conversation, of a sequence.
+// Returns whether attention stays within each document or packed conversation of a sequence.
 bool separates_documents(const TrainerConfig& config);
 
 }  // namespace primus::config

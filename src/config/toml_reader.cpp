@@ -8,9 +8,8 @@
 
 #include "config/readers.h"
 
-// toml++ 3.3 asserts conditions that its own callers should have checked, but for some malformed files
-// ("[a[b") they did not. With NDEBUG, it makes the compiler assume that the assertions hold. Here its
-// assertions stay enabled, and throw.
+// Some malformed files ("[a[b") violate assertions of toml++ 3.3. With NDEBUG, the compiler would assume that
+// these assertions hold. Here they stay enabled and throw.
 namespace primus::config {
 namespace {
 struct AssertionFailed {};
@@ -22,8 +21,8 @@ struct AssertionFailed {};
 #define TOML_ASSERT(condition) ((condition) ? void() : ::primus::config::assertion_failed())
 #define TOML_MAX_NESTED_VALUES 64
 #include <toml++/impl/preprocessor.h>
-// toml++'s character-class tests mark characters that they do not cover as unreachable code. Here such
-// characters belong to no class.
+// toml++'s tests of character classes treat characters of no class as unreachable code. Here such tests
+// return false.
 #pragma push_macro("TOML_UNREACHABLE")
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
@@ -37,15 +36,15 @@ namespace {
 
 constexpr const char* kTomlHint = "settings are KEY = VALUE lines, with text in quotes";
 
-// Before toml++ runs, refuses input that toml++ 3.3 cannot handle: it frees a key like a.a.a.a... by
-// recursion, which may overflow the stack. Its test for white space is undefined for most non-ASCII
-// characters; TOML allows these only in strings and comments.
+// Refuses input that toml++ 3.3 cannot handle. toml++ frees a key like a.a.a.a... by recursion, which may
+// overflow the stack. Its test for white space is undefined for most non-ASCII characters, which TOML allows
+// only in strings and comments.
 class Prescan {
  public:
   explicit Prescan(const std::shared_ptr<const Source>& source) : source_(source), text_(source->text) {}
 
   void run() {
-    int dots = 0;  // since the last character that ends a key
+    int dots = 0;  // dots since the last character that ends a key
     while (at_ < text_.size()) {
       const char c = text_[at_];
       if (c == '"' || c == '\'') {
@@ -74,7 +73,7 @@ class Prescan {
     ++at_;
   }
 
-  // Columns in characters, as in toml++.
+  // Counts columns in characters, like toml++.
   Origin here() const {
     int column = 1;
     for (char c : text_.substr(line_begin_, at_ - line_begin_))
@@ -97,7 +96,7 @@ class Prescan {
     while (at_ < text_.size()) {
       if (multiline ? text_.substr(at_, 3) == triple : text_[at_] == quote) {
         at_ += multiline ? 3 : 1;
-        // Up to two quotes before the closing three belong to the text.
+        // The text may end with up to two quotes before the three closing quotes.
         for (int i = 0; multiline && i < 2 && at_ < text_.size() && text_[at_] == quote; ++i) ++at_;
         return;
       }
@@ -207,8 +206,8 @@ bool passes_assertions(std::string_view text) {
   return true;
 }
 
-// Finds the first line at which toml++ fails an assertion. It parses from the start, so any longer prefix
-// fails too.
+// Finds the first line at which toml++ fails an assertion. If a prefix of the text fails, every longer prefix
+// fails, too.
 int line_of_assertion(std::string_view text) {
   std::vector<std::size_t> ends;
   for (std::size_t at = text.find('\n'); at != std::string_view::npos; at = text.find('\n', at + 1))

@@ -1,12 +1,12 @@
 // The settings of one training run: a struct with one typed field per key of keys.def, named like the key.
 //
-// A new key changes this header and recompiles each file that includes it; a change of a key's help, rules or
-// default does not. So include it only in the .cpp files that read a field, and declare TrainerConfig in
-// headers. The build compiles the including files of a folder together (primus_library).
+// A new key changes this header and recompiles each file that includes it. A change of a key's help, rules or
+// default does not. So include this header only in .cpp files that read a field, and forward-declare
+// TrainerConfig in headers. The build compiles the including files of a folder together (primus_library).
 //
 // A default-constructed TrainerConfig contains the defaults, with 0 (or "") in keys marked .derived in
-// keys.def. derive() fills these in; load_experiment() calls it, so that afterwards every field is valid.
-// Plain data: copy it freely; reading it from several threads is safe.
+// keys.def. derive() computes these fields. load_experiment() calls derive(), so that all its fields are
+// valid. Plain data: copy it freely; reading it from several threads is safe.
 #pragma once
 
 #include <cstdint>
@@ -42,11 +42,11 @@ struct TrainerConfig {
   bool operator==(const TrainerConfig&) const;
 };
 
-// Fills in every .derived field that is unset. A field stays unset if its sources are unset too.
+// Computes every unset .derived field. A field stays unset if its sources are unset, too.
 void derive(TrainerConfig& config);
 
-// Returns whether train_iters is not known yet, because it follows from train_epochs or train_minutes. Their
-// conversion needs the data or the time of a step (set_train_iters in experiment.h). Until then it is 0.
+// Returns whether train_iters is still unknown (0), because it follows from train_epochs or train_minutes.
+// The conversion needs the data or the time of a step (set_train_iters in experiment.h).
 inline bool length_is_open(const TrainerConfig& config) {
   return (config.train_epochs || config.train_minutes) && config.train_iters == 0;
 }

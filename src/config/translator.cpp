@@ -9,7 +9,7 @@ namespace primus::config {
 namespace {
 
 Value number(double value, const Origin& origin) {
-  // Writes whole numbers, such as steps and sizes, without a fraction.
+  // Integers, such as steps and sizes, are written without a fraction.
   if (value == std::floor(value) && std::abs(value) < 1e15)
     return plain_scalar(fmt::format("{}", static_cast<std::int64_t>(value)), origin);
   return plain_scalar(fmt::format("{}", value), origin);
@@ -158,7 +158,7 @@ void Translator::left_over(const std::string& path, const Member& member) {
   result_.dropped["the native engine has no counterpart"].push_back(path);
 }
 
-// Finds our preset with the architecture that the settings name.
+// Finds our preset for the model that the settings name.
 void Translator::model() {
   for (const Member& preset : fields_.keys("models").members) {
     const bool same = std::ranges::all_of(

@@ -30,7 +30,7 @@ class Translator {
   virtual void translate() = 0;
   // Returns the setting that names the model.
   virtual std::string_view model_setting() const = 0;
-  // Returns whether the settings describe the architecture themselves if they name none of our models.
+  // Returns whether the settings may describe the architecture directly instead of naming one of our models.
   virtual bool describes_model() const { return false; }
 
   const BackendFields& fields() const { return fields_; }
@@ -46,12 +46,12 @@ class Translator {
   // Returns the product of these sizes, each counted as at least 1.
   double model_parallel(std::initializer_list<std::string_view> paths) const;
 
-  // Sets our key; `from` is the setting that determines it.
+  // Sets our key. `from`: the setting that determines the value.
   void put(std::string_view key, Value value, std::string_view from);
   void put(std::string_view key, double value, std::string_view from);
   void put_text(std::string_view key, std::string_view value, std::string_view from);
 
-  // Reports a setting that is known but that the native engine does not support.
+  // Reports a setting that the framework has but the native engine does not support.
   void refuse(std::string_view path, const std::string& why, const std::string& hint);
   void refuse_at(const Value& value, const std::string& what, const std::string& hint);
 

@@ -45,8 +45,8 @@ class Validator {
   }
 
  private:
-  // Returns the key, among several contradicting ones, that was set in the strongest layer; the user will
-  // look for the error there.
+  // Returns which of several contradicting keys was set in the strongest layer, where the user will look for
+  // the error.
   std::string_view last_set(std::initializer_list<std::string_view> keys) const {
     std::string_view last = *keys.begin();
     for (std::string_view key : keys) {
@@ -74,7 +74,7 @@ class Validator {
                             : fmt::format("set global_batch_size to {} or {}", global / micro * micro,
                                           (global / micro + 1) * micro));
     }
-    // Tokens of the run are counted in int64 and in double.
+    // Limit for the run's tokens, which are counted in int64 and in double.
     constexpr double kMaxTokens = 9007199254740992.0;
     const double tokens = static_cast<double>(config_.train_iters) * static_cast<double>(global) *
                           static_cast<double>(config_.seq_length);
@@ -104,7 +104,7 @@ class Validator {
     }
   }
 
-  // Weights are usually initialised with 0.006 to 0.04; Megatron's keys allow any value.
+  // Warns about unusual standard deviations of initial weights: usual values are 0.006 to 0.04.
   void initial_weights() {
     constexpr double kMaxUsual = 1;
     if (config_.init_method_std == 0 && !config_.load) {
@@ -118,7 +118,7 @@ class Validator {
             config_.init_method_std));
   }
 
-  // Reports learning rates with which the weights never change.
+  // Reports learning rates that leave the weights unchanged.
   void rates() {
     constexpr double kTooSmallRate = 1e-10, kTooSmallNorm = 1e-6;
     if (config_.train_iters == 0) return;
@@ -196,7 +196,7 @@ class Validator {
 
   void attention() {
     const std::int64_t heads = config_.num_attention_heads, groups = config_.num_query_groups;
-    if (heads == 0 || config_.hidden_size == 0) return;  // reported as missing elsewhere
+    if (heads == 0 || config_.hidden_size == 0) return;  // another check reports the missing keys
     if (!is_set("kv_channels") && config_.kv_channels > kMaxHeadWidth) {
       refuse({"num_attention_heads", "hidden_size"},
              fmt::format(
@@ -205,7 +205,7 @@ class Validator {
              "set more heads, or set kv_channels, the width of one head");
       return;
     }
-    if (config_.multi_latent_attention) return;  // has its own head widths
+    if (config_.multi_latent_attention) return;  // latent attention has its own head widths
     if (!is_set("kv_channels") && config_.hidden_size % heads != 0) {
       refuse({"hidden_size", "num_attention_heads"},
              fmt::format("hidden_size ({}) is not a multiple of num_attention_heads ({})",
@@ -254,8 +254,8 @@ class Validator {
                  : "leave use_rope_scaling out");
     }
     const std::string& type = config_.rope_scaling_type;
-    // Megatron-LM's other names for the kind of scaling apply if rope_scaling_type is not set; otherwise they
-    // must not contradict it.
+    // Megatron-LM has other keys for the kind of rotary scaling. They apply if rope_scaling_type is unset,
+    // and otherwise must not contradict it.
     const auto contradicts = [&](std::string_view key, bool agrees, std::string_view value) {
       const auto layer = [&](std::string_view k) { return experiment_.provenance_of(k).layer; };
       if (agrees || layer(key) < Layer::kOverrides || layer(key) <= layer("rope_scaling_type")) return;
@@ -353,7 +353,7 @@ class Validator {
     }
   }
 
-  // Returns whether a value turns its feature off, so that it also fits a model without the feature.
+  // Returns whether a value turns its feature off. Such a value is also valid for models without the feature.
   static bool asks_for_nothing(const Value& value) {
     return (value.kind == Value::Kind::kBool && !value.boolean) ||
            (value.kind == Value::Kind::kInt && value.integer == 0) ||
@@ -387,7 +387,8 @@ class Validator {
     if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
   }
 
-  // Warns about settings of phases that the schedules of learning rate and weight decay do not have.
+  // Warns about settings that have no effect with the chosen schedules of learning rate and weight decay and
+  // with the chosen recomputation.
   void schedule_without_effect() {
     const TrainerConfig& c = config_;
     const auto needs = [this](bool met, std::string_view what, std::string_view key) {
@@ -446,7 +447,7 @@ class Validator {
       needs(c.moe_expert_capacity_factor.has_value(), "with moe_expert_capacity_factor",
             {"moe_token_drop_policy"});
     }
-    if (c.load) return;  // config.json of the weights may set experts and the rotary scaling type
+    if (c.load) return;  // the loaded config.json may set experts and the rotary scaling type
     for (const KeySpec& key : all_keys()) {
       const bool of_experts = (key.name.starts_with("moe_") || key.name == "router_logit_softcapping") &&
                               key.has_meaning_for(Framework::kNative);

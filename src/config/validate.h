@@ -11,8 +11,8 @@
 namespace primus::config {
 
 // Checks a trainer configuration for the native engine, after each key was checked separately: divisibility
-// of sizes, schedules, available training data. Adds an Error at the offending key for each problem, and a
-// sentence to `warnings` for settings that are legal but odd.
+// of sizes, schedules, available training data. Adds an Error at the offending key for each problem. Adds a
+// sentence to `warnings` for each legal but unusual setting.
 void validate_native(const Experiment& experiment, Problems& problems, std::vector<std::string>& warnings);
 
 // Returns whether the experiment itself, not a preset, sets the key to something other than its default or

@@ -113,7 +113,7 @@ bool parse_number(std::string_view text, Value& value) {
   const auto [stop, error] = std::from_chars(clean.data(), end, value.real);
   if (stop != end) return false;
   if (error == std::errc::result_out_of_range) {
-    // from_chars does not set the value here. Sets infinity or 0, so that the range check can report it.
+    // from_chars leaves the value unset if it is out of range. Infinity or 0 lets the range check report it.
     const std::size_t exponent = clean.find("e-");
     value.real = exponent == std::string::npos ? HUGE_VAL : 0.0;
   }
@@ -177,7 +177,7 @@ std::string Origin::snippet(std::size_t length) const {
 }
 
 Error error_at(const Origin& origin, std::string what, std::string hint, std::size_t length) {
-  std::ranges::replace(what, '\0', ' ');  // as in show(): it would end the message
+  std::ranges::replace(what, '\0', ' ');  // as in show(): a zero byte would end the message
   Error error = invalid(std::move(what), std::move(hint));
   error.at(origin.location(), origin.snippet(length));
   return error;

@@ -20,8 +20,8 @@ struct Source {
   bool columns_in_bytes = true;  // whether Origin::column counts bytes or characters
 };
 
-// A position in a source. line and column count from 1; line 0 means the source as a whole. A null source
-// means a built-in default.
+// A position in a source. line and column count from 1; line 0 means the source as a whole. Without a source,
+// the value is a built-in default.
 struct Origin {
   std::shared_ptr<const Source> source;
   int line = 0;
@@ -70,7 +70,7 @@ struct Value {
   std::string_view kind_name() const;
   // Returns the source text on one line, shortened to about 40 characters: for messages.
   std::string show() const;
-  // Returns the width of the caret under it.
+  // Returns the width of the caret under the value.
   std::size_t width() const;
 };
 
@@ -85,12 +85,12 @@ struct Member {
 Value plain_scalar(std::string_view text, Origin origin);
 
 // Parses the text after `=` on the command line, or an environment variable: [a, b] and {k: v} are read as
-// YAML, (a, b) is the list [a, b], text in quotes is a string, the rest is a plain scalar. Text that begins
-// like a list or map but is none ("[0,", "[draft") is a string. Throws Error.
+// YAML, (a, b) is the list [a, b], text in quotes is a string, the rest is a plain scalar. Text that only
+// begins like a list or map ("[0,", "[draft") is a string. Throws Error.
 Value parse_inline(std::string_view text, const Origin& origin);
 
-// Merges `over` into `base`: maps merge member by member, and their members move to the position where they
-// were written last; everything else is replaced.
+// Merges `over` into `base`: maps merge member by member, and a merged member moves to its last position. All
+// other values are replaced.
 void merge(Value& base, const Value& over);
 
 }  // namespace primus::config

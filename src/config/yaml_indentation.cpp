@@ -10,13 +10,13 @@ namespace primus::config {
 namespace {
 
 struct Line {
-  std::size_t indent = 0;           // indentation of the content; after "- ", of the text that follows
-  std::vector<std::size_t> dashes;  // columns of the "- " before it
-  bool has_key = false;             // has the form "key:" or "key: value"
+  std::size_t indent = 0;           // indentation of the content, after any "- "
+  std::vector<std::size_t> dashes;  // columns of the "- " before the content
+  bool has_key = false;             // the content is "key:" or "key: value"
   bool has_value = false;           // the key's value is on the same line
   bool opens_text = false;          // the value is | or >: a block of text follows
   bool opens_quote = false;         // the value begins with a quote that is not closed on this line
-  bool in_brackets = false;  // the line ends inside [ ] or { }, so the next ones may have any indentation
+  bool in_brackets = false;  // the line ends inside [ ] or { }, so the next lines may have any indentation
 };
 
 // Returns the start of the value in `text`, after a ": " or final ":" that is not in quotes or a comment.
@@ -56,7 +56,7 @@ Line parse_line(std::string_view text) {
   line.has_key = key_end != std::string_view::npos;
   std::string_view value = line.has_key ? trimmed(said.substr(key_end)) : std::string_view();
   if (value.starts_with('#')) value = {};
-  // If there is only an anchor, the value is on the next line.
+  // After an anchor only, the value is on the next line.
   if (value.starts_with('&') && value.find(' ') == std::string_view::npos) value = {};
   line.has_value = !value.empty();
   line.opens_text = value.starts_with('|') || value.starts_with('>');
@@ -70,7 +70,7 @@ Line parse_line(std::string_view text) {
   return line;
 }
 
-// Returns the hint for a line without a colon followed by a blank.
+// Returns the hint for a line that lacks a colon with a blank after it.
 std::string hint_without_key(std::string_view said) {
   const std::size_t colon = said.find(':');
   if (colon != std::string_view::npos && colon > 0) {

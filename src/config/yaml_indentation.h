@@ -1,5 +1,5 @@
-// Explains why a YAML file does not parse if the reason is wrong indentation or a missing colon, which the
-// parser only notices lines later.
+// Explains YAML files that do not parse because of wrong indentation or a missing colon. The parser reports
+// such mistakes only some lines later.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,10 @@
 
 namespace primus::config {
 
-// Checks the lines of a file that does not parse, up to `line`, where the parser gave up. Throws an Error at
-// the first line with one of these mistakes: a tab as indentation, an indentation deeper than a line that
-// already has a value, an indentation unlike all lines above, or no key where one is required. Returns if
-// there is none.
+// Checks the lines of a file that does not parse, up to `line`, where the parser stopped. Throws an Error at
+// the first line with one of these mistakes: a tab as indentation, a deeper indentation below a line that
+// already has a value, an indentation that matches no line above, or a missing key. Returns if it finds no
+// mistake.
 void refuse_bad_line(const std::shared_ptr<const Source>& source, int line);
 
 }  // namespace primus::config

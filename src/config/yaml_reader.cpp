@@ -1,6 +1,7 @@
 // A strict reader that uses yaml-cpp's events. Unlike yaml-cpp's nodes, events report anchors, aliases, tags
-// and duplicate keys, and parsing can stop at any depth. An alias copies the value of its anchor and counts
-// as if written out: a few lines that expand to billions of values are refused before anything is copied.
+// and duplicate keys, and parsing can stop at any depth. An alias copies the value of its anchor, and all
+// copied values count. So a few lines that would expand to billions of values are refused before any copy is
+// made.
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
@@ -47,8 +48,8 @@ TreeSize size_of(const Value& value) {
 class ViewStream : private std::streambuf, public std::istream {
  public:
   explicit ViewStream(std::string_view text) : std::istream(static_cast<std::streambuf*>(this)) {
-    char* begin = const_cast<char*>(text.data());  // setg() requires a non-const pointer; nothing writes to a
-                                                   // get area
+    char* begin = const_cast<char*>(text.data());  // setg() requires a non-const pointer, but a get area is
+                                                   // only read
     setg(begin, begin, begin + text.size());
   }
 };
@@ -67,7 +68,7 @@ class TreeBuilder : public YAML::EventHandler {
     return {source_, mark.line + 1, mark.column + 1, {}};
   }
 
-  // The parser gave up at `end`, inside brackets: reports what is missing.
+  // Reports the missing bracket if the parser stopped at `end` inside brackets.
   void refuse_open_bracket(const Origin& end) const {
     if (stack_.empty() || !stack_.back().in_brackets) return;
     const Value& inner = stack_.back().value;
@@ -80,7 +81,7 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    // yaml-cpp does not consume some characters and starts one document after another at such a character.
+    // For some characters, yaml-cpp starts one document after another without consuming the character.
     if (++documents_ > 1) {
       throw error_at(origin_of(mark),
                      has_root_ ? "a settings file has one YAML document, but a second begins here"
@@ -93,7 +94,8 @@ class TreeBuilder : public YAML::EventHandler {
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     if (stack_.empty()) return;  // an empty document
     Value value;
-    // yaml-cpp reports the position of the token after a missing value. The key is where the user will look.
+    // For a missing value, yaml-cpp reports the position of the next token. The key's position is more
+    // helpful.
     value.origin = awaiting_value() ? stack_.back().key_origin : origin_of(mark);
     remember(anchor, value);
     add(std::move(value));
@@ -102,7 +104,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const Origin origin = origin_of(mark);
     const auto found = anchors_.find(anchor);
-    if (found == anchors_.end()) {  // defined but not complete
+    if (found == anchors_.end()) {  // the anchor's own value is not complete yet
       throw error_at(origin, "this alias is inside the value that it repeats",
                      "write the value out, or move the anchor");
     }
@@ -124,7 +126,7 @@ class TreeBuilder : public YAML::EventHandler {
       throw error_at(origin, "the aliases make too many values for a settings file",
                      "write the values out, or share them through extends");
     }
-    count_ += size.values - 1;  // add() counts another one
+    count_ += size.values - 1;  // add() counts one more value
     add(value);
   }
 
@@ -134,7 +136,7 @@ class TreeBuilder : public YAML::EventHandler {
                 const std::string& text) override {
     const Origin origin = origin_of(mark);
     refuse_tag(tag, origin);
-    // yaml-cpp converts these two escapes to single bytes.
+    // yaml-cpp converts the escapes \N and \_ to single bytes, which are invalid UTF-8.
     if (!unicode::is_valid(text)) {
       throw error_at(origin, "settings files do not support the escapes \\N and \\_",
                      "write \\u0085 and \\u00a0 for them");
@@ -210,7 +212,7 @@ class TreeBuilder : public YAML::EventHandler {
     frame.key_merges = merges;
   }
 
-  // Stores the value of <<: a map, or a list of maps in which earlier ones have priority.
+  // Stores the value of <<: a map, or a list of maps in which earlier maps have priority.
   static void take_merged(Frame& frame, Value value) {
     if (frame.has_merged) {
       throw error_at(frame.key_origin, "<< is given twice in this map", "write <<: [*first, *second]", 2);
@@ -253,7 +255,7 @@ class TreeBuilder : public YAML::EventHandler {
                    "remove the tag, and put text in quotes; the key decides the type");
   }
 
-  // yaml-cpp treats the end of the file as the missing closing quote and everything before it as the text.
+  // If a closing quote is missing, yaml-cpp takes the rest of the file as the text. Reports that mistake.
   void refuse_open_quote(std::size_t position, const Origin& origin) const {
     const std::string_view text = source_->text;
     if (position >= text.size() || (text[position] != '"' && text[position] != '\''))

@@ -15,7 +15,7 @@ bool is_on(const Experiment& e, std::string_view key, bool otherwise = false) {
   return value && value->kind == Value::Kind::kBool ? value->boolean : otherwise;
 }
 
-// Returns whether more backward passes may have pending weight gradients than in ZB-H1.
+// Returns whether the keys allow more pending weight gradients than ZB-H1.
 bool asks_for_more_memory(const Experiment& e) {
   const Value* const pending = e.settings.find("zero_bubble_max_pending_backward");
   const Value number = pending && pending->is_scalar() ? plain_scalar(pending->text, {}) : Value{};

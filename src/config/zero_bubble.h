@@ -1,4 +1,4 @@
-// AMD Primus's older pipeline patch, patch_zero_bubble and its keys, mapped to schedules of pp_algorithm.
+// Maps AMD Primus's older pipeline patch (patch_zero_bubble and its keys) to schedules of pp_algorithm.
 #pragma once
 
 #include "config/experiment.h"

@@ -2,9 +2,8 @@
 // Engine's DelayedScaling, Megatron-LM's default (fp8_recipe: delayed). Each linear layer has three scales,
 // for x, W and d_y.
 //
-//   during a step: every quantisation uses the scale of the previous steps, and records the largest magnitude
-//   at the end of a step: the maximum over all ranks and microbatches enters the history, which gives new
-//   scales
+//   during a step: every quantisation uses the scale from previous steps, and records the largest magnitude
+//   after a step:  the maximum over all ranks and microbatches enters the history, which gives new scales
 //
 // Quantising a tensor again with the same scale gives the same codes and records the same magnitude. So
 // results depend neither on recomputation nor on the order of products, and each product quantises its own

@@ -1,6 +1,6 @@
 // Preflight checks. A check is data and a function. The function judges the collected facts and reports pass,
 // skip, warn or fail. A finding has the measured value, the required value and its source, and the way to fix
-// the problem. Checks fail closed: a check that throws or reports nothing counts as failed.
+// the problem. Checks fail closed: a check that throws or has no findings counts as failed.
 #pragma once
 
 #include <any>
@@ -34,7 +34,8 @@ struct Wanted {
 // value set in an optional is a demand: its check runs even if its section was not selected, and fails if the
 // measured value cannot be determined.
 struct Requirements {
-  int local_ranks = 1, nodes = 1;                              // ranks on this machine; machines of the job
+  int local_ranks = 1, nodes = 1;                              // ranks on this machine; number of machines in
+                                                               // the job
   std::optional<Wanted> shared_memory_gib, locked_memory_gib;  // 0 switches the check off
   std::optional<Wanted> gpus;                                  // number of GPUs
   std::optional<Wanted> rdma_ports;
@@ -42,13 +43,13 @@ struct Requirements {
   double usual_free_gpu_memory_gib = 0;       // default if the user demands nothing; 0: not checked
   static constexpr double kUsualBusyGib = 2, kUsualBusyPercent = 20;  // defaults of the next two
   std::optional<Wanted> busy_memory_gib;  // limit for other processes' memory on a GPU
-  std::optional<Wanted> busy_percent;     // limit of a GPU's utilization
+  std::optional<Wanted> busy_percent;     // maximum utilization of a GPU
   double slow_tool_seconds = 1;           // limit for the run time of a driver's tool
   // Minimum speeds that replace the hardware table's: TFLOP/s and GB/s per device, GB/s between a node's
   // GPUs.
   std::optional<Wanted> min_tflops, min_memory, min_all_reduce;
   bool allow_foreign_processes = false;
-  std::vector<std::string> allowed_processes;  // allowed on a GPU, by name
+  std::vector<std::string> allowed_processes;  // names of processes that may use a GPU
   std::vector<std::string> required_tools;
 };
 
@@ -56,7 +57,7 @@ struct CheckInput {
   const Machine& machine;
   const Inventory& found;
   const Requirements& wanted;
-  std::any subject = {};  // a pointer; see facts()
+  std::any subject = {};  // a pointer to the group's facts; see facts()
 
   // Returns the facts that the check's group judges, as given to judge_group(). Throws if they are of another
   // type.
@@ -79,7 +80,7 @@ class Judge {
   void skip(std::string why, std::string where = {}) {
     add({.verdict = Verdict::kSkip, .where = where, .measured = why});
   }
-  // Report a finding; fill in its check, category and verdict.
+  // These functions report a finding, and set its check, category and verdict.
   void warn(Finding finding) { add(with(std::move(finding), Verdict::kWarn)); }
   void fail(Finding finding) { add(with(std::move(finding), Verdict::kFail)); }
   void say(Verdict verdict, Finding finding) { add(with(std::move(finding), verdict)); }
@@ -102,7 +103,7 @@ class Judge {
   int said_ = 0;
 };
 
-// A command-line option that sets a check's threshold. Setting it is a demand.
+// A command-line option that sets a check's threshold. If the user sets it, it is a demand.
 struct ThresholdOption {
   // The subject of the threshold: the machine, the speed of a device, or the speed of an exchange. Speeds are
   // measured only on request.
@@ -121,8 +122,8 @@ struct Check {
   void (*judge)(const CheckInput& input, Judge& judge);
   // Returns whether the user demands something that this check judges; null: its subject cannot be demanded.
   bool (*demanded)(const Requirements& wanted) = nullptr;
-  ThresholdOption threshold = {};  // no field is set: there is no option
-  // If true, a check without findings had nothing to judge; otherwise it has failed.
+  ThresholdOption threshold = {};  // without a name: the check has no option
+  // If true, a check without findings passes; otherwise it has failed.
   bool may_be_silent = false;
   // Checks of a group judge the same facts and run together ("device"). Empty: the group is the category.
   std::string_view group = {};
@@ -139,19 +140,18 @@ std::span<const ThresholdOption> threshold_options();
 
 // Returns the input of checks that do not judge the machine: an empty inventory and no demands.
 CheckInput without_machine();
-// Runs checks and appends their findings. `only_demanded`: runs only checks of which the user demands
-// something.
+// Runs checks and appends their findings. `only_demanded`: runs only checks that judge a demand of the user.
 void run_checks(std::span<const Check> checks, const CheckInput& input, std::vector<Finding>& findings,
                 bool only_demanded = false);
 // Runs the checks of a group that judges `facts`, not the machine, and appends their findings. Such a group
-// and the type of its facts need no other declaration.
+// and the type of its facts need no declaration elsewhere.
 template <class Facts>
 void judge_group(std::string_view group, const Facts& facts, std::vector<Finding>& findings) {
   CheckInput input = without_machine();
   input.subject = &facts;
   run_checks(checks_of(group), input, findings);
 }
-// Returns whether the user demands something of any check.
+// Returns whether any check judges a demand of the user.
 bool any_demanded(const Requirements& wanted);
 
 }  // namespace primus::preflight

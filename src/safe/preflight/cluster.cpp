@@ -53,7 +53,7 @@ void judge_drift(const CheckInput& in, Judge& judge) {
   struct Compared {
     Verdict drift = Verdict::kPass;
     std::map<std::string, Value> values;
-    // A fact is counted once per machine, or once per device; facts of the environment are counted per
+    // A fact is counted once per machine or device, but facts of the environment are counted once per
     // process.
     std::set<std::tuple<std::string, int, std::string>> seen;
     std::set<std::pair<std::string, int>> machines;
@@ -81,7 +81,7 @@ void judge_drift(const CheckInput& in, Judge& judge) {
           fact.where.empty() ? name_of(node) : fmt::format("{}, {}", name_of(node), fact.where));
     }
   }
-  // A process without the variable has no fact for it; count it as another value.
+  // A process without the variable has no fact about it. That counts as another value.
   for (const NodeReport& node : nodes) {
     if (!has_environment(node)) continue;
     for (auto& [key, compared] : facts)
@@ -153,7 +153,7 @@ void judge_slow(const CheckInput& in, Judge& judge) {
     ++compared;
     std::vector<double> values;
     for (const Point& point : points) values.push_back(point.measurement->value);
-    // With two values it is unknown which is wrong, so compare with the faster one.
+    // With two values, their median would hide the slower one, so both are compared with the faster value.
     const double middle =
         points.size() == 2 ? *std::max_element(values.begin(), values.end()) : median_of(values);
     const double scatter = points.size() == 2 ? 0 : scatter_of(values, middle);
@@ -226,7 +226,7 @@ extern const Check kClusterMissing{.name = "cluster.missing",
                                    .question = "Did all nodes report?",
                                    .judge = judge_missing,
                                    .may_be_silent = true};
-// Also compares the devices of a single node.
+// Runs also for a single node, because it compares devices, too.
 extern const Check kClusterDrift{.name = "cluster.drift",
                                  .category = "cluster",
                                  .question = "Do all nodes have the same software and hardware?",

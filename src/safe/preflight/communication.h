@@ -29,7 +29,7 @@ using Nodes = std::vector<std::vector<int>>;
 struct CommunicationResult {
   std::vector<Measurement> measurements;  // measurements of this rank
   SearchPlan search_plan;
-  // Filled in for this rank's groups, 0 for others. A group's rate is the minimum over its ranks.
+  // Rates of this rank's groups; 0 for other groups. A group's rate is the minimum over its ranks.
   SearchRates search_rates;
   std::vector<std::string> skipped;  // tests that were skipped, and why
 };

@@ -9,7 +9,7 @@ namespace primus::preflight {
 
 struct CompletenessFacts {
   const Assignment& asked;
-  bool nothing_done;  // no measurement, and no verdict but "skip" and "the process runs"
+  bool nothing_done;  // no measurement, and no verdict except "skip" and "the process runs"
 };
 
 struct ProcessFacts {};

@@ -1,5 +1,5 @@
-// Checks of the preflight itself: a run fails if it checked or measured nothing that the user asked for. Free
-// functions without state.
+// Checks of the preflight itself: a run fails if it has no result for the checks and tests that the user
+// asked for. Free functions without state.
 #pragma once
 
 #include "safe/preflight/report.h"
@@ -10,15 +10,15 @@ namespace primus::preflight {
 struct Assignment {
   bool sections = false;        // sections of the machine, selected by name
   bool only_tests = false;      // performance tests only
-  bool lone_exchanges = false;  // tests within or between nodes, but there is one rank
+  bool lone_exchanges = false;  // tests within or between nodes, although the job has only one rank
 };
 
 // Adds the findings to the report's cluster. Call it when the report contains the findings and measurements
 // of all nodes.
 void check_completeness(const Assignment& asked, Report& report);
 
-// Inserts the finding that the process runs before all others. So even the report of a rank that judges
-// nothing else is not empty.
+// Inserts the finding "the process runs" at the beginning. So the report of a rank without other checks is
+// not empty.
 void check_process(NodeReport& report);
 
 }  // namespace primus::preflight

@@ -22,7 +22,7 @@ struct CorruptionOptions {
 
 struct CorruptionResult {
   std::uint32_t checksum = 0;  // CRC32C of the correct result; 0: the first result was wrong
-  int rounds = 0, wrong = 0;   // products computed, and those with a wrong element
+  int rounds = 0, wrong = 0;   // number of products, and number of products with a wrong element
   std::string first_wrong;     // "round 3, row 17"
 };
 

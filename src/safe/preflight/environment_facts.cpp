@@ -32,7 +32,7 @@ constexpr std::string_view kOwn[] = {
     "NCCL_HOSTID", "NCCL_DEBUG_FILE", "RCCL_DEBUG_FILE", "UCX_LOG_FILE",
     // Set by mpirun for each rank: its number, and addresses and folders of its daemon.
     "OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_MCA_initial_wdir", "I_MPI_INFO_", "I_MPI_HYDRA_",
-    // JAX's number and devices of the rank.
+    // Set for each rank of JAX: its number and its devices.
     "JAX_PROCESS_ID", "JAX_LOCAL_",
     // A process's file descriptor, details of its launch, and the secrets that the rendezvous already
     // compares.

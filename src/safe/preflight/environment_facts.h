@@ -16,8 +16,8 @@ inline constexpr std::string_view kNotSet = "not set";           // shown for a 
 
 // Returns whether this variable is compared between ranks.
 bool changes_jobs(std::string_view name);
-// Returns whether the variable assigns cores or network cards to each rank of a node. Only the first ranks of
-// the nodes are compared in such a variable.
+// Returns whether the variable assigns cores or network cards to each rank of a node. Such a variable is
+// compared only between the first ranks of the nodes.
 bool places_a_rank(std::string_view name);
 
 // Adds a fact for each compared variable that is set, and one fact with their number. For a secret, the fact

@@ -17,7 +17,7 @@ namespace primus::preflight {
 
 struct ExperimentFacts {
   const config::Experiment& experiment;
-  std::optional<TrainingForecast> forecast;  // set only for the native engine
+  std::optional<TrainingForecast> forecast;  // the native engine's forecast
   std::string problem, hint;  // why there is no forecast; empty: the framework does not support one
 };
 

@@ -1,5 +1,5 @@
-// Checks whether an experiment fits the machine. A dry run of a step shows whether its memory suffices, the
-// free disk space whether checkpoints fit, and a read of a part whether the data is readable.
+// Checks whether an experiment fits the machine. It compares the memory of a dry run of a step with the
+// device's memory, and the size of checkpoints with the free disk space. It also reads a part of the data.
 #pragma once
 
 #include "config/experiment.h"

@@ -23,7 +23,7 @@ struct Finding {
   std::string measured = {};  // "/dev/shm holds 64.0 MiB"
   std::string wanted = {};    // "at least 8.00 GiB"
   std::string source = {};    // source of `wanted`: "--shm-min-gb", "presets/hardware/nvidia_h100.yaml"
-  std::string fix = {};       // one sentence; for warnings and failures
+  std::string fix = {};       // one sentence that says how to fix a warning or a failure
 };
 
 // A property of the machine or of one of its devices.
@@ -31,7 +31,8 @@ struct Fact {
   std::string category, name, value;
   // The verdict if nodes differ in this fact; kPass: not compared.
   Verdict drift = Verdict::kPass;
-  // "cuda:3": a property of this device; compared between all devices of all nodes. Empty: of the machine.
+  // For example "cuda:3": the fact is a property of this device, and is compared between all devices of all
+  // nodes. Empty: a property of the machine.
   std::string where = {};
 };
 
@@ -55,8 +56,8 @@ struct NodeReport {
   std::vector<Fact> facts;
   std::vector<Measurement> measurements;
   std::vector<Finding> findings;
-  // A check ran out of time and its thread still waits for the system, so the program should exit without
-  // joining it. Not part of the JSON.
+  // A check exceeded its time limit and its thread still waits for the system. So the program should exit
+  // without joining that thread. Not part of the JSON.
   bool has_stuck_threads = false;
 };
 

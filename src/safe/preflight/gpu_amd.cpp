@@ -1,5 +1,5 @@
-// AMD GPUs, by files of the amdgpu driver (the kernel's Documentation/gpu/amdgpu) and of kfd, the driver part
-// for compute programs.
+// Reads facts about AMD GPUs from files of the amdgpu driver (the kernel's Documentation/gpu/amdgpu) and of
+// kfd, the driver's part for compute programs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ Gpu read_card(const Machine& machine, const std::string& card) {
     if (const auto p = machine.number(folder + "power1_cap")) gpu.power_limit = static_cast<double>(*p) / 1e6;
     if (const auto p = machine.number(folder + "power1_cap_default"))
       gpu.default_power_limit = static_cast<double>(*p) / 1e6;
-    // The limit is in millidegrees, like the temperature itself.
+    // The limit is in millidegrees, like the temperature.
     const auto now = machine.number(folder + "temp2_input"), maximum = machine.number(folder + "temp2_crit");
     if (now && maximum && *maximum > 0 && *now >= *maximum)
       gpu.throttled_by.emplace_back("its critical temperature");
@@ -97,7 +97,7 @@ void read_processes(const Machine& machine, GpuFacts& facts) {
 
 void collect_amd(const Machine& machine, std::optional<std::chrono::milliseconds> timeout, GpuFacts& facts) {
   const bool loaded = machine.exists("/sys/module/amdgpu");
-  if (facts.amd_on_bus == 0) return;  // there is at most integrated graphics
+  if (facts.amd_on_bus == 0) return;  // integrated graphics do not count
   facts.amd_driver = machine.text("/sys/module/amdgpu/version").value_or(loaded ? "of the kernel" : "");
   facts.rocm = machine.text("/opt/rocm/.info/version").value_or("");
   int index = 0;

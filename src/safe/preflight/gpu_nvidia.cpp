@@ -1,4 +1,4 @@
-// NVIDIA GPUs, by nvidia-smi's tables and the driver's files.
+// Reads facts about NVIDIA GPUs from nvidia-smi's tables and the driver's files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -75,7 +75,7 @@ void read_clocks(const Row& row, Gpu& gpu) {
       {"clocks_throttle_reasons.hw_slowdown", "slowdown by hardware"},
   };
   for (const auto& [field, reason] : kReasons) {
-    // The last reason summarizes the first two and others, so report it only if no other is active.
+    // The last reason also covers the first two, so it is reported only if no other reason is active.
     if (text_of(row, field) != "Active") continue;
     if (gpu.throttled_by.empty() || std::string_view(reason) != "slowdown by hardware")
       gpu.throttled_by.emplace_back(reason);

@@ -1,5 +1,5 @@
-// Runs a function with a time limit. If the system never answers (a file system with a dead server, a hanging
-// driver), only that time is lost, and the result is a failure. Thread-safe.
+// Runs a function with a time limit. If the system does not answer (a file system with a dead server, a
+// hanging driver), the result is a failure after that time. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -19,8 +19,8 @@ namespace primus::preflight {
 template <class T>
 struct Guarded {
   std::optional<T> value;  // the function's result
-  std::string problem;     // if there is no value: the exception, or that there was no answer in time
-  bool timed_out = false;  // the thread still runs
+  std::string problem;     // without a value: the exception's text, or a text about the missing answer
+  bool timed_out = false;  // the time is over and the thread still runs
 };
 
 // Runs `work` on a separate thread, which is abandoned at the time limit. So `work` must own everything it

@@ -235,7 +235,7 @@ void judge_shared_memory(const CheckInput& in, Judge& judge) {
                              : gpus ? "the default of node_smoke, for several ranks or GPUs"
                                     : "space for the message buffers of a rank";
   const std::string measured = fmt::format("/dev/shm holds {}, {} free", bytes(total), bytes(free));
-  // On a small machine, a file system of about half the memory suffices.
+  // On a small machine, shared memory of about half the main memory suffices.
   const bool is_small_machine = !asked && total >= 0.4 * static_cast<double>(host.memory) && total > 0;
   if (total < minimum && !is_small_machine) {
     judge.fail({.measured = measured, .wanted = "at least " + bytes(minimum), .source = source, .fix = fix});

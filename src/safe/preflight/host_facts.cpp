@@ -15,7 +15,7 @@
 namespace primus::preflight {
 namespace {
 
-// Returns the value after "key:" or "key=" in a file of such lines.
+// Returns the value after "key:" or "key=" in a text of such lines.
 std::string value_of(const std::string& text, std::string_view key, char separator) {
   for (const std::string& line : lines_of(text)) {
     const std::size_t at = line.find(separator);
@@ -37,7 +37,7 @@ void collect_cpu(const Machine& machine, HostFacts& host) {
       continue;
     const std::string topology = "/sys/devices/system/cpu/" + cpu + "/topology/";
     const auto package = machine.text(topology + "physical_package_id");
-    if (!package) continue;  // offline
+    if (!package) continue;  // an offline CPU has no package
     packages.insert(*package);
     cores.insert(*package + ":" + machine.text(topology + "core_id").value_or(cpu));
     ++host.cpus;
@@ -131,7 +131,7 @@ std::string type_of_file_system(const Machine& machine, const std::string& path)
     if (words.size() < 3) continue;
     const std::string& folder = words[1];
     const bool holds = path == folder || folder == "/" || path.starts_with(folder + "/");
-    if (holds && folder.size() >= best.size()) {  // the last of equal mount points is on top
+    if (holds && folder.size() >= best.size()) {  // of several mounts at one point, the last is visible
       best = folder;
       type = words[2];
     }
@@ -189,7 +189,7 @@ HostFacts collect_host(const Machine& machine, const HostQuestions& questions) {
 
 std::vector<KernelProblem> kernel_problems(std::string_view log, double uptime, double seconds) {
   struct Pattern {
-    std::string_view text, also;  // the line must contain both
+    std::string_view text, also;  // both must be in the line
     std::string_view kind, fix;
     bool serious;
   };
@@ -205,7 +205,8 @@ std::vector<KernelProblem> kernel_problems(std::string_view log, double uptime, 
       {"amdgpu", "timeout", "an AMD GPU hung", "reset the GPU or reboot the node", true},
       {"amdgpu", "uncorrectable hardware errors", "an AMD GPU has uncorrectable errors",
        "reset the GPU, and have it replaced if the errors come back", true},
-      {"[Hardware Error]", "Corrected error", "", "", false},  // counted by EDAC
+      {"[Hardware Error]", "Corrected error", "", "", false},  // not reported here: EDAC counts corrected
+                                                               // errors
       {"[Hardware Error]", "", kHardware, kReadErrors, true},
       {"Machine check events logged", "", kHardware, kReadErrors, false},
       {"EDAC", " UE ", "the host's memory has an uncorrectable error", "have the memory module replaced",
@@ -245,7 +246,7 @@ std::vector<KernelProblem> kernel_problems(std::string_view log, double uptime, 
       const auto known = std::find_if(problems.begin(), problems.end(), [&](const KernelProblem& problem) {
         return problem.kind == pattern.kind;
       });
-      if (known != problems.end()) {  // keep the newest line of each kind
+      if (known != problems.end()) {  // keeps only the newest line of each kind
         known->line = text;
         known->serious |= pattern.serious;
       } else {

@@ -48,7 +48,7 @@ struct HostFacts {
   std::int64_t swap = 0, swap_used = 0;
   std::int64_t huge_pages = 0, huge_page_bytes = 0;
   std::string transparent_huge_pages;                                       // "madvise"
-  std::int64_t corrected_memory_errors = 0, uncorrected_memory_errors = 0;  // errors of host memory (EDAC)
+  std::int64_t corrected_memory_errors = 0, uncorrected_memory_errors = 0;  // host memory errors (EDAC)
 
   std::optional<Space> shared_memory;
   std::map<std::string, Limit> limits;    // keyed by their names in /proc/self/limits

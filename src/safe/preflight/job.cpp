@@ -24,7 +24,7 @@ struct JobFacts {
   };
   std::vector<Problem> reports;       // reports of ranks that cannot be read
   std::vector<std::string> skipped;   // exchanges that were not measured, and why
-  std::optional<Problem> rendezvous;  // the error that ended the joint work of the ranks
+  std::optional<Problem> rendezvous;  // the error that ended communication
 };
 
 namespace {
@@ -98,11 +98,12 @@ class Ranks {
   JobOutcome run() {
     const bool first = job_.environment.rank == 0;
     try {
-      // The others wait longer than rank 0, so that rank 0 can report missing ranks before any rank gives up.
+      // Other ranks have a longer timeout than rank 0, so that rank 0 reports missing ranks before other
+      // ranks time out.
       comm::JobOptions options{.start_timeout = job_.timeout + std::chrono::seconds(first ? 0 : 15),
                                .timeout = job_.timeout};
       options.before_start = [this, first](comm::StoreClient& store) {
-        // After this, the report is kept even if this rank is lost.
+        // From now on, rank 0 has the report even if this rank is lost.
         store.set(report_key(own_.rank), json_text(preflight::to_json(own_), -1));
         if (first) gather(store);
       };
@@ -123,7 +124,7 @@ class Ranks {
     judge_group("job", facts_, of_job);
     of_job.insert(of_job.end(), search_findings_.begin(), search_findings_.end());
     if (!first) {
-      outcome.cluster = std::move(of_job);  // this rank's own output shows them
+      outcome.cluster = std::move(of_job);  // only this rank's own output shows them
       return outcome;
     }
     ClusterOptions cluster = job_.cluster;
@@ -144,12 +145,13 @@ class Ranks {
                      : hint};
   }
 
-  // On rank 0: gathers the reports that arrive in time.
+  // Called on rank 0: gathers the reports that arrive in time.
   void gather(comm::StoreClient& store) {
     const comm::Deadline deadline = comm::in(job_.timeout);
     std::set<int> waiting;
     for (int rank = 0; rank < job_.environment.world; ++rank) waiting.insert(rank);
-    // Read each report as it arrives, so that it is kept even if a lost rank ends the job.
+    // Reads each report when it arrives, so that a lost rank, which ends the job, cannot take other reports
+    // with it.
     for (;;) {
       for (auto rank = waiting.begin(); rank != waiting.end();) {
         const auto text = store.get(report_key(*rank));
@@ -243,8 +245,8 @@ class Ranks {
                         .minimum = minimum},
                        node.findings);
     }
-    // Ranks of a collective wait for each other, so their times differ only by noise. The search finds slow
-    // nodes.
+    // Ranks of a collective wait for each other, so their times cannot show a slow node. The search for slow
+    // nodes does that.
     measurement.compared = false;
     node.measurements.push_back(std::move(measurement));
   }

@@ -18,12 +18,13 @@ namespace primus::preflight {
 struct JobPreflight {
   comm::JobEnvironment environment;
   std::chrono::milliseconds timeout =
-      std::chrono::seconds(120);  // limit for all ranks to arrive, and for each exchange
+      std::chrono::seconds(120);  // time limit for the arrival of all ranks, and for each exchange
   ClusterOptions cluster = {};
-  // Returns the name of a rank that is missing, e.g. from the scheduler's list of hosts. Empty: "rank 3".
+  // Returns the name of a missing rank, for example from the scheduler's list of hosts. Null: names are "rank
+  // 3" and the like.
   std::function<std::string(int rank)> name_of_rank = {};
   std::optional<CommunicationPlan> communication = {};
-  std::function<double()> clock;              // this machine's clock, seconds since 1970
+  std::function<double()> clock;              // this machine's clock, in seconds since 1970
   std::string device = "cpu";                 // device used for communication
   std::optional<Wanted> min_all_reduce = {};  // GB/s within a node
 };

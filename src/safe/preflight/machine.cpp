@@ -59,7 +59,7 @@ std::optional<std::string> Machine::text(std::string_view name) const {
     size += static_cast<std::size_t>(file.gcount());
     if (size == bytes.size()) bytes.resize(std::min(2 * size, kMaxBytes));
   }
-  // Some files in /sys can be opened but not read.
+  // Some files in /sys can be opened but not be read.
   if (size == 0 && file.bad()) return std::nullopt;
   while (size > 0 && is_blank(bytes[size - 1])) --size;
   bytes.resize(size);
@@ -122,7 +122,7 @@ std::string Machine::host_name() const {
 std::string Machine::node_name() const {
   if (!variable("SLURM_JOB_ID")) return host_name();
   if (const auto name = variable("SLURMD_NODENAME")) return *name;
-  // Containers may not inherit the name.
+  // A container may not inherit SLURMD_NODENAME, so this tries SLURM_NODEID.
   const auto number = leading_number(variable("SLURM_NODEID").value_or(""));
   const std::vector<std::string> nodes = slurm_nodes(*this);
   if (!number || *number < 0 || *number >= static_cast<std::int64_t>(nodes.size())) return host_name();

@@ -58,21 +58,22 @@ class Machine {
   // Returns the last name of a symlink's target, for drivers and devices in /sys. Empty if it is no symlink.
   std::string link_name(std::string_view name) const;
 
-  std::optional<std::string> variable(const std::string& name) const;  // nullopt if unset or empty
+  std::optional<std::string> variable(const std::string& name) const;  // returns nullopt if it is unset or
+                                                                       // empty
   std::vector<std::string> variables() const;                          // sorted names
   // Runs a program with the default time limit or `timeout`.
   SubprocessResult command(const std::vector<std::string>& words,
                            std::optional<std::chrono::milliseconds> timeout = {}) const;
-  std::string program(const std::string& name) const;  // its path; empty if not found
+  std::string program(const std::string& name) const;  // returns its path; empty if not found
 
-  // Returns whether this object shows the machine that the program runs on, rather than a simulated one.
+  // Returns whether this object accesses the real machine, not a simulated one.
   bool is_this_one() const { return options_.root == "/"; }
-  // Returns the prefix of its files' names: "" for this machine.
+  // Returns the prefix of the machine's file names: "" for the real machine.
   std::string prefix() const { return is_this_one() ? std::string() : options_.root.string(); }
 
   virtual std::string host_name() const;
-  // Returns the machine's name in lists of nodes: in a Slurm job, Slurm's name, which may differ from the
-  // host name; else the host name.
+  // Returns the machine's name in lists of nodes: in a Slurm job, the name that Slurm uses, which may differ
+  // from the host name; otherwise the host name.
   std::string node_name() const;
   virtual std::optional<Space> space(std::string_view name) const;
   virtual ClockState clock() const;
@@ -101,7 +102,7 @@ std::string trimmed(std::string_view text);
 // Returns the number at the start of `text`: "24684092 kB" -> 24684092.
 std::optional<std::int64_t> leading_number(std::string_view text);
 std::optional<double> leading_real(std::string_view text);
-// Returns how many numbers a Linux list contains: "0-3,8" -> 5.
+// Returns the count of numbers in a Linux list: "0-3,8" -> 5.
 int count_of_list(std::string_view list);
 
 }  // namespace primus::preflight

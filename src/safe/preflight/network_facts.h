@@ -16,7 +16,7 @@ struct Interface {
   std::string name, state, driver;  // state: "up", "down", "unknown"
   bool loopback = false, hardware = false;
   bool carrier = false;
-  std::int64_t megabits = 0;  // per second; 0: unknown
+  std::int64_t megabits = 0;  // speed in Mbit/s; 0: unknown
   std::int64_t mtu = 0;
   std::int64_t packets = 0, errors = 0;  // received and sent since the interface came up
   bool works() const { return loopback || state == "up" || (state == "unknown" && carrier); }
@@ -27,7 +27,7 @@ struct RdmaPort {
   int port = 1;
   std::string state, physical;    // "ACTIVE", "LinkUp"
   double gigabits = 0;            // per second
-  bool has_routable_gid = false;  // RoCE v2 (Ethernet); true for InfiniBand
+  bool has_routable_gid = false;  // has a RoCE v2 address (Ethernet); always true for InfiniBand
   std::int64_t link_downed = 0, symbol_errors = 0;
   bool used = true;  // selected for training
   std::string name() const { return device + ":" + std::to_string(port); }
@@ -38,13 +38,13 @@ inline constexpr const char* kPortOption = "--rdma-nic-allowlist";
 struct NetworkFacts {
   std::vector<Interface> interfaces;
   std::vector<RdmaPort> ports;
-  std::vector<std::string> device_nodes;  // files in /dev/infiniband
+  std::vector<std::string> device_nodes;  // names of the files in /dev/infiniband
   bool has_peer_memory = false;           // a kernel module that lets RDMA access GPU memory is loaded
 
   std::string master;                           // MASTER_ADDR; empty: unset
   std::optional<std::uint32_t> master_address;  // IPv4; nullopt: unknown name or IPv6
   bool master_is_ipv6 = false;
-  std::string master_interface;        // outgoing interface for packets to it; empty: no route
+  std::string master_interface;        // interface of the route to rank 0; empty: no route
   std::string selector;                // source of the port selection: kPortOption, "NCCL_IB_HCA", ""
   std::vector<std::string> unmatched;  // entries of the selection that match no port here
 

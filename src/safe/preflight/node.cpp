@@ -12,7 +12,7 @@
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {
-// The errors that prevented the collection of a section's facts; empty: none.
+// Errors in the collection of a section's facts; empty: none.
 struct CollectionFacts {
   struct Problem {
     std::string what;
@@ -35,7 +35,7 @@ void judge_collection(const CheckInput& in, Judge& judge) {
                                         : "fix the cause that the message names"});
 }
 
-// Returns the facts from `collect`; on a failure or timeout, default facts and what went wrong.
+// Returns the facts from `collect`. After a failure or timeout, returns default facts and adds the problem.
 template <class Facts>
 Facts collected(std::function<Facts()> collect, std::chrono::milliseconds timeout,
                 std::optional<CollectionFacts::Problem>& problem) {
@@ -53,11 +53,11 @@ NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const Nod
   const bool any_section = options.host || options.gpu || options.network;
   if (!any_section && !any_demanded(options.wanted)) return report;
   HostQuestions questions = options.questions;
-  if (!options.host) {  // skip what is not judged; a folder may hang
+  if (!options.host) {  // skips folders that are not judged, because access to a folder may hang
     questions.folders.clear();
     questions.read_kernel_log = false;
   }
-  // Collect all facts, because checks of one section also use facts of others.
+  // Collects the facts of all sections, because checks of one section also use facts of other sections.
   Inventory found;
   CollectionFacts problems;
   found.host = collected<HostFacts>([machine, questions] { return collect_host(*machine, questions); },

@@ -23,7 +23,7 @@ struct NodeOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // time limit of each part
 };
 
-// Without a section or a demand, returns no findings. Threads that outlive the call share `machine`
+// Without sections and demands, the report has no findings. Threads that outlive the call share `machine`
 // (NodeReport::has_stuck_threads).
 NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const NodeOptions& options);
 

@@ -46,7 +46,7 @@ SubprocessResult run_all_reduce(const SmokeOptions& options, int gpus, const Pat
                                          folder.string(),
                                          "--no-html",
                                          "--json"};
-  // Unset the launcher's variables: they describe another job.
+  // Unsets the launcher's variables, because they describe another job.
   std::vector<std::string> words{"/usr/bin/env"};
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
                            "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"})
@@ -57,7 +57,7 @@ SubprocessResult run_all_reduce(const SmokeOptions& options, int gpus, const Pat
   return run_subprocess(words, {.timeout = timeout});
 }
 
-// The number of measured rates, and the slowest, in GB/s.
+// The number of measured rates, and the slowest rate in GB/s.
 struct ReducedRates {
   int measured = 0;
   double slowest = 0;
@@ -91,7 +91,7 @@ void measure_all_reduce(const SmokeOptions& options, int gpus, const SmokePlace&
     const SubprocessResult result = run_all_reduce(
         options, gpus, options.dump_path / "smoke" / ("all-reduce-" + place.file_of(report.host)));
     const ReducedRates rates = rates_in(result);
-    if (rates.measured < gpus) {  // each GPU measures
+    if (rates.measured < gpus) {  // each GPU measures a rate
       facts.problem = result.timed_out
                           ? fmt::format("the all-reduce of {} GPUs did not finish within {:g} s", gpus,
                                         options.reduce.timeout_seconds)
@@ -136,7 +136,7 @@ NodeReport look(const std::shared_ptr<const Machine>& machine, const SmokePlace&
 std::optional<SmokeResult> run_node_smoke(const std::shared_ptr<const Machine>& machine, SmokeOptions options,
                                           const std::function<void(std::string_view sentence)>& note) {
   const double begin = steady_seconds();
-  // Read the list first, so that errors in it are reported before the inspection.
+  // Reads the list first, so that errors in the list are reported before the inspection.
   options.expected.names =
       options.node_list.empty() ? slurm_nodes(*machine) : names_in_file(options.node_list);
   SmokeResult result{.place = smoke_place(*machine)};

@@ -22,14 +22,14 @@ struct SmokeReduce {
 };
 
 struct SmokeOptions {
-  NodeOptions node;                  // wanted.gpus: set by the user, else possibly by GPUS_PER_NODE
+  NodeOptions node;                  // wanted.gpus: set by the user or else by GPUS_PER_NODE; may be unset
   PerformanceOptions performance{};  // the table of speeds comes from the presets
   bool measures_speeds = false;      // GEMMs, memory and all-reduce; false: only the corruption scan
   SmokeReduce reduce;
   Path dump_path;
   bool keeps_earlier_reports = false;
   SmokeExpectation expected;
-  std::string node_list;  // file with the nodes' names; empty: Slurm's list of the step
+  std::string node_list;  // file with the nodes' names; empty: the node list of the Slurm step
   std::string program;    // path of this program, which runs the all-reduce as a separate job
 };
 
@@ -40,7 +40,7 @@ struct SmokeResult {
 };
 
 // Returns nullopt if another process of this node runs the test. Calls `note` with sentences for the user.
-// Throws Error if the list of nodes cannot be read or files cannot be written.
+// Throws Error if it cannot read the list of nodes or write files.
 std::optional<SmokeResult> run_node_smoke(const std::shared_ptr<const Machine>& machine, SmokeOptions options,
                                           const std::function<void(std::string_view sentence)>& note);
 

@@ -14,7 +14,7 @@
 
 namespace primus::preflight {
 
-// GPUs on the bus that none of this program's plug-ins can use.
+// GPUs on the bus that the program's plug-ins cannot use.
 struct DriverFacts {
   struct Unusable {
     std::string kind;  // "cuda"
@@ -290,7 +290,7 @@ std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<
 void measure_device(const std::string& device, const std::vector<Hardware>& table,
                     const PerformanceOptions& options, NodeReport& report) {
   DeviceFacts facts{device, options};
-  bool works = true;  // skip later measurements of a device that failed
+  bool works = true;  // false: skips later measurements, because the device has failed
   if (facts.measures_rates()) {
     facts.rates = measure_rates(facts, report);
     works = facts.rates.value.has_value();

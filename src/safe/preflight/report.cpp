@@ -22,7 +22,7 @@ std::vector<Place> places_of(const Report& report) {
   return places;
 }
 
-// Returns the machine of a finding, if the report covers several machines.
+// Returns the name of the finding's machine if the report covers several machines.
 std::string owner(const Report& report, const Place& place) {
   if (report.nodes.size() < 2 || !place.node) return {};
   return fmt::format("{}, rank {}: ", place.node->host, place.node->rank);
@@ -122,7 +122,7 @@ std::string to_text(const Report& report, const Terminal& terminal, bool all) {
     const bool trouble = f.verdict >= Verdict::kWarn;
     if (!all && !trouble) continue;
     const std::string where = f.where.empty() ? "" : f.where + ": ";
-    // The sentence may already begin with the place.
+    // `measured` may already begin with the place.
     const std::string prefix = f.measured.starts_with(f.where) ? "" : where;
     text += fmt::format("{}  {:<26} {}{}{}\n", paint(terminal, color_of(f.verdict), in_capitals(f.verdict)),
                         f.check, owner(report, place), prefix, printable(f.measured));
@@ -218,7 +218,7 @@ nlohmann::ordered_json to_json(const Report& report) {
                               {"notes", report.notes},
                               {"nodes", nlohmann::ordered_json::array()}};
   for (const NodeReport& node : report.nodes) json["nodes"].push_back(to_json(node));
-  // Use the same format as for a node.
+  // The comparison has the format of a node's report.
   json["cluster"] = to_json(NodeReport{.host = "all", .findings = report.cluster})["findings"];
   return json;
 }

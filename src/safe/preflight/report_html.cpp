@@ -10,7 +10,7 @@ namespace primus::preflight {
 namespace {
 
 std::string charts(const Report& report) {
-  // One chart per kind of measurement, which is the name without its size.
+  // One chart per kind of measurement: measurements of a kind have names that differ only in the size.
   std::map<std::string, std::vector<ChartBar>> groups;
   for (const NodeReport& node : report.nodes) {
     for (const Measurement& m : node.measurements) {

@@ -66,7 +66,7 @@ void judge_nodes(const CheckInput& in, Judge& judge) {
                            facts.middle_of_pairs));
 }
 
-// Finds pairs of good nodes that are slow only with each other.
+// Finds slow pairs of nodes that are fast with other nodes.
 void find_slow_pairs(const SearchFacts& facts, std::vector<Finding>& links) {
   for (std::size_t r = 0; r < facts.plan.pairs.size(); ++r) {
     for (std::size_t p = 0; p < facts.plan.pairs[r].size(); ++p) {
@@ -91,7 +91,7 @@ void find_slow_fabric(const SearchFacts& facts, std::vector<Finding>& links) {
   for (std::size_t level = 0; level + 1 < plan.halves.size(); ++level) {
     for (std::size_t g = 0; g < plan.halves[level].size(); ++g) {
       const Group& group = plan.halves[level][g];
-      // Find its halves in the next round, and the slower of them.
+      // Finds the group's halves in the next round, and the slower half.
       double slower = 0;
       int found = 0;
       for (std::size_t h = 0; h < plan.halves[level + 1].size(); ++h) {
@@ -137,8 +137,8 @@ SearchPlan plan_search(int nodes, int max_rounds) {
     }
     round = std::move(next);
   }
-  // A round-robin tournament: one node stays, the others rotate. With an odd number, one node rests per
-  // round.
+  // Pairs nodes as in a round-robin tournament: one node keeps its place and the others rotate. With an odd
+  // number of nodes, one node per round has no partner.
   const int seats = nodes + nodes % 2;
   for (int r = 0; r < std::min(seats - 1, max_rounds); ++r) {
     Round round;

@@ -1,8 +1,8 @@
 // Finds nodes with slow communication, and links that are slow only under load from many nodes. It halves the
 // set of nodes repeatedly and measures all groups of one size at the same time. If a group is much slower
-// than both its halves, the link between the halves is slow. Then it measures pairs in several rounds, with a
-// different partner for each node each time. A node is slow if all its pairs are. The plan does not depend on
-// results, so ranks need not coordinate the next step. Pure functions.
+// than both its halves, the link between the halves is slow. Then it measures pairs in several rounds, and
+// each node has a different partner in each round. A node is slow if all its pairs are slow. The plan does
+// not depend on results, so ranks need not agree on the next step. Pure functions.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@
 namespace primus::preflight {
 
 using Group = std::vector<int>;    // nodes, ascending
-using Round = std::vector<Group>;  // groups that share no node, measured at the same time
+using Round = std::vector<Group>;  // groups without common nodes, measured at the same time
 
 struct SearchPlan {
   std::vector<Round> halves;  // first all nodes, then halves, down to groups of two or three
   std::vector<Round> pairs;
 };
-// `max_rounds`: maximum rounds of pairs; all pairs are measured if they need fewer.
+// `max_rounds`: maximum rounds of pairs; if all pairs need fewer rounds, all pairs are measured.
 SearchPlan plan_search(int nodes, int max_rounds = 7);
 
 struct SearchRates {

@@ -41,7 +41,7 @@ std::vector<std::string> names_in_file(const std::string& file) {
 }
 
 // Reads a file that another node wrote. Returns nullopt if it is being replaced or is not a smoke-test
-// report; its node then counts as missing.
+// report; in that case its node counts as missing.
 std::optional<SmokeFolder::Written> SmokeFolder::read(const std::string& name) const {
   const std::string file = (folder_ / name).string();
   try {
@@ -62,7 +62,7 @@ void SmokeFolder::clean(const std::function<void(std::string_view sentence)>& no
   for (const std::string& name : env.list(folder_)) {
     if (!name.ends_with(".json") || env.is_link(folder_ / name)) continue;
     const auto there = read(name);
-    // A faster node may already have written its report of this run; keep that.
+    // A faster node may already have written its report of this run, which must be kept.
     if (there && (place_.run.empty() || there->run != place_.run)) env.remove_file(folder_ / name);
   }
 }

@@ -31,14 +31,14 @@ class SmokeFolder {
   SmokeFolder(Path dump_path, SmokePlace place)
       : dump_path_(std::move(dump_path)), folder_(dump_path_ / "smoke"), place_(std::move(place)) {}
 
-  // Removes reports of an earlier run, which may have had other nodes. Keeps files that are not reports and
-  // the targets of links; calls `note` with a sentence about a link.
+  // Removes reports of an earlier run, which may have had other nodes. Keeps the targets of links, and files
+  // that are not reports. For each link, calls `note` with a sentence.
   void clean(const std::function<void(std::string_view sentence)>& note) const;
   // Writes this node's report. Throws Error(kInvalid) if the file exists and is not a report.
   void write(const NodeReport& own) const;
-  // On node 0: waits until all nodes have written or the time is over, compares them, and writes
-  // passing_nodes.txt, failing_nodes.txt and, if names are known, expected_nodes.txt. `started`: seconds
-  // since 1970; much older reports belong to another run and are ignored.
+  // On node 0: waits until all nodes have written their reports or the time is over, compares the reports,
+  // and writes passing_nodes.txt, failing_nodes.txt and, if names are known, expected_nodes.txt. `started`:
+  // seconds since 1970; ignores much older reports, which belong to another run.
   struct Gathered {
     std::vector<NodeReport> nodes;  // sorted by node number
     std::vector<Finding> cluster;

@@ -15,7 +15,7 @@ struct SmokePlace {
   int node = 0;
   bool first_here = true;       // first process of its node
   bool one_step = false;        // all nodes belong to one Slurm step
-  bool named_by_slurm = false;  // otherwise several nodes may have the same host name
+  bool named_by_slurm = false;  // the name is from Slurm and unique; host names may repeat
   std::int64_t nodes = 1;
   std::string run;  // the job and its step; empty: unknown
 

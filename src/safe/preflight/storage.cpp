@@ -17,7 +17,7 @@ namespace primus::preflight {
 
 struct Times {
   double write = 0, sync = 0, name = 0;  // seconds
-  bool same = false;                     // the data read equals the data written
+  bool same = false;                     // whether the data read equals the data written
 };
 
 struct StorageFacts {
@@ -44,7 +44,8 @@ std::vector<std::byte> block_of(std::uint32_t number) {
 }
 
 Times run(const Path& folder, std::uint64_t bytes, Env& env) {
-  const Path place = folder / (".primus-preflight-" + process_label());  // unique: all nodes may test at once
+  const Path place = folder / (".primus-preflight-" + process_label());  // a unique name, because all nodes
+                                                                         // may test at the same time
   Times times;
   make_folders(place, env);
   try {
@@ -52,7 +53,7 @@ Times run(const Path& folder, std::uint64_t bytes, Env& env) {
     const Path file = place / "partial", whole = place / "whole";
     double begin = steady_seconds();
     const auto out = env.open(file, OpenMode::kWrite);
-    PieceWriter pieces;  // writes as checkpoints do
+    PieceWriter pieces;  // writes in the same way as checkpoints
     pieces.start(*out);
     std::uint32_t written = 0;
     for (std::uint64_t at = 0; at < bytes; at += kBlock) {

@@ -1,5 +1,5 @@
 // Checks of preconditions between parts of the program: shapes, types, the order of calls. They run in every
-// build, including release builds. A failed check is a bug in this program, never the user's mistake, and
+// build, including release builds. A failed check means a bug in this program, not a mistake of the user. It
 // throws std::logic_error. For errors of the environment and the user see base/error.h; use assert for checks
 // that are too expensive outside of tests.
 //

@@ -91,7 +91,7 @@ class Logger::FileSink {
     return file_.path().parent_path() / fmt::format("{}.{}.log", stem_, number);
   }
 
-  // On failure the file grows further or an old file is lost; that is not worth stopping for.
+  // Errors are ignored: the file only grows further, or an old file is lost.
   void rotate() {
     file_.close();
     try {
@@ -134,8 +134,8 @@ void Logger::write_to_files(LogLevel level, std::string_view message, std::sourc
 }
 
 void Logger::write(LogLevel level, std::string_view message, std::source_location where, bool on_console) {
-  // The first line that the reader does not accept waits this long. Later lines do not wait until the reader
-  // reads again.
+  // How long a line waits for a reader that does not read. Later lines are dropped without a wait until the
+  // reader reads again.
   constexpr int kConsoleWaitMs = 1000;
   if (level >= LogLevel::kOff || !enabled(level)) return;
   const std::string time = timestamp();
@@ -153,7 +153,7 @@ void Logger::write(LogLevel level, std::string_view message, std::source_locatio
   }
   const Terminal& console = options_.console;
   if (!on_console || console.fd < 0 || level < options_.console_level) return;
-  // The line overwrites a progress line, whose owner draws it again below.
+  // The line overwrites a progress line, which is drawn again below it.
   const std::string line =
       fmt::format("{}[{}][{}]{}{}", console.ansi && !options_.above ? "\r\x1b[K" : "",
                   paint(console, Color::kGreen, time), paint(console, Color::kCyan, rank),

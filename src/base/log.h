@@ -3,7 +3,7 @@
 //   [20260101 12:00:00][rank-0/1][INFO]     [----------trainer.cpp:118] : restored iteration 400
 //
 // This is the line format of AMD Primus, so its log parsers can read our logs. Each file contains messages of
-// its own level and above. A file that reaches 10 MB becomes info.1.log; older ones become info.2.log and so
+// its own level and above. A file that reaches 10 MB becomes info.1.log; older files become info.2.log and so
 // on.
 //
 //   Logger log({.folder = run.rank_logs("pre_trainer", 0), .console_level = LogLevel::kInfo});
@@ -37,8 +37,8 @@ class LiveBlock;
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-// log_level_name: "INFO" for kInfo. parse_log_level: ignores case; throws Error(kInvalid) listing the
-// choices.
+// log_level_name returns "INFO" for kInfo. parse_log_level ignores case, and throws Error(kInvalid) that
+// lists the choices.
 std::string_view log_level_name(LogLevel level);
 LogLevel parse_log_level(std::string_view name);
 
@@ -101,9 +101,10 @@ class Logger {
   void write_to_files(LogLevel level, std::string_view message,
                       std::source_location where = std::source_location::current());
 
-  // Returns true if any sink accepts this level; false means that an expensive message need not be prepared.
+  // Returns true if any sink accepts this level. Callers need not prepare expensive messages for other
+  // levels.
   bool enabled(LogLevel level) const { return level >= lowest_; }
-  // Returns the number of dropped lines, counted once per sink that dropped it.
+  // Returns the number of dropped lines. A line counts once per sink that dropped it.
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:

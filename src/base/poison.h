@@ -1,7 +1,8 @@
 // Marks memory that must not be accessed for AddressSanitizer. The sanitizer tracks malloc, but not blocks
 // inside an arena or the bytes after a mapping. Both functions do nothing in builds without the sanitizer.
 //
-// Unpoison memory before returning it to the system; otherwise accesses by its next owner are reported.
+// Unpoison memory before returning it to the system; otherwise accesses by the memory's next owner are
+// reported.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,7 @@ bool AppendFile::append(std::span<const std::byte> record) {
   } catch (const Error&) {
     // The next open() retries.
   }
-  // A descriptor that failed (e.g. of a vanished mount) may never work again; a new one may.
+  // A failed descriptor (e.g. of a vanished mount) may stay broken, but a new descriptor may work.
   file_.reset();
   return false;
 }

@@ -3,8 +3,8 @@
 // next call tries again.
 //
 // A record is one write(2), so a process that dies leaves only complete records. If the disk gets full in the
-// middle of a record, the partial record is removed. Records reach the kernel at once, and the disk when the
-// kernel writes them back or sync() is called.
+// middle of a record, the partial record is removed. Records reach the kernel immediately. They reach the
+// disk when the kernel writes them back or sync() is called.
 //
 // Not thread-safe: use it from one thread at a time.
 #pragma once
@@ -31,7 +31,7 @@ class AppendFile {
   // Closes the file, e.g. before renaming it. The next append opens `path` again.
   void close();
 
-  // Returns the size of the complete records in bytes, as of the last append; 0 before the first one and
+  // Returns the size of the complete records in bytes, as of the last append; 0 before the first append and
   // after close().
   std::uint64_t size() const { return size_; }
   const Path& path() const { return path_; }

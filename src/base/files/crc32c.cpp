@@ -37,15 +37,16 @@ std::uint64_t load64(const std::byte* at) {
 
 #if defined(__x86_64__)
 
-// The instruction has a latency of three cycles and starts every cycle, so three independent streams saturate
-// it. Joining two streams extends a checksum by the next stream's length in zeros, with four table look-ups.
+// The instruction has a latency of three cycles and can start every cycle, so three independent streams
+// saturate it. To join two streams, the first checksum is extended by as many zero bytes as the second stream
+// has, with four table look-ups.
 constexpr std::size_t kStream = 1024;  // bytes
 
 // Appending zero bytes is linear over GF(2), so its result is the sum of the results for each byte of the
 // checksum.
 constexpr auto kSkipStream = [] {
   std::array<std::array<std::uint32_t, 256>, 4> table{};
-  std::array<std::uint32_t, 32> skipped{};  // each single bit, kStream zero bytes later
+  std::array<std::uint32_t, 32> skipped{};  // checksums of each single bit, extended by kStream zero bytes
   for (std::size_t bit = 0; bit < 32; ++bit) {
     skipped[bit] = 1U << bit;
     for (std::size_t n = 0; n < kStream; ++n)
@@ -89,8 +90,8 @@ __attribute__((target("sse4.2"))) std::uint32_t crc32c_sse42(std::uint32_t crc, 
 
 #endif
 
-// Checksums are polynomials over GF(2) modulo the CRC's, with the highest power in the lowest bit. Appending
-// a zero byte multiplies by x^8.
+// Checksums are polynomials over GF(2) modulo the CRC's polynomial. The lowest bit is the coefficient of the
+// highest power. Appending a zero byte multiplies by x^8.
 constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   std::uint32_t product = 0;
   for (std::uint32_t bit = 1U << 31; bit != 0; bit >>= 1) {
@@ -118,8 +119,8 @@ std::uint32_t crc32c_zeros(std::uint32_t crc, std::uint64_t count) {
   return ~crc;
 }
 
-// A checksum is linear in the data except for its initial and final inversion. Their contribution is the
-// checksum of zeros, which both `a` and `b` contain.
+// A checksum is linear in the data except for its initial and final inversion. The inversions contribute the
+// checksum of zeros. Both `a` and `b` contain it, so the xor must add it again.
 std::uint32_t crc32c_merge(std::uint32_t a, std::uint32_t b, std::uint64_t bytes) {
   return a ^ b ^ crc32c_zeros(0, bytes);
 }

@@ -165,7 +165,7 @@ class PosixFile : public File {
   void close() override {
     close_direct();
     const int descriptor = std::exchange(descriptor_, -1);
-    // EINTR: Linux has closed it anyway, and a second close might hit another thread's file.
+    // EINTR: Linux has closed it anyway, and a second close might close another thread's file.
     if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) fail("close", path_);
   }
 
@@ -369,7 +369,7 @@ std::string read_file(const Path& path, std::uint64_t limit, Env& env) {
                   "check that this is the file you mean");
   };
   if (size > limit) refuse();
-  // The size is only an estimate for growing files and files of /proc: read to the end.
+  // The size is only an estimate for growing files and files in /proc, so this reads to the end.
   std::string content(size + 1, '\0');
   std::size_t done = 0;
   for (;;) {
@@ -440,7 +440,7 @@ void make_folders(const Path& folder, Env& env) {
 }
 
 void remove_tree(const Path& folder, Env& env) {
-  // Remove a link itself, never its target.
+  // For a link, remove only the link and not its target.
   if (env.is_link(folder)) return env.remove_file(folder);
   const auto there = env.status(folder);
   if (!there) return;

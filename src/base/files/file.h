@@ -1,6 +1,6 @@
 // Files. Every operating-system call on a file goes through an Env, so that a test can stop the program at
 // any write, fsync or rename, fill the disk, or lose data that was not synced (tests/base/fault_env.h).
-// Env::posix() is the real one.
+// Env::posix() is the real operating system.
 //
 // Durability follows POSIX: data survives a power failure once File::sync() has returned, and a name
 // (created, renamed or removed) once sync_folder() of its folder has returned.
@@ -26,8 +26,8 @@ namespace primus {
 
 using Path = std::filesystem::path;
 
-// An operating-system call failed. `code()` is the errno value; it distinguishes, for example, a full disk
-// from a broken one.
+// An operating-system call failed. `code()` is the errno value; for example, it distinguishes a full disk
+// from a broken disk.
 class FileError : public Error {
  public:
   // what: "cannot write '/a/b'". Appends the reason; if `hint` is empty, uses a hint for this code.
@@ -51,7 +51,7 @@ class File {
   virtual void write_at(std::span<const std::byte> data, std::uint64_t offset) = 0;
   // write_at() for large data that is not read soon. Parts that are aligned to kDirectBytes both in the file
   // and in memory bypass the page cache, if the file system supports it. Returns the number of bytes that
-  // did.
+  // bypassed it.
   static constexpr std::uint64_t kDirectBytes = 4096;
   virtual std::uint64_t write_direct(std::span<const std::byte> data, std::uint64_t offset) {
     write_at(data, offset);
@@ -67,10 +67,10 @@ class File {
 
 class FileMapping;
 
-// A file's bytes, read-only and paged in on demand; valid while any copy of this object lives. The file must
-// not be truncated meanwhile: replace files by rename, as write_file_atomic does. If it is truncated anyway,
-// reading missing bytes ends the process with a message that names the file, unless tolerate_truncation() was
-// called.
+// A file's bytes, read-only and paged in on demand; valid while any copy of this object lives. During that
+// time the file must not be truncated: replace files by rename, as write_file_atomic does. If it is truncated
+// anyway, reading missing bytes ends the process with a message that names the file, unless
+// tolerate_truncation() was called.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -88,7 +88,7 @@ class MappedFile {
 
  private:
   std::shared_ptr<const void> owner_;
-  std::shared_ptr<const FileMapping> mapping_;  // null: the bytes are not of a file
+  std::shared_ptr<const FileMapping> mapping_;  // null: the bytes are not from a file
   std::span<const std::byte> bytes_;
 };
 
@@ -124,7 +124,7 @@ class Env {
   // Renames atomically within a file system. Replaces an existing file or empty folder.
   virtual void rename(const Path& from, const Path& to) = 0;
   virtual void remove_file(const Path& path) = 0;
-  virtual void remove_folder(const Path& folder) = 0;  // must be empty
+  virtual void remove_folder(const Path& folder) = 0;  // the folder must be empty
   virtual void sync_folder(const Path& folder) = 0;
   // Returns the bytes that this user may still write to the file system of `path`.
   virtual std::uint64_t free_space(const Path& path) = 0;
@@ -150,7 +150,7 @@ enum class Existing { kRefuse, kReplace };
 void refuse_existing(const Path& path, Existing existing, Env& env = Env::posix());
 
 // Writes a file named by the user, like a shell's redirection: follows a symlink, writes to a device or pipe.
-// Refuses a regular file or replaces it atomically.
+// Depending on `existing`, refuses an existing regular file or replaces it atomically.
 void write_output(const Path& path, std::string_view content, Existing existing, Env& env = Env::posix());
 
 // Creates a folder and its missing parents. Syncs each new name in its parent.
@@ -160,7 +160,7 @@ void make_folders(const Path& folder, Env& env = Env::posix());
 // followed. A missing path is not an error.
 void remove_tree(const Path& folder, Env& env = Env::posix());
 
-// Calls remove_tree() after a failure; ignores errors, since the first failure is the one to report.
+// Calls remove_tree() after a failure; ignores errors, because the first failure is reported.
 void try_remove_tree(const Path& folder, Env& env = Env::posix());
 
 // Returns true for a name that cannot lead out of its folder. It must have 1 to 255 bytes, differ from "."

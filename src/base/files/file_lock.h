@@ -9,7 +9,8 @@
 namespace primus {
 
 // An exclusive lock, held until destroyed; the system releases it if the process dies. The lock file is empty
-// and is not removed. On file systems without locks nothing is locked; then, at worst, work is done twice.
+// and is not removed. On file systems without locks, this object locks nothing, and two processes may do the
+// same work.
 class FileLock {
  public:
   // Waits until no other process or thread holds the lock.

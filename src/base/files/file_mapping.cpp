@@ -29,9 +29,9 @@ using Slot = FileMapping::Slot;
 std::atomic<Slot*> first_slot{nullptr};
 static_assert(std::atomic<Slot*>::is_always_lock_free && std::atomic<std::uintptr_t>::is_always_lock_free);
 
-constexpr int kExitCode = 2;  // the exit code of Error(kInvalid): the input is at fault
+constexpr int kExitCode = 2;  // the exit code of Error(kInvalid): the input is invalid
 
-// Prints with async-signal-safe functions only.
+// Prints to stderr, with async-signal-safe functions only.
 void say(const char* text) {
   std::size_t done = 0;
   const std::size_t size = std::strlen(text);
@@ -55,7 +55,8 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     }
     slot->torn.store(true);
     const std::uintptr_t page = address & ~(static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)) - 1);
-    // All later pages are missing, too. The reader detects this with check_unchanged().
+    // All later pages are missing, too, so they all become zeros. The reader detects this with
+    // check_unchanged().
     if (::mmap(reinterpret_cast<void*>(page), slot->end.load() - page, PROT_READ,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
       errno = saved_errno;
@@ -63,8 +64,8 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     }
     break;
   }
-  // The fault is not in our mapping, or it is not recoverable. The repeated read ends the process with the
-  // default action.
+  // The fault is outside of our mappings, or it cannot be handled. The read is repeated and then ends the
+  // process with the default action.
   std::signal(signal_number, SIG_DFL);
   errno = saved_errno;
 }

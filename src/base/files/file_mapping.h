@@ -1,4 +1,4 @@
-// A file mapped into memory, protected against changes of the file by others.
+// A file mapped into memory, protected against changes of the file by other programs.
 //
 // Reading beyond the end of a truncated file raises SIGBUS, which normally kills a process without a message.
 // A handler, installed with the first mapping, supplies missing pages as zeros for readers that have called

@@ -37,7 +37,7 @@ PartialFolder::~PartialFolder() {
   try {
     remove();
   } catch (const std::exception&) {
-    // The error in progress matters more.
+    // Ignored, because an earlier error is already reported.
   }
 }
 
@@ -55,8 +55,8 @@ void PartialFolder::clear() {
   }
 }
 
-// The lock file moves with the folder and is removed last, so other processes find it locked or find no
-// folder.
+// The lock file moves with the folder and is removed last. So other processes find either a locked folder or
+// no folder.
 void PartialFolder::publish() {
   env_.sync_folder(path_);
   env_.rename(path_, output_);

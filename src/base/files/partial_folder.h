@@ -9,14 +9,15 @@
 namespace primus {
 
 // Creates the folder and locks it against other processes. The lock file also marks it as a partial folder.
-// remove() removes it with its contents; so does the destructor, e.g. after an exception, unless keep() was
-// called. The folder of a killed process is reused by the next process with the same output.
+// remove() removes the folder with its contents. The destructor also does that, e.g. after an exception,
+// unless keep() was called. The folder of a killed process is reused by the next process with the same
+// output.
 class PartialFolder {
  public:
   static constexpr const char* kLockFile = ".partial-lock";
 
-  // Throws Error(kInvalid) if another process works there, or if the path exists but is not a partial folder;
-  // FileError.
+  // Throws Error(kInvalid) if another process works there, or if the path exists but is not a partial folder.
+  // Throws FileError if a file operation fails.
   PartialFolder(const Path& output, Env& env);
   ~PartialFolder();
   PartialFolder(const PartialFolder&) = delete;
@@ -36,7 +37,7 @@ class PartialFolder {
   Env& env_;
   const Path output_, path_;
   std::optional<FileLock> lock_;
-  bool stays_ = false;  // do not remove it in the destructor
+  bool stays_ = false;  // the destructor must not remove the folder
 };
 
 }  // namespace primus

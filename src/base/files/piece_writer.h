@@ -1,8 +1,9 @@
-// Writes large data to files sequentially: gathers pieces of megabytes and writes them around the page cache
-// (File::write_direct).
+// Writes large data to files sequentially: gathers data into pieces of megabytes and writes the pieces
+// without the page cache (File::write_direct).
 //
 // Writing gigabytes of checkpoint through the page cache costs several times as much CPU time: the kernel
-// allocates, fills, writes back and frees pages. Meanwhile a training step needs every core.
+// allocates, fills, writes back and frees pages. A training step, which runs at the same time, needs every
+// core.
 //
 // Errors: errors of File, thrown by the call that fills a piece or by flush(); Error(kIo) if out of memory.
 // Not thread-safe: use it from one thread at a time.
@@ -44,8 +45,8 @@ class PieceWriter {
   File* file_ = nullptr;
   LargeMemory buffer_;        // kPieceBytes bytes
   std::uint64_t offset_ = 0;  // file offset of the gathered data
-  // The range used in buffer_. It starts at the file offset modulo a block, so memory and file are equally
-  // aligned.
+  // The used range of buffer_. It starts at the file offset modulo the block size, so memory and file are
+  // equally aligned.
   std::size_t begin_ = 0, end_ = 0;
   WrittenBytes written_;
 };

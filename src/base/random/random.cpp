@@ -8,7 +8,8 @@
 namespace primus {
 namespace {
 
-// Blocks of four words processed together: enough for the widest vectors, small enough for registers and L1.
+// Number of four-word blocks that are processed together: enough for the widest vectors, and few enough for
+// registers and the L1 cache.
 constexpr std::size_t kLanes = 32;
 constexpr std::size_t kBatch = 4 * kLanes;
 
@@ -56,7 +57,7 @@ struct NormalBatch {
     float x[kLanes], y[kLanes];
     for (std::size_t half = 0; half < 4; half += 2) {
       for (std::size_t i = 0; i < kLanes; ++i) radius[i] = -2.0 * log_unit(words[half][i]);
-      // A separate loop, because errno keeps it from being vectorized.
+      // A separate loop, because sqrt may set errno and is therefore not vectorized.
       for (std::size_t i = 0; i < kLanes; ++i) radius[i] = std::sqrt(radius[i]);
       for (std::size_t i = 0; i < kLanes; ++i) {
         const CirclePoint point = on_circle(words[half + 1][i]);

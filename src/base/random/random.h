@@ -1,15 +1,15 @@
 // Counter-based random numbers: a draw is a pure function of (seed, purpose, step, sample, layer, index).
 //
-// There is no state between draws, so there is nothing to save, any thread may compute any part of a tensor,
-// and recomputing an activation draws the same mask. The generator is Philox4x32-10 of Salmon, Moraes, Dror
-// and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); tests check the authors' known-answer
-// vectors.
+// There is no state between draws, so checkpoints need no generator state, any thread may compute any part of
+// a tensor, and recomputing an activation draws the same mask. The generator is Philox4x32-10 of Salmon,
+// Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); tests check the authors'
+// known-answer vectors.
 //
 // The scalar functions are constexpr and need only this header, so GPU kernels can call them. The functions
 // at the end fill ranges (random.cpp). They are vectorized and return identical bits on every CPU: normals
 // use our own polynomials in double precision instead of libm.
 //
-// Thread-safety: everything here is a pure function.
+// Thread-safe: all functions are pure.
 #pragma once
 
 #include <array>

@@ -10,13 +10,13 @@
 
 namespace primus {
 
-// Converts integers below 2^52 to double, without the int64 conversion that only AVX-512 has.
+// Converts integers below 2^52 to double, without the int64 conversion, which needs AVX-512.
 [[gnu::always_inline]] constexpr double small_to_double(std::uint64_t value) {
   return std::bit_cast<double>(value | 0x4330000000000000ULL) - 0x1p52;
 }
 
-// Returns ln((word + 1) / 2^32), relative error below 1e-13: x = 2^e * m with m in [sqrt(1/2), sqrt(2)), and
-// ln m = 2 artanh(s), s = (m - 1) / (m + 1), |s| < 0.1716.
+// Returns ln((word + 1) / 2^32), with a relative error below 1e-13. Method: x = 2^e * m with m in [sqrt(1/2),
+// sqrt(2)), and ln m = 2 artanh(s), s = (m - 1) / (m + 1), |s| < 0.1716.
 [[gnu::always_inline]] constexpr double log_unit(std::uint32_t word) {
   const auto bits = std::bit_cast<std::uint64_t>(small_to_double(std::uint64_t{word} + 1));
   constexpr std::uint64_t kSqrtHalf = 0x3FE6A09E667F3BCDULL;  // sqrt(1/2)
@@ -40,8 +40,8 @@ struct CirclePoint {
   double x, y;
 };
 
-// Returns a point on the unit circle. The two top bits select the quadrant, the others an angle in [-pi/4,
-// pi/4). The constant rotation by pi/4 is omitted, because it does not change the distribution.
+// Returns a point on the unit circle. The two top bits select the quadrant, and the other bits an angle in
+// [-pi/4, pi/4). The constant rotation by pi/4 is omitted, because it does not change the distribution.
 [[gnu::always_inline]] constexpr CirclePoint on_circle(std::uint32_t angle) {
   const double t = (small_to_double(angle & 0x3FFFFFFFU) * 0x1p-30 - 0.5) * 0x1.921fb54442d18p+0;
   const double z = t * t;

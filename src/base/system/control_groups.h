@@ -1,5 +1,5 @@
 // The control groups (cgroups) that limit this process, set by containers, Slurm or Kubernetes. See the
-// kernel's admin-guide/cgroup-v2 and cgroup-v1. Thread-safe; no state except the files it reads.
+// kernel's admin-guide/cgroup-v2 and cgroup-v1. Thread-safe, without state.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ struct ControlGroup {
   bool v2 = false;     // the unified hierarchy, which has other file names
 };
 
-// Returns the groups of this process that `controller` ("cpu", "memory") may limit, each before its parent. A
-// limit may be set at any level. `root`: the folder of /proc and /sys, for tests. A group may be invisible to
+// Returns the groups of this process that `controller` ("cpu", "memory") may limit, each before its parent.
+// Each of them may set a limit. `root`: the folder of /proc and /sys, for tests. A group may be invisible to
 // this process; then its folder does not exist.
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root = "");
 

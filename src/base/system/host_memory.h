@@ -1,4 +1,5 @@
-// Host memory for this process: installed, free, and limited by control groups. Bytes. Thread-safe.
+// Host memory for this process: installed, free, and limited by control groups. All values are in bytes.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>

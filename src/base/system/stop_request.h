@@ -3,7 +3,8 @@
 
 namespace primus {
 
-// Thrown when work stops half-way because of such a flag. Its output is incomplete and must not be used.
+// Thrown when work stops half-way because of such a flag. The output of that work is incomplete and must not
+// be used.
 struct StopRequest {};
 
 }  // namespace primus

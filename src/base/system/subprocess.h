@@ -1,5 +1,5 @@
-// Runs another program for a limited time and captures its output. Meant for driver and system tools, which
-// may hang when the hardware they query is broken. Thread-safe.
+// Runs another program for a limited time and captures its output. For driver and system tools, which may
+// hang if the hardware is broken. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@ namespace primus {
 
 struct SubprocessOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(10);
-  // Limit of each of the two outputs, in bytes; the rest is read and dropped.
+  // Maximum size of each of the two outputs, in bytes. Further output is read and dropped.
   std::size_t output_limit = std::size_t{4} << 20;
   // Folders, separated by colons, to search for a program without '/' in its name.
   std::string path = {};

@@ -78,7 +78,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, Body body) {
   assert((gate_.load() & (kOpen | kParticipants)) == 0 && "parallel_for is not reentrant");
   job_ = {&body, n, grain, tasks};
   next_task_.store(0, std::memory_order_relaxed);
-  // Publish the job: a worker reads it only after it has seen the gate open with this epoch.
+  // Publish the job: workers read it only after the gate is open with this epoch.
   gate_.store((((gate_.load(std::memory_order_relaxed) & ~(kEpoch - 1)) + kEpoch) | kOpen));
   gate_.notify_all();
   run_tasks(0);
@@ -121,7 +121,7 @@ void ThreadPool::record_exception() noexcept {
 void ThreadPool::worker_loop(int thread_index) {
   std::uint32_t last_epoch = 0;
   for (;;) {
-    // There is work if the gate is open and its epoch differs from the one this worker finished last.
+    // There is work if the gate is open and its epoch differs from the epoch that this worker finished last.
     std::uint32_t seen = 0;
     const auto news = [&] {
       seen = gate_.load(std::memory_order_acquire);

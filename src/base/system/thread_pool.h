@@ -2,9 +2,9 @@
 // time.
 //
 // Tasks are claimed dynamically, so a slow core runs fewer of them. Task boundaries depend only on n and
-// grain, never on the number of threads. A kernel that keeps one partial result per task and adds them in
-// task order is therefore bit-identical for any pool size. Workers spin briefly between loops, then sleep on
-// a futex. Nothing is allocated after construction.
+// grain, not on the number of threads. A kernel that keeps one partial result per task and adds them in task
+// order is therefore bit-identical for any pool size. Workers spin briefly between loops, then sleep on a
+// futex. The pool allocates only in its constructor.
 //
 // A pool belongs to one rank: one thread at a time may call parallel_for, and not from a loop body of the
 // same pool. A process may have any number of pools.
@@ -82,8 +82,8 @@ class ThreadPool {
   void record_exception() noexcept;
 
   // The state of the current loop: [epoch : 16 | open : 1 | participants : 15]. Workers enter while it is
-  // open. The caller closes it when no task is left. Then it waits for the workers that have entered, but not
-  // for workers that have not woken up.
+  // open. The caller closes it when no task is left. Then the caller waits for the workers that have entered,
+  // but not for workers that still sleep.
   static constexpr std::uint32_t kParticipant = 1, kParticipants = 0x7fff, kOpen = 0x8000, kEpoch = 0x10000;
   alignas(64) std::atomic<std::uint32_t> gate_{0};
   alignas(64) std::atomic<std::int64_t> next_task_{0};

@@ -20,7 +20,8 @@ std::thread start_thread(std::function<void()> body, std::string_view purpose) {
 }
 
 void ThreadGroup::start(std::function<void()> body, std::string_view purpose) {
-  threads_.reserve(threads_.size() + 1);  // so that nothing can fail once the thread runs
+  threads_.reserve(threads_.size() + 1);  // reserves first, so that emplace_back cannot fail after the thread
+                                          // has started
   threads_.push_back(start_thread(std::move(body), purpose));
 }
 

@@ -1,5 +1,5 @@
 // Starts threads and reports a refusal by the system as an Error, because the user can change thread and
-// memory limits. No thread is left running after an error.
+// memory limits. After an error, no started thread is left.
 #pragma once
 
 #include <functional>

@@ -5,7 +5,7 @@
 
 namespace primus {
 
-// Returns "user" if there is no name or it cannot be a folder name. Thread-safe.
+// Returns "user" if there is no name or the name cannot be a folder name. Thread-safe.
 std::string user_name();
 
 }  // namespace primus

@@ -30,7 +30,8 @@ std::string_view environment(const char* name) {
   return value == nullptr ? std::string_view{} : std::string_view{value};
 }
 
-// Blocks SIGPIPE in this thread for its lifetime. A library must not make the program ignore it.
+// Blocks SIGPIPE in this thread while the object lives. (A library must not change the signal's action for
+// the entire program.)
 class NoSigpipe {
  public:
   NoSigpipe() {
@@ -314,7 +315,8 @@ void ProgressLine::update(std::uint64_t done, double now, std::string_view note)
   eta_.update(done, now);
   const double pace = terminal_.ansi ? options_.redraw_seconds : options_.plain_seconds;
   if (!drawn_ && !terminal_.ansi) {
-    // If the output is not a terminal, a short job prints only its last line.
+    // If the output is not a terminal, the first update prints no line, so a short job prints only its last
+    // line.
     drawn_ = true;
     last_draw_ = now;
     return;

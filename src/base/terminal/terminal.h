@@ -1,7 +1,7 @@
 // Screen output: terminal capabilities, human-readable numbers, and a progress line.
 //
-// Nothing here writes without a file descriptor from the caller. Writing never stops the program: if the
-// reader is gone or does not read (a closed pipe, Ctrl-S, a full disk), only the text is lost.
+// All output goes to a file descriptor from the caller. Writing cannot stop the program: if the reader has
+// ended or does not read (a closed pipe, Ctrl-S, a full disk), only the text is lost.
 //
 // Thread-safety: functions have no state apart from the descriptor; ProgressLine and EtaEstimator belong to
 // one thread.
@@ -46,7 +46,7 @@ bool try_write(int fd, std::string_view text, int wait_ms);
 
 // --- human-readable numbers
 
-// Removes the sign of a NaN, so that it prints as "nan", never "-nan".
+// Removes the sign of a NaN, so that it prints as "nan" and not as "-nan".
 double drop_nan_sign(double value);
 std::string human_bytes(double bytes);       // 1536 -> "1.50 KiB"
 std::string human_count(double count);       // 1234567 -> "1.23M"
@@ -62,10 +62,10 @@ std::string sparkline(std::span<const double> values, std::size_t width, bool ut
 
 // --- remaining time
 
-// Estimates the remaining time from the newer half of the work completed. That half is long enough to
-// average over occasional costs (evaluation, checkpoints) and recent enough to follow a change of speed.
-// Pauses are excluded (a suspended laptop: over a minute and over a hundred times the usual interval). Memory
-// is bounded.
+// Estimates the remaining time from the newer half of the completed work. That half is long enough to average
+// over occasional costs (evaluation, checkpoints) and recent enough to follow a change of speed. Pauses, such
+// as a suspended laptop, are excluded: intervals of over a minute and over a hundred times the usual
+// interval. Memory use is bounded.
 class EtaEstimator {
  public:
   // `done`: units finished at `now`, in seconds of any steady clock. Neither may decrease. The first call

@@ -12,8 +12,7 @@ namespace primus {
 std::size_t display_width(char32_t character);
 // Returns the columns of a line. Color escape sequences (ESC [ ... m) count 0, invalid UTF-8 bytes 1 each.
 std::size_t display_width(std::string_view line);
-// Returns the part of `line` that fits into `columns`, plus all later color sequences, so that no color stays
-// on.
+// Returns the part of `line` that fits into `columns`, plus all later color sequences, so that colors end.
 std::string fit_width(std::string_view line, std::size_t columns);
 
 }  // namespace primus

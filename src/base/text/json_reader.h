@@ -1,5 +1,6 @@
-// A strict pull parser for JSON text (RFC 8259) that allocates only the strings it returns. For safetensors
-// headers of 100 MB, tokenizer files with a hundred thousand entries, and corpora with one object per line.
+// A strict pull parser for JSON text (RFC 8259) that allocates only the strings it returns. Used for
+// safetensors headers of 100 MB, tokenizer files with a hundred thousand entries, and corpora with one object
+// per line.
 //
 //   JsonReader json(text, "model.safetensors.index.json");
 //   json.object([&](std::string_view key) {
@@ -58,7 +59,7 @@ class JsonReader {
   // be read or skipped.
   void begin_object();
   bool next_key(std::string& key);
-  // array() step by step, in the same way.
+  // array() step by step, like begin_object() and next_key().
   void begin_array();
   bool next_element();
 
@@ -84,7 +85,8 @@ class JsonReader {
  private:
   [[noreturn]] void fail_at(std::string_view what, std::size_t at) const;
   std::string place(std::size_t at) const;  // "name:line:column"
-  char next_character();                    // skips whitespace; peeks at the next character, '\0' at the end
+  char next_character();                    // skips whitespace and returns the next character without
+                                            // consuming it; '\0' at the end
   void expect(char c, std::string_view what);
   bool next_item(char close);
   std::string_view scan_number();

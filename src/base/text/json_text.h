@@ -14,7 +14,7 @@ namespace primus {
 nlohmann::json parse_json_object(std::string_view text, const std::string& name);
 
 // Returns `value` as valid JSON text without a final line end. Bytes in strings that are not UTF-8, as in
-// names of files or tensors, become U+FFFD. `indent` -1 writes a single line. Braces make a json:
+// names of files or tensors, become U+FFFD. `indent` -1 writes a single line. Braces convert to json:
 // json_text({{"rank", 3}}).
 std::string json_text(const nlohmann::json& value, int indent = 2);
 template <std::same_as<nlohmann::ordered_json> Ordered>

@@ -1,5 +1,5 @@
 // Detects secrets by the name of their variable and by the form of their value. Secrets are passed in the
-// environment or in a file, never on a command line, which every user of a machine can read. They are never
+// environment or in a file, never on a command line, which every user of a machine can read. They are not
 // shown on the screen or in files of a run.
 #pragma once
 

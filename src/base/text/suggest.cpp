@@ -19,7 +19,7 @@ std::size_t shared_prefix(std::string_view a, std::string_view b) {
   return n;
 }
 
-// Returns the edit distance if it is at most `limit`, else some number above `limit`.
+// Returns the edit distance if it is at most `limit`, otherwise any number above `limit`.
 std::size_t bounded_distance(std::string_view a, std::string_view b, std::size_t limit) {
   // Rows of the optimal-string-alignment table: two back (for swaps), one back, current.
   std::vector<std::size_t> rows(3 * (b.size() + 1));
@@ -40,7 +40,7 @@ std::size_t bounded_distance(std::string_view a, std::string_view b, std::size_t
       current[j] = best;
       lowest = std::min(lowest, best);
     }
-    // Later rows cannot be lower than the last two.
+    // Later rows cannot have lower values than the last two rows.
     if (lowest > limit && lowest_before > limit) return limit + 1;
     lowest_before = lowest;
     std::swap(before, previous);

@@ -19,7 +19,8 @@ class UniqueKeys {
     count_ = 0;
     more_.clear();
   }
-  // Call it after next_key(). Throws Error(kInvalid) at the reader's position if `key` was there before.
+  // Call it after next_key(). Throws Error(kInvalid) at the reader's position if the object already has
+  // `key`.
   void add(const JsonReader& json, std::string_view key) {
     const auto end = few_.begin() + static_cast<std::ptrdiff_t>(count_);
     const bool is_new = std::find(few_.begin(), end, key) == end && (count_ < kFew || is_new_of_more(key));
@@ -34,7 +35,8 @@ class UniqueKeys {
   }
 
  private:
-  static constexpr std::size_t kFew = 16;  // searched one by one; records rarely have more keys
+  static constexpr std::size_t kFew = 16;  // up to this number, keys are searched one by one; records rarely
+                                           // have more keys
   bool is_new_of_more(std::string_view key) { return more_.emplace(key).second; }
 
   std::vector<std::string> few_;

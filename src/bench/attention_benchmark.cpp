@@ -206,7 +206,7 @@ class AttentionBenchmark final : public Benchmark {
 
   BenchmarkReport measure_on(Device& device, const OperatorBenchmarkOptions& options) const {
     BenchmarkReport report = benchmark_attention(device, cases_, options, prefix_);
-    // Our kernels computed the cases that the library does not support.
+    // For cases that the library does not support, the results are from our kernels.
     if (backend_ == "cudnn" || (backend_ == "all" && prefix_.empty())) {
       for (const KernelChoice& choice : device.choices())
         if (choice.what.starts_with("attention") && choice.what.find("own kernel") != std::string::npos)
@@ -215,7 +215,7 @@ class AttentionBenchmark final : public Benchmark {
     return report;
   }
 
-  static constexpr std::int64_t kAnyVocabulary = 1024;  // does not affect attention
+  static constexpr std::int64_t kAnyVocabulary = 1024;  // the vocabulary does not affect attention
   std::optional<std::int64_t> batch_, sequence_, heads_, kv_heads_, head_dim_, window_;
   bool full_ = false;
   std::string batches_, models_, skipped_, shapes_file_, backend_ = "auto", prefix_;

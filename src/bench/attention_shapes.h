@@ -20,7 +20,7 @@ struct LeftOutShape {
 // Parses a JSON list of objects with model (optional), seqlen_q, seqlen_kv, num_head_q, num_head_kv,
 // head_dim_qk, head_dim_v and causal (default: true). Like AMD Primus, skips shapes whose seqlen_q and
 // seqlen_kv differ, and reports them in `left_out`. Throws Error(kInvalid) at "source:line:column" for
-// anything else.
+// invalid input.
 std::vector<AttentionCase> read_attention_shapes(std::string_view json, const std::string& source,
                                                  std::vector<LeftOutShape>& left_out);
 

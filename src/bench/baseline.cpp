@@ -93,7 +93,7 @@ BaselineComparison compare_with_baseline(const BenchmarkReport& report, const st
     if (const auto found = earlier.find(result.name); found != earlier.end()) {
       any = true;
       line.before = found->second.median;
-      // The limit is the sum of both runs' spreads, but at least the spread that counts as repeatable.
+      // The limit is the sum of both runs' spreads, but at least Timing::kRepeats.
       line.limit = std::max(Timing::kRepeats, result.timing.spread + found->second.spread);
       const double change = line.now / line.before - 1;
       line.verdict = change > line.limit                       ? Verdict::kSlower

@@ -1,5 +1,5 @@
 // Benchmarks: their options, as data, and their work. The command `primus benchmark NAME` declares the
-// options, prepares what is measured (a device, an experiment, or ranks), shows the progress, and shows,
+// options, prepares the subject (a device, an experiment, or ranks), and shows progress. At the end it shows,
 // saves and compares the report (cli/benchmark/benchmark_command.h).
 //
 // A benchmark consists of a file in this folder, which ends with its entry, and a command file in
@@ -42,7 +42,7 @@ struct MeasuredTypes {
   bool fp16 = false, fp8 = false, fp4 = false;
 };
 
-// An option or a value of another program that has no meaning here: the reason, and what to do instead.
+// An option or a value of another program that has no meaning here: the reason, and an alternative.
 struct RefusedOption {
   std::string_view names, reason, instead;
 };
@@ -50,7 +50,7 @@ struct RefusedOption {
 // An option and where its value is stored. Optionals and vectors stay empty if the option is not given; other
 // targets keep their initial value, which is the default.
 struct BenchmarkOption {
-  std::string_view names, value;  // "--sizes", "LIST"; without a value, the option is a switch
+  std::string_view names, value;  // "--sizes", "LIST"; empty `value`: the option is a switch
   std::string help;
   std::variant<bool*, std::string*, std::int64_t*, std::optional<std::int64_t>*, std::optional<double>*,
                std::vector<std::string>*>
@@ -59,8 +59,9 @@ struct BenchmarkOption {
   std::optional<std::pair<double, double>> range = {};  // minimum and maximum
   std::vector<std::string> choices = {};                // allowed words; empty: any
   std::vector<RefusedOption> refused = {};              // words that Primus refuses, with the reasons
-  bool several = false;                                 // a list takes all words up to the next option
-  // Returns the files and folders among the values, which must exist; null: none.
+  bool several = false;                                 // the option's list has all words up to the next
+                                                        // option
+  // Returns those values that are files or folders, which must exist. Null: no value is a file.
   std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
 };
 
@@ -72,7 +73,7 @@ enum class BenchmarkSubject : std::uint8_t {
   kRanks,       // kDevice and --nproc, --nnodes, --transport: measure() runs on every rank
 };
 
-// The input that the command provides to measure(). measure() never gets an empty callback.
+// The input that the command provides to measure(). All callbacks are set.
 struct BenchmarkRun {
   DeviceSpec device = {};  // kDevice and kRanks: the device to open
   DType dtype = DType::kF32;
@@ -83,14 +84,14 @@ struct BenchmarkRun {
   comm::Communicator* world = nullptr;
   Device* rank_device = nullptr;
   std::string report_file = {};  // value of --output; empty: not given
-  // Report progress: as a number of finished measurements, or as a phase and its share (0 of 0: unknown).
-  // Only rank 0 shows it.
+  // Callbacks that report progress, either as a number of finished measurements or as a phase and its share
+  // (0 of 0: unknown). Only rank 0 shows progress.
   std::function<void(std::int64_t done)> measured = [](std::int64_t) {};
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress =
       [](std::string_view, std::int64_t, std::int64_t) {};
-  std::function<void(const std::string& text)> note = [](const std::string&) {};  // shows a line at once
-  // Returns the file name that this process uses for a file given by the user, because processes that were
-  // started side by side must write different files.
+  std::function<void(const std::string& text)> note = [](const std::string&) {};  // shows a line immediately
+  // Returns the file name that this process uses for a file given by the user, because processes that run
+  // side by side must write different files.
   std::function<std::string(const std::string& file)> own_file = [](const std::string& file) { return file; };
 };
 
@@ -101,7 +102,7 @@ class Benchmark {
   virtual ~Benchmark() = default;
   virtual std::vector<BenchmarkOption> options() = 0;
   virtual std::vector<RefusedOption> refused() const { return {}; }
-  // Throws Error(kInvalid) for values that are invalid on every machine. Reads no files of the user.
+  // Throws Error(kInvalid) for values that are invalid on every machine. Does not read the user's files.
   virtual void check() {}
   // Returns a file or folder of the user that prepare() reads, and that may exist only where a job runs;
   // empty: none.

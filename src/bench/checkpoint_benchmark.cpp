@@ -23,8 +23,7 @@ namespace {
 // Shape of each tensor: as large as a layer's matrix of a model with a few billion parameters.
 constexpr std::int64_t kRows = 4096, kColumns = 4096;
 
-// Returns random bytes, different in each tensor, so that file systems with compression or deduplication gain
-// nothing.
+// Returns random bytes, different in each tensor, so that file systems cannot compress or deduplicate them.
 std::vector<std::byte> random_bytes(std::uint64_t count, std::uint32_t which) {
   const RandomStream stream(20261122, RandomPurpose::kTest, which);
   std::vector<std::byte> bytes(static_cast<std::size_t>((count + 15) / 16 * 16));
@@ -94,7 +93,7 @@ void load(const Path& folder, const Content& content, std::vector<std::byte>& bu
 
 void check_room(const Path& folder, std::uint64_t bytes) {
   struct statvfs space {};
-  if (::statvfs(folder.c_str(), &space) != 0) return;  // writing gives a better error
+  if (::statvfs(folder.c_str(), &space) != 0) return;  // the error of a later write is more helpful
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   if (free > 2 * bytes + (std::uint64_t{64} << 20)) return;
   throw invalid(fmt::format("{} has {} free, too little for two checkpoints of {}", folder.string(),

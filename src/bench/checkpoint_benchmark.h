@@ -19,9 +19,9 @@ struct CheckpointBenchmarkOptions {
   std::function<void(std::int64_t done)> progress = {};
 };
 
-// Times saving, loading right after a save (often from the page cache), and loading after dropping the cache,
-// where the file system supports that. Loading verifies all checksums. Throws Error if the folder lacks space
-// for two checkpoints or the data read differs from the data written.
+// Times saving, loading right after a save (often from the page cache), and loading after the cache was
+// dropped, if the file system supports that. Loading verifies all checksums. Throws Error if the folder lacks
+// space for two checkpoints or the data read differs from the data written.
 BenchmarkReport benchmark_checkpoint(const CheckpointBenchmarkOptions& options, Env& env = Env::posix());
 
 }  // namespace primus

@@ -98,8 +98,8 @@ class Exchange {
     }
   }
 
-  // Returns the expected value of element i of the result. A broadcast's result is in `in`, any other one in
-  // `out`.
+  // Returns the expected value of element i of the result. A broadcast's result is in `in`, all other results
+  // are in `out`.
   double expected(std::int64_t i, std::int64_t out_elements) const {
     const int rank = group_.rank();
     const auto sum = [&](std::int64_t at) {
@@ -432,7 +432,7 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
     std::vector<std::pair<Tensor, Tensor>> sets;
     for (std::int64_t set = timer.sets(size * (group->size() + 1)); set > 0; --set)
       sets.emplace_back(timer.empty(plan.dtype, {count}), timer.empty(plan.dtype, {count * group->size()}));
-    // With `parallel`, all groups share one turn; otherwise each group has its own.
+    // With `parallel`, all groups share one turn; otherwise each group has its own turn.
     const std::size_t turns = plan.parallel ? 1 : groups.size();
     for (std::size_t turn = 0; turn < turns; ++turn) {
       world.barrier(timer.stream());

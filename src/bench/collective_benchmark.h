@@ -1,14 +1,14 @@
 // Measures how fast the ranks of a job communicate: each operation of comm::Communicator over a range of
 // message sizes.
 //
-// A sample is one call, from enqueueing until the host sees its completion; its time is that of the slowest
-// rank. A repetition starts with a barrier and then makes its calls back to back. Calls rotate through
-// buffers that together exceed the caches.
+// A sample is one call, from enqueueing until the host sees its completion; its time is the time of the
+// slowest rank. A repetition starts with a barrier and then makes its calls back to back. Calls rotate
+// through buffers that together exceed the caches.
 //
 // Algorithm bandwidth is the message size divided by the time. Bus bandwidth is the algorithm bandwidth times
 // the ratio of the bytes on the busiest link to the message size, if all ranks exchange directly: 2(n-1)/n
 // for all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, 1 for broadcast and send-receive.
-// The message size is the size of the larger of a rank's two tensors.
+// The message size is the larger size of a rank's two tensors.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ std::vector<CollectiveOp> parse_collectives(const std::string& list);
 // Returns `size` in bytes, rounded up to a whole number of elements per rank.
 std::int64_t message_bytes(std::int64_t size, DType dtype, std::int64_t ranks);
 
-// One call.
+// One timed call.
 struct CollectiveSample {
   CollectiveOp op;
   std::int64_t bytes = 0;             // actual message size; 0: the operation has no message
@@ -49,12 +49,12 @@ struct CollectivePlan {
   std::vector<CollectiveOp> ops;
   std::vector<std::int64_t> sizes;  // bytes; rounded up to a whole number of elements per rank
   DType dtype = DType::kF32;
-  // If there are several repetitions, each is a separate result ("all_reduce 1024, repetition 2").
-  // `aggregate` adds one result of all repetitions under the name without a number.
+  // Each of several repetitions gives a separate result ("all_reduce 1024, repetition 2"). `aggregate` adds a
+  // result of all repetitions together, named without a number.
   int warmup = 20, iterations = 100, repetitions = 1;
   bool aggregate = false;
-  bool check = false;       // verify results before timing
-  bool rank_times = false;  // BenchmarkResult::rank_timings
+  bool check = false;       // verifies results before timing
+  bool rank_times = false;  // fills in BenchmarkResult::rank_timings
   // Called on every rank before each case. The arguments are the finished and the total work, in bytes that
   // the calls exchange. May be empty.
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};
@@ -71,7 +71,7 @@ struct StridedPlan {
   std::vector<std::int64_t> sizes;  // bytes that each rank contributes; rounded up to whole elements
   DType dtype = DType::kF32;
   int stride = 8;         // ranks r, r + stride, r + 2 stride ... form a group
-  bool parallel = false;  // all groups concurrently; else one after another
+  bool parallel = false;  // true: all groups concurrently; false: one after another
   int warmup = 10, iterations = 50;
   std::function<void(std::int64_t done, std::int64_t total)> progress = {};  // as in CollectivePlan
 };

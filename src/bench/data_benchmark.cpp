@@ -23,7 +23,8 @@
 namespace primus {
 namespace {
 
-// Seconds per batch. Each sample covers several batches, so that the clock's resolution does not matter.
+// Returns samples of the seconds per batch. Each sample covers several batches, so that the clock's
+// resolution does not matter.
 std::pair<std::vector<double>, std::int64_t> read_batches(const data::Dataset& dataset,
                                                           const data::BatchLoaderOptions& options,
                                                           double seconds) {
@@ -43,7 +44,7 @@ std::pair<std::vector<double>, std::int64_t> read_batches(const data::Dataset& d
     for (std::int64_t i = 0; i < calls; ++i) next();
     return std::max((steady_seconds() - begin) / static_cast<double>(calls), 1e-9);
   };
-  time_of(2);  // maps files and fills the read-ahead buffer
+  time_of(2);  // warm-up: maps files and fills the read-ahead buffer
   const std::int64_t calls = std::clamp<std::int64_t>(static_cast<std::int64_t>(0.01 / time_of(8)), 1, 10000);
   std::vector<double> samples;
   const double begin = steady_seconds();
@@ -94,7 +95,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const BenchmarkR
     throw invalid(
         fmt::format("{} has {} samples, fewer than a microbatch", dataset.description(), dataset.size()),
         "set a smaller micro_batch_size");
-  // The first opening tokenizes and writes the files that later ones find.
+  // The first opening tokenizes and writes files, which later openings reuse.
   report.results.push_back({.name = "open, first", .timing = summarize({openings.front()})});
   report.results.push_back(
       {.name = "open, again", .timing = summarize({openings.begin() + 1, openings.end()})});

@@ -28,8 +28,8 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Sequences of equal length that are decoded greedily as one batch. All have different prefixes, otherwise
-// they would share cached pages.
+// Sequences of equal length that are decoded greedily as one batch. The prefixes of the sequences differ,
+// because equal prefixes would share cached pages.
 class Texts {
  public:
   Texts(DecodeScheduler& decoder, std::int64_t batch, std::int64_t context)

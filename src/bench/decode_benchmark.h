@@ -21,7 +21,7 @@ constexpr std::int64_t kMaxDecodedTokens = 1 << 20;  // limit of prompt, timed a
 
 struct DecodeBenchmarkOptions {
   std::vector<std::int64_t> batches = {1, 64};  // batch sizes, one case each
-  std::int64_t context = 512;                   // prompt length of each sequence; reading it is timed too
+  std::int64_t context = 512;                   // prompt length of each sequence; the prefill is timed, too
   std::int64_t tokens = 64;                     // decoded after the prompt; each step is a sample
   std::int64_t warmup = 4;                      // untimed steps before the timed ones
   DType dtype = DType::kBF16;
@@ -31,9 +31,9 @@ struct DecodeBenchmarkOptions {
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress = {};
 };
 
-// Returns the bytes that a decode step must read. These are all weights that a token uses, once per batch,
-// with the maximum number of experts that the batch can select, and the keys and values of `length` tokens of
-// each sequence.
+// Returns the bytes that a decode step must read. These are the keys and values of `length` tokens of each
+// sequence and, once per batch, all weights that a token uses, with the maximum number of experts that the
+// batch can select.
 double bytes_of_decoding(const ModelConfig& config, const FamilyRegistry& families, DType dtype,
                          std::int64_t batch, std::int64_t length);
 

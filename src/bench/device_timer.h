@@ -22,7 +22,7 @@ class DeviceTimer {
   // More than twice the size of the largest caches.
   static constexpr std::int64_t kRotatedBytes = std::int64_t{192} << 20;
 
-  // Called before each measurement with the number of finished ones.
+  // Called before each measurement with the number of finished measurements.
   using Progress = std::function<void(std::int64_t done)>;
 
   // `seconds`: duration of each measurement; at least five samples are made. `rotated`: minimum total size of

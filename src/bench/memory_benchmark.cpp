@@ -1,5 +1,5 @@
-// Measures memory bandwidth: of a device, read and written by its own kernels, and between host and device.
-// Consecutive calls use different buffers, which together exceed the caches.
+// Measures the bandwidth of a device's memory with kernels that read and write it, and the bandwidth between
+// host and device. Consecutive calls use different buffers, which together exceed the caches.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -123,7 +123,7 @@ class Cases {
 };
 
 // Bytes count reads plus writes. On a device that shares the host's memory, transfers between host and device
-// are copies within it.
+// are copies within that memory.
 class MemoryBenchmark final : public DeviceBenchmark {
   std::vector<BenchmarkOption> options() override { return {{"--sizes", "LIST", "of a buffer", &sizes_}}; }
   std::vector<RefusedOption> refused() const override {

@@ -1,5 +1,5 @@
-// Times the matrix products of a model's layers (operator_benchmark.h): of any model, and with the options
-// for DeepSeek's sizes.
+// Times the matrix products of a model's layers (operator_benchmark.h): of any model, with options that
+// override DeepSeek's sizes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 // Times the matrix products of a model's layers. The model is a preset, a folder, or sizes.
 class ModelGemmBenchmark : public DeviceBenchmark {
  public:
-  // A size that can replace the model's.
+  // A size option that can replace the model's size.
   struct Size {
     const char *names, *help;
     void (*set)(ModelConfig& config, std::int64_t value);
@@ -51,7 +51,7 @@ class ModelGemmBenchmark : public DeviceBenchmark {
   std::string input() const final { return names_a_preset(model_) ? "" : model_; }
   void prepare() final {
     const FamilyRegistry families = builtin_families();
-    std::optional<std::int64_t> vocabulary;  // presets may leave it to the tokenizer
+    std::optional<std::int64_t> vocabulary;  // the vocabulary size, which presets may leave to the tokenizer
     for (std::size_t i = 0; i < sizes_.size(); ++i)
       if (name_of(sizes_[i]) == "--vocab-size") vocabulary = given_[i];
     ModelConfig config = names_a_preset(model_) ? preset_model(preset_of(model_), families, vocabulary)
@@ -82,7 +82,7 @@ class ModelGemmBenchmark : public DeviceBenchmark {
     return benchmark_model_gemm(device, suite_, products_, options);
   }
 
-  // Overridden sizes may ask for experts without giving the other sizes that experts need.
+  // Overridden sizes may set the number of experts but not the other sizes that experts need.
   static void check_experts(const ModelConfig& config) {
     if (config.moe.experts < 1) return;
     if (config.moe.ffn < 1)

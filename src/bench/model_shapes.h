@@ -9,17 +9,17 @@
 namespace primus {
 
 // Returns the matrix products for `tokens` rows: attention projections (for latent attention, each of its
-// steps), dense and expert feed-forward if present, and the head. Omits routers, as the FLOP count does.
-// `times` includes the blocks and heads of multi-token prediction; the projection of their joined inputs is a
-// separate product.
+// steps), the dense and expert feed-forward layers that the model has, and the head. Omits routers, like the
+// FLOP count. `times` includes the blocks and heads of multi-token prediction; the projection of their joined
+// inputs is a separate product.
 std::vector<ModelProduct> products_of(const ModelConfig& config, std::int64_t tokens);
 
 // Returns the full causal attention of a layer for one sequence of `sequence` tokens. Latent attention is
 // given in its training form, with separate keys and values per head.
 AttentionCase attention_of(const ModelConfig& config, const std::string& name, std::int64_t sequence);
 
-// Attention of all layers for `batch` sequences, grouped into full, windowed and chunked layers. Each chunk
-// counts as a sequence.
+// The attention of all layers for `batch` sequences, grouped into full, windowed and chunked attention. Each
+// chunk counts as a sequence.
 struct LayersAttention {
   AttentionCase shape;
   std::int64_t times = 1;  // occurrences per forward pass of the model

@@ -92,7 +92,7 @@ void time_float_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBench
         {.role = GemmRole::kWeightGradient, .a = y, .b = x, .c = d_w, .accumulate = true, .workspace = {}});
   }
   if (options.fp4) return time_fp4_products(bench, c, {weight, forward, input}, prefix, results);
-  // The weight gradient is timed first, because the others overwrite its operands.
+  // The weight gradient is timed first, because the other products overwrite its operands.
   const auto bytes = static_cast<double>(x_bytes + y_bytes);
   results.push_back(
       bench.time(prefix + name_of(kRoles[2], c), weight, bytes + 2.0 * static_cast<double>(d_w_bytes)));

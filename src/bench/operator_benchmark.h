@@ -1,6 +1,6 @@
 // Measures single operators on a device: time, TFLOP/s, GB/s, and their share of the device's peak, measured
-// in the same run (report.h). Operands are random, and consecutive calls use different memory, so caches are
-// as cold as in a training step. The same code measures every device. Single-threaded.
+// in the same run (report.h). Operands are random, and consecutive calls use different memory, so operands
+// are not in caches, as in a training step. The same code measures every device. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace primus {
 struct OperatorBenchmarkOptions {
   DType dtype = DType::kBF16;  // type of operands; only linear layers and attention support fp16
   // Times linear layers' matrix products in fp8 (turbo/fp8_linear): activations and weights in e4m3,
-  // gradients in e5m2 (Megatron's "hybrid"). Each is timed from bf16 operands, and again without their
-  // quantization. Suites other than linear layers do not support it.
+  // gradients in e5m2 (Megatron's "hybrid"). Each product is timed from bf16 operands, and again without
+  // their quantization. Suites other than linear layers do not support it.
   bool fp8 = false;
   // Times matrix products of linear layers and experts in MXFP4 (turbo/mxfp4), from bf16 operands. The
   // quantization of each product's operands is also timed separately.
@@ -42,19 +42,19 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
 struct AttentionCase {
   std::string model = {};  // name of the model; empty: none
   std::int64_t batch = 1, sequence = 4096, heads = 32, kv_heads = 8;
-  std::int64_t head_dim = 128, value_dim = 128;  // head size of queries and keys; of values
+  std::int64_t head_dim = 128, value_dim = 128;  // head_dim: of queries and keys; value_dim: of values
   std::int64_t window = 0;
   bool causal = true;
 };
 // Throws Error(kInvalid) for invalid sizes.
 void check_case(const AttentionCase& which);
 // Times forward and backward of each case: two results per case, in this order, named after `prefix`, the
-// model and the sizes. If the device has several implementations, a note names the one used.
+// model and the sizes. If the device has several implementations, a note names the used implementation.
 BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
                                     const OperatorBenchmarkOptions& options, const std::string& prefix = {});
 
-// `tokens` tokens, each routed to `top_k` experts. A fraction `skew` goes to the first eighth of the experts,
-// the rest evenly to the others. Negative skew: evenly to all.
+// `tokens` tokens, each routed to `top_k` experts. A fraction `skew` of the rows goes to the first eighth of
+// the experts, and the rest evenly to the other experts. Negative skew: rows go evenly to all experts.
 struct GroupedGemmCase {
   std::int64_t tokens = 8192, experts = 64, top_k = 6, in = 2048, out = 2816;
   double skew = -1;
@@ -70,13 +70,13 @@ struct ModelProduct {
   std::string what;                        // "qkv"
   std::int64_t rows = 0, out = 0, in = 0;  // experts: total rows
   std::int64_t experts = 0, top_k = 1;
-  std::int64_t times = 1;  // occurrences per forward pass: once per layer that has it
+  std::int64_t times = 1;  // occurrences per forward pass: number of layers that have it
 
   bool operator==(const ModelProduct&) const = default;
 };
 // Times weight gradient, forward product and input gradient of each product. Returns three results per
-// product in this order; in fp8, two results for each of the three. `suite`: suite of the report. fp8 and
-// fp16 omit experts; a note says so.
+// product in this order; in fp8, it returns two results for each of the three. `suite`: suite of the report.
+// fp8 and fp16 omit experts; a note says so.
 BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
                                      const std::vector<ModelProduct>& products,
                                      const OperatorBenchmarkOptions& options);

@@ -30,7 +30,7 @@ struct BenchmarkResult {
   double size = 0;    // bytes
   Timing timing;
   std::int64_t calls = 1;  // calls per sample
-  // Amounts per call; 0: does not apply. `bytes` counts each operand and result once.
+  // Amounts per call; 0: not applicable. `bytes` counts each operand and result once.
   double flops = 0, bytes = 0;
   double bus_bytes = 0;  // for a collective: bytes over a rank's busiest link
   double tokens = 0;
@@ -42,12 +42,12 @@ struct BenchmarkReport {
   std::string device;      // the device and other conditions that affect figures: "cpu: 2 threads, avx512 | 4
                            // ranks, shared memory"
   std::string dtype;       // empty: does not apply
-  std::string place = {};  // where it ran, in the user's words; empty: unknown
+  std::string place = {};  // where the benchmark ran, in the user's words; empty: unknown
   // FLOP/s of a large square product of this type, and bytes/s (read plus written) of a large copy, both
   // measured in the same run; 0: not measured.
   double gemm_ceiling = 0, copy_ceiling = 0;
   std::vector<BenchmarkResult> results;
-  std::vector<std::string> notes;  // what was omitted, and why
+  std::vector<std::string> notes;  // notes about omitted cases, with reasons
   // The suite's own output, which replaces that of to_text() and to_json(); empty: none.
   std::string own_text = {}, own_json = {};
 };
@@ -79,8 +79,8 @@ struct BaselineComparison {
 const char* name_of(BaselineCase::Verdict verdict);  // "slower"
 
 // `baseline`: JSON of an earlier report. A case is slower if its median grew by more than the sum of both
-// spreads and by more than 5 %. Throws Error(kInvalid) for a file that is not a report, a report of another
-// suite, device or type, and a report without a common case.
+// spreads and by more than 5 %. Throws Error(kInvalid) for a file that is not a report, for a report of
+// another suite, device or type, and for a report without a common case.
 BaselineComparison compare_with_baseline(const BenchmarkReport& report, const std::string& baseline,
                                          const std::string& source);
 std::string to_text(const BaselineComparison& comparison);

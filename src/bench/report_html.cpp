@@ -30,7 +30,7 @@ std::string roofline(const BenchmarkReport& report) {
   return line_chart("Roofline", {.x = "FLOPs per byte", .y = "TFLOP/s", .log_y = true}, {roof, cases});
 }
 
-// Returns one chart per rate: lines over sizes for cases that have sizes, else bars.
+// Returns one chart per rate: lines over sizes for cases with sizes, bars for other cases.
 std::string charts(const BenchmarkReport& report) {
   std::string text;
   for (const Rate& rate : rates_of(report)) {

@@ -40,7 +40,7 @@ std::vector<data::Batch> random_batches(const SessionSettings& settings, const c
   return batches;
 }
 
-// Fills in what is known before the first step.
+// Returns a report with the values that are known before the first step.
 TrainBenchmarkReport begun_report(engine::Rank& rank, TrainingSession& session,
                                   const SessionSettings& settings, const TrainBenchmarkOptions& options,
                                   const config::TrainerConfig& c) {
@@ -123,7 +123,7 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
       rank.compute().synchronize();
     });
   };
-  // Steps that are being recorded are not timed.
+  // Steps during which a graph is recorded are not timed.
   const std::int64_t recorded = settings.step.record_after > 0 ? settings.step.record_after + 1 : 0;
   const std::int64_t warmup = std::max(options.warmup, recorded);
   const std::int64_t total = warmup + options.steps;

@@ -59,7 +59,7 @@ struct TrainBenchmarkReport {
   double enqueue_seconds = 0;
   std::int64_t replayed_steps = 0;  // timed and later steps that ran as graphs (lm/train/step_graphs.h)
   // With TrainBenchmarkOptions::ceiling_seconds: the time of a step with only matrix products and attention,
-  // each at the speed that this run measured for it separately on this device. Excludes recomputation.
+  // at the speeds that this run measured for each of them separately. Excludes recomputation.
   struct Ceiling {
     double product_seconds = 0, attention_seconds = 0;
     double model_flops_per_second = 0;  // FLOP/s of a step that takes `seconds`

@@ -1,4 +1,4 @@
-// A file that a command's setting names and that does not exist.
+// An input file that a setting of a command names, but that does not exist.
 #pragma once
 
 #include <string>

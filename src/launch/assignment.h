@@ -6,8 +6,8 @@
 
 namespace primus::launch {
 
-// Splits "NAME=VALUE" at the first '='. Throws Error(kInvalid) for other text, without repeating a secret;
-// `option`: the option that it was given to, for the message.
+// Splits "NAME=VALUE" at the first '='. Throws Error(kInvalid) for other text; the message contains no
+// secret. `option`: the option with this value, for the message.
 struct Assignment {
   std::string name, value;
 };

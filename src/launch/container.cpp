@@ -29,7 +29,7 @@ Error several_tasks() {
                      "start one task per node: --ntasks-per-node=1");
 }
 
-// Applies --env before the node is examined.
+// Returns `surroundings` with the variables of --env, for examining the node.
 Surroundings with_given(const ContainerRequest& request, const Surroundings& surroundings,
                         std::map<std::string, std::string>& given) {
   for (const auto* options : {&request.settings.options, &request.given}) {
@@ -95,7 +95,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
     plan.step.notes.push_back("containers that earlier jobs of Primus left on this node are removed");
     plan.before.push_back(removal(runtime, kLabel));
   } else if (job && surroundings.setting("SLURM_RESTART_COUNT")) {
-    // Slurm kills only the container's client process, and the container itself would keep the GPUs.
+    // Slurm kills only the container's client process. Without removal, the container would keep the GPUs.
     plan.step.notes.push_back(
         "containers that this job left on this node before it was queued again are removed");
     plan.before.push_back(removal(runtime, fmt::format("{}={}", kLabel, *job)));
@@ -119,7 +119,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
 ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const ElsewhereNodes& job,
                                        const Surroundings& surroundings) {
   if (job.tasks) throw several_tasks();
-  // The plan uses the variables set for the container as if they were set here.
+  // The plan treats the container's variables as variables of this process.
   std::map<std::string, std::string> given;
   with_given(request, surroundings, given);
   check_place_variables(given);

@@ -1,10 +1,10 @@
 // Mode container: Primus inside a container of docker, podman or apptainer.
 //
 // By default a container gets the current folder, this program (read-only), the node's GPUs, and the
-// variables that the job needs. It gets no privileges: all capabilities are dropped, and its user is the
-// caller. RDMA devices and the host's network are added if the job has several nodes. Everything else needs
-// options of `docker run`, or AMD Primus's set of privileges (--privileged-set). Variables with secrets are
-// passed by name, so that command lines do not contain their values.
+// variables that the job needs. It gets no privileges: all capabilities are dropped, and it runs as the
+// calling user. RDMA devices and the host's network are added if the job has several nodes. For more access,
+// use options of `docker run`, or AMD Primus's set of privileges (--privileged-set). Variables with secrets
+// are passed by name, so that command lines do not contain their values.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct ContainerRequest {
   std::vector<GivenOption> given;     // options of `docker run` from the command line
   std::vector<std::string> inner;     // this program's arguments inside: --debug direct ... -- train ...
   std::vector<std::string> files;     // existing files that `inner` names; they are mounted
-  std::optional<std::string> writes;  // log file of the launcher inside
+  std::optional<std::string> writes;  // log file of the launcher inside the container
   bool clean = false;                 // removes containers that an earlier job left on this node
 };
 

@@ -9,7 +9,7 @@
 
 namespace primus::launch {
 
-// The label of our containers.
+// The label of containers that Primus starts.
 inline constexpr const char* kLabel = "io.primus.job";
 // The process id of a container's launcher and its start time in kernel ticks, because process ids are
 // reused.
@@ -19,12 +19,12 @@ inline bool is_apptainer(const std::string& runtime) {
   return runtime == "apptainer" || runtime == "singularity";
 }
 
-// Returns "docker", "podman", "apptainer" or "singularity": the requested one, or the first that works.
+// Returns "docker", "podman", "apptainer" or "singularity": the requested runtime, or the first that works.
 // `notes`: runtimes that were skipped. Throws Error(kDependency) if none works.
 std::string find_runtime(const std::string& wanted, const Surroundings& surroundings,
                          std::vector<std::string>& notes);
 
-// Removes the containers with `label` whose launchers are gone. Containers of running jobs stay.
+// Removes the containers with `label` whose launchers no longer run. Containers of running jobs stay.
 Step removal(const std::string& runtime, const std::string& label);
 
 }  // namespace primus::launch

@@ -25,14 +25,14 @@
 namespace primus::launch {
 namespace {
 
-// Host variables for jobs in the container; AMD Primus passes on the same ones.
+// Host variables that are passed to jobs in the container, as in AMD Primus.
 constexpr const char* kHandedOn[] = {
     "HF_TOKEN", "HF_HOME", "WANDB_API_KEY", "OMP_NUM_THREADS", "NO_COLOR", "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "GPU_MAX_HW_QUEUES",
     "HSA_NO_SCRATCH_RECLAIM", "HSA_KERNARG_POOL_SIZE", "NVTE_CK_USES_BWD_V3", "USING_AINIC", "ANP_HOME_DIR",
     "MPI_HOME_DIR", "NET_OPTIONAL_RECV_COMPLETION", "ENABLE_NUMA_BINDING",
-    // Slurm's node and task, for preflight and node_smoke. Without SLURM_PROCID, because in a container
-    // NODE_RANK determines the place.
+    // Slurm's node and task, for preflight and node_smoke. SLURM_PROCID is omitted, because NODE_RANK
+    // determines the place in a container.
     "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_LOCALID", "SLURMD_NODENAME",
     "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"};
 constexpr const char* kHandedOnPrefixes[] = {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_", "IONIC_", "HIPBLASLT_"};
@@ -40,8 +40,8 @@ constexpr const char* kHandedOnPrefixes[] = {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_
 bool is_there(const Path& path) { return Env::posix().status(path).has_value(); }
 
 // Returns the default image. The program comes from the host, so an image only needs a shell, the C and C++
-// libraries of Debian 12 or newer, and the GPU vendor's runtime. For AMD GPUs it is AMD Primus's image: the
-// newest one whose contents are listed in AMD Primus's release notes.
+// libraries of Debian 12 or newer, and the GPU vendor's runtime. For AMD GPUs it is AMD Primus's image, in
+// the newest version whose contents are in AMD Primus's release notes.
 const char* usual_image(Vendor vendor) {
   switch (vendor) {
     case Vendor::kAmd:
@@ -54,7 +54,7 @@ const char* usual_image(Vendor vendor) {
   return "debian:12";
 }
 
-// A folder or file of the host, and its path inside.
+// A folder or file of the host, and its path inside the container.
 struct Volume {
   std::string host, inside, options;
 };
@@ -129,7 +129,7 @@ class Builder {
     add(value);
   }
 
-  // Returns the image that was set, or the default; nullopt: it depends on the node.
+  // Returns the image from the settings, or the default image; nullopt if it depends on the node.
   std::optional<std::string> chosen_image() {
     if (!settings_.program.empty()) {
       throw invalid(
@@ -157,8 +157,8 @@ class Builder {
 
   void name() {
     if (apptainer_) return;
-    // The name is unique per launcher. So it differs from the name of a container that an earlier launcher
-    // left, and from that of another step of the same job. A requeued Slurm job keeps its number.
+    // The name contains the launcher's process id. So a container left by an earlier launcher, or a container
+    // of another step of the job, has a different name. (A requeued Slurm job keeps its number.)
     const std::string process = here_ ? std::to_string(getpid()) : "<process>";
     const auto job = here_ ? surroundings_.setting("SLURM_JOB_ID") : std::optional<std::string>("<job>");
     const GivenOption* const named = given("name");
@@ -200,7 +200,7 @@ class Builder {
     }
   }
 
-  // Podman maps the container's users only if an ordinary user runs it; as root it behaves like Docker.
+  // Podman maps the container's users only if an ordinary user runs it. Run by root, it behaves like Docker.
   bool rootless_podman() const { return runtime_ == "podman" && surroundings_.user != 0; }
 
   void device(const std::string& name) { add("--device", name); }
@@ -263,8 +263,8 @@ class Builder {
     for (const std::string& group : groups_) add("--group-add", group);
   }
 
-  // Converts Docker's --gpus to Container Device Interface names, which Podman accepts since 4.1. Before
-  // version 5 it also accepts the option itself, but ignores it.
+  // Converts Docker's --gpus to Container Device Interface names, which Podman accepts since 4.1. (Podman
+  // before version 5 accepts --gpus, but ignores it.)
   static std::vector<std::string> devices_of_gpus(const std::string& text) {
     constexpr int kMaxGpus = 1024;
     const auto named = [](std::string_view name) { return fmt::format("nvidia.com/gpu={}", name); };
@@ -305,7 +305,9 @@ class Builder {
     const bool host = settings_.privileged_set;
     if (!given("network") && (several_nodes_ || host)) add("--network", "host");
     if (!given("ipc") && host) add("--ipc", "host");
-    if (!given("ipc") && !given("shm-size") && !host) add("--shm-size", "16g");  // shared by the ranks
+    if (!given("ipc") && !given("shm-size") && !host)
+      add("--shm-size", "16g");  // shared memory for the
+                                 // ranks
   }
 
   void volume(const Volume& volume) { add(apptainer_ ? "--bind" : "--volume", text_of(volume)); }
@@ -350,7 +352,7 @@ class Builder {
     log_file(covered);
   }
 
-  // Mounts the log file's folder if no volume contains it; otherwise the log would be lost with the
+  // Mounts the log file's folder if no volume contains it; otherwise the log would be deleted with the
   // container.
   void log_file(const std::vector<std::string>& covered) {
     if (!request_.writes) return;
@@ -437,9 +439,9 @@ class Builder {
       if (handed_on && is_set(name)) all[name] = std::nullopt;
     }
     for (const auto& [name, value] : place_) all[name] = value;
-    // The user may not exist in the image; without a home folder and a name, Triton's and torch.compile's
-    // caches fail. Hugging Face's cache stays in the current folder, where AMD Primus keeps it, unless
-    // HF_HOME is set.
+    // The user may not exist in the image. The caches of Triton and torch.compile need a home folder and a
+    // user name. Hugging Face's cache stays in the current folder, where AMD Primus keeps it, unless HF_HOME
+    // is set.
     if (!apptainer_ && !settings_.privileged_set && !given("privileged") && !given("user")) {
       all["HOME"] = "/tmp";
       all["USER"] = surroundings_.setting("USER").value_or("primus");
@@ -459,7 +461,7 @@ class Builder {
     for (const auto& [name, value] : all) variable(name, value);
   }
 
-  // Returns whether docker has this option and podman, which is used, does not, or vice versa.
+  // Returns whether only the other runtime of docker and podman has this option.
   bool is_of_another(const GivenOption& option) const {
     if (apptainer_ || (!here_ && settings_.runtime == "auto")) return false;
     const ForeignOption* const known = find_option(container_options(), option.name);
@@ -471,7 +473,7 @@ class Builder {
       static constexpr std::string_view kDone[] = {"image", "name",    "device", "volume",
                                                    "env",   "workdir", "label"};
       if (std::find(std::begin(kDone), std::end(kDone), option.name) != std::end(kDone)) continue;
-      if (runtime_ == "podman" && option.name == "gpus") continue;  // already among the devices
+      if (runtime_ == "podman" && option.name == "gpus") continue;  // already added as devices
       const bool others = is_of_another(option);
       if (others && std::find(request_.given.begin(), request_.given.end(), option) != request_.given.end()) {
         const std::string_view its = find_option(container_options(), option.name)->only;

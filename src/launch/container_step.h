@@ -15,7 +15,7 @@ struct ContainerPlace {
   std::map<std::string, std::string> variables;  // NNODES, NODE_RANK ...
   bool several_nodes = false;
   Accelerators gpus = {};
-  bool here = true;  // the container runs on this node; if false, the job's nodes choose the devices
+  bool here = true;  // true: the container runs on this node; false: the job's nodes choose the devices
 };
 
 // Throws Error for a missing image, missing devices or folders, or invalid options.

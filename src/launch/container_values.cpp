@@ -49,7 +49,7 @@ bool is_range(View text) {
 }
 
 bool is_ulimit(View text) {
-  if (text == "host") return true;  // only podman accepts it
+  if (text == "host") return true;  // "host" is valid only for podman
   const std::size_t equals = text.find('=');
   if (equals == View::npos ||
       !is_listed(text.substr(0, equals),

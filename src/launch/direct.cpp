@@ -23,8 +23,8 @@ constexpr std::uint64_t kMaxEnvironmentFile = 1 << 20;
 
 using Variables = std::map<std::string, std::string>;
 
-// Returns the variables from --env and from files of variables. Later ones override earlier ones, and --env
-// overrides files.
+// Returns the variables from --env and from files of variables. Later variables override earlier variables,
+// and --env overrides files.
 Variables given_variables(const DirectSettings& settings, const std::set<Path>& left_out = {}) {
   Variables variables;
   const auto set = [&](const std::vector<std::string>& assignments) {
@@ -141,7 +141,7 @@ std::vector<std::string> command_line(const DirectSettings& settings, const Dire
 
 bool is_single(const DirectSettings& settings, const DirectCommand& command,
                const Surroundings& surroundings) {
-  const auto mode = surroundings.setting("RUN_MODE");  // set by hooks
+  const auto mode = surroundings.setting("RUN_MODE");  // hooks may set it
   if (mode && *mode != "single" && *mode != "torchrun") {
     throw invalid(fmt::format("RUN_MODE='{}' is neither single nor torchrun", *mode),
                   "set it to one, or unset it");
@@ -182,8 +182,8 @@ void add_notes(const DirectSettings& settings, const std::vector<Path>& hooks, S
   for (const Path& patch : settings.patches) step.notes.push_back(fmt::format("patch {}", patch.string()));
 }
 
-// Reports what the ranks would refuse before they start. Skipped with hooks or patches, which may still
-// change it.
+// Reports errors that would otherwise occur only in the ranks. Skipped with hooks or patches, which may still
+// change the settings.
 void check_job(const DirectSettings& settings, const DirectCommand& command, int nodes, int ranks,
                const Variables& given) {
   if (command.check_job && settings.hooks.empty() && settings.patches.empty())
@@ -307,7 +307,7 @@ void set_place_variables(const NodePlace& place, const PlaceWords& words, bool s
   }
 }
 
-// Sets the variables of a rank that Slurm has started.
+// Sets the variables of a rank for a process that Slurm has started.
 void set_rank_variables(const NodePlace::Task& task, int node,
                         std::map<std::string, std::string>& environment) {
   environment["RANK"] = std::to_string(task.rank);
@@ -393,13 +393,13 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   for (const auto& [name, value] : given) step.environment[name] = value;
   if (command.debug) step.environment["PRIMUS_LOG_LEVEL"] = "DEBUG";
   if (const auto task = task_of_step(outside)) step.environment[kLaunchedStep] = task->step;
-  // Another launcher's variables for its processes do not apply to ours.
+  // Variables that another launcher set for its processes do not apply to the processes started here.
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}) {
     if (shape.ranks && outside.variable(name)) step.unset.emplace_back(name);
   }
 
   if (shape.script) require_file(*settings.script, "script", "--script names a Python script or a program");
-  if (place.task && shape.ranks) {  // Slurm has started the ranks
+  if (place.task && shape.ranks) {  // in this case Slurm has started the ranks
     const NodePlace::Task& task = *place.task;
     set_rank_variables(task, place.node, step.environment);
     step.unset.clear();
@@ -434,7 +434,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
 
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program) {
-  // Files that exist only on the nodes are checked there.
+  // Files that exist only on the nodes get a note here and are checked on the nodes.
   std::vector<std::string> notes = command.notes;
   std::set<Path> only_there;
   const auto look_for = [&](const Path& file, const std::string& what) {
@@ -495,7 +495,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
 
 int run_direct(const DirectSettings& settings, DirectCommand command, const Surroundings& surroundings,
                const std::function<void(std::string_view)>& show) {
-  DirectPlan plan = plan_direct(settings, command, surroundings);  // reports errors before hooks run
+  DirectPlan plan = plan_direct(settings, command, surroundings);  // also reports errors before hooks run
   for (const std::string& note : plan.notes) show("note: " + note);
   const Variables given = given_variables(settings);
   const auto is_fixed = [&](const std::string& name) { return given.contains(name); };
@@ -518,7 +518,7 @@ int run_direct(const DirectSettings& settings, DirectCommand command, const Surr
     return 0;
   }
   const Step& step = plan.plan.steps[0];
-  if (!plan.log_file && !plan.ranks) become(step);  // --silent always has a log file
+  if (!plan.log_file && !plan.ranks) become(step);  // with --silent, there is always a log file
 
   apply_environment(step);
   LocalLaunch launch = plan.ranks.value_or(LocalLaunch{.command = step.argv, .environment = {}});

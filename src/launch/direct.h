@@ -1,9 +1,9 @@
 // Mode direct: runs a command on this node, with one process or one per rank of the node.
 //
-// In order: variables of --env; hooks; patches; files of variables, and --env again, because the user
-// overrides hooks; then the command. A Primus command with ranks gets its node's place as options (--nproc,
-// --nnodes ...) and starts its ranks itself. Python scripts are started by torchrun, other programs by our
-// launcher for ranks (local_launch.h), with torchrun's environment.
+// The order is: variables of --env; hooks; patches; files of variables; variables of --env again, because
+// they override hooks; the command. A Primus command with ranks gets the node's place as options (--nproc,
+// --nnodes ...) and starts its ranks. Python scripts are started by torchrun, other programs by our launcher
+// for ranks (local_launch.h), with torchrun's environment.
 #pragma once
 
 #include <functional>
@@ -24,16 +24,16 @@ namespace primus::launch {
 
 struct DirectCommand {
   std::vector<std::string> words;  // the words after "--"
-  bool has_ranks = false;          // for our own commands: whether ranks cooperate on it
-  bool one_process = false;        // for our own commands: always one process per node
+  bool has_ranks = false;          // for Primus commands: whether ranks cooperate on the command
+  bool one_process = false;        // for Primus commands: always one process per node
   bool debug = false;
-  std::vector<std::string> notes = {};  // checks that were not possible here, one sentence each
+  std::vector<std::string> notes = {};  // notes about checks that were not possible here, one sentence each
   HookCommand hooks;
-  // For our own commands with ranks: throws if a job of this size could not start (Command::check_job); 0:
-  // size unknown. May be null.
+  // For Primus commands with ranks: throws if a job of this size could not start (Command::check_job). Size 0
+  // means unknown. May be null.
   std::function<void(int nodes, int ranks_per_node, const std::map<std::string, std::string>& variables)>
       check_job = {};
-  // For our own commands with ranks: returns input files that do not exist (Command::absent_inputs).
+  // For Primus commands with ranks: returns input files that do not exist (Command::absent_inputs).
   std::function<std::vector<AbsentInput>(const std::map<std::string, std::string>& variables)> absent_inputs =
       {};
   std::function<bool()> needs_token = {};  // whether ranks on several nodes must share a secret; null: yes
@@ -51,13 +51,13 @@ struct DirectPlan {
   std::vector<std::string> notes;
 };
 
-// Reads the environment and changes nothing. Throws Error for a missing script, patch, hook folder or file of
-// variables, for a missing torchrun or python3 (kDependency), and for an invalid place in the job.
+// Only reads the environment. Throws Error for a missing script, patch, hook folder or file of variables, for
+// a missing torchrun or python3 (kDependency), and for an invalid place in the job.
 DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& command,
                        const Surroundings& surroundings);
 
-// Plans what `primus direct` will do on each of `nodes` nodes (0: determined by the job), which are not known
-// here. `address` and `port` may be placeholders.
+// Nodes on which `primus direct` will run, and which are unknown here. `nodes`: their number; 0: the job
+// determines it. `address` and `port` may be placeholders.
 struct ElsewhereNodes {
   int nodes = 0;
   std::optional<int> ranks;  // ranks per node; nullopt: one per GPU
@@ -65,18 +65,20 @@ struct ElsewhereNodes {
   std::string address, port, node;
   bool same_folder = false;  // the command runs in the current folder, or in a copy of it that all nodes see
 };
+// Plans `primus direct` on these nodes.
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program);
 
-// Returns whether this process can check that an input file of the job exists. It can if the job runs on this
-// machine, or if the job runs in the current folder (`in_this_folder`) and the file is in that folder.
+// Returns whether this process can check that an input file of the job exists. This is true if the job runs
+// on this machine, or if the job runs in the current folder (`in_this_folder`) and the file is in that
+// folder.
 bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine);
 // Returns the note for a file that is missing here and not checked: "--patch '/x' is not on this machine,
 // ...".
 std::string not_looked_for(const std::string& what, const Path& file);
 
-// Runs hooks and patches, plans again with their changes, and becomes the command, or runs it and returns its
-// exit code. `show` receives lines for the user.
+// Runs hooks and patches, and plans again with their changes. Then replaces this process by the command, or
+// runs the command and returns its exit code. `show` receives lines for the user.
 int run_direct(const DirectSettings& settings, DirectCommand command, const Surroundings& surroundings,
                const std::function<void(std::string_view)>& show);
 

@@ -92,7 +92,7 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
     const bool is_switch = option && option->takes == Takes::kNothing;
     if (equals != std::string::npos) {
       found.value = word.substr(equals + 1);
-    } else if (!is_long && word.size() > 2 && is_switch) {  // -vl
+    } else if (!is_long && word.size() > 2 && is_switch) {  // combined letters, as in -vl
       std::vector<std::string> others(words.begin() + static_cast<std::ptrdiff_t>(at) + 1, words.end());
       others.insert(others.begin(), "-" + word.substr(2));
       given.push_back(std::move(found));

@@ -1,6 +1,6 @@
-// Options of other programs in a launch (srun, docker ...). A table says which of them have a value, so that
-// options can be read from a command line and from settings, merged, and written again. Unknown names are
-// passed on, unless they look like a typing error or the table is complete.
+// Options of other programs in a launch (srun, docker ...). A table lists which options have a value. With
+// it, options can be read from a command line and from settings, merged, and written again. Unknown names are
+// passed on to the other program, unless they look like a typing error or the table is complete.
 #pragma once
 
 #include <optional>
@@ -16,15 +16,16 @@ namespace primus::launch {
 struct ForeignOption {
   // kTruth: a switch that is usually on; "=false" turns it off.
   enum class Takes { kNothing, kValue, kOptionalValue, kTruth };
-  // Meaning of a repeated option. kOnce: the last one counts. kAddUp: all count. kReplace: all from the
-  // command line count, and they replace those from files.
+  // Meaning of a repeated option. kOnce: the last option counts. kAddUp: all options count. kReplace: all
+  // options of the command line count, and they replace options from files.
   enum class Times { kOnce, kAddUp, kReplace };
   std::string_view name;  // "nodes"
   char letter = 0;        // 'N'; 0: none
   ValueForm form = {};    // form of the value
   Takes takes = Takes::kValue;
   Times times = Times::kOnce;
-  std::string_view only = {};     // set if only one tool has the option, or has it in this form: "podman"
+  std::string_view only = {};     // the only tool that has the option in this form: "podman"; empty: all
+                                  // tools
   std::string_view another = {};  // alternative long name
 };
 using ForeignTable = std::span<const ForeignOption>;
@@ -46,13 +47,14 @@ bool takes(ForeignTable table, const GivenOption& option, std::string_view tool 
 // Whether long names that are not in the table are handed on or refused. kRefuse is for complete tables.
 enum class Unknown { kHandOn, kRefuse };
 
-// Parses `words`. Throws Error(kInvalid) for a word that is neither option nor value (with a hint to put the
-// command after --), an option without its value, a probable typing error, or an invalid value. `tool`: the
-// tool that will read the options, such as "srun".
+// Parses `words`. Throws Error(kInvalid) for a word that is neither an option nor a value (with a hint to put
+// the command after --), a missing value, an invalid value, or a probable typing error. `tool`: the tool that
+// will read the options, such as "srun".
 std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::string> words,
                                       std::string_view tool, Unknown rest = Unknown::kHandOn);
 
-// Returns the error for an unknown name that is similar to one in the table; nullopt if it may be passed on.
+// Returns the error for an unknown name that is similar to a name in the table; nullopt if the name may be
+// passed on.
 std::optional<std::string> mistyped(ForeignTable table, std::string_view name);
 
 // Merges `over` into `base`, according to Times.

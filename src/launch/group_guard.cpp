@@ -15,7 +15,7 @@
 namespace primus::launch {
 namespace {
 
-// The protocol: a positive word adds a group to watch, a negative one removes that group, and 0 ends the
+// The protocol: a positive word adds a group to watch, a negative word removes that group, and 0 ends the
 // guard.
 constexpr pid_t kEnd = 0;
 
@@ -26,7 +26,7 @@ void close_all_but(int fd) {
 
 // The guard's process. It is forked from a process with threads, so it makes only async-signal-safe calls.
 [[noreturn]] void watch(int from_starter, std::array<pid_t, GroupGuard::kMaxGroups>& groups) {
-  setsid();  // keeps signals of the terminal and of the starter's group away
+  setsid();  // a new session gets no signals of the terminal or of the starter's group
   prctl(PR_SET_NAME, "primus-guard");
   close_all_but(from_starter);
   if (chdir("/") != 0) _exit(1);
@@ -35,7 +35,7 @@ void close_all_but(int fd) {
     pid_t word = kEnd;
     const ssize_t got = read(from_starter, &word, sizeof(word));
     if (got < 0 && errno == EINTR) continue;
-    if (got != sizeof(word)) break;  // the starter is gone
+    if (got != sizeof(word)) break;  // the starter has ended
     if (word == kEnd) _exit(0);
     if (word > 0 && end != groups.end()) *end++ = word;
     if (word < 0) end = std::remove(groups.begin(), end, -word);
@@ -48,7 +48,7 @@ void close_all_but(int fd) {
 
 GroupGuard::GroupGuard() {
   std::array<int, 2> ends{};
-  // SOCK_SEQPACKET keeps words complete, and writing gives no SIGPIPE if the guard was killed.
+  // SOCK_SEQPACKET keeps words complete. If the guard was killed, writing causes no SIGPIPE.
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
     throw io_error("cannot make a socket", errno);
   to_guard_ = comm::Socket(ends[0]);

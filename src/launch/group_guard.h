@@ -1,7 +1,7 @@
 // Ends process groups whose starter was killed.
 //
 // PR_SET_PDEATHSIG ends a child with its parent, but not the child's children. A guard is a small helper
-// process that holds the other end of a socket. When this process dies (SIGKILL, out of memory), the socket
+// process, connected to its starter by a socket. When the starter dies (SIGKILL, out of memory), the socket
 // closes and the guard kills all registered groups.
 //
 // Thread-safety: use from one thread only.
@@ -24,7 +24,7 @@ class GroupGuard {
 
   // `group`: the id of a process group, which is its leader's process id. At most kMaxGroups at a time.
   void add(pid_t group) { tell(group); }
-  // Call after waiting for the group's leader: from then on its id may be reused.
+  // Call it after waiting for the group's leader, because the id may then be reused.
   void remove(pid_t group) { tell(-group); }
 
   static constexpr int kMaxGroups = 4096;

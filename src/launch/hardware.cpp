@@ -118,7 +118,10 @@ void keep_visible(const std::string& visible, Accelerators& gpus) {
     int number = -1;
     const auto [rest, error] = std::from_chars(visible.data() + begin, visible.data() + end, number);
     const bool is_number = error == std::errc() && rest == visible.data() + end;
-    if (end > begin && is_number && (number < 0 || number >= gpus.count)) break;  // like drivers
+    if (end > begin && is_number && (number < 0 || number >= gpus.count))
+      break;  // drivers also ignore the
+              // rest after an invalid
+              // number
     if (end > begin) {
       ++count;
       const bool known = is_number && static_cast<std::size_t>(number) < gpus.numa_nodes.size();
@@ -201,9 +204,9 @@ constexpr Default kUnread[] = {
     {"USING_UEP", "set PRIMUS_TURBO_MOE_DISPATCH_COMBINE_BACKEND=DEEP_EP and UCCL_* by --env"},
 };
 
-// Returns "mlx5_0:1,mlx5_1:1": the first active port of each InfiniBand device, or the first port of each if
-// no device has an active one. Skips bonds and eth0, which are the machine's own network. Empty if there are
-// none.
+// Returns "mlx5_0:1,mlx5_1:1": the first active port of each InfiniBand device. If no device has an active
+// port, lists the first port of each device. Skips bonds and eth0, which belong to the machine's general
+// network. Empty without ports.
 std::string rdma_devices(const Path& root) {
   const Path folder = root / "sys/class/infiniband";
   std::vector<std::string> devices = list(folder), active, all;
@@ -265,8 +268,8 @@ std::string interface_to(const Path& root, const std::optional<std::uint32_t>& a
   return best.empty() ? fallback : best;
 }
 
-// Returns the required LD_LIBRARY_PATH: ROCm's libraries first, and with USING_AINIC those of the cards last.
-// Empty if no change is needed.
+// Returns the required LD_LIBRARY_PATH: ROCm's libraries first and, with USING_AINIC, the cards' libraries
+// last. Empty if no change is needed.
 std::string library_path(const Surroundings& surroundings, bool ainic) {
   const std::string before = surroundings.variable("LD_LIBRARY_PATH").value_or("");
   std::string path = before;
@@ -304,7 +307,7 @@ Accelerators assumed_gpus(const Surroundings& surroundings) {
     gpus.count = static_cast<int>(hardware.gpus_per_host);
     gpus.numa_nodes.assign(static_cast<std::size_t>(gpus.count), -1);
     gpus.assumed = true;
-  } catch (const Error&) {  // an unknown model: assume no GPUs
+  } catch (const Error&) {  // the model is unknown: no GPUs are assumed
   }
   return gpus;
 }
@@ -359,8 +362,8 @@ std::map<std::string, std::string> environment_defaults(const Accelerators& gpus
   if (gpus.vendor == Vendor::kAmd) {
     add(kAmd);
     if (ainic) {
-      add(kAinic);  // replaces NCCL_IB_GID_INDEX
-      // RCCL's own RoCE transport, or the cards' plug-in.
+      add(kAinic);  // also replaces NCCL_IB_GID_INDEX
+      // Uses either RCCL's own RoCE transport or the cards' plug-in.
       const bool roce = surroundings.setting("RCCL_AINIC_ROCE").value_or("1") == "1";
       if (!surroundings.setting("NCCL_NET_PLUGIN"))
         defaults["NCCL_NET_PLUGIN"] = roce ? "none" : "librccl-anp.so";

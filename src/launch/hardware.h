@@ -19,25 +19,25 @@ struct Accelerators {
   int count = 0;                // number of visible GPUs, after CUDA_VISIBLE_DEVICES and similar variables
   std::string model;            // "MI300X", "H100"; empty: not known
   std::vector<int> numa_nodes;  // NUMA node of each GPU; -1: unknown
-  bool assumed = false;         // no GPU is here; the plan assumes those of PRIMUS_GPU_MODEL
+  bool assumed = false;         // this machine has no GPU; the plan assumes GPUs of PRIMUS_GPU_MODEL
 
   bool any() const { return count > 0; }
 };
 
-// Searches below surroundings.root; PRIMUS_GPU_MODEL overrides the model. Without GPUs here, a dry run
-// assumes the GPUs of a host of that model (presets/hardware); otherwise only the vendor is set and the count
-// stays 0.
+// Searches below surroundings.root; PRIMUS_GPU_MODEL overrides the model. On a machine without GPUs, a dry
+// run assumes the GPUs of a host with that model (presets/hardware). A real run only sets the vendor and
+// leaves the count 0.
 Accelerators find_accelerators(const Surroundings& surroundings);
 
 // Returns the default environment variables for a node with these GPUs. AMD GPUs get AMD Primus's defaults,
 // including those of USING_AINIC=1, with the InfiniBand devices and the network interface found here. Without
-// GPUs and without PRIMUS_GPU_MODEL there are none. PRIMUS_DETERMINISTIC=1 overrides values that were set
-// before.
+// GPUs and without PRIMUS_GPU_MODEL, returns an empty map. PRIMUS_DETERMINISTIC=1 overrides values that were
+// set before.
 std::map<std::string, std::string> environment_defaults(const Accelerators& gpus,
                                                         const Surroundings& surroundings);
 
-// Notes for the user about `defaults`, one sentence each: what was found and replaced, and switches of AMD
-// Primus's scripts that are set but not used here.
+// Notes for the user about `defaults`, one sentence each: values that were found or replaced, and switches of
+// AMD Primus's scripts that are set but not used here.
 std::vector<std::string> environment_notes(const std::map<std::string, std::string>& defaults,
                                            const Surroundings& surroundings);
 

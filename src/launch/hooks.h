@@ -1,14 +1,14 @@
 // Programs that run on each node before the command: hooks and patches.
 //
-// A hook folder has *.sh and *.py files for every command, and in GROUP/NAME/ ("train/pretrain") those for
-// one command. They run in the order of their names, with the command's words as arguments. Patches are named
-// individually. Output lines of the form
+// A hook folder has *.sh and *.py files for every command, and in GROUP/NAME/ ("train/pretrain") files for
+// one command. Hooks run in the order of their names, with the command's words as arguments. Each patch is
+// named by the user. Output lines of the form
 //
 //   env.NAME=VALUE set a variable for later programs
 //   extra.key=VALUE add "--key VALUE" to the command
 //
-// are applied; all other lines are shown. A patch that ends with code 2 was not needed; every other nonzero
-// code ends the launch.
+// are applied; all other lines are shown. Exit code 2 of a patch means that the patch was not needed. Any
+// other nonzero exit code ends the launch.
 #pragma once
 
 #include <functional>
@@ -32,9 +32,9 @@ std::vector<Path> hook_files(const std::vector<Path>& folders, const HookCommand
 // Returns the interpreter of a file: "bash", "python3", or none.
 std::vector<std::string> interpreter_of(const Path& file);
 
-// Runs one file and returns the arguments that it adds. Sets its variables in this process, except those for
-// which `is_fixed`, which the user set. `show` receives output lines. Throws Error(kDependency) if the file
-// fails.
+// Runs one file and returns the arguments that it adds. Sets the variables that the file reports in this
+// process, except variables for which `is_fixed` is true because the user set them. `show` receives output
+// lines. Throws Error(kDependency) if the file fails.
 enum class HookKind { kHook, kPatch };
 std::vector<std::string> run_hook(HookKind kind, const Path& file, const std::vector<std::string>& words,
                                   const std::function<bool(const std::string& name)>& is_fixed,

@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kGraceSeconds = 120;    // between SIGTERM and SIGKILL, for saving
+constexpr int kGraceSeconds = 120;    // time between SIGTERM and SIGKILL, for saving
 constexpr std::size_t kMaxName = 40;  // the limit is 63, and pods add up to 23 characters
 constexpr const char* kReplicatedJob = "node";
 constexpr const char* kTokenKey = "token";
@@ -126,7 +126,7 @@ std::string resource_of(const KubernetesSettings& s) {
   return s.gpu_resource == "none" ? "" : s.gpu_resource;
 }
 
-// Resources outside the Kubernetes core have a domain in their names; the API server refuses others.
+// Names of resources outside of the Kubernetes core contain a domain. The API server refuses other names.
 void require_resource(const std::string& name, std::string_view option, std::string_view example) {
   const std::size_t slash = name.find('/');
   if (slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
@@ -235,7 +235,7 @@ class Manifest {
     container["volumeMounts"] = mounts;
 
     Json spec{{"restartPolicy", "Never"}};
-    if (s_.kind == "pytorchjob") spec.erase("restartPolicy");  // set per replica instead
+    if (s_.kind == "pytorchjob") spec.erase("restartPolicy");  // PyTorchJobs set it per replica
     if (!s_.service_account.empty()) spec["serviceAccountName"] = s_.service_account;
     spec["automountServiceAccountToken"] = false;
     if (!s_.priority_class.empty()) spec["priorityClassName"] = s_.priority_class;
@@ -255,7 +255,7 @@ class Manifest {
     Json words = Json::array({s_.program.empty() ? "primus" : s_.program});
     const auto begin = request_.command.begin();
     words.push_back(*begin);
-    // The operator numbers the pods in RANK, and Kubernetes substitutes the value.
+    // The operator sets RANK to the pod's number, and Kubernetes substitutes it here.
     if (s_.kind == "pytorchjob") words.insert(words.end(), {"--env", "NODE_RANK=$(RANK)"});
     for (auto word = begin + 1; word != request_.command.end(); ++word) words.push_back(escaped(*word));
     return words;

@@ -14,21 +14,23 @@
 namespace primus::launch {
 
 struct KubernetesRequest {
-  KubernetesSettings settings;       // settings from files and the command line
+  KubernetesSettings settings;       // settings from files and from the command line
   std::vector<std::string> command;  // arguments of Primus in a pod: direct [options] -- train ...
   bool has_ranks = false;
 };
 
 struct KubernetesPlan {
   std::string manifest;                     // YAML
-  std::string name, name_space;             // of the job; empty namespace: that of kubectl
-  std::optional<std::string> token_secret;  // name of the Secret that must contain the job's secret ("token")
+  std::string name, name_space;             // name and namespace of the job; empty namespace: kubectl's
+                                            // default
+  std::optional<std::string> token_secret;  // name of the Secret that must contain the job's secret under the
+                                            // key "token"
 };
 
 // Throws Error(kInvalid) for a missing image, an invalid Kubernetes name, or a secret in env.
 KubernetesPlan plan_kubernetes(const KubernetesRequest& request);
 
-// Returns a manifest of the Secret for `plan` with a new random token. Do not display it.
+// Returns a manifest of the Secret for `plan` with a new random token. The caller must not display it.
 std::string token_manifest(const KubernetesPlan& plan);
 
 // Returns `kubectl ... <words>` for the plan's namespace.

@@ -32,7 +32,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using comm::Deadline;
-using comm::Socket;  // closes any descriptor
+using comm::Socket;  // owns any descriptor
 
 constexpr int kMaxRanks = GroupGuard::kMaxGroups;  // maximum number of ranks on one host
 constexpr std::size_t kMaxLine = 64 << 10;         // longer lines are split
@@ -56,7 +56,7 @@ struct RankProcess {
 class Launcher {
  public:
   explicit Launcher(const LocalLaunch& launch) : launch_(launch) { check(); }
-  // Ends all processes, even if starting failed half-way.
+  // Ends all processes, even if only some ranks could be started.
   ~Launcher() {
     for (RankProcess& p : processes_) {
       if (p.running) kill(-p.pid, SIGKILL);
@@ -70,7 +70,7 @@ class Launcher {
     prepare();
     for (RankProcess& p : processes_) {
       start(p);
-      // Closes the socket at once, because rank 0's program may listen on this port itself.
+      // Closes the socket immediately, because rank 0's program may open a new socket on this port.
       if (p.local == 0) master_.close();
     }
     while (std::any_of(processes_.begin(), processes_.end(), [](const auto& p) { return p.running; }))
@@ -151,7 +151,7 @@ class Launcher {
       for (const auto& [name, value] : all) result.push_back(name + "=" + value);
       return result;
     }
-    // An outer launcher's variables for its ranks do not apply to ours.
+    // Variables that an outer launcher set for its ranks do not apply to these ranks.
     for (const char* name : {"PRIMUS_MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "PRIMUS_RENDEZVOUS_FD"}) {
       all.erase(name);
     }
@@ -169,7 +169,7 @@ class Launcher {
     return result;
   }
 
-  // After fork, makes only async-signal-safe calls; everything is prepared before.
+  // All data is prepared before the fork, because the child may make only async-signal-safe calls.
   void start(RankProcess& p) {
     const std::vector<std::string> environment = environment_of(p);
     const auto pointers = [](const std::vector<std::string>& texts) {
@@ -207,7 +207,7 @@ class Launcher {
       execvpe(argv[0], argv.data(), envp.data());
       const int error = errno;
       if (write(failure_end.fd(), &error, sizeof(error)) < 0) {
-        // The parent is gone.
+        // The parent has ended.
       }
       _exit(127);
     }
@@ -267,8 +267,8 @@ class Launcher {
     const auto failed = [](const RankProcess* p) {
       return !WIFEXITED(p->status) || WEXITSTATUS(p->status) != 0;
     };
-    // A killed process closes its connections before it can be waited for, so a peer may notice and end
-    // first. Waits briefly for the killed one, to report it as the cause.
+    // A killed process closes its connections before its status is available, so a peer may fail and end
+    // earlier. Waits briefly for a killed process, to report it as the cause.
     constexpr auto kMoment = 50ms, kLook = 2ms;
     if (result_.failed_rank < 0 && std::any_of(ended.begin(), ended.end(), failed)) {
       for (auto waited = 0ms; waited < kMoment && std::none_of(ended.begin(), ended.end(), killed);
@@ -277,7 +277,7 @@ class Launcher {
         collect(ended);
       }
     }
-    // If several end at once, a killed one is the cause of the others' errors.
+    // If several processes have ended, a killed process is the cause of the other errors.
     std::stable_partition(ended.begin(), ended.end(), killed);
     for (RankProcess* p : ended) {
       if (failed(p) && result_.failed_rank < 0) first_failure(*p);
@@ -300,7 +300,7 @@ class Launcher {
     }
     for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
     for (const std::string& line : p.tail) result_.failure += "\n  " + line;
-    if (!kill_at_) {  // else pass_on() has signalled the ranks and set their deadline
+    if (!kill_at_) {  // otherwise pass_on() has already signalled the ranks and set their deadline
       terminate_at_ = comm::in(launch_.patience);
       kill_at_ = comm::in(launch_.patience + launch_.grace);
     }
@@ -374,18 +374,18 @@ class Launcher {
     if (log_.valid()) write_all(log_.fd(), line);
   }
 
-  // If the reader is gone or stopped reading, the text is dropped and the job continues.
+  // If the reader has ended or does not read, the text is dropped and the job continues.
   static void write_all(int fd, const std::string& text) { try_write(fd, text, 1000); }
 
   const LocalLaunch& launch_;
-  GroupGuard guard_;  // created before all descriptors; otherwise the guard would keep them open
+  GroupGuard guard_;  // created before all descriptors, of which the guard would keep copies open
   Signals signals_;
   std::string address_, token_;
   std::uint16_t port_ = 0;
   Socket master_, log_;
   std::deque<RankProcess> processes_;
   std::optional<Deadline> terminate_at_, kill_at_;
-  std::optional<Deadline> same_request_until_;  // set once the ranks were asked to stop
+  std::optional<Deadline> same_request_until_;  // set after the first request to stop
   LaunchResult result_;
 };
 

@@ -1,14 +1,14 @@
 // Starts the ranks of a job on this host, one process each, with torchrun's environment (see
 // comm/rendezvous/environment.h), and watches them.
 //
-// The first rank that fails ends the job. The other ranks have 0.2 s to notice their lost connection and end.
-// Then they get SIGTERM, and SIGKILL half a second later. All processes in the ranks' process groups end with
-// them. All ranks also end if this process dies, even if it is killed.
+// The first rank that fails ends the job. The other ranks have 0.2 s to end because of their lost connection.
+// Then they get SIGTERM, and SIGKILL half a second later. These signals go to all processes in the ranks'
+// process groups. All ranks also end if this process dies, even if it is killed.
 //
 // Signals that ask this process to stop are passed on. After SIGINT, SIGTERM, SIGHUP or SIGQUIT the ranks
-// have `grace_after_signal`; a second signal ends them at once. Schedulers signal both the processes and
-// their starter, so signals within a second of the first count as the same request, except SIGINT. SIGUSR1 is
-// the warning before a time limit: ranks save and stop, without a deadline.
+// have the time `grace_after_signal`; a second signal ends them immediately. Schedulers signal both the
+// processes and their starter, so signals within a second of the first count as the same request, except
+// SIGINT. SIGUSR1 is the warning before a time limit: ranks save and stop, without a deadline.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ namespace primus::launch {
 
 struct LocalLaunch {
   std::vector<std::string> command;                // the program, looked up in PATH, and its arguments
-  std::map<std::string, std::string> environment;  // added to this process's own
+  std::map<std::string, std::string> environment;  // added to this process's environment
   int ranks = 1;                                   // number of ranks on this host
 
   // With several hosts: this host's number, and the address of rank 0. With one host the launcher chooses a
@@ -34,18 +34,18 @@ struct LocalLaunch {
   std::uint16_t master_port = 0;
 
   // Standard output and error of each rank. Without a file, all ranks' lines are shown with the prefix "[rank
-  // 3] ". With a file, lines are appended to it, and only the first rank's are shown, without prefix.
+  // 3] ". With a file, lines are appended to it, and only the first rank's lines are shown, without prefix.
   std::function<Path(int rank)> output_file = {};
   int output = 1, error = 2;  // file descriptors for shown lines
-  Path log_file = {};         // shown lines are also appended to this file; empty: none
+  Path log_file = {};         // shown lines are also appended to this file; empty: no file
 
-  // If false, the command is one process that is no rank. It gets no rank environment, and its output is
-  // shown unchanged.
+  // If false, the command is one process and not a rank. It gets no rank environment, and its output is shown
+  // unchanged.
   bool is_job = true;
 
-  std::chrono::milliseconds patience = std::chrono::milliseconds(200);  // between a failure and SIGTERM
-  std::chrono::milliseconds grace = std::chrono::milliseconds(500);     // between SIGTERM and SIGKILL
-  // Time between a signal that was passed on and SIGKILL: ranks may be saving.
+  std::chrono::milliseconds patience = std::chrono::milliseconds(200);  // time between a failure and SIGTERM
+  std::chrono::milliseconds grace = std::chrono::milliseconds(500);     // time between SIGTERM and SIGKILL
+  // Time between a signal that was passed on and SIGKILL, in which ranks can save.
   std::chrono::milliseconds grace_after_signal = std::chrono::seconds(30);
 };
 
@@ -55,9 +55,9 @@ struct LaunchResult {
   std::string failure;   // "rank 3 was killed by signal 9 (Killed)", and the last lines it wrote
 };
 
-// Runs all ranks to the end. Throws Error if they cannot be started; then none runs. Call it from the
-// program's main thread before other threads exist: signals are blocked meanwhile, and ranks end with the
-// calling thread.
+// Runs all ranks to the end. Throws Error if a rank cannot be started; then the others are ended. Call it
+// from the program's main thread before other threads exist, because it blocks signals in this thread, and
+// ranks end with the calling thread.
 LaunchResult run_local(const LocalLaunch& launch);
 
 }  // namespace primus::launch

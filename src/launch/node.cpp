@@ -110,7 +110,7 @@ bool resolves(const std::string& host) {
   return true;
 }
 
-// In clouds, node names may be known only to Slurm, which also provides their addresses.
+// In clouds, the names of nodes may have no DNS entry. Slurm provides their addresses.
 std::string address_of_node(const std::string& name, const Surroundings& surroundings) {
   const auto scontrol = resolves(name) ? std::nullopt : surroundings.find_program("scontrol");
   if (!scontrol) return name;
@@ -136,8 +136,8 @@ std::optional<std::string> nodes_of_slurm(const Surroundings& surroundings) {
   return std::nullopt;
 }
 
-// Returns whether `host` may be in `list`, with or without its domain. An IP address may always be: it may be
-// on another network of the node.
+// Returns whether `host` may be in `list`, with or without its domain. Always true for an IP address, which
+// may belong to another network of a node.
 bool may_be_node(const std::string& host, const std::string& list) {
   if (is_numeric_address(host)) return true;
   const auto short_name = [](const std::string& name) { return name.substr(0, name.find('.')); };
@@ -211,7 +211,7 @@ int tasks_of_node(std::string_view text, int node) {
 
 namespace {
 
-// Finds address and port of node 0, which all ranks of a job share.
+// Finds the address and port of node 0, which all ranks of a job use.
 void find_master(const Surroundings& surroundings, const NodeDefaults& defaults, bool slurm,
                  NodePlace& place) {
   const auto port = number(surroundings, "MASTER_PORT", 1, kMaxPort);
@@ -262,7 +262,7 @@ NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaul
     return std::optional<std::int64_t>();
   };
 
-  // Replaces a value from the submitting shell by Slurm's, with a note if they differ.
+  // Replaces a value from the submitting shell by Slurm's value, with a note if they differ.
   const auto slurm_wins = [&](const char* name, std::optional<std::int64_t>& value,
                               const std::optional<std::int64_t>& slurms) {
     if (!slurms || defaults.typed.contains(name)) return;

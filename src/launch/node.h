@@ -1,8 +1,8 @@
 // Determines which node of a job this machine is, and how many ranks it starts.
 //
-// The variables are those of AMD Primus: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. Missing
-// ones follow from Slurm's variables in a Slurm job, and elsewhere from defaults: one node, with one rank per
-// GPU (or one rank without GPUs). In a Slurm job, Slurm determines the nodes. If NNODES, NODE_RANK or
+// The variables are those of AMD Primus: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. If they
+// are unset, Slurm's variables replace them in a Slurm job, and otherwise defaults: one node, with one rank
+// per GPU (or one rank without GPUs). In a Slurm job, Slurm determines the nodes. If NNODES, NODE_RANK or
 // MASTER_ADDR of the submitting shell contradict Slurm, they are ignored with a note. Variables given to the
 // launcher itself (--env) always count.
 #pragma once
@@ -23,7 +23,7 @@ namespace primus::launch {
 struct NodePlace {
   int nodes = 1, node = 0;
   int ranks = 1;               // ranks per node
-  std::string master_address;  // empty: a single node, which chooses one
+  std::string master_address;  // empty: a single node, which chooses an address
   std::uint16_t master_port = 0;
 
   // Set if Slurm has started one task per rank: this process is a rank and starts no others.
@@ -31,8 +31,8 @@ struct NodePlace {
     int rank = 0, world = 1, local_rank = 0, local_world = 1;
   };
   std::optional<Task> task = {};
-  bool ranks_are_tasks = false;         // the number of ranks is unset, and there is no GPU to count
-  std::vector<std::string> notes = {};  // ignored variables, one sentence each
+  bool ranks_are_tasks = false;         // the number of ranks is unset, and no GPUs were found
+  std::vector<std::string> notes = {};  // notes about ignored variables, one sentence each
 };
 
 // Values from settings and options, used if variables are not set.
@@ -50,36 +50,37 @@ inline constexpr int kMaxNodes = 1 << 16, kMaxRanksPerNode = 4096;
 // different ports, below the range that systems assign automatically.
 std::uint16_t port_of_job(std::uint64_t job);
 
-// Throws Error(kInvalid) naming a variable that is not a number or contradicts the others.
+// Throws Error(kInvalid) naming a variable that is not a number or contradicts other variables.
 NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaults, const Accelerators& gpus);
 
-// One of several tasks of a Slurm step (srun) that has no rank from a launcher: RANK and WORLD_SIZE are
-// unset.
+// This process as one of several tasks of a Slurm step (srun), without a rank from a launcher: RANK and
+// WORLD_SIZE are unset.
 struct StepTask {
   std::int64_t task = 0, tasks = 2;
   std::string step;       // job and step number
-  bool launched = false;  // our launcher started this process inside the task (kLaunchedStep)
+  bool launched = false;  // the launcher started this process inside the task (kLaunchedStep)
 };
 // Returns nullopt for batch scripts and interactive allocations. Throws Error(kInvalid) for a variable that
 // is not a number.
 std::optional<StepTask> task_of_step(const Surroundings& surroundings);
 
-// Our launcher sets this to the step in which it placed its processes. In another, nested step it is ignored.
+// The launcher sets this to the Slurm step of its processes. A process in another, nested step ignores it.
 inline constexpr const char* kLaunchedStep = "PRIMUS_LAUNCHED_STEP";
-// Set if GPUS_PER_NODE is only the number of Slurm's tasks, so that no GPUs are expected.
+// Set if GPUS_PER_NODE is only the number of Slurm's tasks and not of GPUs.
 inline constexpr const char* kTasksAsRanks = "PRIMUS_TASKS_AS_RANKS";
 
-// Checks the variables for a node's place that a launcher is given for remote nodes. Throws Error(kInvalid)
-// for a value that is not a number in its range.
+// Checks the variables of a node's place that the user gave a launcher for remote nodes. Throws
+// Error(kInvalid) for a value that is not a number in its range.
 void check_place_variables(const std::map<std::string, std::string>& variables);
 
-// Parses the value of a variable that sets the number of ranks per node. Throws Error(kInvalid) naming it.
+// Parses the value of a variable that sets the number of ranks per node. Throws Error(kInvalid) naming the
+// variable.
 int parse_ranks(const std::string& variable, const std::string& value);
 
 // Expands a Slurm list of names: "n[01-03,7],login" -> n01 n02 n03 n7 login. Throws Error(kInvalid).
 std::vector<std::string> expand_nodes(std::string_view list);
 
-// Returns the first name of such a list without expanding all.
+// Returns the first name of such a list without expanding the entire list.
 std::string first_node(std::string_view list);
 
 // Returns the number of tasks on node `node`, from Slurm's list of tasks per node, "2(x3),1". Throws

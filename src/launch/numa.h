@@ -15,7 +15,7 @@ inline constexpr std::string_view kNumaWord = "__numa";
 // Returns the NUMA node of the GPU with index LOCAL_RANK; -1 if the system does not report it.
 int numa_node_of_rank(const Surroundings& surroundings);
 
-// Returns the cores of a NUMA node, read from a list such as "0-3,8" in /sys. Throws Error(kInvalid) if the
+// Returns the cores of a NUMA node, from its list in /sys, such as "0-3,8". Throws Error(kInvalid) if the
 // node does not exist.
 std::vector<int> cores_of_numa_node(const Surroundings& surroundings, int node);
 

@@ -1,6 +1,6 @@
 // The forms of option values: times, sizes, ranges and names as Slurm, docker, podman and Kubernetes read
 // them. Command-line options and settings share this grammar. It accepts the values that the tools accept.
-// Names that only a server can check (partitions, networks) may be any text.
+// Any text is valid for names that only a server can check (partitions, networks).
 #pragma once
 
 #include <cstdint>
@@ -88,7 +88,7 @@ struct ValueForm {
       : form(which), words(list) {}
 };
 
-// Returns nullopt if `text` fits. Otherwise returns what it must be, to follow the words "must be".
+// Returns nullopt if `text` fits. Otherwise returns the rest of a message that begins with "must be".
 std::optional<std::string> misfit(const ValueForm& form, std::string_view text);
 
 // Throws Error(kInvalid) if `text` does not fit; `what`: "--nodes of srun".

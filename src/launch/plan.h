@@ -2,9 +2,8 @@
 //
 //   slurm -> container -> direct -> process
 //
-// as data. `--dry-run` shows the complete chain; otherwise this process becomes the first program of the
-// chain, which plans the rest on the machine where it runs. Making a plan reads files and variables and
-// changes nothing.
+// as data. `--dry-run` shows the complete chain. A real run replaces this process by the first program of the
+// chain, which plans the rest on the machine where it runs. Planning only reads files and variables.
 #pragma once
 
 #include <sys/types.h>
@@ -29,8 +28,8 @@ struct Surroundings {
   std::string program;  // absolute path of this program, which runs on nodes and in containers
   uid_t user = 0;       // the user and group that run it
   gid_t group = 0;
-  // The plan is shown and not run: missing parts of this machine are notes instead of errors, and
-  // PRIMUS_GPU_MODEL replaces GPUs that are not here.
+  // The plan is shown and not run: missing programs and devices cause notes instead of errors, and
+  // PRIMUS_GPU_MODEL replaces missing GPUs.
   bool dry_run = false;
 
   // Returns the environment of this process.
@@ -53,7 +52,7 @@ struct Step {
 };
 
 struct Plan {
-  std::vector<Step> steps;         // the first one is run by this process
+  std::vector<Step> steps;         // this process runs the first step
   std::vector<std::string> ranks;  // one line per process of the last step, if it has several
 };
 

@@ -24,10 +24,10 @@
 namespace primus::launch {
 namespace {
 
-using comm::Socket;  // closes any descriptor
+using comm::Socket;  // owns any descriptor
 
 constexpr std::size_t kMaxOutputLine = 64 << 10;
-constexpr std::chrono::seconds kGrace{5};  // between a signal and SIGKILL
+constexpr std::chrono::seconds kGrace{5};  // time between a signal and SIGKILL
 
 // Returns an anonymous file that contains `text`, positioned at its start.
 Socket file_of(const std::string& text) {
@@ -45,7 +45,7 @@ Socket file_of(const std::string& text) {
   return file;
 }
 
-// Only makes calls that are safe between fork and exec. Returns an error code if it fails.
+// Makes only calls that are safe between fork and exec. Returns an error code after a failure.
 int replace_process(char* const* argv, int input) {
   if (input >= 0) dup2(input, 0);
   execvp(argv[0], argv);
@@ -75,8 +75,8 @@ int wait_for(pid_t pid) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// The child's variables are set in the parent, because nothing after this step uses them. `group`: the signal
-// mask of a child in its own process group; null: the child stays in ours.
+// The child's variables are set in the parent, which does not need the old values any more. `group`: the
+// signal mask of a child in a separate process group; null: the child stays in this process's group.
 pid_t start(const Step& step, int input, int output, const sigset_t* group = nullptr) {
   apply_environment(step);
   const std::vector<char*> argv = pointers(step.argv);
@@ -102,7 +102,7 @@ pid_t start(const Step& step, int input, int output, const sigset_t* group = nul
     [[maybe_unused]] const ssize_t written = write(failure_end.fd(), &error, sizeof(error));
     _exit(127);
   }
-  if (group) setpgid(pid, pid);  // in parent and child, because either may come first
+  if (group) setpgid(pid, pid);  // in parent and child, because either may run first
   failure_end.close();
   int error = 0;
   if (read(failure_read.fd(), &error, sizeof(error)) == sizeof(error)) {
@@ -206,7 +206,8 @@ class ProcessGroup {
     }
   }
 
-  // Checks whether the leader has ended. Gives it the terminal if it was stopped for using it.
+  // Checks whether the leader has ended. If it was stopped because it used the terminal, makes its group the
+  // terminal's foreground group.
   void look() {
     int status = 0;
     if (status_ || waitpid(leader_, &status, WNOHANG | WUNTRACED) != leader_) return;

@@ -17,8 +17,8 @@ void apply_environment(const Step& step);
 // fails (kDependency: the program is not installed).
 [[noreturn]] void become(const Step& step);
 
-// Runs the step's program as a child with our output and error streams, and waits. Returns its exit code, or
-// 128 + the signal that killed it.
+// Runs the step's program as a child with this process's output and error streams, and waits. Returns its
+// exit code, or 128 + the signal that killed it.
 int run_and_wait(const Step& step);
 
 // Runs the program with empty input and passes its output and errors to `line`, line by line, without line

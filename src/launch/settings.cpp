@@ -158,7 +158,7 @@ Handler to(std::vector<std::string>& target, Form form) {
     for (const Value* item : items_of(v)) {
       texts.push_back(text_of(*item, key));
       if (const auto wanted = misfit(form, texts.back())) {
-        // The message omits the value, which may be a secret.
+        // The message omits the value, because it may be a secret.
         throw config::error_at(item->origin, fmt::format("{} must be {}", key, *wanted));
       }
     }
@@ -189,7 +189,7 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
     }
   }
   const std::string name = known ? std::string(known->name) : member.key;
-  // A switch in at least one of the tools ("wait: true" is sbatch's).
+  // The option is a switch in at least one of the tools, as "wait: true" in sbatch.
   const bool is_truth = member.value.kind == Kind::kBool && takes(table, {name, std::nullopt});
   const bool is_switch = known && (known->takes == ForeignOption::Takes::kNothing || is_truth);
   if (member.value.is_map()) throw expected(member.value, member.key, "text or a list");
@@ -247,7 +247,7 @@ Handlers direct_handlers(DirectSettings& d) {
        }},
       {"script",
        [&d](const Value& v, std::string_view key) {
-         // AMD Primus's files name its Python program, which this program replaces.
+         // AMD Primus's files name AMD Primus's Python program, which this program replaces.
          const bool own = text_of(v, key) == "primus/cli/main.py" || text_of(v, key).empty();
          d.script = own ? std::string() : path_of(v, key).string();
        }},
@@ -345,9 +345,9 @@ LauncherSettings read_settings(const Value& document) {
 }
 
 // Returns whether users other than `user` and root are in the group, as listed members or by their primary
-// group. Returns true for a group without an entry, with one exception: the group is the process's own and
-// the user has no entry either. This is a container that runs as a host user, and the launcher on the host
-// has checked the file.
+// group. Returns true for a group without an entry, with one exception: the process's own group, if `user`
+// has no entry either. This happens in a container that runs as a host user, where the launcher on the host
+// has already checked the file.
 bool has_other_members(gid_t group, uid_t user) {
   const struct group* const entry = ::getgrgid(group);
   if (!entry) return ::getpwuid(user) != nullptr || group != ::getegid();
@@ -367,7 +367,7 @@ bool has_other_members(gid_t group, uid_t user) {
   return found;
 }
 
-// Returns nullopt if the file may be read; otherwise why not.
+// Returns nullopt if the file may be read, or else the reason why not.
 std::optional<std::string> untrusted(const Path& file) {
   struct stat link = {}, status = {};
   if (::lstat(file.c_str(), &link) != 0 || ::stat(file.c_str(), &status) != 0) return std::nullopt;

@@ -1,10 +1,10 @@
 // The launcher's settings: .primus.yaml, with AMD Primus's sections main, slurm, container and direct, and
 // k8s.
 //
-// Several files are merged, later ones over earlier ones: /etc/primus/primus.yaml (system), ~/.primus.yaml
-// (user), ./.primus.yaml (project), and those given by --config. Maps are merged key by key; other values,
-// including lists, are replaced. Command-line options come last. The project's file can name programs to run,
-// so it is read only if it belongs to the user or to root and no other user can write to it.
+// Several files are merged, and later files override earlier files: /etc/primus/primus.yaml (system),
+// ~/.primus.yaml (user), ./.primus.yaml (project), and the files of --config. Maps are merged key by key;
+// other values, including lists, are replaced. Command-line options come last. The project's file can name
+// programs to run, so it is read only if it belongs to the user or to root and no other user can write to it.
 //
 // ${NAME} and ${NAME:default} are replaced by variables. Errors have file:line:col; unknown keys are errors.
 #pragma once
@@ -24,10 +24,10 @@ enum class Numa { kAuto, kOn, kOff };
 
 struct DirectSettings {
   std::optional<bool> single;            // run_mode: single | torchrun
-  std::optional<std::string> script;     // empty: run the program itself
+  std::optional<std::string> script;     // empty: runs the program itself
   std::vector<std::string> environment;  // "NAME=VALUE"
   std::vector<Path> environment_files;   // files of lines NAME=VALUE
-  std::vector<Path> patches, hooks;      // programs; folders of programs
+  std::vector<Path> patches, hooks;      // programs, and folders of programs
   std::optional<std::string> log_file;
   Numa numa = Numa::kAuto;
   bool silent = false;
@@ -43,7 +43,7 @@ struct SlurmSettings {
 
 struct ContainerSettings {
   std::string runtime = "auto";      // docker, podman, apptainer, singularity
-  std::string program;               // path of Primus in the image; empty: mounts this program
+  std::string program;               // path of Primus in the image; empty: this program is mounted
   std::string accelerator = "auto";  // amd, nvidia, none
   bool privileged_set = false;       // AMD Primus's set of privileges
   std::vector<GivenOption> options;  // options of `docker run`, including image

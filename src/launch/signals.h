@@ -15,7 +15,8 @@ inline bool asks_to_stop(int signal) {
 }
 
 // During its lifetime SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are blocked in this thread and
-// read from a descriptor instead. Children must restore the mask before(). Throws Error(kIo).
+// read from a descriptor instead. Children must restore the signal mask that before() returns. Throws
+// Error(kIo).
 class Signals {
  public:
   Signals();

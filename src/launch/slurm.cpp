@@ -45,7 +45,7 @@ int nodes_of(const std::vector<GivenOption>& options) {
   return tasks ? 0 : 1;
 }
 
-// Removes from `options` those that `tool` does not have. For batch jobs, srun's options move to the job's
+// Removes options that `tool` does not have from `options`. For batch jobs, srun's options move to the job's
 // step. For srun, an option of sbatch is an error on the command line; in settings it is skipped with a note.
 std::vector<std::string> sort_by_tool(const SlurmRequest& request, const std::string& tool,
                                       std::vector<GivenOption>& options, std::vector<GivenOption>& of_step) {
@@ -131,7 +131,8 @@ void refuse_other_commands(const std::vector<GivenOption>& options) {
   }
 }
 
-// Refuses values of --export with which Slurm would not pass on the variables for the job's secret and ranks.
+// Refuses values of --export that would keep Slurm from passing on the variables for the job's secret and
+// ranks.
 void require_export(const std::vector<GivenOption>& options) {
   const GivenOption* const exported = find_given(options, "export");
   if (exported && exported->value.value_or("") != "ALL" &&
@@ -179,7 +180,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
     if (!find_given(step_options, name)) step_options.push_back({name, value});
   };
   if (!tasks_are_given) step_option("ntasks-per-node", "1");
-  // If a rank ends, the job ends. For other commands, each node's result counts separately.
+  // If a rank fails, the job ends. For commands without ranks, each node's result counts separately.
   if (request.has_ranks) step_option("kill-on-bad-exit", "1");
   if (request.has_ranks && !surroundings.setting("SLURM_WAIT"))
     step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));

@@ -2,11 +2,12 @@
 // ranks (direct.h) or a container (container.h).
 //
 // A batch job whose ranks can save gets a warning before its time limit (--signal=B:USR1@120, unless the user
-// sets another one): its ranks save and stop. With --requeue it is then queued again and resumes. The same
-// happens if a node or rank is lost: the other ranks notice long before Slurm does, and srun does not wait
-// for a lost node. A job that lasted less than ten minutes is queued again at most three times.
+// sets another signal): its ranks save and stop. With --requeue, the job is then queued again and resumes. It
+// is also queued again if a node or rank is lost: the other ranks detect that long before Slurm does, and
+// srun does not wait for a lost node. A job that lasted less than ten minutes is queued again at most three
+// times.
 //
-// In batch jobs, options that only srun has go to the job's step.
+// In batch jobs, options that only srun has are passed to the job's step.
 #pragma once
 
 #include <string>
@@ -20,22 +21,22 @@
 namespace primus::launch {
 
 struct SlurmRequest {
-  bool batch = false;              // sbatch; otherwise srun
+  bool batch = false;              // true: sbatch; false: srun
   std::vector<GivenOption> given;  // options from the command line
   std::vector<std::string> inner;  // command that each node runs
   bool has_ranks = false;          // the command's processes are ranks of one job
-  bool own_ranks = false;          // ranks of the native engine, which end together
+  bool own_ranks = false;          // ranks of the native engine, which all end within a second
 };
 
-// Timeouts in seconds for srun's --wait. When the first launcher of a step has ended, srun waits this long,
-// then ends the other launchers, and ends itself KillWait + 2 seconds later. Without --wait, srun of Slurm
-// 22.05 waits forever if a node dies and soon returns, because no message reports that the node's tasks are
-// gone. Ranks of the native engine end within a second of each other; other programs may still be writing.
+// Timeouts in seconds for srun's --wait. When the first launcher of a step has ended, srun waits this long
+// and then ends the other launchers. It ends KillWait + 2 seconds later. Without --wait, srun of Slurm 22.05
+// waits forever if a node dies and soon returns, because it gets no message about the lost tasks. Ranks of
+// the native engine end within a second of each other; other programs may still be writing.
 inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {
   Step step;
-  ElsewhereNodes nodes;  // the job's nodes, as far as known
+  ElsewhereNodes nodes;  // the known properties of the job's nodes
 };
 
 // Throws Error: kDependency if srun or sbatch is missing; also for invalid options.

@@ -36,7 +36,7 @@ bool is_slurm_time(View text) {
       return false;
     }
   }
-  // A number of days may end in '-'.
+  // The last part may be empty: "2-" means two days.
   return numbers > 0 && dashes <= 1 && colons <= 2 && (colons == 0 || numbers == dashes + colons + 1);
 }
 
@@ -109,8 +109,8 @@ bool is_moment(View given) {
 
 namespace {
 
-// "[name:]...[count]" with at most `maximum` parts; if there are that many, the last must be a count. Types
-// may begin with a digit ("1g.10gb").
+// "[name:]...[count]" with at most `maximum` parts; the last of `maximum` parts must be a count. Types may
+// begin with a digit ("1g.10gb").
 bool is_resource(View text, std::size_t maximum) {
   const auto parts = split(text, ":");
   if (parts.size() > maximum) return false;
@@ -189,7 +189,8 @@ bool is_dependency(View text) {
 }
 
 bool is_array(View text) {
-  text = text.substr(0, text.find('%'));  // a limit of concurrent tasks follows; Slurm accepts any text there
+  text = text.substr(0, text.find('%'));  // after '%' comes a limit of concurrent tasks, for which Slurm
+                                          // accepts any text
   return all_parts(text, ",", [](View part) {
     const std::size_t step = part.find(':');
     if (step != View::npos && !within(part.substr(step + 1), 1, kMaxInt)) return false;

@@ -11,8 +11,8 @@ using Times = ForeignOption::Times;
 
 // clang-format off
 
-// Options of srun and sbatch in Slurm 20.11 to 24.11. An option counts as one tool's own if only that tool
-// has it in all of these versions.
+// Options of srun and sbatch in Slurm 20.11 to 24.11. An entry names a single tool if only that tool has the
+// option in all of these versions.
 constexpr ForeignOption kSlurm[] = {
     {"account", 'A'},
     {"array", 'a', F::kArray, Takes::kValue, Times::kOnce, "sbatch"},

@@ -1,4 +1,4 @@
-// Option tables of Slurm's srun and sbatch, and of `docker run` and `podman run`, after their manuals.
+// Option tables of Slurm's srun and sbatch, and of `docker run` and `podman run`, according to their manuals.
 #pragma once
 
 #include "launch/foreign_options.h"

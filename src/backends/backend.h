@@ -1,6 +1,6 @@
 // The training frameworks that can run experiments besides the native engine. Each has a file in this folder
-// that ends with its BackendEntry; the build collects them in a list. Its keys are in config/frameworks, its
-// tables in presets/backends/NAME. Free functions without state.
+// that ends with its BackendEntry; the build collects them in a list. Its keys are in config/frameworks, and
+// its tables in presets/backends/NAME. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct BackendEntry {
   // contains.
   std::optional<IterationRecord> (*iteration)(std::string_view line);
   // Returns the evaluation that a line reports, or nullopt. `last`: the last reported step, for lines without
-  // one.
+  // a step.
   std::optional<EvaluationRecord> (*evaluation)(std::string_view line, std::int64_t last);
 };
 

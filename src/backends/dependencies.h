@@ -21,8 +21,8 @@ struct Pin {
   std::string purpose;  // purpose of a pin that is not an engine of experiments
 };
 
-// Returns all pins, from the first of `preset_dirs` that has a table. Throws Error(kInvalid) if none has one,
-// or if it is damaged.
+// Returns all pins, from the first of `preset_dirs` that has a table. Throws Error(kInvalid) if no folder has
+// a table, or if the table is damaged.
 std::vector<Pin> read_pins(std::span<const Path> preset_dirs);
 
 enum class PinState { kMissing, kReady, kOtherCommit, kNoRepository };
@@ -35,13 +35,13 @@ struct PinStatus {
   std::vector<std::string> missing_imports;
 };
 
-// Returns the status of the clone in `folder`. Runs git and Python, and changes nothing.
+// Returns the status of the clone in `folder`. Runs git and Python, without changes to the clone.
 PinStatus pin_status(const Pin& pin, const Path& folder, const std::string& python);
 
 using Show = std::function<void(std::string_view line)>;
 
 // Moves the clone in `folder` to the pin's commit. A clone with modified files is an Error(kInvalid) and
-// stays unchanged. An interrupted call leaves nothing under the pin's name.
+// stays unchanged. An interrupted call leaves no folder with the pin's name.
 void sync_sources(const Pin& pin, const Path& folder, const Show& show);
 
 // Makes the Python environment NAME.venv in `folder` and installs the pin's packages with pip.

@@ -26,8 +26,8 @@ constexpr int kWriteMilliseconds = 1000;
 
 void do_nothing(int) {}
 
-// A stop signal goes to the complete process group: the framework decides what to do, and this process waits
-// for it. Uses handlers, because ignored signals would stay ignored in the framework.
+// A stop signal goes to the complete process group: the framework handles it, and this process waits for the
+// framework. Uses handlers, because ignored signals would stay ignored in the framework.
 void outlive_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     struct sigaction action {};
@@ -47,7 +47,7 @@ void close_rendezvous() {
 }
 
 // Puts the Python's folder first on PATH, as activating its environment does. The framework runs some
-// programs by name, such as the compiler for its data set helpers. A system Python has no environment.
+// programs by name, such as the compiler for its data set helpers. A system Python is not in an environment.
 void activate(const std::string& python, launch::Step& step) {
   const Path folder = Path(python).parent_path();
   if (folder.empty() || !Env::posix().status(folder.parent_path() / "pyvenv.cfg")) return;
@@ -138,7 +138,7 @@ int run_process(const ExternalJob& job, const Installation& installation,
     if (name == "PYTHONPATH" && before && *before) {
       step.environment[name] = value + ":" + before;
     } else if (name == "XLA_FLAGS" && before && *before) {
-      step.environment[name] = value + " " + before;  // if a flag is set in both, XLA uses the last one
+      step.environment[name] = value + " " + before;  // if both set a flag, XLA uses the last value
     } else if (!before) {
       step.environment[name] = value;
     }

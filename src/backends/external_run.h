@@ -16,12 +16,12 @@ struct ProcessPlace {
   int local_world = 1;      // number of processes on this machine
 };
 
-// Returns the command as it is started, including Python, and the variables added to the experiment's.
+// Returns the complete command: the Python program and the words of the job's command.
 std::vector<std::string> full_command(const ExternalJob& job, const Installation& installation);
 
 // Runs the framework's process to its end, with its Python first on PATH, and returns its exit code. `quiet`:
-// output only goes to files. Only the reporting process writes the run's files. Throws Error if it cannot be
-// started.
+// output only goes to files. Only the reporting process writes the run's files. Throws Error if the process
+// cannot be started.
 int run_process(const ExternalJob& job, const Installation& installation,
                 const config::Experiment& experiment, const ProcessPlace& place, bool quiet);
 

@@ -1,5 +1,5 @@
 // An experiment as a job of another training framework: the command of each process, the files it reads, and
-// differences from the experiment. Making a job reads files and changes nothing.
+// differences from the experiment. Making a job only reads files.
 #pragma once
 
 #include <cstdint>
@@ -41,13 +41,13 @@ struct ExternalJob {
   // Settings without a counterpart, by reason.
   std::map<std::string, std::vector<std::string>> dropped = {};
   bool process_per_node = false;     // one process uses all GPUs of a node
-  bool last_rank_reports = true;     // otherwise the first rank reports
+  bool last_rank_reports = true;     // true: the last rank reports; false: the first rank
   bool second_line_is_mean = false;  // the log's second line averages the first two steps
 };
 
-// Returns the job of experiment.framework, which is not native. `checkout`: its sources; if empty because
-// they are not installed, the command contains the framework's name instead. Throws Error listing all
-// settings that the framework does not support.
+// Returns the job of experiment.framework, which is not native. `checkout`: folder of the framework's
+// sources. If it is empty because they are not installed, the command contains the framework's name instead.
+// Throws Error listing all settings that the framework does not support.
 ExternalJob render_job(const config::Experiment& experiment, const config::BackendFields& fields,
                        const Path& checkout, const JobShape& shape);
 

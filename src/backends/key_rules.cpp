@@ -98,8 +98,8 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
     const Value* because = rule->find("because");
     const Value* enabled = value.is_map() ? value.find("enabled") : nullptr;
     if (fine || !set || (enabled && says(*enabled, "false"))) return;
-    // The hint suggests leaving the key out only if that helps. It does not help for a preset's value, which
-    // would remain, or for `stage`, without which fine-tuning would become pre-training.
+    // The hint suggests leaving the key out only if that helps. A preset's value would remain, and without
+    // `stage`, fine-tuning would become pre-training.
     const bool may_go = layer >= config::Layer::kOverrides && key.name != "stage";
     throw unsupported_there(experiment_, key.name,
                             fmt::format("{} cannot be {} with {}: {}", key.name, value.show(), title,
@@ -107,8 +107,8 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
                             may_go ? fmt::format("leave {} out, or choose framework: native", key.name)
                                    : "choose framework: native");
   }
-  // Keys that would change the model or training have their neutral values in the key table. Keys of this
-  // program change nothing if they have their default value.
+  // Keys that would change the model or training have their neutral values in the key table. Keys that exist
+  // only in this program have no effect with their default value.
   const auto& neutral = key.native_values;
   const bool changes =
       std::holds_alternative<std::monostate>(key.field) && !neutral.empty() && !value.is_null() &&

@@ -19,7 +19,7 @@ class KeyRules {
   // Both arguments must outlive this object.
   KeyRules(const config::Experiment& experiment, const config::BackendFields& fields);
 
-  // Section `together`: keys that code translates.
+  // Section `together`: keys that are translated in code, together with others.
   bool is_together(std::string_view key) const { return together_.contains(key); }
   // Section `own_defaults`: keys that are passed on only if the user set them.
   bool is_own_default(std::string_view key) const { return own_defaults_.contains(key); }
@@ -28,8 +28,8 @@ class KeyRules {
   // Section `values`: the value in the framework.
   config::Value value_there(std::string_view key, const config::Value& value) const;
   // Call it for a key that has no field in the framework or that exists only in this program (.own() in
-  // config/keys.def). Records the key as dropped. Throws if the framework without the key would not train
-  // what the experiment describes.
+  // config/keys.def). Records the key as dropped. Throws if training without the key would differ from the
+  // experiment.
   void check_missing(const config::KeySpec& key, const config::Value& value);
   // Returns the reason why the key has no counterpart: that it exists only in this program, or the reason in
   // section `nothing`. Empty for an unknown key.

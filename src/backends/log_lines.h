@@ -4,7 +4,7 @@
 //                                 .ranks = 1});
 //   if (const auto record = reader.iteration(line)) file.write(*record);
 //
-// Lines are another program's output: anything unexpected is ignored, and nothing throws.
+// Lines are another program's output: unexpected lines are ignored, and no function throws.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace primus::backends {
 
-// Facts from the experiment that log lines lack.
+// Facts from the experiment that are not in log lines.
 struct LoggedRun {
   std::int64_t train_iters = 0, global_batch_size = 0, tokens_per_sample = 0;
   int ranks = 1;

@@ -1,4 +1,4 @@
-// Parses numbers in another program's output. Nothing throws: other text gives nullopt.
+// Parses numbers in another program's output. No function throws: other text gives nullopt.
 #pragma once
 
 #include <cstdint>

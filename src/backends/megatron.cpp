@@ -45,7 +45,7 @@ void check(const Megatron& m, const KeySpec& key, const BackendField& field, con
   }
 }
 
-// Translates a key with an argument of its own.
+// Translates a key that corresponds to one argument.
 void take(Megatron& m, const KeySpec& key) {
   if (m.rules.is_together(key.name)) return;
   const bool has_field = !std::holds_alternative<std::monostate>(key.field);
@@ -146,8 +146,8 @@ void emit(Megatron& m) {
 
 void environment(Megatron& m) {
   const bool fsdp = m.t.use_torch_fsdp2 || m.is_on("use_megatron_fsdp");
-  // With a value of 1, kernels of different streams start in the order of their launches. Tensor parallelism
-  // needs this order, and FSDP forbids it.
+  // With the value 1, kernels of different streams start in the order of their launches. Tensor parallelism
+  // needs the value 1, and FSDP forbids it.
   if (fsdp) {
     m.job.required["CUDA_DEVICE_MAX_CONNECTIONS"] = "8";
   } else {
@@ -207,7 +207,7 @@ ExternalJob render_megatron(const config::Experiment& experiment, const config::
   environment(m);
   compare_with_primus(m);
   m.job.dropped = m.rules.dropped();
-  // Since January 2026, the second line's sums include those of the first.
+  // Since January 2026, the second log line includes the sums of the first line.
   m.job.second_line_is_mean =
       m.source_says("megatron/training/training.py", "should_reset = not is_first_iteration");
   meaning(m);

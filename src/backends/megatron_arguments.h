@@ -21,7 +21,7 @@
 
 namespace primus::backends::megatron {
 
-inline constexpr std::int64_t kMockVocabulary = 131072;  // AMD Primus's value for generated tokens
+inline constexpr std::int64_t kMockVocabulary = 131072;  // AMD Primus's vocabulary size for mock data
 
 struct Megatron {
   Megatron(const config::Experiment& of, const config::BackendFields& backend_fields, Path of_checkout,
@@ -36,7 +36,7 @@ struct Megatron {
   // Returns the name of the model preset, without extension.
   std::string model_name() const;
   Error error_for(std::string_view key, const std::string& what, const std::string& hint) const;
-  // Returns whether the checkout's file contains this text; distinguishes versions.
+  // Returns whether the checkout's file contains this text, which distinguishes versions.
   bool source_says(const char* file, std::string_view text) const;
 
   // Returns whether a switch is among the arguments and on.

@@ -73,7 +73,7 @@ void virtual_stages_of_layout(Megatron& m) {
 
 void parallelism(Megatron& m) {
   m.put("sequence_parallel", m.t.tensor_model_parallel_size > 1 && m.is_true("sequence_parallel"));
-  // Overrides a module preset's setting that Megatron-LM does not support in this combination.
+  // A module preset's setting is overridden if Megatron-LM does not support it in this combination.
   const bool is_of_preset =
       m.experiment.provenance_of("use_distributed_optimizer").layer == Layer::kModulePreset;
   if (is_of_preset && (m.t.use_torch_fsdp2 || m.t.optimizer == "muon"))
@@ -180,7 +180,7 @@ void recomputation(Megatron& m) {
                         : "recompute_granularity decides"));
 }
 
-// Drops AMD Primus's patches, which change the order of a pipeline's work, not its results.
+// Drops AMD Primus's patches, which change the order of a pipeline's work but not its results.
 void pipeline_patches(Megatron& m) {
   for (const char* key : {"patch_primus_pipeline", "patch_zero_bubble"}) {
     if (!m.is_true(key)) continue;

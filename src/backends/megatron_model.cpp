@@ -61,7 +61,7 @@ void fill_family(Megatron& m) {
   // Megatron-LM has a separate gated activation for gpt-oss.
   if (m.arguments.contains("quick_geglu") && m.arguments.at("quick_geglu").boolean)
     m.arguments.erase("swiglu");
-  // A chunk at least as long as the sequence limits nothing.
+  // A chunk that is at least as long as the sequence has no effect.
   if (model.attention.chunk > 0 && model.attention.chunk < m.t.seq_length) {
     throw m.error_for(
         m.is_set("attention_chunk_size") ? "attention_chunk_size" : "model_type",
@@ -84,7 +84,7 @@ void fill_family(Megatron& m) {
   unless_set("moe_apply_probs_on_input", [&] { m.put("moe_apply_probs_on_input", model.moe.weigh_input); });
 }
 
-// Enables faster expert kernels with the same results. Layers of transformer_impl: local do not have them.
+// Enables faster expert kernels with the same results. Layers of transformer_impl: local lack these kernels.
 void experts(Megatron& m) {
   if (m.t.num_experts.value_or(0) <= 1) return;
   const bool local = m.text_of("transformer_impl") == "local";
@@ -101,7 +101,7 @@ void experts(Megatron& m) {
 
 void rope(Megatron& m) {
   const std::string& type = m.t.position_embedding_type;
-  m.put_text("position_embedding_type", type == "yarn" ? "rope" : type);  // for yarn, see megatron_parts()
+  m.put_text("position_embedding_type", type == "yarn" ? "rope" : type);  // megatron_parts() describes yarn
   if (m.t.rotary_base != std::floor(m.t.rotary_base)) {
     throw m.error_for("rotary_base", "Megatron-LM's --rotary-base is a whole number", "round it");
   }
@@ -165,7 +165,7 @@ void layers(Megatron& m) {
   if (m.is_mamba()) state_space_layers(m);
 }
 
-// with_parts.py implements MXFP4; Megatron-LM requires another recipe's name.
+// with_parts.py implements MXFP4 in place of another recipe, whose name Megatron-LM requires.
 void recipes(Megatron& m) {
   if (m.t.fp4 && m.t.fp4_recipe == "mxfp4") m.put_text("fp4_quantizer_factory", "mxfp4");
   if (m.is_mamba() && m.t.final_logit_softcapping.value_or(0) > 0) {

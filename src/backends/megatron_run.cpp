@@ -33,7 +33,7 @@ void null_tokenizer(Megatron& m, std::int64_t ids) {
   m.put_number("vocab_size", static_cast<double>(counts_all ? ids : ids - 1));
 }
 
-// Without a checkpoint, Megatron-LM would continue with random weights.
+// Adds a problem if there is no checkpoint, because Megatron-LM would continue with random weights.
 void check_load(Megatron& m, const Path& folder) {
   std::error_code error;
   if (std::filesystem::exists(folder / kTracker, error)) return;

@@ -11,7 +11,7 @@ namespace primus::backends {
 std::string inline_text(const config::Value& value, config::KeyType type);
 config::Value text_value(const std::string& text);
 
-// Returns the settings that the framework itself has. Settings that AMD Primus adds are noted in `job`.
+// Returns the framework's own settings. Settings that AMD Primus adds cause notes in `job`.
 config::Value own_settings(const config::Experiment& experiment, const config::BackendFields& fields,
                            ExternalJob& job);
 // Throws Error(kUnsupported) for an experiment that uses our keys.

@@ -31,14 +31,14 @@ namespace primus::cli {
 // Where a command writes: results to `out`; progress, notes and errors to `err`.
 struct Console {
   Terminal out, err;
-  bool debug = false;      // --debug before the mode or the command: log to the screen
+  bool debug = false;      // --debug before the mode or the command: logs to the screen
   std::string program;     // program name, for help and hints: "primus"
-  std::string invocation;  // how it was invoked, for commands to copy: "build/bin/primus"
+  std::string invocation;  // path of the invoked program, for commands that users copy: "build/bin/primus"
 
   // Prints text for people to standard output; control characters are escaped (printable()). Throws FileError
   // if writing fails.
   void print(std::string_view text) const;
-  // Like above, in color if standard output supports it.
+  // Prints text in color if standard output supports it.
   void print(Color color, std::string_view text) const;
   // Writes output that a program or a file may consume: JSON, settings, requested text. Bytes are written
   // unchanged, except that terminals get the escaped form of print().
@@ -52,7 +52,8 @@ struct Console {
   void write_raw(std::string_view bytes) const;
 };
 
-// An option or a value of another program that has no meaning here. Using it is an error that explains this.
+// An option or a value of another program that has no meaning here. Its use is an error with this
+// explanation.
 struct Refusal {
   std::string name;             // "--split-sentences", "fp16"
   std::string reason, instead;  // one sentence each, without a period
@@ -75,13 +76,13 @@ struct Argument {
   Target target;
   bool required = false;
   std::vector<std::string> choices = {};  // allowed values of a string; empty: any
-  bool several = false;                   // for a list: one option accepts all words up to the next option
+  bool several = false;                   // for a list: the option's value is all words up to the next option
   // Returns the words that a shell offers for a partly typed value; null: none. After a word that ends in
-  // '=', typing continues without a space.
+  // '=', the shell adds no space.
   std::vector<Suggestion> (*suggest)(std::string_view typed) = nullptr;
   std::vector<Refusal> refused = {};  // values of a string that have no meaning here
-  // Returns the files or folders among the values that must exist; null: none. Launchers check them before
-  // they start anything.
+  // Returns those values that are files or folders and must exist. Null: no values are files. Launchers check
+  // these files before they start processes.
   std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
   // See between() and default_note().
   std::optional<std::pair<double, double>> range = {};
@@ -131,18 +132,18 @@ class Command {
   // Returns 0 or an exit code that the command documents. Throws errors.
   virtual int run(Console& console) = 0;
   // For launchers: throws errors that would prevent a job of this size from starting, as far as they can be
-  // detected beforehand. `variables`: environment variables of the job, in addition to this process's. 0
-  // nodes or ranks means that the number is unknown.
+  // detected beforehand. `variables`: environment variables of the job, in addition to the variables of this
+  // process. 0 nodes or ranks: the number is unknown.
   virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
                          const std::map<std::string, std::string>& /*variables*/) {}
-  // Returns the input files of the job that do not exist now, as far as this machine can tell; empty if
+  // Returns the input files of the job that do not exist now, if this machine can check them. Empty if
   // check_job throws.
   virtual std::vector<launch::AbsentInput> absent_inputs(
       const std::map<std::string, std::string>& /*variables*/) {
     return {};
   }
-  // Returns whether the ranks connect through this engine's transport, which needs a secret. Ranks of other
-  // frameworks do not.
+  // Returns whether the ranks connect through the native engine's transport, which needs a secret. Ranks of
+  // other frameworks have their own transport.
   virtual bool needs_token() const { return true; }
 };
 
@@ -157,15 +158,15 @@ enum class Section : std::uint8_t {
   kConfig,
   kDependencies,
   kMachine,
-  kProgram,  // Primus itself
+  kProgram,  // about Primus
 };
 struct Place {
   Section section = Section::kTrain;
   int number = 100;
 };
 
-// A command's source file defines its entry. The build finds it (primus_entry_list in
-// cmake/PrimusBuild.cmake); nothing else refers to it:
+// A command's source file defines its entry. The build finds the entry (primus_entry_list in
+// cmake/PrimusBuild.cmake), so no other file has to name it:
 //   extern const CommandEntry kModelInfo{"model info", "Shows what a model is", {}, "primus model info run",
 //                                        make_command<ModelInfo>, {Section::kModel}};
 struct CommandEntry {
@@ -182,7 +183,7 @@ struct CommandEntry {
 // Returns all commands, in the order of help.
 std::span<const CommandEntry> commands();
 
-// --overwrite: the only way to allow a command to replace an existing file or folder with its result.
+// --overwrite: allows a command to replace an existing file or folder with its result.
 class OverwriteFlag {
  public:
   void declare(Arguments& args,

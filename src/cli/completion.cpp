@@ -84,7 +84,7 @@ class Completer {
     return std::holds_alternative<std::vector<std::string>*>(argument.target);
   }
 
-  // Returns the positional argument that follows `count` others.
+  // Returns the positional argument after `count` other positional arguments.
   static const Argument* positional(const Arguments& arguments, std::size_t count) {
     for (const Argument& argument : arguments.all()) {
       if (!argument.names.empty()) continue;
@@ -108,7 +108,7 @@ class Completer {
   void offer_options(const Arguments& arguments, const std::set<const Argument*>& given) {
     for (const Argument& argument : arguments.all()) {
       if (argument.names.empty() || (given.contains(&argument) && !is_list(argument))) continue;
-      // Only one spelling per option: the first that matches.
+      // Offers only one spelling per option: the first that matches.
       for (const std::string& name : argument.names) {
         if (!name.starts_with(typed_)) continue;
         offer(name, argument.help);

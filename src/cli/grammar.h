@@ -1,5 +1,5 @@
-// The words before a command: global options and modes. Parsing, help, manual pages and completion read them
-// from here, as they read a command's arguments from its declaration.
+// The words before a command: global options and modes. Parsing, help, manual pages and completion use these
+// declarations, like the declarations of a command's arguments.
 #pragma once
 
 #include <optional>

@@ -12,12 +12,12 @@
 namespace {
 
 // The parent may have closed a standard stream (2>&-). The next opened file would then get its descriptor,
-// and messages would be written into that file. So this opens /dev/null in the wrong direction on the
-// descriptor: reads or writes still fail, as on a closed one.
+// and messages would be written into that file. So this opens /dev/null on the descriptor, for the opposite
+// direction: reads or writes still fail, as on a closed descriptor.
 void keep_standard_streams() {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
-    // open() returns the lowest free descriptor, which is this one.
+    // open() returns the lowest free descriptor, which is `stream`.
     if (::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) != stream) ::_exit(3);
   }
 }
@@ -27,8 +27,8 @@ void keep_standard_streams() {
 int main(int argc, char** argv) {
   using namespace primus;
   keep_standard_streams();
-  // Makes a write beyond the file size limit (ulimit -f) fail with an error, so that it is reported and
-  // cleaned up.
+  // Without this, a write beyond the file size limit (ulimit -f) would end the process. With it, the write
+  // fails with an error.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string called = argc > 0 ? argv[0] : "primus";

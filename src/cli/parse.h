@@ -8,7 +8,7 @@
 
 namespace primus::cli {
 
-// Fills the targets of `arguments`. Returns false, without further checks, if --help is given. Throws
+// Fills the targets of `arguments`. Returns false if --help is given, without further checks. Throws
 // Error(kInvalid) for an unknown flag (naming the nearest known one), a missing or superfluous value, and a
 // value of the wrong type.
 bool parse(const Arguments& arguments, std::span<const std::string> words, const std::string& command);

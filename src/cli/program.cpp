@@ -40,7 +40,7 @@ std::vector<std::string_view> subcommands(const std::string& group) {
 // Suggests commands that are called `word` after their group's name ("pretrain"), and commands and groups
 // that begin with it ("bench"). Empty if none match.
 std::string named_shortly(const std::string& word) {
-  constexpr std::size_t kMin = 3;  // shorter prefixes match too much
+  constexpr std::size_t kMin = 3;  // shorter prefixes match too many commands
   std::vector<std::string> names;
   for (const CommandEntry& entry : commands()) {
     const std::string name(entry.name), group = name.substr(0, name.find(' '));
@@ -52,8 +52,8 @@ std::string named_shortly(const std::string& word) {
   return names.empty() ? "" : fmt::format("did you mean {}?", fmt::join(names, " or "));
 }
 
-// Returns the error for an unknown word: suggests the equivalent of a word known from other programs, else
-// the nearest command, else `otherwise`.
+// Returns the error for an unknown word: suggests the equivalent of another program's word, or else the
+// nearest command, or else `otherwise`.
 Error unknown_command(const std::string& what, const std::string& word,
                       std::span<const std::string_view> known, const std::string& otherwise) {
   if (const auto answer = config::answer_for(word)) return invalid(what, *answer);
@@ -177,7 +177,7 @@ int run_help(Words topic, Console& console) {
   return run_command(words, console);
 }
 
-// Whether the user typed the mode, or it was added to a command given without one.
+// Whether the user typed the mode, or gave only a command, to which the mode was added.
 enum class Typed : std::uint8_t { kMode, kCommand };
 
 // `<mode> [options] -- <command>`
@@ -212,10 +212,12 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   std::optional<std::string> asked = settings.dry_run   ? std::optional(settings.dry_run_at)
                                      : switches.dry_run ? std::optional(switches.dry_run_at)
                                                         : std::nullopt;
-  // Otherwise this would queue a job whose nodes only print plans and exit successfully.
+  // If a later launcher is asked for a dry run, the entire chain is one. Otherwise this would queue a job
+  // whose nodes only print plans and exit successfully.
   if (!asked && !dry_run) asked = mode.asks_for_dry_run_within(context, command);
   if (asked) {
-    // Otherwise a check or a training that did not run would look successful.
+    // A command without a launcher must run, because otherwise a check or a training that did not run would
+    // look successful.
     if (typed == Typed::kCommand) {
       console.note(
           "note: the setting dry_run applies only to launchers, so this command runs; 'primus --dry-run "
@@ -240,9 +242,9 @@ int run_bound(Words command) {
   launch::become({.name = "process", .where = {}, .argv = {command.begin(), command.end()}});
 }
 
-// Returns whether a command with ranks is one of several tasks that srun started without a launcher. Together
-// they form one job, as with 'srun primus direct --'. An explicit number of ranks means that the task is a
-// job of its own.
+// Returns whether a command with ranks is one of several tasks that srun started without a launcher. Such
+// tasks form one job together, as with 'srun primus direct --'. With an explicit number of ranks, each task
+// is a separate job.
 bool is_bare_rank(Words words) {
   const auto task = launch::task_of_step(launch::Surroundings::here());
   if (!task || task->launched || std::getenv("OMPI_COMM_WORLD_SIZE")) return false;
@@ -306,8 +308,8 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   if (words.empty() || words[0] == "help" || is_help(words[0])) return result;
   Console nowhere{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
   std::size_t used = 0;
-  // The program itself prints the help of a group on request. A group without a subcommand is an error:
-  // printing help would look like a finished job.
+  // On request, the started program prints the help of a group. A group without a subcommand is an error,
+  // because a printed help text would look like a finished job.
   if (is_group(words[0]) && words.size() > 1 && is_help(words[1])) return result;
   if (is_group(words[0]) && !find_command(words[0]) && (words.size() == 1 || words[1].starts_with('-'))) {
     throw invalid(fmt::format("'{}' needs a subcommand", words[0]),
@@ -317,7 +319,7 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   const CommandEntry* const entry = resolve(words, used, nowhere);
   if (!entry) return result;
   const std::shared_ptr<Command> command = entry->make();
-  const auto declared = std::make_shared<Arguments>();  // the command may refer to it
+  const auto declared = std::make_shared<Arguments>();  // shared, because the command may refer to it
   Arguments& arguments = *declared;
   command->declare(arguments);
   if (!parse(arguments, words.subspan(used), fmt::format("primus {}", entry->name))) return result;

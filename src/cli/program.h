@@ -16,7 +16,7 @@
 
 namespace primus::cli {
 
-// Runs one command line (without the program name) and returns its exit code. Never throws.
+// Runs one command line (without the program name) and returns its exit code. Does not throw.
 int run(std::span<const std::string> words, Console& console);
 
 }  // namespace primus::cli

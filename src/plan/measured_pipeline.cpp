@@ -23,10 +23,10 @@ using engine::Work;
 using Kind = Work::Kind;
 
 constexpr std::uint64_t kLargestTrace = 4ULL << 30;
-constexpr std::int64_t kMaxWork = 1 << 24;  // forward passes of all stages in a step
+constexpr std::int64_t kMaxWork = 1 << 24;  // maximum number of forward passes of all stages in a step
 constexpr std::int64_t kMaxChunks = 4096, kMaxMicrobatches = 1 << 20, kMaxRanks = 1 << 24;
 constexpr std::int64_t kLastStep = 1LL << 53;
-constexpr double kLongest = 1e12;   // milliseconds since the job's start: 30 years
+constexpr double kLongest = 1e12;   // maximum milliseconds since the job's start: 30 years
 constexpr double kShortest = 1e-6;  // resolution of a trace's times
 
 bool sane(std::int64_t x, std::int64_t minimum, std::int64_t maximum) { return x >= minimum && x <= maximum; }
@@ -180,7 +180,7 @@ std::vector<Path> files_of(const Path& name) {
   if (status->type != FileStatus::Type::kFolder) return {name};
   std::vector<Path> files = files_in(name);
   if (!files.empty()) return files;
-  // A run folder, or its folder of traces: uses the newest traces.
+  // For a run folder or its folder of traces, uses the newest traces.
   const Path traces = Env::posix().status(name / "traces") ? name / "traces" : name;
   std::optional<std::filesystem::file_time_type> newest;
   for (const std::string& steps : Env::posix().list(traces)) {
@@ -199,7 +199,7 @@ std::vector<Path> files_of(const Path& name) {
   return files;
 }
 
-// Returns the traces of the newest run, by stage: that of the stage's first rank.
+// Returns for each stage the trace of its first rank in the newest run.
 std::map<std::int64_t, Trace> choose(std::vector<Trace> traces, std::vector<std::string>& notes) {
   std::int64_t newest = 0;
   for (const Trace& trace : traces) newest = std::max(newest, trace.job);
@@ -257,10 +257,11 @@ double mean(const engine::PipelineTimeline& timeline, Kind kind) {
   return count == 0 ? 0 : sum / static_cast<double>(count);
 }
 
-// Computes the mean time of transfers, and the maximum time by which one seems to arrive before it was sent.
+// Computes the mean time of transfers, and the maximum time by which a transfer seems to arrive before it was
+// sent.
 void measure_transfers(MeasuredPipeline& result) {
   const engine::PipelineShape& shape = result.measured.schedule.shape;
-  // By the part that produced it.
+  // Sends by (part that produced the tensor, microbatch, direction).
   std::map<std::tuple<int, std::int64_t, bool>, TimedWork> sends;
   const auto& stages = result.measured.timeline.stages;
   const auto part = [&](std::size_t stage, const Work& work) {
@@ -307,7 +308,7 @@ MeasuredPipeline measure_pipeline(const std::vector<std::string>& names, std::op
 
   // Number of steps that every stage completed.
   std::size_t steps = SIZE_MAX;
-  std::vector<std::vector<std::vector<TimedWork>>> works;  // by stage and step
+  std::vector<std::vector<std::vector<TimedWork>>> works;  // indexed by stage and step
   for (const auto& [stage, trace] : stages) {
     if (trace.first_step != first.first_step)
       throw invalid(fmt::format("'{}' and '{}' begin with different steps", first.name, trace.name));

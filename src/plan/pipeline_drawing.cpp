@@ -49,7 +49,7 @@ std::string svg_begin(double height, const std::string& title) {
 }
 
 std::string svg_rows(const engine::PipelineTimeline& timeline, double top, double scale) {
-  // By kind of work; further chunks are darker.
+  // The color depends on the kind of work; further chunks are darker.
   const auto color = [](const engine::Work& work) {
     static constexpr const char* kColors[3][2] = {
         {"#9ecae8", "#5a9bc8"}, {"#b5dfa0", "#74b35a"}, {"#f6c89a", "#dd9550"}};

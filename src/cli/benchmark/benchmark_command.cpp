@@ -107,7 +107,7 @@ class EntryCommand final : public Command {
   }
 
   BenchmarkReport measure(BenchmarkRun& run, const Console& console, bool shows) {
-    BenchmarkProgress progress(console);  // erases its line on a terminal at the end
+    BenchmarkProgress progress(console);  // the destructor erases the line on a terminal
     if (shows) {
       run.measured = [&](std::int64_t done) { progress.count(done); };
       run.progress = [&](std::string_view what, std::int64_t done, std::int64_t total) {

@@ -1,6 +1,6 @@
 // The commands `primus benchmark NAME`: each consists of a CommandEntry that names its BenchmarkEntry
-// (bench/benchmark_entry.h). The options that benchmarks have in common, progress, reports and baselines are
-// handled here.
+// (bench/benchmark_entry.h). This file handles the common options of benchmarks, progress, reports and
+// baselines.
 #pragma once
 
 #include <algorithm>

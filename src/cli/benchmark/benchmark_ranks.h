@@ -16,16 +16,16 @@ namespace primus::cli {
 
 class BenchmarkRanks {
  public:
-  // Measures on one rank; called on each, perhaps in threads of this process.
+  // Measures on one rank. Called on each rank; several ranks may be threads of this process.
   using Measure = std::function<BenchmarkReport(comm::Communicator& world, Device& device)>;
 
-  // Declares --nproc, --nnodes and what belongs to them, and --transport.
+  // Declares --nproc, --nnodes and related options, and --transport.
   void declare(Arguments& args);
   // Throws errors that do not depend on the machine.
   void check_words() const;
   std::int64_t nodes() const { return ranks_.nodes(); }
-  // Starts the ranks if no launcher did; otherwise connects them, and measures on each. Returns the exit
-  // code; rank 0 shows its report through `output`.
+  // Starts the ranks if no launcher has started them. Otherwise connects the ranks and measures on each.
+  // Returns the exit code; rank 0 shows its report through `output`.
   int run(const DeviceOptions& device, const BenchmarkOutput& output, const SideBySide& jobs,
           Console& console, const Measure& measure) const;
 

@@ -34,7 +34,7 @@ void BenchmarkOutput::declare(Arguments& args, std::string_view names, const std
   baseline.several = true;
   baseline.reads = [](const std::vector<std::string>& words) {
     const bool compares = words.size() == 2 && words[0] == "compare";
-    // If several processes saved baselines, each process finds its own by name.
+    // If several processes saved baselines, each process compares with its own file.
     const bool is_several = compares && !Env::posix().status(words[1]) && has_own_files(words[1]);
     return compares && !is_several ? std::vector<std::string>{words[1]} : std::vector<std::string>();
   };
@@ -63,13 +63,13 @@ void BenchmarkOutput::check_words() {
 void BenchmarkOutput::check(const SideBySide& place) {
   check_words();
   place_ = place;
-  // Check before measuring: an hour of results must not be lost because a folder is missing.
+  // Checks before measuring, so that a missing folder does not cost an hour of results.
   const bool saves = !baseline_.empty() && baseline_[0] == "save";
   for (const std::string& file : {output_, saves ? baseline_[1] : std::string()})
     if (const Path folder = Path(file).parent_path(); !folder.empty()) make_folders(folder);
   if (baseline_.empty() || baseline_[0] != "compare") return;
-  // Compare with the baseline that a process in the same place saved; otherwise with one that a single
-  // process saved.
+  // Compares with the baseline of a process in the same place or, if there is none, with the baseline of a
+  // single process.
   earlier_file_ = own(baseline_[1]);
   if (!Env::posix().status(earlier_file_) && Env::posix().status(baseline_[1])) earlier_file_ = baseline_[1];
   if (!place_.single() && !Env::posix().status(earlier_file_))
@@ -109,7 +109,7 @@ void BenchmarkOutput::write_output(const BenchmarkReport& report,
                              : to_markdown(report);
     if (append_ && Env::posix().status(own(output_))) {
       const std::string before = read_file(own(output_), kMaxBaselineBytes);
-      // Skip the table's header if the file already has the same one.
+      // Skips the table's header if the file already has the same header.
       const std::string head = text.substr(0, text.find('\n') + 1);
       if ((end == ".csv" || end == ".tsv") && before.starts_with(head)) text.erase(0, head.size());
       text = before + (end == ".md" ? "\n" : "") + text;

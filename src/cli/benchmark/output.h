@@ -17,14 +17,14 @@ namespace primus::cli {
 
 class BenchmarkOutput {
  public:
-  // `names`: names of the --output option, for suites where AMD Primus uses another name. `appended`: default
-  // report for --append.
+  // `names`: names of the --output option, which differ in suites for which AMD Primus uses another name.
+  // `appended`: default report for --append.
   void declare(Arguments& args, std::string_view names = "--output,--output-file",
                const std::string& appended = {});
-  // Checks the options before anything is measured. Throws Error(kInvalid). If other processes or jobs were
-  // started side by side with this one, its files get unique names from here on.
+  // Checks the options before anything is measured. Throws Error(kInvalid). If other processes or jobs run
+  // side by side with this process, its files get unique names from now on.
   void check(const SideBySide& place = side_by_side(launch::Surroundings::here()));
-  // The checks of check() that do not depend on the machine: reads no files.
+  // Performs the checks of check() that do not depend on the machine. Reads no files.
   void check_words();
   const std::string& file() const { return output_; }  // value of --output as given; empty: none
   // Returns the file name that this process uses for another file given by the user. Call after check().
@@ -48,10 +48,11 @@ class BenchmarkOutput {
 class BenchmarkProgress {
  public:
   explicit BenchmarkProgress(const Console& console) : console_(console) {}
-  // "measuring  N measurements done": a line updated in place on a terminal; elsewhere one every ten seconds.
+  // Shows "measuring  N measurements done": on a terminal in a line updated in place, otherwise in one line
+  // every ten seconds.
   void count(std::int64_t done);
-  // The current phase and its progress: likewise, and elsewhere a note for each phase. `total`: 0 if unknown.
-  // Both numbers may count any unit of work.
+  // Shows the current phase and its progress in the same way. Without a terminal, also prints a note for each
+  // phase. `total`: 0 if unknown. Both numbers may count any unit of work.
   void show(std::string_view what, std::int64_t done, std::int64_t total);
 
  private:

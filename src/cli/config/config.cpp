@@ -66,7 +66,7 @@ class ConfigValidate final : public Command {
   }
 
  private:
-  // Rendering the experiment for another framework finds what that framework does not support.
+  // For another framework, renders the experiment to find unsupported settings.
   config::Experiment checked(const Console& console) const {
     config::Experiment experiment = experiment_.load(console);
     if (experiment.framework != "native") check_external(experiment, 1, 1);

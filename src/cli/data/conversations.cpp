@@ -105,7 +105,7 @@ class DataConversations final : public Command {
     for (auto t = static_cast<std::size_t>(all.begin(i)); t < static_cast<std::size_t>(all.ends[i]); ++t) {
       const bool is = t < kept && all.learned[t] != 0;
       if (is != learned) {
-        // A character split between two runs is shown with the second one.
+        // A character that is split between two runs is shown with the second run.
         visit(text, learned);
         text.clear();
         learned = is;

@@ -19,7 +19,7 @@
 namespace primus::cli {
 namespace {
 
-// Parses "N1,N2,N3", sample counts per split; trailing ones may be omitted.
+// Parses "N1,N2,N3", the sample counts of the splits. Trailing counts may be omitted.
 std::array<std::int64_t, 3> parse_samples(std::string_view text) {
   std::array<std::int64_t, 3> samples = {};
   std::string_view rest = text;

@@ -179,7 +179,7 @@ class DataTokenize final : public Command {
 
   data::TokenizeResult tokenize(const Tokenizer& tokenizer, const Console& console) {
     std::optional<ProgressLine> line;  // created once the input size is known
-    std::uint64_t intervals = 0;       // finished, with --log-interval
+    std::uint64_t intervals = 0;       // finished intervals of --log-interval
     if (log_interval_) {
       at_least(1, *log_interval_, "--log-interval");
       options_.progress_seconds = 0;
@@ -263,7 +263,7 @@ class DataTrainTokenizer final : public Command {
     }
     console.notes(data::remarks_on(options_.inputs));
     const Path file = Path(output_) / "tokenizer.json";
-    refuse_existing(file, overwrite_.existing());  // check this before the work
+    refuse_existing(file, overwrite_.existing());  // checks this before the work
     make_folders(output_);
     const double begin = steady_seconds();
     std::uint64_t bytes = 0;

@@ -27,8 +27,8 @@ class DependencyCommand : public Command {
                 "folder of the sources (default: PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party)");
   }
 
-  // Returns the pins that were named. Without names: the engines of experiments and, with `all`, the other
-  // pins.
+  // Returns the pins that the user named. Without names, returns the engines of experiments and, if
+  // `all_of_them`, the other pins.
   std::vector<Pin> pins(bool all_of_them = false) const {
     const launch::Surroundings here = launch::Surroundings::here();
     std::vector<Pin> all = backends::read_pins(config::default_preset_dirs(here.variable));

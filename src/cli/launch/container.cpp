@@ -81,7 +81,7 @@ class Container final : public Mode {
 
   int run(const ModeContext& context, Words words, Console& console) override {
     const launch::ContainerPlan plan = launch::plan_container(request(context, words), context.surroundings);
-    with_inside(context, words, plan);  // report errors of the inner command now
+    with_inside(context, words, plan);  // reports errors of the inner command now
     for (const std::string& note : plan.step.notes) console.note("note: " + note);
     for (const launch::Step& step : plan.before) {
       const int code = launch::run_and_wait(step);
@@ -156,7 +156,7 @@ class Container final : public Mode {
   }
 
   // The launcher inside the container reads only ./.primus.yaml, not the settings of the user or the machine.
-  // If any other file applies, passes all of them explicitly, in order.
+  // If any other file applies, passes all files explicitly, in order.
   static void hand_on_settings(const ModeContext& context, launch::ContainerRequest& request) {
     std::vector<std::string> files;
     for (const std::string& file : context.settings.files)
@@ -178,8 +178,8 @@ class Container final : public Mode {
       const std::string& word = inner.options[i];
       const bool has_value = i + 1 < inner.options.size();
       if ((word == "--log_file" || word == "--log-file") && has_value) request.writes = inner.options[i + 1];
-      // `direct` reads a value of --env without '=' as the name of a file. If no such file exists, it is a
-      // variable of this process to pass on.
+      // `direct` treats a value of --env without '=' as the name of a file. If no such file exists, the value
+      // names a variable of this process that the container gets.
       if (word == "--env" && has_value && launch::is_variable_name(inner.options[i + 1]) &&
           !Env::posix().status(inner.options[i + 1])) {
         request.given.push_back({"env", inner.options[++i]});

@@ -93,7 +93,7 @@ class Direct final : public Mode {
                                        Words words, Experiments experiments) {
     if (!settings.script || settings.script->empty()) return check_command(words, context.debug, experiments);
     launch::DirectCommand command{.words = {words.begin(), words.end()}, .debug = context.debug};
-    // The first two words of a script select its hooks, as they do for a command.
+    // The first two words of a script select its hooks, like the first two words of a command.
     const auto first = std::find_if(words.begin(), words.end(),
                                     [](const std::string& word) { return !word.starts_with('-'); });
     command.hooks.words.assign(first, words.end());

@@ -51,7 +51,7 @@ class Kubernetes final : public Mode {
                 "how often a failed job is restarted (default: 3)");
   }
 
-  // An action may precede options.
+  // A word for the action may precede options.
   std::size_t count_own(const Arguments&, Words words) const override { return words.size(); }
 
   launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const override {
@@ -85,7 +85,7 @@ class Kubernetes final : public Mode {
 
   int run(const ModeContext& context, Words words, Console& console) override {
     const launch::KubernetesRequest request = this->request(context, words);
-    inside(context, words, request);  // report errors of the pods' command now
+    inside(context, words, request);  // reports errors of the pods' command now
     const launch::KubernetesPlan plan = launch::plan_kubernetes(request);
     if (action_ != "apply") {
       console.write(plan.manifest);

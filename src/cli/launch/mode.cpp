@@ -77,8 +77,8 @@ DirectWords direct_words(Words words) {
   const auto split = std::find(words.begin(), words.end(), "--");
   Arguments arguments;
   const DeclaredMode direct = declare(kDirect, arguments);
-  // If 'direct' is omitted, leading options before "--" still belong to it, since a command begins with a
-  // word.
+  // Leading options before "--" belong to 'direct' even if this word is omitted, since a command does not
+  // begin with an option.
   const bool has_options = !words.empty() && words[0].starts_with('-') && !is_help(words[0]) &&
                            (split != words.end() || arguments.find(words[0]));
   if (!named && !has_options) return {{}, {words.begin(), words.end()}};

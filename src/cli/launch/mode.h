@@ -1,6 +1,6 @@
 // The modes of AMD Primus's command line, `<mode> [options] -- <command>`: how the processes of a command are
-// started. A mode declares its options as a command does; help, the manual and completion read them from
-// there. It builds a launch plan (launch/plan.h), which --dry-run shows.
+// started. A mode declares its options like a command, for parsing, help, the manual and completion. It
+// builds a launch plan (launch/plan.h), which --dry-run shows.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ struct ModeContext {
   const launch::Surroundings& surroundings;
   const launch::LauncherSettings& settings;
   bool debug = false;
-  std::vector<std::string> config = {};  // files given by the user
+  std::vector<std::string> config = {};  // settings files given by the user
 };
 
 class Mode {
@@ -37,15 +37,14 @@ class Mode {
   // Returns the settings debug and dry_run of the mode's section.
   virtual launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const = 0;
 
-  // Returns the option or setting that asks a later launcher of the chain for a dry run; nullopt: none. If
-  // there is one, the entire chain is only shown. Otherwise a job whose nodes only print plans would look
-  // finished.
+  // Returns the option or setting that asks a later launcher of the chain for a dry run; nullopt: none. In
+  // that case the entire chain is only shown, because a job whose nodes only print plans would look finished.
   virtual std::optional<std::string> asks_for_dry_run_within(const ModeContext& /*context*/,
                                                              Words /*command*/) const {
     return std::nullopt;
   }
 
-  // Plans the entire chain for the words after "--". Throws Error for anything that would fail.
+  // Plans the entire chain for the words after "--". Throws Error for errors that the run would have.
   virtual launch::Plan plan(const ModeContext& context, Words command) = 0;
   // Like plan(), for a mode inside another chain that runs on nodes not known yet.
   virtual launch::Plan plan_elsewhere(const ModeContext& context, Words command,
@@ -62,11 +61,11 @@ struct ModeOptions {
 };
 
 struct ModeEntry {
-  CommandEntry about;  // `make` is null: the next member creates a mode
+  CommandEntry about;  // `make` is null, because the next member creates the mode
   std::unique_ptr<Mode> (*make)();
 };
 
-// Settings of a mode further down the chain, including its own settings files.
+// Returns the settings of a mode further down the chain, including its own settings files.
 launch::LauncherSettings settings_within(const ModeContext& context, const ModeOptions& inner);
 
 // Returns all modes, in the order of help.
@@ -80,7 +79,7 @@ struct DeclaredMode {
 DeclaredMode declare(const ModeEntry& entry, Arguments& arguments);
 
 // Like Mode::asks_for_dry_run_within(), but checks both this mode, whose options were parsed into `inner`,
-// and what it starts.
+// and the modes that it starts.
 std::optional<std::string> dry_run_of(const DeclaredMode& inner, const ModeEntry& entry,
                                       const ModeContext& context, Words command);
 
@@ -92,8 +91,8 @@ extern const ModeEntry kDirect, kContainer, kSlurm, kKubernetes;
 enum class Experiments { kHere, kInThisFolder, kElsewhere };
 
 // Checks whether `words` are a command of this program and returns the properties that the launcher needs.
-// `words` are parsed as the program will parse them. Throws Error for an unknown command or option and for a
-// missing experiment.
+// Parses `words` in the same way as the program that the launcher starts. Throws Error for an unknown command
+// or option and for a missing experiment.
 launch::DirectCommand check_command(Words words, bool debug, Experiments experiments);
 
 // The words after the "--" of a mode that starts `direct`: "direct --numa -- train ...", the short form of

@@ -121,7 +121,7 @@ class Slurm final : public Mode {
     return inner;
   }
 
-  // Finds out whether the command uses ranks. Scripts always use ranks. Inside a container, the command
+  // Determines whether the command uses ranks. Scripts always use ranks. Inside a container, the command
   // follows "direct --".
   static void find_ranks(const Inner& inner, const launch::LauncherSettings& on_nodes,
                          launch::SlurmRequest& request) {
@@ -134,7 +134,7 @@ class Slurm final : public Mode {
           !inner.declared.mode->needs_command(on_nodes) ||
           std::find(words.options.begin(), words.options.end(), "--script") != words.options.end();
       request.own_ranks = command.has_ranks && !is_script && (!command.needs_token || command.needs_token());
-    } catch (const Error&) {  // script words, or an error that planning the node reports
+    } catch (const Error&) {  // the words of a script, or an error that planning the node also reports
     }
   }
 

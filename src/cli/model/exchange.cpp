@@ -1,4 +1,4 @@
-// primus model import and export: one verified copy routine, used in both directions
+// primus model import and export: both use one verified copy routine
 #include "lm/exchange/exchange.h"
 
 #include <fmt/format.h>

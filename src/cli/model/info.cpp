@@ -24,11 +24,13 @@ namespace {
 
 struct Weights {
   std::int64_t tensors = 0, bytes = 0;
-  std::int64_t mtp = 0;                         // elements of multi-token prediction, including its copies
+  std::int64_t mtp = 0;                         // elements of multi-token prediction, including copies of
+                                                // shared tensors
   std::map<std::string, std::int64_t> by_type;  // elements
 };
 
-// Returns whether a tensor belongs to multi-token prediction. Its blocks are numbered after the model's own.
+// Returns whether a tensor belongs to multi-token prediction. Its blocks have the numbers after the model's
+// blocks.
 bool of_multi_token_prediction(std::string_view name, std::int64_t layers) {
   constexpr std::string_view kBlocks = "model.layers.";
   if (!name.starts_with(kBlocks)) return false;
@@ -114,7 +116,7 @@ class ModelInfo final : public Command {
       const ModelConfig config = load_model_config(folder, families, &notes);
       console.notes(notes);
       const bool weights = has_weights(folder.path);
-      // The lines below describe the weights only if they match the model.
+      // Only weights that match the model are described below.
       if (weights) check_model(folder, families);
       describe(config, families);
       add_folder(folder);
@@ -129,7 +131,7 @@ class ModelInfo final : public Command {
     text_ += fmt::format("{:<17}{}\n", what, value);
   }
 
-  // `whole`: including multi-token prediction; `model`: without.
+  // `whole`: with multi-token prediction; `model`: without it.
   nlohmann::ordered_json facts_of(const ModelConfig& c, const ModelSize& model, const ModelSize& whole,
                                   const ModelReport& report, std::int64_t sequence) const {
     nlohmann::ordered_json facts = {{"family", c.family},
@@ -234,7 +236,8 @@ class ModelInfo final : public Command {
     json_report_["tensors"] = 0;
   }
 
-  // Describes the weights in the files, which may have other types or more tensors than the model.
+  // Describes the weights in the files. Their types may differ from the model's, and there may be more
+  // tensors.
   void add_weights(const ModelFolder& folder, const ModelConfig& config, Console& console) {
     const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
     for (const std::string& warning : weights.warnings()) console.note("warning: " + warning);

@@ -11,24 +11,24 @@
 
 namespace primus::cli {
 
-// Checks a device name before a job is started: the kind must be cuda or hip, whose plug-ins the nodes may
-// have, or an installed kind. Throws Error(kInvalid).
+// Checks a device name before a job is started: the kind must be installed here, or be cuda or hip, whose
+// plug-ins the nodes may have. Throws Error(kInvalid).
 void check_device_name(const std::string& device);
 
 class DeviceOptions {
  public:
   // Declares --device, --threads and --dtype. `dtype`: default of --dtype.
   void declare(Arguments& arguments, const char* dtype = "fp32", MeasuredTypes types = {});
-  // Declares these options without --dtype, for commands that compute nothing.
+  // Declares these options without --dtype, for commands that do not compute.
   void declare_without_type(Arguments& arguments);
   // Checks the values without looking at devices. Throws Error(kInvalid).
   void check_words() const;
   // Opens the device. Without --threads, OMP_NUM_THREADS applies, as in training; an invalid value is
   // reported on the console.
   std::unique_ptr<Device> make(const Console& console) const;
-  // Returns the device that make() opens, for rank `rank` of `ranks` on this machine. If the device has no
-  // explicit index, this is the GPU with the rank's number. Without --threads, the rank gets its share of the
-  // CPU cores.
+  // Returns the device that make() opens, for rank `rank` of `ranks` on this machine. If --device has no
+  // index, this is the GPU with the rank's number. Without --threads, the rank gets its share of the CPU
+  // cores.
   DeviceSpec spec(const Console& console, int rank = 0, int ranks = 1) const;
   // With fp8 and fp4, operands are bf16.
   DType compute() const {

@@ -25,7 +25,7 @@
 namespace primus::cli {
 namespace {
 
-// A mistyped option looks like an override with an unknown key; in that case suggests the nearest option.
+// A mistyped option looks like an override with an unknown key. For such errors, suggests the nearest option.
 Error with_option_in_mind(const Error& error, const Arguments& declared, std::span<const std::string> words) {
   std::vector<std::string_view> options;
   for (const Argument& argument : declared.all()) {
@@ -129,8 +129,7 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
       throw with_option_in_mind(error, *declared_, overrides_);
     }
   }();
-  // Also reports invalid model_type values here, where only the file is available. A loaded model reports its
-  // own errors when it is read.
+  // Reports invalid model_type values. (For a loaded model, reading the model reports its errors.)
   if (experiment.framework == "native" && !experiment.trainer->load) {
     model_config_of(experiment, experiment.trainer->vocab_size.value_or(1), builtin_families(),
                     &experiment.warnings);
@@ -153,7 +152,7 @@ void ExperimentArguments::announce(const config::Experiment& experiment, const C
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
   // For another framework, its renderer reports unsupported settings with reasons.
   if (!experiment.ignored.empty() && experiment.framework == "native") {
-    // AMD Primus's presets set hundreds of such keys. Names the ones that the user wrote, and counts the
+    // AMD Primus's presets set hundreds of such keys. Names the keys that the user wrote, and counts the
     // others.
     std::vector<std::string> own;
     std::ranges::copy_if(experiment.ignored, std::back_inserter(own), [&](const std::string& key) {
@@ -214,7 +213,7 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
     const std::string name = word.substr(0, word.find('='));
     std::string key = name.substr(2);
     std::ranges::replace(key, '-', '_');
-    const bool is_model = key == "model";  // `model` is also a key: the preset of an experiment's model
+    const bool is_model = key == "model";  // `model` is also a key: the model preset of an experiment
     if (!is_model &&
         (config::find_key(key) || config::is_experiment_key(key) || key.find('.') != std::string::npos))
       continue;

@@ -1,4 +1,5 @@
-// The arguments that name an experiment: --config FILE and overrides. Shared by the commands that read one.
+// The arguments that name an experiment: --config FILE and overrides. Shared by all commands that read an
+// experiment.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +30,12 @@ class ExperimentArguments {
   // Throws Error.
   config::Experiment load(const Console& console, std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
-  // The two parts of load(): read() reads and validates without output, and the next function writes the
-  // warnings.
+  // The two parts of load(): read() reads and validates without output, and announce() writes the warnings.
   config::Experiment read(std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
   static void announce(const config::Experiment& experiment, const Console& console);
   // Throws errors of the experiment if its file exists here. Files that exist only on the job's nodes are
-  // checked there.
+  // checked on the nodes.
   void check_where_it_is(const std::map<std::string, std::string>& variables) const;
   // Reads the experiment again with additional overrides. Writes no warnings.
   config::Experiment load_with(const std::vector<std::string>& settings, std::int64_t ranks);

@@ -19,7 +19,7 @@ class LineReader {
 
   // Returns false at the end of the input. Otherwise sets `line` to the next line without its newline; it is
   // valid until the next call. Throws Error(kInvalid) at "name:line" for a line longer than `max_line` bytes,
-  // before reading it to its end, and FileError.
+  // without reading the entire line. Throws FileError if reading fails.
   bool next(std::string_view& line);
   // Returns the number of the last line that next() returned, from 1.
   std::int64_t number() const { return number_; }

@@ -1,4 +1,4 @@
-// The arguments that name a trained model, shared by the commands that use one.
+// The arguments that name a trained model, shared by the commands that use a trained model.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class ModelArguments {
   // Reads the config; writes warnings to the console.
   static ModelConfig config(const ModelFolder& folder, const FamilyRegistry& families,
                             const Console& console);
-  // Loads the tokenizer; writes a warning to the console if it is not the model's own.
+  // Loads the tokenizer; writes a warning to the console if this is not the model's own tokenizer.
   std::unique_ptr<const Tokenizer> tokenizer(const ModelFolder& folder, const ModelConfig& config,
                                              const Console& console) const;
 

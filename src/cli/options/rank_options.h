@@ -1,5 +1,5 @@
-// The options for the number and placement of a command's ranks, for commands that start their ranks
-// themselves. Their names are those that launchers use for a node's place in a job.
+// The options for the number and placement of a command's ranks, for commands that start their own ranks.
+// Launchers use the same names for a node's place in a job.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Detects processes that were started with the same command and do not communicate: tasks of a Slurm step,
 // ranks of torchrun or mpirun, nodes of a launcher. If each of them runs a command separately, its files need
-// unique names; otherwise they would overwrite each other. Free functions; thread-safe.
+// unique names; otherwise the processes would overwrite each other's files. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@ struct SideBySide {
   std::string text() const;  // "task 0 of 2"
 };
 
-// Returns the place of this process among them; 0 of 1 if no others were started. Throws Error(kInvalid) if a
-// variable is not a valid number.
+// Returns the place of this process among such processes; 0 of 1 for a single process. Throws Error(kInvalid)
+// if a variable is not a valid number.
 SideBySide side_by_side(const launch::Surroundings& surroundings);
-// Like side_by_side(), for a job with ranks that this process belongs to or starts on `nodes` machines:
-// whether the entire job was started side by side with others. The starter of such a job passes this to its
+// Like side_by_side(), but for an entire job with ranks, which this process belongs to or starts on `nodes`
+// machines: the job's place among jobs started side by side. The starter of such a job passes this to its
 // ranks through for_ranks().
 SideBySide jobs_side_by_side(const launch::Surroundings& surroundings, std::int64_t nodes);
 std::map<std::string, std::string> for_ranks(const SideBySide& place);

@@ -18,7 +18,7 @@ constexpr const char* kTests[] = {"gemm",           "intra-allreduce", "intra-al
 
 constexpr std::int64_t kMaxMib = 65536, kMaxGroup = 1 << 20;
 
-// The tests that use an option for sizes or groups.
+// An option for sizes or groups, and the tests that use it.
 struct SizeOption {
   const char* name;
   std::string PerfRequest::*text;
@@ -34,7 +34,7 @@ const std::vector<SizeOption> kSizeOptions = {
     {"--inter-group-sizes", &PerfRequest::inter_groups, {"inter-allreduce", "inter-alltoall"}},
     {"--ring-p2p-sizes-mb", &PerfRequest::ring_sizes, {"inter-ring-p2p"}}};
 
-// Parses positive integers, sorts them and removes duplicates; `all` means `everybody`.
+// Parses positive integers, sorts them and removes duplicates. The word "all" stands for `everybody`.
 std::vector<std::int64_t> numbers(const char* option, const std::string& text, std::int64_t maximum,
                                   std::int64_t everybody = 0) {
   std::vector<std::int64_t> values;
@@ -126,7 +126,7 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
   c.inter_ring = plan.has("inter-ring-p2p");
   c.slow_search = plan.has("slow-nodes");
 
-  // Messages of 1 GiB are only for GPUs: CPUs reduce more slowly than any of their links transfers.
+  // Only GPUs use messages of 1 GiB, because CPUs reduce more slowly than their links transfer.
   const char* const sizes = place.gpu ? (request.quick ? "64,1024" : "2,4,8,16,32,64,128,256,512,1024")
                                       : (request.quick ? "4" : "1,4,16");
   const std::string common = request.sizes.empty() ? sizes : request.sizes;
@@ -159,7 +159,7 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
                              : request.inter_groups.empty() ? (request.quick ? "all" : "2,4,all")
                                                             : request.inter_groups;
   c.inter_groups = small_numbers(numbers("--inter-group-sizes", groups, kMaxGroup, std::max(place.nodes, 1)));
-  // Keeps the default sizes that the number of nodes allows. Requested sizes that are not possible appear
+  // Keeps the default sizes that the number of nodes allows. Impossible sizes that the user requested appear
   // in the report.
   if (request.inter_groups.empty() || request.one_group)
     std::erase_if(c.inter_groups, [&](int size) { return size > place.nodes; });

@@ -1,4 +1,4 @@
-// The performance tests of 'primus preflight': turns --tests, sizes and groups into numbers. Pure.
+// The performance tests of 'primus preflight': turns --tests, sizes and groups into numbers. Pure functions.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace primus::cli {
 
-// The options as the user gave them. An empty option has its default.
+// The options as the user gave them. An empty option means its default.
 struct PerfRequest {
   bool quick = false, one_group = false;  // one_group: --no-split-nodes-subgroup
   std::string tests, sizes, intra_sizes, inter_sizes, ring_sizes, intra_groups, inter_groups;
@@ -32,8 +32,8 @@ struct PerfPlan {
 // Throws Error(kInvalid) for invalid words, sizes and groups.
 PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place);
 
-// given_sizes() returns the options for sizes and groups that were given. idle_sizes() returns those that
-// no test of the plan uses.
+// given_sizes() returns the options for sizes and groups that the user gave. idle_sizes() returns those of
+// them that no test of the plan uses.
 std::vector<std::string> given_sizes(const PerfRequest& request);
 std::vector<std::string> idle_sizes(const PerfRequest& request, const PerfPlan& plan);
 // Returns whether --tests contains `test`.

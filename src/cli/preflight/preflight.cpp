@@ -85,7 +85,8 @@ class Preflight final : public Command {
   void check_job(int nodes, int ranks_per_node, const std::map<std::string, std::string>&) override {
     check_words();
     node_.check();
-    // Size errors do not depend on the device. 0 ranks means unknown; every size divides it.
+    // Size errors do not depend on the device. 0 ranks means that the number is unknown, so no size is
+    // refused.
     plan_perf(perf_, {.gpu = false, .local_ranks = ranks_per_node, .nodes = nodes});
     if (!config_.empty() && Env::posix().status(config_)) load_experiment();
   }
@@ -135,7 +136,7 @@ class Preflight final : public Command {
                         .only_tests = only_perf(),
                         .lone_exchanges = !job && measures() && plan.any_communication()},
                        report);
-    if (only_perf()) {  // tests requested by name have no row in the performance table if they are skipped
+    if (only_perf()) {  // the performance table has no rows for skipped tests
       for (const Finding& finding : report.cluster)
         if (finding.verdict == Verdict::kSkip) report.notes.push_back("not run: " + finding.measured);
     }
@@ -160,14 +161,14 @@ class Preflight final : public Command {
   // Returns whether only performance tests run. As in AMD Primus, they override the section options.
   bool only_perf() const { return perf_test_ || (!perf_.tests.empty() && !perf_.quick); }
   bool measures() const { return only_perf() || perf_.quick || !selects(); }
-  // Returns whether visible GPUs that primus cannot use are a failure.
+  // Returns whether it is a failure if primus cannot use the visible GPUs.
   bool needs_gpus() const {
     return (only_perf() && perf_.tests != "storage") || node_.expected_gpus.value_or(0) > 0;
   }
 
   // Errors that do not depend on the machine.
   void check_words() const {
-    if (config_.empty() && !overrides_.empty()) {  // without an experiment, these words are no overrides
+    if (config_.empty() && !overrides_.empty()) {  // without an experiment, these words cannot be overrides
       throw invalid(fmt::format("'{}' is not an option of preflight", overrides_.front()),
                     overrides_.front() == "bisect"
                         ? "'primus preflight --tests slow-nodes' finds slow nodes by bisection. If a node "
@@ -187,7 +188,7 @@ class Preflight final : public Command {
     check_words();
     node_.check();
     if (!Env::posix().status(root_)) throw invalid(fmt::format("--root '{}' does not exist", root_));
-    if (!config_.empty()) load_experiment();  // report its errors first
+    if (!config_.empty()) load_experiment();  // reports the experiment's errors first
   }
 
   // Notes about options that have no effect, as AMD Primus prints them.
@@ -234,7 +235,7 @@ class Preflight final : public Command {
       for (const std::string& name : devices_to_measure(machine, findings))
         if (name.starts_with(spec.kind + ":")) names.push_back(name);
       if (!names.empty()) return names;
-      turbo::open_device(spec);  // throws an error that says what is missing
+      turbo::open_device(spec);  // throws an error that names the missing part
     }
     return {device_};
   }
@@ -267,7 +268,7 @@ class Preflight final : public Command {
     if (!first_here) {
       NodeReport report{.host = machine->node_name(), .wall_clock = machine->wall_clock()};
       check_process(report);
-      // Only the first rank of a machine checks it. Each process checks its own environment.
+      // Only the first rank of a machine checks the machine, but each process checks its own environment.
       if (options.host || options.network) add_environment_facts(*machine, report.facts);
       return report;
     }
@@ -303,7 +304,7 @@ class Preflight final : public Command {
     if (const auto minimum = number_of("PRIMUS_PREFLIGHT_MIN_TFLOPS"))
       options.wanted.min_tflops = Wanted{*minimum, "PRIMUS_PREFLIGHT_MIN_TFLOPS"};
     const bool job = environment && environment->world > 1;
-    // The ranks of a machine share its CPU: only the first one measures it.
+    // The ranks of a machine share its CPU, which only the first rank measures.
     for (const std::string& device :
          job ? std::vector<std::string>{device_of_rank(devices, environment)} : devices)
       if (first_here || !device.starts_with("cpu")) measure_device(device, table, options, own);
@@ -352,7 +353,7 @@ class Preflight final : public Command {
     const Path logs = Path(node_.dump_path) / own_name("ranks", jobs);
     start.output_file = [logs](int rank) { return logs / fmt::format("rank-{}.log", rank); };
     make_folders(logs);
-    // If a rank is lost, rank 0 still needs time to write the report.
+    // If a rank is lost, rank 0 needs time to write the report.
     start.patience = std::chrono::seconds(20);
     const launch::LaunchResult result = launch::run_local(start);
     const bool reported =

@@ -16,7 +16,7 @@
 namespace primus::cli {
 namespace {
 
-// This number is enough for a comparison and small enough that the page opens quickly.
+// Maximum number of runs in a report: enough for a comparison, and few enough that the page opens quickly.
 constexpr std::size_t kMaxRuns = 64;
 constexpr const char* kPage = "report.html";
 
@@ -55,7 +55,7 @@ class Report final : public Command {
       return 0;
     }
     const bool writes = !json_ && output_ != "-";
-    if (writes) refuse_another_file();  // check this before the work
+    if (writes) refuse_another_file();  // checks this before the work
     std::vector<RunHistory> runs;
     for (const Path& folder : folders) runs.push_back(read_history(folder));
     name_runs(runs);
@@ -69,7 +69,8 @@ class Report final : public Command {
       console.write(report_page(report));
     } else {
       const std::string page = report_page(report);
-      write_output(output_, page, Existing::kReplace);  // files that must not be replaced were refused above
+      write_output(output_, page, Existing::kReplace);  // refuse_another_file() has already refused files
+                                                        // that must not be replaced
       console.print(fmt::format("{}: {} run{}, {}\n", output_, runs.size(), runs.size() == 1 ? "" : "s",
                                 human_bytes(static_cast<double>(page.size()))));
     }
@@ -77,7 +78,7 @@ class Report final : public Command {
   }
 
  private:
-  // Skips runs without any step: they have nothing to export and must not block the others.
+  // Skips runs without steps, because they have no records and must not block the export of other runs.
   void export_to_mlflow(const std::vector<Path>& folders, const Console& console) const {
     std::size_t exported = 0;
     for (const Path& folder : folders) {
@@ -120,7 +121,7 @@ class Report final : public Command {
     return folders;
   }
 
-  // An earlier report may be replaced; any other file with that name only with --overwrite.
+  // An earlier report may be replaced. Any other file with that name needs --overwrite.
   void refuse_another_file() const {
     const auto status = Env::posix().status(output_);
     if (overwrite_ || !status || status->type != FileStatus::Type::kFile || status->size == 0) return;

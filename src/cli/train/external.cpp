@@ -116,7 +116,7 @@ class External {
   std::map<std::string, std::string> environment() const {
     std::map<std::string, std::string> all = job_.required;
     all.insert(job_.environment.begin(), job_.environment.end());
-    if (job_.process_per_node && options_.ranks.nodes() > 1) {  // process() sets the values
+    if (job_.process_per_node && options_.ranks.nodes() > 1) {  // placeholders, whose values process() sets
       all["JAX_COORDINATOR_IP"] = "<MASTER_ADDR>";
       all["JAX_COORDINATOR_PORT"] = "<MASTER_PORT>";
     }
@@ -124,7 +124,7 @@ class External {
   }
   std::int64_t processes() const { return job_.process_per_node ? 1 : options_.ranks.here().value_or(1); }
 
-  // Runs this process as one of the job's.
+  // Runs this process as one of the job's processes.
   int process(const comm::JobEnvironment& place) const {
     apply_environment(experiment_);
     if (job_.process_per_node && place.world > place.local_world) {  // JAX's names of torchrun's variables
@@ -134,7 +134,7 @@ class External {
       setenv("NODE_RANK", std::to_string(place.host).c_str(), 1);
     }
     if (job_.process_per_node && place.local_world > 1 && place.local_rank > 0)
-      return 0;  // the node's first process drives all of its devices
+      return 0;  // the node's first process uses all of the node's devices
     backends::ProcessPlace mine{.rank = place.rank, .world = place.world, .local_world = place.local_world};
     if (job_.process_per_node && place.local_world > 1) {
       mine = {
@@ -147,7 +147,7 @@ class External {
     apply_environment(experiment_);
     launch::LocalLaunch launch = options_.ranks.start(static_cast<int>(processes()));
     const RunFolder folder = run_folder_of(experiment_);
-    if (processes() == 1) {  // one process: show its output; several write to their own files
+    if (processes() == 1) {  // a single process shows its output; several processes write to files
       launch.output_file = [folder, module = experiment_.module_name](int rank) {
         return folder.rank_logs(module, rank) / "output.log";
       };
@@ -161,7 +161,7 @@ class External {
     return result.exit_code;
   }
 
-  // Reports how far the job got, from the run's files.
+  // Reports the progress of the job from the run's files.
   void report(const RunFolder& folder) const {
     double step = 0, loss = 0;
     if (Env::posix().status(folder.metrics_file())) {

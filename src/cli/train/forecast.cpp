@@ -12,7 +12,7 @@
 namespace primus::cli {
 namespace {
 
-// Calls visit(group, kind of collective, its line) for everything that a rank sends in a step.
+// Calls visit(group, kind of collective, its line) for all collectives of a rank in a step.
 template <class Visit>
 void for_each_line(const StepMeasurement& step, Visit visit) {
   for (const GroupTraffic& group : step.communication) {
@@ -55,7 +55,8 @@ nlohmann::json mesh_json(const TrainingForecast& f) {
           {"stages", stages}};
 }
 
-// Returns whether train_epochs decides the number of steps, and the data was not read to count them.
+// Returns whether the number of steps follows from train_epochs and is unknown, because the data was not
+// read.
 bool steps_are_unknown(const TrainingForecast& f) {
   return f.steps == 0 && f.experiment.trainer->train_epochs.has_value();
 }
@@ -99,8 +100,8 @@ nlohmann::json changes_of(const MemoryFit& fit) {
   return list;
 }
 
-// For a run that does not fit, returns the names of devices with enough memory. Assumes the same need and the
-// same reserve.
+// For a run that does not fit, returns the names of devices with enough memory. Assumes that the run needs
+// the same memory there, and the same reserve.
 std::vector<std::string> larger_hardware(const TrainingForecast& f) {
   std::vector<std::string> names;
   if (f.memory.fits) return names;

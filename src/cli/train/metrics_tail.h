@@ -1,4 +1,4 @@
-// Follows a run's metrics.jsonl while the run writes it (docs/formats/metrics.md). One thread.
+// Follows a run's metrics.jsonl while the run writes it (docs/formats/metrics.md). For one thread.
 #pragma once
 
 #include <cstdint>

@@ -71,12 +71,12 @@ class Train : public Command {
   }
 
   // Reports meshes and batches that the native engine refuses. Files that exist only on the job's nodes are
-  // checked there.
+  // checked on the nodes.
   void check_job(int nodes, int ranks_per_node,
                  const std::map<std::string, std::string>& variables) override {
     check_words();
     if (!experiment_.names_a_file() && !experiment_.names_a_model())
-      experiment_.read();  // reports what is missing
+      experiment_.read();  // reports missing settings
     if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return;
     if (backend_) experiment_.choose_framework(*backend_);
     const int here = static_cast<int>(ranks_.here().value_or(ranks_per_node));
@@ -121,7 +121,7 @@ class Train : public Command {
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
     config::Experiment experiment = dry_run_ ? experiment_to_plan(world, console) : experiment_.read(world);
-    // Native ranks started here load the experiment again, and rank 0 prints its warnings.
+    // Native ranks that this process starts load the experiment again, and rank 0 prints its warnings.
     const bool starts_ranks = !place && !dry_run_ && ranks_.several();
     if (experiment.framework != "native" || !starts_ranks) ExperimentArguments::announce(experiment, console);
     check_stage(experiment);
@@ -133,7 +133,7 @@ class Train : public Command {
     if (dry_run_) hardware_.apply(experiment, experiment_.file(), console);
     if (fit_ || fit_memory_) experiment = fitted(experiment, place, world, console);
     if (dry_run_) {
-      if (place && place->rank != 0) return 0;  // one forecast is enough
+      if (place && place->rank != 0) return 0;  // only rank 0 prints the forecast
       apply_environment(experiment);
       check_transport(experiment, place);
       if (export_) export_planned(experiment, world, console);
@@ -141,7 +141,7 @@ class Train : public Command {
     }
     ranks_.check_place(place);
     apply_environment(experiment);
-    // Rank 0 does the work that is done once per job.
+    // If this process starts ranks, their rank 0 does the work that is done once per job.
     if (starts_ranks) {
       check_transport(experiment, place);
       check_mesh(experiment, static_cast<int>(world));
@@ -152,8 +152,7 @@ class Train : public Command {
   }
 
  private:
-  // A plan does not depend on what the data contains, so mock data replaces the data that the experiment does
-  // not name.
+  // A plan does not depend on the data's content, so mock data is used if the experiment names no data.
   config::Experiment experiment_to_plan(std::int64_t world, const Console& console) {
     try {
       return experiment_.read(world);
@@ -222,22 +221,23 @@ class Train : public Command {
       throw invalid("--world needs --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
   }
 
-  // Throws if the ranks cannot split the model or the batch as requested. Each rank would refuse it too, but
-  // only the first error would be reported. Loaded models are checked by the ranks, which read them.
+  // Throws if the ranks cannot split the model or the batch as requested. Each rank would also refuse this,
+  // but only the first rank's error would be reported. Loaded models are checked by the ranks, which read the
+  // models.
   static void check_mesh(const config::Experiment& experiment, int world) {
     if (experiment.trainer->load) {
       check_batches(experiment, world);
       return;
     }
-    // Without vocab_size, the tokenizer determines the size. Any vocabulary size can be split, so `world` can
-    // be the placeholder for it here.
+    // Without vocab_size, the tokenizer determines the size. Any vocabulary size can be split, so `world` is
+    // used as a placeholder.
     const ModelConfig model =
         model_config_of(experiment, experiment.trainer->vocab_size.value_or(world), builtin_families());
     session_settings_of(experiment, model, world);
   }
 
-  // Checks the name of the requested transport (PRIMUS_TRANSPORT) and, if it is known how CPU ranks start,
-  // whether they can use it.
+  // Checks the name of the requested transport (PRIMUS_TRANSPORT). If this process starts CPU ranks, also
+  // checks whether they can use the transport.
   void check_transport(const config::Experiment& experiment,
                        const std::optional<comm::JobEnvironment>& place) const {
     const comm::Transport transport = comm::wanted_transport();
@@ -247,7 +247,7 @@ class Train : public Command {
   }
 
   // Returns the experiment with microbatches and recomputation that fit. Ranks started by a launcher choose
-  // separately and must all find the same result, so they use a given memory size.
+  // separately and must all find the same result, so they use the memory size of --fit-memory.
   config::Experiment fitted(const config::Experiment& experiment,
                             const std::optional<comm::JobEnvironment>& place, std::int64_t world,
                             const Console& console) {
@@ -405,8 +405,8 @@ class Train : public Command {
                        .version = PRIMUS_VERSION,
                        .asked_by = stop_signal_name});
       trainer.prepare();
-      // From here on there is progress to save. Launchers and schedulers signal every process, and each
-      // starter also forwards the signal to the processes that it started.
+      // From now on, signals let the run save its progress. Launchers and schedulers signal every process,
+      // and each starter also forwards the signal to the processes that it started.
       const bool is_watched = place || std::getenv("SLURM_JOB_ID");
       const TrainingSummary summary =
           trainer.run(catch_stop_signals(is_watched ? SecondSignal::kIgnored : SecondSignal::kEnds));

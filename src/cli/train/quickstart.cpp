@@ -41,7 +41,7 @@ std::string absolute_path(const Path& path) {
   return std::filesystem::absolute(path).lexically_normal().string();
 }
 
-// Returns `text` as a YAML double-quoted string. Every JSON string is such a string.
+// Returns `text` as a YAML double-quoted string. Every JSON string is also a YAML double-quoted string.
 std::string quoted(const std::string& text) { return json_text(nlohmann::json(text), -1); }
 
 class Quickstart final : public Command {
@@ -111,7 +111,7 @@ class Quickstart final : public Command {
     if (steps_ && seconds_) throw invalid("--steps and --seconds exclude each other");
   }
 
-  // Moves an earlier run aside, so that it survives even if the new one fails.
+  // Renames the folder of an earlier run, so that it survives even if the new run fails.
   void put_aside(const Path& root, const Console& console) const {
     const RunLock nobody_trains_there(root);
     int number = 1;
@@ -170,7 +170,7 @@ class Quickstart final : public Command {
     write_file_atomic(file, experiment_text(folder, text, steps));
   }
 
-  // Estimates the number of steps that fit by timing a few.
+  // Estimates the number of steps that fit into `seconds`, by timing a few steps.
   static std::int64_t steps_for(const config::Experiment& experiment, double seconds) {
     const TrainBenchmarkReport report =
         benchmark_training(experiment, builtin_families(), {.steps = 5, .warmup = 2});
@@ -217,7 +217,7 @@ class Quickstart final : public Command {
         fmt::arg("tokenizer", quoted(absolute_path(folder.root() / "tokenizer"))));
   }
 
-  // Trains in a separate thread, so that this one can show the metrics.
+  // Trains in a separate thread, so that this thread can show the metrics.
   TrainingSummary train(const config::Experiment& experiment, const RunFolder& folder,
                         const Console& console) const {
     Logger log(LogOptions{.folder = folder.rank_logs(experiment.module_name, 0),
@@ -233,7 +233,7 @@ class Quickstart final : public Command {
           try {
             Trainer trainer(experiment, families, log, {.asked_by = stop_signal_name});
             trainer.prepare();
-            // From here on there is progress to save. Before, a signal just ends the program.
+            // From now on, a signal lets the run save its progress. Before, a signal ends the program.
             summary = trainer.run(catch_stop_signals());
           } catch (...) {
             error = std::current_exception();
@@ -284,7 +284,7 @@ class Quickstart final : public Command {
     const std::uint64_t size = file->size();
     std::string end(std::min(kEnd, size), '\0');
     end.resize(file->read_at(std::as_writable_bytes(std::span(end.data(), end.size())), size - end.size()));
-    // Start after the middle, so that a complete line follows.
+    // Starts in the middle of this part, so that a complete line follows.
     const std::size_t middle = end.size() / 2;
     std::size_t begin = end.find('\n', middle);
     if (begin == std::string::npos) begin = end.find(". ", middle);

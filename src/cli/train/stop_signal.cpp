@@ -19,10 +19,11 @@ std::atomic<int> first_signal{0};
 
 std::atomic<bool> second_ends{true};
 
-// Wrappers such as timeout(1) signal the process and then its group: one request, two signals.
+// Nanoseconds in which two signals count as one request: wrappers such as timeout(1) signal the process and
+// then its group.
 constexpr std::int64_t kSameRequest = 100'000'000;
 
-// Sets the flag. Any second signal ends the process with the default action.
+// Sets the flag. A second signal, of any kind, ends the process with the default action.
 extern "C" void request_stop(int signal_number) {
   timespec clock{};
   clock_gettime(CLOCK_MONOTONIC, &clock);

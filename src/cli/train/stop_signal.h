@@ -1,6 +1,6 @@
 // Stop requests by signal: Ctrl-C, SIGTERM, a closed terminal (SIGHUP), and a scheduler's warning before a
-// time limit (SIGUSR1). The first signal sets a flag. A second one ends the process as usual, unless it
-// arrives within a tenth of a second; then it counts as a duplicate of the first.
+// time limit (SIGUSR1). The first signal sets a flag. A second signal ends the process as usual, but a signal
+// within a tenth of a second counts as a duplicate of the first.
 #pragma once
 
 #include <atomic>
@@ -8,12 +8,12 @@
 
 namespace primus::cli {
 
-// kIgnored: another process ends this one when its time is up.
+// kIgnored: another process ends this process when its time is over.
 enum class SecondSignal { kEnds, kIgnored };
 
 // Installs the handlers: SIGINT, SIGTERM, SIGHUP and SIGUSR1 set the returned flag, and SIGPIPE no longer
-// ends the process. If SIGHUP is already ignored it stays ignored, because nohup(1) asked for that. The flag
-// is global, since a signal handler can reach no other state.
+// ends the process. If SIGHUP is already ignored it stays ignored, as nohup(1) requests. The flag is global,
+// since a signal handler can access only global state.
 const std::atomic<bool>& catch_stop_signals(SecondSignal second = SecondSignal::kEnds);
 
 // Returns the name of the first signal received: "SIGTERM"; empty if none.

@@ -20,8 +20,7 @@ namespace {
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// While this object exists, the first Ctrl-C stops the reply. A second one ends the program, as Ctrl-C
-// usually does.
+// While this object exists, the first Ctrl-C stops the reply. A second Ctrl-C ends the program as usual.
 class ReplyInterrupt {
  public:
   ReplyInterrupt() {
@@ -126,7 +125,7 @@ class Chat final : public Command {
     return line == "/quit" || line == "/exit" || line == "/bye" || line == "exit" || line == "quit";
   }
 
-  // A slash followed by one word of letters.
+  // Returns whether the line is a slash followed by one word of letters.
   static bool is_command(std::string_view line) {
     return line.starts_with('/') && line.size() > 1 &&
            std::ranges::all_of(line.substr(1), [](char c) { return (c >= 'a' && c <= 'z') || c == '?'; });
@@ -150,7 +149,7 @@ class Chat final : public Command {
                                    Console& console) {
     std::optional<ReplyInterrupt> listening;
     if (person) {
-      listening.emplace();  // before the reply is announced, because Ctrl-C may follow at once
+      listening.emplace();  // before the reply begins, because Ctrl-C may follow immediately
       console.print(Color::kBold, "Assistant: ");
     }
     Conversation::Reply reply = conversation.say(line, [&](std::string_view piece) {

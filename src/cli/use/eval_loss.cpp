@@ -60,7 +60,7 @@ class EvalLoss final : public Command {
     args.flag("--json", json_, "print the result as JSON");
   }
 
-  // Called before a launcher starts anything.
+  // Called before a launcher starts processes.
   void check_job(int, int, const std::map<std::string, std::string>&) override { check_inputs(); }
 
   int run(Console& console) override {
@@ -119,8 +119,8 @@ class EvalLoss final : public Command {
     if (!texts.empty()) console.notes(data::remarks_on(texts));
   }
 
-  // Returns the requested context, else the context of training: the model has not been trained on later
-  // positions.
+  // Returns the requested context or, by default, the context of training, because the model was not trained
+  // on later positions.
   std::int64_t context(const ModelFolder& folder, const ModelConfig& config, std::int64_t usual) const {
     if (sequence_) return *sequence_;
     return std::min(config.max_positions, trained_sequence(folder).value_or(usual));

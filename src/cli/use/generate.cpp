@@ -117,7 +117,7 @@ class Generate final : public Command {
           return true;
         });
       } catch (...) {
-        // Put the error on a line of its own.
+        // Puts the error on a separate line.
         if (!json_ && (!text.empty() || (!writer_ && !prompt.empty()))) console.print("\n");
         throw;
       }
@@ -209,7 +209,7 @@ class Generate final : public Command {
                           .sequences = std::min<std::int64_t>(together, lines.size())};
     for (std::size_t i = 0; i < lines.size(); ++i) {
       GenerateSettings own = settings;
-      // Each line has its own seed, so its text does not depend on the batch.
+      // Each line has its own seed, so the generated text does not depend on the batch.
       own.sampling.seed = lines[i].seed.value_or(settings.sampling.seed + i);
       own.max_tokens = lines[i].max_tokens.value_or(settings.max_tokens);
       std::vector<std::int32_t> ids =
@@ -217,7 +217,7 @@ class Generate final : public Command {
       prompts.push_back({std::move(ids), std::move(own)});
       reader.capacity = std::max(reader.capacity, room_for(prompts.back(), config.max_positions));
     }
-    // Pages for the longest sequences that can be decoded together.
+    // Pages for the longest sequences that may be decoded together.
     std::vector<std::int64_t> pages;
     for (const BatchPrompt& prompt : prompts)
       pages.push_back(reader.pages_for(room_for(prompt, reader.capacity)));
@@ -226,7 +226,7 @@ class Generate final : public Command {
     Decoder decoder(device_.make(console), config, families, reader);
     load_model_weights(folder, decoder.store(), decoder.rank());
 
-    std::map<std::size_t, std::string> finished;  // waiting for earlier ones
+    std::map<std::size_t, std::string> finished;  // results that wait for earlier lines
     std::size_t printed = 0, done = 0;
     std::optional<ProgressLine> progress(
         std::in_place, console.err,
@@ -287,7 +287,7 @@ class Generate final : public Command {
     }
     if (prompt_ == "-") return read_standard_input();
     if (prompt_ || !input_is_handed_over()) return prompt_.value_or("");
-    // The parent may leave a pipe open that no process writes to.
+    // Standard input may be a pipe that stays open without a writer, so a note is shown after this time.
     constexpr int kPatienceMilliseconds = 1000;
     pollfd input{STDIN_FILENO, POLLIN, 0};
     if (poll(&input, 1, kPatienceMilliseconds) == 0)

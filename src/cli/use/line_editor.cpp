@@ -57,7 +57,7 @@ std::size_t sequence_size(std::string_view input) {
   if (input[1] != '[') return 2;
   for (std::size_t i = 2; i < input.size(); ++i) {
     if (input[i] >= '@' && input[i] <= '~') return i + 1;
-    if (input[i] < ' ') return i;  // this was no escape sequence
+    if (input[i] < ' ') return i;  // this is no escape sequence
   }
   // Sequences of keys are short; longer ones are skipped in parts.
   constexpr std::size_t kLongest = 32;
@@ -215,8 +215,8 @@ std::size_t LineEditor::after(std::size_t at) const {
 }
 
 std::size_t LineEditor::before(std::size_t at) const {
-  // Clusters of several code points can only be found from their start, so begin at the last line break or
-  // space.
+  // Clusters of several code points can be found only in forward direction, so the search begins at the last
+  // line break or space.
   std::size_t begin = at;
   while (begin > 0 && (begin == at || !is_blank(text_[begin]))) --begin;
   while (begin < at) {
@@ -274,7 +274,7 @@ LineEditor::Screen LineEditor::screen(std::size_t prompt_columns, std::size_t co
   for (std::size_t at = 0;; at = after(at)) {
     const std::string_view cluster = std::string_view(text_).substr(at, after(at) - at);
     const std::size_t width = cluster == "\n" ? 0 : columns_of(cluster);
-    // The cursor needs a column of its own, also after the last character.
+    // The cursor needs a separate column, even after the last character.
     if (cluster != "\n" && column + std::max<std::size_t>(width, 1) > columns && column > 0) next_row();
     if (at == cursor_) {
       screen.row = screen.rows.size() - 1;

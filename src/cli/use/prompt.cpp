@@ -16,10 +16,10 @@ namespace primus::cli {
 namespace {
 
 constexpr int kWaitMs = 10'000;
-// Ask the terminal to mark pasted text, or not.
+// Sequences that make the terminal mark pasted text, or stop marking it.
 constexpr std::string_view kMarkPaste = "\x1b[?2004h", kDoNotMarkPaste = "\x1b[?2004l";
 
-// State that a signal handler needs to restore the terminal; set while it is in key mode.
+// State with which a signal handler restores the terminal; set while the terminal is in key mode.
 termios original_mode{};
 volatile sig_atomic_t mode_is_changed = 0, screen_descriptor = -1;
 
@@ -169,7 +169,7 @@ void Prompt::draw(const std::string& prompt) {
   try_write(screen_.fd, out, kWaitMs);
 }
 
-// Moves to a new row below everything that is drawn.
+// Moves to a new row below the drawn text.
 void Prompt::leave_line() {
   std::string out;
   if (rows_below_ > 0) out = fmt::format("\x1b[{}B", rows_below_);

@@ -17,8 +17,8 @@ struct PromptLine {
 };
 
 // Parses lines {"prompt": "...", "id": any value, "seed": 7, "max_tokens": 20}, where only the prompt is
-// required, or lines with only the prompt as a string. Empty lines are skipped. Throws Error(kInvalid) at
-// "name:line:column" for anything else and for a file without prompts.
+// required, or lines with only the prompt as a string. Skips empty lines. Throws Error(kInvalid) at
+// "name:line:column" for other lines, and for a file without prompts.
 std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& name);
 
 }  // namespace primus::cli

@@ -25,14 +25,14 @@ class TemplateArguments {
   // nullopt if no format was requested or the model has neither. Throws Error(kUnsupported) if the chat
   // template's format is unknown to Primus.
   std::optional<data::ConversationStyle> style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
-  // Like style(), but a format is required: throws Error(kInvalid) with a hint how to name one.
+  // Like style(), but a format is required: without one, throws Error(kInvalid) with a hint.
   data::ConversationStyle required_style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
   // Returns a writer for turns in that format; its hints name --template.
   static data::ConversationWriter writer(data::ConversationStyle style, const Tokenizer& tokenizer) {
     return {std::move(style), tokenizer, "--template "};
   }
   bool is_auto() const { return template_ == "auto"; }
-  // Returns the system text before the first turn; empty: none. Throws errors of read_file, and
+  // Returns the text of the system turn before the first turn; empty: none. Throws errors of read_file, and
   // Error(kInvalid) if both options are given.
   std::string system() const;
 

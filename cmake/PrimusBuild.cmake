@@ -1,5 +1,5 @@
-# How all parts of Primus are compiled: language level, warnings, sanitizers, and the functions that the
-# folders use to declare their targets.
+# Compilation settings of all parts of Primus (language level, warnings, sanitizers), and the functions with which the
+# folders declare their targets.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -29,7 +29,7 @@ endif()
 find_package(Threads REQUIRED)
 
 # FP contraction and fast-math stay off: results must not depend on which operations the optimizer fuses.
-# Designated initializers omit members on purpose, so there is no warning about that.
+# Designated initializers omit members on purpose, so the warning about missing members is off.
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers
                     -Werror -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -37,8 +37,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict> $<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overflow>)
 endif()
 if(PRIMUS_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # g++ collects garbage from about 100 MB on, which takes a tenth of the time of compiling a group. Groups
-  # need 300 to 700 MB without collection.
+  # By default g++ starts garbage collection at about 100 MB, which takes a tenth of the time of compiling a group.
+  # Without collection, a group needs 300 to 700 MB.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=800000>)
 endif()
 if(NOT PRIMUS_CHECK_FORMATS)
@@ -52,13 +52,13 @@ if(PRIMUS_SANITIZE)
     # stores; threads synchronize through atomics.
     add_compile_options(-Wno-tsan)
   endif()
-  set(slow_down 10)  # maximum, for tests
+  set(slow_down 10)  # maximum slow-down, for the time limits of tests
 else()
   set(slow_down 1)
 endif()
 set(PRIMUS_COLD_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O1>)
-# With -O1, tests compile in two thirds of the time, and with sanitizers in half. The tested code keeps its
-# level.
+# With -O1, tests compile in two thirds of the time, and with sanitizers in half the time. The tested code keeps its
+# optimization level.
 set(PRIMUS_TEST_OPTIONS -O1)
 if(PRIMUS_SANITIZE)
   set(PRIMUS_TEST_OPTIONS -O0)
@@ -70,9 +70,9 @@ math(EXPR PRIMUS_SLOW_TIMEOUT "1200 * ${slow_down}")
 # quarter, and GoogleTest a quarter of a test's. Off in all presets but release, so that missing includes are
 # errors.
 if(PRIMUS_PRECOMPILED_HEADERS)
-  # json.hpp defines two literals, "..."_json and "..."_json_pointer, as inline functions. They need the
-  # entire parser, so every file would instantiate it, which takes 0.7 s. This program does not use them: this
-  # copy only declares them.
+  # json.hpp defines two literals, "..."_json and "..."_json_pointer, as inline functions. They need the entire parser,
+  # so every file would instantiate the parser, which takes 0.7 s. Primus does not use these literals, so this copy only
+  # declares them.
   find_path(PRIMUS_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
   file(READ ${PRIMUS_JSON_INCLUDE}/nlohmann/json.hpp json_text)
   string(REGEX REPLACE "(operator *\"\" *_json(_pointer)?\\([^)]*\\))[ \n]*{[^}]*}" "\\1;" json_text "${json_text}")
@@ -86,8 +86,8 @@ if(PRIMUS_PRECOMPILED_HEADERS)
   endif()
 endif()
 
-# primus_precompiled(<target> <kind> [OPTIONS ...] [HEADERS ...] [DEPS ...]): gives a target the precompiled
-# headers of its kind, if enabled. They require identical options, so there is one per kind of file.
+# primus_precompiled(<target> <kind> [OPTIONS ...] [HEADERS ...] [DEPS ...]): gives a target the precompiled headers of
+# its kind, if enabled. Precompiled headers require identical options, so each kind of file has its own.
 function(primus_precompiled target kind)
   if(NOT PRIMUS_PRECOMPILED_HEADERS)
     return()
@@ -114,7 +114,7 @@ endfunction()
 # new key.
 function(primus_reads_keys file result)
   set(include)
-  if(EXISTS ${file})  # others are written by the build
+  if(EXISTS ${file})  # the build writes the other files
     file(STRINGS ${file} include LIMIT_COUNT 1 REGEX "^#include \"config/trainer_config\\.h\"")
   endif()
   set(${result} ${include} PARENT_SCOPE)
@@ -123,8 +123,8 @@ endfunction()
 # primus_unity(<target> FILES <files>... [APART <wildcards>...]): with PRIMUS_UNITY, compiles the files in
 # groups of up to PRIMUS_UNITY_GROUP, so that headers are read and templates instantiated once per group.
 # Groups are small, because a changed file recompiles its entire group. Files that read keys have their own
-# groups, so that a new key recompiles few. APART: files with file-local names that other files of the target
-# also define. Off in all presets, so that missing includes are errors.
+# groups, so that a new key recompiles few files. APART: files with file-local names that other files of the target also
+# define. Off in all presets, so that missing includes are errors.
 set(PRIMUS_UNITY_GROUP 8)
 function(primus_unity target)
   if(NOT PRIMUS_UNITY)
@@ -159,8 +159,8 @@ function(primus_unity target)
     endif()
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  # The first two warnings mistake the files of a group for headers. The third has false positives where much
-  # code is inlined.
+  # The first two warnings treat the files of a group like headers. The third has false positives where much code is
+  # inlined.
   target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
 endfunction()
 
@@ -190,11 +190,11 @@ endfunction()
 
 # primus_source_list(<target> [STATEMENTS] LIKE <regex> FORM <regex> MACRO <name>
 # TYPE <type> SOURCES <files>... OUTPUT <path>): collects definitions from source files into a header of lines
-# MACRO(name), or into the array kAll<type>. The target includes the header by that path. So adding a
-# definition means adding only its file. (Linkers drop self-registering objects of static libraries.) Lines
-# that match LIKE are definitions and must have the form FORM, whose group is the name. With STATEMENTS, LIKE
-# is the beginning of a line, and a definition may take several lines: it ends before the first semicolon. The
-# header is written during the build, and only if its content has changed.
+# MACRO(name), or into the array kAll<type>. The target includes the header by that path. So a new definition needs only
+# a new file. (Self-registering objects do not work, because linkers drop them from static libraries.) Lines that match
+# LIKE are definitions and must have the form FORM, whose regex group is the name. With STATEMENTS, LIKE is the
+# beginning of a line, and a definition may take several lines: it ends before the first semicolon. The header is
+# written during the build, and only if its content has changed.
 function(primus_source_list target)
   cmake_parse_arguments(ARG "STATEMENTS" "LIKE;FORM;MACRO;TYPE;OUTPUT" "SOURCES" ${ARGN})
   set(list ${CMAKE_CURRENT_BINARY_DIR}/generated/${ARG_OUTPUT})

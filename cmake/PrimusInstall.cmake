@@ -8,7 +8,7 @@ include(GNUInstallDirs)
 
 install(TARGETS primus RUNTIME DESTINATION bin)
 install(PROGRAMS ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/primus-cli DESTINATION bin)  # a symbolic link, installed as a link
-# GPU plug-ins, if scripts/build-gpu.sh has built any.
+# GPU plug-ins that scripts/build-gpu.sh has built.
 install(DIRECTORY ${CMAKE_BINARY_DIR}/lib/primus/ DESTINATION lib/primus OPTIONAL
         USE_SOURCE_PERMISSIONS FILES_MATCHING PATTERN "libprimus_*.so")
 install(DIRECTORY presets/ DESTINATION share/primus/presets)
@@ -16,11 +16,12 @@ install(DIRECTORY examples/ DESTINATION share/primus/examples)
 install(PROGRAMS scripts/wandb_offline.py DESTINATION share/primus/scripts)
 install(FILES README.md DESTINATION share/doc/primus)
 install(FILES LICENSE DESTINATION share/doc/primus RENAME copyright)
-# In a folder of their own, as in the sources: the links of README.md hold, and docs/README.md does not replace it.
+# In a separate folder, as in the sources, so that the links in README.md work and docs/README.md does not replace
+# README.md.
 install(DIRECTORY docs DESTINATION share/doc/primus FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 
-# The program generates its own manual and completion. This is done at installation, so an ordinary build has
-# no step for it.
+# The program generates its own manual and completion. This happens at installation, so an ordinary build needs no step
+# for it.
 set(generated ${CMAKE_BINARY_DIR}/packaging)
 install(CODE "
   set(program \"$<TARGET_FILE:primus>\")
@@ -48,7 +49,8 @@ set(CPACK_STRIP_FILES ON)
 set(CPACK_PACKAGE_FILE_NAME primus-${PROJECT_VERSION}-Linux-${CMAKE_SYSTEM_PROCESSOR})
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-# Listed explicitly: plug-ins load the vendors' libraries at run time, and those are not Debian packages.
+# The dependencies are listed explicitly. The vendors' libraries, which plug-ins load at run time, are not Debian
+# packages.
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= 2.36), libgcc-s1 (>= 12), libstdc++6 (>= 12)")
 set(CPACK_DEBIAN_PACKAGE_DESCRIPTION "One program that pre-trains language models, checks machines before that,
 and benchmarks them. CPUs work out of the box; GPUs need a plug-in for CUDA or HIP in /usr/lib/primus.")

@@ -1,8 +1,8 @@
 # cmake -DLIKE=... -DFORM=... -DMACRO=... -DSOURCES=... -DOUTPUT=... -P SourceList.cmake: for each line of the
-# sources that matches the regular expression LIKE, in order, writes a line MACRO(name), where the name is the
-# group of FORM. With -DTYPE=... instead of MACRO, writes a declaration `extern const TYPE name` for each, and
-# the array kAll<TYPE> of pointers to all of them. A line that matches LIKE but not FORM is an error. With
-# -DSTATEMENTS=ON, a definition is what begins a line with LIKE, up to a semicolon, joined into one line. See
+# sources that matches the regular expression LIKE, in order, writes a line MACRO(name), where the name is the regex
+# group of FORM. With -DTYPE=... instead of MACRO, writes a declaration `extern const TYPE name` for each, and the array
+# kAll<TYPE> of pointers to all of them. A line that matches LIKE but not FORM is an error. With -DSTATEMENTS=ON, a
+# definition begins with a line that matches LIKE and ends at the first semicolon; its lines are joined. See
 # primus_source_list.
 set(names "")
 foreach(source ${SOURCES})

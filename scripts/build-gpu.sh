@@ -29,7 +29,7 @@ folder=build/gpu/$vendor
 mkdir -p "$folder"
 ccache=$(command -v ccache || true)
 includes="-Isrc -Ibuild/src/turbo/generated -Ibuild/src/turbo/devices/generated"
-# Kernels fuse multiply-adds only where written explicitly. The plug-in ships with -O3.
+# Kernels fuse multiply-adds only where the source does so explicitly. The plug-in is always built with -O3.
 common="-std=c++20 -O3 $includes -fPIC"
 if [ "$vendor" = cuda ]; then
   PATH=$PATH:/usr/local/cuda/bin
@@ -69,7 +69,7 @@ else
   compiler="$clang $flags"
 fi
 
-# One line per object: the source and the object's name.
+# One line per object.
 sources=$(find src/device/gpu src/turbo -name '*.cu' | sort)
 # The words of $compiler and $sources are separate arguments; the inner shell expands its own variables.
 # shellcheck disable=SC2086,SC2016

@@ -9,8 +9,8 @@
 #   --apptainer     the Apptainer image of the program in build/: needs scripts/build.sh, and apptainer on the PATH
 #   --bootstrap     builds the base images from Debian's packages with mmdebstrap, for machines without a registry
 #
-# Needs podman, runc, and for ordinary users uidmap. Podman stores everything in build/images, so that
-# existing images on this machine are neither used nor changed. Later builds reuse it; to remove it:
+# Needs podman, runc, and for ordinary users uidmap. Podman's storage is build/images, so existing images on this
+# machine are neither used nor changed. Later builds reuse this folder; to remove it:
 #   CONTAINERS_STORAGE_CONF=$PWD/build/images/storage.conf podman unshare rm -rf build/images     (as root: only rm -rf)
 # The first CPU build takes as long as scripts/build.sh, plus the installation of compiler packages.
 # `check` calls functions by name, and the shell in a container expands its own variables.
@@ -56,7 +56,8 @@ place=$PWD/build/images
 mkdir -p "$place/tmp"
 export TMPDIR="$place/tmp"  # also for build caches
 export CONTAINERS_STORAGE_CONF="$place/storage.conf" CONTAINERS_CONF="$place/containers.conf"
-# By default, podman requests the maximum resource limits, which an ordinary user may not get. These are allowed.
+# By default, podman requests the maximum resource limits, which an ordinary user may not get. The following limits are
+# allowed.
 cat >"$CONTAINERS_CONF" <<END
 [containers]
 default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
@@ -124,7 +125,7 @@ confined() {  # confined [OPTION OF PODMAN...] IMAGE [WORD...]
   podman run --rm --network none --user "$user:$user" --cap-drop ALL --security-opt no-new-privileges --read-only \
     --read-only-tmpfs=false "$@"
 }
-three_steps() {  # three_steps COMMAND...: the command is a Primus that sees an empty folder as /workspace
+three_steps() {  # three_steps COMMAND...: trains three steps with a Primus whose /workspace is an empty folder
   "$@" train pretrain --config "$example" train_iters=3 save_interval=3 device=cpu exp_name=tried >"$place/train.log" 2>&1 ||
     { cat "$place/train.log"; return 1; }
   prints "done after iteration 3" cat "$place/train.log"
@@ -134,7 +135,7 @@ empty_workspace() {
   mkdir "$place/workspace"
   chmod 777 "$place/workspace"
 }
-train() {  # train IMAGE RANKS: the files are the user's, in the volume
+train() {  # train IMAGE RANKS: trains, and checks that the run's files belong to the user
   empty_workspace
   three_steps confined --env "GPUS_PER_NODE=$2" --volume "$place/workspace:/workspace" "$1" direct -- || return 1
   prints model.safetensors confined --volume "$place/workspace:/workspace" --entrypoint find "$1" \
@@ -207,7 +208,7 @@ if [ -n "$apptainer" ]; then
   cmake --install build --prefix build/apptainer/opt/primus --strip >"$place/apptainer.log"
   definition=packaging/apptainer/primus.def
   if [ -n "$bootstrap" ]; then
-    # Builds the definition on the base image made above.
+    # Builds the definition on the base image that --bootstrap made.
     podman save --quiet --format oci-archive --output "$place/base.tar" localhost/debian:bookworm-slim
     sed "s|^Bootstrap: docker|Bootstrap: oci-archive|; s|^From: .*|From: $place/base.tar|" $definition >"$place/primus.def"
     definition=$place/primus.def

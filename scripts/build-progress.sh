@@ -1,6 +1,6 @@
 #!/bin/sh
-# Reads ninja's output, copies it to a log, and shows the progress: on a terminal in one line that is updated,
-# elsewhere in a new line every 20 seconds.
+# Reads ninja's output, copies it to a log, and shows the progress: on a terminal in one updated line, otherwise in a
+# new line every 20 seconds.
 #
 #   ninja 2>&1 | scripts/build-progress.sh LOG
 set -eu

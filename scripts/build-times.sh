@@ -46,8 +46,7 @@ configured() {
   }
 }
 
-# shares: each folder's share of the time of all steps, by ninja's clock. Kernels count for the folder of all
-# kernels.
+# shares: prints each folder's share of the time of all steps, by ninja's clock. All kernels count as one folder.
 shares() {
   awk -F '\t' 'NR > 1 { path = $4; sub(/\/CMakeFiles\/.*/, "", path); sub(/\/[^\/]*\.(a|o|def|h)$/, "", path)
                         taken[path] += $2 - $1; ++steps[path]; all += $2 - $1 }
@@ -82,7 +81,7 @@ case "$mode" in
       touch "$file"
       measured "after a change of $file" primus
       [ "$file" = src/config/keys.def ] || continue
-      # A touched table is like one with another help text or default. A new key is a new field of all settings.
+      # A touched table stands for a changed help text or default. A new key adds a field to the settings.
       cp "$file" "$folder/keys.def"
       trap 'cp "$folder/keys.def" src/config/keys.def' EXIT
       trap 'exit 1' INT TERM

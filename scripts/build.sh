@@ -8,7 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 log=build/build.log
-# With paths relative to the checkout, a second clone can use the first one's cache.
+# With paths relative to the checkout, a second clone can use the first clone's cache.
 export CCACHE_BASEDIR="$PWD" CCACHE_NOHASHDIR=1
 # The code below parses English error messages, and ccache distinguishes languages.
 unset LC_ALL LC_MESSAGES LC_CTYPE

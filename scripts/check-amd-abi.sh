@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares our declarations of hipBLASLt's and rocBLAS's interfaces (src/turbo/linear/hipblaslt.h, rocblas.h) with AMD's
-# headers. Nothing is built, and no GPU is needed.
+# headers. Needs neither a build nor a GPU.
 #
 #   scripts/check-amd-abi.sh [FOLDER]      FOLDER holds hip/, hipblaslt/ and rocblas/; default: /opt/rocm/include
 set -eu

@@ -114,7 +114,7 @@ def render(primus, path, env):
         return None, [("failure", f"exit code {code}: {err.strip()[-300:]}")]
     if "command" in result:
         return result, []
-    # A single problem or several.
+    # The result has a single problem or a list of problems.
     problems = result.get("problems", [result])
     return None, [(p.get("kind", "?"), p.get("error", "?")) for p in problems]
 
@@ -167,7 +167,7 @@ def main():
         counts = collections.Counter()
         jobs = []
         for path, (job, problems), own in zip(paths, rendered, natives):
-            # Post-training needs other data, which is also missing then.
+            # Post-training needs other data, which is missing, too.
             named = bool(problems) and all(kind == "unsupported" or "there is no data" in text for kind, text in problems)
             counts["rendered" if job else "named" if named else "other"] += 1
             counts["native"] += not own

@@ -1,8 +1,7 @@
 #!/bin/sh
 # Checks the results of `cmake --install` and CPack for a finished build: the program is relocatable, the
-# packages contain the expected files, nothing needs a newer glibc than Debian 12 has, and the image
-# definitions name existing files and packages. Needs no network and no container engine:
-# scripts/build-images.sh builds the images.
+# packages contain the expected files, all files run with the glibc of Debian 12, and the image definitions name
+# existing files and packages. Needs no network and no container engine: scripts/build-images.sh builds the images.
 #
 #   scripts/check-packaging.sh [BUILD-FOLDER]      default: build
 # `check` calls functions by name, and group names are single words.
@@ -29,7 +28,7 @@ train() {  # train PREFIX: two steps of a tiny model, in a separate folder
     max_position_embeddings=32 mock_data=true data_path=null train_data_path=null eval_iters=0 device=cpu \
     exp_name=installed >"$place/train.log" 2>&1) || { cat "$place/train.log"; return 1; }
 }
-presets_beside() {  # presets_beside PREFIX: a setting's origin is the installed preset
+presets_beside() {  # presets_beside PREFIX: checks that a setting's origin is the installed preset
   "$1/bin/primus" config show --origin \
     --config "$1/share/primus/examples/native/configs/CPU/llama_tiny-pretrain.yaml" >"$place/origins"
   holds "$place/origins" "$1/share/primus/presets/"
@@ -84,7 +83,7 @@ check "the tarball runs where it is unpacked" "$place/from tar/bin/primus" versi
 check "and finds its presets there" presets_beside "$place/from tar"
 
 echo "== libraries"
-newest() {  # newest FILE PREFIX LIMIT: no symbol version of that prefix is above the limit
+newest() {  # newest FILE PREFIX LIMIT: checks that all symbol versions with that prefix are at most the limit
   version=$(objdump -T "$1" | grep -o "$2_[0-9.]*" | sed "s/^$2_//" | sort -Vu | tail -n 1)
   [ -z "$version" ] && return 0
   [ "$(printf '%s\n%s\n' "$version" "$3" | sort -V | tail -n 1)" = "$3" ] || { echo "$1 needs $2 $version"; return 1; }
@@ -102,7 +101,8 @@ has_steps_of_cpu() {
   ! grep -E '^(COPY|WORKDIR|ENTRYPOINT|CMD|RUN --mount|RUN cmake)' packaging/docker/cpu.Dockerfile | grep -vxFf "$1"
 }
 for image in packaging/docker/*.Dockerfile; do
-  # Sources of COPY lines are files of the repository that .dockerignore admits; options begin with --.
+  # The sources of COPY lines must be files of the repository that .dockerignore admits. Words that begin with -- are
+  # options.
   sed -n 's/^COPY \(.*\)/\1/p' "$image" | grep -v -- '--from=' | while read -r line; do
     for word in ${line% *}; do
       check "$image copies $word, which is there" test -e "$word"
@@ -119,7 +119,7 @@ for image in packaging/docker/*.Dockerfile; do
     check "$image has $word" grep -qE "^COPY .*\b$word\b" "$image"
   done
   check "the version on its label is this one" grep -qF "image.version=\"$version\"" "$image"
-  # The CPU image is the one that can be built without a registry (scripts/build-images.sh).
+  # The other images are compared with the CPU image, which can be built without a registry (scripts/build-images.sh).
   check "$image builds and starts the program as the one for CPUs does" has_steps_of_cpu "$image"
 done
 sed -n '/^%files/,/^%post/p' packaging/apptainer/primus.def | awk 'NF == 2' | while read -r from to; do

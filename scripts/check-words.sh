@@ -16,7 +16,7 @@ trap 'rm -f "$prose"' EXIT
 if [ $# -gt 0 ]; then
   printf '%s\n' "$@"
 else
-  # Golden results, sample texts and tables of other projects are not worded here.
+  # Excludes golden results, sample texts and tables of other projects, whose wording is not ours.
   git ls-files -- '*.cpp' '*.h' '*.cu' '*.def' '*.py' '*.sh' '*.cmake' '*CMakeLists.txt' '*.md' '*.yaml' '*.yml' |
     grep -vE '/golden/|/corpus/|^presets/backends/'
 fi | xargs awk -f scripts/prose.awk >"$prose"

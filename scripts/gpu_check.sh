@@ -44,7 +44,7 @@ out=${1:-build/gpu/check}
 mkdir -p "$out" build/gpu/check
 jobs=${JOBS:-$(nproc)}
 
-# part NAME: whether it was requested.
+# part NAME: succeeds if this part was requested.
 part() {
   case "${parts:-all} " in
     all\ | *" $1 "*) return 0 ;;
@@ -110,7 +110,7 @@ if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
 fi
 failed=0
 if part tests; then
-  # Reference files are not at the paths of the machine that built the programs.
+  # Excludes tests of reference files, whose paths are those of the machine that built the programs.
   filter=${built:+--gtest_filter=-*MegatronRouter*}
   for operator in $operators; do
     # An operator may have several test programs.
@@ -125,7 +125,7 @@ if part tests; then
       fi
     done
   done
-  # Test attention again in the faster modes, whose last bits vary between runs.
+  # Tests attention again in the faster modes, whose last bits vary between runs.
   if PRIMUS_TEST_GPU_FAST=1 PRIMUS_TEST_GPU=$plugin timeout 120 "${tests}attention_test" ${filter:+"$filter"} \
     >"$out/attention_fast.log" 2>&1; then
     echo "ok      attention, not deterministic: $(grep -c '^\[       OK' "$out/attention_fast.log") tests"
@@ -133,7 +133,7 @@ if part tests; then
     failed=1
     echo "FAILED  attention, not deterministic"
   fi
-  # ... and with our own kernels.
+  # Tests attention again with our own kernels.
   if PRIMUS_TEST_GPU_OWN=1 PRIMUS_TEST_GPU=$plugin timeout 120 "${tests}attention_test" ${filter:+"$filter"} \
     >"$out/attention_own.log" 2>&1; then
     echo "ok      attention, own kernels: $(grep -c '^\[       OK' "$out/attention_own.log") tests"
@@ -165,8 +165,8 @@ fi
 if part sanitizer && ! command -v compute-sanitizer >/dev/null; then
   echo "not run: compute-sanitizer is not here"
 elif part sanitizer; then
-  # OPERATOR:TESTS:NAME=VALUE; the last selects attention's own kernels. Only some tests, because the
-  # sanitizer makes kernels many times slower.
+  # Each entry is OPERATOR:TESTS:NAME=VALUE. The last entry selects our own attention kernels. Runs only some tests,
+  # because the sanitizer makes kernels many times slower.
   for check in "embedding:*:" "moe_permute:*:" "router:*:" "attention:*SinksMatchReference*:" \
     "attention:*HeadsForWarpgroups*:PRIMUS_TEST_GPU_OWN=1" "attention:*PagedAttention*:" "linear:*FewRows*:" \
     "grouped_linear:*ThreeProducts*:" "top_logits:*:"; do

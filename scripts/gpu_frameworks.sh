@@ -40,7 +40,7 @@ exec "$python" -c 'import sysconfig; print(sysconfig.get_config_var("EXT_SUFFIX"
 CONFIG
 chmod +x "$environment/bin/python3" "$environment/bin/python3-config"
 
-# Megatron-LM calls nvcc to find its version.
+# Megatron-LM calls nvcc to determine its version.
 PATH=$PATH:/usr/local/cuda/bin
 # Compiling takes longer than twenty steps, and changes results only by rounding.
 export PATH TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1

@@ -60,7 +60,7 @@ bits() {
   [ "$(wc -l <"$scratch/$row-plain.curve")" = "$steps" ] || problem="not all steps have a loss"
   cmp -s "$scratch/$row-plain.curve" "$scratch/$row-graphs.curve" || problem="losses or norms differ"
   cmp -s "$scratch/$row-plain.curve" "$scratch/$row-parts.curve" || problem="interrupted and continued, they differ"
-  # Three steps are warm-up, and one is recorded.
+  # Three steps are warm-up, and one step is recorded.
   [ "${replayed:-0}" = $((steps - 4)) ] || problem="${replayed:-no} steps were replayed, not $((steps - 4))"
   if [ -z "$problem" ]; then
     echo "ok      $row: $steps losses and norms bit for bit, $replayed steps replayed"

@@ -1,8 +1,7 @@
 #!/bin/sh
-# Tests the loss of a GPU during a run: from some kernel on, every driver call fails
-# (tests/device/lost_gpu.cpp). The run must end at once with an error that says so, saved checkpoints must be
-# intact, and the next start must resume from them. After several losses of the GPU, all losses must be
-# bitwise equal to those of an undisturbed run.
+# Tests the loss of a GPU during a run: at some kernel, all driver calls begin to fail (tests/device/lost_gpu.cpp). The
+# run must end immediately with an error that names the cause, saved checkpoints must be intact, and the next start must
+# resume from them. After several losses of the GPU, all losses must be bitwise equal to those of an undisturbed run.
 #
 #   scripts/gpu_lost.sh [PRIMUS]     the program; build/bin/primus by default
 #
@@ -39,8 +38,7 @@ fail() {
 launches=$(cat "$scratch/count" 2>/dev/null || echo 0)
 [ "$launches" -gt $steps ] || fail "the driver's calls were not seen: nothing is tested" "$scratch/whole.log"
 
-# Each part is a quarter to a third of the run. The GPU is lost in a step, each time with another driver
-# error.
+# Each part is a quarter to a third of the run. Each time, the GPU is lost during a step, with another driver error.
 for with in 999 719 46; do
   began=$(date +%s)
   code=$(trained parts PRIMUS_LOSE_GPU_AFTER=$((launches * 3 / 10)) PRIMUS_LOSE_GPU_WITH=$with)

@@ -28,7 +28,7 @@ for model in tests/golden/models/*/; do
   done
 done
 
-# A fixed text, so that the effect of rounding does not change either.
+# A fixed text, because the effect of rounding depends on the text.
 cat LICENSE >"$scratch/text.txt"
 # trained NAME DEVICE WORD...: trains a tiny fp32 model on text from the sources.
 trained() {
@@ -51,8 +51,8 @@ curve() {
 }
 
 # The runs on both devices differ only by fp32 rounding, since they sum in another order. Training amplifies
-# such differences, more on some texts than on others. CPU runs with other microbatch sizes, which also change
-# only the order of sums, show how much. A device may differ from the CPU up to four times as much as those.
+# such differences, more on some texts than on others. CPU runs with other microbatch sizes, which also change only the
+# order of sums, measure this effect. The difference between a device and the CPU may be up to four times as large.
 # largest A B: the maximum relative difference of two curves' losses; 1 if one is incomplete.
 largest() {
   paste -d ' ' "$scratch/$1.curve" "$scratch/$2.curve" | awk -v steps="$steps" '
@@ -89,7 +89,7 @@ for on in cpu "$device"; do
 done
 beside_the_cpu _adapters "low-rank adapters of that model" load="$scratch/w/u/cpu" lora.enabled=true lora.dim=8 lora.alpha=16 \
   "lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]"
-# A run interrupted half way and resumed is bitwise equal to an uninterrupted one.
+# A run that is interrupted half-way and resumed must be bitwise equal to an uninterrupted run.
 trained parts "$device" exit_interval=$((steps / 2))
 trained parts "$device"
 curve parts >"$scratch/parts.curve"
@@ -106,8 +106,8 @@ else
   echo "FAILED  the generated texts differ:"
   head -c 300 "$scratch/cpu.txt" "$scratch/$device.txt"
 fi
-# Batched generation gives the same texts as each prompt separately: greedily, and with small top-k sampling,
-# with recorded and replayed passes.
+# Batched generation must give the same texts as generation for each prompt separately: greedily, and with small top-k
+# sampling, with recorded and replayed passes.
 cat >"$scratch/prompts.jsonl" <<PROMPTS
 "And"
 "The king"

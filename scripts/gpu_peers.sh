@@ -38,7 +38,8 @@ if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 
-# row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: our settings, and those of the peer script $script.
+# row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: runs a row with our settings and with the settings of the peer script
+# $script.
 script=torch_llama.py
 row() {
   name=$1
@@ -59,7 +60,7 @@ row() {
     tail -n 5 "$scratch/$name.log"
     return
   }
-  # Rows with equal peer settings share a result of the peer.
+  # Rows with equal peer settings share the peer's result.
   peer=$scratch/$(echo "$script $dimensions $*" | tr ' ,' '__').peer
   [ -e "$peer" ] || DIMS=$dimensions timeout 150 python3 "$peers/$script" "$@" 1 >"$peer" 2>&1 || true
   grep -q 'tok/s' "$peer" || failed=1

@@ -80,7 +80,7 @@ compare() {
   fi
 }
 
-# settings_of MESH: the settings for $gpus ranks that share a model in this way.
+# settings_of MESH: prints the settings for $gpus ranks with this mesh.
 settings_of() {
   case $1 in
     replicated) echo "reduce_gradients_each_microbatch=false" ;;
@@ -105,14 +105,14 @@ losses() {
     # shellcheck disable=SC2086
     run "$level" $tiny $common --nproc "$gpus" data_parallel_sharding_strategy="$level" && compare "$level"
   done
-  # Now with ranks that share layers, experts, sequences or stages.
+  # Trains with ranks that share layers, experts, sequences or stages.
   mixture="model_type=mixtral num_experts=4 moe_router_topk=2 ffn_hidden_size=256 num_attention_heads=4 num_query_groups=4"
   # shellcheck disable=SC2086
   run one_mixture $tiny $common $mixture || return 0
   one=$(number one_mixture lm_loss 20)
   for mesh in tensor expert tensor_expert context context_by_heads pipeline; do
     # shellcheck disable=SC2046,SC2086
-    # The folders of rows have the rows' names, hence the prefix.
+    # The prefix distinguishes these folders from the folders of rows.
     run "tiny_$mesh" $tiny $common $mixture --nproc "$gpus" $(settings_of $mesh) && compare "tiny_$mesh"
   done
 }
@@ -133,7 +133,7 @@ overlap() {
   copy_engines_of by_copies
 }
 
-# copy_engines_of NAME: whether its tensor-parallel ranks used copy engines.
+# copy_engines_of NAME: prints whether the run's tensor-parallel ranks used copy engines.
 copy_engines_of() {
   grep -h -o "tensor ranks communicate .*" "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" "$scratch/$1.log" | head -n 1
 }
@@ -146,8 +146,8 @@ memory_of() {
   echo "$(number "$1" memory_used_bytes "$steps" | awk '{ printf "%.1f", $1 / 1e9 }') GB used, $planned planned"
 }
 
-# Random tokens, below every vocabulary size used here. A power-limited GPU multiplies repetitive numbers
-# faster, so mock_data, whose sequences count upwards, would give too high a rate.
+# Random tokens, below every vocabulary size used here. mock_data, whose sequences count upwards, would give too high a
+# rate, because a power-limited GPU multiplies repetitive numbers faster.
 random_data() {
   [ ! -e "$scratch/random_text_document.idx" ] || return 0
   awk 'BEGIN { srand(1); for (line = 0; line < 400; ++line) { printf "{\"text\": \""; for (i = 0; i < 4096; ++i)
@@ -187,13 +187,13 @@ traced() {
   esac
 }
 
-# alone NAME: prints the baseline rate that other rows are compared with.
+# alone NAME: prints the baseline rate, with which other rows are compared.
 alone() {
   echo "$1: $(rate "$1" tokens_per_second) tokens/s of each GPU, $(rate "$1" tflops) TFLOP/s, $(memory_of "$1")"
   [ "${TRACE:-}" != kernels ] || traced "$1"
 }
 
-# beside NAME OTHER: the rate per GPU as a share of the other run's.
+# beside NAME OTHER: prints the rate per GPU as a share of the rate of the run OTHER.
 beside() {
   each=$(rate "$1" tokens_per_second)
   echo "$1 on $gpus GPUs: $each tokens/s each, $(
@@ -218,9 +218,8 @@ dense() {
     beside "$row" one_dense
 }
 
-# Each stage computes its blocks, and the last one also the head, which takes as long as two blocks of Llama
-# 3.1 8B; so the last stage gets two blocks fewer. With N microbatches, a schedule's bubble is (GPUS - 1) / (N
-# + GPUS - 1).
+# Each stage computes its blocks. The last stage also computes the head, which takes as long as two blocks of Llama 3.1
+# 8B, so it gets two blocks fewer. With N microbatches, a schedule's bubble is (GPUS - 1) / (N + GPUS - 1).
 pipeline() {
   last=$(((layers + 2) / gpus - 2))
   dense pipeline decoder_last_pipeline_num_layers=$last

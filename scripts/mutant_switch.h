@@ -3,18 +3,18 @@
 //
 // All mutants of a sample are compiled into one program. PRIMUS_MUTANT=<number> activates one of them at
 // program start; without it, or with 0, the program is unchanged. PRIMUS_MUTANT_RECORD=<file of kMutants
-// bytes>: byte i becomes 1 when a process reaches mutant i. The file is memory-mapped, so it also records
-// what a killed process reached.
+// bytes>: byte i becomes 1 when a process reaches mutant i. The file is memory-mapped, so it also has the
+// mutants that a killed process reached.
 //
 //   statement     if (!on(7)) statement;
 //   condition     if (on(7) != static_cast<bool>(condition))
 //   constant      (on(7) ? 4 : 3)
-//   operator      a < Op<7>{} < b        compares by < or <=; the neighbours keep their precedence
+//   operator      a < Op<7>{} < b        compares by < or <=; the precedence stays the same
 //   assignment    a += Op<7>{} += b
-//   increment     Increment<7>{}->*a     binds like a prefix operator, whatever follows
+//   increment     Increment<7>{}->*a     has the precedence of a prefix operator
 #pragma once
 
-#pragma GCC system_header  // no warnings caused by changed types
+#pragma GCC system_header  // suppresses warnings about changed types
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -16,8 +16,8 @@ SWITCH = "base/mutant_switch.h"  # in the copy's src/
 ON = "::primus::mutation::on(@)"
 OP = "::primus::mutation::Op<@>{}"
 
-# clang-format puts spaces around binary operators, and not around template brackets, pointers and references,
-# so those are never matched.
+# clang-format puts spaces around binary operators, but not around template brackets, pointers and references. So these
+# do not match.
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "/", "/": "*",
          "%": "*", "+=": "-=", "-=": "+="}
 OPERATOR = re.compile(r"(?<= )(<=|>=|==|!=|\+=|-=|<|>|\+|-|\*|/|%)(?=[ \n])")
@@ -33,7 +33,7 @@ STATEMENT = re.compile(r"^[ ]+(?=((?:\+\+|--)?[A-Za-z_][\w.:\[\]]*(?:->[\w.:]+)*
 NO_STATEMENT = re.compile(r"(?:return|throw|break|continue|using|case|default|delete|static_assert|if|for|while|switch|"
                           r"catch|do|else|goto)\b")
 # Comments, strings, preprocessor lines, static_assert, template, using, namespace and constexpr lines, and
-# assertions. Assertions catch our own bugs, so correct code never shows whether they exist.
+# assertions. Assertions are excluded because they have no effect in correct code.
 BLANK = re.compile(r'//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|(?<!\d)\'(?:\\.|[^\'\\\n])\'|'
                    r"^#[^\n]*(?:\\\n[^\n]*)*|"
                    r"^\s*(?:static_assert|template|using|namespace|constexpr|static constexpr|case)\b[^\n]*|"
@@ -48,7 +48,7 @@ class Mutant:
     kind: str
     old: str
     new: str
-    edits: list  # of (begin, end, text), where @ in the text is the mutant's number
+    edits: list  # tuples (begin, end, text); @ in the text stands for the mutant's number
     lines: range  # touched by the edits
 
 

@@ -184,7 +184,7 @@ class Tests:
     def run(self, test, number, limit):
         """(passed, timed out, CPU seconds, reached mutants, output)"""
         program, name = test.split(" ")
-        # Without a mutant it runs like any other test; mutants run at the lowest priority.
+        # Without a mutant, a test runs with normal priority; mutants run with the lowest priority.
         command = ["nice", "-n19"] if number else []
         with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder, \
                 tempfile.NamedTemporaryFile(prefix="reached-") as record:
@@ -222,7 +222,7 @@ class Tests:
                 try:
                     everyone[int(stat.parent.name)] = stat.read_text().rpartition(")")[2].split()
                 except OSError:
-                    pass  # it has ended
+                    pass  # the process has ended
             ticks, running, family = 0, False, [process.pid]
             for pid in family:
                 family += [child for child, fields in everyone.items() if int(fields[1]) == pid]
@@ -301,7 +301,7 @@ class Run:
         self.tests = Tests(self.copy)
         self.results = Store(folder / "results.json")
         self.measured = Store(folder / "tests.json")
-        self.digests = {}  # of the programs
+        self.digests = {}  # by program: digest of its content
         self.broken = []
 
     def build(self, candidates, count, programs):
@@ -365,7 +365,7 @@ class Run:
                     self.measured.put(test, entry)
                 else:
                     failed.append((test, entry["program"]))
-        for test, digest in failed:  # again, without other tests running
+        for test, digest in failed:  # runs the test again, while no other test runs
             test, passed, entry, output = one(test, digest)
             if passed:
                 known[test] = entry

@@ -74,12 +74,12 @@ def chain_of(words):
             options = part[:at] + part[at + 1:]
             chain.append((part[at], options))
         elif chain[-1][0] == "slurm" and part and part[0].startswith("-") and number + 1 < len(parts):
-            chain.append(("container", part))  # slurm's default
+            chain.append(("container", part))  # slurm's default is a container
         elif chain[-1][0] == "container" and part and part[0].startswith("-") and number + 1 < len(parts):
             chain.append(("direct", part))
         else:
             command = part
-    if not command:  # no "--" before it
+    if not command:  # the command does not follow a "--"
         mode, options = chain[-1]
         at = next((i for i, word in enumerate(options) if word in GROUPS and (i == 0 or options[i - 1] not in GLOBAL)),
                   len(options))
@@ -156,7 +156,7 @@ def missing(words, plan, program):
 def option_is_there(mode, name, value, step, argv, everything):
     text = "\n".join(step.lines)
     if name in ("--dry-run", "--dry_run", "--debug", "--config"):
-        return True  # of the launcher on this machine; "--debug" changes its log
+        return True  # an option of the launcher on this machine; "--debug" only changes the log
     if mode == "slurm":
         return name + ("" if value is None else "=" + value) in everything
     if mode == "k8s":

@@ -1,13 +1,13 @@
 // Measures communication between ranks on this machine: time and GB/s (bytes of the full tensor over time) of
-// fp32 collectives, and the latency of the smallest ones. Reports the best repetition, because disturbances
-// only make one longer.
+// fp32 collectives, and the latency of the smallest collectives. Reports the best repetition, because
+// disturbances only make repetitions longer.
 //
 //   comm_bench [--ranks N] [--transport threads|rings|shm|tcp|gpu] [--megabytes N] [--repeat N]
 //   mpirun -n N comm_bench --transport mpi [...]
 //
-// threads: ranks are threads that read each other's memory; rings: the same through byte rings; shm and tcp:
-// processes over shared memory and loopback; mpi: ranks started by mpirun; gpu: one process per GPU, over the
-// vendor's library.
+// threads: ranks are threads that read each other's memory; rings: threads that communicate through byte
+// rings; shm and tcp: processes over shared memory and loopback; mpi: ranks started by mpirun; gpu: one
+// process per GPU, over the vendor's library.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -137,7 +137,7 @@ void measure(Communicator& comm, Device& device, const Options& options) {
 
 const DeviceSpec kOneThread{.kind = "cpu", .threads = 1};
 
-// The GPU of each rank of a host, of the kind that this machine has.
+// Returns the GPU of this rank: its kind is the kind of this machine's GPUs.
 DeviceSpec gpu_of(const JobEnvironment& environment) {
   DeviceSpec spec = turbo::choose_device({});
   if (spec.kind == "cpu") throw invalid("there is no GPU", "'primus device list' says why");

@@ -62,7 +62,7 @@ std::vector<Case> cases_of(DType dtype) {
   return cases;
 }
 
-// Memory aligned to a cache line, like a tensor's.
+// Memory aligned to a cache line, like the memory of a tensor.
 class Buffer {
  public:
   explicit Buffer(std::int64_t bytes) : lines_(static_cast<std::size_t>(bytes) / sizeof(Line) + 1) {}

@@ -18,8 +18,8 @@ namespace primus::turbo {
 
 struct BenchOptions {
   int threads = cpu::available_cores();
-  double seconds = 0.2;   // per measurement
-  bool cpu_time = false;  // CPU time / threads: steadier under other load, excludes waiting
+  double seconds = 0.2;   // seconds per measurement
+  bool cpu_time = false;  // CPU time / threads: steadier under other load, but excludes waiting
   IsaLevel isa = best_isa_level();
 };
 

@@ -40,7 +40,8 @@ namespace {
 
 class Bench {
  public:
-  static constexpr std::int64_t kScratchBytes = std::int64_t{10} << 30;  // for attention over 32768 tokens
+  static constexpr std::int64_t kScratchBytes = std::int64_t{10} << 30;  // enough for attention over 32768
+                                                                         // tokens
 
   Bench(Device& device, bool json)
       : device_(device),
@@ -84,7 +85,8 @@ class Bench {
   void run(const std::string& name, const Arguments& call, double work, const char* unit) {
     run_in_turn(name, std::vector{call}, work, unit);
   }
-  // Times several calls in turn, so that each finds the cache filled with the operands of the others.
+  // Times several calls in turn, so that the cache contains the operands of the other calls at the start of
+  // each call.
   template <class Arguments>
   void run_in_turn(const std::string& name, const std::vector<Arguments>& alike, double work,
                    const char* unit) {
@@ -121,7 +123,8 @@ class Bench {
 
 constexpr DType kHalf = DType::kBF16, kFull = DType::kF32;
 
-// The short convolution of LFM2-1.2B and 8B-A1B. Bytes count each row once, although neighbors are read too.
+// The short convolution of LFM2-1.2B and 8B-A1B. Bytes count each row once, although neighbouring rows are
+// also read.
 void short_convolution(Bench& bench) {
   const CausalConvShape shape{2, 4096, 2048, 3};
   const Tensor bcx = bench.random(kHalf, {shape.rows(), 3 * shape.channels}),
@@ -197,7 +200,7 @@ void delta_rule(Bench& bench, const std::string& name, std::int64_t key_heads, s
   const Tensor state = bench.random(kFull, {texts, value_heads, 128, 128}, 0.1F);
   const Tensor recent = bench.random(kFull, {texts, ring, value_heads * shape.recent_width()}, 0.1F, -0.1F);
   const auto first = [](const Tensor& tensor) { return tensor.slice(0, texts); };
-  // 20 positions, 12 of them committed: eight tokens between the committed state and the new one.
+  // 20 positions, of which 12 are committed: eight tokens come between the committed state and the new token.
   bench.run("delta rule, 64 x 1 token, " + name,
             CachedDeltaRule{
                 .sequences = {.query_starts = bench.integers(
@@ -342,8 +345,8 @@ void products(Bench& bench, std::int64_t tokens, std::int64_t out, std::int64_t 
 constexpr std::pair<std::int64_t, std::int64_t> kLinearShapes[] = {
     {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
 
-// Times grouped products against one dense product with the same number of rows. Tokens go to `top_k` experts
-// each, evenly, or half of them to an eighth of the experts.
+// Times grouped products against one dense product with the same number of rows. Each token goes to `top_k`
+// experts: either all experts get the same load, or an eighth of the experts gets half of the tokens.
 void experts(Bench& bench, const std::string& name, std::int64_t experts, std::int64_t top_k, std::int64_t in,
              std::int64_t out) {
   const std::int64_t rows = 8192 * top_k;
@@ -473,7 +476,7 @@ void attention(Bench& bench, const AttentionCase& c) {
                    .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(c.dim))),
                    .causal = true,
                    .window = c.window};
-  AttentionShape one = forward.shape;  // a single document: the part that must be computed
+  AttentionShape one = forward.shape;  // the shape of a single document, for counting the necessary work
   one.batch *= c.documents, one.seq_q = one.seq_k = one.capacity_k = length;
   Tensor first_key;
   if (c.documents > 1) {

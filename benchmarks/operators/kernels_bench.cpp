@@ -1,4 +1,4 @@
-// Measures the memory-bound CPU kernels: GB/s of the bytes that each must read and write once, and the share
+// Measures the memory-bound CPU kernels: GB/s of the bytes that each must read and write once, and its share
 // of the rate of a plain copy of that size with the same threads. First measures the overhead of a launch:
 // the checks of its operands.
 //   kernels_bench [--threads N] [--seconds S] [--rows N]... [--only TEXT] [--isa v2|v3|v4] [--clock wall|cpu]
@@ -55,7 +55,7 @@ class KernelBench : public Bench {
                static_cast<double>(bytes) * 1e-6, rate * 1e-9, 100 * rate / copy, copy * 1e-9);
   }
 
-  // Nanoseconds of the operand checks, and of a complete call.
+  // Prints the nanoseconds of the operand checks and of a complete call.
   template <class Arguments>
   void measure_launch(const Arguments& arguments) {
     constexpr int kCalls = 1000;
@@ -72,7 +72,7 @@ class KernelBench : public Bench {
   }
 
  private:
-  // The rate of a copy that reads and writes `bytes` in total.
+  // Returns the rate of a copy that reads and writes `bytes` in total.
   double copy_rate(std::int64_t bytes) {
     const std::int64_t half = bytes / 2;
     void* from = allocate(half);

@@ -1,5 +1,5 @@
-// Products of bf16 hidden states with fp32 weights, as the router uses in bf16 training. Compares one call
-// with mixed types to converting the hidden states to fp32 and an fp32 product.
+// Measures products of bf16 hidden states with fp32 weights, as in routers during bf16 training. Compares one
+// call with mixed types to a conversion of the hidden states to fp32 followed by an fp32 product.
 //   mixed_products_bench [--threads N] [--seconds S] [--tokens N] [--hidden N] [--clock wall|cpu]
 #include <fmt/format.h>
 

@@ -29,7 +29,7 @@ import sys
 import time
 
 VARIANTS = ("eager", "eager+malloc", "compile", "compile+malloc")
-# Large blocks come from the heap, and the heap is never trimmed.
+# Makes malloc take large blocks from the heap, and never trim the heap.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(64 << 30),
                "MALLOC_TOP_PAD_": str(256 << 20)}
 
@@ -54,7 +54,7 @@ def arguments():
     add("--lr", type=float, default=1e-4)
     add("--seed", type=int, default=1234)
     add("--variants", default=",".join(VARIANTS), help="of: " + " ".join(VARIANTS))
-    add("--one", metavar="VARIANT", help=argparse.SUPPRESS)  # how the variants' processes are started
+    add("--one", metavar="VARIANT", help=argparse.SUPPRESS)  # used only to start the variants' processes
     args = parser.parse_args()
     args.kv_heads = args.kv_heads or args.heads
     unknown = set(args.variants.split(",")) - set(VARIANTS)
@@ -175,7 +175,7 @@ def main():
     results = []
     for variant in args.variants.split(","):
         environment = dict(os.environ, OMP_NUM_THREADS=str(args.threads))
-        # It would make libraries that obey it select slow kernels.
+        # Libraries that use this variable would select slow kernels.
         environment.pop("OPENBLAS_CORETYPE", None)
         environment.pop("OPENBLAS_L2_SIZE", None)
         if variant.endswith("+malloc"):

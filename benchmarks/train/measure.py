@@ -59,8 +59,7 @@ def real_run(saves, interval=4):
     train)."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
-        # The work after the last save is cut off by the end of the run, so one more save is made than
-        # measured.
+        # The end of the run cuts off the work after the last save, so the run makes one more save than are measured.
         iterations = (saves + 1) * interval + 2
         process = subprocess.Popen([PRIMUS, "train", "pretrain", "--config", EXPERIMENT, "--workspace", folder,
                                     "device=cpu", "bf16=false", f"train_iters={iterations}", f"save_interval={interval}",
@@ -88,7 +87,8 @@ def real_run(saves, interval=4):
         sys.exit(f"{len(used)} of {len(steps)} steps were seen to end: their processor time is not known")
     held = {int(i): float(ms) / 1000 for i, ms in re.findall(r"saving iteration (\d+): training paused ([0-9.]+) ms", log)}
     processor = [0.0] + [later - before for before, later in zip(used, used[1:])]
-    other = sum(sorted(threads.values())[:-os.cpu_count()])  # without the busiest threads, one per core, which train
+    # Excludes the busiest threads, one per core: these train.
+    other = sum(sorted(threads.values())[:-os.cpu_count()])
     plain = [statistics.median(t for i, t in enumerate(times) if i >= interval and i % interval >= 2) for times in (steps, processor)]
     return (first - steps[0], *plain, costs_of(steps, plain[0], saves, interval, held), costs_of(processor, plain[1], saves, interval),
             other)

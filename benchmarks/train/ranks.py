@@ -91,7 +91,7 @@ def memory(ranks, arguments):
         output = process.stdout.read()
         if process.returncode != 0:
             sys.exit(output)
-    # Nothing is saved here, so no checkpoint copy is needed.
+    # These runs save no checkpoints, so they need no copy for checkpoints.
     return plan["persistent"], plan["total"] + plan["program"] - plan["checkpoint_copy"], peak
 
 
@@ -160,7 +160,7 @@ def main():
 
     def measure(pairs):
         for pair in range(pairs):
-            # Alternate the order, so that a machine that slows down favors neither side.
+            # The order alternates, so that a machine that slows down favors neither side.
             if pair % 2 == 0:
                 a = first()
                 b = second()
@@ -193,7 +193,7 @@ def measure_memory(arguments):
               f"{peak / planned:.3f} of the plan", flush=True)
         if arguments.within and abs(peak / planned - 1) > arguments.within:
             wrong.append(f"a process of {ranks} took {peak / planned:.3f} of its plan")
-        # Each replica keeps everything.
+        # Each replica keeps the complete state.
         if arguments.within and arguments.level == "optim_grads_params" and abs(share - 1) > arguments.within:
             wrong.append(f"{ranks} ranks keep {share:.3f} of what one keeps")
     if wrong:

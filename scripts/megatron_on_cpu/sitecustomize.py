@@ -11,7 +11,7 @@ import os
 import sys
 
 if any(word.endswith("pretrain_gpt.py") for word in sys.orig_argv):
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling takes longer than twenty steps
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compilation takes longer than twenty steps
     import torch
 
     class Device:
@@ -27,7 +27,7 @@ if any(word.endswith("pretrain_gpt.py") for word in sys.orig_argv):
     }.items():
         setattr(torch.cuda, name, answers(value))  # separate functions, because torch.compile distinguishes them
 
-    torch.accelerator.is_available = answers(False)  # otherwise data loaders and optimizers query the driver
+    torch.accelerator.is_available = answers(False)  # prevents data loaders and optimizers from querying the driver
 
     import megatron_on_cpu
 

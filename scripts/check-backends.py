@@ -12,7 +12,7 @@ experiment is
   rendered   'primus train pretrain --dry-run' printed a command, or refused a feature that the framework lacks
   accepted   Megatron-LM: by its argument parser and its validate_args; TorchTitan: by its ConfigManager; MaxText: by its pyconfig
   native     'primus config validate' with framework=native accepted it
-Exit code: 0 if each refusal is for a known reason and everything rendered was accepted.
+Exit code: 0 if each refusal is for a known reason and all rendered experiments were accepted.
 """
 
 import argparse

@@ -9,7 +9,7 @@ CRD.yaml: CustomResourceDefinitions as their projects publish them, for example
 
 Renders both kinds with few and with all options, and checks every field like a cluster with strict
 validation: unknown fields, types, required fields, patterns, enumerations and limits. CEL rules are not
-evaluated. Needs PyYAML. Exit code: 0 if all manifests are valid, 1 if one is not, 2 for bad arguments.
+evaluated. Needs PyYAML. Exit code: 0 if all manifests are valid, 1 if a manifest is invalid, 2 for bad arguments.
 """
 
 import argparse

@@ -12,13 +12,13 @@ reader must supply (--config config.yaml) are replaced by an experiment of AMD P
 placeholders ("<image>", "...", a variable that the document does not set) and commands without a mode are
 counted but not run.
 
-A command is `planned` if it exits with 0 and its plan contains everything that was requested (plan_check.py):
-the chain of modes, their options and variables, and the exact command in the last process. If a plan lacks
-something, the exit code is 1, regardless of the counts. `planned` means that all files came from AMD Primus;
+A command is `planned` if it exits with 0 and its plan contains all requested items (plan_check.py):
+the chain of modes, their options and variables, and the exact command in the last process. If a plan lacks an item, the
+exit code is 1, regardless of the counts. `planned` means that all files came from AMD Primus;
 `planned with a stand-in` means that a file was replaced. Other commands are `refused`, listed by the first
 sentence of their error; a refusal may be correct. The exit code is 1 if fewer commands are planned than
-before (RECORDED), otherwise 0. --self-test shows that the check detects a program that does nothing, one that
-repeats its arguments, and one that drops a single word.
+before (RECORDED), otherwise 0. --self-test shows that the check detects programs that do nothing, repeat their
+arguments, or drop a single word.
 """
 import argparse
 import collections
@@ -149,8 +149,8 @@ def problems_of(program, words, plan, asks_help):
 
 
 def self_test(program, run):
-    """Checks that a correct program passes, and that one that does nothing, repeats its arguments or drops a
-    word fails."""
+    """Checks that a correct program passes, and that programs fail if they do nothing, repeat their arguments or drop a
+    word."""
     failures = []
 
     def verdicts(candidate, dropped=None):

@@ -17,7 +17,7 @@ experiment whose ranks share layers, sequences or experts, natively and otherwis
 sufficient number of 8, 16, ... 1024 ranks. --hardware plans each Megatron experiment natively on hosts with
 eight of the GPUs that its folder is named after (MI300X, MI325X, MI355X), on the minimum number that its mesh
 allows, and prints which of them fit, and what the others lack. --match TEXT uses only files with this text in
-their path. Exit code: 0 if nothing is refused for another reason, 1 otherwise.
+their path. Exit code: 0 if each refusal is for a known reason, 1 otherwise.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def table(title, rows):
 
 
 def plan_meshes(args, found):
-    """Prints how many multi-rank experiments dry-run natively, and the reasons for the others."""
+    """Prints the number of multi-rank experiments that dry-run natively, and why others do not."""
     axes = "tensor_model", "pipeline_model", "context", "expert_model"
     asked, planned, reasons = collections.Counter(), collections.Counter(), collections.Counter()
     worlds = [8 << i for i in range(8)]

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""Exposed communication: how much of a run's steps had only collectives running, from its traces
-(docs/watching.md).
+"""Exposed communication: the share of a run's steps in which only collectives ran, from its traces (docs/watching.md).
 
   scripts/exposed_communication.py RUN_FOLDER [--calls] [--kernels] | --step-seconds
 
-Prints a line per traced rank: the time in which a collective ran and no kernel did, as a share of the traced
+Prints a line per traced rank: the time in which a collective ran but no kernel, as a share of the traced
 steps, and the total time of collectives. --calls adds a line for each kind of collective and group, --kernels
 one for each kernel and for copies, with their time per step. --step-seconds prints only the mean step time of
 the first rank. Exits 2 if there is no trace.

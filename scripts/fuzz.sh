@@ -22,7 +22,7 @@ programs=$(printf '%s_fuzz ' "$@")
 cmake --build build-fuzz --target $programs >build/fuzz-build.log 2>&1 || { tail -n 20 build/fuzz-build.log; exit 1; }
 
 # New inputs go to the first folder; the repository's corpus is not changed. Sanitizers slow the program down,
-# so one second of the released program takes several here.
+# so work of one second in the released program takes several seconds here.
 export seconds
 # shellcheck disable=SC2016  # the inner shell expands it
 printf '%s\n' "$@" | xargs -n 1 -P "$(nproc)" sh -c '

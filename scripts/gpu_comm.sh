@@ -6,8 +6,7 @@
 #
 # Needs build/tests/comm_rank_program (ninja -C build comm_rank_program) and, for the speed,
 # build/bin/comm_bench (configured with -DPRIMUS_BENCHMARKS=ON); both may be built on another machine. DEVICE
-# selects another device kind than cuda; if it is empty, the script tests itself on the CPU. Exits 1 if
-# something fails.
+# selects another device kind than cuda; if it is empty, the script tests itself on the CPU. Exits 1 if a test fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=${1:-2}

@@ -7,7 +7,7 @@
 #
 # FOLDER contains the checkouts Megatron-LM/ and torchtitan/ at the commits of presets/backends/pins.yaml, and optionally
 # wheels/ with packages that the machine's Python lacks. No network is needed. PYTHON selects a Python with PyTorch (python3
-# by default). DEVICE=cpu runs everything without a GPU. Exits 1 if something fails.
+# by default). DEVICE=cpu runs everything without a GPU. Exits 1 if a check fails.
 set -eu
 if [ ! -d "${1:-}" ]; then
   sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
@@ -22,8 +22,8 @@ python=$(${PYTHON:-python3} -c 'import sys; print(sys.executable)')
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# A virtual environment with those packages; `primus train` puts its folder first on PATH. Megatron-LM's
-# Makefile asks python3-config for the file suffix of its helpers, and virtual environments do not contain it.
+# A virtual environment with these packages, whose folder `primus train` puts first on PATH. Megatron-LM's Makefile gets
+# the file suffix of its helpers from python3-config, which virtual environments lack.
 environment=$scratch/python
 mkdir -p "$environment/bin"
 : >"$environment/pyvenv.cfg"

@@ -5,7 +5,7 @@
 #
 #   scripts/gpu_lost.sh [PRIMUS]     the program; build/bin/primus by default
 #
-# Needs build/tests/liblost_gpu.so (-DPRIMUS_TESTS=ON). Exits 1 if something fails.
+# Needs build/tests/liblost_gpu.so (-DPRIMUS_TESTS=ON). Exits 1 if a check fails.
 set -eu
 cd "$(dirname "$0")/.."
 primus=${1:-build/bin/primus}

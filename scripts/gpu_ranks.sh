@@ -21,8 +21,8 @@
 #   killed      killing one rank ends all of them
 # PRESET replaces Llama 3.1 8B by another dense model, with SEQUENCE tokens. STEPS: number of steps of each
 # timed run, before the two traced steps that give its rate. TRACE=1 prints how much communication was exposed
-# in them, TRACE=kernels also each kernel's time. KEEP is an empty folder in which the runs are kept. Exits 1
-# if something fails.
+# in them, TRACE=kernels also each kernel's time. KEEP is an empty folder in which the runs are kept. Exits 1 if a test
+# fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=${1:-2}

@@ -52,7 +52,7 @@ inline bool on(int mutant) {
 template <int N>
 struct Op {};
 
-// Holds the left operand. Its operator is the one in the source (WRITTEN) or the mutant's (MUTANT).
+// Holds the left operand. Its operator is the operator in the source (WRITTEN) or the mutant's (MUTANT).
 #define PRIMUS_MUTABLE_OPERATOR(NAME, WRITTEN, MUTANT)               \
   template <int N, class A>                                          \
   struct NAME {                                                      \

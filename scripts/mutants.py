@@ -53,12 +53,12 @@ class Mutant:
 
 
 def blanked(text):
-    """The text with everything that cannot change replaced by spaces."""
+    """The text, with spaces in place of all parts that cannot change."""
     return BLANK.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
 
 
 def closing(code, begin):
-    """The position of the bracket that closes the one opened before `begin`."""
+    """The position of the closing bracket for the bracket that is open at `begin`."""
     depth = 1
     for at in range(begin, len(code)):
         depth += (code[at] in "([{") - (code[at] in ")]}")

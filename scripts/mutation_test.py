@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Changes one thing in the sources at a time, and prints the changes that no test notices.
+"""Makes one small change to the sources at a time, and prints the changes that no test detects.
 
     scripts/mutation_test.py [--count 100] [--seed 1] [--at COMMIT] [--slow] [--only PATH]... [--programs NAME,...]
                              [--tests FILTER]
@@ -28,7 +28,7 @@ written.
 
 Everything is written below --folder: a copy of the tracked files, its build with the flags of the release
 preset, and results.json, from which the next call resumes. The working tree is only read. Mutants run at nice
-19. Exit code: 0 when the run is complete, whatever survived; 1 if the unchanged sources do not build or a
+19. Exit code: 0 when the run is complete, even if mutants survived; 1 if the unchanged sources do not build or a
 test fails on them; 2 for bad arguments.
 """
 
@@ -209,8 +209,8 @@ class Tests:
     @staticmethod
     def watch(process, limit):
         """Waits for the end. Returns (whether it timed out, CPU seconds). A process times out if it uses more
-        CPU time than the limit, or is idle for that long, so other load on the machine does not matter. The
-        first ten seconds never count as a timeout."""
+        CPU time than the limit, or is idle for that long, so other load on the machine does not matter. There is no
+        timeout in the first ten seconds."""
         began = idle_since = time.monotonic()
         used = 0.0
         pause = 0.01
@@ -244,7 +244,7 @@ class Tests:
 
     @staticmethod
     def read(stream, lines):
-        """Reads the entire stream, so that the writer never blocks; keeps the beginning."""
+        """Reads the entire stream, so that the writer does not block, but keeps only its beginning."""
         for line in stream:
             if len(lines) < 1000:
                 lines.append(line[:1000])
@@ -305,8 +305,8 @@ class Run:
         self.broken = []
 
     def build(self, candidates, count, programs):
-        """The numbered sample of mutants that compile. Builds a quarter more than requested, to replace those
-        that do not. A mutant keeps its number, so that only files with refused mutants change."""
+        """The numbered sample of mutants that compile. Builds a quarter more than requested, to replace mutants that do
+        not compile. A mutant keeps its number, so that only files with refused mutants change."""
         size = count + count // 4
         while True:
             drawn_so_far = mutants.apart(candidates, min(size, RECORD_BYTES - 1))

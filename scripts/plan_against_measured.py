@@ -4,9 +4,9 @@ docs/performance-log.md.
 
     scripts/plan_against_measured.py [--primus build/bin/primus]
 
-The rows are those of gpu_peers.sh. The measured values are tokens/s and the GiB used by a step, from the
-table in docs/performance-log.md. Exit code: 1 if a plan has less than 97 % of the memory used, because a plan
-that fits must fit in reality. Time is an estimate and never fails.
+The rows are the rows of gpu_peers.sh. The measured values are tokens/s and the GiB used by a step, from the
+table in docs/performance-log.md. Exit code: 1 if a plan has less than 97 % of the memory used, because a run whose plan
+fits must fit in reality. Times are estimates and are not checked.
 """
 import argparse
 import json

@@ -2,7 +2,7 @@
 
 missing(words, plan, program) lists requested items that the plan lacks: a mode of the chain, an option of
 Slurm, the container or the launcher, a variable, a patch, and the command, which the last process must run
-unchanged. An exit code would not distinguish a program that does nothing from one that plans.
+unchanged. The exit code alone would not distinguish a program that plans from a program that does nothing.
 """
 import os
 import re
@@ -92,7 +92,7 @@ def chain_of(words):
 
 
 def options_of(options):
-    """Pairs of a name and a value (None: without one)."""
+    """Pairs of a name and a value (None: no value)."""
     given, at = [], 0
     while at < len(options):
         word = options[at]

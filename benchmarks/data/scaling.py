@@ -4,8 +4,9 @@ on half the data each.
 
   python3 benchmarks/data/scaling.py --build build --tokenizer tokenizer.json --text english.txt
 
-Two processes that share nothing show the maximum gain of this machine. A measurement counts only if other
-processes used at most a few percent of the CPU meanwhile; the script waits for that. Prints the best of
+Two independent processes show the maximum gain of this machine. A measurement counts only if other
+processes used at most a few percent of the CPU during the measurement; the script waits for such a time. Prints the
+best of
 several measurements.
 """
 import argparse

@@ -3,8 +3,8 @@
 
 Same model and step as `primus benchmark train`: RMSNorm, rotary embedding, causal grouped-query attention
 (SDPA), SwiGLU, cross-entropy in fp32, gradient clipping, fused AdamW. Each variant runs in a separate
-process, and the fastest counts: eager or torch.compile (needs a C++ compiler), with glibc's default malloc or
-with one that keeps its memory (by default every large tensor is unmapped and mapped again). fp32 is true
+process, and the fastest counts: eager or torch.compile (needs a C++ compiler), with glibc's default malloc or with a
+malloc that keeps its memory (by default every large tensor is unmapped and mapped again). fp32 is true
 fp32; bf16 is autocast over fp32 weights.
 
     torch_llama_cpu.py --dtype fp32 --threads 2

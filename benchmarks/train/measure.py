@@ -10,7 +10,7 @@ after ours, and the ratio. Then one real run: the time from process start to the
 and the cost of a checkpoint for the steps around it, in wall and CPU time: the median of --saves checkpoints
 and their spread, and the same sums without a checkpoint, which show the machine's noise. With --quickstart,
 also the time and memory of `primus quickstart` on a text (./quickstart.sh leaves one in
-build/quickstart/kjv.txt). --primus measures another build. Keep the machine idle meanwhile; only the CPU
+build/quickstart/kjv.txt). --primus measures another build. Keep the machine idle during the measurement; only the CPU
 times tolerate other load.
 """
 import argparse, datetime, json, os, pathlib, re, statistics, subprocess, sys, tempfile, time
@@ -96,8 +96,9 @@ def real_run(saves, interval=4):
 
 def costs_of(steps, plain, saves, interval, held=None):
     """(costs of saves, costs without saves): the extra time of the steps around a save, as shares of a plain
-    step. A save may slow down the two steps after it (and training waits `held` before them). The two steps
-    before it and the two after those are plain; half of their sum is subtracted, so that a gradual change of
+    step. A save may slow down the two steps after it (and training waits `held` before them). The two steps before the
+    save and the two steps after the affected steps are plain; half of their sum is subtracted, so that a gradual change
+    of
     the machine's speed cancels out. Costs without saves: the same for plain steps between two saves, each
     pair against the plain pairs around it."""
     pair = lambda i: steps[i] + steps[i + 1]

@@ -12,7 +12,8 @@ processes; with --level optim_grads_params also how persistent memory falls with
 before PRIMUS: one process of this build compared with one of another build, PRIMUS; measured like rate.
 
 Prints each pair, and the median, minimum and maximum, with the machine and the date. WORDs are added to all
-commands ("bf16=false"). Keep the machine idle meanwhile: the script prints how busy it was before the start.
+commands ("bf16=false"). Keep the machine idle during the measurement: the script prints how busy it was before the
+start.
 
 With --at-least, the median must reach a ratio. If it does not, twice as many pairs are added, because other
 load may have disturbed a few; then the median of all decides. With --within, a process must use the planned

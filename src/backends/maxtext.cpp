@@ -68,7 +68,7 @@ ExternalJob render_maxtext(const config::Experiment& experiment, const config::B
   // The token is passed only in the environment, because the file would expose it.
   std::erase_if(settings.members,
                 [](const config::Member& member) { return member.key == "hf_access_token"; });
-  // base_config names the file that this one extends; MaxText searches for it next to its own files.
+  // base_config names the file that the written file extends. MaxText searches for it next to its own files.
   if (const Value* base = settings.find("base_config"); !base || base->is_null() || base->text.empty())
     config::set_path(settings, "base_config", text_value("base.yml"));
   std::string text = "# Written by Primus from an experiment.\n";

@@ -31,7 +31,7 @@ class Error : public std::runtime_error {
     return *this;
   }
 
-  // Appends another next step to the existing ones.
+  // Appends a further next step.
   Error& add_hint(const std::string& hint);
 
   ErrorKind kind() const { return kind_; }

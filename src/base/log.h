@@ -9,7 +9,7 @@
 //   Logger log({.folder = run.rank_logs("pre_trainer", 0), .console_level = LogLevel::kInfo});
 //   log.info("restored iteration {}", iteration);
 //
-// Logging never stops the program. If a sink fails (disk full, folder removed, closed pipe), the line is
+// Logging cannot stop the program. If a sink fails (disk full, folder removed, closed pipe), the line is
 // dropped and counted, and the sink is tried again with the next line. Control characters in messages are
 // escaped, so that a hostile file name cannot control the reader's terminal.
 //

@@ -1,7 +1,7 @@
 // Measures how fast the ranks of a job communicate: each operation of comm::Communicator over a range of
 // message sizes.
 //
-// A sample is one call, from enqueueing until the host sees its completion; its time is the time of the
+// A sample is one call, from enqueueing until the host detects its completion; its time is the time of the
 // slowest rank. A repetition starts with a barrier and then makes its calls back to back. Calls rotate
 // through buffers that together exceed the caches.
 //
@@ -27,7 +27,7 @@ enum class CollectiveOp : std::uint8_t {
   kReduceScatter,
   kAllGather,
   kAllToAll,
-  kSendReceive,  // sends to the next rank and receives from the previous one, concurrently
+  kSendReceive,  // sends to the next rank and receives from the previous rank, concurrently
   kBarrier,
 };
 const char* name_of(CollectiveOp op);  // "all_reduce"

@@ -181,7 +181,7 @@ class CollectivesBenchmark final : public ExchangeBenchmark {
                            sample.repetition + 1, sample.iteration + 1, rank, sample.seconds[rank]);
   }
 
-  // Like --output, an explicitly named trace file replaces an earlier one.
+  // An explicitly named trace file replaces an earlier file, as with --output.
   void write_trace(const std::string& trace, const BenchmarkRun& run) const {
     const Path overlap = run.report_file;
     const bool is_named = !trace_file_.empty() || !overlap.empty();

@@ -1,8 +1,8 @@
 // Measures the speed of an experiment's data path: opening the data, and reading batches as training does.
-// Runs in one thread plus the loader's threads. Cases: `open` (tokenizes what is not tokenized yet, computes
-// sample orders); `read` (reads each batch in the training thread); `read ahead` (prefetches as training
-// does, with a consumer that never pauses). Reads samples of the training set in training order, and starts
-// over if the data set is too small.
+// Runs in one thread plus the loader's threads. Cases: `open` (tokenizes files that are not tokenized yet,
+// and computes sample orders); `read` (reads each batch in the training thread); `read ahead` (prefetches as
+// training does, with a consumer that never pauses). Reads samples of the training set in training order, and
+// starts over if the data set is too small.
 #include <fmt/format.h>
 
 #include <algorithm>

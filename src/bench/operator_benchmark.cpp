@@ -172,7 +172,7 @@ void time_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBenchmarkOp
     time_float_layer(bench, c, options, prefix, results);
 }
 
-// Reports all errors before anything is measured.
+// Throws for invalid cases, before the first measurement.
 void check_layer(const GemmCase& c, const OperatorBenchmarkOptions& options) {
   if (!options.fp8) return;
   turbo::check_fp8_extents(c.m, c.k);

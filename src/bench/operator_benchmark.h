@@ -76,7 +76,7 @@ struct ModelProduct {
 };
 // Times weight gradient, forward product and input gradient of each product. Returns three results per
 // product in this order; in fp8, it returns two results for each of the three. `suite`: suite of the report.
-// fp8 and fp16 omit experts; a note says so.
+// fp8 and fp16 omit experts, with a note.
 BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
                                      const std::vector<ModelProduct>& products,
                                      const OperatorBenchmarkOptions& options);

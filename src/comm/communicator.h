@@ -18,14 +18,15 @@
 // On GPUs, the vendor's library chooses the order. It depends on the tensor size, the number of ranks and the
 // machine's topology; if all of these are equal, sums are reproducible from run to run. bf16 and fp16 may be
 // rounded at every addition, kMean may divide before it adds, and kMax may drop a NaN. Two ranks have only
-// one possible order, so their fp32 sums are as on CPUs. Data movement and integer addition are exact
-// everywhere.
+// one possible order, so their fp32 sums have the same bits as on CPUs. Data movement and integer addition
+// are exact everywhere.
 //
 // Errors: calls that break the rules above (types, counts, ranks) are bugs in this program and throw
-// std::logic_error at once. A later failure (a peer is lost, makes a different call, or is late) aborts the
-// whole job: every waiting rank wakes up and throws an Error with the first cause, and so does every later
-// call on every communicator of the job. On GPUs, mismatched calls are detected only by the timeout of a rank
-// that waits in vain; if every rank receives the amount it expects, the data may be wrong without an error.
+// std::logic_error immediately. A later failure (a peer is lost, makes a different call, or is late) aborts
+// the whole job: every waiting rank wakes up and throws an Error with the first cause, and so does every
+// later call on every communicator of the job. On GPUs, mismatched calls are detected only by the timeout of
+// a rank that waits in vain; if every rank receives the amount it expects, the data may be wrong without an
+// error.
 //
 // Thread-safety: a communicator belongs to its rank's thread, except abort() and set_timeout(), which any
 // thread may call. Destroy it only after the streams have finished its work.

@@ -15,7 +15,7 @@ std::int64_t now_ns() {
       .count();
 }
 
-// Release order: a reader that sees a new field also sees that the id was cleared before.
+// Stores with release order: a reader that gets a new field also gets the cleared id.
 template <class T>
 void put(std::atomic<T>& field, T value) {
   field.store(value, std::memory_order_release);

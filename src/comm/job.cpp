@@ -234,7 +234,7 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
   try {
     if (options.before_start) options.before_start(*client_);
     client_->set(arrival_key(rank()), name_of(transport_of(environment_, options_)));
-    // Rank 0 must reach the barrier before the deadline, or the others report rank 0 as missing.
+    // Rank 0 must reach the barrier before the deadline, or else other ranks report rank 0 as missing.
     if (rank() == 0)
       wait_for_ranks(deadline - std::min<std::chrono::milliseconds>(options.start_timeout / 4, 5s));
     client_->barrier("start", deadline);

@@ -1,5 +1,5 @@
 // Moves the bytes of one collective at a time over the links of a group. Sends proceed whenever there is
-// room, even while the rank waits for something else, so no order of sends and receives deadlocks.
+// room, even during other waits of the rank. So the order of sends and receives cannot cause a deadlock.
 //
 // Every message begins with a header that describes the sender's call. The receiver compares it with its own
 // call, so the error for mismatched calls is immediate and names both calls. Waiting without progress for
@@ -57,7 +57,7 @@ class Messenger {
     std::size_t bytes;
   };
   struct Incoming {
-    std::byte* into;  // null: padding, discarded
+    std::byte* into;  // null: the bytes are padding and are discarded
     std::size_t bytes;
     bool header;
   };

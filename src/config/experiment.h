@@ -60,7 +60,7 @@ class OwnedTrainerConfig {
   std::unique_ptr<TrainerConfig> config_;
 };
 
-// The source of a trainer key's value, in rising precedence.
+// The possible sources of a trainer key's value, in rising precedence.
 enum class Layer { kDefault, kDerived, kModelPreset, kModulePreset, kOverrides, kCommandLine };
 
 struct Provenance {
@@ -77,7 +77,7 @@ struct Experiment {
   std::string module_name;                  // pre_trainer
   std::vector<std::string> other_modules;   // other modules of the file, which are not run
   std::string framework;                    // native, megatron, torchtitan or maxtext
-  std::string module_preset, model_preset;  // as named in the experiment; may be empty
+  std::string module_preset, model_preset;  // names of the presets in the experiment; may be empty
 
   OwnedTrainerConfig trainer;
 

@@ -35,7 +35,7 @@ class Hybrid {
     put("num_layers", std::to_string(blocks.size()));
     put("model_type", family);
     settings_.set("linear_attention_freq", at, std::move(list));
-    // Drops position_embedding_type: none. Latent attention has its own rotary positions, and the other
+    // Drops position_embedding_type: none. Latent attention has separate rotary positions, and the other
     // layers have no positions.
     const Value* const positions = settings_.find("position_embedding_type");
     const bool none = positions && positions->text == "none";

@@ -173,8 +173,8 @@ void check_range(const KeySpec& key, const Value& value) {
                  hint_about(key.name), value.width());
 }
 
-// Returns "fp32, bf16" if the native engine supports all choices; otherwise it lists the others separately:
-// "fp32, bf16 (with other frameworks also fp16)".
+// Returns "fp32, bf16" if the native engine supports all choices; otherwise lists the remaining choices
+// separately: "fp32, bf16 (with other frameworks also fp16)".
 std::string describe_choices(const KeySpec& key) {
   std::vector<std::string_view> native, others;
   for (const std::string_view choice : key.choices) {

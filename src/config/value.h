@@ -14,7 +14,7 @@ namespace primus::config {
 
 // A text that contains settings: a file, or a command-line argument.
 struct Source {
-  std::string name;  // as shown in errors: the file's path, or "command line"
+  std::string name;  // the name shown in errors: the file's path, or "command line"
   std::string text;
   bool is_file = true;           // false: messages omit line and column
   bool columns_in_bytes = true;  // whether Origin::column counts bytes or characters

@@ -156,7 +156,7 @@ struct GroupAttributes {
   std::int64_t groups;
 };
 
-// Multiplies one group after the other. Each group's columns are first copied to contiguous memory.
+// Multiplies the groups one after the other. Each group's columns are first copied to contiguous memory.
 template <class Product>
 void for_each_group(OperatorCall& op, Product product) {
   const std::int64_t groups = op.attributes<GroupAttributes>().groups;

@@ -132,7 +132,7 @@ void backward_input(OperatorCall& op) {
   add_previous(op, {d_own, previous});
 }
 
-// The operator's parameter holds the sinks of this rank's heads. Other ranks have the other sinks.
+// The operator's parameter holds only the sinks of this rank's heads.
 void backward_weight(OperatorCall& op) {
   const Call call(op);
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {

@@ -7,9 +7,9 @@
 //
 // Quantising a tensor again with the same scale gives the same codes and records the same magnitude. So
 // results depend neither on recomputation nor on the order of products, and each product quantises its own
-// operands. Evaluation records nothing. A step with non-finite gradients changes neither history nor scales,
-// just as it changes no weight. (Transformer Engine adds such a step to its history, and keeps a scale only
-// if the magnitude itself is not finite.)
+// operands. Evaluation does not record magnitudes. A step with non-finite gradients changes neither history
+// nor scales, just as it changes no weight. (Transformer Engine adds such a step to its history, and keeps a
+// scale only if the magnitude itself is not finite.)
 //
 // A magnitude is the maximum over all ranks of all stages: a tensor rank's part of a matrix has the scale of
 // the complete matrix, and any mesh has the scales of one device. Every rank therefore holds the scales of
@@ -48,7 +48,7 @@ class DelayedScales {
   void begin_step();
   // Replaces each magnitude by its maximum over all ranks. Call between the step's last product and update().
   void reduce(DataParallel& parallel);
-  // Ends the step: computes the scales of the next one. `norm`: [1] fp32, the gradient norm.
+  // Ends the step: computes the scales of the next step. `norm`: [1] fp32, the gradient norm.
   void update(turbo::Context& context, const Tensor& norm);
 
   // One layer's state, which checkpoints contain. Layers are in the order of the store, equal on all ranks.

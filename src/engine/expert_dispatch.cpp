@@ -264,8 +264,7 @@ void plan_dispatch_backward(OperatorCall& op) {
                                           .weights = {},
                                           .previous = {},
                                           .out = of_all.get()});
-  // This rank computes only its own tokens' gradient; the other ranks compute the gradients of their own
-  // tokens.
+  // Each rank computes the gradient of its own tokens, so other tokens get zeros here.
   launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
   group.reduce_scatter(op.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
   add_previous(op, {d_weights, previous});

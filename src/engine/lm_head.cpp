@@ -3,9 +3,9 @@
 // Logits are the largest tensor of a small model, so a slice of them exists only between two products. The
 // input gradient, the weight gradient and the loss all need the same slice of logits: computing them together
 // costs three products instead of five. That requires the gradient of the loss, which is already known in the
-// forward pass: it is the token's weight, which includes the normalisation. So the forward pass of training
-// does nothing, and all work happens when the backward pass begins. A deferred weight gradient computes the
-// slice a second time, with the same bits.
+// forward pass: it is the token's weight, which includes the normalisation. So in training, all work happens
+// when the backward pass begins, and none in the forward pass. A deferred weight gradient computes the slice
+// a second time, with the same bits.
 //
 // On a GPU the fp32 logits exist for only a part of a slice at a time, because the two following products
 // read only the bf16 gradient.

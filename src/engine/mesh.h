@@ -107,7 +107,7 @@ class Mesh {
   void set_timeout(std::chrono::milliseconds timeout);
 
   const Reduction& reduction(ReduceGroup group) const { return reductions_[index(resolve(group))]; }
-  // Groups of the same ranks share one communicator: returns the group that owns it.
+  // Groups of the same ranks share one communicator. Returns the group that owns the communicator.
   ReduceGroup resolve(ReduceGroup group) const;
 
  private:

@@ -55,7 +55,7 @@ struct Routing {
 
 // `choice_bias`, [E] fp32 or absent, is added to the scores only for the choice. `given`, [T, top_k] int32 in
 // memory that outlives the tape, or absent: replaces the choice; weights still come from the scores.
-// `tokens`: as for router_logits, or empty if nothing random is drawn.
+// `tokens`: as for router_logits, or empty if no random numbers are drawn.
 // `load`: the result of step_load(); empty: the load of these tokens. `by_table`: like `given`, from
 // experts_by_table(), or empty.
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {},
@@ -82,7 +82,7 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
 void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
                      const turbo::MarginBins& bins, const Tensor& counts);
 
-// Products with experts' matrices, including their low-rank adapters, one per expert.
+// The following products use experts' matrices and their low-rank adapters, one per expert.
 // Multiplies each token's row by the matrix of each expert that it chose: [T, in] · [E, out, in]ᵀ -> [T ·
 // top_k, out].
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing);
@@ -90,8 +90,8 @@ Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing)
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
 // Combines rows per token: the weighted sum of each token's rows, plus `addend` if given.
 Value combine(const Value& rows, const Routing& routing, const Value& addend = {});
-// grouped_linear() and combine() in one, for rows that are already weighted: the experts' output is stored
-// only briefly.
+// grouped_linear() followed by combine(), for rows that are already weighted. As one operator, it stores the
+// experts' output only briefly.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
 
 // Adds to each row the bias of its expert, [E, n]. Pass rows by std::move to run in place.

@@ -1,8 +1,8 @@
 // The norm of a residual stream, fused where possible into the product that reads it.
 //
 // During bf16 decoding, on devices that support it, a product of a few rows also adds the pending addend,
-// norms the rows and applies the epilogue (turbo/linear/linear.h, AroundProduct). In every other case, norm()
-// and the named operators run one after the other.
+// norms the rows and applies the epilogue (turbo/linear/linear.h, AroundProduct). Otherwise, norm() and the
+// named operators run one after the other.
 #pragma once
 
 #include "engine/operators.h"

@@ -61,7 +61,7 @@ struct Unary {
   enum Out : OutputName { kY };
 };
 
-// The inputs and outputs that a gradient computation needs, as bit sets. Use saves() to make one.
+// The inputs and outputs that a gradient computation needs, as bit sets. saves() makes such a set.
 struct Saves {
   std::uint8_t inputs = 0, outputs = 0;
 
@@ -88,7 +88,7 @@ struct Operator {
   void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
   Saves for_input = {};                              // needed by backward_input
   Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
-  bool in_place = false;                // output 0 may reuse the memory of input 0 (never needed again)
+  bool in_place = false;                // output 0 may reuse the memory of input 0, which is not needed again
   bool is_loss = false;                 // gradients start at this operator: backward_input always runs
   bool weight_reads_parameter = false;  // backward_weight reads the parameter, as the other functions may
   bool once = false;                    // also updates counters, so outputs are never dropped or replayed

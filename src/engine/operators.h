@@ -1,5 +1,6 @@
-// The training operators, as model code calls them. Each call runs at once and is recorded on its tape;
-// shapes are checked. The rows of a tensor are the tokens of a microbatch, sequence after sequence: T = batch
+// The training operators, as model code calls them. Each call checks shapes, runs immediately, and is
+// recorded on its tape. The rows of a tensor are the tokens of a microbatch, sequence after sequence: T =
+// batch
 // * sequence.
 #pragma once
 
@@ -17,7 +18,7 @@ namespace primus::engine {
 // The residual stream of a transformer: a sum, and an addend that the next norm adds in its own kernel.
 struct Residual {
   Value sum;
-  Value pending;           // empty: nothing to add
+  Value pending;           // empty: no addend
   Value checkpoints = {};  // [T, n * hidden]: the sum before n earlier layers, for attention residuals
 };
 

@@ -142,8 +142,7 @@ void share_routing_backward(OperatorCall& op) {
   const auto a = op.attributes<RoutingAttributes>();
   const Tensor d_out = op.d_out(ShareRouting::kOwnWeights);
   add_input_gradient(op, ShareRouting::kWeights, [&](const Tensor& d_weights) {
-    // This rank computes only its own tokens' gradient; the other ranks compute the gradients of their own
-    // tokens.
+    // Each rank computes the gradient of its own tokens, so other tokens get zeros here.
     launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
     const Tensor own = a.own(d_weights);
     if (a.experts.group) {

@@ -9,8 +9,8 @@
 //
 // Gather and scatter are each other's gradients.
 //
-// `group` null means a single rank: nothing is recorded, and the functions return their argument. All ranks
-// of a group make the same calls in the same order, replays included. Collectives run on the compute stream.
+// `group` null means a single rank: the functions return their argument and record no call. All ranks of a
+// group make the same calls in the same order, replays included. Collectives run on the compute stream.
 #pragma once
 
 #include "comm/communicator.h"

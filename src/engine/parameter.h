@@ -55,7 +55,8 @@ struct Placement {
   struct Rows {
     std::int64_t whole = 0, rows = 0;
   };
-  Shape whole = {};             // the complete shape; of rank 0 if this rank has everything
+  Shape whole = {};             // the shape of the complete parameter; without extents if this rank has all
+                                // of it
   std::vector<Rows> rows = {};  // ascending
   std::int64_t column = 0;      // the first column, for a matrix
 
@@ -122,7 +123,7 @@ struct Parameter {
   int rule = 0;             // Layout::rule_of; also set if another stage has the parameter
   Tensor value;             // the value that operators read; absent while the unit is not gathered
                             // (DataParallel::use)
-  Tensor gradient;  // in the unit's gradient_dtype; absent without training, and while it has no memory
+  Tensor gradient;          // has the unit's gradient_dtype; absent in inference, and while it has no memory
 
   int index = 0;               // position among all parameters
   bool decays_vector = false;  // a vector that decays
@@ -135,7 +136,7 @@ struct Parameter {
   // summed (see WeightGradientQueue).
   std::vector<int> uses;
   std::int64_t turn = 0;      // uses counted up to now in this step
-  bool has_gradient = false;  // the first contribution assigns, later ones accumulate
+  bool has_gradient = false;  // true: further contributions accumulate; false: the first contribution assigns
 };
 
 }  // namespace primus::engine

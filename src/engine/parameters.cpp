@@ -13,7 +13,7 @@ namespace primus::engine {
 namespace {
 
 // Every parameter starts on a 256-byte boundary of fp32 buffers, and so on at least a 128-byte boundary of
-// bf16 ones. States with scales need this, because a parameter must start at the beginning of a block.
+// bf16 buffers. States with scales need this, because a parameter must start at the beginning of a block.
 constexpr std::int64_t kAlignElements = Arena::kAlignment / 4;
 
 std::int64_t aligned(std::int64_t elements, std::int64_t to) { return (elements + to - 1) / to * to; }
@@ -185,7 +185,7 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
     const Group& group = groups_[number];
     if (!group.here) continue;
     // Each kind has one reduce group, is trained or frozen, and is read in the compute type or in fp32.
-    // Parameters that are never sharded (see add_unit) form a separate kind.
+    // Parameters that are not sharded (see add_unit) form a separate kind.
     constexpr std::size_t kKinds = 5;
     std::array<std::vector<Parameter*>, kKinds * kReduceGroups> kinds;
     for (Parameter* p : group.parameters) {

@@ -10,8 +10,8 @@
 // rank the shard is the entire unit. Other values are gathered when operators need them, and other gradients
 // are reduced to their owner (engine/data_parallel.h).
 //
-// With tensor or expert parallelism a rank's parameter is a part of a complete one (Placement), and with
-// pipelines it has only the parameters of its stages. Names, initial values and checkpoints refer to the
+// With tensor or expert parallelism, a rank's parameter is a part of the complete parameter (Placement). With
+// pipelines, a rank has only the parameters of its stages. Names, initial values and checkpoints refer to the
 // complete parameter.
 //
 // An optimizer may have several update rules (Muon for matrices, AdamW for the rest). Within a unit the
@@ -56,7 +56,7 @@ struct FlatRange {
 // Which data the ranks of a data-parallel group shard: the ZeRO levels (Rajbhandari et al., 2020), as in
 // PyTorch's fully sharded data parallelism. Each level includes the previous levels.
 enum class Sharding : std::uint8_t {
-  kNone,        // every rank stores everything
+  kNone,        // every rank stores all data
   kStates,      // ZeRO-1: master weights and optimizer states
   kGradients,   // ZeRO-2: gradients
   kParameters,  // ZeRO-3: the values that operators read
@@ -107,7 +107,7 @@ struct ParameterUnit {
   std::string name;                    // name of its group, such as "layers.3"
   int number = 0;                      // position among all units
   int declared = 0;                    // index of the group that declared its parameters
-  std::vector<Parameter*> parameters;  // in buffer order
+  std::vector<Parameter*> parameters;  // parameters in buffer order
   DType dtype = DType::kF32;           // type of `values`
   DType gradient_dtype = DType::kF32;  // type of `gradient` and `reduced`
   bool trained = true;                 // false: only values are stored

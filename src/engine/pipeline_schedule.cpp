@@ -24,7 +24,7 @@ Work backward(int chunk, std::int64_t microbatch) {
 
 // --- order of forward and backward work on a stage
 
-// One chunk after the other, each for all microbatches.
+// All microbatches of one chunk, then all microbatches of the next chunk.
 Order gpipe(const PipelineShape& shape, std::int64_t microbatches) {
   Order order;
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
@@ -163,7 +163,7 @@ class Arrangement {
     std::size_t next = 0;
     double free = 0;  // end of the stage's current work
     int held = 0;
-    Order weights = {};  // can run at any time, oldest first
+    Order weights = {};  // weight gradients that can run at any time, oldest first
     std::vector<TimedWork> done = {};
   };
 
@@ -368,11 +368,11 @@ PipelineSchedule make_schedule(ScheduleKind kind, int stages, int chunks, std::i
       break;
     case ScheduleKind::kZeroBubbleH1:
       each_stage([&](int s) { return one_forward_one_backward(shape, microbatches, s); });
-      limit = stages;  // like the first stage of 1F1B
+      limit = stages;  // as on the first stage of 1F1B
       break;
     case ScheduleKind::kZeroBubbleV:
       orders = repeat_block(earliest_block(stages, {4, 2, 4, 2}), microbatches);
-      limit = 2 * stages;  // like 1F1B: two chunks are as large as one 1F1B stage
+      limit = 2 * stages;  // as in 1F1B: two chunks have the size of one 1F1B stage
       break;
     case ScheduleKind::kVHalf:
       orders = repeat_block(earliest_block(stages, {2, 1, 2, 1}), microbatches);

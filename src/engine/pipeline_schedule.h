@@ -79,7 +79,7 @@ struct Work {
   int chunk = 0;  // index on this stage
   std::int64_t microbatch = 0;
   // Only for transfers. gradient: the transfer carries the gradient of the chunk's input (sent) or output
-  // (received), not the chunk's output (sent) or input (received). peer: the other stage.
+  // (received), instead of the chunk's output (sent) or input (received). peer: the other stage.
   bool gradient = false;
   int peer = -1;
 
@@ -122,8 +122,8 @@ struct PipelineTimeline {
   std::vector<std::vector<TimedWork>> stages;
   double makespan = 0;
   double bubble = 0;  // idle fraction of all stages' time until the makespan
-  // Per stage: the maximum number of (chunk, microbatch) pairs whose activations are held at once, from the
-  // start of the forward pass to the end of the last backward work.
+  // Per stage: the maximum number of (chunk, microbatch) pairs whose activations are held at the same time,
+  // from the start of the forward pass to the end of the last backward work.
   std::vector<int> peak_stash;
 };
 
@@ -131,7 +131,7 @@ struct PipelineTimeline {
 void summarize(PipelineTimeline& timeline, bool splits_backward);
 
 // Returns when each item of a schedule runs. Each stage computes one item at a time. Transfers overlap
-// computation and run one after the other on each stage; a receiver computes once the data has arrived.
+// computation and run one after the other on each stage; a receiver computes after the data has arrived.
 // Throws std::logic_error for lists that deadlock.
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs = {});
 

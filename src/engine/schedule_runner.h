@@ -56,9 +56,9 @@ class ScheduleRunner {
     // Type and shape of the tensor between parts; unused with a single part.
     DType dtype = DType::kF32;
     Shape shape = {};
-    std::vector<RecomputePolicy> recompute = {};  // one policy per chunk; empty: nothing is recomputed
+    std::vector<RecomputePolicy> recompute = {};  // one policy per chunk; empty: no recomputation
     PrecisionRecipe precision = {};               // also applies to evaluation
-    bool adapters = true;                         // for evaluation (Tape::Settings)
+    bool adapters = true;                         // whether evaluation uses adapters (Tape::Settings)
     // For schedules that do not split backward passes; all other schedules defer weight gradients.
     WeightGradientQueue::Policy weight_gradients = WeightGradientQueue::Policy::kInline;
   };
@@ -102,7 +102,7 @@ class ScheduleRunner {
   };
   // A batch of transfers in flight.
   struct Flight {
-    std::unique_ptr<Event> event;  // null: the compute stream has waited
+    std::unique_ptr<Event> event;  // null: the compute stream has already waited
     std::vector<Buffer> sent;      // memory of the sends, held until the compute stream has waited
   };
   struct Arrival {

@@ -1,13 +1,13 @@
 // The tape: runs the model forward as plain C++, records each call, and replays the record backwards.
 //
-// Model code calls operators (engine/operators.h) on Values; each call runs its kernels at once and adds one
-// small entry to the tape. backward() walks the entries in reverse. An operator splits its gradient into the
-// input gradient, which runs during the walk, and the weight gradient, which goes through a
+// Model code calls operators (engine/operators.h) on Values; each call runs its kernels immediately and adds
+// one small entry to the tape. backward() walks the entries in reverse. An operator splits its gradient into
+// the input gradient, which runs during the walk, and the weight gradient, which goes through a
 // WeightGradientQueue and may run much later (zero-bubble pipelines). Activations that a RecomputePolicy
 // drops are replayed from their entries when needed, with the same kernels on the same inputs: bit-exact.
 //
-// One Tape holds one microbatch of one chunk of the model. Several tapes may exist at once, in any phase. All
-// tapes of a rank share its stash and compute stream. Not thread-safe.
+// One Tape holds one microbatch of one chunk of the model. Several tapes may exist at the same time, in any
+// phase. All tapes of a rank share its stash and compute stream. Not thread-safe.
 #pragma once
 
 #include <array>

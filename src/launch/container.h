@@ -32,7 +32,7 @@ struct ContainerRequest {
 
 struct ContainerPlan {
   Step step;
-  ElsewhereNodes nodes;      // the nodes as the launcher inside the container sees them
+  ElsewhereNodes nodes;      // the nodes, for the launcher inside the container
   std::vector<Step> before;  // steps before the container starts: removal of old containers, a login
 };
 

@@ -59,7 +59,7 @@ std::string find_runtime(const std::string& wanted, const Surroundings& surround
   std::string docker_fails;
   for (const char* name : {"docker", "podman", "apptainer", "singularity"}) {
     if (!surroundings.find_program(name)) continue;
-    // Docker needs a running daemon; the other runtimes work without one.
+    // Docker needs a running daemon; the other runtimes do not.
     if (name == std::string_view("docker")) docker_fails = why_docker_fails(surroundings);
     if (name == std::string_view("docker") && !docker_fails.empty()) continue;
     if (!docker_fails.empty())

@@ -270,7 +270,7 @@ std::vector<std::string> read_environment_file(const Path& file) {
       }
       value = value.substr(1, value.size() - 2);
     }
-    // Within single quotes, a shell interprets nothing.
+    // Within single quotes, a shell does not interpret characters.
     if (quote != '\'' &&
         value.find_first_of(quote == '"' ? "$`\\" : "$`\\;&|<> \t'\"") != std::string_view::npos)
       throw bad;

@@ -206,7 +206,7 @@ constexpr Default kUnread[] = {
 
 // Returns "mlx5_0:1,mlx5_1:1": the first active port of each InfiniBand device. If no device has an active
 // port, lists the first port of each device. Skips bonds and eth0, which belong to the machine's general
-// network. Empty without ports.
+// network. Returns an empty text if there are no ports.
 std::string rdma_devices(const Path& root) {
   const Path folder = root / "sys/class/infiniband";
   std::vector<std::string> devices = list(folder), active, all;

@@ -314,7 +314,7 @@ class Launcher {
       same_request_until_ = comm::in(1s);
       kill_at_ = comm::in(launch_.grace_after_signal);
     } else if (signal == SIGINT || comm::milliseconds_until(*same_request_until_) == 0) {
-      signal_all(SIGKILL);  // a second request ends the ranks at once
+      signal_all(SIGKILL);  // a second request ends the ranks immediately
     }
   }
 

@@ -55,9 +55,9 @@ struct LaunchResult {
   std::string failure;   // "rank 3 was killed by signal 9 (Killed)", and the last lines it wrote
 };
 
-// Runs all ranks to the end. Throws Error if a rank cannot be started; then the others are ended. Call it
-// from the program's main thread before other threads exist, because it blocks signals in this thread, and
-// ranks end with the calling thread.
+// Runs all ranks to the end. If a rank cannot be started, ends the other ranks and throws Error. Call it from
+// the program's main thread before other threads exist, because it blocks signals in this thread, and ranks
+// end with the calling thread.
 LaunchResult run_local(const LocalLaunch& launch);
 
 }  // namespace primus::launch

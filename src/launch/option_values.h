@@ -79,7 +79,7 @@ enum class Form : std::uint8_t {
   kSecretRef,     // HF_TOKEN=hugging-face/token, or only the Secret
 };
 
-// A form, and the words of a choice: "always|missing|never".
+// A form and, for choices, the allowed words: "always|missing|never".
 struct ValueForm {
   Form form = Form::kText;
   std::string_view words = {};

@@ -196,7 +196,7 @@ class ProcessGroup {
 
  private:
   static constexpr int kLookMs = 200, kWaitMs = 5;
-  // Reads between two checks for the end, since some programs never stop writing.
+  // Maximum number of reads between two checks for the end, since some programs write without pause.
   static constexpr int kMaxReads = 64;
 
   void pass_on() {

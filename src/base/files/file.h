@@ -115,7 +115,7 @@ class Env {
   virtual MappedFile map(const Path& path) = 0;
   // Returns the status of a path (following symlinks); nullopt if it does not exist.
   virtual std::optional<FileStatus> status(const Path& path) = 0;
-  // Returns whether the path itself is a symlink, even a dangling one.
+  // Returns whether the path is a symlink. True even if its target does not exist.
   virtual bool is_link(const Path& path) = 0;
   // Returns the names in a folder, sorted, without "." and "..".
   virtual std::vector<std::string> list(const Path& folder) = 0;
@@ -137,7 +137,7 @@ std::string read_file(const Path& path, std::uint64_t limit = 256U << 20, Env& e
 // Writes and syncs a new file. Does not sync its folder.
 void write_file(const Path& path, std::string_view content, Env& env = Env::posix());
 
-// Replaces `path` atomically: a reader, even after a crash, sees either the old or the new content. Writes a
+// Replaces `path` atomically: readers get either the old or the new content, even after a crash. Writes a
 // temporary file in the same folder, syncs it, renames it and syncs the folder. If `path` is a symlink,
 // replaces the link and leaves its target unchanged.
 void write_file_atomic(const Path& path, std::string_view content, Env& env = Env::posix());

@@ -9,7 +9,7 @@
 namespace primus {
 
 // An exclusive lock, held until destroyed; the system releases it if the process dies. The lock file is empty
-// and is not removed. On file systems without locks, this object locks nothing, and two processes may do the
+// and is not removed. On file systems without locks, this object has no effect, and two processes may do the
 // same work.
 class FileLock {
  public:

@@ -36,7 +36,7 @@ class PieceWriter {
   // and is valid until the next call. The caller passes the number of bytes that it has filled to advance().
   std::span<std::byte> room(std::uint64_t offset);
   void advance(std::size_t bytes);
-  // Writes everything to the file. It is durable once File::sync() has returned.
+  // Writes all gathered data to the file. The data is durable once File::sync() has returned.
   void flush();
   // Returns the bytes written since construction, to all files.
   const WrittenBytes& written() const { return written_; }

@@ -1,5 +1,5 @@
 // Starts threads and reports a refusal by the system as an Error, because the user can change thread and
-// memory limits. After an error, no started thread is left.
+// memory limits. If a thread of a group cannot be started, the threads started before are joined.
 #pragma once
 
 #include <functional>

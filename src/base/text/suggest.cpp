@@ -21,7 +21,7 @@ std::size_t shared_prefix(std::string_view a, std::string_view b) {
 
 // Returns the edit distance if it is at most `limit`, otherwise any number above `limit`.
 std::size_t bounded_distance(std::string_view a, std::string_view b, std::size_t limit) {
-  // Rows of the optimal-string-alignment table: two back (for swaps), one back, current.
+  // Rows of the optimal-string-alignment table: the last but one (for swaps), the last, and the current row.
   std::vector<std::size_t> rows(3 * (b.size() + 1));
   std::size_t* before = rows.data();
   std::size_t* previous = before + b.size() + 1;

@@ -12,7 +12,7 @@ namespace primus {
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
 // Returns the candidate closest to `name`, or "" if none is close enough (about one edit per three
-// characters). Names longer than 128 bytes match nothing, which keeps hostile input cheap.
+// characters). Names longer than 128 bytes have no match, which limits the time for hostile input.
 std::string_view closest(std::string_view name, std::span<const std::string_view> candidates);
 
 // Returns the suggestion for an option ("--temp" of "--temperature"): options that begin or end with its

@@ -1,4 +1,4 @@
-// UTF-8 according to table 3-7 of the Unicode standard: no overlong forms, no surrogates, nothing above
+// UTF-8 according to table 3-7 of the Unicode standard: no overlong forms, no surrogates, no characters above
 // U+10FFFF.
 #pragma once
 

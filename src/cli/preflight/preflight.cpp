@@ -106,7 +106,7 @@ class Preflight final : public Command {
                           .local_ranks = environment ? environment->local_world : ranks,
                           .nodes = environment ? environment->world / std::max(environment->local_world, 1)
                                                : static_cast<int>(ranks_.nodes())};
-    PerfPlan plan = plan_perf(perf_, place);  // refuses invalid options before anything starts
+    PerfPlan plan = plan_perf(perf_, place);  // refuses invalid options before tests start
     plan.communication.pause_seconds = pause_;
     if (!environment && (ranks > 1 || ranks_.nodes() > 1)) return launch_ranks(ranks, jobs, console);
 

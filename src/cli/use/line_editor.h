@@ -69,7 +69,7 @@ class LineEditor {
   std::size_t cursor_ = 0;
   bool pasting_ = false;
   std::deque<std::string> history_;
-  std::size_t recalled_ = 0;  // index into history_; its size: the current draft
+  std::size_t recalled_ = 0;  // index into history_; history_.size() is the current draft
 };
 
 }  // namespace primus::cli

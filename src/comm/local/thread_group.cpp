@@ -22,7 +22,7 @@ std::shared_ptr<std::byte> make_region(int ranks) {
   return {static_cast<std::byte*>(memory), [](std::byte* address) { std::free(address); }};
 }
 
-// The first member creates the group's shared state; the last one removes it from the map.
+// The first member creates the group's shared state, and the last member removes it from the map.
 class ThreadLinkFactory final : public LinkFactory {
  public:
   ThreadLinkFactory(int ranks, bool rings) : spins_(Doorbells::spins_for(ranks)), rings_(rings) {}

@@ -62,7 +62,7 @@ class ThreadLinks final : public Links {
   Doorbells bells_;
   std::vector<std::uint64_t> shown_;  // by peer: the channel's tail after the last entry that uses this
                                       // rank's memory
-  std::vector<std::size_t> offset_;   // by peer: bytes already used of its first entry
+  std::vector<std::size_t> offset_;   // by peer: bytes already used of the peer's first entry
 };
 
 }  // namespace primus::comm::local

@@ -47,7 +47,7 @@ std::string host_name() {
   return name.c_str();
 }
 
-// Returns an address at which other hosts reach this one: its name, or the first address of its network
+// Returns an address at which other hosts reach this host: its name, or the first address of its network
 // interfaces if the name resolves to the loopback interface (Debian's /etc/hosts maps it to 127.0.1.1).
 std::string reachable_address() {
   const std::string name = host_name();
@@ -105,8 +105,8 @@ std::optional<JobEnvironment> current_job() {
     meeting = nlohmann::json{environment.master_address, port_of(listener), random_token()}.dump();
     environment.listening_socket = listener.release();
   }
-  // MPI requires all its processes to call MPI_Finalize(). After an error, mpirun should end the others
-  // instead.
+  // MPI requires all its processes to call MPI_Finalize(). After an error, this process ends without
+  // MPI_Finalize(), so that mpirun ends the other processes.
   on_exit(
       [](int status, void* started) {
         if (status == 0) static_cast<mpi::Library*>(started)->finish();

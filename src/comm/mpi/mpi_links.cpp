@@ -112,7 +112,7 @@ std::size_t MpiLinks::push(int peer, std::span<const std::byte> data) {
 
 bool MpiLinks::drained(int peer) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
-  if (p.out.open && p.out.end > p.out.begin) return false;  // not yet passed to MPI
+  if (p.out.open && p.out.end > p.out.begin) return false;  // data not yet passed to MPI
   for (Slot& slot : p.out.slots) {
     if (slot.request == MPI_REQUEST_NULL) continue;
     int done = 0;

@@ -23,7 +23,7 @@ class MpiLinks final : public Links {
  public:
   // `members`: ranks in MPI_COMM_WORLD; messages with `tag` belong to this group.
   MpiLinks(std::span<const int> members, int tag);
-  // Cancels receives. The memory of sends that peers do not accept within a second is never freed.
+  // Cancels receives. If peers do not accept a send within a second, its memory is not freed.
   ~MpiLinks() override;
   MpiLinks(const MpiLinks&) = delete;
   MpiLinks& operator=(const MpiLinks&) = delete;

@@ -1,6 +1,5 @@
-// One communicator of the library in non-blocking mode. Long operations are polled, so that a waiting rank
-// notices when the job is aborted. Thread-safe: any thread may end it while the rank's own thread is in a
-// call.
+// One communicator of the library in non-blocking mode. Long operations are polled, so that an abort of the
+// job also ends a waiting rank. Thread-safe: any thread may end it while the rank's own thread is in a call.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
-// NCCL or RCCL, as installed on the machine: declarations of its C interface, loaded when the first
-// communicator of several GPUs is made. Both libraries export the same functions and keep this interface
-// stable within major version 2. tests/comm compares these declarations with NVIDIA's header if that is
-// installed.
+// Declarations of the C interface of NCCL and RCCL. The library that is installed on the machine is loaded
+// for the first communicator of several GPUs. Both libraries export the same functions and keep this
+// interface stable within major version 2. tests/comm compares these declarations with NVIDIA's header if
+// that is installed.
 #pragma once
 
 #include <array>

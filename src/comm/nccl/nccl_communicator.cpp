@@ -234,7 +234,7 @@ void NcclCommunicator::stage(Stream& stream, Call& call) {
   call.in.data = staging_.data;
 }
 
-// Copies the parts that a rank sends to itself; in a group of one, that is everything.
+// Copies the parts that a rank sends to itself; a group of one rank has only such parts.
 void NcclCommunicator::copy_own_parts(Stream& stream, const Call& call) const {
   const auto copy = [&](std::byte* to, const std::byte* from, std::int64_t bytes) {
     if (to != from && bytes != 0) stream.copy_on_device(to, from, bytes);
@@ -337,7 +337,7 @@ Result NcclCommunicator::send_and_receive(Stream& stream, const Call& call, Comm
 bool NcclCommunicator::poll() noexcept {
   try {
     bool late = false, busy = false;
-    Pending oldest;  // for be_late(), without its events
+    Pending oldest;  // a copy for be_late(), without events
     std::chrono::milliseconds waited{};
     {
       const std::lock_guard lock(mutex_);

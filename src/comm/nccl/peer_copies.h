@@ -48,9 +48,9 @@ class PeerCopies {
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;
 
-  // Runs Communicator::exchange() without a rank's sends to itself. While the host waits for another rank to
-  // post, it calls `waiting` with the elapsed time; `waiting` may throw. In that case, work that is already
-  // enqueued waits until release().
+  // Runs Communicator::exchange(), except for a rank's sends to itself. While the host waits for another rank
+  // to post, it calls `waiting` with the elapsed time; `waiting` may throw. In that case, work that is
+  // already enqueued waits until release().
   using Waiting = FunctionRef<void(std::chrono::milliseconds waited)>;
   void exchange(Stream& stream, std::span<const Transfer> transfers, Waiting waiting);
 

@@ -187,7 +187,8 @@ Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline
       if (connect(socket.fd(), a->ai_addr, a->ai_addrlen) != 0) {
         error = errno;
         if (error == EINPROGRESS) {
-          // A host that drops packets must not use up the time for the other addresses.
+          // Limits the wait, so that a host that drops packets does not use up the time for the other
+          // addresses.
           wait_for(socket, POLLOUT, std::min(deadline, in(5s)));
           socklen_t size = sizeof(error);
           pollfd entry{socket.fd(), POLLOUT, 0};

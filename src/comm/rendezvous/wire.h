@@ -45,7 +45,7 @@ enum class Type : std::uint8_t {
   // Sent by the server.
   kReply = 64,
   kAborted,   // reason, ErrorKind
-  kQuestion,  // number, group: asks for the rank's status
+  kQuestion,  // number, group: requests the rank's status
 };
 
 class Writer {

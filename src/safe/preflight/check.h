@@ -30,7 +30,7 @@ struct Wanted {
   std::string source;
 };
 
-// Requirements on the machine. If the user sets nothing, checks choose defaults by the machine's role. A
+// Requirements on the machine. Without the user's settings, checks choose defaults by the machine's role. A
 // value set in an optional is a demand: its check runs even if its section was not selected, and fails if the
 // measured value cannot be determined.
 struct Requirements {
@@ -40,7 +40,7 @@ struct Requirements {
   std::optional<Wanted> gpus;                                  // number of GPUs
   std::optional<Wanted> rdma_ports;
   std::optional<Wanted> free_gpu_memory_gib;  // GiB per GPU
-  double usual_free_gpu_memory_gib = 0;       // default if the user demands nothing; 0: not checked
+  double usual_free_gpu_memory_gib = 0;       // default without a demand; 0: not checked
   static constexpr double kUsualBusyGib = 2, kUsualBusyPercent = 20;  // defaults of the next two
   std::optional<Wanted> busy_memory_gib;  // limit for other processes' memory on a GPU
   std::optional<Wanted> busy_percent;     // maximum utilization of a GPU
@@ -120,7 +120,7 @@ struct Check {
   std::string_view name, category;
   std::string_view question;  // the question it answers, in one sentence
   void (*judge)(const CheckInput& input, Judge& judge);
-  // Returns whether the user demands something that this check judges; null: its subject cannot be demanded.
+  // Returns whether this check judges a demand of the user; null: users cannot demand its subject.
   bool (*demanded)(const Requirements& wanted) = nullptr;
   ThresholdOption threshold = {};  // without a name: the check has no option
   // If true, a check without findings passes; otherwise it has failed.

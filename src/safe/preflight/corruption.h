@@ -3,8 +3,8 @@
 // against a random weighting of its columns); every later result must have the same checksum. For matrices of
 // equal sides, all devices of all machines have the same checksum.
 //
-// It cannot detect errors in units other than those for matrix products, or errors that only occur under
-// another load or temperature.
+// It detects only errors of the units for matrix products, and only errors that occur under this load and
+// temperature.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Results of preflight as plain data: facts (properties of the machine), measurements (speeds) and findings
-// (verdicts of checks). A NodeReport holds everything that one process found on its machine. Rank 0 gathers
-// all reports, through the rendezvous or from files. Free functions without state.
+// (verdicts of checks). A NodeReport holds all results of one process on its machine. Rank 0 gathers all
+// reports, through the rendezvous or from files. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -61,7 +61,8 @@ struct NodeReport {
   bool has_stuck_threads = false;
 };
 
-// Returns the worst verdict. Skipped checks count as passed. Without findings, kFail: nothing was checked.
+// Returns the worst verdict. Skipped checks count as passed. Without findings, returns kFail, because no
+// check has run.
 Verdict verdict_of(const std::vector<Finding>& findings);
 
 nlohmann::ordered_json to_json(const NodeReport& report);

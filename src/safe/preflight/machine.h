@@ -36,7 +36,7 @@ struct MachineOptions {
   Path root = "/";
   // getenv, or a replacement in tests. Its PATH is searched for programs.
   std::function<std::optional<std::string>(const std::string&)> environment = {};
-  // Returns the names of all variables; by default those of this process.
+  // Returns the names of all variables; by default, of this process's variables.
   std::function<std::vector<std::string>()> variables = {};
   std::chrono::milliseconds command_timeout = std::chrono::seconds(10);
 };

@@ -1,5 +1,5 @@
 // The folder shared by the nodes of a smoke test: each node writes smoke/HOST.json. Node 0 reads these files,
-// compares the nodes, and lists passing and failing nodes. Errors are those of the file system.
+// compares the nodes, and lists passing and failing nodes. Throws errors of the file system.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Marks memory that must not be accessed for AddressSanitizer. The sanitizer tracks malloc, but not blocks
-// inside an arena or the bytes after a mapping. Both functions do nothing in builds without the sanitizer.
+// Marks memory for AddressSanitizer that programs must not access. The sanitizer tracks malloc, but not
+// blocks inside an arena or the bytes after a mapping. Both functions do nothing in builds without the
+// sanitizer.
 //
 // Unpoison memory before returning it to the system; otherwise accesses by the memory's next owner are
 // reported.

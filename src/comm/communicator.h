@@ -16,16 +16,16 @@
 // the size (floating types only). Integers wrap around. kMax propagates NaN.
 //
 // On GPUs, the vendor's library chooses the order. It depends on the tensor size, the number of ranks and the
-// machine's topology; if all of these are equal, sums are reproducible from run to run. bf16 and fp16 may be
-// rounded at every addition, kMean may divide before it adds, and kMax may drop a NaN. Two ranks have only
-// one possible order, so their fp32 sums have the same bits as on CPUs. Data movement and integer addition
-// are exact everywhere.
+// machine's topology; if these are equal, sums are reproducible from run to run. bf16 and fp16 may be rounded
+// at every addition, kMean may divide before it adds, and kMax may drop a NaN. Two ranks have only one
+// possible order, so their fp32 sums have the same bits as on CPUs. Data movement and integer addition are
+// exact everywhere.
 //
 // Errors: calls that break the rules above (types, counts, ranks) are bugs in this program and throw
 // std::logic_error immediately. A later failure (a peer is lost, makes a different call, or is late) aborts
-// the whole job: every waiting rank wakes up and throws an Error with the first cause, and so does every
-// later call on every communicator of the job. On GPUs, mismatched calls are detected only by the timeout of
-// a rank that waits in vain; if every rank receives the amount it expects, the data may be wrong without an
+// the whole job: every waiting rank wakes up, and throws an Error with the first cause. Later calls on all
+// communicators of the job throw the same Error. On GPUs, mismatched calls are detected only by the timeout
+// of a waiting rank. If every rank receives the expected number of bytes, the data may be wrong without an
 // error.
 //
 // Thread-safety: a communicator belongs to its rank's thread, except abort() and set_timeout(), which any
@@ -67,7 +67,7 @@ bool supports(DType dtype);
 // The kernels that a group's work overlaps. On a GPU, both need multiprocessors, so this setting decides how
 // multiprocessors are divided (comm/overlap.h). It has no effect on CPUs.
 enum class Overlap : std::uint8_t {
-  kNothing,   // no kernels, or shorter kernels (as in an expert all-to-all): ranks wait for the group
+  kNothing,   // no kernels, or kernels that end earlier (expert all-to-all): the collective decides the time
   kKernels,   // any kernels: for parameters, gradients, and keys and values of context ranks
   kProducts,  // GEMMs that are divided to match the collective's length (engine/tensor_parallel.h)
 };
@@ -141,16 +141,15 @@ class Communicator {
   // parts, too.
   void all_to_all_rows(Stream& stream, const Tensor& in, const Tensor& send_counts, const Tensor& out,
                        const Tensor& receive_counts);
-  // Runs all transfers of the batch concurrently, so no order of sends and receives deadlocks. Between two
-  // ranks, sends are matched with receives in the order of calls and of the batch. Matching transfers must
-  // have equal counts and types. Only the ranks named in transfers take part. A rank may send to itself.
+  // Runs all transfers of the batch concurrently, so their order cannot cause a deadlock. Between two ranks,
+  // sends are matched with receives in the order of calls and of the batch. Matching transfers must have
+  // equal counts and types. Only the ranks named in transfers take part. A rank may send to itself.
   void exchange(Stream& stream, std::span<const Transfer> transfers);
   // Barrier: the stream waits until every rank's stream has reached this point.
   void barrier(Stream& stream);
 
-  // Creates the communicator of some of this group's ranks, in the order of `members`: members[i] becomes
-  // rank i. Only the members call it, all with the same arguments. Blocks the host until all members have
-  // called it.
+  // Creates a communicator for some of this group's ranks: members[i] becomes rank i. Only the members call
+  // it, all with the same arguments. Blocks the host until all members have called it.
   std::unique_ptr<Communicator> split(std::span<const int> members, const std::string& name,
                                       Overlap overlap = Overlap::kNothing);
 

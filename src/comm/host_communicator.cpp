@@ -34,7 +34,8 @@ std::int64_t part_begin(std::int64_t count, int parts, int index) {
   return each * index + std::min<std::int64_t>(more, index);
 }
 
-// Returns the elements in the rows counted for `peer`. A part has room for `maximum` elements.
+// Returns the number of elements in the rows that `counts` gives for `peer`. A part has room for `maximum`
+// elements.
 std::int64_t counted_elements(const Tensor& counts, int peer, std::int64_t width, std::int64_t maximum) {
   const std::int64_t elements = static_cast<const std::int32_t*>(counts.data)[peer] * width;
   if (elements < 0 || elements > maximum)
@@ -236,8 +237,9 @@ void HostCommunicator::run_all_reduce(const Tensor& in, const Tensor& out, Reduc
     copy_bytes(to, result, in.bytes());
     return;
   }
-  // For each block, every rank reduces its part, then the parts are gathered. In place this is safe: a rank's
-  // result overwrites this rank's input of that part, but is sent only after that input was received.
+  // For each block, every rank reduces its part, then the parts are gathered. This is safe in place: the
+  // result of another rank overwrites this rank's input of that part, but that rank sends the result only
+  // after it has received the input.
   const std::int64_t block = kBlockBytes / element * size();
   for (std::int64_t begin = 0; begin < count; begin += block) {
     const std::int64_t n = std::min(count - begin, block);

@@ -193,7 +193,7 @@ Socket master_socket(const JobEnvironment& environment) {
 }  // namespace
 
 std::int64_t shared_memory_of_rank(int ranks) {
-  // One ring to and one ring from each other rank.
+  // Each pair of ranks has one ring in each direction.
   return ranks < 2 ? 0
                    : 2 * (ranks - std::int64_t{1}) *
                          static_cast<std::int64_t>(local::RingRegion::ring_bytes(ranks));

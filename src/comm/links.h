@@ -37,7 +37,7 @@ class Links {
   // Makes the effects of push() and pop() since the last call visible to peers.
   virtual void publish() = 0;
   // Call ticket() before looking for work. wait() returns immediately if an event has happened since that
-  // ticket, and after `limit` at the latest. Throws PeerLost if a peer of `interest` is gone.
+  // ticket, and after `limit` at the latest. Throws PeerLost if a peer of `interest` is lost.
   virtual std::uint32_t ticket() = 0;
   virtual void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) = 0;
 

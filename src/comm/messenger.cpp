@@ -33,7 +33,7 @@ struct Messenger::Header {
   std::uint8_t kind, dtype, reduction, unused;
   std::int32_t root, reserved;
   std::uint64_t sequence;
-  std::int64_t count, call_count;  // elements of this message, and of the call
+  std::int64_t count, call_count;  // number of elements of this message, and of the call
   std::uint8_t fill[Links::kGranule - 40];
 };
 
@@ -331,7 +331,7 @@ void Messenger::late(const std::vector<int>& peers, std::chrono::milliseconds wa
 void Messenger::fail(const std::string& reason) {
   state_.abort->abort(reason);
   state_.abort->check();
-  throw Error(ErrorKind::kIo, reason);  // unreachable: the job is aborted now
+  throw Error(ErrorKind::kIo, reason);  // not reached, because the job is aborted now
 }
 
 }  // namespace primus::comm

@@ -1,5 +1,5 @@
 // State shared by the communicators of one rank: whether the job was aborted, the flight recorder, timeouts,
-// and how to ask other ranks for their status. Thread-safe.
+// and a function that requests other ranks' status. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class AbortState {
 };
 
 // Work of a rank outside its collectives that may take longer than a step, such as reading data or saving.
-// Ranks that wait for it ask for its status and extend their timeout. Thread-safe.
+// Ranks that wait for this rank request its status and extend their timeout. Thread-safe.
 class Activities {
  public:
   struct Oldest {

@@ -36,7 +36,7 @@ class BackendFields {
   static BackendFields load(std::string_view framework, std::span<const std::filesystem::path> preset_dirs);
 
   const std::string& framework() const { return framework_; }
-  // Returns the folder that the tables were read from.
+  // Returns the folder of the tables.
   const std::filesystem::path& folder() const { return folder_; }
   const BackendField* find(std::string_view name) const;
   const std::map<std::string, BackendField, std::less<>>& all() const { return fields_; }

@@ -1,4 +1,4 @@
-// derive(): trainer settings that follow from others.
+// derive() computes trainer settings that follow from other settings.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The resolved experiment as text: YAML that loads back, and the output of `config show`.
+// Writes the resolved experiment as text: as YAML that can be loaded again, and as the output of `config
+// show`.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -13,8 +13,9 @@
 //       overrides: {train_iters: 50}
 //
 // Precedence: command line > overrides > module preset > model preset > the defaults of keys.def. Every file
-// may have `extends:` (a path or a list; later wins, the file itself last) and ${VAR} or ${VAR:default}.
-// docs/formats/experiment.md describes the format, docs/config.md every key.
+// may have `extends:` (a path or a list; later files override earlier files, and the file itself overrides
+// all) and ${VAR} or ${VAR:default}. docs/formats/experiment.md describes the format, docs/config.md every
+// key.
 //
 // Errors in the input have kind kInvalid or kUnsupported and a position file:line:col; several problems are
 // reported together. Loading prints no output and has no other effect than the returned object.
@@ -96,8 +97,8 @@ struct Experiment {
   // were set or derived.
   std::map<std::string, Provenance, std::less<>> provenance;
 
-  // config.json of the model that `load` names, once it has been read (with_loaded_model in
-  // lm/train/training_settings.h); null before.
+  // config.json of the model that `load` names; null before with_loaded_model()
+  // (lm/train/training_settings.h) has read it.
   std::shared_ptr<const Source> loaded_config;
 
   // The hardware to plan for (--hardware), which this machine need not have; null: this machine's device.

@@ -35,7 +35,8 @@ void for_each_setting(const BackendFields& fields, const Value& settings, Visit&
 // In that case, `trainer` contains the translation of the settings that have a counterpart.
 bool has_foreign_settings(const Experiment& experiment);
 
-// Returns a setting that AMD Primus adds to the framework's (section `extra`); null if there is none.
+// Returns the setting at `path` if AMD Primus adds it to the framework's settings (section `extra`), or else
+// null.
 const Value* find_extra(const BackendFields& fields, std::string_view path);
 
 // Returns whether the framework, or AMD Primus's extension of it, has the setting or section `path`.
@@ -45,11 +46,11 @@ bool knows(const BackendFields& fields, std::string_view path);
 void check_settings(const BackendFields& fields, const Value& settings, Problems& problems);
 
 struct Translation {
-  Value settings;  // a map of our trainer keys; each value has the origin of the setting it comes from
+  Value settings;            // a map of our trainer keys; each value has the origin of the original setting
   std::string model_preset;  // our preset of the model that the settings name; empty: the settings describe
                              // the model
   Origin model_origin;
-  std::map<std::string, std::string> names;                 // our key to the framework's setting
+  std::map<std::string, std::string> names;                 // by our key: the framework's setting
   std::vector<std::string> warnings;                        // warnings about settings whose counterparts
                                                             // differ in meaning
   std::map<std::string, std::vector<std::string>> dropped;  // settings without a counterpart, grouped by

@@ -57,7 +57,7 @@ struct Hardware {
 // Reads the files in hardware/ of these folders, in the folders' order. Throws Error(kInvalid) at
 // file:line:col.
 std::vector<Hardware> read_hardware(const std::vector<Path>& preset_folders);
-// Finds the entry that matches a device's name; among several, the one with the longest match.
+// Finds the entry that matches a device's name. Of several matches, returns the longest.
 std::optional<Hardware> find_hardware(const std::vector<Hardware>& table, std::string_view device_name);
 // Finds the entry that a user names ("mi355x", "MI355X", "amd_mi355x" or another product in `match`), or
 // reads a YAML file. For an unknown name, throws Error(kInvalid) that lists the known names.

@@ -150,7 +150,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Returns the settings files of `dirs` in order. If `name` has no extension, omits theirs.
+// Returns the settings files of `dirs` in order. If `name` has no extension, omits the files' extensions.
 std::vector<std::string> settings_files(const fs::path& name, const std::vector<fs::path>& dirs) {
   std::vector<std::string> names;
   for (const fs::path& dir : dirs) {
@@ -246,7 +246,7 @@ void FileLoader::apply_extends(Value& document, const fs::path& path) {
     }
     const fs::path target = path.parent_path() / name.text;
     std::error_code error;
-    // Only regular files: reading a pipe or a terminal could block forever.
+    // Reads only regular files, because a pipe or a terminal could block forever.
     if (!fs::is_regular_file(target, error)) {
       const std::string hint = suggest_file(target.filename(), {target.parent_path()});
       throw error_at(name.origin,

@@ -153,7 +153,7 @@ constexpr double kExactIntegers = 9007199254740992.0;
 
 std::int64_t to_integer(const KeySpec& key, const Value& value) {
   if (value.kind == Value::Kind::kInt) return value.integer;
-  // 1e6 is accepted as a short form of a million.
+  // Accepts floats with integer values, such as 1e6 for a million.
   if (value.kind == Value::Kind::kFloat && value.real == std::floor(value.real) &&
       std::abs(value.real) <= kExactIntegers) {
     return static_cast<std::int64_t>(value.real);

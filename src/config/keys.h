@@ -74,7 +74,7 @@ struct KeySpec {
   std::string_view primus_default;               // default in AMD Primus's presets, if different
   bool is_required = false;
   bool is_no_part_of_training = false;  // does not affect training results
-  bool holds_numbers = false;  // a list whose items are numbers if they parse as such, otherwise text
+  bool holds_numbers = false;  // a list whose items are numbers if they parse as numbers, and otherwise texts
 
   bool has_meaning_for(Framework framework) const {
     return (frameworks & static_cast<std::uint8_t>(framework)) != 0;
@@ -157,8 +157,8 @@ Value current_value(const KeySpec& key, const TrainerConfig& config);
 // Returns whether the key's field is equal in both. The key must have a field.
 bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b);
 
-// Returns whether one of the key's conditions holds through a key that itself has an effect; true without
-// conditions.
+// Returns whether one of the key's conditions holds, and the key of that condition has an effect itself. True
+// without conditions.
 bool has_effect(const KeySpec& key, const TrainerConfig& config);
 
 // For the reference: describe_type returns "int", describe_range "at least 1", and describe_default

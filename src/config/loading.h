@@ -57,7 +57,7 @@ struct Loading {
 void choose_module(Loading& loading, Overrides& overrides);
 
 void read_outline(Loading& loading);
-// Returns the preset name that the module's `key` ("config" or "model") holds; null if it holds none.
+// Returns the preset name in the module's `key` ("config" or "model"), or null.
 const Value* preset_name(Loading& loading, std::string_view key);
 
 // Merges a map of trainer keys over the existing ones, under the keys' canonical names.
@@ -72,7 +72,7 @@ bool read_foreign(Loading& loading, const Value& arguments);
 
 void bind(Loading& loading);
 
-// Fills in the fields that follow from others.
+// Computes the fields that follow from other fields.
 void derive_fields(Experiment& experiment);
 // Applies the sliding-window settings of layers with attention sinks.
 void derive_sink_windows(Loading& loading);

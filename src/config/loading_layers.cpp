@@ -121,8 +121,8 @@ class LayerStack {
         .at(name.origin.location(), name.origin.snippet(name.width()));
   }
 
-  // Setting adapter options implies enabled: true. This overrides a preset's lora.enabled; a contradiction in
-  // the user's own file is an error.
+  // Adapter options imply enabled: true, which overrides a preset's lora.enabled. A contradiction in the
+  // user's own file is an error.
   void switch_adapters_on(Value& renamed, Layer layer) {
     const auto here = std::ranges::find(renamed.members, "lora", &Member::key);
     if (here == renamed.members.end() || !here->value.is_map()) return;

@@ -20,7 +20,7 @@ constexpr auto kEngines =
                               {"specforge", "SpecForge, which trains drafts for speculative decoding"},
                               {"worldmirror", "WorldMirror, which trains models of 3D scenes"}});
 
-// Models, by the start of their names.
+// Models, identified by the start of their names.
 constexpr auto kModels = std::to_array<NamedText>({
     {"deepseek_proxy",
      "AMD Primus's DeepSeek proxy models use settings that only its development branches have"},

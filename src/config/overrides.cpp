@@ -63,7 +63,8 @@ class ArgumentReader {
     const std::size_t dashes = argument.starts_with("--") ? 2 : 0;
     const std::size_t equals = argument.find('=');
     std::string key = argument.substr(dashes, equals == std::string::npos ? equals : equals - dashes);
-    // Flags are spelled with dashes and keys with underscores; environment variables keep their names.
+    // Replaces dashes by underscores, since users write flags with dashes. Environment variables keep their
+    // names.
     if (!key.starts_with("env.")) std::replace(key.begin(), key.end(), '-', '_');
 
     if (equals != std::string::npos) {
@@ -80,7 +81,7 @@ class ArgumentReader {
       return make(argument, dashes, key, "true", 0);
     }
     if (!more || (arguments_[next_].starts_with("--") && arguments_[next_].size() > 2)) {
-      // An unknown key is more probable than a missing value.
+      // Reports an unknown key, which is more probable than a missing value.
       if (key.find('.') == std::string::npos && !find_key(key) && !is_experiment_key(key)) {
         throw error_at(argument_origin(argument, dashes), fmt::format("unknown key '{}'", key.substr(0, 80)),
                        hint_for_unknown_key(key), key.size());

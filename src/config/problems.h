@@ -45,7 +45,7 @@ class Problems {
   // Returns whether one more problem would be kept. Otherwise callers can skip an expensive explanation.
   bool are_kept() const { return problems_.size() < kMaxKept; }
 
-  // Throws a single problem unchanged, or several as SeveralProblems.
+  // Throws a single problem unchanged, and several problems as SeveralProblems.
   void throw_if_any() const;
 
  private:

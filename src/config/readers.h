@@ -29,8 +29,8 @@ std::shared_ptr<const Source> make_source(std::string name, std::string text);
 // Makes a source of a file. Throws Error if it cannot be read.
 std::shared_ptr<const Source> read_source(const std::filesystem::path& path);
 
-// Reads a file by its extension: .toml is TOML, everything else YAML (which includes JSON). The result is
-// always a map.
+// Reads a file by its extension: .toml is TOML, and all other files are YAML (which includes JSON). The
+// result is always a map.
 Value read_document(const std::filesystem::path& path);
 
 // Reads text in memory; the extension of source->name selects the format.

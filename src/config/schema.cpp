@@ -1,4 +1,4 @@
-// The key table as JSON Schema for editors, and as docs/config.md for readers.
+// Writes the key table as a JSON Schema for editors, and as docs/config.md for readers.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -259,7 +259,7 @@ std::string experiment_table(const Keys& keys) {
   return text;
 }
 
-// Part of the reference, because AMD Primus's users would look for it next to the keys.
+// This text is a part of the reference, because AMD Primus's users would look for it next to the keys.
 constexpr std::string_view kDifferences = R"(
 ## Where this differs from AMD Primus
 

@@ -154,7 +154,7 @@ class Converter {
         value.kind = Value::Kind::kString;
         value.text = node.as_string()->get();
         value.quoted = true;
-        // TOML has no null, but experiments need one to unset a preset's value.
+        // TOML has no null, which experiments need to unset a preset's value. So the text "null" means null.
         if (value.text == "null") value.kind = Value::Kind::kNull;
         break;
       case toml::node_type::integer:

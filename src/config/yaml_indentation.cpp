@@ -105,7 +105,7 @@ void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
     // After such a line, any indentation is valid.
     if (now.opens_text || now.opens_quote || now.in_brackets) return;
     if (!now.has_key && now.dashes.empty()) {
-      // A deeper indentation than the key above continues that key's text.
+      // A line with a deeper indentation than the key above continues that key's text.
       if (!last.has_key || now.indent > last.indent) continue;
       throw error_at({source, number, static_cast<int>(now.indent) + 1, {}},
                      "this is not valid YAML: the line is not 'key: value'", hint_without_key(said));

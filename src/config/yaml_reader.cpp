@@ -22,7 +22,7 @@
 namespace primus::config {
 namespace {
 
-// The cost of copying a tree.
+// The size of a tree, for the cost of copying it.
 struct TreeSize {
   std::size_t values = 0, bytes = 0;
   int depth = 0;
@@ -231,7 +231,7 @@ class TreeBuilder : public YAML::EventHandler {
     }
   }
 
-  // The map's own members have priority over merged ones.
+  // The map's own members have priority over merged members.
   static void merge_in(Frame& frame) {
     if (frame.merged.empty()) return;
     std::set<std::string> known;

@@ -97,7 +97,7 @@ void rotate(OperatorCall& op, const Tensor& x, const Tensor& y, bool inverse) {
                                    .inverse = inverse != a.shape.inverse});
 }
 
-// In place, the output has the input's memory, so the rotation reads from there.
+// If the call runs in place, the output has the input's memory, and the rotation reads the output.
 void rope_forward(OperatorCall& op) {
   rotate(op, op.in_or_out(Rotation::kX, Rotation::kY), op.out(Rotation::kY), false);
 }

@@ -247,8 +247,8 @@ class Call {
     return b;
   }
 
-  // The block of all visible pairs of a sequence's queries and a rank's keys. `first`: the sequence's first
-  // piece.
+  // Returns the block of all visible pairs of a sequence's queries and a rank's keys. `first`: the sequence's
+  // first piece.
   Block causal_block(int from, std::int64_t first) const {
     const int rank = a_.context->rank();
     // The first slice of an earlier rank precedes both slices of this rank, and its last slice follows both.

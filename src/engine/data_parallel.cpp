@@ -73,8 +73,8 @@ void DataParallel::use(const Parameter& parameter) {
   prefetched_ = &next;
 }
 
-// Earlier users of this memory are on the compute stream, so the communication stream waits for it. Work
-// enqueued on the compute stream from now on overlaps the gather.
+// Earlier users of this memory run on the compute stream, so the communication stream waits for the compute
+// stream. Work enqueued on the compute stream from now on overlaps the gather.
 void DataParallel::gather(ParameterUnit& unit) {
   Traffic& traffic = traffic_of(unit);
   if (unit.sharding == Sharding::kParameters) {

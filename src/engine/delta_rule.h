@@ -4,7 +4,7 @@
 // Each tensor rank has its own heads, which `shape` describes. The delta rule needs every token of a
 // sequence, in order. So with context ranks and any ContextParallel::exchange(), each rank gets all tokens
 // for its share of the heads and sends the results back (engine/head_exchange.h). The number of context ranks
-// must therefore divide the key heads of a tensor rank, and with them the value heads: delta_rule_divides().
+// must therefore divide the key heads of a tensor rank, and thus the value heads (delta_rule_divides()).
 #pragma once
 
 #include "engine/operators.h"

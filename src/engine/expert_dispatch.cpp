@@ -63,7 +63,7 @@ class Call {
               Stream& stream) { group.reduce_scatter(stream, all, own, comm::Reduction::kSum); },
           std::move(held));
   }
-  // Packs x's rows into `packed`, and sends them to the ranks that have experts for them.
+  // Packs x's rows into `packed`, and sends each row to the ranks that have experts of its token.
   void send(const Tensor& x, const Tensor& packed, const Tensor& out, Buffer held) const {
     const DispatchPlan p = plan();
     launch(op_.context(),

@@ -8,13 +8,13 @@
 //   ...
 //   y = end_return(back, d);
 //
-// Two methods exist. By all-gather, every rank gets all tokens of the group, and each token gets the sum of
-// the rows that all ranks return. By all-to-all, each rank sends a token's row once to each rank that holds
-// an expert of the token, and receives from each of them the sum of its experts' outputs for that row. For
-// the all-to-all, all ranks gather the experts chosen by all tokens, a few numbers per token. From these,
-// each rank computes on the device which rows it sends and receives, without a host sync
-// (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a rank's tokens, or the number
-// that capacities allow.
+// There are two methods. With all-gather, every rank gets all tokens of the group, and each token gets the
+// sum of the rows that all ranks return. With all-to-all, each rank sends a token's row once to each rank
+// that holds an expert of the token. From each of these ranks, it receives the sum of that rank's expert
+// outputs for the row. For the all-to-all, all ranks gather the experts chosen by all tokens, a few numbers
+// per token. From these, each rank computes on the device which rows it sends and receives, without a host
+// sync (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a rank's tokens, or the
+// number that capacities allow.
 //
 // The two transfers are each other's gradients. When the backward pass reaches end_return(), it sends the
 // gradient of its result; at begin_return() it waits for that transfer, which overlaps the gradients of the

@@ -1,5 +1,5 @@
-// Low-rank adapters on the tape (LowRank): the work around the two products that several kinds of operators
-// share.
+// Low-rank adapters on the tape (LowRank): the code before and after the two products, which several kinds of
+// operators share.
 //
 // Dropout zeroes random elements of A's input or of B's output (turbo/dropout/dropout.h). The mask is not
 // stored: the backward pass draws the same random numbers again. A's input is also recomputed for A's
@@ -23,7 +23,7 @@ struct DropoutSource {  // also for stochastic rounding of gradients (PrecisionR
 };
 
 // While this object lives, adapters on the tape apply their dropout (LowRank::dropout). Without this object,
-// as in evaluation and generation, they apply none.
+// as in evaluation and generation, adapters apply no dropout.
 class DropoutScope {
  public:
   DropoutScope(Tape& tape, DropoutSource source) : tape_(tape), source_(std::move(source)) {

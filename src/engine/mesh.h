@@ -94,7 +94,7 @@ class Mesh {
   comm::Communicator* context() { return context_.get(); }
   // The ranks that hold the tokens of one microbatch: tensor and context.
   comm::Communicator* sequence() { return shape_.context == 1 ? tensor_.get() : sequence_.get(); }
-  // The ranks that the experts of a layer are spread over: expert tensor and expert.
+  // The ranks over which a layer's experts are spread: expert tensor and expert.
   comm::Communicator* experts() { return experts_.get(); }
   // One rank of each stage, in stage order.
   comm::Communicator* pipeline() { return pipeline_.get(); }

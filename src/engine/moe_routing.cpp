@@ -262,7 +262,7 @@ void observe_forward(OperatorCall& op) {
 constexpr Operator kObserve{
     .name = "observe_routing", .operator_class = OperatorClass::kRouting, .forward = observe_forward};
 
-// No outputs, as in observe.
+// The operator has no outputs, like observe.
 struct MarginAttributes {
   turbo::MarginBins bins;
   std::int32_t top_k;
@@ -286,7 +286,7 @@ void observe_margins_forward(OperatorCall& op) {
 constexpr Operator kObserveMargins{
     .name = "observe_margins", .operator_class = OperatorClass::kRouting, .forward = observe_margins_forward};
 
-// No outputs, as in observe.
+// The operator has no outputs, like observe.
 struct RecordAttributes {
   void* to;
 };

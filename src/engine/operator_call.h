@@ -163,7 +163,7 @@ class OperatorCall {
   // Returns memory for the final gradient of output j: the memory of d_out(j), if only this call reads it.
   Tensor complete_d_out(OutputPlace j);
 
-  // Where the weight gradient goes, in its unit's type. `accumulate` false: assign, since this is the first
+  // Memory for the weight gradient, in its unit's type. `accumulate` false: assign, since this is the first
   // contribution. For kernels that write only fp32: engine/fp32_weight_gradient.h.
   struct WeightTarget {
     Tensor out;

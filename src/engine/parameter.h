@@ -64,8 +64,9 @@ struct Placement {
 };
 
 // A tensor of the published checkpoint: rows [row, row + rows) of a parameter viewed as [rows, last extent]
-// (a vector's rows are its elements). Rows count in the complete parameter, not in a rank's part. Fused
-// projections hold several parts (for example q, k and v), tensors of experts hold some parts per expert.
+// (a vector's rows are its elements). Rows are counted in the complete parameter, not in a rank's part. Fused
+// projections hold several parts (for example q, k and v). Tensors of experts hold one or more parts per
+// expert.
 struct CheckpointPart {
   std::string name;
   std::int64_t row = 0, rows = 0;
@@ -101,7 +102,7 @@ struct Parameter {
   bool decay = true;        // false: no weight decay, even if not a vector (biases of experts)
   float norm_offset = 0;    // number added to each norm weight before use
   bool head_norm = false;   // QK-norm weight: decayed only with Layout::decay_head_norms
-  bool per_expert = false;  // the first axis is experts, and each token uses only a few
+  bool per_expert = false;  // the first axis counts experts, of which each token uses only a few
   // Operators read it in fp32, even if others are read in bf16 (routers). Checkpoints hold its value in the
   // compute type and its fp32 master, like those of other parameters.
   bool reads_full_precision = false;

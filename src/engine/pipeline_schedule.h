@@ -130,9 +130,9 @@ struct PipelineTimeline {
 // Computes the other members of a timeline from its `stages`.
 void summarize(PipelineTimeline& timeline, bool splits_backward);
 
-// Returns when each item of a schedule runs. Each stage computes one item at a time. Transfers overlap
-// computation and run one after the other on each stage; a receiver computes after the data has arrived.
-// Throws std::logic_error for lists that deadlock.
+// Returns the time at which each item of a schedule runs. Each stage computes one item at a time. Transfers
+// overlap computation and run one after the other on each stage; a receiver computes after the data has
+// arrived. Throws std::logic_error for lists that deadlock.
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs = {});
 
 }  // namespace primus::engine

@@ -47,8 +47,8 @@ ScheduleRunner::ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel&
 }
 
 // A library may connect two ranks at their first transfer, and block the host until both ranks reach it. In
-// the middle of a schedule the two might wait for each other's kernels, so connections are made before the
-// first step.
+// the middle of a schedule, both ranks might wait for each other's kernels, so connections are made before
+// the first step.
 void ScheduleRunner::connect() {
   if (rank_.measuring()) return;
   std::set<int> peers;

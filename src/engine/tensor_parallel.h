@@ -5,11 +5,11 @@
 //
 // In gathered_linear, a rank multiplies its own rows while the rows of other ranks arrive. In
 // scattered_linear, it computes the rows for other ranks before its own rows. If a GPU's collectives library
-// uses multiprocessors, the overlapped product leaves some multiprocessors free for it (comm/overlap.h). That
-// product is cut to about the collective's duration, and the rest of the product uses all multiprocessors. If
-// copy engines make the transfers, products always use all multiprocessors, and rows are multiplied rank by
-// rank as they arrive. The results equal those of gather_tokens(), linear() and scatter_tokens(). Sums over
-// ranks are computed in fp32 and rounded once.
+// uses multiprocessors, the overlapped product leaves some multiprocessors free for it (comm/overlap.h). Only
+// as many rows are multiplied in this way as the collective's duration allows. The product of the other rows
+// uses all multiprocessors. If copy engines make the transfers, products always use all multiprocessors, and
+// rows are multiplied rank by rank as they arrive. The results equal those of gather_tokens(), linear() and
+// scatter_tokens(). Sums over ranks are computed in fp32 and rounded once.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once

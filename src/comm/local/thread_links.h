@@ -17,7 +17,8 @@ namespace primus::comm::local {
 // State shared by the threads of a group.
 struct ThreadGroup {
   static constexpr std::size_t kEntries = 16;
-  static constexpr std::size_t kInline = 256;  // bytes; smaller data is copied so the sender can continue
+  static constexpr std::size_t kInline = 256;  // bytes; data of at most this size is copied, so the sender
+                                               // can continue
 
   struct Entry {
     const std::byte* data = nullptr;  // null: the bytes are in `copy`

@@ -47,7 +47,7 @@ class MpiLinks final : public Links {
   // One direction between two ranks.
   struct Stream {
     std::array<Slot, kSlots> slots;
-    std::size_t current = 0;         // the slot being written or read
+    std::size_t current = 0;         // index of the slot being written or read
     std::size_t begin = 0, end = 0;  // the slot's bytes that are not yet sent or read
     bool open = false;               // whether `current` is in use
     std::size_t position = 0;        // stream position of `begin` (reading) or `end` (writing)

@@ -28,17 +28,17 @@ class Handle {
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  // Runs `call`, which starts work in the library, and returns when the work is on its stream. The start may
-  // need other ranks: during the wait, `waiting` is called repeatedly with the elapsed time. It may throw.
-  // Throws the job's abort, or Error with the library's message.
+  // Runs `call`, which starts work in the library. Returns when the work is on its stream. The start may need
+  // other ranks: during the wait, `waiting` is called repeatedly with the elapsed time. It may throw. Throws
+  // the Error of the job's abort, or an Error with the library's message.
   using Waiting = FunctionRef<void(std::chrono::milliseconds waited)>;
   void run(FunctionRef<Result(Comm)> call, const Signature& what, Waiting waiting);
   // Returns the failure of work in progress, or "". `remote`: whether another rank caused the failure. Does
   // not block: returns "" while the rank is in a call.
   std::string problem(bool& remote);
-  // Ends all work in progress; no new work can be started. A call in progress first gets some time to return.
-  // If it does not return, it is stuck in the driver, whose queue is full until this work ends. The
-  // communicator is then aborted during the call, and this rank is lost if the library cannot handle that.
+  // Ends all work in progress, and prevents new work. A call in progress first gets some time to return. If
+  // it does not return, it is stuck in the driver, whose queue is full until this work ends. The communicator
+  // is then aborted during the call, and this rank is lost if the library cannot handle that.
   void end() noexcept;
 
   // "unhandled cuda error: <what the library logged last>"

@@ -25,8 +25,7 @@ constexpr std::size_t kLine = 64, kPage = 4096;
 constexpr auto kTrialTime = 20s;
 constexpr auto kPeersFarewell = 2s;
 constexpr std::int64_t kTrialWords = 1024, kTrialBytes = kTrialWords * 4;
-// release() sets flags this far beyond the last number, which satisfies every wait for the next 2^30
-// transfers.
+// release() adds this number to the flags, which ends all waits for the next 2^30 transfers.
 constexpr std::uint32_t kBeyond = 1u << 30;
 
 std::uint32_t trial_word(int rank, std::int64_t i) {
@@ -65,7 +64,8 @@ struct PeerCopies::Lane {
 };
 
 struct PeerCopies::Region {
-  alignas(kLine) std::atomic<std::uint32_t> closed;  // ranks that have unmapped the others' memory
+  alignas(kLine) std::atomic<std::uint32_t> closed;  // number of ranks that have unmapped the other ranks'
+                                                     // memory
   std::atomic<bool> failed;                          // whether any rank's trial failed
 
   static std::size_t bytes(int ranks) {

@@ -57,8 +57,8 @@ class PeerCopies {
   // Runs Communicator::all_gather() under the same terms as exchange().
   void all_gather(Stream& stream, const Tensor& in, const Tensor& out, Waiting waiting);
 
-  // After an abort: unblocks the stream's waits; the data in memory is then undefined. Peers that still run
-  // may overwrite the flags again, so call it repeatedly until the work has ended.
+  // After an abort: unblocks the stream's waits; the data in memory is undefined afterwards. Peers that still
+  // run may overwrite the flags again, so call it repeatedly until the work has ended.
   void release() noexcept;
 
  private:

@@ -56,7 +56,7 @@ void Watchdog::watch() {
       const std::lock_guard lock(watched_mutex_);
       for (Watched* const watched : watched_) busy = watched->poll() || busy;
       if (state_->abort->aborted()) {
-        // Communicators added later find the job aborted and start no work.
+        // Communicators that are added later start no work, because the job is aborted.
         busy = false;
         for (Watched* const watched : watched_) {
           if (std::find(ended_.begin(), ended_.end(), watched) != ended_.end()) continue;

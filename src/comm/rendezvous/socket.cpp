@@ -102,8 +102,8 @@ Socket listen_on(const std::string& host, std::uint16_t port) {
   for (const addrinfo* a = own.get(); a && error == EADDRNOTAVAIL; a = a->ai_next)
     error = try_listen(*a, socket);
   if (error == EADDRNOTAVAIL) {
-    // No address of this machine, for example translated by NAT: listen on all. IPv6's wildcard includes
-    // IPv4.
+    // If no address belongs to this machine, for example because of NAT, listens on all addresses. IPv6's
+    // wildcard includes IPv4.
     const Addresses any = resolve("", port, true);
     for (const int family : {AF_INET6, AF_INET}) {
       for (const addrinfo* a = any.get(); a && error != 0; a = a->ai_next) {
@@ -154,7 +154,7 @@ std::string own_address(const Socket& socket) {
   if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     throw io_error("cannot read the address of a socket", errno);
   }
-  // An IPv4 connection accepted on an IPv6 socket.
+  // Handles IPv4 connections that were accepted on an IPv6 socket.
   if (address.ss_family == AF_INET6) {
     const auto& v6 = reinterpret_cast<sockaddr_in6&>(address);
     if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {

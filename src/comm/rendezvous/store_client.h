@@ -45,8 +45,8 @@ class StoreClient {
   std::int64_t add(const std::string& key, std::int64_t number);
   // Returns after all ranks of the job have called it with this name. Each name is used only once.
   void barrier(const std::string& name, Deadline deadline);
-  // Returns every rank's answer within `time`; nullopt for ranks that do not answer, or for all if rank 0
-  // does not.
+  // Returns every rank's answer within `time`; nullopt for ranks that do not answer. If rank 0 does not
+  // answer, all are nullopt.
   std::vector<std::optional<std::string>> ask(const std::string& group, std::chrono::milliseconds time);
   // Announces that this rank ends normally, so that its disconnection is not a failure.
   void leave();
@@ -57,8 +57,8 @@ class StoreClient {
  private:
   void introduce(Deadline deadline, const std::function<void()>& still_trying);
   void send(const std::string& frame);
-  // Sends a request and returns the reply. Throws Error: the cause of an abort, or rank 0 did not answer in
-  // time.
+  // Sends a request and returns the reply. Throws Error: the cause of an abort, or a missing answer of rank
+  // 0.
   std::string call(std::uint64_t request, const std::string& frame, Deadline deadline = in(kSilence));
   void read();
 

@@ -49,7 +49,7 @@ StoreServer::~StoreServer() {
   stop_ = true;
   const std::uint64_t one = 1;
   if (::write(waker_.fd(), &one, sizeof(one)) < 0) {
-    // The counter is full, so the thread wakes up anyway.
+    // Ignored: if the counter is full, the thread wakes up anyway.
   }
   thread_.join();
 }

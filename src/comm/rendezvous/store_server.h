@@ -73,7 +73,7 @@ class StoreServer {
   void accept_new();
   void read(Connection& connection);
   void write(Connection& connection);
-  // Remove a complete introduction, or a frame, from `in`; false if it is incomplete.
+  // These functions remove a complete introduction or frame from `in`. They return false if it is incomplete.
   bool introduce(Connection& connection);
   bool read_frame(Connection& connection);
   void handle(Connection& connection, std::string_view body);

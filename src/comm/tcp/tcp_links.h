@@ -41,7 +41,7 @@ struct Directory {
   std::function<void(const std::string& key, const std::string& value)> publish;
   std::function<std::string(const std::string& key)> look_up;  // waits for the key; throws after the deadline
   std::function<void()> check;                                 // throws if the job was aborted
-  std::string own_address;  // an address at which other members reach this one
+  std::string own_address;  // an address at which other members reach this rank
   std::string token;
 };
 

@@ -34,7 +34,7 @@ namespace primus::config {
 
 struct Hardware {
   std::string file;        // "presets/hardware/nvidia_h100.yaml", for messages
-  std::string short_name;  // "h100": its name for --hardware
+  std::string short_name;  // the product's name for --hardware: "h100"
   std::string name, source;
   std::string device = "cuda";  // the kind of device: cuda, hip or cpu
   std::vector<std::string> match;
@@ -57,7 +57,7 @@ struct Hardware {
 // Reads the files in hardware/ of these folders, in the folders' order. Throws Error(kInvalid) at
 // file:line:col.
 std::vector<Hardware> read_hardware(const std::vector<Path>& preset_folders);
-// Finds the entry that matches a device's name. Of several matches, returns the longest.
+// Finds the entry that matches a device's name. The longest match counts.
 std::optional<Hardware> find_hardware(const std::vector<Hardware>& table, std::string_view device_name);
 // Finds the entry that a user names ("mi355x", "MI355X", "amd_mi355x" or another product in `match`), or
 // reads a YAML file. For an unknown name, throws Error(kInvalid) that lists the known names.

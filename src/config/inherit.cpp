@@ -167,7 +167,7 @@ std::vector<std::string> settings_files(const fs::path& name, const std::vector<
   return names;
 }
 
-// Returns "did you mean" with a settings file of `dirs`.
+// Returns the hint "did you mean ..." with the closest settings file of `dirs`.
 std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs) {
   const std::vector<std::string> names = settings_files(name, dirs);
   const std::vector<std::string_view> views(names.begin(), names.end());

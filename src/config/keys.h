@@ -154,7 +154,7 @@ bool asks_for_more(const KeySpec& key, const Value& value);
 // must have a field.
 Value current_value(const KeySpec& key, const TrainerConfig& config);
 
-// Returns whether the key's field is equal in both. The key must have a field.
+// Returns whether the key's field is equal in both configurations. The key must have a field.
 bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b);
 
 // Returns whether one of the key's conditions holds, and the key of that condition has an effect itself. True

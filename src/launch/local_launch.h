@@ -27,8 +27,8 @@ struct LocalLaunch {
   std::map<std::string, std::string> environment;  // added to this process's environment
   int ranks = 1;                                   // number of ranks on this host
 
-  // With several hosts: this host's number, and the address of rank 0. With one host the launcher chooses a
-  // free loopback port and a token.
+  // With several hosts: the number of hosts, this host's number, and the address of rank 0. With one host the
+  // launcher chooses a free loopback port and a token.
   int hosts = 1, host = 0;
   std::string master_address = {};
   std::uint16_t master_port = 0;

@@ -108,7 +108,7 @@ struct FileStatus {
 class Env {
  public:
   virtual ~Env() = default;
-  // The real operating system. Stateless.
+  // Returns the Env of the real operating system. Stateless.
   static Env& posix();
 
   virtual std::unique_ptr<File> open(const Path& path, OpenMode mode) = 0;

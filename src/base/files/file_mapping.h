@@ -18,7 +18,7 @@ namespace primus {
 
 class FileMapping {
  public:
-  // Maps `size` > 0 bytes of the open file and takes ownership of the descriptor. If the system refuses,
+  // Maps `size` > 0 bytes of the open file and takes ownership of the descriptor. If the mapping fails,
   // closes the descriptor and throws FileError.
   FileMapping(Path path, int descriptor, std::size_t size);
   ~FileMapping();

@@ -42,7 +42,7 @@ struct Philox {
   }
 };
 
-// The use of the numbers. Two purposes never share a draw, even with the same seed and position.
+// The use of the numbers. Different purposes have independent draws, even with the same seed and position.
 enum class RandomPurpose : std::uint32_t {
   kInit = 1,      // weight initialization: layer and sample are the halves of random_stream_id(name)
   kDropout = 2,   // masks inside the model
@@ -70,7 +70,7 @@ struct RandomStream {
     return Philox::block({static_cast<std::uint32_t>(block), layer, sample, step}, key);
   }
 
-  // Returns a uniform number in [0, 1), a multiple of 2^-24: exact in float, never rounded up to 1.
+  // Returns a uniform number in [0, 1), a multiple of 2^-24: exact in float, so it is not rounded up to 1.
   constexpr float uniform(std::uint64_t index) const { return to_uniform(bits(index)); }
 
   static constexpr float to_uniform(std::uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24F; }
@@ -81,8 +81,8 @@ struct RandomStream {
   }
 
  private:
-  // SplitMix64's finalizer is a bijection, so two seeds never share a key for the same purpose, and adjacent
-  // seeds differ in about half of the bits.
+  // SplitMix64's finalizer is a bijection, so different seeds have different keys for the same purpose, and
+  // adjacent seeds differ in about half of the bits.
   static constexpr Philox::Key make_key(std::uint64_t seed, RandomPurpose purpose) {
     std::uint64_t z = seed + 0x9E3779B97F4A7C15ULL * static_cast<std::uint64_t>(purpose);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;

@@ -1,7 +1,7 @@
 // A few lines at the bottom of a terminal. They are redrawn in place while other text scrolls by above them.
 //
 // Uses the normal screen and not the alternate screen. So all output stays in the scroll-back, and a killed
-// process leaves a usable terminal. The window may be resized at any time. Writing never blocks: if the
+// process leaves a usable terminal. The window may be resized at any time. Writing does not block: if the
 // reader stops reading, updates are dropped. Thread-safe.
 #pragma once
 

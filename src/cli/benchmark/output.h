@@ -52,7 +52,7 @@ class BenchmarkProgress {
   // every ten seconds.
   void count(std::int64_t done);
   // Shows the current phase and its progress in the same way. Without a terminal, also prints a note for each
-  // phase. `total`: 0 if unknown. Both numbers may count any unit of work.
+  // phase. `total`: 0 if unknown. `done` and `total` may count any unit of work.
   void show(std::string_view what, std::int64_t done, std::int64_t total);
 
  private:

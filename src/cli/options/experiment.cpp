@@ -150,7 +150,7 @@ void ExperimentArguments::announce(const config::Experiment& experiment, const C
                              experiment.module_name, fmt::join(experiment.other_modules, ", ")));
   }
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
-  // For another framework, its renderer reports unsupported settings with reasons.
+  // For other frameworks, rendering the experiment reports unsupported settings with reasons.
   if (!experiment.ignored.empty() && experiment.framework == "native") {
     // AMD Primus's presets set hundreds of such keys. Names the keys that the user wrote, and counts the
     // others.

@@ -147,7 +147,7 @@ class External {
     apply_environment(experiment_);
     launch::LocalLaunch launch = options_.ranks.start(static_cast<int>(processes()));
     const RunFolder folder = run_folder_of(experiment_);
-    if (processes() == 1) {  // a single process shows its output; several processes write to files
+    if (processes() == 1) {  // one process shows its output; several processes write to files
       launch.output_file = [folder, module = experiment_.module_name](int rank) {
         return folder.rank_logs(module, rank) / "output.log";
       };

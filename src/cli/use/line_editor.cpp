@@ -59,7 +59,7 @@ std::size_t sequence_size(std::string_view input) {
     if (input[i] >= '@' && input[i] <= '~') return i + 1;
     if (input[i] < ' ') return i;  // this is no escape sequence
   }
-  // Sequences of keys are short; longer ones are skipped in parts.
+  // Key sequences are short. Longer sequences are skipped in parts.
   constexpr std::size_t kLongest = 32;
   return input.size() > kLongest ? input.size() : 0;
 }

@@ -25,7 +25,8 @@ constexpr std::size_t kLine = 64, kPage = 4096;
 constexpr auto kTrialTime = 20s;
 constexpr auto kPeersFarewell = 2s;
 constexpr std::int64_t kTrialWords = 1024, kTrialBytes = kTrialWords * 4;
-// release() adds this number to the flags, which ends all waits for the next 2^30 transfers.
+// release() sets the flags to the last number plus this value, which ends all waits for the next 2^30
+// transfers.
 constexpr std::uint32_t kBeyond = 1u << 30;
 
 std::uint32_t trial_word(int rank, std::int64_t i) {

@@ -100,8 +100,8 @@ class Exchanges {
            1e-9;
   }
 
-  // Calls `work` with the communicator of this rank's group, if it is in one. All ranks synchronize before
-  // and after.
+  // Calls `work` with the communicator of this rank's group, if this rank is in a group. All ranks
+  // synchronize before and after.
   void with_group(const std::vector<std::vector<int>>& groups, const std::string& name,
                   const std::function<void(Communicator&, std::size_t group)>& work) {
     for (std::size_t g = 0; g < groups.size(); ++g) {

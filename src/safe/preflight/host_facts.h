@@ -61,7 +61,8 @@ struct HostFacts {
 };
 
 struct HostQuestions {
-  std::vector<std::pair<std::string, std::string>> folders = {};  // use, path: file systems to check
+  std::vector<std::pair<std::string, std::string>> folders = {};  // pairs (use, path) of file systems to
+                                                                  // check
   bool read_kernel_log = true;
   int kernel_log_minutes = 15;
 };

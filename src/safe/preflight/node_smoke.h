@@ -34,7 +34,7 @@ struct SmokeOptions {
 };
 
 struct SmokeResult {
-  bool is_whole = false;  // the report covers all nodes, not only this one
+  bool is_whole = false;  // the report covers all nodes, not only this node
   SmokePlace place;
   Report report;  // the report without version and date
 };

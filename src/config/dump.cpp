@@ -171,8 +171,9 @@ std::string origin_of(const Experiment& experiment, const KeySpec& key, const Va
   return text;
 }
 
-// Returns whether the file must omit the value, because loading derives it again. Numbers of steps may follow
-// from another length of training. With `load`, unset model settings come from the loaded config.json.
+// Returns whether loading the file again must derive the value. This applies to numbers of steps that follow
+// from a length of training in epochs, tokens or minutes. With `load` it also applies to unset model
+// settings, which come from the loaded config.json.
 bool follows_from_another(const Experiment& experiment, const KeySpec& key) {
   const TrainerConfig& c = experiment.trainer;
   if (experiment.provenance_of(key.name).layer > Layer::kDerived) return false;

@@ -110,7 +110,7 @@ const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi) {
   const DevicePlugin* const plugin = reinterpret_cast<DevicePluginEntry>(entry)();
   if (plugin->abi != abi) {
     throw Error(ErrorKind::kDependency,
-                "the device plug-in " + file + " was built from other sources than this program",
+                "the device plug-in " + file + " and this program were built from different sources",
                 "build both together, and install the plug-in next to the program");
   }
   if (plugin->kind != kind) {

@@ -28,7 +28,7 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
                                   const std::string& how_to_get);
 
 // Returns the plug-in of `kind`. Throws Error(kDependency) if the library does not exist, cannot be loaded
-// (for example if a library that it needs is missing), or was built from other sources than this program
+// (for example if a library that it needs is missing), or was not built from this program's sources
 // (`abi` differs). The message names the file and the next step.
 const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi);
 

@@ -3,7 +3,7 @@
 //
 //   rank = tensor + T * (context + C * (data + D * stage))
 //
-// Experts are spread over the same ranks of a stage by another numbering: rank within the stage = expert
+// Experts are spread over the same ranks of a stage with a second numbering: rank within the stage = expert
 // tensor + ET * (expert + E * copy). Between layers every rank of a stage holds its own tokens. So a
 // parameter's gradient is summed over those ranks of the stage that hold the same part of the parameter
 // (ReduceGroup).

@@ -100,9 +100,9 @@ struct Entry {
   static constexpr int kMaxInputs = 5, kMaxOutputs = 3, kMaxAttributeBytes = 320;
 
   const Operator* op = nullptr;
-  std::array<int, kMaxInputs> inputs{};  // indexed by place; negative: the call has no such input
+  std::array<int, kMaxInputs> inputs{};  // indexed by position; below 0: the call has no such input
   std::array<int, kMaxOutputs> outputs{};
-  std::uint8_t input_count = 0, output_count = 0;  // the last used place + 1
+  std::uint8_t input_count = 0, output_count = 0;  // positions up to the last one in use
   bool dropped = false;      // the outputs are replayed when the backward pass needs them
   bool keeps_first = false;  // output 0 is not dropped (Operator::from_first)
   bool weight_done = false;  // backward_input has already contributed the weight gradient (fused)

@@ -121,7 +121,7 @@ std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, b
 
 namespace {
 
-// Refuses options of Slurm's tools that name another command than the one after '--'.
+// Refuses options of Slurm's tools that name a command in place of the one after '--'.
 void refuse_other_commands(const std::vector<GivenOption>& options) {
   for (const auto& [name, whose] : {std::pair("wrap", "sbatch"), std::pair("multi-prog", "srun")}) {
     if (find_given(options, name)) {

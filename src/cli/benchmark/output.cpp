@@ -73,10 +73,10 @@ void BenchmarkOutput::check(const SideBySide& place) {
   earlier_file_ = own(baseline_[1]);
   if (!Env::posix().status(earlier_file_) && Env::posix().status(baseline_[1])) earlier_file_ = baseline_[1];
   if (!place_.single() && !Env::posix().status(earlier_file_))
-    throw invalid(
-        fmt::format("no baseline of {} exists: there is neither '{}' nor '{}'", place_.text(), earlier_file_,
-                    baseline_[1]),
-        "'--baseline save' writes the first if as many processes run, and the second if one process runs");
+    throw invalid(fmt::format("no baseline of {} exists: there is neither '{}' nor '{}'", place_.text(),
+                              earlier_file_, baseline_[1]),
+                  "'--baseline save' writes the first with the same number of processes, and the second with "
+                  "one process");
   earlier_ = read_file(earlier_file_, kMaxBaselineBytes);
 }
 

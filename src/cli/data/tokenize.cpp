@@ -64,7 +64,7 @@ void refuse_other_options_of_megatron(Arguments& args) {
               "Primus has one implementation, with the same ids as the fast Hugging Face tokenizers",
               "remove the option");
   args.refuse("--tokenizer-hf-include-special-tokens", "Primus adds special tokens around texts by default",
-              "leave it out; --no-special-tokens leaves them out");
+              "remove the option; --no-special-tokens turns them off");
   args.refuse("--trust-remote-code", "Primus does not run code that comes with a tokenizer",
               "remove the option");
   args.refuse("--chat-template", "Primus does not change texts before it tokenizes them",

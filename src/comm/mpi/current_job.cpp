@@ -35,7 +35,7 @@ mpi::Library& start_library() {
   const mpi::Plugin* const plugin = reinterpret_cast<mpi::PluginEntry>(library.entry)();
   if (plugin->abi != kCommAbi) {
     throw Error(ErrorKind::kDependency,
-                "the MPI plug-in " + library.file + " was built from other sources than this program",
+                "the MPI plug-in " + library.file + " and this program were built from different sources",
                 "build both together, and install the plug-in next to the program");
   }
   return plugin->start();

@@ -66,8 +66,8 @@ class MaxTextSettings final : public Translator {
     if (!word("quantization").empty()) {
       const bool fp8 = word("quantization").find("fp8") != std::string::npos;
       refuse("quantization",
-             fp8 ? "in fp8 the native engine scales by another history of magnitudes than MaxText, and "
-                   "multiplies other products in fp8"
+             fp8 ? "in fp8, the native engine and MaxText derive scales from different histories of "
+                   "magnitudes, and compute different products in fp8"
                  : "the native engine does not support this quantised training",
              "leave quantization out");
     }

@@ -48,7 +48,7 @@ constexpr std::array<Unsupported, 9> kUnsupportedOfMessages = {
      {"thinking", "a message has its reasoning in a separate key", kThoughts},
      {"images", "a message has images", kTextOnly},
      {"image", "a message has an image", kTextOnly},
-     {"audio", "a message has sound", kTextOnly},
+     {"audio", "a message has audio", kTextOnly},
      {"videos", "a message has videos", kTextOnly}}};
 constexpr std::string_view kPreferences =
     "Primus does not support preference learning: keep the chosen answer as 'response'";
@@ -59,8 +59,8 @@ constexpr std::array<Unsupported, 11> kUnsupported = {
      {"images", "the conversation has images", kTextOnly},
      {"image", "the conversation has an image", kTextOnly},
      {"videos", "the conversation has videos", kTextOnly},
-     {"audios", "the conversation has sounds", kTextOnly},
-     {"audio", "the conversation has sound", kTextOnly},
+     {"audios", "the conversation has audio", kTextOnly},
+     {"audio", "the conversation has audio", kTextOnly},
      {"chosen", "the conversation has a chosen answer", kPreferences},
      {"rejected", "the conversation has a rejected answer", kPreferences},
      {"reasoning_content", "the conversation has its reasoning in a separate key", kThoughts}}};
@@ -442,12 +442,12 @@ class Reader {
     if (!answer) answer = std::move(first_answer_);
     if (!question && !context.empty()) question = std::exchange(context, {});
     if (!question) {
-      json_.refuse(fmt::format("the conversation has no question: none of messages, {}, input_ids",
+      json_.refuse(fmt::format("the conversation has no question: it has no key messages, {} or input_ids",
                                fmt::join(kQuestions, ", ")));
     }
     if (!answer) {
-      json_.refuse(
-          fmt::format("the conversation has no answer: none of {}, answers", fmt::join(kAnswers, ", ")));
+      json_.refuse(fmt::format("the conversation has no answer: it has no key {} or answers",
+                               fmt::join(kAnswers, ", ")));
     }
     note_unused_texts(kQuestions, questions_);
     note_unused_texts(kAnswers, answers_);

@@ -22,7 +22,7 @@ void check_made_by(const Path& prefix, const TokenSource& source, const Tokenize
 // The common tokenizer of several data sets that are merged into one.
 class MadeBy {
  public:
-  // Throws Error(kInvalid) if this data set has another tokenizer than an earlier one.
+  // Throws Error(kInvalid) if the tokenizers of this data set and of an earlier one differ.
   void add(const Path& prefix, const TokenSource& source, Env& env = Env::posix());
   // Attaches the note to the merged data set, after its complete(). Attaches no note if an input has no note,
   // because the tokenizer is then unknown.

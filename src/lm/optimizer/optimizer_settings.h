@@ -1,4 +1,4 @@
-// An experiment's settings of the optimizer. Plain values.
+// An experiment's optimizer settings. Plain values.
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@
 
 namespace primus {
 
-// Weights are useless with other tokens than they were trained on. So if the model or checkpoint that `load`
+// Weights are useless with tokens on which they were not trained. So if the model or checkpoint that `load`
 // names has a tokenizer, training uses this tokenizer. The returned experiment names it instead of a preset's
 // tokenizer (with a note in `notes`) and drops a preset's vocab_size. A tokenizer that the user named must
 // have the same content, unless allow_tokenizer_change is set; otherwise the function throws Error(kInvalid)

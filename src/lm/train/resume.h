@@ -84,7 +84,7 @@ struct ChangedData {
   [[noreturn]] void refuse_setting(const SettingChange& change, std::string_view so) const;
 };
 
-// Refuses to resume with another tokenizer or other data than the checkpoint's, unless allow_tokenizer_change
+// Refuses to resume if the tokenizer or the data differ from the checkpoint's, unless allow_tokenizer_change
 // or allow_data_change permits it. Compares no data if the experiment has no training data.
 void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
                          const config::Experiment& experiment, const InputIdentity& tokenizer,

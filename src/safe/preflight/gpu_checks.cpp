@@ -109,7 +109,7 @@ void judge_nodes(const CheckInput& in, Judge& judge) {
                 .source = "programs reach GPUs through them",
                 .fix = "in a container, pass them in (docker --gpus=all, or --device=/dev/kfd "
                        "--device=/dev/dri); elsewhere "
-                       "'nvidia-modprobe -u -c=0', or udev's rules of the driver"});
+                       "'nvidia-modprobe -u -c=0', or the driver's udev rules"});
   } else {
     judge.pass("all device nodes exist");
   }

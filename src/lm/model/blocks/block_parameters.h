@@ -36,7 +36,7 @@ struct EqualShare {
 engine::SharedVocabulary shared_vocabulary(const ModelConfig& config, const engine::ParameterStore& store);
 Share vocabulary_share(const engine::SharedVocabulary& vocabulary, std::int64_t cols);
 
-// Replacements in published tensor names, for families whose checkpoints use other names than the parts of
+// Replacements in published tensor names, for families whose checkpoints do not use the names that parts of
 // blocks declare: {".self_attn.", ".attn."} replaces the first by the second. Pairs apply in order.
 using NameReplacements = std::span<const std::pair<std::string_view, std::string_view>>;
 

@@ -36,7 +36,7 @@ class AddedVocabulary {
     const auto it = ids_.find(content);
     return it == ids_.end() ? std::nullopt : std::optional(it->second);
   }
-  // Reports which tokens have other ids than in the files; empty if none has.
+  // Reports which tokens have ids that differ from those in the files; empty if none has.
   std::string remark() const;
 
  private:

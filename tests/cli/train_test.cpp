@@ -445,7 +445,7 @@ TEST(Train, ANaNLossNamesStepAndOperator) {
   EXPECT_THAT(result.err, ::testing::ContainsRegex("(lm loss|gradient norm) is (nan|inf) at iteration [2-5]; "
                                                    "the first operator with such a result is"));
   EXPECT_THAT(result.err, ::testing::Not(HasSubstr("-nan")));
-  // The operator is named once on the screen, and in the log.
+  // The screen shows the operator only once; the log has it, too.
   const std::size_t said = result.err.find("the first operator");
   EXPECT_EQ(result.err.find("the first operator", said + 1), std::string::npos) << result.err;
   const Path log = test::run_folder(folder.path()) / "logs" / "pre_trainer" / "rank-0" / "error.log";

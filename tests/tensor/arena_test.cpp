@@ -118,8 +118,8 @@ TEST(Arena, MeasuringTellsExactlyWhatIsNeeded) {
   }
 }
 
-// A model of a hundred thousand layers leaves as many holes. Visiting all of them for each block would take
-// minutes.
+// A model with n layers leaves about n holes. With a hundred thousand layers, visiting all holes for each
+// block would take minutes.
 TEST(Arena, ManyHolesCostNoTime) {
   constexpr std::int64_t kHoles = 200'000;
   Arena arena("persistent");

@@ -32,7 +32,7 @@ TEST(DisplayWidth, CutsWholeCharactersAndEndsColors) {
   EXPECT_EQ(fit_width("abc", 9), "abc");
 }
 
-// A pseudo-terminal, and a model of the screen after the bytes written to it.
+// A pseudo-terminal. lines() interprets the bytes written to it as a screen would.
 class Screen {
  public:
   Screen() {

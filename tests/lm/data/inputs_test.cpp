@@ -131,7 +131,7 @@ TEST_F(Inputs, TwoStarsReachAllFoldersBelow) {
   EXPECT_EQ(find_inputs({in + "/**"}).size(), 4u);
   EXPECT_THAT(error_with(in + "/**/*.md"), HasSubstr("no file matches"));
   EXPECT_EQ(find_inputs({in + "/**/*.PY"}).size(), 3u);
-  EXPECT_EQ(find_inputs({in + "/**.py"}).size(), 1u);  // one star to glob(3)
+  EXPECT_EQ(find_inputs({in + "/**.py"}).size(), 1u);  // glob(3) reads ** as *
   EXPECT_THAT(error_with(in + "/**/deep/*.py"), HasSubstr("names a folder after **"));
 }
 

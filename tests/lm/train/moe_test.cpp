@@ -212,7 +212,7 @@ TEST(MixtureOfExperts, WhichChoicesAreDroppedIsByWeightOrByPosition) {
     return TrainingRun(settings).forward_backward();
   };
   const StepResult lightest = run_with(true), last = run_with(false);
-  // The first layer has equal input and equal choices in both runs, so as many exceed the capacity.
+  // The first layer has the same input and choices in both runs, so the same number exceeds the capacity.
   EXPECT_EQ(lightest.routing[0].load, last.routing[0].load);
   EXPECT_EQ(lightest.routing[0].dropped, last.routing[0].dropped);
   EXPECT_GT(last.routing[0].dropped, 0);

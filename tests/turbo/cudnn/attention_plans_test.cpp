@@ -384,7 +384,8 @@ TEST_F(CudnnPlans, SlicesOfADeterministicBackwardHaveGradientsOfTheirHeadsApart)
   call.accumulate_d_q = true;
   const CudnnCall& found = attention.find(call);
   ASSERT_TRUE(found.plan) << found.refusal;
-  EXPECT_EQ(found.head_slices, 4);  // a head's matrix is half as large, as keys are half as many as queries
+  // A head's matrix has half the size, because there are half as many keys as queries.
+  EXPECT_EQ(found.head_slices, 4);
   EXPECT_EQ(found.problem.d_q_row, 4 * 64);
   EXPECT_EQ(found.problem.d_k_row, 2 * 64);
   EXPECT_THAT(fake::compiled().strides.at(kDQ), ElementsAre(1024 * 4 * 64, 64, 4 * 64, 1));

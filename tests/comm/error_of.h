@@ -1,4 +1,4 @@
-// Returns the error of a call as text.
+// Catches the Error of a call.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace primus::comm::test {
 
-// The message of the Error that `body` throws.
+// Returns the message of the Error that `body` throws.
 template <class Body>
 std::string error_of(const Body& body) {
   try {

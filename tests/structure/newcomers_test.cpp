@@ -139,8 +139,8 @@ TEST(Newcomers, AFamilyOfKnownPartsIsOneFile) {
 }
 
 // The table of keys is compiled twice. A new key also recompiles the files that include
-// config/trainer_config.h. These files read a key; files that only pass experiments on do not include it.
-// Each further file makes such a change slower (docs/performance.md).
+// config/trainer_config.h. Files that read a key include it; files that only pass experiments on do not. Each
+// additional file makes such a change slower (docs/performance.md).
 TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
   const auto including = [](const std::string& header) {
     std::set<std::string> files;

@@ -33,7 +33,7 @@ class GpuShared {
         tuning_folder_(std::move(tuning_folder)) {}
 
   int index() const { return index_; }
-  bool present() const { return present_; }  // false: a measured device without hardware
+  bool present() const { return present_; }  // false: a measuring device, without hardware
   bool deterministic() const { return deterministic_; }
   bool attention_library() const { return attention_library_; }        // see DeviceSpec
   const std::string& tuning_folder() const { return tuning_folder_; }  // empty: algorithms are not timed

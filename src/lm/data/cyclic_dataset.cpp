@@ -63,9 +63,9 @@ class CyclicDataset final : public Dataset {
 
   std::unique_ptr<const Dataset> dataset_;
   CyclicOptions options_;
-  std::int64_t step_;        // samples in one microbatch of all ranks
-  std::int64_t epoch_size_;  // draws per epoch
-  std::int64_t permuted_;    // number of samples permuted together: those of one rank if sharded
+  std::int64_t step_;        // samples of one microbatch of all ranks
+  std::int64_t epoch_size_;  // draws
+  std::int64_t permuted_;    // samples permuted together: all, or one rank's if sharded
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Permutation> kept_[2];
 };

@@ -71,7 +71,7 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const M
              {OperatorClass::kRouting, OperatorClass::kExperts, OperatorClass::kActivation}) {
           policy.classes |= RecomputePolicy::bit(part);
         }
-      } else if (module != "mla_up_proj" || !latent) {  // latent attention never stores these activations
+      } else if (module != "mla_up_proj" || !latent) {  // with latents, its outputs are never stored
         throw e.error_for("recompute_modules",
                           "'" + module + "' cannot be recomputed separately in this model",
                           "choose from core_attn, layernorm, mlp and, with experts, moe and moe_act");

@@ -3,14 +3,16 @@
 //
 // Supported: bf16 and, without documents and sinks, fp16; causal or not, grouped queries, windows, sinks,
 // chunks that divide the sequence, and packed documents. Queries and keys have the same positions, or every
-// query sees every key, as in most pairs of blocks with context parallelism. For cuDNN, documents are batches
-// of varying length. Their number is computed on the device, so a plan has room for a fixed number of
-// documents. Our own kernel computes a call with more documents, in the same launch (gpu_cudnn.h).
+// query sees every key, as in most pairs of blocks with context parallelism. In a graph, packed documents are
+// a batch of sequences with different lengths. The number of documents is computed on the device, so a plan
+// has room for a fixed number of documents. Our own kernel computes a call with more documents, in the same
+// launch (gpu_cudnn.h).
 //
-// Backward: cuDNN adds d_q with atomics, in an order that varies between runs. Its deterministic form instead
-// keeps the weights of some heads in memory, batch * heads * seq_q * seq_k * 2 bytes; a call is divided into
-// groups of heads that stay within `good_workspace`. This form processes all weights even if a window needs
-// only a band of them, so with a window our own kernel is faster if it can use warpgroups (`own_is_fast`).
+// Backward: cuDNN adds d_q with atomics, in an order that varies between runs. Its deterministic algorithm
+// stores attention weights instead: batch * heads * seq_q * seq_k * 2 bytes. A call is therefore divided into
+// groups of heads that stay within `good_workspace`. This algorithm computes all attention weights even if a
+// window needs only a band of them, so with a window our own kernel is faster if it can use warpgroups
+// (`own_is_fast`).
 // Soft-capped scores are always left to our own kernels.
 #pragma once
 

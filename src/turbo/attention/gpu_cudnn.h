@@ -11,9 +11,9 @@ using gpu::PRIMUS_GPU::Context;
 
 // The part of a call that is left to our own kernels.
 struct LeftToDo {
-  bool all = true;  // the complete call
-  // If not `all`: null means nothing is left; otherwise the complete call is left if the value at this device
-  // address is not 0.
+  bool all = true;  // the complete call is left
+  // If not `all`: null means that nothing is left; otherwise the complete call is left if the value at this
+  // device address is not 0.
   const std::int32_t* unless_zero = nullptr;
 };
 

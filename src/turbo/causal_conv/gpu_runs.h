@@ -78,8 +78,8 @@ void for_each_of_runs(Context& context, const CausalConvShape& shape, const Body
          Kernel{body, shape.segments, shape.tokens, run, packs, tiles});
 }
 
-// Calls body(channels per thread, taps), both compile-time constants: common widths with vectors if possible,
-// all others channel by channel with the max. number of taps.
+// Calls body(channels per thread, taps) with compile-time constants. Common widths use vectors if possible.
+// Other widths use one channel per thread and the max. number of taps.
 template <class T, class Body>
 void with_taps(std::int64_t width, bool vectors, Body&& body) {
   constexpr std::integral_constant<int, kVector<T>> kMany;

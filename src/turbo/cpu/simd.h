@@ -114,7 +114,7 @@ PRIMUS_INLINE ExpParts exp_parts(float x) {
 // Returns e^x within 2 ulp for normal results and within 2 units of the last place for denormal results; inf
 // from 88.73 up, 0 from -104 down (including -inf), NaN for NaN.
 PRIMUS_INLINE float exp(float x) {
-  // NaN passes both comparisons.
+  // NaN stays NaN, because both comparisons are false.
   float y = x > 89.0F ? 89.0F : x;
   y = y < -104.0F ? -104.0F : y;
   const auto [p, shifted] = exp_parts(y);

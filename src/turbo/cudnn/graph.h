@@ -97,10 +97,11 @@ class Graph {
   // Adds a tensor of every element's index along axis 2 (rows) or 3 (columns).
   Node index(const Node& like, int axis, DataType compute);
 
-  // The actual numbers of rows, columns and products per batch; absent: all.
+  // The sizes of each product of a batch, if they differ: rows and columns of c, and terms of a sum. An
+  // absent node means the full size.
   struct Lengths {
     Node rows = {}, cols = {}, depth = {};
-    bool padded = false;  // elements beyond these lengths count as 0
+    bool padded = false;  // elements beyond these sizes count as 0
   };
   void matmul(const Node& a, const Node& b, const Node& c, const Lengths& lengths);
   void reduce(ReductionOperator how, const Node& x, const Node& y);

@@ -185,8 +185,8 @@ class ChannelGates {
   std::int64_t width_, tokens_ = 0;
   float* decays_;  // [tokens, width]: the decay of each token
   float *since_strip_,
-      *until_strip_;  // [tokens, width]: decay from the token before the strip; to the end of the strip
-  float *since_begin_, *until_end_;  // [tokens, width]: decay from the token before the chunk; to its end
+      *until_strip_;  // [tokens, width]: decay from the strip's begin to a token; from it to the strip's end
+  float *since_begin_, *until_end_;  // [tokens, width]: ... of the chunk
   float *strips_, *through_;         // decay over complete strips, [kStrips, width], and over the chunk
   float *q_, *k_;                    // [kStrip, width]
   float* earlier_;                   // [tokens, width]

@@ -55,7 +55,7 @@ struct DeltaRuleForward {
   static constexpr KernelId kId = KernelId::kDeltaRuleForward;
   DeltaRuleShape shape;
   Tensor qkv;        // [rows, width()]: queries, keys, values
-  Tensor g;          // [rows, gates()] fp32, <= 0; channel gates: those of a head are adjacent
+  Tensor g;          // [rows, gates()] fp32, <= 0; channel gates of a head are adjacent
   Tensor beta;       // [rows, value_heads] fp32
   Tensor first_key;  // [rows] int32; absent: 0
   Tensor out;        // [rows, out_width()] out, qkv's type

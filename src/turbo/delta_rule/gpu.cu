@@ -113,8 +113,8 @@ struct StoreOut {
 
 // ---- In chunks on matrix units --------------------------------------------------------------------
 
-// Calls body(padded width of keys, whether gates are per channel), both as compile-time constants, if the
-// kernels of gpu_chunks.h support this shape. Returns whether they do.
+// Returns whether the kernels of gpu_chunks.h support this shape. If so, calls body(padded width of keys,
+// whether gates are per channel) with compile-time constants.
 template <class Body>
 bool with_chunks([[maybe_unused]] const Context& context, const DeltaRuleShape& s, DType dtype, Body&& body) {
   if constexpr (kWarp == 32) {

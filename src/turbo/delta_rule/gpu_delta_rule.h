@@ -114,8 +114,8 @@ struct DeltaStates {
   T* read;               // [kRows, kRows]: query-key products
   float* write;          // key-key products, below the diagonal
   float* scores;         // [kRows, kRows]
-  T* w;          // [kRows, key_dim]: times the state before the chunk, this is the state's part of the errors
-  float* error;  // [kRows, value_dim]: U = beta · error
+  T* w;                  // [kRows, key_dim]: -w · (state before the chunk) is the state's part of the errors
+  float* error;          // [kRows, value_dim]: U = beta · error
   T* u;
   T* states;  // [key_dim, value_dim]: before the chunk
 };

@@ -1,5 +1,5 @@
-// Shared code of the kernels that compute the gradients of one chunk of the delta rule from the gradients of
-// states and of U (gpu_retreat.h): the products with values, and the stores for keys and beta.
+// Shared code of the delta rule's kernels that compute a chunk's gradients (gpu_retreat.h). Their inputs are
+// the gradients of states and of U. Shared are the products with values, and the stores for keys and beta.
 #pragma once
 
 #include "turbo/delta_rule/gpu_finish_parts.h"

@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Copies the output's gradients, scaled, to items.
+// Scales the gradient of the output and copies it to the workspace, in order of items.
 template <class T>
 struct DeltaScaled {
   static constexpr int kThreads = 256;
@@ -260,8 +260,8 @@ struct DeltaGates {
   }
 };
 
-// Computes the gradients of queries and keys: sums over the value heads of a key head, and passes the sums
-// backward through the normalisation. One warp per row of a key head; query rows first, then key rows.
+// Computes the gradients of queries and keys: adds the gradients of a key head's value heads, and passes the
+// sums backward through the normalisation. One warp per row of a key head; query rows first, then key rows.
 template <class T>
 struct DeltaKeys {
   static constexpr int kThreads = 256;

@@ -5,8 +5,8 @@
 // - DeltaFinishHeads or DeltaFinishChannels (gpu_finish_heads.h, gpu_finish_channels.h), all chunks at once:
 //   z = (I + L)^-T dU, which is dV up to the factor beta; from z, U and the states, the gradients of queries
 //   and keys of value heads, and of gates and beta.
-// - DeltaChunkKeys (gpu_chunk_keys.h), all chunks at once: sums these over the value heads of a key head, and
-//   passes the sums backward through the normalisation.
+// - DeltaChunkKeys (gpu_chunk_keys.h), all chunks at once: adds the query and key gradients of a key head's
+//   value heads, and passes the sums backward through the normalisation.
 #pragma once
 
 #include "turbo/delta_rule/gpu_chunks.h"

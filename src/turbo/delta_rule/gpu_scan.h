@@ -12,13 +12,13 @@ constexpr int kScanTiles = kRows / kTile / (kScanThreads / kWarp);  // tiles of 
 constexpr int kScanStep = kScanColumns + 8;
 static_assert(kScanPiece == kRows);
 
-// The shared memory of a scan: a state, initially zero, its copy in T, some columns of a matrix of rows, and
-// the right operands.
+// The shared memory of a scan: a state, initially zero, its copy in T, some columns of a matrix with one row
+// per token, and the right operands.
 template <class T>
 struct DeltaScanMemory {
   float* state;                // [key_dim, kScanColumns]
   T* rounded;                  // [padded key_dim, kScanStep]
-  T (*piece)[kScanPiece + 8];  // [kRows]: columns of a row matrix
+  T (*piece)[kScanPiece + 8];  // [kRows]: kScanPiece columns of a [kRows, key_dim] matrix
   T (*right)[kScanStep], (*more)[kScanStep];
 
   PRIMUS_DEVICE static std::int64_t padded(std::int64_t key_dim) {

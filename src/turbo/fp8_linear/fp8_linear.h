@@ -8,8 +8,8 @@
 //
 //   inverse_a, a8 = quantise(a)    inverse_b, b8 = quantise(b)    c (+)= (a8 · b8) * inverse_a * inverse_b
 //
-// Sums are in fp32. The tensor cores of GPUs accumulate with fewer bits: about 14 within some 128 terms on
-// Hopper, or over the complete sum with Fp8Gemm::fast (DeepSeek-V3's report, section 3.3.2).
+// Sums are in fp32. Tensor cores of GPUs accumulate with fewer bits (about 14 on Hopper): over about 128
+// terms at a time, or over the complete sum with Fp8Gemm::fast (DeepSeek-V3's report, section 3.3.2).
 //
 // An operand with an infinite element or a NaN makes every element of the result NaN; with delayed scales, it
 // affects only the elements that depend on it. A product may not have two e5m2 operands: GPUs do not support

@@ -24,7 +24,7 @@ struct LargestParts {
   static constexpr int kThreads = 256, kCount = kVector<T>;
   const T* x;
   std::uint32_t* parts;
-  std::int64_t packs, run;  // both in packs of kCount elements
+  std::int64_t packs, run;  // size of x and of a run, in packs of kCount elements
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t begin = block() * run, end = smaller(begin + run, packs);

@@ -36,7 +36,7 @@ struct PickedRows {
   }
 };
 
-// Calls body(rows) for the rows of `call`, `count` of which exist.
+// Calls body(rows) with the rows of `call`: in order, or the `count` rows that an index selects.
 template <class T, class Body>
 void with_rows(const PackCall& call, std::int64_t count, Body body) {
   const auto* source = static_cast<const T*>(call.source);

@@ -25,7 +25,7 @@ struct MatrixOfHead {
 };
 
 // Rows [offsets[e], offsets[e + 1]) use matrix e; later rows use none. The data of row r is row picks[r] of
-// x, or row r without picks.
+// x, or row r if `picks` is null.
 struct MatrixOfExpert {
   const std::int32_t *offsets, *picks;
   std::int64_t experts;

@@ -31,7 +31,7 @@ struct TileProduct {
   // are summed over) is an upper bound. Null: no expert offsets.
   const std::int32_t* offsets;
   bool sum_rows;
-  const std::int32_t *a_picks, *b_picks;  // row r of the activations is their row picks[r]; or null
+  const std::int32_t *a_picks, *b_picks;  // row r of the activations is at row picks[r]; or null: r
 
   struct Tiles {
     // Padding of each row puts adjacent rows in different banks.

@@ -19,7 +19,7 @@ PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const f
 #endif
 }
 
-// Ends a group of this thread's copies from shared memory by the copy engine (copy_box_back()).
+// Ends a group of this thread's copies from shared memory with the copy engine (copy_box_back()).
 PRIMUS_DEVICE void end_group_of_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");

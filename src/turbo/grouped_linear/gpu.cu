@@ -52,9 +52,9 @@ const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, s
 
 // ---- Rows that are gathered first ---------------------------------------------------------------
 
-// Copies picked rows to contiguous memory. Warpgroup products fetch contiguous rows by the copy engine, which
-// is faster than picking: by a sixth if tiles are full, and by a factor of three if experts have a few rows
-// each.
+// Copies rows that are picked by index to contiguous memory. Warpgroup products fetch contiguous rows with
+// the copy engine, which is faster than picking rows: by a sixth if tiles are full, and by a factor of three
+// if experts have a few rows each.
 template <int kCount>
 struct GatherPicked {
   const BFloat16* x;

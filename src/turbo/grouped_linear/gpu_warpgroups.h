@@ -119,7 +119,7 @@ struct GroupWarpgroups {
     }
   }
 
-  // Fetches both operands by the copy engine, from one thread.
+  // Fetches both operands with the copy engine, from one thread.
   PRIMUS_DEVICE void fetch_boxes(Memory& memory) const {
     const int all = tiles();
     std::uint32_t count = 0;  // running number of steps, over all tiles
@@ -169,8 +169,8 @@ struct GroupWarpgroups {
     }
   }
 
-  // Fetches operands with picked rows by copies of 16 bytes, shared by all threads of the warpgroup. The copy
-  // engine fetches the other operand at the same time.
+  // Fetches the operands whose rows are picked by index, in copies of 16 bytes by all threads of the
+  // warpgroup. If the other operand has its rows in order, the copy engine fetches it concurrently.
   PRIMUS_DEVICE void fetch_picked(Memory& memory, int me) const {
     const int all = tiles();
     const int boxes = (a_picks ? 0 : kRows * kDepth * 2) + (b_picks ? 0 : kCols * kDepth * 2);

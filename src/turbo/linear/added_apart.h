@@ -7,13 +7,13 @@
 
 namespace primus::turbo {
 
-// Returns whether a product needs this: it accumulates into 16 bits, its operands have one type, and it is
-// not a weight gradient, which may be rounded twice (linear.h).
+// Returns whether a product needs this: it accumulates into 16 bits, and its operands have one type. Weight
+// gradients never need it: linear.h allows rounding them twice.
 bool is_added_apart(const Gemm& call);
 
-// Max bytes of fp32 at a time, so that they stay in the L2 cache of a Hopper GPU until they are added; and
-// the min number of rows, which fills a library's tile.
+// Max bytes of fp32 at a time: they stay in the L2 cache of a Hopper GPU until they are added.
 inline constexpr std::int64_t kAddedBytes = std::int64_t{32} << 20;
+// Min rows at a time: they fill a tile of the library.
 inline constexpr std::int64_t kAddedRows = 256;
 
 // Returns the rows of the result to multiply at a time: all, or a multiple of kAddedRows.

@@ -68,7 +68,7 @@ struct WideCopies {
         end(c + (call.c.dtype == DType::kF16 ? call.c.elements() : 0)) {}
   std::int64_t bytes() const { return end * size_of(DType::kF32); }
 
-  std::int64_t b, c, end;  // where each copy begins, and where the last one ends, in elements
+  std::int64_t b, c, end;  // in elements: begin of the copies of b and of c, and the end
 };
 
 bool is_fp16(const Gemm& call) { return call.a.dtype == DType::kF16; }

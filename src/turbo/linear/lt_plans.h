@@ -1,4 +1,5 @@
-// A library's products, and the plans of how to compute them (lt_products.h has the choice of algorithms).
+// Matrix products by a library, and a plan for each: its descriptors and its algorithm. lt_products.h chooses
+// the algorithm.
 #pragma once
 
 #include <algorithm>

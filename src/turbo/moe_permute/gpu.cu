@@ -52,7 +52,7 @@ struct CountSlots {
   static constexpr int kThreads = 256;
   Choices choices;
   std::int32_t* offsets;   // [e + 1] = number of slots that expert e keeps
-  std::uint64_t* minimum;  // [e] the lowest key it keeps
+  std::uint64_t* minimum;  // [e] expert e keeps the slots whose key is at least this
   SlotKeys keys;
   std::int64_t count, capacity;
 

@@ -45,7 +45,7 @@ struct PlanRouting {
   static constexpr KernelId kId = KernelId::kPlanRouting;
   Tensor experts;  // [tokens, top_k] int32, each in [0, all)
   Tensor weights;  // [tokens, top_k] fp32; absent: the first slots are kept
-  Tensor kept;     // [tokens, top_k] int32, `rows` of another plan: slots it dropped have no row; or absent
+  Tensor kept;     // [tokens, top_k] int32, `rows` of another plan: its dropped slots get no row; or absent
   Tensor plan;     // RoutingPlan, out, with space for the max number of rows
   std::int64_t expert_count;
   std::int64_t capacity;            // 0: no limit
@@ -93,7 +93,7 @@ struct DispatchPlan {
 struct PlanDispatch {
   static constexpr KernelId kId = KernelId::kPlanDispatch;
   Tensor experts;  // [ranks * tokens, top_k] int32: choices of all ranks' tokens
-  Tensor kept;     // same shape: below 0 if a choice was dropped; or absent
+  Tensor kept;     // same shape, < 0 for dropped choices; absent: none is dropped
   Tensor plan;     // DispatchPlan, out
   std::int64_t ranks, rank, maximum;
   std::int64_t experts_of_rank, ranks_of_expert;

@@ -1,4 +1,4 @@
-// Both kernels are memory-bound: each number is read once and written once, in its own type.
+// Both kernels are memory-bound. They read x once and write the rounded values once, in x's type.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/mxfp4/mxfp4.h"

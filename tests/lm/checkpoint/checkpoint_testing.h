@@ -72,7 +72,7 @@ struct TestTensors {
   }
 };
 
-// Fills `snapshot` for a save of these tensors, except its files.
+// Fills in everything that a save of these tensors needs, except its files.
 inline void fill_snapshot(Snapshot& snapshot, std::int64_t iteration, const TestTensors& model,
                           const TestTensors& optimizer) {
   snapshot.iteration = iteration;
@@ -81,7 +81,8 @@ inline void fill_snapshot(Snapshot& snapshot, std::int64_t iteration, const Test
   snapshot.optimizer = optimizer.sources;
 }
 
-// A small checkpoint in which every byte depends on `iteration`, plus a tensor of `large` elements.
+// A small checkpoint. Every byte depends on `iteration`. With `large`, it also has a tensor of `large`
+// elements.
 struct TestSnapshot {
   explicit TestSnapshot(std::int64_t iteration, std::int64_t large = 0) {
     const auto seed = static_cast<std::uint64_t>(iteration) * 1000;

@@ -127,8 +127,8 @@ TEST_F(SftData, PacksAreFilledFirstFitLongestFirst) {
 )"),
                      .pack = true,
                      .seq_length = 6};
-  // Samples have seven tokens. The conversation of 6 tokens fills most of the first sample. The conversations
-  // of 3, 2 and 2 tokens share the second sample.
+  // Samples have seven tokens. The conversation of 6 tokens fills most of the first sample; the conversations
+  // of 3, 2 and 2 tokens share the second.
   const Datasets data = open(options);
   std::set<std::vector<int32_t>> samples = {tokens_of(*data.train, 0), tokens_of(*data.train, 1)};
   EXPECT_THAT(samples, ElementsAre(std::vector<int32_t>{3, 4, 5, 6, 7, 8, kPad},

@@ -20,7 +20,7 @@ struct Late {
   std::vector<std::pair<double, double>> steps;  // loss and norm
   std::vector<std::vector<std::int32_t>> loads;  // loads of the first routed layer
   std::vector<std::vector<std::byte>> weights;
-  std::int64_t waits = 0;  // waits for results, over all steps
+  std::int64_t waits = 0;  // how often the host waited, in all steps
   bool operator==(const Late&) const = default;
 };
 

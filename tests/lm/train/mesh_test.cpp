@@ -319,7 +319,7 @@ struct Way {
   engine::ContextParallel::Exchange exchange = engine::ContextParallel::Exchange::kRing;
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   bool overlap_products = false;  // overlaps even small collectives of tensor ranks
-  bool copy_engines = false;      // copy engines for these collectives
+  bool copy_engines = false;      // runs these collectives on copy engines
   bool overlap_shared = true;     // tokens travel while shared experts compute
 };
 

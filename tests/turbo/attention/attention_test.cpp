@@ -219,7 +219,7 @@ std::vector<AttentionShape> cache_shapes() {
       cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),                // the first tokens
       cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),         // not causal
       cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 1, 300, 320),   // chunks
-      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 3, 257, 320),   // ... the queries see two of them
+      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 3, 257, 320),   // ... the queries are in two chunks
       cached(shape(1, 0, 2, 2, 32, 16, 0, true, 100), 80, 250, 256),  // ... with a part of a prompt
   };
 }

@@ -200,7 +200,7 @@ struct OnDevice {
     if (c.bias) bias = bench.upload(o.bias, DType::kF32, {c.channels});
     if (c.documents) first_key = bench.upload(c.first_keys(), DType::kI32, {c.rows()});
   }
-  // Calls over segments of this shape. The edges before and after them may be absent.
+  // These functions return calls over segments of this shape. The edges before and after them may be absent.
   CausalConvForward forward(const CausalConvShape& shape, const Tensor& y, const Tensor& before = {}) const {
     return {.shape = shape,
             .bcx = bcx,
@@ -248,7 +248,7 @@ struct OnDevice {
             .d_y = d_y,
             .d_edge = d_edge};
   }
-  // Inputs that gradients need only if an activation follows the sum.
+  // Returns `tensor` if an activation follows the sum; otherwise gradients do not need it.
   static Tensor of_sums(const CausalConvShape& shape, const Tensor& tensor) {
     return shape.form == Form::kSilu ? tensor : Tensor();
   }

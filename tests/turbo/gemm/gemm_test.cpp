@@ -359,7 +359,7 @@ TEST(Gemm, BitIdenticalPastTheCachesAndReadingAhead) {
         ThreadPool pool(threads);
         multiply(pool, p, plain);
         GemmArgs g = arguments(p, other);
-        // If the first row starts on a cache line, rows of whole cache lines all do.
+        // C starts on a cache line, so every row does if rows consist of whole cache lines.
         std::vector<float> c(static_cast<std::size_t>(g.m * g.ldc + 16), 5.0F);
         float* aligned = c.data();
         while (reinterpret_cast<std::uintptr_t>(aligned) % 64 != 0) ++aligned;

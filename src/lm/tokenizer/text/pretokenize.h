@@ -32,7 +32,7 @@ class PreTokenizer {
   virtual void split(Piece piece, TextBudget& budget, PieceSink sink) const = 0;
 };
 
-// What happens to the matches of a splitting expression (Hugging Face's SplitDelimiterBehavior).
+// How a split treats the matches of its expression (Hugging Face's SplitDelimiterBehavior).
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 // Cuts at the matches of `regex`; with `invert`, cuts at the text between the matches instead.

@@ -105,8 +105,8 @@ struct Fiber {
   FiberStack stack;
   Registers registers;
   Place place{};
-  std::int64_t barriers = 0;   // passed, or waiting at now
-  std::int64_t exchanges = 0;  // passed, or waiting at now
+  std::int64_t barriers = 0;   // barriers that it has reached
+  std::int64_t exchanges = 0;  // exchanges that it has reached
   bool done = false;
   bool waited = false;  // has waited for the previous kernel
 #if defined(__SANITIZE_THREAD__)
@@ -115,7 +115,7 @@ struct Fiber {
 };
 
 struct Warp {
-  std::int64_t exchanges = 0;  // completed ones
+  std::int64_t exchanges = 0;  // completed exchanges
   int arrived = 0;
   // Two buffers: a lane that is ahead by one exchange must not overwrite data that a slow lane still reads.
   alignas(64) std::array<std::array<std::byte, 64 * kExchangeBytes>, 2> slots;

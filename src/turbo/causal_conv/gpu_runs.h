@@ -53,7 +53,7 @@ struct EachOfRuns {
   static constexpr int kThreads = 128, kPacks = 32;
   using StartsEarly = void;
   Body body;
-  std::int64_t segments, tokens, run, packs, tiles;  // packs per row, and blocks per row
+  std::int64_t segments, tokens, run, packs, tiles;  // packs: per row; tiles: blocks per row
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
@@ -95,7 +95,7 @@ struct EachOfTiles {
   static constexpr int kThreads = 256, kRows = 16;
   using StartsEarly = void;
   Body body;
-  std::int64_t rows, packs, tiles;  // packs per row, and blocks per row
+  std::int64_t rows, packs, tiles;  // packs: per row; tiles: blocks per row
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();

@@ -38,7 +38,7 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {
     T p[kRows][kRows + kPad];
     T out[kRows][kColumns + kPad];
     alignas(16) float factors[kFactors];
-    alignas(16) float read[kByChannel ? 1 : kRows];  // with gates per channel: in the queries
+    alignas(16) float read[kByChannel ? 1 : kRows];  // unused with gates per channel: q includes the factors
   };
   struct Memory {
     Stage stages[kStages];

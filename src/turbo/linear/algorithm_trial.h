@@ -63,7 +63,7 @@ class AlgorithmTrials {
   Clock clock_;
   Limits limits_;
   double spent_ = 0;
-  double warmth_ = 0, warm_at_ = 0;  // seconds of warm-up that still count, and as of when
+  double warmth_ = 0, warm_at_ = 0;  // seconds of warm-up that still counted at time warm_at_
 };
 
 }  // namespace primus::turbo

@@ -44,7 +44,7 @@ struct RoundRows {
   static constexpr int kThreads = 256, kLanes = static_cast<int>(kMxBlock) / kCount;
   const T* x;
   T* out;
-  std::int64_t rows, cols, across;  // blocks in a row
+  std::int64_t rows, cols, across;  // across: blocks in a row
   Rounding<kRandom> rounding;
 
   PRIMUS_DEVICE void operator()() const {

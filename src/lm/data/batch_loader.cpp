@@ -190,7 +190,7 @@ struct BatchLoader::Impl {
   std::int64_t taken = 0;   // microbatches returned so far; used only by the consumer
 
   mutable std::mutex mean_mutex;      // guards the next two members
-  mutable std::int64_t mean_of = -1;  // index of the mean that `learned_in_mean` belongs to
+  mutable std::int64_t mean_of = -1;  // the mean for which `learned_in_mean` was counted; -1: none
   mutable double learned_in_mean = 0;
 
   std::mutex mutex;  // guards the following members and each slot's `ready`

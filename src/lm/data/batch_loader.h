@@ -28,10 +28,10 @@ struct BatchLoaderOptions {
   std::int64_t samples_per_mean = 0;
 };
 
-// Microbatch i (counted from the start of the run, over all steps) of rank r holds the samples
-//   consumed + i * B * dp_size + r * B + m, m in [0, B)
-// as Megatron's sequential sampler does: sample of (step k, micro j, rank r, row m) = k*GBS + j*B*DP + r*B +
-// m.
+// Row m of microbatch i of rank r is sample
+//   consumed_samples + i * B * dp_size + r * B + m.
+// The loader counts i over all steps, from its first microbatch. This is the order of Megatron's sequential
+// sampler.
 //
 // One consumer thread calls next(). If reading ahead fails, the next() that would have returned that
 // microbatch throws the error. The destructor stops the threads.

@@ -402,8 +402,8 @@ class Reader {
     out_.starts = starts_;
   }
 
-  // Records the names of a question or an answer that messages or tokens replace. A name is not recorded if a
-  // message has the same text.
+  // Records the keys of questions or answers that are ignored because the record has messages or tokens.
+  // Skips a key if a message has the same text.
   template <std::size_t N>
   void note_replaced_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
     for (std::size_t i = 0; i < N; ++i) {

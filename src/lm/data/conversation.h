@@ -48,7 +48,8 @@ struct Conversation {
   std::vector<std::int64_t> starts;
   // Keys with a value that was ignored, each listed once: "id", or "messages.name" for a key of a message.
   std::vector<std::string> unused;
-  // Keys of a question or an answer that `messages` or `input_ids` override although the texts differ.
+  // Keys of questions and answers that were ignored because the record also has `input_ids`, or `messages`
+  // that do not contain the same text.
   std::vector<std::string> replaced;
 
   // Whether the last turn has no answer. Such a turn is not learned.

@@ -40,8 +40,8 @@ struct TokenizedConversations {
   std::string first_skipped;  // reason why the first of these records was left out
   // For each key, the number of records in which its value is not used (Conversation::unused).
   std::map<std::string, std::int64_t> unused;
-  // For each key that `messages` or `input_ids` override (Conversation::replaced), the number of such
-  // records; and the first such record.
+  // For each key in Conversation::replaced, the number of records that ignored this key; and the first of
+  // these records.
   std::map<std::string, std::int64_t> replaced;
   std::string first_replaced;
   std::int64_t unanswered = 0;  // number of conversations whose last turn has no answer

@@ -2,8 +2,9 @@
 //
 // Each sample is a sequence of L = seq_length inputs, plus the label of the last one. A padded sample is one
 // conversation; a packed sample holds several, packed first-fit. A conversation of more than L + 1 tokens is
-// truncated. The rest of a sample is filled with padding tokens, which are never learned. A label counts if
-// it is a learned token of the same conversation as its input. The first token of an answer also counts.
+// truncated. The rest of a sample is filled with padding tokens, which are never learned. A label counts in
+// the loss if it is a learned token of the same conversation as its input. So the first token of an answer
+// counts, although its input is the last token of the prompt.
 //
 // Let P be the number of samples. Draw d of the run is sample d mod P of epoch d div P, independent of the
 // mesh. With `shuffle` the order in each epoch depends only on the seed and the epoch, so the number of

@@ -459,7 +459,7 @@ void BatchReader::enqueue_losses(std::int64_t reported) {
   engine::Tape tape(rank_.context(), rank_.stash());
   for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
     if (!model_.last(chunk)) continue;
-    // For weight gathering this belongs to the same pass, which therefore records a second use of the head.
+    // For weight gathering, this starts an evaluation pass that uses only the head.
     tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
     const Value hidden = tape.input(settings_.compute, {part_of(reported), config().hidden}, false);
     const ModelInputs in{.labels = tape.input(DType::kI32, {reported}, false),

@@ -128,8 +128,8 @@ class BatchReader {
     std::int64_t length = 0;
     PageTable::Pages pages;
     std::uint64_t released = 0;  // number that orders releases
-    // Used if layers have states: the tokens that the states have read (also after a release), and the
-    // largest number of tokens that they have read since the last reset.
+    // Used if layers have states: the tokens that the states cover (also after a release), and the largest
+    // number of tokens that they have covered since the last reset.
     std::vector<std::int32_t> state;
     std::int64_t reached = 0;
   };

@@ -31,13 +31,14 @@ class PageTable {
 
   // Returns how many of `tokens`, counted from the first, are in pages.
   std::int64_t match(std::span<const std::int32_t> tokens) const;
-  // References the pages that hold the first of `tokens`, for a sequence that has no pages. Returns how many
-  // tokens these pages hold (match()).
+  // Finds the longest prefix of `tokens` that is in pages, appends these pages to `pages` (which must be
+  // empty), and adds a reference to each. Returns the number of tokens in the prefix, as match() does.
   std::int64_t share(std::span<const std::int32_t> tokens, Pages& pages);
   // Gives a sequence of `length` tokens its own pages for the tokens from `length` to `to`. Appends required
   // copies to `copies`. Returns false, without a change, if too few pages are free.
   bool grow(Pages& pages, std::int64_t length, std::int64_t to, std::vector<Copy>& copies);
-  // Records the tokens written to pages from grow(), after the first `length` tokens.
+  // Records that the sequence has written `tokens` after its first `length` tokens, into pages that grow()
+  // provided.
   void write(const Pages& pages, std::int64_t length, std::span<const std::int32_t> tokens);
   // Drops the references of a sequence.
   void release(Pages& pages);

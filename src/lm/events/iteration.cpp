@@ -75,7 +75,7 @@ std::string format_iteration(const IterationRecord& record) {
   // Host memory is omitted, because the planned amount was already logged at the start.
   if (record.memory && record.memory->label != "cpu") append_memory(line, *record.memory);
 
-  // The wait of one iteration is noisy, so the average is used if it is known.
+  // The time that a single iteration waits for data is noisy, so the average is used if it is known.
   const Speed& speed = record.throughput.average.value_or(record.throughput.now);
   if (speed.mfu) fmt::format_to(out, " | MFU: {:.1f}%", *speed.mfu * 100.0);
   if (record.throughput.eta) fmt::format_to(out, " | ETA: {}", human_duration(*record.throughput.eta));

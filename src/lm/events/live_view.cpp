@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kLabel = 12;  // width of the name column on the left
 constexpr std::size_t kSampleLines = 4;
 
-// A line of the picture. Rows with a higher rank are dropped earlier; rank 0 is kept longest.
+// A line of the picture. If space is short, the lines with the highest rank are dropped first.
 struct Row {
   int rank;
   std::string text;

@@ -366,7 +366,7 @@ bool MetricsFile::flush() {
   return true;
 }
 
-// Ignores errors, because writing the next line meets and reports them.
+// Ignores errors, because the next write encounters and reports them.
 void MetricsFile::look_after_file() {
   try {
     const auto there = env_.status(file_.path());

@@ -26,7 +26,7 @@ class Evaluation {
     ++inputs_read_;
   }
 
-  // One token more is added than predicted, because the first token is not predicted.
+  // max_tokens counts predicted tokens. The first added token is not predicted.
   bool done() const { return options_.max_tokens > 0 && added_ > options_.max_tokens; }
 
   void read_indexed(const std::string& prefix) {

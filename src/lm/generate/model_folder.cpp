@@ -209,7 +209,7 @@ std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {
 
 namespace {
 
-// Warns if the folder has a tokenizer of its own, and `chosen` makes other ids of a text.
+// Warns if the folder has its own tokenizer and `chosen` encodes texts as other ids.
 void note_other_tokenizer(const ModelFolder& folder, const Tokenizer& chosen,
                           std::vector<std::string>& notes) {
   std::unique_ptr<const Tokenizer> trained;

@@ -40,8 +40,9 @@ struct AttentionConfig {
   // Local layers (LayerSpec::local) attend to the last `window` positions or to their own chunk of `chunk`
   // positions. A value of 0 means no such limit.
   std::int64_t window = 0;
-  // Set by the model in primus_gpt, fixed by all other families: whether the query, key and value projections
-  // have biases, whether a QK norm with weights precedes the rotation, and whether sinks are learned.
+  // For families in which these differ between models (primus_gpt, GLM-4): whether the query, key and value
+  // projections have biases, whether a QK norm with weights precedes the rotation, and whether sinks are
+  // learned.
   bool qkv_bias = false, qk_norm = false, sinks = false;
   // The QK norm is over all heads of a token at once, not per head (OLMo 2). Set by the family.
   bool wide_norm = false;

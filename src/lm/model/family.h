@@ -145,8 +145,8 @@ struct Family {
   // Other model_type names of published models with this architecture (Kimi K2).
   std::vector<std::string_view> other_names = {};
   // Further known keys of config.json: keys that `read` reads and `write` does not always write, and keys of
-  // published models that do not affect the output. A note reports all other keys, except common and written
-  // ones.
+  // published models that do not affect the output. A note reports all other keys, except the
+  // keys that lm/model/config_keys.cpp lists for all families and the keys that `write` writes.
   std::vector<std::string_view> other_keys = {};
   // Name prefixes of published tensors that this program leaves out.
   std::vector<std::string_view> left_out = {};

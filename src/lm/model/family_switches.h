@@ -13,7 +13,7 @@ std::vector<FamilySwitch> switches_of(const Family& family);
 // Whether the family ignores this switch.
 bool leaves_open(const Family& family, std::string_view key);
 // Whether the family has latent attention for every value of multi_latent_attention. True for Kimi, although
-// its presets of AMD Primus set the key to false.
+// AMD Primus's presets of Kimi set the key to false.
 bool always_latent(const Family& family);
 
 }  // namespace primus

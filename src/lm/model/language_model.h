@@ -42,7 +42,7 @@ struct ModelInputs {
 };
 
 // Extra entries in the ring of recent inputs or states that convolutions and linear attention keep per
-// sequence. As many tokens can be dropped from the end of the sequence without reading it again.
+// sequence. This number of tokens can be dropped from a sequence's end without reading the sequence again.
 inline constexpr std::int64_t kSpareTokens = engine::kDeltaRuleSpare;
 // Returns the length of the ring for a convolution of this width.
 std::int64_t conv_ring(std::int64_t width);

@@ -17,9 +17,8 @@ struct ModelParts {
   std::vector<int> own = {};
 };
 
-// Returns the blocks of each part; the counts differ by at most one. If not all parts can have the same
-// count, the last part gets the smaller count, because it also has norm, head and loss. If more parts must
-// get the smaller count, these are the first ones.
+// Returns the blocks of each part; the counts differ by at most one. If they do not divide evenly, the last
+// part has one block less, because it also has norm, head and loss; if necessary, so do the first parts.
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
 // Returns parts of (nearly) equal size, all on this rank. Some parts are empty if the model has fewer
 // blocks.

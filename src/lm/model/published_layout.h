@@ -21,8 +21,8 @@ Tensor part_of(const Tensor& whole, const engine::Parameter& p, const engine::Ch
 struct PlacesInMemory {
   std::int64_t first = 0, step = 1, count = 1;
 };
-// Returns the places of element `i` and of its successors in the same row of `cols` elements, or in the same
-// column.
+// Returns the places of element `i` and of the published elements after it, up to the end of the row in
+// memory (`cols` elements) or, if the published tensor is transposed, up to the end of the column.
 PlacesInMemory places_in_memory(const engine::CheckpointPart& part, std::int64_t i, std::int64_t cols);
 
 // Returns how the published order of a part's elements differs from the order in memory.

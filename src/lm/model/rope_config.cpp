@@ -70,7 +70,7 @@ std::vector<double> read_divisors(const json& object, const ConfigReader& rope, 
   return divisors;
 }
 
-// `original`: the context before stretching, if a key outside the object sets it.
+// `original`: the context length of pre-training, if a key outside the object sets it.
 void read_scaling(const json& object, const ConfigReader& rope, const char* key,
                   const std::optional<std::int64_t>& original, ModelConfig& config) {
   const std::string type = type_of(rope);
@@ -232,7 +232,8 @@ void read_rope(const json& root, const std::string& where, const Family& family,
   if (key) refuse_nested(object, key, common);
   const ConfigReader rope(object, where);
   const double theta = common.positive_or(kTheta, 10000);
-  // An object without branches describes the stretched branch; its base does not apply to the other branch.
+  // In a family with branches, an object without branches describes only the branch with stretched
+  // frequencies. The base in this object therefore does not apply to the other branch.
   config.rope_theta = family.rope_by_branch ? theta : rope.positive_or(kTheta, theta);
   const double flat = common.positive_or(kPart, 1);
   config.rotary_fraction = family.rope_by_branch ? fraction_of(common, 1) : fraction_of(rope, flat);

@@ -54,7 +54,7 @@ double yarn_attention_factor(const RopeScaling& s) {
   return yarn_temperature(s, 1);
 }
 
-// Phi-3 (LongRoPE, Ding et al. 2024): the attention factor that follows from the stretch of the context.
+// Returns the attention factor of LongRoPE (Phi-3; Ding et al. 2024), computed from the scaling factor.
 double longrope_attention_factor(const RopeScaling& s) {
   if (s.attention_factor) return *s.attention_factor;
   if (s.factor <= 1) return 1;

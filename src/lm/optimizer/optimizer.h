@@ -25,8 +25,8 @@ class Optimizer {
   // Enqueues the clipped update and distributes the new values to all ranks. Changes nothing if the norm is
   // not finite. `scalars`: the step's scalars, on the device.
   void update(const Tensor& scalars, std::int64_t step);
-  // Two numbers over all ranks: the weights that the last update set to an fp4 value because they oscillated,
-  // and the watched weights. Synchronizes with the device; every rank must call it.
+  // Numbers of weights over all ranks: those that the last update set to an fp4 value because they
+  // oscillated, and all watched weights. Synchronizes with the device; every rank must call it.
   struct Snapped {
     double weights, of;
   };

@@ -1,8 +1,8 @@
 // Learning rate and weight decay over the run, as in Megatron-LM's OptimizerParamScheduler: pure functions of
 // the number of completed steps. So the first step of a warm-up from 0 has learning rate 0, which hardly
-// matters when training from scratch. A run that starts from weights may have few steps, and each step should
-// learn. So, without lr_warmup_init, step k of its warm-up of w steps has (k + 1) / (w + 1) of the peak rate.
-// Thread-safe.
+// matters when training from scratch. A run that starts from trained weights may have few steps, and each
+// step should learn. So, without lr_warmup_init, step k of its warm-up of w steps has (k + 1) / (w + 1) of
+// the peak rate. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace primus {
 
 class Schedule {
  public:
-  // Reads the fields lr*, min_lr, *weight_decay* and train_iters. `from_weights`: the run starts from
-  // weights.
+  // Reads the fields lr*, min_lr, *weight_decay* and train_iters. `from_weights`: whether the run
+  // starts from trained weights.
   explicit Schedule(const config::TrainerConfig& config, bool from_weights = false);
 
   // Return the values for the step after `steps` completed steps.

@@ -28,8 +28,8 @@ class Curves {
   // `max_buckets`: max number of buckets; even, at least 2.
   explicit Curves(std::size_t max_buckets) : max_(max_buckets) {}
 
-  // Starts a new point at an increasing position: `step` (any unit that orders points), and two more values
-  // for the x-axis.
+  // Starts a new point. `step` increases from point to point, in any unit. `samples` and `seconds` are
+  // alternative positions of the point on the x-axis.
   void begin(std::int64_t step, double samples, double seconds);
   // Sets the new point's value on the curve `name`. Names beyond kMaxCurves curves are ignored.
   void add(std::string_view name, double value);

@@ -7,8 +7,8 @@
 
 namespace primus {
 
-// The state of one stream of tokens. push() and finish() append only complete UTF-8 characters (raw bytes for
-// the byte tokenizer); an implementation holds back characters that a later token may still change.
+// The state of one stream of tokens. push() and finish() append only complete UTF-8 characters; an
+// implementation holds back characters that a later token may still change.
 class Decoding {
  public:
   virtual ~Decoding() = default;

@@ -19,7 +19,7 @@ constexpr std::int64_t kTensors = turbo::UpdateFp8Scales::kTensors, kPlace = tur
 
 std::vector<std::int64_t> extents(const Tensor& tensor) { return {tensor.shape[0], tensor.shape[1]}; }
 
-// Returns the scales of a tensor that UpdateFp8Scales would compute from its history. `before`: the saved
+// Returns the scales that UpdateFp8Scales would compute from the history of a tensor. `before`: the saved
 // scale.
 turbo::Fp8Scales scales_by(const engine::PrecisionRecipe& recipe, std::span<const float> history,
                            bool gradient, float before) {

@@ -52,14 +52,15 @@ struct MemoryFit {
   std::vector<MemoryChange> changes;
 };
 
-// Returns the host memory that a rank uses in addition to its need. It is the memory of the program and its
-// libraries, as measured in this process, and the shared memory for exchanges among the `on_host` ranks of
-// this host.
+// Returns the host memory that a rank uses in addition to its MemoryNeed. It is the memory of the program and
+// its libraries, as measured in this process, and the shared memory for exchanges among the `on_host` ranks
+// of this host.
 std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host);
 
-// Return the approximate device memory that is used in addition to a run's need: the driver's context with
-// the program's kernels, and the buffers of the collectives library for all groups of the mesh. 0 for devices
-// that use host memory. Based on H200s with NCCL 2 (docs/performance.md); other devices were not measured.
+// Return the approximate device memory that is used in addition to a run's MemoryNeed: the driver's context
+// with the program's kernels, and the buffers of the collectives library for all groups of the mesh. 0 for
+// devices that use host memory. Based on H200s with NCCL 2 (docs/performance.md); other devices were not
+// measured.
 std::int64_t context_bytes(const Device& device);
 std::int64_t group_bytes(const Device& device, const engine::Mesh& mesh);
 

@@ -36,7 +36,7 @@ class RunLength {
 
   RunPlan& plan_;
   RunProgress& progress_;
-  std::int64_t turns_ = 0;  // number of turns of the clock so far
+  std::int64_t turns_ = 0;  // number of decisions of the clock that rank 0 has broadcast
 };
 
 // Returns how many steps of `step` seconds, with their evaluations, fit into `seconds`.

@@ -100,7 +100,7 @@ void StepReport::measure_peak() {
 
 double StepReport::seconds_of(const EnqueuedStep& step, double ended) {
   // The host starts a step while the device is still busy with the previous one. The time between two reads
-  // is the step's time only if both reads were equally late, which is wrong after a pause. So the device's
+  // is the step's time only if both reads were equally late. They are not after a pause, so the device's
   // own clock is preferred.
   const double looked = ended - std::max(step.began, std::exchange(last_step_ended_, ended));
   return progress_.result.seconds.value_or(looked);

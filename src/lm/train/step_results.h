@@ -64,7 +64,8 @@ class StepResults {
 
   // Marks the beginning of a step. Call it before enqueueing any of its work.
   void begin_clock();
-  // Switches to the other of the two sides. Waits for the step that used this side before, two steps ago.
+  // Switches to the other of the two buffers (sides_). Waits for the step before the previous one, which used
+  // this buffer last.
   void take_turn();
   std::size_t turn() const { return turn_; }
   // Enqueues the copies. Call it after the step's work.
@@ -72,7 +73,7 @@ class StepResults {
   // Returns the result of the earliest step that was enqueued and not read. Waits for that step, but not for
   // later work.
   StepResult result();
-  std::size_t last_read() const { return last_read_; }  // the turn of the step that result() returned last
+  std::size_t last_read() const { return last_read_; }  // turn() of the step that result() returned last
   // Waits for the previous step, unless result() did.
   void wait_for_last() const;
 

@@ -6,7 +6,7 @@
 // but not the shape of the schedule. The number of steps planned at the start affects only the order of the
 // data.
 //
-// Rank 0's clock decides each turn, and the other ranks adopt it. One thread.
+// For each step, rank 0 makes a decision (Turn) by its clock, and the other ranks adopt it. One thread.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class TrainingClock {
   };
   // `completed`: steps completed so far. `at_end`: seconds that the run needs after its last step.
   Turn turn(std::int64_t completed, double now, double at_end);
-  // Adopts a turn (rank 0's). Every rank calls it for each step.
+  // Adopts a decision of rank 0. Every rank calls it for each step.
   void take(const Turn& turn);
   // Sets the elapsed seconds to rank 0's value, so that time outside of steps counts.
   void set_seconds(double seconds, double now) {
@@ -61,14 +61,14 @@ class TrainingClock {
     last_ = now;
   }
 
-  // Approximate schedule position, before the first turn.
+  // Approximate schedule position, for use before the first call of turn().
   double place(std::int64_t completed) const;
   double seconds(double now) const { return state_.seconds + (now - last_); }
   double remaining(double now) const;
   std::int64_t total() const {
     return total_;
-  }  // total of the last turn; before the first turn, the planned
-     // steps
+  }  // total of the last decision; before the first one, the
+     // planned steps
   const ClockState& state() const { return state_; }
   const ClockOptions& options() const { return options_; }
   // Median seconds of recent steps; at first the planned value.
@@ -84,7 +84,7 @@ class TrainingClock {
   ClockState state_;
   double last_ = 0;  // time at which state_.seconds was updated
   double previous_turn_ = -1;
-  std::deque<double> steps_;  // seconds between turns
+  std::deque<double> steps_;  // seconds between calls of turn(), for recent steps
   std::int64_t total_ = 0;
 };
 

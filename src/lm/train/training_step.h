@@ -120,7 +120,7 @@ class TrainingStep : private engine::ChunkedModel {
   StepInputs inputs_;
   std::unique_ptr<engine::ScheduleRunner> runner_;
   StepGraphs graphs_;
-  // Device memory of the inputs of the recorded first and further microbatches.
+  // Device inputs of recorded steps: of the first microbatch, and of further microbatches.
   std::array<std::vector<Tensor>, 2> recorded_inputs_;
   Tensor scalars_;  // see turbo/step_scalars.h
   // Accumulators on the device.

@@ -26,7 +26,8 @@ class EventLogSink final : public RunListener {
   // Space reserved for the last event, so that a run that ends because the disk is full can record why.
   static constexpr std::size_t kReserve = std::size_t{16} << 10;
 
-  // Does not sync, because after a crash of the machine there is no last event to write.
+  // Does not sync, because only this process uses the space, and it cannot write after a crash of the
+  // machine.
   void reserve_space() {
     const std::string room(kReserve, '\n');
     const auto file = env_.open(reserve_, OpenMode::kWrite);

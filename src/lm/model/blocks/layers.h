@@ -136,8 +136,8 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
                                     const std::string& published = ".mlp",
                                     const FeedForwardNames& names = {});
 
-// Names of a block's norms in checkpoints, within the block. An empty name means that the block has no such
-// norm.
+// Names of a block's norms in checkpoints, relative to the block. An empty name means that the block has no
+// such norm.
 struct NormNames {
   std::string_view attention = ".input_layernorm.weight", ffn = ".post_attention_layernorm.weight";
   std::string_view after_attention = {}, after_ffn = {};  // norms on the branches' outputs

@@ -1,9 +1,9 @@
 // DeepSeek-V4 (2026): parallel residual streams, mixed by hyper-connections; attention over a window and
 // pooled latents, without separate keys for tokens before the window; experts scored by the square root of a
 // softplus, except in the first layers, which choose experts by the token id. Computes what transformers
-// computes. transformers omits multi-token prediction, so this part follows AMD Primus. In AMD Primus, one
-// projection joins the embedding with the last hidden state, the block has only a window, and factors of the
-// module contract the streams after it.
+// computes. transformers omits multi-token prediction, so this part follows AMD Primus. In AMD Primus, a
+// module concatenates the embedding with the last hidden state and projects the result, attends only to a
+// window, and has its own weights for the sum of the streams after the block.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -112,7 +112,8 @@ bool names_attention_factor(const nlohmann::json& json) {
 
 // Branches of rope_parameters describe the rotation completely (read_rope). In files without branches,
 // pooling layers use compress_rope_theta, and YaRN scales rotations only if the file has an attention_factor.
-// As in transformers, an attention_factor of null means the factor that YaRN derives from the stretch.
+// As in transformers, an attention_factor of null means the factor that YaRN computes from the scaling
+// factor.
 void read_rotation(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   AttentionConfig& a = c.attention;
@@ -230,7 +231,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
     throw ConfigKeyError(ErrorKind::kInvalid, "compress_rope_theta", "compress_rope_theta is not set",
                          "set compress_rope_theta, the RoPE base of layers with pooled latents");
   }
-  // Rotation is written by branch; only the pooling branch has stretched frequencies.
+  // Rotation is written by branch; only the branch of pooling layers has stretched frequencies.
   nlohmann::json pooled = json["rope_parameters"], plain = {{"rope_type", "default"}};
   pooled["rope_theta"] = a.pooled.theta;
   plain["rope_theta"] = c.rope_theta;

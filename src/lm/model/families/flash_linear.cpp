@@ -162,7 +162,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["use_short_conv"] = true;
   json["norm_eps"] = c.norm_epsilon;
   json.erase("rms_norm_eps");
-  // transformers would interpret these keys as its own description of positions.
+  // transformers would interpret these keys as settings of rotary positions.
   if (c.rope_scaling.kind == RopeScaling::Kind::kNone)
     json.erase("rope_scaling"), json.erase("rope_parameters");
   const bool attends = static_cast<std::int64_t>(c.layers_keeping(Keeps::kState).size()) < c.layers;

@@ -96,7 +96,7 @@ class WordCache {
   void store(std::span<const std::int32_t> ids);
 
  private:
-  // The table begins small, since many tokenizers see little text, and grows after enough stores.
+  // The table is small at first, because many tokenizers encode little text, and grows after enough stores.
   static constexpr int kFirstBits = 9, kGrowth = 3, kLastBits = 15;
   struct alignas(64) Entry {
     // The bytes of the word, padded with zeros, and its length in the last byte; all zero: a free entry.

@@ -191,7 +191,7 @@ struct O200kMatcher {
   // U*L+, where U and L are the upper- and lower-like classes, which share modifiers and marks; null without
   // a match.
   static const char* match_capitalised(const Reader& reader, const char* p) {
-    const char* last_shared = nullptr;  // end of the last character in the U run that also belongs to L
+    const char* last_shared = nullptr;  // end of the last character of U* that is in both classes
     const char* next;
     while (true) {
       const Properties bits = reader.at(p, next);

@@ -110,7 +110,8 @@ void Regex::for_each_match(std::string_view text, TextBudget& budget,
     const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, options,
                                data.get(), context.get());
     if (rc == PCRE2_ERROR_NOMATCH) {
-      // After an empty match no other match begins at its position; otherwise no match begins up to `last`.
+      // After an empty match, this call looked only for a longer match at the same position. Otherwise, it
+      // tried all positions up to `last`.
       const bool behind_empty = (options & PCRE2_NOTEMPTY_ATSTART) != 0;
       if (!behind_empty && last == text.size()) return;
       at = next_character(text, behind_empty ? at : last);

@@ -118,7 +118,7 @@ constexpr std::array<CategoryName, 40> kCategories = {{{"L", "letter"},
                                                        {"Co", "privateuse"},
                                                        {"Cs", "surrogate"}}};
 
-// Properties whose members in Unicode 14 did not change, with the newer characters that joined them.
+// Properties that no character has lost since Unicode 14. `newer` selects the newer characters that have it.
 struct BinaryProperty {
   std::string_view name, pcre_name;
   bool (*newer)(const unicode::NewerCharacters&);

@@ -106,8 +106,8 @@ bool is_unnormalized(char32_t c) {
   return range != kUnnormalized.end() && range->first <= c;
 }
 
-// The code points before which NFC text may be cut, and which are NFC themselves. Their combining class is 0,
-// NFC does not change them, and they are never the second part of a composition.
+// Returns the code points that NFC neither changes nor composes with the preceding text. NFC text may
+// therefore be cut before them. Their combining class is 0.
 const std::bitset<kCodePoints>& nfc_inert() {
   static const std::unique_ptr<const std::bitset<kCodePoints>> table = [] {
     auto inert = std::make_unique<std::bitset<kCodePoints>>();

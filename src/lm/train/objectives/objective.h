@@ -111,9 +111,9 @@ class Objective {
   virtual MakeLossRule loss_rule(const config::Experiment& experiment) const;
 };
 
-// An objective's entry: `extern const ObjectiveEntry kPretrain{...}` in its file. The build copies the braces
-// after `.stage =` into config's table of stages. So `.stage` must come first, and its texts must have no
-// semicolon and no brace.
+// The entry of an objective, which its file defines as `extern const ObjectiveEntry kPretrain{...}`. The
+// build copies the braces after `.stage =` into config's table of stages. So `.stage` must come first, and
+// its texts must have no semicolon and no brace.
 struct ObjectiveEntry {
   config::Stage stage;  // value of the key `stage` that selects this objective
   std::unique_ptr<Objective> (*make)();

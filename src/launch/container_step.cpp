@@ -25,7 +25,7 @@
 namespace primus::launch {
 namespace {
 
-// Host variables that are passed to jobs in the container, as in AMD Primus.
+// Variables of the host that jobs in the container get, as in AMD Primus.
 constexpr const char* kHandedOn[] = {
     "HF_TOKEN", "HF_HOME", "WANDB_API_KEY", "OMP_NUM_THREADS", "NO_COLOR", "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "GPU_MAX_HW_QUEUES",

@@ -1,10 +1,10 @@
 // Determines which node of a job this machine is, and how many ranks it starts.
 //
-// The variables are those of AMD Primus: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. If they
-// are unset, Slurm's variables replace them in a Slurm job, and otherwise defaults: one node, with one rank
-// per GPU (or one rank without GPUs). In a Slurm job, Slurm determines the nodes. If NNODES, NODE_RANK or
-// MASTER_ADDR of the submitting shell contradict Slurm, they are ignored with a note. Variables given to the
-// launcher itself (--env) always count.
+// The variables are those of AMD Primus: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. If one
+// is not set, its value follows from Slurm's variables in a Slurm job, and elsewhere from a default: one
+// node, with one rank per GPU (or one rank without GPUs). In a Slurm job, Slurm determines the nodes. If
+// NNODES, NODE_RANK or MASTER_ADDR of the submitting shell contradict Slurm, they are ignored with a note.
+// Variables given to the launcher itself (--env) always count.
 #pragma once
 
 #include <cstdint>

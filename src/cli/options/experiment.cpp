@@ -153,7 +153,7 @@ void ExperimentArguments::announce(const config::Experiment& experiment, const C
   // For other frameworks, rendering the experiment reports unsupported settings with reasons.
   if (!experiment.ignored.empty() && experiment.framework == "native") {
     // AMD Primus's presets set hundreds of such keys. Names the keys that the user wrote, and counts the
-    // others.
+    // other keys.
     std::vector<std::string> own;
     std::ranges::copy_if(experiment.ignored, std::back_inserter(own), [&](const std::string& key) {
       return (experiment.provenance_of(key).layer >= config::Layer::kOverrides || key == "platform") &&

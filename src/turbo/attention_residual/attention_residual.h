@@ -1,5 +1,5 @@
-// Attention residuals (Kimi K3): the input of a branch of a block is a learned mixture of the residual stream
-// and of earlier states of the stream, its checkpoints. For each token, with n + 1 candidates v_j,
+// Attention residuals (Kimi K3): each branch of a block reads a learned mixture of the residual stream and
+// its checkpoints, which are earlier states of the stream. For each token, with n + 1 candidates v_j,
 //   score_j = (w · v_j) / sqrt(mean(v_j²) + eps),  w = norm · proj,  out = Σ_j softmax(score)_j v_j:
 // normalised candidates are used only for the scores. All sums are in fp32; out is rounded once.
 #pragma once

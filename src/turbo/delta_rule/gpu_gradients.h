@@ -121,9 +121,9 @@ struct DeltaSolveBackward {
   }
 };
 
-// Converts gradients of decayed queries and keys to gradients of the undecayed ones, and computes the
-// contributions of the state before the chunk and of the keys to the gradient of the sums of gates at the
-// chunk's end.
+// Converts gradients of decayed queries and keys to gradients of queries and keys before decay. Also computes
+// what the state before the chunk and what the keys contribute to the gradient of the gate sums at the end of
+// the chunk.
 template <class T>
 struct DeltaUndecay {
   static constexpr int kThreads = 128;

@@ -1,5 +1,5 @@
-// Decides whether a grouped GEMM first copies rows that are picked by index to contiguous memory. The copy
-// pays on GPUs that read contiguous rows faster than picked rows (Hopper's warpgroups).
+// Decides which picked rows a grouped GEMM first copies to contiguous memory. The copy saves time on GPUs
+// that read contiguous rows faster than scattered rows (Hopper's warpgroups).
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles the GPU kernels and links the plug-in of one vendor, from the same sources.
+# Compiles the GPU kernels, whose sources all vendors share, and links the plug-in of one vendor.
 #
 #   scripts/build-gpu.sh cuda [ARCH...]   build/lib/primus/libprimus_cuda.so with nvcc 13, for 80 90a 100 by default
 #   scripts/build-gpu.sh hip  [ARCH...]   build/lib/primus/libprimus_hip.so with clang 19, for gfx90a gfx942 by default

@@ -81,7 +81,7 @@ case "$mode" in
       touch "$file"
       measured "after a change of $file" primus
       [ "$file" = src/config/keys.def ] || continue
-      # A touched table stands for a changed help text or default. A new key adds a field to the settings.
+      # A new timestamp costs as much as a changed help text or default. A new key costs more: it adds a field.
       cp "$file" "$folder/keys.def"
       trap 'cp "$folder/keys.def" src/config/keys.def' EXIT
       trap 'exit 1' INT TERM

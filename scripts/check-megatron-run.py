@@ -85,7 +85,7 @@ modules:
       eval_iters: 2
       save: null
       disable_tensorboard: true
-      # of Megatron-LM: nothing that needs CUDA, Apex or Transformer Engine
+      # Megatron-LM's own settings: no feature that needs CUDA, Apex or Transformer Engine
       transformer_impl: local
       distributed_backend: {network}
       no_persist_layer_norm: true
@@ -100,7 +100,7 @@ modules:
 WEIGHTS = r"""
 import json, pathlib, sys, types
 settings, vocabulary, folder = json.loads(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3])
-bf16 = sys.argv[4] == "bf16"  # Megatron-LM reads weights into bf16 and keeps its fp32 copy of those
+bf16 = sys.argv[4] == "bf16"  # Megatron-LM rounds loaded weights to bf16, also for its fp32 copy
 import torch
 from safetensors.torch import save_file
 from write_model_golden import published

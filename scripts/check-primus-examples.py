@@ -159,7 +159,7 @@ def self_test(program, run):
             asks_help = "--help" in words
             given = words if dropped is None else words[:dropped] + words[dropped + 1:]
             result = run(candidate, given, asks_help)
-            # The stub may print its own name in its plan, so this compares with that name.
+            # A stub may print its own name in place of the program's, so its output is compared with its own name.
             yield sample, words, result.returncode != 0 or problems_of(program if dropped is not None else candidate,
                                                                        words, result.stdout, asks_help)
 
@@ -172,7 +172,7 @@ def self_test(program, run):
     for dropped in range(max(len(shlex.split(sample)) for sample in SAMPLES)):
         for sample, words, problems in verdicts(program, dropped):
             if dropped >= len(words) or words[dropped] in ("srun", "--help", "direct", "--"):
-                continue  # dropping the word does not change the command
+                continue  # no such word, or the command means the same without it
             if words[dropped] == "container" and dropped > 0:
                 continue  # slurm starts a container by default
             dropped_ones += 1

@@ -8,10 +8,10 @@
 #
 # FOLDER contains replacements for benchmarks/peers.
 #
-# bf16      Llama-3-8B's dimensions in 16 layers, sequence 8192: bf16 weights, gradients and moments; ours also has a
-#           master exact to fp32
+# bf16      Llama-3-8B's dimensions in 16 layers, sequence 8192: bf16 weights, gradients and moments; our run also has
+#           master weights exact to fp32
 # amp       like bf16, with fp32 master weights, gradients and moments
-# lean      the peer of amp against ours with bf16 gradients, recomputing each layer's norms and MLP activation
+# lean      like amp, but our run has bf16 gradients and recomputes each layer's norms and MLP activation
 # short, long, heads, groups      bf16 at sequences of 2048 and 32768, with 32 heads of 64, with 8 queries per key
 # small     Qwen2.5-0.5B's shape at sequence 4096
 # adapters  Llama-3-8B's dimensions in 16 layers, all frozen in bf16, with LoRA of rank 16 on each block's products

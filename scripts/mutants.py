@@ -16,8 +16,8 @@ SWITCH = "base/mutant_switch.h"  # in the copy's src/
 ON = "::primus::mutation::on(@)"
 OP = "::primus::mutation::Op<@>{}"
 
-# clang-format puts spaces around binary operators, but not around template brackets, pointers and references. So these
-# do not match.
+# clang-format puts spaces around binary operators, but not around template brackets, pointers and references. So only
+# operators match.
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "/", "/": "*",
          "%": "*", "+=": "-=", "-=": "+="}
 OPERATOR = re.compile(r"(?<= )(<=|>=|==|!=|\+=|-=|<|>|\+|-|\*|/|%)(?=[ \n])")
@@ -90,7 +90,7 @@ def operands(text, code, begin, end, operator):
         right += 1
     while code[left].isspace():
         left += 1
-    while text[right - 1].isspace():  # skips spaces; strings, which are blank in `code`, count
+    while text[right - 1].isspace():  # in `text`, because `code` has blanks in place of strings
         right -= 1
     return left, right
 

@@ -1,6 +1,6 @@
-// Measures the memory-bound CPU kernels: GB/s of the bytes that each must read and write once, and its share
-// of the rate of a plain copy of that size with the same threads. First measures the overhead of a launch:
-// the checks of its operands.
+// Measures the memory-bound CPU kernels. A kernel's rate in GB/s counts each byte once that it must read or
+// write. Its share is the ratio to the rate of a plain copy of as many bytes with the same threads. First
+// measures the overhead of a launch: the checks of its operands.
 //   kernels_bench [--threads N] [--seconds S] [--rows N]... [--only TEXT] [--isa v2|v3|v4] [--clock wall|cpu]
 // Without --rows: [2048, 768], which partly fits in caches, and [65536, 768], which does not.
 #include <fmt/format.h>

@@ -37,7 +37,7 @@ struct ExternalJob {
   std::vector<JobFile> files = {};                   // files that the command reads
   // Complete sentences about settings whose meaning differs in the framework.
   std::vector<std::string> warnings = {};
-  std::vector<std::string> notes = {};  // complete sentences: information
+  std::vector<std::string> notes = {};  // complete sentences that inform the user
   // Settings without a counterpart, by reason.
   std::map<std::string, std::vector<std::string>> dropped = {};
   bool process_per_node = false;     // one process uses all GPUs of a node

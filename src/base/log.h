@@ -53,8 +53,7 @@ struct LogOptions {
   int rotations_kept = 9;                       // older files are removed
 };
 
-// A format string with its source location. It is checked at compile time if fmt checks its own format
-// strings (PRIMUS_CHECK_FORMATS).
+// A format string with its source location. With PRIMUS_CHECK_FORMATS it is checked at compile time.
 template <class... Args>
 struct LogFormat {
   template <class Text>

@@ -8,7 +8,7 @@
 // Algorithm bandwidth is the message size divided by the time. Bus bandwidth is the algorithm bandwidth times
 // the ratio of the bytes on the busiest link to the message size, if all ranks exchange directly: 2(n-1)/n
 // for all-reduce, (n-1)/n for all-gather, reduce-scatter and all-to-all, 1 for broadcast and send-receive.
-// The message size is the larger size of a rank's two tensors.
+// The message size is the size of the larger of a rank's two tensors.
 #pragma once
 
 #include <cstdint>

@@ -46,8 +46,8 @@ class FlightRecorder {
     Signature signature;
     State state = State::kEnqueued;
     double enqueued = 0, started = 0, ended = 0;  // seconds since 1970; 0: not yet
-    int waiting_for = -1;                         // number in the job of the rank that it currently waits
-                                                  // for, or -1
+    int waiting_for = -1;                         // rank in the job for which this rank currently
+                                                  // waits, or -1
 
     std::string to_string() const;  // "all_reduce #17 (sum of 1024 fp32) of group 'world'"
   };

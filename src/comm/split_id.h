@@ -8,7 +8,8 @@
 namespace primus::comm {
 
 // Returns the id of the next group named `name` with these members of the group `parent`. `made` counts how
-// often each group was split off `parent`. All members make the same splits, so their counts are equal.
+// often each group was split off `parent`. All members split groups in the same order, so `made` and the ids
+// are equal on all of them.
 std::string split_id(const std::string& parent, const std::string& name, std::span<const int> members,
                      std::map<std::string, int>& made);
 

@@ -374,7 +374,7 @@ bool asks_for_more(const KeySpec& key, const Value& value) {
     if (key.type == KeyType::kBool) return to_bool(key, value) == neutral.boolean;
     return value.is_scalar() && same_ignoring_case(value.text, text);
   };
-  // A switch without neutral values requests a feature only if it is on.
+  // If the key lists no neutral values, `false` is a switch's only neutral value.
   if (key.type == KeyType::kBool && key.neutral_values.empty()) return !is_neutral("false");
   return std::ranges::none_of(key.neutral_values, is_neutral);
 }

@@ -17,8 +17,8 @@ namespace primus::config {
 
 struct TrainerConfig;
 
-// The frameworks in which a key has a meaning, as bits. kOther: frameworks with their own settings, which
-// have counterparts only of keys marked .everywhere().
+// The frameworks in which a key has a meaning, as bits. kOther: frameworks with their own settings,
+// where only keys marked .everywhere() have a counterpart.
 enum class Framework : std::uint8_t { kNone = 0, kNative = 1, kMegatron = 2, kOther = 4 };
 
 // Returns nullopt if no framework has this name (config/framework.h).

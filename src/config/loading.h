@@ -1,6 +1,6 @@
 // The stages of loading an experiment, in the order in which load_experiment() runs them. Internal to config.
 //
-//   choose_module     which trainer module is run, and which engine the file is written for
+//   choose_module     the trainer module to run, and the engine that the file names
 //   read_outline      keys that are not trainer keys: folder names, env, framework
 //   read_foreign      translates settings of another framework to trainer keys; or else
 //   add_preset, add_layer    merge layers of trainer keys
@@ -26,7 +26,7 @@
 
 namespace primus::config {
 
-// Data shared by the stages.
+// The state of loading, which each stage reads and changes.
 struct Loading {
   FileLoader& files;
   ReadVariable read_variable;

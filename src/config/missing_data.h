@@ -1,5 +1,5 @@
-// Two texts with which commands compare: the problem "no training data", which does not prevent a dry run,
-// and the text that replaces an experiment file in 'train posttrain load=...'.
+// Texts by which other code recognizes two cases: the error about missing training data, which a dry run
+// ignores, and the name of an experiment without a file, as in 'train posttrain load=...'.
 #pragma once
 
 namespace primus::config {

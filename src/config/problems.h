@@ -12,7 +12,7 @@ namespace primus::config {
 // Several problems as one Error: its text lists them, and programs can read each separately.
 class SeveralProblems : public Error {
  public:
-  // `problems`: the first ones of the `count` found; at least two.
+  // `problems`: at least two, the first of the `count` problems that were found.
   SeveralProblems(std::vector<Error> problems, std::size_t count);
   const std::vector<Error>& problems() const { return problems_; }
   std::size_t count() const { return count_; }

@@ -12,8 +12,8 @@
 namespace primus::config {
 namespace {
 
-// Limits the tokens of a document, because yaml-cpp queues all tokens after an open bracket. Counts the
-// characters that can start or separate tokens.
+// Limits the tokens of a document, because yaml-cpp queues all tokens after an open bracket. check_text()
+// counts the characters that can start or separate tokens.
 constexpr std::size_t kMaxTokens = 3 * kMaxValues;
 
 bool is_toml(const std::string& name) {

@@ -89,8 +89,8 @@ Value plain_scalar(std::string_view text, Origin origin);
 // begins like a list or map ("[0,", "[draft") is a string. Throws Error.
 Value parse_inline(std::string_view text, const Origin& origin);
 
-// Merges `over` into `base`: maps merge member by member, and a merged member moves to its last position. All
-// other values are replaced.
+// Merges `over` into `base`: maps merge member by member, and a member of both maps gets its origin from
+// `over`. All other values are replaced.
 void merge(Value& base, const Value& over);
 
 }  // namespace primus::config

@@ -1,5 +1,5 @@
-// Low-rank adapters on the tape (LowRank): the code before and after the two products, which several kinds of
-// operators share.
+// Low-rank adapters on the tape (LowRank): the operations before A's product and after B's product. Several
+// kinds of operators share this code.
 //
 // Dropout zeroes random elements of A's input or of B's output (turbo/dropout/dropout.h). The mask is not
 // stored: the backward pass draws the same random numbers again. A's input is also recomputed for A's

@@ -37,10 +37,10 @@ struct RoutingRule {
   float load_share = 1;
 };
 
-// Returns the expert loads of all data ranks in the step up to and including this microbatch, for its balance
-// loss: [1, E] int32. `running` [E] int32, in persistent memory, holds them between microbatches; it is zero
-// when a step begins. Counts exactly once, even if later operators are recomputed. All ranks of the stage
-// call it in the same order.
+// Returns the expert loads for the balance loss of this microbatch: [1, E] int32, summed over all data ranks
+// and over the step's microbatches up to this one. `running` [E] int32, in persistent memory, holds them
+// between microbatches; it is zero when a step begins. Counts exactly once, even if later operators are
+// recomputed. All ranks of the stage call it in the same order.
 Value step_load(const Value& logits, const RoutingRule& rule, const Tensor& running, DataParallel& parallel);
 
 // The experts that each token chose, the weight of each choice, and the position of its row.

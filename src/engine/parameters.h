@@ -15,7 +15,7 @@
 // complete parameter.
 //
 // An optimizer may have several update rules (Muon for matrices, AdamW for the rest). Within a unit the
-// parameters of one rule are contiguous, and a state has memory only for the elements of its rule.
+// parameters of one rule are contiguous, and the states of a rule have memory only for these parameters.
 //
 // The buffers live in the rank's persistent arena. Not thread-safe.
 #pragma once

@@ -1,6 +1,6 @@
-// The precision of the products of linear layers: a recipe selects by the role of a product and the tag of
-// its weight (Parameter::linear_of), not by names. Operands and results have the compute type under any
-// recipe.
+// The precision of the products of linear layers. A recipe selects it by the product's role and by the block
+// of the product's weight (Parameter::linear_of), not by parameter names. Operands and results have the
+// compute type under any recipe.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // passes, weight gradients and transfers of a step, with one tape per active chunk and microbatch. Training
 // on one device is the simplest schedule: one stage.
 //
-// Each part sends one tensor to the next part, the residual stream. Its gradient returns in the same type.
+// Each part sends one tensor, the residual stream, to the next part. Its gradient returns in the same type.
 // Between parts on one stage, memory is passed on without a copy. Transfers run on the rank's communication
 // stream and overlap the kernels. Consecutive transfers of the list form one batch, whose sends and receives
 // run together. A receive that follows computation in the list begins concurrently with it. At most two

@@ -1,7 +1,7 @@
 // A forward pass through a stage's parts of the model outside of any schedule, for evaluation and for
 // generation.
 //
-// Each part sends one tensor to the next part, the residual stream. Between parts on one stage, memory is
+// Each part sends one tensor, the residual stream, to the next part. Between parts on one stage, memory is
 // passed on without a copy. Transfers run on the rank's communication stream, and the compute stream waits
 // for them. Not thread-safe; all stages of a pipeline run the same passes in the same order.
 #pragma once

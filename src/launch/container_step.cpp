@@ -461,7 +461,7 @@ class Builder {
     for (const auto& [name, value] : all) variable(name, value);
   }
 
-  // Returns whether only the other runtime of docker and podman has this option.
+  // Returns whether the chosen runtime, docker or podman, lacks this option, and the other one has it.
   bool is_of_another(const GivenOption& option) const {
     if (apptainer_ || (!here_ && settings_.runtime == "auto")) return false;
     const ForeignOption* const known = find_option(container_options(), option.name);

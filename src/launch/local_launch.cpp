@@ -378,7 +378,7 @@ class Launcher {
   static void write_all(int fd, const std::string& text) { try_write(fd, text, 1000); }
 
   const LocalLaunch& launch_;
-  GroupGuard guard_;  // created before all descriptors, of which the guard would keep copies open
+  GroupGuard guard_;  // first, because the guard would keep copies of earlier descriptors open
   Signals signals_;
   std::string address_, token_;
   std::uint16_t port_ = 0;

@@ -64,8 +64,8 @@ std::string sparkline(std::span<const double> values, std::size_t width, bool ut
 
 // Estimates the remaining time from the newer half of the completed work. That half is long enough to average
 // over occasional costs (evaluation, checkpoints) and recent enough to follow a change of speed. Pauses, such
-// as a suspended laptop, are excluded: intervals of over a minute and over a hundred times the usual
-// interval. Memory use is bounded.
+// as a suspended laptop, are excluded. An interval counts as a pause if it is longer than a minute and longer
+// than a hundred usual intervals. Memory use is bounded.
 class EtaEstimator {
  public:
   // `done`: units finished at `now`, in seconds of any steady clock. Neither may decrease. The first call

@@ -17,7 +17,7 @@ namespace primus::cli {
 
 class BenchmarkOutput {
  public:
-  // `names`: names of the --output option, which differ in suites for which AMD Primus uses another name.
+  // `names`: names of the --output option, including AMD Primus's name for it if that differs.
   // `appended`: default report for --append.
   void declare(Arguments& args, std::string_view names = "--output,--output-file",
                const std::string& appended = {});

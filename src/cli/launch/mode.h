@@ -101,7 +101,7 @@ struct DirectWords {
   std::vector<std::string> options, command;
 };
 DirectWords direct_words(Words words);
-// Like dry_run_of(), for `primus direct` with these words, which direct_words() parses.
+// Like dry_run_of(), for `primus direct`. Parses `words` with direct_words().
 std::optional<std::string> dry_run_of_direct(const ModeContext& context, Words words);
 
 // Throws Error(kInvalid) if an assignment "NAME=VALUE" would put a secret on a command line of `mode`.

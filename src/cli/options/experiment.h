@@ -15,9 +15,9 @@ namespace primus::cli {
 
 class ExperimentArguments {
  public:
-  // `arguments` must outlive this object. If `needs_file` is false, settings that name a model to load and
-  // data can replace the file. `module`: the module to run if the experiment has several; post_trainer means
-  // fine-tuning if no file is given.
+  // `arguments` must outlive this object. If `needs_file` is false, the file may be omitted if settings
+  // name data and a model to load. `module`: the module to run if the experiment has several; post_trainer
+  // means fine-tuning if no file is given.
   void declare(Arguments& arguments, bool needs_file = true, const std::string& module = "pre_trainer");
   bool names_a_file() const { return !file_.empty(); }
   bool names_a_model() const;  // has an override load=FOLDER, which can replace the file

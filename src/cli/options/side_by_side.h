@@ -21,9 +21,9 @@ struct SideBySide {
 // Returns the place of this process among such processes; 0 of 1 for a single process. Throws Error(kInvalid)
 // if a variable is not a valid number.
 SideBySide side_by_side(const launch::Surroundings& surroundings);
-// Like side_by_side(), but for an entire job with ranks, which this process belongs to or starts on `nodes`
-// machines: the job's place among jobs started side by side. The starter of such a job passes this to its
-// ranks through for_ranks().
+// Returns the place of an entire job among jobs that were started side by side. This process is a rank of the
+// job, or starts its ranks on `nodes` machines. In the latter case it passes the result to the ranks through
+// for_ranks().
 SideBySide jobs_side_by_side(const launch::Surroundings& surroundings, std::int64_t nodes);
 std::map<std::string, std::string> for_ranks(const SideBySide& place);
 

@@ -34,7 +34,8 @@ const std::vector<SizeOption> kSizeOptions = {
     {"--inter-group-sizes", &PerfRequest::inter_groups, {"inter-allreduce", "inter-alltoall"}},
     {"--ring-p2p-sizes-mb", &PerfRequest::ring_sizes, {"inter-ring-p2p"}}};
 
-// Parses positive integers, sorts them and removes duplicates. The word "all" stands for `everybody`.
+// Parses positive integers, sorts them and removes duplicates. If `everybody` is above 0, the word "all"
+// means this number.
 std::vector<std::int64_t> numbers(const char* option, const std::string& text, std::int64_t maximum,
                                   std::int64_t everybody = 0) {
   std::vector<std::int64_t> values;

@@ -37,9 +37,9 @@ class DescriptorGiver {
   std::string name_;
 };
 
-// Connects to the giver of this name and maps the `bytes` of its descriptor. Calls `check` while waiting.
-// Throws Error(kIo) after the deadline, if the giver ended or belongs to another user, or if the size
-// differs.
+// Connects to the DescriptorGiver of this name and maps the `bytes` of its descriptor. Calls `check` while
+// waiting. Throws Error(kIo) after the deadline, if the other process has ended or belongs to another user,
+// or if the size differs.
 std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t bytes, Deadline deadline,
                                           const std::function<void()>& check);
 

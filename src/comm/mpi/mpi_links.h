@@ -1,10 +1,11 @@
 // Links over MPI: messages between each pair of ranks of a group, without blocking inside MPI.
 //
 // A stream is split into messages of up to one slot. The sender copies into one of its slots and lets MPI
-// send it; the receiver has posted its slots and reads in place. MPI may need calls by the sender until a
-// message has been sent, and the sender may next wait outside of MPI. So a rank finishes a collective only
-// after its messages have been sent (drained()). Data begins in a slot at an offset equal to its stream
-// position modulo the granule, so that elements stay aligned. The bytes before that offset are padding.
+// send it; the receiver has posted its slots and reads in place. MPI may continue a send only while
+// the sender calls MPI, and after a collective the sender may wait outside of MPI. So a rank finishes a
+// collective only after its messages have been sent (drained()). Data begins in a slot at an offset equal to
+// its stream position modulo the granule, so that elements stay aligned. The bytes before that offset are
+// padding.
 #pragma once
 
 #include <mpi.h>

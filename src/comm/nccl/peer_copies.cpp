@@ -221,7 +221,8 @@ void PeerCopies::try_out(void* memory) {
   }
 }
 
-// Waits for the stream's work. Repeatedly releases the flags for which this work may wait.
+// Blocks the host until the stream's work has ended. Meanwhile it repeatedly releases the flags for which
+// this work may wait.
 void PeerCopies::pass(Stream& stream, Event& event) {
   stream.record(event);
   while (!context_.collectives.reached(event)) {

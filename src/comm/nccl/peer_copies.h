@@ -54,7 +54,7 @@ class PeerCopies {
   using Waiting = FunctionRef<void(std::chrono::milliseconds waited)>;
   void exchange(Stream& stream, std::span<const Transfer> transfers, Waiting waiting);
 
-  // Runs Communicator::all_gather() under the same terms as exchange().
+  // Runs Communicator::all_gather(). Calls `waiting` as exchange() does.
   void all_gather(Stream& stream, const Tensor& in, const Tensor& out, Waiting waiting);
 
   // After an abort: unblocks the stream's waits; the data in memory is undefined afterwards. Peers that still

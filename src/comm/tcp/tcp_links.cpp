@@ -32,8 +32,9 @@ std::size_t TcpLinks::push(int peer, std::span<const std::byte> data) {
 
 std::span<const std::byte> TcpLinks::peek(int peer) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
-  // A short rest may be a part of an element. It moves to the front, to make room for the next bytes. Its
-  // offset stays equal to its stream position modulo the granule, so that elements stay aligned.
+  // Fewer bytes than a granule may be an incomplete element. They are moved to the front of the buffer, to
+  // make room for the next bytes. Their offset stays equal to their stream position modulo the granule, so
+  // that elements stay aligned.
   if (p.end - p.begin < kGranule && p.lost.empty()) {
     if (!p.buffer) p.buffer = std::make_unique_for_overwrite<std::byte[]>(kBuffer);
     const std::size_t front = p.begin % kGranule;

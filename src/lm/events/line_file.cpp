@@ -81,7 +81,7 @@ bool LinesBackward::previous(std::string_view& line, std::uint64_t& offset) {
       if (begin_ == 0) return false;
       continue;
     }
-    // The length is without the final newline.
+    // The length excludes the final newline.
     const std::size_t length = end_ - begin_ - (too_long ? 0 : 1);
     const std::size_t newline =
         length == 0 ? std::string::npos : std::string_view(text_).substr(0, length).rfind('\n');

@@ -58,8 +58,8 @@ std::uint32_t hexadecimal(const std::string& text) {
   return value;
 }
 
-// Returns the interface of the most specific route in /proc/net/route. The file prints addresses in network
-// byte order, read as native integers.
+// Returns the interface of the most specific route to `address` in /proc/net/route. The file has addresses as
+// hexadecimal numbers that need ntohl().
 std::string interface_to(const Machine& machine, std::uint32_t address) {
   if ((address >> 24) == 127) return "lo";
   std::string best;

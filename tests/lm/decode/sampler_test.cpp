@@ -62,7 +62,8 @@ TEST(Sampler, TopPIsAShareOfWhatTopKLeft) {
 }
 
 TEST(Sampler, SortsAsFarAsTopPReaches) {
-  // Nearly uniform over more tokens than are sorted at first: top-p keeps half of them.
+  // Probabilities are nearly uniform, so top-p keeps half of the tokens, more than the sampler sorts at
+  // first.
   std::vector<float> logits(1000);
   for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = -1e-4F * static_cast<float>(i);
   const auto counts = draw(logits, {.temperature = 1, .top_p = 0.5}, 5000);

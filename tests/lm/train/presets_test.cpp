@@ -83,9 +83,9 @@ struct Published {
   std::int64_t prediction = 0;  // parameters of multi-token prediction only
 };
 
-// Computed by hand from the published sizes; they agree with the publishers' rounded numbers. Llama 4 is
-// without vision, and gpt-oss is unpacked from four bits. Some publishers do not count the embedding as
-// active: DeepSeek-V2-Lite (2.4 billion), gpt-oss (3.6 and 5.1 billion).
+// Computed by hand from the published sizes; they agree with the publishers' rounded numbers. Llama 4's
+// vision part is not counted, and gpt-oss's four-bit weights are counted one by one. Some publishers do not
+// count the embedding as active: DeepSeek-V2-Lite (2.4 billion), gpt-oss (3.6 and 5.1 billion).
 constexpr Published kPublished[] = {
     {"llama2_7B", 6'738'415'616},
     {"llama2_13B", 13'015'864'320},

@@ -161,7 +161,7 @@ TEST(Devices, AFileThatIsNoLibraryIsAnError) {
     EXPECT_TRUE(says(error, "libprimus_text.so"));
     EXPECT_FALSE(error.hint().empty());
   }
-  // A plug-in whose file name is of another kind.
+  // The file name of this plug-in names another kind.
   fs::copy_file(fs::path(PRIMUS_TEST_PLUGINS) / "libprimus_guard.so", folder / "libprimus_cuda.so");
   {
     const PluginPath path(folder.string());

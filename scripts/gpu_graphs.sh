@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares training with graph replay (enable_cuda_graph) to training kernel by kernel, on the first GPU of
-# this machine. One line per row: bitwise equal losses, rates, memory, and host time.
+# this machine. Prints a line per row: bitwise equal losses, rates, memory, and host time.
 #
 #   scripts/gpu_graphs.sh [ROW]...     all rows by default
 #

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests complete models on the first GPU of this machine: every reference model (logits, gradients, AdamW
-# steps), a training run compared with the CPU's, and generation. One line each.
+# steps), a training run compared with the CPU's, and generation. Prints a line per test.
 #
 #   scripts/gpu_models.sh [PRIMUS]     the program (build/bin/primus by default), with the plug-in in ../lib/primus
 #

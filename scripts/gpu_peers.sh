@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares training on one GPU of this machine with PyTorch: same model, tokens and precision, one after the
-# other in this run. One line per row: both rates, their ratio, both memory peaks, and our share of the
+# other in this run. Prints a line per row: both rates, their ratio, both memory peaks, and our share of the
 # ceiling: the rate of a step that consists only of the model's products and attention, each timed separately
 # in the same run (benchmark train --ceiling).
 #

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Tests training on several GPUs of this machine: losses equal to one GPU's, at every sharding level and with
 # ranks that share layers, experts, sequences and stages; the rate per GPU compared with one GPU in the same
-# run; and the behavior when a rank is killed. One line each.
+# run; and the behavior when a rank is killed. Prints a line per test.
 #
 #   scripts/gpu_ranks.sh [GPUS] [PRIMUS]     2 GPUs and build/bin/primus by default; the plug-in is in ../lib/primus
 #

@@ -45,8 +45,8 @@ TEST(SeveralRuns, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
   EXPECT_EQ(read_file(test::run_folder(folder.path(), "own") / "experiment.yaml"), recorded);
   EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
 
-  // Runs `own` and `other` save into one folder. Its newest checkpoint is now of `own`, so `other` is
-  // refused.
+  // Runs `own` and `other` save into one folder. Its newest checkpoint now belongs to `own`, so `other`
+  // is refused.
   ASSERT_EQ(run({"train_iters=6", "exp_name=own", "save=" + shared}).exit_code, 0);
   EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
   const ProgramResult overtaken = info("other");

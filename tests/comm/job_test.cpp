@@ -57,7 +57,7 @@ Outcome run(const Run& what) {
   return outcome;
 }
 
-// Lists only files of Primus: other programs create and remove theirs while the tests run.
+// Lists only files of Primus: other programs create and remove files while the tests run.
 std::vector<std::string> shared_memory_files() {
   std::vector<std::string> files = Env::posix().list("/dev/shm");
   std::erase_if(files, [](const std::string& file) { return file.find("primus") == std::string::npos; });

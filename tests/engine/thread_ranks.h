@@ -12,7 +12,7 @@
 
 namespace primus::test {
 
-// Returns body(mesh, rank) of every rank, or throws what one of them threw.
+// Returns body(mesh, rank) of every rank, or throws the error of a rank.
 template <class Result, class Body>
 std::vector<Result> on_thread_ranks(int ranks, const engine::MeshShape& shape, Body body) {
   auto worlds = comm::local::make_thread_group(ranks);

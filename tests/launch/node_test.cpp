@@ -129,7 +129,7 @@ TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
               ElementsAre(HasSubstr("NNODES=1 of the environment is ignored, because it is 2"),
                           HasSubstr("NODE_RANK=0 of the environment is ignored, because it is 1"),
                           HasSubstr("MASTER_ADDR=oldhost is ignored")));
-  // An address is kept if it is a name of one of the job's nodes, or an IP address, which may be of another
+  // An address is kept if it is the name of a node of the job, or any IP address, which may belong to another
   // network.
   for (const char* address : {"n02", "n02.cluster.example", "10.0.0.7", "fd00::7"}) {
     auto variables = stale;

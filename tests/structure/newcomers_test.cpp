@@ -226,7 +226,7 @@ TEST(Newcomers, APreflightCheckIsOneFile) {
 }
 
 // The judge fills in a finding's check, category and verdict from the entry. Findings from reports of other
-// processes keep theirs.
+// processes already have these fields.
 TEST(Newcomers, EveryFindingComesFromACheck) {
   for (const std::string folder : {"safe/", "cli/"})
     for (const auto& [word, file] : definitions(folder, "\\.(check|category) = (?!check_|category_|\")"))

@@ -6,8 +6,8 @@
 // known-answer vectors.
 //
 // The scalar functions are constexpr and need only this header, so GPU kernels can call them. The functions
-// at the end fill ranges (random.cpp). They are vectorized and return identical bits on every CPU: normals
-// use our own polynomials in double precision instead of libm.
+// at the end of this header fill ranges (random.cpp). They are vectorized and return identical bits on every
+// CPU: normals use our own polynomials in double precision instead of libm.
 //
 // Thread-safe: all functions are pure.
 #pragma once

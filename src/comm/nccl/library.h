@@ -55,8 +55,8 @@ struct Config {
 DataType type_of(DType dtype);
 Operation operation_of(Reduction reduction);
 
-// The library's functions under Primus names. The library is never unloaded. Thread-safety is that of the
-// library.
+// The library's functions under Primus names. The library is never unloaded. The functions are as thread-safe
+// as the library makes them.
 struct Library {
   std::string name;  // "NCCL"
   int version = 0;   // for example 22809 for 2.28.9

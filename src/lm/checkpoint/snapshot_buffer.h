@@ -30,8 +30,8 @@ class SnapshotBuffer {
 
   // Plans the snapshot of `sources`. Their tensors must not change until copy() returns.
   void lay_out(std::vector<TensorSource> sources);
-  // Copies the unread rest, together with other threads that call copy(). Throws what a source's `fill`
-  // throws.
+  // Copies the unread rest, together with other threads that call copy(). Throws the error of a
+  // source's `fill`.
   void copy();
   // Call it before each change of the tensors. The first call records how much of the tensors has been read,
   // and copies the rest.

@@ -37,7 +37,7 @@ class LossEvaluator {
   // Evaluates a separate text of at most `sequence` + 1 tokens. Only tokens with `chosen` count (one flag per
   // token; the first is never predicted). Do not call it while add() has an unfinished text.
   void add_alone(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> chosen);
-  // Ends the text: evaluates the rest of what add() has buffered.
+  // Ends the text: evaluates the tokens that add() has buffered and not evaluated yet.
   void finish();
 
   // Results so far: the sum of -ln p(token), and the number of tokens in this sum.

@@ -59,7 +59,7 @@ struct CheckInput {
   const Requirements& wanted;
   std::any subject = {};  // a pointer to the group's facts; see facts()
 
-  // Returns the facts that the check's group judges, as given to judge_group(). Throws if they are of another
+  // Returns the facts that the check's group judges, as given to judge_group(). Throws if they have another
   // type.
   template <class Facts>
   const Facts& facts() const {

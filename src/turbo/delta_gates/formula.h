@@ -14,7 +14,7 @@ struct DeltaDecay {
   PRIMUS_FORMULA static float softplus(float x) { return (x > 0 ? x : 0.0F) + ::log1pf(::expf(-::fabsf(x))); }
   PRIMUS_FORMULA float value(float x) const { return -::expf(a_log) * softplus(x); }
   // Returns the common factor of two gradients: softplus(x) times the factor is the gradient of a_log, and
-  // sigmoid(x) times the factor that of x.
+  // sigmoid(x) times the factor is the gradient of x.
   PRIMUS_FORMULA float gradient(float d_g) const { return -d_g * ::expf(a_log); }
 };
 

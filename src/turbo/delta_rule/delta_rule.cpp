@@ -25,7 +25,7 @@ bool is_first_key(const DeltaRuleShape& s, const Tensor& first_key) {
 
 // Returns the FLOPs from the number of products per token of a value head: products of a token with the
 // complete state, and products of a chunk's tokens with each other, along the key dimension and along the
-// value dimension. Half of the latter are masked.
+// value dimension. Half of the products within a chunk are masked.
 double flops_of(const DeltaRuleShape& s, double with_state, double along_keys, double along_values) {
   const auto k = static_cast<double>(s.key_dim), v = static_cast<double>(s.value_dim);
   const double half = DeltaRuleShape::kChunk / 2.0;

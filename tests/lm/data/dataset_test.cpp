@@ -54,7 +54,7 @@ class PaddedSource final : public TokenSource {
   uint64_t fingerprint() const override { return 0; }
 };
 
-// Positions whose label is a pad token have no loss. Later positions keep theirs.
+// Positions whose label is a pad token have no loss. All other positions have one.
 TEST(GptDataset, PadTokensAreNoLabels) {
   const GptDataset dataset(std::make_shared<PaddedSource>(), {0, 50, 6, 30, 1234}, {.pad = 9}, "train");
   std::vector<int32_t> tokens(7);

@@ -7,9 +7,9 @@
 
 namespace primus::comm {
 
-// Returns the id of the next group named `name` with these members of the group `parent`. `made` counts how
-// often each group was split off `parent`. All members split groups in the same order, so `made` and the ids
-// are equal on all of them.
+// Returns the id of the next group named `name` with these members of the group `parent`. `made` counts, by
+// name and members, the groups that were split off `parent`. All members of a group take part in each of its
+// splits, so the group has the same count, and thus the same id, on all of them.
 std::string split_id(const std::string& parent, const std::string& name, std::span<const int> members,
                      std::map<std::string, int>& made);
 

@@ -171,14 +171,15 @@ std::string origin_of(const Experiment& experiment, const KeySpec& key, const Va
   return text;
 }
 
-// Returns whether loading the file again must derive the value. This applies to numbers of steps that follow
-// from a length of training in epochs, tokens or minutes. With `load` it also applies to unset model
-// settings, which come from the loaded config.json.
+// Returns whether loading the file again must derive the value. This applies to the steps of the decay, which
+// follow train_iters, and to train_iters if it follows from a length in epochs, tokens or minutes. With
+// `load` it also applies to unset model settings, which come from the loaded config.json.
 bool follows_from_another(const Experiment& experiment, const KeySpec& key) {
   const TrainerConfig& c = experiment.trainer;
+  if (experiment.sets(key.name)) return false;
+  if (key.name == "lr_decay_iters") return true;
+  if (key.name == "train_iters" && (c.train_epochs || c.train_tokens || c.train_minutes)) return true;
   if (experiment.provenance_of(key.name).layer > Layer::kDerived) return false;
-  const bool length = key.name == "train_iters" || key.name == "lr_decay_iters";
-  if (length && (c.train_epochs || c.train_tokens || c.train_minutes)) return true;
   return c.load && (key.group == "model" || key.group == "latent" || key.group == "moe");
 }
 

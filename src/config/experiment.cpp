@@ -110,8 +110,7 @@ Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<c
 void set_train_iters(Experiment& experiment, std::int64_t train_iters) {
   experiment.trainer->train_iters = train_iters;
   experiment.provenance.insert_or_assign("train_iters", Provenance{Layer::kDerived, {}});
-  if (experiment.provenance_of("lr_decay_iters").layer <= Layer::kDerived)
-    experiment.trainer->lr_decay_iters = 0;
+  if (!experiment.sets("lr_decay_iters")) experiment.trainer->lr_decay_iters = 0;
   derive_fields(experiment);
   Problems problems;
   std::vector<std::string> reported_before;  // ignored: load_experiment() has already reported these warnings

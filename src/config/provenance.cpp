@@ -17,6 +17,11 @@ Provenance Experiment::provenance_of(std::string_view key) const {
   return found == provenance.end() ? Provenance{} : found->second;
 }
 
+bool Experiment::sets(std::string_view key) const {
+  const Value* const value = settings.find(key);
+  return provenance_of(key).layer > Layer::kDerived && value && !value->is_null();
+}
+
 std::string Experiment::name_of(std::string_view key) const {
   const std::string name = provenance_of(key).name;
   return name.empty() ? std::string(key) : name;

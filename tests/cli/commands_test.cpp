@@ -285,6 +285,31 @@ TEST(Models, KeysThatNobodyKnowsAreNoted) {
   }
 }
 
+// `config show --yaml` and `--export-config` write files that are accepted again, without the presets.
+TEST(Config, WritesFilesThatItAccepts) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "written.yaml").string();
+  const std::string model = kGolden + "qwen3";
+  const std::vector<std::vector<std::string>> experiments = {
+      {"--config", kExperiment, "train_iters=null", "train_epochs=2", "mock_data=false", "data_path=a.txt"},
+      {"--config", kExperiment, "train_iters=null", "train_minutes=2"},
+      {"--config", kExperiment, "model=mixtral_8x7B.yaml", "tokenizer_type=ByteTokenizer"},
+      {"load=" + model, "data_path=a.txt"},
+      {"--config", PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-sft.yaml", "load=" + model}};
+  for (const std::vector<std::string>& experiment : experiments) {
+    SCOPED_TRACE(experiment[1]);
+    std::vector<std::string> words{"config", "show", "--yaml"};
+    words.insert(words.end(), experiment.begin(), experiment.end());
+    const ProgramResult shown = run_program(words);
+    ASSERT_EQ(shown.exit_code, 0) << shown.err;
+    write_file(file, shown.out);
+    const ProgramResult valid = run_program({"config", "validate", "--config", file});
+    EXPECT_EQ(valid.exit_code, 0) << valid.err;
+    EXPECT_THAT(valid.err, Not(HasSubstr("warning")));
+    EXPECT_EQ(run_program({"config", "show", "--yaml", "--config", file}).out, shown.out);
+  }
+}
+
 TEST(Config, ShowsValidatesAndDescribes) {
   const ProgramResult show = run_program({"config", "show", "--config", kExperiment, "--origin", "lr=2e-3"});
   EXPECT_EQ(show.exit_code, 0) << show.err;

@@ -108,7 +108,7 @@ TEST_F(RunsAndReports, OneFileThatIsReplacedOnlyByAnother) {
   EXPECT_EQ(report.at("runs")[1].at("curves").at("lm_loss").at("mean").size(), 4U);
   std::vector<std::string> differences;
   for (const json& row : report.at("differences")) differences.push_back(row.at("key"));
-  EXPECT_THAT(differences, ElementsAre("lr", "lr_decay_iters", "train_iters"));
+  EXPECT_THAT(differences, ElementsAre("lr", "train_iters"));
 
   EXPECT_EQ(run_program({"report", "/nowhere"}).exit_code, 2);
   test::TemporaryFolder empty;

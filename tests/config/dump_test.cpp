@@ -44,6 +44,22 @@ TEST(ToYaml, LoadsBackToTheSame) {
                 {"mock_data=false"}));
 }
 
+// The steps of the decay follow train_iters, unless the experiment sets them. Presets set them to null.
+TEST(ToYaml, OmitsADecayThatFollowsTheLength) {
+  const auto decay_of = [](const std::string& settings, const std::vector<std::string>& later) {
+    return load_text(to_yaml(load_text(experiment_text(settings))), later).trainer->lr_decay_iters;
+  };
+  const std::vector<std::string> longer{"train_iters=77"};
+  EXPECT_EQ(decay_of("", longer), 77);
+  EXPECT_EQ(decay_of("      lr_decay_iters: null\n", longer), 77);
+  EXPECT_EQ(decay_of("      lr_decay_iters: 30\n", longer), 30);
+  round_trip(
+      load_text(experiment_text("      lr_decay_iters: null\n"), {"train_iters=null", "train_epochs=1"}));
+  Experiment planned = load_text(experiment_text("      lr_decay_iters: null\n"));
+  set_train_iters(planned, 55);
+  EXPECT_EQ(planned.trainer->lr_decay_iters, 55);
+}
+
 TEST(ToYaml, KeepsStringsThatLookLikeSomethingElse) {
   for (const char* text : {"12",    "1e-5", "true",  "null", "~",    "- a",   "a: b", "#x",       "[a",
                            "a # b", "x\ny", "\"q\"", "'",    "${X}", "$${X}", "a$b",  "\xC3\xBC", "-",

@@ -312,8 +312,8 @@ class Train : public Command {
 
   void export_to(const std::string& file, const config::Experiment& experiment, Console& console) const {
     const bool screen = file == "-" || file == "/dev/stdout";
-    screen ? console.write(config::to_yaml(experiment))
-           : write_output(file, config::to_yaml(experiment), overwrite_.existing());
+    const std::string text = exported_text(experiment);
+    screen ? console.write(text) : write_output(file, text, overwrite_.existing());
   }
 
   int forecast(const config::Experiment& experiment, const std::optional<comm::JobEnvironment>& place,

@@ -135,10 +135,17 @@ std::string experiment_text(config::Experiment e) {
   const bool of_preset = has_preset_tokenizer(e);
   const bool files = c.vocab_file || c.merge_file;
   const bool only_ids = !files && of_preset && c.vocab_size && c.mock_data && missing_tokenizer(c);
-  const bool null = c.tokenizer_type == "NullTokenizer" && c.vocab_size;
+  const bool reads_no_file =
+      c.tokenizer_type == "ByteTokenizer" || (c.tokenizer_type == "NullTokenizer" && c.vocab_size);
   if (only_ids) c.tokenizer_type.reset();
-  if (only_ids || (of_preset && (files || null))) c.tokenizer_model.reset();
+  if (only_ids || (of_preset && (files || reads_no_file))) c.tokenizer_model.reset();
   return config::to_yaml(e);
+}
+
+std::string exported_text(const config::Experiment& experiment) {
+  if (experiment.framework != "native") return config::to_yaml(experiment);
+  std::vector<std::string> notes;  // the run itself prints them
+  return experiment_text(with_loaded_tokenizer(experiment, notes));
 }
 
 std::optional<std::string> missing_tokenizer(const config::TrainerConfig& c) {

@@ -77,6 +77,9 @@ int batches_read_ahead(std::int64_t microbatches);
 // Returns the experiment as a text that needs no presets and describes the same run.
 std::string experiment_text(config::Experiment experiment);
 
+// As above, for an experiment as it was loaded, of any framework. Errors: those of with_loaded_tokenizer().
+std::string exported_text(const config::Experiment& experiment);
+
 // Returns the bytes of one checkpoint: the model in the compute type, with a copy of embedding and head for
 // each module of multi-token prediction. `optimizer` adds its states, and master weights if the model is
 // stored in a narrower type.

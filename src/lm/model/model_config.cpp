@@ -386,7 +386,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   const ConfigReader r(root, where);
   ModelConfig c;
   Renamed renamed;
-  std::string theta_note;
+  std::string theta_note, rotation_note;
   c.family = r.text_or("model_type", "");
   if (const json* const lora = r.find(kLoraKey); lora && c.family == kLoraKey && lora->is_object())
     c.family = ConfigReader(*lora, where).text_or("model_type", "");
@@ -395,8 +395,9 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     const Family& family = families.find(c.family);
     c.family = family.model_type;
     renamed = rename_aliases(family, root);
-    // Compared before defaults are added, because a default is no statement of the user.
-    theta_note = note_on_theta(root, family);
+    theta_note = note_on_theta(root, family);  // compared before defaults are added, because the user did not
+                                               // write the defaults
+    rotation_note = note_on_two_rotations(root, family);
     if (family.prepare) family.prepare(root);
     add_defaults(family, root);
     read_common(r, root, c);
@@ -431,7 +432,9 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
   }
   if (notes) {
     note_unreachable_ids(c, where, *notes);
-    if (!theta_note.empty()) notes->push_back(fmt::format("{}: {}", where, theta_note));
+    for (const std::string& note : {theta_note, rotation_note}) {
+      if (!note.empty()) notes->push_back(fmt::format("{}: {}", where, note));
+    }
     const std::vector<std::string> unknown = keys_that_nobody_knows(c, root, families);
     if (!unknown.empty()) {
       const bool one = unknown.size() == 1;

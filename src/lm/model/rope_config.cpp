@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
@@ -189,6 +190,22 @@ void read_by_layer_type(const std::string& where, const ConfigReader& common, Mo
   config.attention.local_theta = alike ? 0 : theta;
 }
 
+// Returns the value of a key in one object that describes a rotation, where some keys may have other names,
+// be next to the object, or be left out.
+json rope_value(const json& root, const json& rope, const std::string& key) {
+  const auto in = [](const json& object, const std::string& name) {
+    const auto found = object.find(name);
+    return found == object.end() ? json() : *found;
+  };
+  if (key == "rope_type") {
+    const json type = in(rope, "rope_type").is_null() ? in(rope, "type") : in(rope, "rope_type");
+    return type.is_null() ? json("default") : type;
+  }
+  const bool may_be_outside = key == kTheta || key == kPart || key == kOriginal;
+  const json value = in(rope, key);
+  return value.is_null() && may_be_outside ? in(root, key) : value;
+}
+
 json scaling_json(const ModelConfig& config) {
   const RopeScaling& s = config.rope_scaling;
   if (s.kind == Kind::kNone) return {{"rope_type", "default"}};
@@ -258,6 +275,32 @@ void write_rope(const ModelConfig& config, const Family& family, json& root) {
   json full = std::move(root[kParameters]);
   root[kParameters] = {{kFull, std::move(full)},
                        {kLocal, {{"rope_type", "default"}, {kTheta, root[kLocalTheta]}}}};
+}
+
+std::string note_on_two_rotations(const json& root, const Family& family) {
+  const auto scaling = root.find(kScaling), parameters = root.find(kParameters);
+  for (const auto& object : {scaling, parameters}) {
+    if (object == root.end() || !object->is_object() || object->empty()) return {};
+  }
+  std::string place = kParameters;
+  const json* replaced = &*parameters;
+  if (family.rope_by_layer_type) {
+    // rope_scaling replaces single values of one layer type.
+    if (!parameters->contains(kFull) || !parameters->at(kFull).is_object()) return {};
+    replaced = &parameters->at(kFull);
+    place += fmt::format(".{}", kFull);
+  }
+  std::set<std::string> keys;
+  const auto compare = [&](const std::string& key) {
+    if (rope_value(root, *scaling, key) != rope_value(root, *replaced, key)) keys.insert(key);
+  };
+  for (const auto& [name, value] : replaced->items()) {
+    if (!family.rope_by_layer_type || scaling->contains(name)) compare(name == "type" ? "rope_type" : name);
+  }
+  if (!family.rope_by_layer_type) compare("rope_type");  // an object without a type means "default"
+  if (keys.empty()) return {};
+  return fmt::format("{} of {} {} ignored: rope_scaling in the same file differs and takes precedence",
+                     fmt::join(keys, ", "), place, keys.size() == 1 ? "is" : "are");
 }
 
 std::vector<std::string> unused_rope_keys(const json& root, const Family& family, const ModelConfig& config) {

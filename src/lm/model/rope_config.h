@@ -21,6 +21,11 @@ void read_rope(const nlohmann::json& root, const std::string& where, const Famil
 // Writes the keys of read_rope(), both as transformers 4 and as transformers 5 spell them.
 void write_rope(const ModelConfig& config, const Family& family, nlohmann::json& root);
 
+// Returns a note if a file has both rope_scaling and rope_parameters, and values of rope_parameters are
+// replaced by others, because rope_scaling takes precedence as in transformers. Otherwise, returns an empty
+// string.
+std::string note_on_two_rotations(const nlohmann::json& root, const Family& family);
+
 // Returns the keys of rope_scaling or rope_parameters that have no effect on these rotations, such as
 // "rope_parameters.mscale".
 std::vector<std::string> unused_rope_keys(const nlohmann::json& root, const Family& family,

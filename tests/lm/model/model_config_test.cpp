@@ -126,6 +126,32 @@ TEST(ModelConfig, ABaseOfRotationsThatIsNotUsedIsNoted) {
           "config.json: rope_theta 10000.0 is ignored: rope_parameters in the same file has 500000.0"}));
 }
 
+TEST(ModelConfig, OfTwoDifferentRotationsRopeScalingIsUsedAndNoted) {
+  json root = small_llama();
+  ModelConfig read;
+  const auto notes = [&] {
+    std::vector<std::string> said;
+    read = read_model_config(root.dump(), "config.json", builtin_families(), &said);
+    return said;
+  };
+  root["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  root["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 10000.0}};
+  EXPECT_TRUE(notes().empty());  // both say the same in two spellings
+  root["rope_parameters"]["factor"] = 2.0;
+  EXPECT_EQ(notes(),
+            (std::vector<std::string>{"config.json: factor of rope_parameters is ignored: "
+                                      "rope_scaling in the same file differs and takes precedence"}));
+  EXPECT_EQ(read.rope_scaling.factor, 4);  // as in transformers 5.24
+  root["rope_parameters"] = {{"rope_theta", 10000.0}};
+  EXPECT_EQ(notes(),
+            (std::vector<std::string>{"config.json: rope_type of rope_parameters is ignored: "
+                                      "rope_scaling in the same file differs and takes precedence"}));
+  EXPECT_EQ(read.rope_scaling.kind, RopeScaling::Kind::kLinear);
+  root["rope_scaling"] = json::object();
+  EXPECT_TRUE(notes().empty());
+  EXPECT_EQ(read.rope_scaling.kind, RopeScaling::Kind::kNone);
+}
+
 TEST(ModelConfig, BrokenTextIsRefusedAtItsPlace) {
   std::string text = small_llama().dump();
   text.insert(1, "\"hidden_size\": 32,\n");

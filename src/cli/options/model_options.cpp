@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "lm/model/weights.h"
@@ -20,8 +22,10 @@ ModelConfig ModelArguments::config(const ModelFolder& folder, const FamilyRegist
                                    const Console& console) {
   std::vector<std::string> notes;
   ModelConfig config = load_model_config(folder, families, &notes);
+  const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
+  std::ranges::copy(weights.warnings(), std::back_inserter(notes));
   console.notes(notes);
-  check_weight_shapes(SafetensorsFolder::open(folder.path), config, families);
+  check_weight_shapes(weights, config, families);
   return config;
 }
 

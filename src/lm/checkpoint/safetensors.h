@@ -109,8 +109,9 @@ class SafetensorsFolder {
   TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
   const Path& folder() const { return folder_; }
-  // Returns harmless inconsistencies: a total_size in the index that differs from the size of the tensors, as
-  // in some published models.
+  // Returns inconsistencies that do not prevent loading: a total_size in the index that differs from that of
+  // the tensors, as in some published models; a single file beside an index of other files, or beside
+  // adapters of PEFT, which are not read.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:

@@ -65,6 +65,40 @@ std::string without_digits(std::string_view name) {
   return rest;
 }
 
+// Returns a warning if a folder with model.safetensors also has an index that lists other files. As in
+// transformers, the single file takes precedence, and the index is not read.
+std::optional<std::string> warning_on_index(const Path& folder, Env& env) {
+  const Path file = folder / kIndex;
+  if (!env.status(file)) return std::nullopt;
+  std::string content;
+  try {
+    const ShardIndex index =
+        ShardIndex::parse(read_file(file, SafetensorsFile::kMaxHeaderBytes, env), file.string());
+    const auto other = std::ranges::find_if(index.shards, [](const auto& name) { return name != kSingle; });
+    if (other == index.shards.end()) return std::nullopt;
+    content = fmt::format("which lists '{}'{}", *other, index.shards.size() > 1 ? " and other files" : "");
+  } catch (const Error&) {
+    content = "which is damaged";
+  }
+  return fmt::format(
+      "'{}' is loaded; {}, {}, is not read, as in transformers: delete the one that does not belong to this "
+      "model",
+      (folder / kSingle).string(), kIndex, content);
+}
+
+// Returns a warning if a folder also has adapters of PEFT, which transformers would add to the weights.
+std::optional<std::string> warning_on_adapters(const Path& folder, Env& env) {
+  for (const char* name : {"adapter_model.safetensors", "adapter_model.bin"}) {
+    if (!env.status(folder / name)) continue;
+    return fmt::format(
+        "'{}' is ignored: Primus does not read adapters of PEFT. To include them, merge them into the "
+        "weights "
+        "first (PEFT: merge_and_unload)",
+        (folder / name).string());
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 bool has_weights(const Path& folder, Env& env) {
@@ -75,11 +109,13 @@ bool has_weights(const Path& folder, Env& env) {
 SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
   SafetensorsFolder result;
   result.folder_ = folder;
+  if (auto warning = warning_on_adapters(folder, env)) result.warnings_.push_back(std::move(*warning));
   if (env.status(folder / kSingle)) {
     result.files_.push_back(SafetensorsFile::open(folder / kSingle, env));
     const SafetensorsFile& file = result.files_.front();
     for (std::uint32_t i = 0; i < file.size(); ++i) result.tensors_.push_back({0, i});
     std::ranges::sort(result.tensors_, {}, [&](const Place& place) { return file[place.index].name; });
+    if (auto warning = warning_on_index(folder, env)) result.warnings_.push_back(std::move(*warning));
     return result;
   }
   if (!env.status(folder / kIndex)) refuse_folder(folder, env);

@@ -159,9 +159,13 @@ ModelFolder find_model_folder(const Path& given) {
     if (newest) found.path = *newest;
   }
   if (!is_file(found.path / "config.json")) {
+    const bool adapters = is_file(found.path / "adapter_config.json");
     throw invalid(
         fmt::format("'{}' holds neither a model (config.json) nor a complete checkpoint", given.string()),
-        "give a Hugging Face folder, or the folder of a run that has saved a checkpoint");
+        adapters
+            ? "it holds adapters of PEFT: merge them into their model (PEFT: merge_and_unload), and give "
+              "the merged model"
+            : "give a Hugging Face folder, or the folder of a run that has saved a checkpoint");
   }
   if (is_file(found.path / Manifest::kFileName)) {
     found.iteration = CheckpointReader::open(found.path, Validation::kStructure).iteration();

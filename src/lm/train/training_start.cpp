@@ -112,8 +112,9 @@ StepMeasurement Trainer::Run::measure() {
   }
   // Compares config.json with the weights before memory is allocated for a model that they do not contain.
   if (plan.c.load && Env::posix().status(loaded_folder(*plan.c.load) / "config.json")) {
-    check_weight_shapes(SafetensorsFolder::open(loaded_folder(*plan.c.load)), plan.model, plan.families,
-                        Adapters::kMayBeMissing);
+    const SafetensorsFolder weights = SafetensorsFolder::open(loaded_folder(*plan.c.load));
+    for (const std::string& warning : weights.warnings()) plan.log.warning("{}", warning);
+    check_weight_shapes(weights, plan.model, plan.families, Adapters::kMayBeMissing);
   }
   check_memory(plan, *rank, measured);
   if (plan.ranks.first()) check_disk(plan, measured);

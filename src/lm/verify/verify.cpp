@@ -220,6 +220,7 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
       read_model_config(read_file(config_path, 16U << 20), config_path.string(), families, &report.notes);
   config.moe.training = {};  // references are gradients of only the language model's loss
   const SafetensorsFolder weights = SafetensorsFolder::open(options.model);
+  std::ranges::copy(weights.warnings(), std::back_inserter(report.notes));
   const SafetensorsFile inputs = SafetensorsFile::open(options.inputs);
   const TensorView input_ids = require(inputs, "input_ids");
   const data::Batch batch = reference_batch(input_ids, config.vocab, inputs.name());

@@ -130,6 +130,33 @@ TEST_F(SafetensorsFolderTest, AWrongTotalSizeIsAWarning) {
               ElementsAre(HasSubstr("lists a total of 65 bytes for the tensors, but they have 64")));
 }
 
+TEST_F(SafetensorsFolderTest, OfASingleFileAndAnIndexTheFileIsReadAndTheIndexNoted) {
+  save_sharded();
+  const std::string shards = index();
+  save_safetensors("/m", tensors_.sources, {}, env_);  // removes the shards
+  const auto warnings = [&](const std::string& text) {
+    write_file("/m/model.safetensors.index.json", text, env_);
+    const auto folder = SafetensorsFolder::open("/m", env_);
+    EXPECT_EQ(folder.size(), 3U);
+    return folder.warnings();
+  };
+  EXPECT_THAT(
+      warnings(shards),
+      ElementsAre(AllOf(HasSubstr("'/m/model.safetensors' is loaded"),
+                        HasSubstr("lists 'model-00001-of-00002.safetensors' and other files, is not read"))));
+  EXPECT_THAT(warnings("{"), ElementsAre(HasSubstr("which is damaged, is not read")));
+  EXPECT_THAT(warnings(R"({"weight_map": {"a": "model.safetensors"}})"), ElementsAre());
+}
+
+TEST_F(SafetensorsFolderTest, AdaptersBesideTheWeightsAreNoted) {
+  for (const bool shards : {false, true}) {
+    shards ? save_sharded() : save_safetensors("/m", tensors_.sources, {}, env_);
+    write_file("/m/adapter_model.safetensors", "x", env_);
+    EXPECT_THAT(SafetensorsFolder::open("/m", env_).warnings(),
+                ElementsAre(HasSubstr("'/m/adapter_model.safetensors' is ignored: Primus does not read")));
+  }
+}
+
 TEST_F(SafetensorsFolderTest, MissingAndMisshapenTensorsAreNamed) {
   save_sharded();
   const auto folder = SafetensorsFolder::open("/m", env_);

@@ -480,6 +480,43 @@ TEST(Generate, IsAFunctionOfItsSeed) {
   EXPECT_EQ(write({"-t", "0"}), write({"-t", "0", "--seed", "2", "--threads", "1"}));
 }
 
+TEST(Generate, SamplesAsTheModelsFileSaysUnlessAnOptionIsGiven) {
+  const TemporaryFolder folder;
+  const Path model = folder.path() / "model";
+  std::filesystem::copy(kGolden + "llama", model);
+  const auto write = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words{"generate",
+                                   model.string(),
+                                   "--tokenizer-type",
+                                   "NullTokenizer",
+                                   "--tokenizer",
+                                   "60",
+                                   "--prompt",
+                                   "1 2 3",
+                                   "-n",
+                                   "8",
+                                   "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return std::pair(json::parse(result.out).at("ids"), result.err);
+  };
+  const auto greedy = write({"-t", "0"}).first, usual = write({}).first;
+  EXPECT_EQ(write({"-t", "0.8"}).first, usual);
+  write_file(model / "generation_config.json", R"({"do_sample": false, "repetition_penalty": 1.1})");
+  const auto said = write({});
+  EXPECT_EQ(said.first, greedy);
+  EXPECT_THAT(said.second, HasSubstr("sampling follows generation_config.json: temperature 0\n"));
+  EXPECT_THAT(said.second, HasSubstr("settings that have no effect here: repetition_penalty 1.1"));
+  const auto chosen = write({"-t", "0.8"});
+  EXPECT_EQ(chosen.first, usual);
+  EXPECT_THAT(chosen.second, Not(HasSubstr("sampling follows")));
+  write_file(model / "generation_config.json", R"({"temperature": 1.5, "top_k": 5, "top_p": 0.5})");
+  EXPECT_EQ(write({}).first, write({"-t", "1.5", "--top-k", "5", "--top-p", "0.5"}).first);
+  EXPECT_THAT(write({"--top-k", "0"}).second,
+              HasSubstr("generation_config.json: temperature 1.5, top_p 0.5\n"));
+}
+
 TEST(Generate, ReadsAPromptFromAPipeOrAFile) {
   const TemporaryFolder folder;
   write_file(folder.path() / "prompt", "1 2 3");

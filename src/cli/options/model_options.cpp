@@ -42,22 +42,53 @@ void SamplingArguments::declare(Arguments& arguments, std::int64_t max_tokens) {
   max_tokens_ = max_tokens;
   arguments.option("--max-tokens,-n", "N", &max_tokens_, "maximum number of tokens to generate")
       .between(0, std::numeric_limits<std::int32_t>::max());
-  arguments.option("--temperature,-t", "X", &temperature_,
-                   "0 always chooses the most probable token; higher values vary more");
-  arguments.option("--top-k", "K", &top_k_, "sample from the K most probable tokens; 0: from all");
-  arguments.option("--top-p", "P", &top_p_,
-                   "sample from the most probable tokens whose probabilities sum to P");
+  const SamplingSettings usual;
+  const auto otherwise = [](auto value) {
+    return fmt::format("the model's generation_config.json, or {}", value);
+  };
+  arguments
+      .option("--temperature,-t", "X", &temperature_,
+              "0 always chooses the most probable token; higher values vary more")
+      .default_note(otherwise(usual.temperature));
+  arguments.option("--top-k", "K", &top_k_, "sample from the K most probable tokens; 0: from all")
+      .default_note(otherwise(usual.top_k));
+  arguments
+      .option("--top-p", "P", &top_p_, "sample from the most probable tokens whose probabilities sum to P")
+      .default_note(otherwise(usual.top_p));
   arguments.option("--seed", "N", &seed_, "the same seed gives the same text")
       .between(0, std::numeric_limits<std::int64_t>::max());
+}
+
+SamplingSettings SamplingArguments::sampling(const SamplingDefaults& of_model,
+                                             std::vector<std::string>& notes) const {
+  SamplingSettings settings{.seed = static_cast<std::uint64_t>(seed_)};
+  std::vector<std::string> taken;
+  const auto choose = [&](const char* key, auto& setting, const auto& given, const auto& theirs,
+                          bool counts) {
+    if (given) {
+      setting = *given;
+    } else if (theirs) {
+      setting = *theirs;
+      if (counts) taken.push_back(fmt::format("{} {}", key, setting));
+    }
+  };
+  choose("temperature", settings.temperature, temperature_, of_model.temperature, true);
+  const bool samples = settings.temperature != 0;
+  choose("top_k", settings.top_k, top_k_, of_model.top_k, samples);
+  choose("top_p", settings.top_p, top_p_, of_model.top_p, samples);
+  if (!taken.empty())
+    notes.push_back(fmt::format("sampling follows generation_config.json: {}", fmt::join(taken, ", ")));
+  if (!of_model.unused.empty()) {
+    notes.push_back(fmt::format("generation_config.json has settings that have no effect here: {}",
+                                fmt::join(of_model.unused, ", ")));
+  }
+  return settings;
 }
 
 GenerateSettings SamplingArguments::settings(const ModelFolder& folder, const ModelConfig& config,
                                              const Tokenizer& tokenizer, const Console& console) const {
   std::vector<std::string> notes;
-  GenerateSettings settings{.sampling = {.temperature = temperature_,
-                                         .top_k = top_k_,
-                                         .top_p = top_p_,
-                                         .seed = static_cast<std::uint64_t>(seed_)},
+  GenerateSettings settings{.sampling = sampling(load_sampling_defaults(folder), notes),
                             .max_tokens = max_tokens_,
                             .vocab = tokenizer.vocab_size(),
                             .stop_ids = load_stop_ids(folder, config, tokenizer, &notes)};

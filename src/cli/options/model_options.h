@@ -2,6 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "cli/options/device.h"
 #include "lm/decode/decoder.h"
@@ -26,7 +29,8 @@ class ModelArguments {
   std::string folder_, tokenizer_, tokenizer_type_;
 };
 
-// Sampling and stopping options.
+// Sampling and stopping options. An option that is not given takes its value from the model's
+// generation_config.json, if the file has it; a note lists these values and those that are not supported.
 class SamplingArguments {
  public:
   void declare(Arguments& arguments, std::int64_t max_tokens);
@@ -35,8 +39,11 @@ class SamplingArguments {
   std::int64_t max_tokens() const { return max_tokens_; }
 
  private:
-  std::int64_t max_tokens_ = 0, top_k_ = 0, seed_ = 1234;
-  double temperature_ = SamplingSettings{}.temperature, top_p_ = SamplingSettings{}.top_p;
+  SamplingSettings sampling(const SamplingDefaults& of_model, std::vector<std::string>& notes) const;
+
+  std::int64_t max_tokens_ = 0, seed_ = 1234;
+  std::optional<std::int64_t> top_k_;
+  std::optional<double> temperature_, top_p_;
 };
 
 }  // namespace primus::cli

@@ -19,6 +19,7 @@ namespace primus {
 namespace {
 
 constexpr std::uint64_t kConfigLimit = 16U << 20;
+constexpr const char* kGenerationConfig = "generation_config.json";
 
 bool is_file(const Path& path) {
   const auto status = Env::posix().status(path);
@@ -263,7 +264,7 @@ std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelCo
   if (special.eod) add(*special.eod);
   for (const std::int64_t id : config.eos_ids) add(id);
 
-  const Path file = folder.path / "generation_config.json";
+  const Path file = folder.path / kGenerationConfig;
   if (!is_file(file)) return ids;
   const auto json = parse_json_object(read_file(file, kConfigLimit), file.string());
   const auto listed = json.find("eos_token_id");
@@ -281,6 +282,12 @@ std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelCo
     }
   }
   return ids;
+}
+
+SamplingDefaults load_sampling_defaults(const ModelFolder& folder) {
+  const Path file = folder.path / kGenerationConfig;
+  if (!is_file(file)) return {};
+  return read_sampling_defaults(read_file(file, kConfigLimit), file.string());
 }
 
 void load_model_weights(const ModelFolder& folder, engine::ParameterStore& store, engine::Rank& rank) {

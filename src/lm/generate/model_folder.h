@@ -13,6 +13,7 @@
 #include "engine/parameters.h"
 #include "engine/rank.h"
 #include "lm/data/conversation_format.h"
+#include "lm/generate/generation_config.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 #include "lm/tokenizer/tokenizer.h"
@@ -64,6 +65,10 @@ std::optional<std::int64_t> trained_sequence(const ModelFolder& folder);
 std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelConfig& config,
                                         const Tokenizer& tokenizer,
                                         std::vector<std::string>* notes = nullptr);
+
+// Returns the sampling settings of the folder's generation_config.json; all are absent if there is no such
+// file.
+SamplingDefaults load_sampling_defaults(const ModelFolder& folder);
 
 // Loads weights into the store; verifies the checksums of a training checkpoint.
 void load_model_weights(const ModelFolder& folder, engine::ParameterStore& store, engine::Rank& rank);

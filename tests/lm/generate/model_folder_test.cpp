@@ -144,5 +144,34 @@ TEST(StopIds, AreAllThatTheFolderLists) {
   EXPECT_THROW(load_stop_ids(model, config, *tokenizer), Error);
 }
 
+TEST(SamplingDefaults, AreThoseOfTheFile) {
+  const TemporaryFolder folder;
+  const auto read = [&](const char* text) {
+    write_file(folder.path() / "generation_config.json", text);
+    return load_sampling_defaults({folder.path(), {}});
+  };
+  const SamplingDefaults none = load_sampling_defaults({folder.path(), {}});
+  EXPECT_FALSE(none.temperature || none.top_k || none.top_p);
+  // Qwen2.5-Instruct's file
+  const SamplingDefaults qwen =
+      read(R"({"bos_token_id": 1, "do_sample": true, "repetition_penalty": 1.05, "temperature": 0.7,
+               "top_p": 0.8, "top_k": 20, "transformers_version": "4.37.0"})");
+  EXPECT_EQ(qwen.temperature, 0.7);
+  EXPECT_EQ(qwen.top_k, 20);
+  EXPECT_EQ(qwen.top_p, 0.8);
+  EXPECT_EQ(qwen.unused, std::vector<std::string>{"repetition_penalty 1.05"});
+  EXPECT_EQ(read(R"({"do_sample": true})").temperature, 1);
+  EXPECT_EQ(read(R"({"do_sample": false, "temperature": 0.7})").temperature, 0);
+  EXPECT_EQ(read(R"({"temperature": 0.7})").temperature, 0.7);
+  EXPECT_EQ(read(R"({"top_k": -1})").top_k, 0);
+  // Values that change nothing, and values that cannot be used.
+  EXPECT_TRUE(read(R"({"repetition_penalty": 1.0, "num_beams": 1, "min_p": null, "bad_words_ids": []})")
+                  .unused.empty());
+  const SamplingDefaults bad = read(R"({"temperature": "hot", "top_p": 1.5, "top_k": -7})");
+  EXPECT_FALSE(bad.temperature || bad.top_k || bad.top_p);
+  EXPECT_EQ(bad.unused, (std::vector<std::string>{"temperature \"hot\"", "top_k -7", "top_p 1.5"}));
+  EXPECT_THROW(read("["), Error);
+}
+
 }  // namespace
 }  // namespace primus

@@ -60,4 +60,24 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                                     experiment.provenance_of("lora").describe()));
 }
 
+std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& present) {
+  if (!wanted) return "lora.enabled=false";
+  const config::LoraSettings usual;
+  LoraConfig from = present;
+  if (!present) {
+    from.dim = 0;  // is always named, which switches adapters on
+    from.alpha = usual.alpha;
+    from.kaiming = usual.a_init == "kaiming";
+    from.modules = usual.target_modules;
+  }
+  std::vector<std::string> words;
+  if (wanted.dim != from.dim) words.push_back(fmt::format("lora.dim={}", wanted.dim));
+  if (wanted.alpha != from.alpha) words.push_back(fmt::format("lora.alpha={}", wanted.alpha));
+  if (wanted.kaiming != from.kaiming)
+    words.push_back(fmt::format("lora.lora_A_init_method={}", wanted.kaiming ? "kaiming" : "xavier"));
+  if (wanted.modules != from.modules)
+    words.push_back(fmt::format("lora.target_modules='[{}]'", fmt::join(wanted.modules, ", ")));
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
 }  // namespace primus

@@ -1,4 +1,4 @@
-// The adapters (LoRA) that an experiment adds to its model. Internal to lm/model.
+// The adapters (LoRA) that an experiment adds to its model.
 #pragma once
 
 #include <string>
@@ -13,5 +13,9 @@ namespace primus {
 // adapt. `warnings` may be null.
 void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                   std::vector<std::string>* warnings);
+
+// Returns the overrides that turn the adapters `present` into `wanted`, e.g. "lora.dim=4 lora.alpha=16". If
+// `present` has none, a setting that is not named has its default.
+std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& present);
 
 }  // namespace primus

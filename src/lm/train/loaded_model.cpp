@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "config/trainer_config.h"
 #include "lm/model/model_fields.h"
+#include "lm/model/stated_adapters.h"
 
 namespace primus {
 namespace {
@@ -285,10 +286,13 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
   LoraConfig adapters = loaded.lora;
   adapters.training = ours.lora.training;
   if (adapters && adapters != ours.lora) {
-    throw experiment.error_for("lora",
-                               fmt::format("{} has LoRA adapters that differ from the lora settings", where),
-                               "use the lora settings of that run, or merge its adapters into the weights "
-                               "first: primus model export");
+    const std::string what =
+        ours.lora ? fmt::format("{} has LoRA adapters that differ from the lora settings", where)
+                  : fmt::format("{} has LoRA adapters, but lora is not enabled", where);
+    const std::string hint = fmt::format(
+        "to train these adapters further, set {}; or merge them into the weights first: primus model export",
+        adapter_overrides(adapters, ours.lora));
+    throw ours.lora ? experiment.error_for("lora", what, hint) : invalid(what, hint);
   }
   LoadedModel result{.config = loaded, .notes = {}};
   result.config.lora = ours.lora;

@@ -16,6 +16,8 @@
 #include "config/readers.h"
 #include "config/trainer_config.h"
 #include "lm/model/setting_names.h"
+#include "lm/model/stated_adapters.h"
+#include "lm/tokenizer/simple.h"
 #include "lm/train/objectives/objective.h"
 
 namespace primus {
@@ -301,11 +303,14 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
   const auto [difference, setting] = cause(differences, checkpoint, experiment);
   const std::string folder = checkpoint.folder().string();
   if (difference.key == "primus_lora") {
-    const bool without = difference.before == "not set";
-    throw experiment.error_for(
-        "lora",
-        fmt::format("'{}' was saved {}", folder, without ? "without LoRA" : "with other lora settings"),
-        "restore lora, or use a new exp_name");
+    const std::string what = fmt::format("'{}' was saved {}", folder,
+                                         !saved.lora  ? "without LoRA"
+                                         : model.lora ? "with other lora settings"
+                                                      : "with LoRA adapters");
+    const std::string hint = fmt::format("to continue this run, set {}; for another run, use a new exp_name",
+                                         adapter_overrides(saved.lora, model.lora));
+    // Without adapters in the experiment, its place would be a line of a preset.
+    throw model.lora ? experiment.error_for("lora", what, hint) : invalid(what, hint);
   }
   const std::string what = fmt::format("'{}' was saved with {} {}, but the experiment has {}", folder,
                                        difference.key, difference.before, difference.after);

@@ -84,14 +84,21 @@ TEST_F(LoraRuns, TrainAdaptersAloneAndGoOnBitForBit) {
 TEST_F(LoraRuns, OtherAdaptersAreRefused) {
   const Path base = run("base", {});
   const Path adapted = run("adapted", {load(base), "finetune=true", lora_, "exit_interval=2"});
+  // The hints name the settings that continue the run.
   EXPECT_THAT(refusal("adapted", {load(base), "finetune=true", "lora={enabled: true, dim: 8, alpha: 8}"}),
-              HasSubstr("was saved with other lora settings"));
-  EXPECT_THAT(refusal("adapted", {load(base), "finetune=true"}),
-              HasSubstr("was saved with other lora settings"));
+              AllOf(HasSubstr("was saved with other lora settings"), HasSubstr("set lora.dim=4; for")));
+  EXPECT_THAT(
+      refusal("adapted", {load(base), "finetune=true"}),
+      AllOf(HasSubstr("was saved with LoRA adapters"), HasSubstr("set lora.dim=4 lora.alpha=8; for")));
+  run("adapted", {load(base), "finetune=true", "lora.dim=4", "lora.alpha=8"});
   run("plain", {load(base), "finetune=true", "exit_interval=2"});
   EXPECT_THAT(refusal("plain", {load(base), "finetune=true", lora_}),
-              AllOf(HasSubstr("was saved without LoRA"), HasSubstr("restore lora, or use a new exp_name")));
-  EXPECT_THAT(refusal("other", {load(adapted), "finetune=true"}), HasSubstr("has LoRA adapters that differ"));
+              AllOf(HasSubstr("was saved without LoRA"), HasSubstr("set lora.enabled=false; for")));
+  EXPECT_THAT(refusal("other", {load(adapted), "finetune=true"}),
+              AllOf(HasSubstr("has LoRA adapters, but lora is not enabled"),
+                    HasSubstr("set lora.dim=4 lora.alpha=8; or")));
+  EXPECT_THAT(refusal("other", {load(adapted), "finetune=true", "lora.dim=2", "lora.alpha=8"}),
+              AllOf(HasSubstr("has LoRA adapters that differ"), HasSubstr("set lora.dim=4; or")));
   // A new run from weights with equal adapters starts with them.
   run("further", {load(adapted), "finetune=true", lora_});
   EXPECT_LT(losses("further").front(), losses("adapted").front());

@@ -2,6 +2,7 @@
 #include "cli/runs.h"
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "cli/program_names.h"
 
@@ -11,6 +12,7 @@ namespace {
 using test::Program;
 using test::run_folder;
 using test::train;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 
 class RunsAndReports : public ::testing::Test {
@@ -109,6 +111,17 @@ TEST_F(RunsAndReports, OneFileThatIsReplacedOnlyByAnother) {
   std::vector<std::string> differences;
   for (const json& row : report.at("differences")) differences.push_back(row.at("key"));
   EXPECT_THAT(differences, ElementsAre("lr", "train_iters"));
+
+  // A page shows at most 64 runs; JSON has no limit.
+  for (int i = 0; i < 63; ++i) {
+    const Path copy = folder_.path() / "copies" / std::to_string(i);
+    std::filesystem::create_directories(copy);
+    std::filesystem::copy(run_folder(folder_.path(), "one") / "metrics.jsonl", copy / "metrics.jsonl");
+  }
+  EXPECT_THAT(run_program(words).err, AllOf(HasSubstr("these are 65 runs, but a page can show 64"),
+                                            HasSubstr("--json has no limit")));
+  const ProgramResult all = run_program({"report", folder_.path().string(), "--json"});
+  EXPECT_EQ(json::parse(all.out).at("runs").size(), 65U) << all.err;
 
   EXPECT_EQ(run_program({"report", "/nowhere"}).exit_code, 2);
   test::TemporaryFolder empty;

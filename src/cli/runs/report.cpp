@@ -114,9 +114,10 @@ class Report final : public Command {
       }
       folders.insert(folders.end(), found.folders.begin(), found.folders.end());
     }
-    if (folders.size() > kMaxRuns && !mlflow_) {
-      throw invalid(fmt::format("these are {} runs, but a report can show {}", folders.size(), kMaxRuns),
-                    "name the runs to compare; 'primus runs --sort loss' helps to choose");
+    if (folders.size() > kMaxRuns && !mlflow_ && !json_) {
+      throw invalid(
+          fmt::format("these are {} runs, but a page can show {}", folders.size(), kMaxRuns),
+          "name the runs to compare; 'primus runs --sort loss' helps to choose, and --json has no limit");
     }
     return folders;
   }

@@ -37,6 +37,7 @@ class Evaluation {
       const double documents = static_cast<double>(source->documents());
       begin_part(static_cast<double>(document) / documents, static_cast<double>(document + 1) / documents, 0);
       const std::int64_t end = source->document_start(document + 1);
+      is_new_ = true;
       for (std::int64_t s = source->document_start(document); s < end && !done(); ++s) {
         ids.resize(static_cast<std::size_t>(source->length(s)));
         source->read(s, 0, ids);
@@ -45,7 +46,7 @@ class Evaluation {
         add(added);
         if (tokenizer_) bytes_ += tokenizer_->decode(added).size();
       }
-      ++documents_;
+      count_document();
     }
     bytes_known_ = bytes_known_ && tokenizer_;
   }
@@ -117,9 +118,16 @@ class Evaluation {
   }
 
  private:
-  void begin_document() { add(tokenizer_->frame().before); }
+  void begin_document() {
+    is_new_ = true;
+    add(tokenizer_->frame().before);
+  }
+  void count_document() {
+    documents_ += is_new_ ? 1 : 0;
+    is_new_ = false;
+  }
   void end_document() {
-    ++documents_;
+    count_document();  // perhaps an empty one
     const SpecialIds& special = tokenizer_->special_ids();
     if (const auto end = special.eod ? special.eod : special.eos) add({&*end, 1});
   }
@@ -139,6 +147,7 @@ class Evaluation {
   // Returns the ids that were added.
   std::span<const std::int32_t> add(std::span<const std::int32_t> ids) {
     ids = within_limit(ids);
+    if (!ids.empty()) count_document();
     added_ += static_cast<std::int64_t>(ids.size());
     evaluator_.add(ids);
     const double within =
@@ -168,6 +177,7 @@ class Evaluation {
   std::vector<std::int32_t> ids_;
   std::int64_t added_ = 0;  // number of tokens passed to the evaluator
   std::int64_t documents_ = 0, inputs_read_ = 0;
+  bool is_new_ = false;  // the current document is not counted yet
   double part_begin_ = 0, part_end_ = 0;
   std::size_t part_size_ = 0, part_done_ = 0;
   std::uint64_t bytes_ = 0;

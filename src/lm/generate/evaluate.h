@@ -30,11 +30,11 @@ struct EvaluateOptions {
 };
 
 struct LossReport {
-  double loss = 0;        // mean loss over tokens, in nats
-  double perplexity = 0;  // exp(loss)
-  // Bits per byte of UTF-8 text, which can be compared between tokenizers.
-  std::optional<double> bits_per_byte;
-  std::int64_t tokens = 0, documents = 0;
+  double loss = 0;                      // mean over tokens, nats
+  double perplexity = 0;                // exp(loss)
+  std::optional<double> bits_per_byte;  // per byte of UTF-8 text, so it can be compared between tokenizers
+  std::int64_t tokens = 0;
+  std::int64_t documents = 0;  // including one that max_tokens cuts
   std::uint64_t bytes = 0;
 };
 

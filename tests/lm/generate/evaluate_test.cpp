@@ -185,6 +185,17 @@ TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
   const LossReport indexed = evaluate("b", tokenizer.get());
   EXPECT_EQ(indexed.tokens, 3);
   EXPECT_EQ(indexed.bytes, 3U);
+  // A document that max_tokens cuts counts.
+  const auto documents = [&](const std::string& name, std::int64_t max_tokens) {
+    const auto e = evaluator(uniform_config(), {.sequence = 8, .batch = 2}, false);
+    return evaluate_loss(*e, tokenizer.get(),
+                         {.inputs = {(folder.path() / name).string()}, .max_tokens = max_tokens})
+        .documents;
+  };
+  EXPECT_EQ(documents("a.txt", 5), 1);
+  EXPECT_EQ(documents("a.jsonl", 3), 1);  // exactly the first
+  EXPECT_EQ(documents("a.jsonl", 4), 2);
+  EXPECT_EQ(documents("b", 2), 1);
   EXPECT_FALSE(evaluate("b", nullptr).bits_per_byte.has_value());
   EXPECT_THROW(evaluate("a.txt", nullptr), Error);
 }

@@ -409,9 +409,8 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
                             fmt::format(": {} is not supported for this model family", c.rotary_fraction),
                             "only 1 is");
     }
-    read_router_losses(r, c.moe.training);
     family.read(root, c);
-    if (c.moe.experts == 0) c.moe.training = {};
+    if (c.moe.experts > 0) read_router_losses(r, c.moe.training);
     check(c);
   } catch (Error& error) {
     const bool has_place = !error.location().empty() && error.location() != where;

@@ -215,15 +215,16 @@ void note_router_losses(Reconciliation& r, const config::TrainerConfig& t, const
       r.note(fmt::format("{} is trained with {} {}, as {} says ({}=0 turns it off)", loss, key, our, where,
                          key));
     } else {
-      r.note(fmt::format("{} says {} {}, and {}: {} is not trained", where, key, their, why_not, loss));
+      r.note(fmt::format("{} says {} {}, but {} is not trained{}", where, key, their, loss, why_not));
     }
   };
   compare("moe_aux_loss_coeff",
           fmt::format("the balance loss of experts ({})", t.moe_router_load_balancing_type),
           ours.balance_loss, theirs.balance_loss,
           t.moe_router_load_balancing_type == "none"
-              ? "moe_router_load_balancing_type is none"
-              : "so large a coefficient is a former default of transformers (moe_aux_loss_coeff sets one)");
+              ? ", because moe_router_load_balancing_type is none"
+              : ": no published model of this family was trained with it, which is only a default of "
+                "transformers (moe_aux_loss_coeff sets one)");
   compare("moe_z_loss_coeff", "the z-loss of routers", ours.z_loss, theirs.z_loss, "");
 }
 

@@ -237,6 +237,15 @@ TEST(ModelConfig, ReadsGptOssAsPublished) {
   EXPECT_EQ(store.elements(), 20914757184);  // gpt-oss 20B: 20.91B in its model card
 }
 
+TEST(ModelConfig, LossesOfRoutersAreReadOnlyForMixtures) {
+  json dense = small_llama(), mixture = golden("mixtral");
+  for (const json& coefficient : {json("auto"), json(-1)}) {
+    dense["router_aux_loss_coef"] = mixture["router_aux_loss_coef"] = coefficient;
+    EXPECT_EQ(read(dense).moe.training.balance_loss, 0);
+    EXPECT_THROW(read(mixture), Error);
+  }
+}
+
 // A published Llama 4 also processes images. Its language model is described in text_config.
 TEST(ModelConfig, ReadsTheTextPartOfLlama4) {
   json text = golden("llama4");

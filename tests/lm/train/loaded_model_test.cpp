@@ -384,17 +384,23 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
     EXPECT_THAT(none.notes, ::testing::Contains(HasSubstr("moe_router_load_balancing_type is none")));
   }
   EXPECT_GE(mixtures, 10);
-  // A former default of transformers is noted and kept by an export, but not used for training.
-  ModelConfig published = saved(kExperiments.at("gpt_oss"));
-  published.moe.training.balance_loss = 0.9;
-  published =
-      read_model_config(write_model_config(published, DType::kF32, families()), "config.json", families());
+  // gpt-oss's default of transformers is noted and kept by an export, but not used for training.
+  const auto published_with = [](const char* family, double balance) {
+    ModelConfig config = saved(kExperiments.at(family));
+    config.moe.training.balance_loss = balance;
+    return read_model_config(write_model_config(config, DType::kF32, families()), "config.json", families());
+  };
+  const ModelConfig published = published_with("gpt_oss", 0.9);
   EXPECT_EQ(published.moe.training.balance_loss, 0.9);
   const Taken unused = taken(published, {});
   EXPECT_EQ(unused.config.moe.training.balance_loss, 0);
   EXPECT_THAT(unused.notes,
-              ElementsAre(HasSubstr("so large a coefficient is a former default of transformers")));
+              ElementsAre(HasSubstr("but the balance loss of experts (aux_loss) is not trained: no published "
+                                    "model of this family was trained with it")));
   EXPECT_EQ(taken(published, {"moe_aux_loss_coeff=0.9"}).config.moe.training.balance_loss, 0.9);
+  // Another coefficient, or another family, was chosen by whoever trained the model.
+  EXPECT_EQ(taken(published_with("gpt_oss", 0.7), {}).config.moe.training.balance_loss, 0.7);
+  EXPECT_EQ(taken(published_with("mixtral", 0.9), {}).config.moe.training.balance_loss, 0.9);
 }
 
 // The saved model has the length of its training sequences, so that evaluation and generation accept it.

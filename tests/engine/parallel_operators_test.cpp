@@ -571,8 +571,8 @@ INSTANTIATE_TEST_SUITE_P(Groups, ParallelExperts,
                                            Mixture{"two_and_two", 5, true, 4, 2, 1},
                                            Mixture{"width_too", 0, false, 4, 2, 2},
                                            Mixture{"width_only", 5, false, 2, 2, 2},
-                                           Mixture{"beside_shared", 0, false, 2, 1, 1, false, true},
-                                           Mixture{"beside_shared_too", 4, true, 4, 2, 1, false, true}),
+                                           Mixture{"shared_experts", 0, false, 2, 1, 1, false, true},
+                                           Mixture{"shared_with_limit", 4, true, 4, 2, 1, false, true}),
                          [](const auto& c) { return std::string(c.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(AllToAll, ParallelExperts,
@@ -585,8 +585,8 @@ INSTANTIATE_TEST_SUITE_P(AllToAll, ParallelExperts,
                                            Mixture{"two_and_two", 5, true, 4, 2, 1, true},
                                            Mixture{"width_too", 0, false, 4, 2, 2, true},
                                            Mixture{"width_only", 5, false, 2, 2, 2, true},
-                                           Mixture{"beside_shared", 0, false, 2, 1, 1, true, true},
-                                           Mixture{"beside_shared_too", 4, true, 4, 2, 1, true, true}),
+                                           Mixture{"shared_experts", 0, false, 2, 1, 1, true, true},
+                                           Mixture{"shared_with_limit", 4, true, 4, 2, 1, true, true}),
                          [](const auto& c) { return std::string(c.param.name); });
 
 }  // namespace

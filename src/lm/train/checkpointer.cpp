@@ -49,6 +49,15 @@ bool decides_learning(std::string_view key) {
   return false;
 }
 
+// Returns the experiment that a checkpoint was saved with. Nothing if it cannot be read by this version.
+std::optional<config::Experiment> recorded_experiment(const TrainerState& state) {
+  try {
+    return config::load_recorded_experiment(state.experiment, "trainer_state.json");
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 Checkpointer::Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace)
@@ -216,13 +225,17 @@ bool Checkpointer::keeps_samples(std::int64_t train_iters) const {
 
 void Checkpointer::log_changes(const TrainerState& state, const std::optional<InputIdentity>& data) {
   const std::vector<SettingChange> changes = changed_settings(state.experiment, experiment_text(plan_.e));
+  const std::optional<config::Experiment> before = recorded_experiment(state);
+  const auto matters = [&](const config::KeySpec& key) {
+    return config::has_effect(key, plan_.c) || (before && config::has_effect(key, before->trainer));
+  };
   std::optional<bool> same_samples;  // whether a run of another length reads the same samples
   for (const SettingChange& change : changes) {
     const std::string values =
         fmt::format("{} was {}, and is {}", change.key, change.before.empty() ? "unset" : change.before,
                     change.after.empty() ? "unset" : change.after);
     const config::KeySpec* const key = config::find_key(change.key);
-    if (key && !config::has_effect(*key, plan_.c)) {
+    if (key && !matters(*key)) {
       plan_.log.info("{}, which has no effect", values);
       continue;
     }
@@ -236,6 +249,8 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
     bool keeps = renamed || plan_.objective->keeps_order(change.key) ||
                  (progress_.clock && change.key == "train_minutes" && state.clock);
     if (change.moves_data && !keeps && change.key.starts_with("train_") && !names_data) {
+      // The comparison opens the data of the former length, so only one rank makes it and logs the change.
+      if (!plan_.ranks.first()) continue;
       if (!same_samples) same_samples = !state.clock && keeps_samples(state.train_iters);
       keeps = *same_samples;
     }

@@ -159,6 +159,23 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   EXPECT_GT(forecast.at("steps").get<int>(), 20);
 }
 
+// The number of epochs needs no data in a dry run, but data that cannot be read are an error there, too.
+TEST_F(FirstFineTune, AForecastOfEpochsRefusesDamagedConversations) {
+  write("damaged.jsonl", read_file(folder_->path() / "chats.jsonl").substr(0, 400));
+  const auto plan = [](const char* data) {
+    return tune("planned", {"--dry-run", "sft_fit_to_data=false", "train_epochs=2", "lr=1e-4"}, data);
+  };
+  EXPECT_EQ(plan("chats.jsonl").exit_code, 0);
+  const ProgramResult damaged = plan("damaged.jsonl");
+  EXPECT_EQ(damaged.exit_code, 2);
+  EXPECT_THAT(damaged.err, HasSubstr("damaged.jsonl:"));
+  for (const char* missing : {"missing.jsonl", "missing-*.jsonl"}) {
+    const ProgramResult planned = plan(missing);
+    EXPECT_EQ(planned.exit_code, 0) << planned.err;
+    EXPECT_THAT(planned.out, HasSubstr("as many as 2 epochs need"));
+  }
+}
+
 // Settings in a file are kept, and an exported file describes the same run.
 TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   const std::string file = at("exported.yaml");

@@ -56,7 +56,8 @@ class Objective {
   // missing, as it may be in a dry run.
   virtual ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry& families, int world);
   // Returns the number of samples in `epochs` passes over the training data; empty if only a run can count
-  // them, because counting writes a cache, or if the data cannot be read.
+  // them, because counting writes a cache, or if the data do not exist. Throws for data that a run cannot
+  // read.
   virtual std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const;
   // Appends the missing inputs of the run.
   virtual void find_missing(const config::Experiment& experiment,

@@ -64,11 +64,16 @@ class FineTuning final : public Objective {
   }
 
   std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {
-    try {
-      return data::sft_samples_of_epochs(options_of(request), request.tokenizer, epochs).samples;
-    } catch (const Error&) {
-      return std::nullopt;  // a dry run needs no data, and a run reports the error with its place
+    // A dry run needs no data. Data that exist but cannot be read are an error, as in the run itself.
+    const std::string path = request.experiment.trainer->sft_dataset_name.value_or("");
+    if (!Env::posix().status(path)) {
+      try {
+        data::find_inputs({path});  // a glob
+      } catch (const Error&) {
+        return std::nullopt;
+      }
     }
+    return epochs_of(request, epochs).samples;
   }
 
   void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {
@@ -106,16 +111,9 @@ class FineTuning final : public Objective {
   bool opens_at_once() const override { return true; }  // no cache has to be built first
 
   std::int64_t samples_of_epochs(const DataRequest& request, double epochs) override {
-    std::int64_t samples = 0;
-    const data::SftOptions options = options_of(request);
-    at_key(request.experiment, "sft_conversation_format",
-           [&] { data::conversation_writer(options, request.tokenizer); });
-    at_key(request.experiment, "sft_dataset_name", [&] {
-      data::SftEpochs all = data::sft_samples_of_epochs(options, request.tokenizer, epochs);
-      samples = all.samples;
-      conversations_ = std::move(all.conversations);
-    });
-    return samples;
+    data::SftEpochs all = epochs_of(request, epochs);
+    conversations_ = std::move(all.conversations);
+    return all.samples;
   }
   bool depends_on_ranks(const config::TrainerConfig&) const override { return false; }
   bool documents_end_by_token() const override { return false; }
@@ -179,6 +177,15 @@ class FineTuning final : public Objective {
     options.progress = request.progress;
     options.conversations = conversations_;
     return options;
+  }
+  data::SftEpochs epochs_of(const DataRequest& request, double epochs) const {
+    const data::SftOptions options = options_of(request);
+    at_key(request.experiment, "sft_conversation_format",
+           [&] { data::conversation_writer(options, request.tokenizer); });
+    data::SftEpochs all;
+    at_key(request.experiment, "sft_dataset_name",
+           [&] { all = data::sft_samples_of_epochs(options, request.tokenizer, epochs); });
+    return all;
   }
 
   // The training data, once it was read.

@@ -159,9 +159,23 @@ bool is_archive(const Path& path) {
   return std::ranges::any_of(kEndings, [&name](std::string_view ending) { return name.ends_with(ending); });
 }
 
+// Their JSON files would otherwise be read as text.
+void refuse_run_or_model(const Path& folder) {
+  const auto has = [&folder](const char* name) { return Env::posix().status(folder / name).has_value(); };
+  const auto is_checkpoint = [](const std::string& name) { return name.starts_with("iter_"); };
+  const bool run = (has("experiment.yaml") && (has("metrics.jsonl") || has("checkpoints"))) ||
+                   (has("latest") && std::ranges::any_of(Env::posix().list(folder), is_checkpoint));
+  const bool model = has("config.json") && (has("model.safetensors") || has("model.safetensors.index.json"));
+  if (!run && !model) return;
+  throw invalid(
+      fmt::format("'{}' holds a {}, not text", folder.string(), run ? "training run" : "model"),
+      fmt::format("name the files with the text; to train this model, set load={}", folder.string()));
+}
+
 void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>& files,
               SkippedFiles& skipped) {
   if (status.type == FileStatus::Type::kFolder) {
+    refuse_run_or_model(path);
     const std::size_t before = files.size();
     SkippedFiles here;
     add_folder(path, files, here);
@@ -501,8 +515,16 @@ void BlockReader::check_lines(std::string_view lines) const {
 
 void BlockReader::next_parts(TextBlock& block) {
   const InputFile& file = files_[file_];
-  const std::uint64_t share = file.compression == Compression::kNone ? file.size / 32 : UINT64_MAX;
-  const auto target = static_cast<std::size_t>(std::clamp<std::uint64_t>(share, 1 << 10, 64 << 10));
+  constexpr std::uint64_t kParts = 32, kSmallest = 1 << 10, kLargest = 64 << 10;
+  std::uint64_t share = file.size / kParts;
+  if (file.compression != Compression::kNone) {
+    // A packed file's size is known only if all of it was read at once, which only the largest parts allow.
+    const std::uint64_t read_at_once = block_size_ + 2 * kLargest + 1;
+    fill(read_at_once);
+    const std::uint64_t size = offset_ + buffer_.size();
+    share = at_end_ && size < read_at_once ? size / kParts : kLargest;
+  }
+  const auto target = static_cast<std::size_t>(std::clamp(share, kSmallest, kLargest));
   fill(block_size_ + 2 * target + 1);
   std::size_t taken = 0;
   // Until the end of the file, keeps some text in the buffer, so that the file's last part is in the last

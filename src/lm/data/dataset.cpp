@@ -26,8 +26,9 @@ namespace primus::data {
 
 namespace {
 
-constexpr const char* kSeal = "checksums";  // name of the checksum file in a folder of cached tokens
-constexpr std::int64_t kCacheVersion = 1;   // must grow when the conversion of text to tokens changes
+constexpr const char* kSeal = "checksums";   // name of the checksum file in a folder of cached tokens
+constexpr std::int64_t kCacheVersion = 1;    // increased when text is converted to tokens differently
+constexpr std::uint64_t kPackedVersion = 1;  // increased when only packed text is cut differently
 // Each part of a blend prepares this fraction of samples beyond its share (Megatron's
 // mid_level_dataset_surplus).
 constexpr double kSurplus = 0.005;
@@ -435,7 +436,9 @@ class Opener {
     add(options_.json_key.data(), options_.json_key.size());
     std::vector<std::byte> buffer(1 << 20);
     for (const InputFile& input : files) {
-      add_number(static_cast<std::uint64_t>(input.kind) | static_cast<std::uint64_t>(input.compression) << 8);
+      const std::uint64_t parts = input.compression == Compression::kNone ? 0 : kPackedVersion;
+      add_number(static_cast<std::uint64_t>(input.kind) | static_cast<std::uint64_t>(input.compression) << 8 |
+                 parts << 16);
       add_number(input.size);
       const auto file = Env::posix().open(input.path, OpenMode::kRead);
       for (std::uint64_t offset = 0;;) {

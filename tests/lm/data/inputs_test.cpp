@@ -102,6 +102,49 @@ TEST_F(Inputs, FoldersSayWhichFilesTheyHoldBesides) {
                     HasSubstr("reads them as plain text")));
 }
 
+// A packed text is cut into the parts of the same text that is not packed.
+TEST_F(Inputs, APackedTextHasTheSameParts) {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "Paragraph " + std::to_string(i) + " says what it says.\n\n";
+  const auto parts = [](const std::string& path) {
+    std::vector<std::string> parts;
+    BlockReader reader(find_inputs({path}), 16 << 10);
+    for (TextBlock block; reader.next(block);) {
+      std::size_t begin = 0;
+      for (const std::size_t end : block.parts) {
+        parts.push_back(block.text.substr(begin, end - begin));
+        begin = end;
+      }
+    }
+    return parts;
+  };
+  const std::vector<std::string> plain = parts(folder_.write("a.txt", text));
+  EXPECT_GT(plain.size(), 20u);
+  EXPECT_EQ(parts(folder_.write("b.txt.gz", gzipped(text))), plain);
+}
+
+// The JSON files of runs and models are not text.
+TEST_F(Inputs, RunsAndModelsAreNoText) {
+  folder_.write("run/experiment.yaml", "exp_name: x\n");
+  folder_.write("run/metrics.jsonl", kLine);
+  folder_.write("checkpoints/latest", "iter_0000005\n");
+  folder_.write("checkpoints/iter_0000005/config.json", "{}\n");
+  for (const char* name : {"run", "checkpoints"}) {
+    const std::string folder = (folder_ / name).string();
+    EXPECT_THAT(error_with(folder), AllOf(HasSubstr("'" + folder + "' holds a training run, not text"),
+                                          HasSubstr("to train this model, set load=" + folder)));
+  }
+  folder_.write("model/config.json", "{}\n");
+  folder_.write("model/model.safetensors", "x");
+  EXPECT_THAT(error_with((folder_ / "model").string()), HasSubstr("holds a model, not text"));
+  // Text may have such names, too.
+  folder_.write("text/latest", "x");
+  folder_.write("text/manifest.json", kLine);
+  folder_.write("text/config.json", kLine);
+  folder_.write("text/experiment.yaml", "x");
+  EXPECT_EQ(content_of((folder_ / "text").string()), kLine + kLine);
+}
+
 // A link whose disk is not mounted must not leave its data out without a message.
 TEST_F(Inputs, LinksToMissingFilesAreRefused) {
   folder_.write("d/a.txt", "hello");

@@ -20,6 +20,7 @@
 #include "lm/data/gpt_dataset.h"
 #include "lm/data/made_by.h"
 #include "lm/data/numpy_random.h"
+#include "lm/data/text_split.h"
 #include "lm/data/tokenize.h"
 
 namespace primus::data {
@@ -108,20 +109,6 @@ BlendList parse_blend(const std::vector<std::string>& list) {
   return blend;
 }
 
-// Returns the first sequence of the text that is held out for validation. The held-out part begins at the
-// start of a sequence, so no sequence is partly trained on. Returns the number of sequences if there is too
-// little text to divide.
-std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length) {
-  constexpr std::int64_t kHundredth = 100;
-  const std::int64_t all = source.sequences();
-  std::int64_t from = all, tokens = 0;
-  while (from > 1 && (all - from < (all + kHundredth - 1) / kHundredth || tokens <= seq_length))
-    tokens += source.length(--from);
-  std::int64_t rest = 0;
-  for (std::int64_t i = 0; i < from && rest <= seq_length; ++i) rest += source.length(i);
-  return tokens > seq_length && rest > seq_length ? from : all;
-}
-
 class Opener {
  public:
   Opener(const DataOptions& options, const Tokenizer& tokenizer)
@@ -195,12 +182,14 @@ class Opener {
     const std::size_t bytes = training_.size() * sizeof(std::uint64_t);
     const bool held_out =
         result[0] && !options_.data_path.empty() && holds_out(parse_blend(options_.data_path));
+    std::vector<std::string> facts = held_out ? facts_on_shares(result) : std::vector<std::string>();
     return {.train = std::move(result[0]),
             .valid = std::move(result[1]),
             .test = std::move(result[2]),
             .held_out = held_out,
             .train_fingerprint = training_.empty() ? 0 : XXH3_64bits(training_.data(), bytes),
-            .notes = std::move(notes_)};
+            .notes = std::move(notes_),
+            .facts = std::move(facts)};
   }
 
  private:
@@ -228,8 +217,7 @@ class Opener {
   std::string shares() const { return options_.split.empty() ? "969, 30, 1" : options_.split; }
 
   Splits open_shared(const BlendList& blend) {
-    // This number of sequences is so large that every share above 0 gets at least one.
-    const std::vector<Share> wanted = split_sequences(shares(), std::int64_t{1} << 50);
+    const std::vector<Share> wanted = split_sequences(shares(), kManySequences);
     Splits result;
     for (std::size_t split = 0; split < 3; ++split) {
       if (requested_[split] == 0) continue;
@@ -275,6 +263,21 @@ class Opener {
     });
   }
 
+  // Shares are whole sequences, so they differ from `split` for a small text.
+  std::vector<std::string> facts_on_shares(const Splits& opened) {
+    std::vector<std::string> facts;
+    for (const std::string& path : parse_blend(options_.data_path).paths) {
+      const std::shared_ptr<const TokenSource> data = source(path);
+      if (std::ranges::find(text_, data.get()) == text_.end()) continue;
+      for (const std::size_t split : {1, 2}) {
+        if (opened[split])
+          facts.push_back(path + ": " +
+                          describe_held_out(*data, share_of(*data, split, shares()), split == 2));
+      }
+    }
+    return facts;
+  }
+
   // The sequences of `source` that belong to train, valid or test. `shares`: the split; nullopt: all
   // sequences.
   Share share_of(const TokenSource& source, std::size_t split,
@@ -282,7 +285,11 @@ class Opener {
     const std::int64_t all = source.sequences();
     if (!shares) return {0, all};
     const bool text = std::ranges::find(text_, &source) != text_.end();
-    if (!options_.hold_out_text || !text) return split_sequences(*shares, all)[split];
+    if (!text) return split_sequences(*shares, all)[split];
+    if (!options_.hold_out_text) {
+      const std::array<bool, 3> drawn = {true, requested_[1] > 0, requested_[2] > 0};
+      return split_text(source, *shares, drawn, options_.seq_length)[split];
+    }
     const std::int64_t from = held_out_from(source, options_.seq_length);
     return split == 0 ? Share{0, from} : split == 1 ? Share{from, all} : Share{all, all};
   }
@@ -332,25 +339,13 @@ class Opener {
     if (split == 0) training_.push_back(source->fingerprint());
     const Share share = share_of(*source, split, shares);
     if (shares && share.first == share.last && source->sequences() > 0)
-      throw empty_share(*source, split, *shares);
+      throw empty_share(*shares, kSplitNames[split], given_name(*source), source->sequences());
     const OrderOptions order{share.first, share.last, options_.seq_length, samples, options_.seed};
     return std::make_unique<GptDataset>(std::move(source), order, rules_, kSplitNames[split],
                                         options_.cache_dir);
   }
 
-  Error empty_share(const TokenSource& source, std::size_t split, const std::string& shares) const {
-    const std::int64_t all = source.sequences(), percent = (100 + all - 1) / all;
-    return invalid(
-        fmt::format("split '{}' leaves {} nothing of {}: it has {} sequences, and shares are whole ones",
-                    shares, kSplitNames[split], given_name(source), all),
-        all < 4
-            ? "give it more data, or a share of 0"
-            : fmt::format("{} of 100 is one sequence (split: {},{},{}); without split, training holds a "
-                          "hundredth of a text out",
-                          percent, 100 - (split == 2 ? 2 : 1) * percent, percent, split == 2 ? percent : 0));
-  }
-
-  // Returns the name that the user gave. For text, the file name of the cached tokens is only a hash.
+  // The name that the user gave: text is trained on from cached tokens, whose file name is only a hash.
   std::string given_name(const TokenSource& source) const {
     for (const auto& [path, opened] : sources_) {
       if (opened.get() == &source) return path;

@@ -66,7 +66,8 @@ struct DataOptions {
   std::vector<std::string> data_path;
   std::vector<std::string> train_data_path, valid_data_path, test_data_path;
   bool mock_data = false;
-  // Shares of train, valid and test in data_path; default "969,30,1". A split with the share 0 has no data.
+  // Shares of train, valid and test in data_path; default "969,30,1". A share of 0 means no such data set. In
+  // text, validation or test data whose share rounds to nothing get enough sequences for one sample.
   std::string split;
   // Splits text in data_path differently (.bin/.idx data keep `split`): the last hundredth of the text's
   // sequences, but at least enough for one sample, is held out for validation; there is no test data. A text

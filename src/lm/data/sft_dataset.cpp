@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/random/random.h"
 #include "lm/data/chat_template.h"
-#include "lm/data/gpt_dataset.h"
+#include "lm/data/text_split.h"
 
 namespace primus::data {
 namespace {
@@ -331,7 +331,8 @@ class SftOpener {
     const auto count = static_cast<std::int64_t>(mixed.size());
     std::vector<Share> shares;
     if (!options_.shares.empty()) {
-      shares = split_sequences(options_.shares, count);
+      const std::array<bool, 3> drawn = {true, options_.valid_samples > 0, options_.test_samples > 0};
+      shares = split_with_minimum(options_.shares, count, drawn, [](std::int64_t end) { return end - 1; });
     } else if (options_.valid_samples > 0) {
       if (mixed.size() < kFewest) {
         result.notes.push_back(fmt::format("{}: {} conversations are too few to hold out a validation set",
@@ -375,10 +376,12 @@ class SftOpener {
                                                 const std::string& name, std::string_view part,
                                                 std::int64_t samples, Datasets& result) {
     auto made = make(std::move(conversations), members, name, part, /*shuffled=*/false, result);
-    if (made->samples() < samples) {
+    // `samples` are those of all evaluations of a run; the test is as long as each of them.
+    const std::int64_t each = options_.test_samples > 0 ? std::min(samples, options_.test_samples) : samples;
+    if (made->samples() < each) {
       result.facts.push_back(
           fmt::format("the {} set has {} sequence{}; each evaluation draws {}, so sequences repeat", part,
-                      made->samples(), made->samples() == 1 ? "" : "s", samples));
+                      made->samples(), made->samples() == 1 ? "" : "s", each));
     }
     return made;
   }

@@ -32,12 +32,12 @@ struct SftOptions {
   bool pack = false;      // whether a sequence packs several conversations ...
   bool separate = false;  // ... and whether positions and attention are restricted to each conversation
   bool shuffle = true;    // a different order in each epoch; if false, the order of the files
-  // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits. If
-  // empty, a hundredth of the conversations is held out for validation, provided that validation samples are
-  // drawn and that there are at least ten conversations.
+  // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
+  // Empty: if validation samples are drawn and there are at least ten conversations, a hundredth of them is
+  // held out for validation. A share that rounds to nothing is one conversation if samples of it are drawn.
   std::string shares;
   std::int64_t seq_length = 0, seed = 1234;
-  // Numbers of samples that training, evaluations and the test will draw; a split with 0 is not opened.
+  // Numbers of samples that training, all evaluations and the test will draw; a split with 0 is not opened.
   std::int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
   std::int64_t vocab_size = 0;  // larger ids are an error; 0: the tokenizer's size
   int workers = 0;              // number of tokenizing threads; 0: one per core

@@ -531,7 +531,45 @@ TEST_F(OpenDatasets, EmptySplit) {
   EXPECT_THAT(error(), AllOf(HasSubstr("split '99,1,0' leaves valid nothing of "),
                              HasSubstr("it has 2 sequences"), HasSubstr("more data, or a share of 0")));
   use({Tokens(100, 1), Tokens(100, 2), Tokens(100, 3), Tokens(100, 4), Tokens(100, 5)});
-  EXPECT_THAT(error(), HasSubstr("20 of 100 is one sequence (split: 80,20,0)"));
+  EXPECT_THAT(error(), HasSubstr("the smallest share is 20 of 100, one sequence (split: 80,20,0)"));
+}
+
+// A share of text that rounds to nothing gets one sample's sequences, as without `split`.
+TEST_F(OpenDatasets, ASmallShareOfTextIsOneSample) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += fmt::format("{{\"text\": \"document {:02} of a few words\"}}\n", i);
+  options_.data_path = {folder_.write("small.jsonl", text)};
+  const auto tokens = [this](const std::unique_ptr<const Dataset>& data) {
+    return sample_of(*data, 0).tokens;
+  };
+  options_.valid_samples = 1;
+  options_.split = "99,1,0";
+  const Datasets split = open();
+  ASSERT_TRUE(split.valid && split.held_out);
+  options_.split.clear();
+  options_.hold_out_text = true;
+  const Datasets usual = open();
+  EXPECT_EQ(tokens(split.valid), tokens(usual.valid));
+  EXPECT_THAT(split.facts,
+              testing::ElementsAre(HasSubstr("27 of 1080 tokens (2.5 %) are held out for validation")));
+  EXPECT_EQ(usual.facts, split.facts);
+  options_.hold_out_text = false;
+  options_.split = "98,1,1";
+  options_.test_samples = 1;
+  const Datasets three = open();
+  ASSERT_TRUE(three.valid && three.test);
+  EXPECT_EQ(tokens(three.test), tokens(usual.valid));
+  EXPECT_NE(tokens(three.valid), tokens(three.test));
+  EXPECT_NE(tokens(three.train), tokens(three.valid));
+  // Nothing changes if no such sample is drawn.
+  options_.valid_samples = options_.test_samples = 0;
+  options_.split = "99,1,0";
+  EXPECT_FALSE(open().held_out);
+  // Too little text to divide.
+  options_.data_path = {folder_.write("two.txt", "Some twenty letters here.")};
+  options_.valid_samples = 1;
+  options_.split = "99,1,0";
+  EXPECT_THAT(error(), HasSubstr("leaves valid nothing of"));
 }
 
 TEST_F(OpenDatasets, SequenceLongerThanTheData) {

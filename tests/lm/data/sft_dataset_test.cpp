@@ -234,6 +234,10 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   const Datasets shared = open(options);
   EXPECT_THAT(shared.facts, ElementsAre(HasSubstr("200 conversations"), HasSubstr("25 conversations"),
                                         HasSubstr("25 conversations")));
+  options.shares = "99.9,0.05,0.05";  // rounds to 250, 0 and 0
+  EXPECT_THAT(open(options).facts, ElementsAre(HasSubstr("248 conversations"), HasSubstr("1 conversations"),
+                                               HasSubstr("1 conversations")));
+  options.shares = "80,10,10";
   options.train_split = "tool";
   EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("all of it is read, not only 'tool'")));
   SftOptions few = numbered(9);

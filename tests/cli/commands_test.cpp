@@ -102,6 +102,14 @@ TEST(FolderOfARun, IsAModelToVerifyAndATokenizer) {
   const ProgramResult tokens =
       run_program({"data", "tokenize", "-i", "text.txt", "-o", "made", "-t", run}, {.folder = place});
   EXPECT_EQ(tokens.exit_code, 0) << tokens.err;
+  // The checkpoint's tokenizer.json makes the ids of the byte tokenizer that it was written for.
+  const ProgramResult bytes =
+      run_program({"data", "tokenize", "-i", "text.txt", "-o", "bytes", "--tokenizer-type", "ByteTokenizer"},
+                  {.folder = place});
+  EXPECT_EQ(bytes.exit_code, 0) << bytes.err;
+  const ProgramResult loss =
+      run_program({"eval", "loss", run, "-d", "bytes_text_document"}, {.folder = place});
+  EXPECT_EQ(loss.exit_code, 0) << loss.err;
   const ProgramResult neither = run_program({"data", "encode", "--tokenizer", place}, {.input = "Hi"});
   EXPECT_EQ(neither.exit_code, 2);
   EXPECT_THAT(neither.err, HasSubstr("contains no tokenizer.json, no tokenizer.model"));

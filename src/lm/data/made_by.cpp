@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/error.h"
 #include "base/text/json_text.h"
+#include "lm/tokenizer/simple.h"
 
 namespace primus::data {
 namespace {
@@ -54,6 +56,11 @@ void check_made_by(const Path& prefix, const TokenSource& source, const Tokenize
   const std::optional<Note> made_by = read_note(prefix, source, Env::posix());
   const Note used{std::string(tokenizer.name()), hex(tokenizer.fingerprint())};
   if (!made_by || made_by->fingerprint == used.fingerprint) return;
+  std::uint64_t fingerprint = 0;
+  const char* const end = made_by->fingerprint.data() + made_by->fingerprint.size();
+  constexpr int kHexadecimal = 16;
+  const auto read = std::from_chars(made_by->fingerprint.data(), end, fingerprint, kHexadecimal);
+  if (read.ptr == end && make_same_ids(fingerprint, tokenizer.fingerprint())) return;
   throw invalid(fmt::format("'{}' was tokenized with another tokenizer ({}) than the one in use ({})",
                             prefix.string(), made_by->describe(), used.describe()),
                 "use that tokenizer, or tokenize the data again with 'primus data tokenize'; to train on it "

@@ -14,6 +14,7 @@
 #include "lm/data/chat_template.h"
 #include "lm/events/run_folder.h"
 #include "lm/model/weights.h"
+#include "lm/tokenizer/simple.h"
 
 namespace primus {
 namespace {
@@ -223,10 +224,10 @@ void note_other_tokenizer(const ModelFolder& folder, const Tokenizer& chosen,
   } catch (const Error&) {
     return;  // the folder has no tokenizer, or a broken one, which --tokenizer replaces
   }
-  if (trained->fingerprint() == chosen.fingerprint()) return;
-  notes.push_back(fmt::format(
-      "warning: the model in '{}' was trained with its own tokenizer ({}), not with the chosen one ({})",
-      folder.path.string(), trained->name(), chosen.name()));
+  if (make_same_ids(trained->fingerprint(), chosen.fingerprint())) return;
+  notes.push_back(
+      fmt::format("the model in '{}' was trained with its own tokenizer ({}), not with the chosen one ({})",
+                  folder.path.string(), trained->name(), chosen.name()));
 }
 
 }  // namespace

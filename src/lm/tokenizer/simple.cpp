@@ -10,6 +10,7 @@
 #include "base/files/file.h"
 #include "lm/tokenizer/bpe/byte_level.h"
 #include "lm/tokenizer/decoding.h"
+#include "lm/tokenizer/huggingface/huggingface.h"
 
 namespace primus {
 
@@ -17,6 +18,41 @@ namespace {
 
 constexpr std::int32_t kBytes = 256;
 constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+// Returns byte-level BPE without merges, which transformers loads and which makes the same ids.
+HuggingFaceFiles files_of_bytes() {
+  using nlohmann::json;
+  json vocabulary = json::object();
+  for (std::int32_t id = 0; id < kBytes; ++id) {
+    const char byte = static_cast<char>(id);
+    vocabulary[byte_level::to_text({&byte, 1})] = id;
+  }
+  const json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  const json tokenizer = {{"version", "1.0"},
+                          {"truncation", nullptr},
+                          {"padding", nullptr},
+                          {"added_tokens",
+                           {{{"id", kBytes},
+                             {"content", kEndOfText},
+                             {"single_word", false},
+                             {"lstrip", false},
+                             {"rstrip", false},
+                             {"normalized", false},
+                             {"special", true}}}},
+                          {"normalizer", nullptr},
+                          {"pre_tokenizer", byte_level},
+                          {"post_processor", nullptr},
+                          {"decoder", byte_level},
+                          {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", json::array()}}}};
+  const json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                       {"clean_up_tokenization_spaces", false},
+                       {"eos_token", kEndOfText}};
+  HuggingFaceFiles files;
+  files.tokenizer_json = tokenizer.dump(2) + "\n";
+  files.tokenizer_config_json = config.dump(2) + "\n";
+  return files;
+}
 
 class ByteTokenizer final : public Tokenizer {
  public:
@@ -39,35 +75,11 @@ class ByteTokenizer final : public Tokenizer {
 
   std::uint64_t fingerprint() const override { return kBytes; }
 
-  // Saves byte-level BPE without merges, which transformers loads.
   void save(const std::filesystem::path& folder) const override {
-    using nlohmann::json;
-    json vocabulary = json::object();
-    for (std::int32_t id = 0; id < kBytes; ++id) vocabulary[token_text(id)] = id;
-    const json byte_level = {
-        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
-    const json tokenizer = {{"version", "1.0"},
-                            {"truncation", nullptr},
-                            {"padding", nullptr},
-                            {"added_tokens",
-                             {{{"id", kBytes},
-                               {"content", kEndOfText},
-                               {"single_word", false},
-                               {"lstrip", false},
-                               {"rstrip", false},
-                               {"normalized", false},
-                               {"special", true}}}},
-                            {"normalizer", nullptr},
-                            {"pre_tokenizer", byte_level},
-                            {"post_processor", nullptr},
-                            {"decoder", byte_level},
-                            {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", json::array()}}}};
-    const json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                         {"clean_up_tokenization_spaces", false},
-                         {"eos_token", kEndOfText}};
+    const HuggingFaceFiles files = files_of_bytes();
     make_folders(folder);
-    write_file_atomic(folder / "tokenizer.json", tokenizer.dump(2) + "\n");
-    write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
+    write_file_atomic(folder / "tokenizer.json", files.tokenizer_json);
+    write_file_atomic(folder / "tokenizer_config.json", files.tokenizer_config_json);
   }
 
  protected:
@@ -153,6 +165,13 @@ class NullTokenizer final : public Tokenizer {
 };
 
 }  // namespace
+
+bool make_same_ids(std::uint64_t fingerprint, std::uint64_t other) {
+  static const std::uint64_t saved_bytes =
+      make_huggingface_tokenizer(files_of_bytes(), "HuggingFaceTokenizer")->fingerprint();
+  const auto canonical = [](std::uint64_t one) { return one == saved_bytes ? std::uint64_t{kBytes} : one; };
+  return canonical(fingerprint) == canonical(other);
+}
 
 std::unique_ptr<const Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 

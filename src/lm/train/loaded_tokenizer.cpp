@@ -12,6 +12,7 @@
 #include "base/files/file.h"
 #include "config/trainer_config.h"
 #include "lm/checkpoint/checkpoint.h"
+#include "lm/tokenizer/simple.h"
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/train/resume.h"
 #include "lm/train/training_settings.h"
@@ -80,7 +81,7 @@ bool names_only_a_kind(const config::TrainerConfig& c, std::string_view key) {
 void refuse_another(const config::Experiment& e, std::string_view key, const OwnTokenizer& own,
                     const Path& folder) {
   const std::unique_ptr<const Tokenizer> named = tokenizer_of(e);
-  if (own.identity && own.identity->fingerprint == named->fingerprint()) return;
+  if (own.identity && make_same_ids(own.identity->fingerprint, named->fingerprint())) return;
   std::string own_name = own.type;
   if (own.type.empty()) {
     // Another file format in the same folder (tokenizer.json, tokenizer.model) is still the same tokenizer.
@@ -92,7 +93,7 @@ void refuse_another(const config::Experiment& e, std::string_view key, const Own
   }
   try {
     const std::unique_ptr<const Tokenizer> theirs = load_own(own);
-    if (theirs->fingerprint() == named->fingerprint()) return;
+    if (make_same_ids(theirs->fingerprint(), named->fingerprint())) return;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kUnsupported) throw;
     own_name += ", which cannot be read here";

@@ -363,7 +363,8 @@ void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState&
                          const config::Experiment& experiment, const InputIdentity& tokenizer,
                          const std::optional<InputIdentity>& data) {
   const config::TrainerConfig& c = experiment.trainer;
-  if (state.tokenizer && state.tokenizer->fingerprint != tokenizer.fingerprint && !c.allow_tokenizer_change) {
+  if (state.tokenizer && !make_same_ids(state.tokenizer->fingerprint, tokenizer.fingerprint) &&
+      !c.allow_tokenizer_change) {
     refuse_input(experiment, checkpoint.folder().string(),
                  key_in_use(experiment, {"tokenizer_model", "tokenizer_type", "vocab_file", "merge_file"}),
                  "tokenizer", *state.tokenizer, tokenizer, "allow_tokenizer_change");

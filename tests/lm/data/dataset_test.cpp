@@ -141,6 +141,11 @@ TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   tokenize_corpus(tokenize, *make_byte_tokenizer());
   options_.data_path = {tokenized_prefix(folder_ / "d", "text").string()};
   EXPECT_NO_THROW(open());
+  // A checkpoint has these files instead of the kind of tokenizer.
+  tokenizer_->save(folder_ / "saved");
+  tokenizer_ = load_tokenizer("", (folder_ / "saved").string());
+  EXPECT_NE(tokenizer_->fingerprint(), make_byte_tokenizer()->fingerprint());
+  EXPECT_NO_THROW(open());
 
   TrainTokenizerOptions train;
   train.inputs = tokenize.inputs;

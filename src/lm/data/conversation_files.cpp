@@ -328,7 +328,8 @@ void tokenize(const Place& place, const std::string& file, const ConversationWri
 void add(const Done& one, const Place& place, const std::string& file, const ReadOptions& options,
          TokenizedConversations& all) {
   if (one.error && !options.skip_bad)
-    throw Error(*one.error).add_hint("'--skip-bad' skips such records and counts them");
+    throw Error(*one.error)
+        .add_hint("'--skip-bad' (in training: sft_skip_bad=true) skips such records and counts them");
   if (one.error) {
     if (all.skipped++ == 0)
       all.first_skipped = fmt::format("{}: {}", one.error->location(), one.error->what());

@@ -4,6 +4,9 @@
 #include "turbo/delta_rule/gpu_finish_channels.h"
 #include "turbo/delta_rule/gpu_finish_heads.h"
 #include "turbo/delta_rule/gpu_gradients.h"
+#include "turbo/delta_rule/gpu_input_gradients.h"
+#include "turbo/delta_rule/gpu_output.h"
+#include "turbo/delta_rule/gpu_prepare.h"
 #include "turbo/gpu/register.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -156,7 +159,7 @@ template <int kKeys, bool kByChannel>
 void make_chunks(Context& context, const DeltaItems<BFloat16>& in, const DeltaChunks<BFloat16>& to) {
   using Prepare = DeltaPrepare<BFloat16, kKeys, kByChannel>;
   using Advance = DeltaAdvance<BFloat16, kKeys, kByChannel>;
-  launch(context, in.count(), Prepare{{in, to}}, sizeof(typename Prepare::Memory));
+  launch(context, in.count(), Prepare{{{in, to}}}, sizeof(typename Prepare::Memory));
   launch(context, in.batch * in.heads * blocks_for(to.strips, Advance::kStrips), Advance{{in, to}},
          sizeof(typename Advance::Memory));
 }

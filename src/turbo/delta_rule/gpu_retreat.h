@@ -9,7 +9,7 @@
 //   value heads, and passes the sums backward through the normalisation.
 #pragma once
 
-#include "turbo/delta_rule/gpu_chunks.h"
+#include "turbo/delta_rule/gpu_advance.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 

@@ -8,16 +8,25 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
+// The inputs of the most recent tokens of each sequence, in a ring: per token and head its beta, gates, key
+// and value. The key is normalised.
+struct RecentTokens {
+  float* data;
+  std::int32_t* committed;  // per sequence: tokens that its state contains
+  std::int64_t tokens;      // rows of the ring
+  std::int64_t width;       // floats of a token and head
+  std::int64_t spare;       // as in CachedDeltaRule
+};
+
 template <class T>
 struct CachedItems {
   Pages pages;
   const T* qkv;
   const float *g, *beta;
-  float *state, *recent;
-  std::int32_t* committed;
+  float* state;
+  RecentTokens recent;
   T* out;
-  std::int64_t rows, heads, group, key_dim, value_dim, width, k_column, v_column, gates, recent_width, ring,
-      spare;
+  std::int64_t rows, heads, group, key_dim, value_dim, width, k_column, v_column, gates;
   bool normalise;
   float scale, epsilon;
 
@@ -27,8 +36,8 @@ struct CachedItems {
         g(context.data<float>(a.g)),
         beta(context.data<float>(a.beta)),
         state(context.data<float>(a.state)),
-        recent(context.data<float>(a.recent)),
-        committed(context.data<std::int32_t>(a.committed)),
+        recent{context.data<float>(a.recent), context.data<std::int32_t>(a.committed), a.recent.shape[1],
+               a.shape.recent_width(), a.spare},
         out(context.data<T>(a.out)),
         rows(a.shape.rows()),
         heads(a.shape.value_heads),
@@ -39,9 +48,6 @@ struct CachedItems {
         k_column(a.shape.k_column()),
         v_column(a.shape.v_column()),
         gates(a.shape.channel_gates ? a.shape.key_dim : 1),
-        recent_width(a.shape.recent_width()),
-        ring(a.recent.shape[1]),
-        spare(a.spare),
         normalise(a.shape.normalise),
         scale(a.shape.scale),
         epsilon(a.shape.epsilon) {}
@@ -54,13 +60,13 @@ struct CachedItems {
   PRIMUS_DEVICE std::int64_t row(std::int64_t b, std::int64_t position) const {
     return pages.starts[b + 1] - (end(b) - position);
   }
-  PRIMUS_DEVICE std::int64_t from(std::int64_t b) const { return begin(b) == 0 ? 0 : committed[b]; }
+  PRIMUS_DEVICE std::int64_t from(std::int64_t b) const { return begin(b) == 0 ? 0 : recent.committed[b]; }
   PRIMUS_DEVICE std::int64_t next(std::int64_t b) const {
-    return end(b) - from(b) > ring ? end(b) - spare : from(b);
+    return end(b) - from(b) > recent.tokens ? end(b) - recent.spare : from(b);
   }
-  // Returns the address in `recent` of a token's beta, gates, key and value. The key is normalised.
+  // Returns the address in `recent` of a token's inputs.
   PRIMUS_DEVICE float* place(std::int64_t b, std::int64_t position, std::int64_t head) const {
-    return recent + ((b * ring + position % ring) * heads + head) * recent_width;
+    return recent.data + ((b * recent.tokens + position % recent.tokens) * heads + head) * recent.width;
   }
   PRIMUS_DEVICE const T* query(std::int64_t of_row, std::int64_t head) const {
     return qkv + of_row * width + head / group * key_dim;
@@ -182,7 +188,8 @@ struct CachedKeep {
   CachedItems<T> in;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t b = block() / in.ring, back = block() % in.ring;  // back: 0 is the last token
+    const std::int64_t b = block() / in.recent.tokens;
+    const std::int64_t back = block() % in.recent.tokens;  // 0 is the last token
     const std::int64_t begin = in.begin(b), position = in.end(b) - 1 - back;
     if (position < begin || begin == in.end(b)) return;
     const std::int64_t row = in.row(b, position);
@@ -201,7 +208,7 @@ struct CachedKeep {
       for (std::int64_t v = lane(); v < in.value_dim; v += kWarp)
         place[1 + in.gates + in.key_dim + v] = to_float(in.value(row, head)[v]);
     }
-    if (back == 0 && thread() == 0) in.committed[b] = static_cast<std::int32_t>(in.next(b));
+    if (back == 0 && thread() == 0) in.recent.committed[b] = static_cast<std::int32_t>(in.next(b));
   }
 };
 
@@ -213,7 +220,7 @@ void cached_delta_rule(Context& context, const CachedDeltaRule& a) {
     using Scan = CachedScan<T>;
     const CachedItems<T> in(context, a);
     launch(context, (in.pages.batch + 1) * in.heads * blocks_for(in.value_dim, Scan::kColumns), Scan{in});
-    launch(context, in.pages.batch * in.ring, CachedKeep<T>{in});
+    launch(context, in.pages.batch * in.recent.tokens, CachedKeep<T>{in});
   });
 }
 

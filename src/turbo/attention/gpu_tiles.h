@@ -1,5 +1,4 @@
-// Shared code of the attention kernels: which keys a query sees, tiles in shared memory, and the two kinds of
-// tile products.
+// Shared code of the attention kernels on tiles: tiles in shared memory, and the two kinds of tile products.
 //
 // A block handles kRows rows (queries, or keys in one backward kernel); each of its warps has 16 of them. It
 // iterates over the other side in steps of kCols. Scores are products over the head dimension, which passes
@@ -7,75 +6,12 @@
 // side, of at most kWide columns: wider heads are divided into column panels, one block each.
 #pragma once
 
-#include "turbo/attention/attention.h"
+#include "turbo/attention/gpu_scores.h"
+#include "turbo/attention/gpu_visibility.h"
 #include "turbo/gpu/mma.h"
 #include "turbo/gpu/reduce.h"
 
 namespace primus::turbo::PRIMUS_GPU {
-
-// Keys [begin, end).
-struct KeyRange {
-  std::int64_t begin, end;
-};
-
-// The range of keys that each query of one sequence sees. Both ends are non-decreasing from one query to the
-// next.
-struct Visibility {
-  std::int64_t seq_q, seq_k, q_first, k_first, window, chunk;
-  bool causal;
-  const std::int32_t* first_key;  // the array for all sequences, or null
-
-  Visibility(const AttentionShape& s, const std::int32_t* documents)
-      : seq_q(s.seq_q),
-        seq_k(s.seq_k),
-        q_first(s.q_first),
-        k_first(s.k_first),
-        window(s.window),
-        chunk(s.chunk),
-        causal(s.causal),
-        first_key(documents) {}
-
-  // Returns the keys that query i < seq_q of the sequence sees, as indices of the call's keys.
-  PRIMUS_DEVICE KeyRange keys(std::int64_t sequence, std::int64_t i) const {
-    const std::int64_t position = q_first + i;
-    KeyRange seen{0, causal ? position + 1 : k_first + seq_k};
-    if (chunk > 0) {
-      seen.begin = position / chunk * chunk;
-      seen.end = smaller(seen.end, seen.begin + chunk);
-    }
-    if (window > 0) seen.begin = larger(seen.begin, position - window + 1);
-    if (first_key) seen.begin = larger(seen.begin, smaller(first_key[sequence * seq_q + i], position));
-    return {inside(seen.begin - k_first), inside(seen.end - k_first)};
-  }
-
-  // Returns the first query of the sequence whose range ends after `key`; the next function returns the first
-  // query whose range begins after it.
-  PRIMUS_DEVICE std::int64_t first_to_end_behind(std::int64_t sequence, std::int64_t key) const {
-    std::int64_t low = 0, high = seq_q;
-    while (low < high) {
-      const std::int64_t middle = (low + high) / 2;
-      if (keys(sequence, middle).end > key) {
-        high = middle;
-      } else {
-        low = middle + 1;
-      }
-    }
-    return low;
-  }
-  PRIMUS_DEVICE std::int64_t first_to_begin_behind(std::int64_t sequence, std::int64_t key) const {
-    std::int64_t low = 0, high = seq_q;
-    while (low < high) {
-      const std::int64_t middle = (low + high) / 2;
-      if (keys(sequence, middle).begin > key) {
-        high = middle;
-      } else {
-        low = middle + 1;
-      }
-    }
-    return low;
-  }
-  PRIMUS_DEVICE std::int64_t inside(std::int64_t key) const { return larger(smaller(key, seq_k), 0); }
-};
 
 // Rows of one head: row r begins at data + r * stride; there are `rows` rows with `cols` elements.
 template <class T>
@@ -269,43 +205,6 @@ struct AttentionTiles {
         element = from_float<Out>(accumulate ? to_float(element) + value : value);
       }
     }
-  }
-};
-
-// Returns 2^x within 2 units of the last place, 0 if it would be denormal: one instruction on a GPU. For
-// softmax, whose arguments are not positive.
-PRIMUS_DEVICE float exp2_flushed(float x) {
-#if PRIMUS_CUDA_ARCH >= 800
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-#else
-  return ::exp2f(x);
-#endif
-}
-
-constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
-
-// The factor of scores, and their soft cap (AttentionShape::score_cap).
-struct ScoreScale {
-  float scale, cap;  // cap 0: none
-
-  // With a cap, replaces products x by tanh(scale * x / cap), before masking; factor() then returns the cap.
-  template <int kN>
-  PRIMUS_DEVICE void apply_cap(Accumulator (&scores)[kN]) const {
-    if (cap == 0) return;
-    const float factor = scale / cap;
-    PRIMUS_UNROLL
-    for (int j = 0; j < kN; ++j) {
-      PRIMUS_UNROLL
-      for (int i = 0; i < kPerLane; ++i) scores[j].at[i] = ::tanhf(scores[j].at[i] * factor);
-    }
-  }
-  // Returns the factor of scores after apply_cap().
-  PRIMUS_DEVICE float factor() const { return cap > 0 ? cap : scale; }
-  // Returns the derivative of a score with respect to its product, where apply_cap() returned `score`.
-  PRIMUS_DEVICE float slope(float score) const {
-    return cap > 0 ? scale * ((1.0F - score) * (1.0F + score)) : scale;
   }
 };
 

@@ -26,14 +26,14 @@ class Kubernetes final : public Mode {
     args.option("--program", "NAME", &program_, "path of Primus in the image (default: primus)");
     args.option("--nodes,-N", "N", &nodes_, "number of nodes, with one pod each (default: 1)");
     args.option("--gpus-per-node,--gpus_per_node", "N", &ranks_, "GPUs and ranks per node");
-    args.option("--gpu-resource,--gpu_resource", "KIND", &resource_,
+    args.option("--gpu-resource,--gpu_resource", "KIND", &pod_.gpu_resource,
                 "amd, nvidia, none, or the resource name of the GPUs");
-    args.option("--rdma-resource,--rdma_resource", "NAME", &rdma_,
+    args.option("--rdma-resource,--rdma_resource", "NAME", &pod_.rdma_resource,
                 "resource name of RDMA devices, e.g. rdma/hca_shared_devices_a: each pod gets one, and may "
                 "lock memory");
-    args.option("--cpus", "N", &cpus_, "cores per pod");
-    args.option("--memory", "SIZE", &memory_, "memory per pod, e.g. 128Gi");
-    args.option("--shm-size,--shm_size", "SIZE", &shared_memory_, "shared memory per pod")
+    args.option("--cpus", "N", &pod_.cpus, "cores per pod");
+    args.option("--memory", "SIZE", &pod_.memory, "memory per pod, e.g. 128Gi");
+    args.option("--shm-size,--shm_size", "SIZE", &pod_.shared_memory, "shared memory per pod")
         .default_note(usual.shared_memory);
     args.option("--env", "NAME=VALUE", &environment_, "set a variable in the pods; may be repeated");
     args.option(
@@ -143,11 +143,11 @@ class Kubernetes final : public Mode {
     take(namespace_, s.name_space);
     set_from("--image", launch::Form::kImage, image_, s.image);
     take(program_, s.program);
-    take(resource_, s.gpu_resource);
-    take(rdma_, s.rdma_resource);
-    set_from("--cpus", launch::Form::kQuantity, cpus_, s.cpus);
-    set_from("--memory", launch::Form::kQuantity, memory_, s.memory);
-    set_from("--shm-size", launch::Form::kQuantity, shared_memory_, s.shared_memory);
+    take(pod_.gpu_resource, s.gpu_resource);
+    take(pod_.rdma_resource, s.rdma_resource);
+    set_from("--cpus", launch::Form::kQuantity, pod_.cpus, s.cpus);
+    set_from("--memory", launch::Form::kQuantity, pod_.memory, s.memory);
+    set_from("--shm-size", launch::Form::kQuantity, pod_.shared_memory, s.shared_memory);
     set_from("--queue", launch::Form::kDnsName, queue_, s.queue);
     set_from("--service-account", launch::Form::kDnsName, account_, s.service_account);
     set_from("--priority-class", launch::Form::kDnsName, priority_, s.priority_class);
@@ -210,8 +210,12 @@ class Kubernetes final : public Mode {
   }
 
   std::string action_ = "render";
-  std::optional<std::string> kind_, name_, namespace_, image_, program_, resource_, rdma_, cpus_, memory_,
-      shared_memory_, queue_, account_, priority_, topology_;
+  std::optional<std::string> kind_, name_, namespace_, image_, program_, queue_, account_, priority_,
+      topology_;
+  // What a pod gets of its node.
+  struct {
+    std::optional<std::string> gpu_resource, rdma_resource, cpus, memory, shared_memory;
+  } pod_;
   std::optional<std::int64_t> nodes_, ranks_, restarts_;
   std::vector<std::string> environment_, secrets_, volumes_;
 };

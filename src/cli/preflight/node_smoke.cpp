@@ -44,25 +44,26 @@ class NodeSmoke final : public Command {
     args.option("--rocm-smi-timeout-sec", "S", &tool_timeout_,
                 "time limit for each call of nvidia-smi or rocm-smi");
     args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "warn if such a call takes longer");
-    args.option("--hbm-busy-threshold-gib", "G", &busy_gib_, "GiB of GPU memory that other processes may use")
+    args.option("--hbm-busy-threshold-gib", "G", &use_.busy_gib,
+                "GiB of GPU memory that other processes may use")
         .default_note(Requirements::kUsualBusyGib);
-    args.flag("--allow-foreign-procs", allow_foreign_,
+    args.flag("--allow-foreign-procs", use_.allow_foreign,
               "warn about other processes on a GPU instead of failing");
-    args.option("--allowed-procs", "LIST", &allowed_,
+    args.option("--allowed-procs", "LIST", &use_.allowed,
                 "names of processes that may use a GPU; 'N/A' for those without a name");
-    args.option("--gpu-activity-warn-pct", "P", &busy_percent_, "warn if a GPU is busier")
+    args.option("--gpu-activity-warn-pct", "P", &use_.busy_percent, "warn if a GPU is busier")
         .default_note(Requirements::kUsualBusyPercent);
     args.option("--require-tools", "LIST", &required_tools_, "programs that must be in PATH");
     args.flag("--no-clean-dump-path", keep_, "keep the reports of earlier runs in --dump-path");
-    args.option("--expected-nodes", "N", &expected_nodes_,
+    args.option("--expected-nodes", "N", &nodes_.count,
                 "number of nodes that must report (default: SLURM_NNODES, SLURM_JOB_NUM_NODES or NNODES)");
     args.option(
-            "--expected-nodelist-file", "FILE", &node_list_,
+            "--expected-nodelist-file", "FILE", &nodes_.list,
             "file with the names of these nodes, one per line (default: Slurm's list of the step's nodes)")
         .reads = all_of_them;
-    args.option("--wait-timeout-sec", "S", &wait_, "how long node 0 waits for the reports of all nodes")
+    args.option("--wait-timeout-sec", "S", &nodes_.wait, "how long node 0 waits for the reports of all nodes")
         .between(0, 86400);
-    args.option("--clock-skew-warn-sec", "S", &clock_skew_,
+    args.option("--clock-skew-warn-sec", "S", &nodes_.clock_skew,
                 "warn if the nodes' clocks differ more, including their start times");
     node_.declare(args, "folder for smoke/<host>.json and the report of all nodes; all nodes must share it",
                   "GPUS_PER_NODE, if set");
@@ -112,13 +113,13 @@ class NodeSmoke final : public Command {
     if (dmesg_minutes_ && *dmesg_minutes_ < 1) throw invalid("--dmesg-minutes must be 1 or more");
     if (dmesg_minutes_ && node_.skip_kernel_log)
       throw invalid("--dmesg-minutes and --skip-dmesg exclude each other", "remove one of them");
-    if (expected_nodes_ && *expected_nodes_ < 1) throw invalid("--expected-nodes must be 1 or more");
+    if (nodes_.count && *nodes_.count < 1) throw invalid("--expected-nodes must be 1 or more");
     if (expected_ports_ && *expected_ports_ < 0) throw invalid("--expected-rdma-nics must be 0 or more");
     const std::pair<const char*, std::optional<double>> thresholds[] = {
-        {"--hbm-busy-threshold-gib", busy_gib_},
-        {"--gpu-activity-warn-pct", busy_percent_},
+        {"--hbm-busy-threshold-gib", use_.busy_gib},
+        {"--gpu-activity-warn-pct", use_.busy_percent},
         {"--rocm-smi-warn-sec", tool_warning_},
-        {"--clock-skew-warn-sec", clock_skew_}};
+        {"--clock-skew-warn-sec", nodes_.clock_skew}};
     const auto check_minimum = [](std::string_view name, const std::optional<double>& value) {
       if (value && !(*value >= 0 && *value < 1e12)) throw invalid(fmt::format("{} must be 0 or more", name));
     };
@@ -153,11 +154,11 @@ class NodeSmoke final : public Command {
     wanted.rdma_ports = demanded(expected_ports_, "--expected-rdma-nics");
     for (const ThresholdOption& option : threshold_options())
       wanted.*option.field = demanded(min_.at(option.name), std::string(option.name));
-    wanted.busy_memory_gib = demanded(busy_gib_, "--hbm-busy-threshold-gib");
-    wanted.busy_percent = demanded(busy_percent_, "--gpu-activity-warn-pct");
+    wanted.busy_memory_gib = demanded(use_.busy_gib, "--hbm-busy-threshold-gib");
+    wanted.busy_percent = demanded(use_.busy_percent, "--gpu-activity-warn-pct");
     wanted.slow_tool_seconds = tool_warning_;
-    wanted.allow_foreign_processes = allow_foreign_;
-    wanted.allowed_processes = split_text(allowed_, ',');
+    wanted.allow_foreign_processes = use_.allow_foreign;
+    wanted.allowed_processes = split_text(use_.allowed, ',');
     wanted.required_tools = split_text(required_tools_, ',');
     std::erase(wanted.required_tools, "");
 
@@ -167,23 +168,36 @@ class NodeSmoke final : public Command {
                       .timeout_seconds = reduce_timeout_.value_or(kReduceTimeout)};
     options.dump_path = node_.dump_path;
     options.keeps_earlier_reports = keep_;
-    options.expected = {.count = expected_nodes_, .wait_seconds = wait_, .clock_skew_seconds = clock_skew_};
-    options.node_list = node_list_;
+    options.expected = {
+        .count = nodes_.count, .wait_seconds = nodes_.wait, .clock_skew_seconds = nodes_.clock_skew};
+    options.node_list = nodes_.list;
     options.program = own_command().front();
     return options;
   }
 
-  std::string ports_, allowed_ = kAllowedProcesses, required_tools_, node_list_;
   static constexpr std::int64_t kDmesgMinutes = 15;
   static constexpr std::int64_t kReduceMib = SmokeReduce{}.mib;
   static constexpr double kReduceTimeout = SmokeReduce{}.timeout_seconds;
 
-  std::optional<std::int64_t> expected_ports_, expected_nodes_, reduce_mib_, dmesg_minutes_;
+  // The use of a GPU by others.
+  struct {
+    std::optional<double> busy_gib, busy_percent;
+    bool allow_foreign = false;
+    std::string allowed = kAllowedProcesses;
+  } use_;
+  // The nodes that report.
+  struct {
+    std::optional<std::int64_t> count;
+    std::string list;
+    std::int64_t wait = 60;
+    double clock_skew = 30;
+  } nodes_;
+  std::string ports_, required_tools_;
+  std::optional<std::int64_t> expected_ports_, reduce_mib_, dmesg_minutes_;
   std::map<std::string_view, std::optional<double>> min_;  // keyed by the option of a check
-  std::optional<double> reduce_timeout_, busy_gib_, busy_percent_;
-  std::int64_t wait_ = 60;
-  double gpu_timeout_ = 15, tool_timeout_ = 5, tool_warning_ = 1, clock_skew_ = 30;
-  bool tier2_ = false, allow_foreign_ = false, keep_ = false;
+  std::optional<double> reduce_timeout_;
+  double gpu_timeout_ = 15, tool_timeout_ = 5, tool_warning_ = 1;
+  bool tier2_ = false, keep_ = false;
   NodeArguments node_;
 };
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -41,10 +42,11 @@ bool reads(const std::string& text, std::string_view name) {
   return false;
 }
 
-// Whether the table of model fields (lm/model/model_fields.def) has a field that the key `name` sets. Its
-// lines are PART_FIELD(type, member, initial, setting, when_loaded, "keys").
-bool decides_a_field(const std::string& table, std::string_view name) {
-  return table.find(fmt::format(", {}, k", name)) != std::string::npos;
+// Whether `declarations` has a field of a model that the key `name` sets: a line
+// PRIMUS_MODEL_FIELD(PART, type, member, initial, setting, when_loaded, "keys") or one of
+// lm/model/model_fields.def.
+bool decides_a_field(const std::string& declarations, std::string_view name) {
+  return declarations.find(fmt::format(", {}, k", name)) != std::string::npos;
 }
 
 TEST(Usage, NativeKeysAreRead) {
@@ -66,8 +68,8 @@ TEST(Usage, NativeKeysAreRead) {
                                                "rotary_interleaved"};
   const std::string text = engine_sources();
   std::stringstream fields;
-  fields << std::ifstream(fs::path(PRIMUS_SOURCE_DIR) / "src/lm/model/model_fields.def").rdbuf();
-  const std::string table = fields.str();
+  fields << std::ifstream(fs::path(PRIMUS_SOURCE_DIR) / "src/lm/model/model_fields.def").rdbuf() << text;
+  const std::string declarations = std::regex_replace(fields.str(), std::regex(",\\s+"), ", ");
   for (const KeySpec& key : all_keys()) {
     if (std::holds_alternative<std::monostate>(key.field)) continue;
     if (!key.has_meaning_for(Framework::kNative)) {
@@ -75,7 +77,7 @@ TEST(Usage, NativeKeysAreRead) {
     } else if (key.native_values.empty() && !folded.contains(key.name)) {
       const bool is_switch = switches.contains(key.name) &&
                              text.find(fmt::format("{{\"{}\", \"", key.name)) != std::string::npos;
-      EXPECT_TRUE(is_switch || reads(text, key.name) || decides_a_field(table, key.name))
+      EXPECT_TRUE(is_switch || reads(text, key.name) || decides_a_field(declarations, key.name))
           << key.name << " is never read: mark it .not_native() or .only(...)";
     }
   }

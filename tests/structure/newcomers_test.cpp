@@ -372,14 +372,24 @@ TEST(Newcomers, ADtypeIsTenFiles) {
   EXPECT_LE(files, 10);
 }
 
-// A new model setting has a line in two tables, and its family uses the member of ModelConfig. Other
+// A new model setting has a line in the table of keys, and its field stands in the file that uses it. Other
 // frameworks name it only if they treat it specially.
-TEST(Newcomers, ASettingOfModelsIsTwoLinesAndItsFamily) {
-  EXPECT_EQ(files_with("qk_l2_norm"),
-            (std::set<std::string>{"config/keys.def", "lm/model/model_fields.def"}));
+TEST(Newcomers, ASettingOfModelsIsItsKeyAndTheFileThatUsesIt) {
+  const std::string llama4 = "lm/model/families/llama4.cpp", attention = "lm/model/blocks/self_attention.cpp";
+  EXPECT_EQ(files_with("qk_l2_norm"), (std::set<std::string>{"config/keys.def", llama4}));
   for (const char* setting : {"attention_temperature_floor", "attention_temperature_scale"}) {
     EXPECT_EQ(files_with(setting, "config/"), std::set<std::string>{"config/keys.def"}) << setting;
-    EXPECT_EQ(files_with(setting, "lm/"), std::set<std::string>{"lm/model/model_fields.def"}) << setting;
+    EXPECT_EQ(files_with(setting, "lm/"), std::set{attention}) << setting;
+  }
+  // The table of fields has only those of the model as a whole and of its rotation.
+  const std::string table = "lm/model/model_fields.def";
+  for (const auto& [part, file] : definitions("lm/model/", "^([A-Z]+)_FIELD\\(\\w"))
+    EXPECT_TRUE(file == table && (part == "MODEL" || part == "ROPE")) << part << " in " << file;
+  const auto fields = definitions("lm/model/", "^PRIMUS_MODEL_FIELD\\(\\w+,\\s[^,]+,\\s(\\w+),");
+  EXPECT_GE(fields.size(), 40U);
+  for (const auto& [member, file] : fields) {
+    EXPECT_TRUE(file.starts_with("lm/model/blocks/") || file.starts_with("lm/model/families/"))
+        << member << " in " << file;
   }
 }
 

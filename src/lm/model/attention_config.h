@@ -1,5 +1,5 @@
 // How a model's attention differs from plain grouped-query attention. Members that map one to one to a
-// setting are declared in model_fields.def.
+// setting are declared in the files of blocks/ and families/ that use them (model_fields.def).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Linear attention, which keeps a state instead of keys and values: gated delta networks (Qwen3-Next,
 // Qwen3.5) and Kimi delta attention. Members that map one to one to a setting are declared in
-// model_fields.def.
+// blocks/linear_attention.cpp and blocks/delta_attention.cpp (model_fields.def).
 #pragma once
 
 #include <cstdint>

@@ -57,8 +57,8 @@ struct EmbeddingScale {
 };
 
 struct ModelConfig {
-  std::string family = "llama";  // model_type of Hugging Face
-  // layers, hidden, ffn, heads ...: members that map one to one to a setting.
+  std::string family = "llama";  // Hugging Face's model_type
+  // layers, hidden, ffn, heads ...: members that map one to one to a setting (model_fields.def).
 #define MODEL_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
   std::int64_t vocab = 0;  // number of rows of the embedding
@@ -192,5 +192,24 @@ void fill_model_settings(config::Experiment& experiment, const ModelConfig& mode
 // attention for causal attention (or its window or chunk), and only the chosen experts. Recomputation and
 // routers are not counted. Multi-token prediction counts if it is trained.
 double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
+
+// The struct of each part that PRIMUS_MODEL_FIELD names.
+namespace model_part {
+using MODEL = ModelConfig;
+using LATENT = LatentConfig;
+using ATTENTION = AttentionConfig;
+using INDEXER = IndexerConfig;
+using POOLED = PooledConfig;
+using CONVOLUTION = ConvolutionConfig;
+using LINEAR = LinearAttentionConfig;
+using MOE = MoeConfig;
+using ROUTER = turbo::RouterRule;
+using ROPE = RopeScaling;
+}  // namespace model_part
+
+// Declares a field of a model in the file of blocks/ or families/ that uses it (lm/model/model_fields.def).
+// The build collects these lines. A line elsewhere does not compile, because the struct lacks the member.
+#define PRIMUS_MODEL_FIELD(part, type, member, initial, setting, when_loaded, keys) \
+  static_assert(std::is_same_v<decltype(model_part::part::member), type>)
 
 }  // namespace primus

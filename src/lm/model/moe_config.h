@@ -1,5 +1,5 @@
 // The mixture of experts of a model: its architecture and how its routers are trained. Members that map one
-// to one to a setting are declared in model_fields.def.
+// to one to a setting are declared in blocks/mixture_of_experts.cpp (model_fields.def).
 #pragma once
 
 #include <cmath>

@@ -5,6 +5,11 @@
 
 namespace primus {
 
+// Layers between checkpoints of the residual stream (engine/attention_residual.h); 0: no checkpoints,
+// branches read the stream.
+PRIMUS_MODEL_FIELD(MODEL, std::int64_t, residual_block, 0, attn_res_block_size, kShape,
+                   "attn_res_block_size");
+
 using engine::Initializer;
 using engine::Residual;
 using engine::Value;

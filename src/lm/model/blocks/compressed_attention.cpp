@@ -20,6 +20,16 @@
 #include "lm/model/layer_kind.h"
 
 namespace primus {
+
+// DeepSeek-V4: the rotary base of layers with pooled latents, the indexer, and the output projection by
+// groups of heads.
+PRIMUS_MODEL_FIELD(POOLED, double, theta, 0, compress_rope_theta, kFixed, "compress_rope_theta");
+PRIMUS_MODEL_FIELD(POOLED, std::int64_t, index_heads, 0, index_n_heads, kShape, "index_n_heads");
+PRIMUS_MODEL_FIELD(POOLED, std::int64_t, index_dim, 0, index_head_dim, kShape, "index_head_dim");
+PRIMUS_MODEL_FIELD(POOLED, std::int64_t, index_top_k, 0, index_topk, kFixed, "index_topk");
+PRIMUS_MODEL_FIELD(POOLED, std::int64_t, out_groups, 0, o_groups, kShape, "o_groups");
+PRIMUS_MODEL_FIELD(POOLED, std::int64_t, out_rank, 0, o_lora_rank, kShape, "o_lora_rank");
+
 namespace {
 
 using engine::Initializer;

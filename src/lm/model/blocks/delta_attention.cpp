@@ -10,6 +10,12 @@
 #include "lm/model/layer_kind.h"
 
 namespace primus {
+
+// Kimi delta attention: lower bound of the gates (0: no bound), and whether the output gate has one full
+// matrix.
+PRIMUS_MODEL_FIELD(LINEAR, double, gate_lower_bound, 0, kda_gate_lower_bound, kFixed, "gate_lower_bound");
+PRIMUS_MODEL_FIELD(LINEAR, bool, full_rank_gate, false, kda_use_full_rank_gate, kShape, "use_full_rank_gate");
+
 namespace {
 
 using engine::Initializer;

@@ -6,6 +6,12 @@
 
 namespace primus {
 
+// Heads of the indexer that selects the tokens for sparse attention; 0: full attention.
+PRIMUS_MODEL_FIELD(INDEXER, std::int64_t, heads, 0, dsa_indexer_n_heads, kShape, "index_n_heads");
+PRIMUS_MODEL_FIELD(INDEXER, std::int64_t, head_dim, 0, dsa_indexer_head_dim, kShape, "index_head_dim");
+// Tokens selected per token.
+PRIMUS_MODEL_FIELD(INDEXER, std::int64_t, top_k, 0, dsa_indexer_topk, kFixed, "index_topk");
+
 using engine::Initializer;
 using engine::Parameter;
 using engine::Value;

@@ -16,6 +16,20 @@
 #include "lm/model/rope_table.h"
 
 namespace primus {
+
+// Width of the queries' latent; 0: queries are projected directly.
+PRIMUS_MODEL_FIELD(LATENT, std::int64_t, q_rank, 0, q_lora_rank, kShape, "q_lora_rank");
+// Width of the latent of keys and values; 0: no latent attention.
+PRIMUS_MODEL_FIELD(LATENT, std::int64_t, kv_rank, 0, kv_lora_rank, kShape, "kv_lora_rank");
+// Query and key columns per head: without rotation, and with.
+PRIMUS_MODEL_FIELD(LATENT, std::int64_t, nope_dim, 0, qk_head_dim, kShape, "qk_nope_head_dim");
+PRIMUS_MODEL_FIELD(LATENT, std::int64_t, rope_dim, 0, qk_pos_emb_head_dim, kShape, "qk_rope_head_dim");
+// Value columns per head.
+PRIMUS_MODEL_FIELD(LATENT, std::int64_t, value_dim, 0, v_head_dim, kShape, "v_head_dim");
+// nope: no columns are rotated. output_gate: sigmoids of a further projection multiply the attention output.
+PRIMUS_MODEL_FIELD(LATENT, bool, nope, false, mla_use_nope, kFixed, "mla_use_nope");
+PRIMUS_MODEL_FIELD(LATENT, bool, output_gate, false, mla_use_output_gate, kShape, "mla_use_output_gate");
+
 namespace {
 
 using engine::Initializer;

@@ -10,6 +10,12 @@
 
 namespace primus {
 
+// Soft caps of SiTU (turbo/situ). If the first is not 0, feed-forwards use SiTU instead of SwiGLU; if the
+// second is 0, it does not apply.
+PRIMUS_MODEL_FIELD(MODEL, double, situ_beta, 0, activation_situ_beta, kFixed, "activation_situ_beta");
+PRIMUS_MODEL_FIELD(MODEL, double, situ_linear_beta, 0, activation_situ_linear_beta, kFixed,
+                   "activation_situ_linear_beta");
+
 using engine::Normed;
 using engine::Value;
 

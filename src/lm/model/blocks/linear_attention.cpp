@@ -9,6 +9,17 @@
 
 namespace primus {
 
+// Linear attention: the number of query/key heads and of value heads, their widths, and the width in tokens
+// of the convolution before them.
+PRIMUS_MODEL_FIELD(LINEAR, std::int64_t, key_heads, 16, linear_num_key_heads, kShape, "linear_num_key_heads");
+PRIMUS_MODEL_FIELD(LINEAR, std::int64_t, value_heads, 32, linear_num_value_heads, kShape,
+                   "linear_num_value_heads");
+PRIMUS_MODEL_FIELD(LINEAR, std::int64_t, key_dim, 128, linear_key_head_dim, kShape, "linear_key_head_dim");
+PRIMUS_MODEL_FIELD(LINEAR, std::int64_t, value_dim, 128, linear_value_head_dim, kShape,
+                   "linear_value_head_dim");
+PRIMUS_MODEL_FIELD(LINEAR, std::int64_t, conv_width, 4, linear_conv_kernel_dim, kShape,
+                   "linear_conv_kernel_dim");
+
 // Counts products with the state and the convolution, as Megatron-LM does.
 double linear_mixing(const ModelConfig& c, std::int64_t, double) {
   const LinearAttentionConfig& l = c.linear;

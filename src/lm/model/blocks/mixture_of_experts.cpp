@@ -12,6 +12,33 @@
 #include "lm/model/layer_kind.h"
 
 namespace primus {
+
+// Routed experts of a layer; 0: the model is dense.
+PRIMUS_MODEL_FIELD(MOE, std::int64_t, experts, 0, num_experts, kShape,
+                   "num_experts num_local_experts n_routed_experts");
+// Width of one expert. Unset: the width of a dense layer.
+PRIMUS_MODEL_FIELD(MOE, std::int64_t, ffn, 0, moe_ffn_hidden_size, kShape,
+                   "moe_intermediate_size intermediate_size");
+// Total width of the shared experts; 0: no shared experts.
+PRIMUS_MODEL_FIELD(MOE, std::int64_t, shared_ffn, 0, moe_shared_expert_intermediate_size, kShape,
+                   "n_shared_experts shared_expert_intermediate_size");
+// Number of leading layers that look up a token's experts in a table by its id.
+PRIMUS_MODEL_FIELD(MOE, std::int64_t, hash_layers, 0, num_hash_layers, kShape,
+                   "mlp_layer_types num_hash_layers");
+// Width of a latent of the hidden states that routed experts read and write (0: they use hidden states), and
+// whether their output is normed.
+PRIMUS_MODEL_FIELD(MOE, std::int64_t, latent, 0, routed_expert_hidden_size, kShape,
+                   "routed_expert_hidden_size");
+PRIMUS_MODEL_FIELD(MOE, bool, latent_norm, false, latent_moe_use_norm, kShape, "latent_moe_use_norm");
+// Soft cap of the router's logits, applied first; 0: no cap.
+PRIMUS_MODEL_FIELD(MOE, double, logit_cap, 0, router_logit_softcapping, kFixed, "router_logit_softcapping");
+PRIMUS_MODEL_FIELD(ROUTER, std::int32_t, top_k, 1, moe_router_topk, kFixed,
+                   "num_experts_per_tok experts_per_token");
+PRIMUS_MODEL_FIELD(ROUTER, std::int32_t, groups, 1, moe_router_num_groups, kFixed, "n_group topk_method");
+// Unset: all groups.
+PRIMUS_MODEL_FIELD(ROUTER, std::int32_t, top_groups, 1, moe_router_group_topk, kFixed, "topk_group");
+PRIMUS_MODEL_FIELD(ROUTER, float, scale, 1, moe_router_topk_scaling_factor, kFixed, "routed_scaling_factor");
+
 namespace {
 
 using engine::CheckpointPart;

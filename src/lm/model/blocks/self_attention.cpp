@@ -11,6 +11,23 @@
 #include "lm/model/layer_kind.h"
 
 namespace primus {
+
+// Chunk size of local layers, in positions; 0: no chunks.
+PRIMUS_MODEL_FIELD(ATTENTION, std::int64_t, chunk, 0, attention_chunk_size, kFixed, "attention_chunk_size");
+// Layers without rotary positions (Llama 4), or all layers (Ministral 3), scale their queries by position
+// (turbo/position_scale); attn_scale 0: no scaling.
+PRIMUS_MODEL_FIELD(ATTENTION, std::int64_t, floor_scale, 8192, attention_temperature_floor, kFixed,
+                   "floor_scale");
+PRIMUS_MODEL_FIELD(ATTENTION, double, attn_scale, 0, attention_temperature_scale, kFixed,
+                   "attn_scale attn_temperature_tuning llama_4_scaling_beta");
+// Factor of attention scores; 0: 1 / sqrt(head_dim).
+PRIMUS_MODEL_FIELD(ATTENTION, double, score_scale, 0, attention_multiplier, kFixed,
+                   "attention_multiplier query_pre_attn_scalar");
+// Soft cap of attention scores (turbo/attention/attention.h); 0: no cap.
+PRIMUS_MODEL_FIELD(ATTENTION, double, score_cap, 0, attn_logit_softcapping, kFixed, "attn_logit_softcapping");
+// Base of the rotation in local layers, whose frequencies are not stretched; 0: the base of other layers.
+PRIMUS_MODEL_FIELD(ATTENTION, double, local_theta, 0, rotary_base_local, kFixed, "rope_local_base_freq");
+
 namespace {
 
 using engine::Initializer;

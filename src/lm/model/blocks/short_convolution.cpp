@@ -9,6 +9,11 @@
 #include "lm/model/layer_kind.h"
 
 namespace primus {
+
+// Short convolutions: their width in tokens, and whether they and their projections have biases.
+PRIMUS_MODEL_FIELD(CONVOLUTION, std::int64_t, width, 3, conv_L_cache, kShape, "conv_L_cache");
+PRIMUS_MODEL_FIELD(CONVOLUTION, bool, bias, false, conv_bias, kShape, "conv_bias");
+
 namespace {
 
 using engine::Initializer;

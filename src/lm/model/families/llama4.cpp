@@ -11,6 +11,10 @@
 #include "lm/model/families/families.h"
 
 namespace primus {
+
+// QK norm, in families whose models differ in it.
+PRIMUS_MODEL_FIELD(ATTENTION, bool, head_norm, false, qk_l2_norm, kFixed, "use_qk_norm");
+
 namespace {
 
 constexpr const char* kLocal = "chunked_attention";

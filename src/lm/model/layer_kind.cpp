@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-namespace primus {
+#include "lm/model/blocks/layers.h"
 
-#include "lm/model/layer_kinds.def"  // generated: kAllLayerKind
+namespace primus {
 
 std::span<const LayerKind* const> layer_kinds() { return kAllLayerKind; }
 

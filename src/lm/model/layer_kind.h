@@ -1,11 +1,12 @@
 // A kind of layer, which is one of the two branches of a block. The kind describes the layer for code that
 // does not run the layer: FLOPs, benchmarks, mesh checks, caches and summaries. A layer names its kinds
 // (lm/model/layer_spec.h). Each kind is defined in a file of blocks/ as extern const LayerKind kMine{.branch
-// = ..., .keeps = ..., .products = ...}; and the build collects these definitions (primus_entry_list in
-// cmake/PrimusBuild.cmake).
+// = ..., .keeps = ..., .products = ..., .make = ...}; and the build collects these definitions
+// (primus_entry_list in cmake/PrimusBuild.cmake), which blocks/layers.h declares.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,9 @@
 #include "lm/model/model_config.h"
 
 namespace primus {
+
+class BlockParameters;
+class Layer;
 
 // A matrix product of one layer, [rows, in] -> [rows, out], with one row per token.
 struct LayerProduct {
@@ -77,6 +81,9 @@ struct LayerKind {
   std::string_view asked_for = {};
   // A summary for users: sizes and the number of such layers.
   std::string (*summary)(const ModelConfig& config) = nullptr;
+  // Makes such a layer for a family's block. Null for a kind whose layers have options: blocks/layers.h
+  // declares a function that makes them.
+  std::unique_ptr<Layer> (*make)(const ModelConfig& config, const BlockParameters& parameters) = nullptr;
 };
 
 std::span<const LayerKind* const> layer_kinds();

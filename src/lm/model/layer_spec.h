@@ -11,7 +11,7 @@
 namespace primus {
 
 struct LayerKind;
-// The kinds of a plain layer. Other kinds are declared next to the functions that make them (blocks/).
+// The kinds of a plain layer. blocks/layers.h declares the others.
 extern const LayerKind kSelfAttention, kDenseFeedForward;
 
 // The data of a sequence that a layer caches for the tokens that follow.

@@ -290,12 +290,14 @@ std::string summary(const ModelConfig& c) {
       c.layers_pooling(Pools::kHeavy).size(), c.streams());
 }
 
-}  // namespace
-
-std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters) {
+std::unique_ptr<Layer> make(const ModelConfig& config, const BlockParameters& parameters) {
   return std::make_unique<CompressedAttention>(config, parameters);
 }
 
+}  // namespace
+
+// Attention over a window and over pooled latents (Keeps::kPooled): attn.{wq_a, q_norm, wq_b, wkv, norm,
+// wo_a, wo_b, attn_sink, compressor, indexer}.
 extern const LayerKind kCompressedAttention{.branch = LayerKind::Branch::kAttention,
                                             .keeps = Keeps::kPooled,
                                             .products = products,
@@ -305,6 +307,7 @@ extern const LayerKind kCompressedAttention{.branch = LayerKind::Branch::kAttent
                                             .make_cache = make_cache,
                                             .keys = kKeys,
                                             .asked_for = "compress_ratios",
-                                            .summary = summary};
+                                            .summary = summary,
+                                            .make = make};
 
 }  // namespace primus

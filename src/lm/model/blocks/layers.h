@@ -26,9 +26,9 @@ class Layer {
   virtual void end_step(turbo::Context&, const RoutingStep&) const {}  // see Block::end_step()
 };
 
-// The kinds of the layers below; lm/model/layer_spec.h declares the kinds of a plain layer.
-extern const LayerKind kLatentAttention, kCompressedAttention, kDeltaAttention, kGatedDeltaNet,
-    kShortConvolution;
+// Declares the kinds of all files of blocks/. LayerKind::make makes the layers of a kind without options; the
+// functions below make the others.
+#include "lm/model/layer_kinds.def"  // generated: also kAllLayerKind
 
 struct SelfAttentionOptions {
   enum class HeadNorm : std::uint8_t {
@@ -78,17 +78,11 @@ struct LatentAttentionOptions {
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
                                         const LatentAttentionOptions& options = {});
 
-// Attention over a window and over pooled latents (Keeps::kPooled): attn.{wq_a, q_norm, wq_b, wkv, norm,
-// wo_a, wo_b, attn_sink, compressor, indexer}.
-std::unique_ptr<Layer> compressed_attention(const ModelConfig& config, const BlockParameters& parameters);
 // Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj, f_b_proj,
 // A_log, dt_bias, b_proj, o_norm, o_proj}, and, for the output gate, self_attn.{g_proj | g_a_proj, g_b_proj}.
 // `gate_bias`: whether g_b_proj has a bias.
 std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters,
                                        bool gate_bias = false);
-
-// A gated short convolution over the last conv_L_cache tokens: conv.{in_proj,conv,out_proj}.
-std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters);
 
 // How checkpoints store the input projection of a gated delta network.
 enum class DeltaProjection : std::uint8_t {

@@ -32,7 +32,6 @@ struct ExpertParts {
 ExpertParts separate_experts(const ModelConfig& config, std::string router, const std::string& prefix,
                              const std::string& gate, const std::string& up, const std::string& down);
 
-extern const LayerKind kMixture;
 // Creates the router, the experts and, if configured, the shared experts.
 std::unique_ptr<Layer> mixture_of_experts(const ModelConfig& config, const BlockParameters& parameters,
                                           const ExpertParts& parts);

@@ -102,12 +102,13 @@ std::string summary(const ModelConfig& c) {
                      c.layers_keeping(Keeps::kInputs).size(), c.layers);
 }
 
-}  // namespace
-
-std::unique_ptr<Layer> short_convolution(const ModelConfig& config, const BlockParameters& parameters) {
+std::unique_ptr<Layer> make(const ModelConfig& config, const BlockParameters& parameters) {
   return std::make_unique<ShortConvolution>(config, parameters);
 }
 
+}  // namespace
+
+// A gated short convolution over the last conv_L_cache tokens: conv.{in_proj,conv,out_proj}.
 extern const LayerKind kShortConvolution{.branch = LayerKind::Branch::kAttention,
                                          .keeps = Keeps::kInputs,
                                          .products = products,
@@ -116,6 +117,7 @@ extern const LayerKind kShortConvolution{.branch = LayerKind::Branch::kAttention
                                          .context_mismatch = context_mismatch,
                                          .make_cache = make_cache,
                                          .bytes_read = bytes_read,
-                                         .summary = summary};
+                                         .summary = summary,
+                                         .make = make};
 
 }  // namespace primus

@@ -15,6 +15,7 @@
 #include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
+#include "lm/model/layer_kind.h"
 #include "turbo/latent_pooling/latent_pooling.h"
 
 namespace primus {
@@ -303,7 +304,7 @@ class HyperBlock final : public Block {
         epsilon_(c.norm_epsilon),
         shape_(hyper_shape(c, c.hyper.iterations)),
         attention_{mixer(c, store, "attention", "attn", chunk),
-                   p.norm(".attention_norm", ".attn_norm.weight"), compressed_attention(c, p)},
+                   p.norm(".attention_norm", ".attn_norm.weight"), kCompressedAttention.make(c, p)},
         feed_forward_{mixer(c, store, "ffn", "ffn", chunk), p.norm(".ffn_norm", ".ffn_norm.weight"),
                       experts(c, p)} {}
 

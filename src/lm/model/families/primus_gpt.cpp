@@ -10,6 +10,7 @@
 #include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
+#include "lm/model/layer_kind.h"
 
 namespace primus {
 namespace {
@@ -119,7 +120,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   return std::make_unique<DecoderBlock>(
       config, parameters,
       [&] {
-        return config.convolves(layer) ? short_convolution(config, parameters)
+        return config.convolves(layer) ? kShortConvolution.make(config, parameters)
                                        : self_attention(config, parameters, options);
       },
       [&]() -> std::unique_ptr<Layer> {

@@ -38,6 +38,15 @@ using engine::Parameter;
 using engine::Value;
 using Pools = LayerSpec::Pools;
 
+// Columns at the end of each head are rotated, in neighbouring pairs.
+engine::RopeShape rope_shape(std::int64_t heads, std::int64_t dim, std::int64_t rotary_dim) {
+  return {.heads = heads,
+          .head_dim = dim,
+          .rotary_dim = rotary_dim,
+          .rotary_begin = dim - rotary_dim,
+          .interleaved = true};
+}
+
 // Pools a projection of hidden states and norms the result: compressor.{wkv, wgate, ape, norm}.
 class Compressor {
  public:
@@ -68,12 +77,7 @@ class Compressor {
         .batch = in.batch, .sequence = in.sequence, .ratio = ratio_, .dim = dim_, .overlap = overlap_};
     Value pooled = norm(latent_pooling(linear(h, *project_), *bias_, shape), *norm_, epsilon_);
     return rope(std::move(pooled), positions_of_blocks(in.positions, in.batch, ratio_),
-                in.compressed_rope_table,
-                {.heads = 1,
-                 .head_dim = dim_,
-                 .rotary_dim = rotary_dim,
-                 .rotary_begin = dim_ - rotary_dim,
-                 .interleaved = true});
+                in.compressed_rope_table, rope_shape(1, dim_, rotary_dim));
   }
 
  private:
@@ -83,20 +87,68 @@ class Compressor {
   Parameter *project_, *bias_, *norm_;
 };
 
+// Selects the pooled blocks that each query sees, by scores of separate heads: indexer.{compressor, wq_b,
+// weights_proj}. Its parameters are not trained.
+class BlockSelector {
+ public:
+  BlockSelector(const ModelConfig& c, const BlockParameters& p)
+      : layer_(p.layer()),
+        ratio_(c.pooled_ratio(p.layer())),
+        rotary_(c.rotary_dim()),
+        heads_(c.attention.pooled.index_heads),
+        dim_(c.attention.pooled.index_dim),
+        top_k_(c.attention.pooled.index_top_k),
+        compressor_(c, p, ".indexer.compressor", dim_) {
+    compressor_.freeze();
+    const std::int64_t q_rank = c.attention.latent.q_rank;
+    queries_ = &p.add(".attention.indexer.q", {heads_ * dim_, q_rank}, p.matrix(),
+                      {{".attn.indexer.wq_b.weight", 0, heads_ * dim_}});
+    weights_ = &p.add(".attention.indexer.weights", {heads_, c.hidden}, p.matrix(),
+                      {{".attn.indexer.weights_proj.weight", 0, heads_}});
+    queries_->trainable = weights_->trainable = false;
+  }
+
+  // Returns the blocks that each query sees. Scores have no common factor, because it would not change the
+  // selection.
+  Value choose(const Value& hidden, const Value& q_latent, std::int64_t blocks, const BlockInputs& in) const {
+    const Value h = engine::detached(hidden);
+    const Value q = rope(linear(engine::detached(q_latent), *queries_), in.positions,
+                         in.compressed_rope_table, rope_shape(heads_, dim_, rotary_));
+    return select_keys(q, compressor_.forward(h, in, rotary_), linear(h, *weights_),
+                       {.batch = in.batch,
+                        .seq_q = in.sequence,
+                        .seq_k = blocks,
+                        .heads = heads_,
+                        .head_dim = dim_,
+                        .top_k = std::min(top_k_, blocks),
+                        .stride = ratio_});
+  }
+
+  // Returns this layer's row of the routing trace, [T, number of selected blocks]; absent without a trace.
+  Tensor traced_rows(const BlockInputs& in, std::int64_t blocks) const {
+    if (!in.trace) return {};
+    const Shape shape{in.batch * in.sequence, std::min(top_k_, blocks)};
+    const Tensor row = in.trace->selected.slice(layer_, layer_ + 1);
+    return row.reshaped({row.cols()}).slice(0, shape.elements()).reshaped(shape);
+  }
+
+ private:
+  std::int64_t layer_, ratio_, rotary_;
+  std::int64_t heads_, dim_, top_k_;
+  Compressor compressor_;
+  Parameter *queries_, *weights_;
+};
+
 class CompressedAttention final : public Layer {
  public:
   CompressedAttention(const ModelConfig& c, const BlockParameters& p)
       : group_(p.tensor_group()),
-        layer_(p.layer()),
         heads_(p.tensor().size(c.heads)),
         groups_(p.tensor().size(c.attention.pooled.out_groups)),
         dim_(c.head_dim),
         rotary_(c.rotary_dim()),
         window_(c.attention.window),
         ratio_(c.pooled_ratio(p.layer())),
-        index_heads_(c.attention.pooled.index_heads),
-        index_dim_(c.attention.pooled.index_dim),
-        index_top_k_(c.attention.pooled.index_top_k),
         epsilon_(c.norm_epsilon) {
     const std::int64_t q_rank = c.attention.latent.q_rank, rank = c.attention.pooled.out_rank;
     const std::int64_t of_group = c.heads / c.attention.pooled.out_groups * dim_,
@@ -120,14 +172,7 @@ class CompressedAttention final : public Layer {
                         {{".attn.wo_b.weight", 0, c.hidden}});
     if (ratio_ == 0) return;
     compressor_.emplace(c, p, ".compressor", dim_);
-    if (c.pools(p.layer()) != Pools::kSparse) return;
-    indexer_.emplace(c, p, ".indexer.compressor", index_dim_);
-    indexer_->freeze();
-    index_q_ = &p.add(".attention.indexer.q", {index_heads_ * index_dim_, q_rank}, p.matrix(),
-                      {{".attn.indexer.wq_b.weight", 0, index_heads_ * index_dim_}});
-    index_weights_ = &p.add(".attention.indexer.weights", {index_heads_, c.hidden}, p.matrix(),
-                            {{".attn.indexer.weights_proj.weight", 0, index_heads_}});
-    index_q_->trainable = index_weights_->trainable = false;
+    if (c.pools(p.layer()) == Pools::kSparse) selector_.emplace(c, p);
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {
@@ -135,17 +180,17 @@ class CompressedAttention final : public Layer {
     // are partial sums.
     const Value h = gather_tokens(normed.value(), group_);
     const Value q_latent = norm(linear(h, *q_down_), *q_norm_, epsilon_);
-    Value kv = rotated(norm(linear(h, *kv_), *kv_norm_, epsilon_), 1, dim_, in);
+    Value kv = rotated(norm(linear(h, *kv_), *kv_norm_, epsilon_), 1, in);
     const std::int64_t blocks = ratio_ > 0 ? in.sequence / ratio_ : 0;
     Value chosen;
     Tensor given;
     if (blocks > 0) {
       kv = stack_rows(kv, compressor_->forward(h, in, rotary_));
-      const Tensor traced = indexer_ ? traced_rows(in, blocks) : Tensor();
-      if (indexer_ && in.trace && in.trace->use == RoutingTrace::Use::kReplay) {
+      const Tensor traced = selector_ ? selector_->traced_rows(in, blocks) : Tensor();
+      if (selector_ && in.trace && in.trace->use == RoutingTrace::Use::kReplay) {
         given = traced;
-      } else if (indexer_) {
-        chosen = choose(h, q_latent, blocks, in);
+      } else if (selector_) {
+        chosen = selector_->choose(h, q_latent, blocks, in);
         if (in.trace) record(chosen, traced);
       }
     }
@@ -169,65 +214,33 @@ class CompressedAttention final : public Layer {
   }
 
  private:
-  engine::RopeShape rope_shape(std::int64_t heads, std::int64_t dim) const {
-    return {.heads = heads,
-            .head_dim = dim,
-            .rotary_dim = rotary_,
-            .rotary_begin = dim - rotary_,
-            .interleaved = true};
-  }
-  Value rotated(Value x, std::int64_t heads, std::int64_t dim, const BlockInputs& in) const {
+  Value rotated(Value x, std::int64_t heads, const BlockInputs& in) const {
     return rope(std::move(x), in.positions, ratio_ > 0 ? in.compressed_rope_table : in.rope_table,
-                rope_shape(heads, dim));
+                rope_shape(heads, dim_, rotary_));
   }
 
   // Heads are wide and come from a small latent: only the latent is kept for the backward pass.
   Value queries(const Value& latent, const BlockInputs& in) const {
     const engine::ReplayScope replay(latent.tape());
     const turbo::HeadNormShape shape{.heads = heads_, .kv_heads = 0, .head_dim = dim_};
-    return rotated(head_norm(linear(latent, *q_up_), nullptr, shape, epsilon_), heads_, dim_, in);
+    return rotated(head_norm(linear(latent, *q_up_), nullptr, shape, epsilon_), heads_, in);
   }
 
   // Rotates the attention output back: values carry positions because they are also keys.
   Value turned_back(const Value& mixed, const BlockInputs& in) const {
     const engine::ReplayScope replay(mixed.tape());
-    engine::RopeShape shape = rope_shape(heads_, dim_);
+    engine::RopeShape shape = rope_shape(heads_, dim_, rotary_);
     shape.inverse = true;
     return rope(mixed, in.positions, ratio_ > 0 ? in.compressed_rope_table : in.rope_table, shape);
   }
 
-  // Returns this layer's row of the routing trace, [T, number of selected blocks]; absent without a trace.
-  Tensor traced_rows(const BlockInputs& in, std::int64_t blocks) const {
-    if (!in.trace) return {};
-    const Shape shape{in.batch * in.sequence, std::min(index_top_k_, blocks)};
-    const Tensor row = in.trace->selected.slice(layer_, layer_ + 1);
-    return row.reshaped({row.cols()}).slice(0, shape.elements()).reshaped(shape);
-  }
-
-  // Returns the blocks that each query sees. Scores are not scaled, because a common factor would not change
-  // the selection.
-  Value choose(const Value& hidden, const Value& q_latent, std::int64_t blocks, const BlockInputs& in) const {
-    const Value h = engine::detached(hidden);
-    const Value q = rotated(linear(engine::detached(q_latent), *index_q_), index_heads_, index_dim_, in);
-    return select_keys(q, indexer_->forward(h, in, rotary_), linear(h, *index_weights_),
-                       {.batch = in.batch,
-                        .seq_q = in.sequence,
-                        .seq_k = blocks,
-                        .heads = index_heads_,
-                        .head_dim = index_dim_,
-                        .top_k = std::min(index_top_k_, blocks),
-                        .stride = ratio_});
-  }
-
-  comm::Communicator* group_;  // the ranks that share the heads
-  std::int64_t layer_;
-  std::int64_t heads_, groups_;  // numbers of heads and groups on this rank
+  comm::Communicator* group_;    // the ranks that share the heads
+  std::int64_t heads_, groups_;  // number on this rank
   std::int64_t dim_, rotary_, window_, ratio_;
-  std::int64_t index_heads_, index_dim_, index_top_k_;
   double epsilon_;
   Parameter *q_down_, *q_norm_, *q_up_, *kv_, *kv_norm_, *sinks_, *out_down_, *out_up_;
-  std::optional<Compressor> compressor_, indexer_;
-  Parameter *index_q_ = nullptr, *index_weights_ = nullptr;
+  std::optional<Compressor> compressor_;
+  std::optional<BlockSelector> selector_;
 };
 
 // The first output projection works on each group of heads separately. The indexer is frozen and not counted.

@@ -101,12 +101,12 @@ class MixtureOfExperts final : public Layer {
       choice_bias_->full_precision = true;
     }
     if (moe_.latent > 0) {
-      latent_down_ = &p.linear(".moe.latent_down", {{moe_.latent, c.hidden}, {}}, p.matrix(),
+      latent_.down = &p.linear(".moe.latent_down", {{moe_.latent, c.hidden}, {}}, p.matrix(),
                                {{parts.latent_down, 0, moe_.latent}});
       if (moe_.latent_norm)
-        latent_norm_ = &p.add(".moe.latent_norm", {moe_.latent}, engine::Initializer::constant(1),
+        latent_.norm = &p.add(".moe.latent_norm", {moe_.latent}, engine::Initializer::constant(1),
                               {{parts.latent_norm, 0, moe_.latent}});
-      latent_up_ = &p.linear(".moe.latent_up", {{c.hidden, moe_.latent}, {}}, p.into_residual(),
+      latent_.up = &p.linear(".moe.latent_up", {{c.hidden, moe_.latent}, {}}, p.into_residual(),
                              {{parts.latent_up, 0, c.hidden}});
     }
     if (moe_.shared_ffn > 0) {
@@ -148,9 +148,9 @@ class MixtureOfExperts final : public Layer {
         observe_margins(logits, rule, choice_bias_->value, margin_bins(), histograms(in.routing->margins));
     }
     const bool single = !tokens_ && !experts_.group;
-    if (!latent_down_ && single) return through_experts(h, routing, &normed, &in);
+    if (!latent_.down && single) return through_experts(h, routing, &normed, &in);
     if (single)
-      return with_shared(out_of_latent(through_experts(linear(h, *latent_down_), routing)), normed, in);
+      return with_shared(out_of_latent(through_experts(linear(h, *latent_.down), routing)), normed, in);
     return through_ranks(normed, routing, rule.capacity, in);
   }
 
@@ -181,7 +181,7 @@ class MixtureOfExperts final : public Layer {
                                                      .all_to_all = moe_.training.all_to_all,
                                                      .overlap = shared_.has_value()});
     const Value& h = normed.value();
-    engine::InFlight there = begin_dispatch(latent_down_ ? linear(h, *latent_down_) : h, dispatch);
+    engine::InFlight there = begin_dispatch(latent_.down ? linear(h, *latent_.down) : h, dispatch);
     Value wide = shared_ ? shared_->widen(normed, in) : Value();
     Value y = through_experts(end_dispatch(std::move(there), dispatch), dispatch.routing);
     engine::InFlight back = begin_return(std::move(y), dispatch);
@@ -196,8 +196,8 @@ class MixtureOfExperts final : public Layer {
 
   // Projects the summed expert output back.
   Value out_of_latent(Value y) const {
-    if (!latent_up_) return y;
-    return linear(latent_norm_ ? norm(y, *latent_norm_, epsilon_) : y, *latent_up_);
+    if (!latent_.up) return y;
+    return linear(latent_.norm ? norm(y, *latent_.norm, epsilon_) : y, *latent_.up);
   }
 
   // Applies the gate of the shared experts, if there is one, to their output for this rank's tokens.
@@ -272,7 +272,10 @@ class MixtureOfExperts final : public Layer {
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   Parameter *choice_bias_ = nullptr, *table_ = nullptr, *shared_gate_ = nullptr;
-  Parameter *latent_down_ = nullptr, *latent_norm_ = nullptr, *latent_up_ = nullptr;
+  // The latent that the experts read and write (MoeConfig::latent).
+  struct {
+    Parameter *down = nullptr, *norm = nullptr, *up = nullptr;
+  } latent_;
   std::optional<FeedForward> shared_;
 };
 

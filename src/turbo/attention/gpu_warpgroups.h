@@ -7,7 +7,7 @@
 // other computes weights.
 #pragma once
 
-#include "turbo/attention/gpu_tiles.h"
+#include "turbo/attention/gpu_attended_rows.h"
 #include "turbo/gpu/box_copy.h"
 #include "turbo/gpu/warpgroup_products.h"
 #include "turbo/gpu/warpgroup_results.h"
@@ -19,9 +19,10 @@ struct ForwardWarpgroups {
   static constexpr bool kAlone = true;
   static constexpr int kGroups = 2, kAttending = kGroups * kWarpgroup, kThreads = kAttending + kWarpgroup;
   static constexpr int kGroupRows = 64, kRows = kGroups * kGroupRows, kKeys = 128, kStages = 2;
-  static constexpr int kSlots = 2;  // rows per lane
   using Scores = WarpgroupSums<kKeys>;
   using Sums = WarpgroupSums<kValueDim>;
+  using Rows = AttendedRows<kKeys>;
+  static constexpr int kSlots = Rows::kSlots;
 
   // Queries and keys: one panel per 64 columns of the head. Values: per 64 keys, one panel per 64 columns.
   struct Memory {
@@ -130,36 +131,9 @@ struct ForwardWarpgroups {
 
   // ---- Attention --------------------------------------------------------------------------------
 
-  // A lane's rows: the keys that they see, relative to the tile's first key, and the running maxima and sums.
-  struct Rows {
-    int begin[kSlots], end[kSlots];
-    int whole_begin, whole_end;  // the keys that all rows of the warpgroup see
-    float maximum[kSlots], total[kSlots], shrink[kSlots];
-  };
-
-  PRIMUS_DEVICE Rows rows_of(const Tile& tile, int first_row) const {
-    Rows rows;
-    PRIMUS_UNROLL
-    for (int s = 0; s < kSlots; ++s) {
-      const std::int64_t i = first_row + Scores::row(2 * s);
-      const KeyRange seen = i < visibility.seq_q ? visibility.keys(tile.sequence, i) : KeyRange{0, 0};
-      rows.begin[s] = static_cast<int>(seen.begin) - tile.begin;
-      rows.end[s] = static_cast<int>(seen.end) - tile.begin;
-      rows.maximum[s] = -infinity();
-      rows.total[s] = 0;
-    }
-    rows.whole_begin = rows.whole_end = 0;
-    if (first_row < visibility.seq_q) {
-      const std::int64_t last = smaller(first_row + kGroupRows, visibility.seq_q) - 1;
-      rows.whole_begin = static_cast<int>(visibility.keys(tile.sequence, last).begin) - tile.begin;
-      rows.whole_end = static_cast<int>(visibility.keys(tile.sequence, first_row).end) - tile.begin;
-    }
-    return rows;
-  }
-
   PRIMUS_DEVICE void attend(Memory& memory, const Tile& tile) const {
     const int me = thread() / kWarpgroup, first_row = tile.row + me * kGroupRows;
-    Rows rows = rows_of(tile, first_row);
+    Rows rows(visibility, tile.sequence, tile.begin, first_row, kGroupRows);
     Scores scores;
     Sums sums;
     sums.clear();
@@ -172,7 +146,7 @@ struct ForwardWarpgroups {
       end_group_of_products();
       wait_for_sums(scores);
       release(memory.keys_empty[0]);
-      softmax(scores, rows, 0);
+      rows.softmax(scores, scale, 0);
       PRIMUS_UNROLL
       for (int d = 0; d < kKeys / 16; ++d) weights[d] = to_left(scores, d);
       for (int step = 1; step < tile.steps; ++step) {
@@ -193,7 +167,7 @@ struct ForwardWarpgroups {
         release(memory.turn[1 - me]);
         wait_for_sums<1>(scores);
         release(memory.keys_empty[slot]);
-        softmax(scores, rows, step * kKeys);
+        rows.softmax(scores, scale, step * kKeys);
         compute_before_waits(rows.total[0] + rows.total[1], memory.queries);
         wait_for_sums(sums);
         release(memory.values_empty[slot_before]);
@@ -240,57 +214,16 @@ struct ForwardWarpgroups {
     }
   }
 
-  // Turns the scores of the keys from `first` on (relative to the tile's first key) into weights; updates the
-  // running maxima and sums, and the factors for earlier sums.
-  PRIMUS_DEVICE void softmax(Scores& scores, Rows& rows, int first) const {
-    if (first < rows.whole_begin || first + kKeys > rows.whole_end) {
-      PRIMUS_UNROLL
-      for (int i = 0; i < Scores::kCount; ++i) {
-        const int key = first + Scores::col(i), s = i / 2 % 2;
-        if (key < rows.begin[s] || key >= rows.end[s]) scores.at[i] = -infinity();
-      }
-    }
-    const float factor = scale * kLog2E;
-    float maximum[kSlots] = {-infinity(), -infinity()};
-    PRIMUS_UNROLL
-    for (int i = 0; i < Scores::kCount; ++i) maximum[i / 2 % 2] = ::fmaxf(maximum[i / 2 % 2], scores.at[i]);
-    PRIMUS_UNROLL
-    for (int s = 0; s < kSlots; ++s) {
-      maximum[s] = ::fmaxf(maximum[s], from_lane_xor(maximum[s], 1));
-      maximum[s] = ::fmaxf(maximum[s], from_lane_xor(maximum[s], 2));
-      const float next = ::fmaxf(rows.maximum[s], maximum[s] * factor);
-      // No visible key yet: any finite base will do, since all exponentials are zero.
-      maximum[s] = next == -infinity() ? 0.0F : next;
-      rows.shrink[s] = exp2_flushed(rows.maximum[s] - maximum[s]);
-      rows.maximum[s] = next;
-      rows.total[s] *= rows.shrink[s];  // this lane's columns only; lanes are added at the end
-    }
-    PRIMUS_UNROLL
-    for (int i = 0; i < Scores::kCount; ++i) {
-      const int s = i / 2 % 2;
-      scores.at[i] = exp2_flushed(multiply_add(scores.at[i], factor, -maximum[s]));
-      rows.total[s] += scores.at[i];
-    }
-  }
-
   PRIMUS_DEVICE void finish(const Sums& sums, const Rows& rows, const Tile& tile, int first_row) const {
     const float sink = sinks ? to_float(sinks[tile.head]) * kLog2E : -infinity();
     const std::int64_t stride = std::int64_t{heads} * kValueDim, tokens = batch * visibility.seq_q;
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
-      float total = rows.total[s];
-      total += from_lane_xor(total, 1);
-      total += from_lane_xor(total, 2);
-      const float maximum = ::fmaxf(rows.maximum[s], sink);
-      // A query that sees no key gets zeros.
-      const bool nothing = maximum == -infinity();
-      const float shrink = nothing ? 0.0F : ::exp2f(rows.maximum[s] - maximum);
-      total = total * shrink + (sinks ? ::exp2f(sink - maximum) : 0.0F);
-      const float share = nothing ? 0.0F : shrink / total;
+      const typename Rows::Joined joined = rows.joined(s, sink, sinks != nullptr);
       const std::int64_t i = first_row + Scores::row(2 * s), token = tile.sequence * visibility.seq_q + i;
       const bool there = i < visibility.seq_q;
       if (lse && there && lane() % 4 == 0) {
-        lse[tile.head * tokens + token] = nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2;
+        lse[tile.head * tokens + token] = joined.log_sum();
       }
       // Four lanes share eight columns, a word of two columns each; then one lane gets all eight.
       PRIMUS_UNROLL
@@ -298,8 +231,8 @@ struct ForwardWarpgroups {
         std::uint32_t words[4];
         PRIMUS_UNROLL
         for (int w = 0; w < 4; ++w) {
-          const Pack<BFloat16, 2> pair{from_float<BFloat16>(sums.at[j + 4 * w] * share),
-                                       from_float<BFloat16>(sums.at[j + 4 * w + 1] * share)};
+          const Pack<BFloat16, 2> pair{from_float<BFloat16>(sums.at[j + 4 * w] * joined.share),
+                                       from_float<BFloat16>(sums.at[j + 4 * w + 1] * joined.share)};
           words[w] = std::bit_cast<std::uint32_t>(pair);
         }
         transpose_among_four(words);

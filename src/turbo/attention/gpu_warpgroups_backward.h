@@ -10,9 +10,10 @@
 // without reordering.
 #pragma once
 
-#include "turbo/attention/gpu_tiles.h"
+#include "turbo/attention/gpu_query_weights.h"
 #include "turbo/gpu/box_copy.h"
 #include "turbo/gpu/warpgroup_products.h"
+#include "turbo/gpu/warpgroup_results.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
@@ -23,17 +24,14 @@ struct BackwardWarpgroups {
   static constexpr int kGroups = 2, kMultiplying = kGroups * kWarpgroup;
   static constexpr int kThreads = kMultiplying + kWarpgroup;
   static constexpr int kGroupRows = 64, kRows = kGroups * kGroupRows, kPassing = kPanelLine, kStages = 3;
-  static constexpr int kSlots = 2;  // rows per lane
+  using Queries = PassingQueries<kPassing>;
+  using Rows = KeptQueries<kPassing>;
   using Scores = WarpgroupSums<kPassing>;
+  static constexpr int kSlots = Rows::kSlots;
   using Sums = WarpgroupSums<kHeadDim>;
 
   struct Stage {
     BFloat16 scored[kPassing * kHeadDim], weighed[kPassing * kHeadDim];
-  };
-  // Passing queries; entries beyond the last query are 0 and see no keys.
-  struct Queries {
-    float log_sums[kPassing], deltas[kPassing];
-    int begin[kPassing], end[kPassing];  // the keys that they see
   };
   struct Memory {
     BFloat16 scored[kRows * kHeadDim], weighed[kRows * kHeadDim];
@@ -110,13 +108,9 @@ struct BackwardWarpgroups {
     return tile;
   }
 
-  // Returns the index of a query in lse and delta.
-  PRIMUS_DEVICE std::int64_t place(int sequence, int head, std::int64_t i) const {
-    return (static_cast<std::int64_t>(head) * batch + sequence) * visibility.seq_q + i;
-  }
-  // In base 2. A query that sees no key has lse = -infinity; its weights are zero, so any finite value does.
-  PRIMUS_DEVICE float log_sum(std::int64_t place) const {
-    return lse[place] == -infinity() ? 0.0F : lse[place] * kLog2E;
+  PRIMUS_DEVICE HeadStatistics statistics(int sequence, int head) const {
+    const std::int64_t first = (static_cast<std::int64_t>(head) * batch + sequence) * visibility.seq_q;
+    return {visibility, lse, delta, first, sequence};
   }
 
   // ---- Operands ---------------------------------------------------------------------------------
@@ -155,57 +149,18 @@ struct BackwardWarpgroups {
             copy_box(stage.weighed + at, kOfKeys ? d_out : v, col, row, tile.sequence, full);
           }
         }
-        if constexpr (kOfKeys) release_queries(memory.queries[slot], tile.sequence, passing_head, row);
+        if constexpr (kOfKeys) memory.queries[slot].fill(statistics(tile.sequence, passing_head), row);
         full.arrive();
       }
     }
   }
 
-  PRIMUS_DEVICE void release_queries(Queries& to, int sequence, int head, int row) const {
-    for (int c = lane(); c < kPassing; c += kWarp) {
-      const std::int64_t i = row + c;
-      const bool there = i < visibility.seq_q;
-      const KeyRange seen = there ? visibility.keys(sequence, i) : KeyRange{0, 0};
-      to.begin[c] = there ? static_cast<int>(seen.begin) : std::numeric_limits<int>::max();
-      to.end[c] = static_cast<int>(seen.end);
-      to.log_sums[c] = there ? log_sum(place(sequence, head, i)) : 0.0F;
-      to.deltas[c] = there ? delta[place(sequence, head, i)] : 0.0F;
-    }
-  }
-
   // ---- Gradients --------------------------------------------------------------------------------
-
-  // Kept queries: a lane's rows, and the keys that all rows of the warpgroup see.
-  struct Rows {
-    float log_sums[kSlots], deltas[kSlots];
-    int begin[kSlots], end[kSlots];
-    int whole_begin, whole_end;
-  };
-
-  PRIMUS_DEVICE Rows rows_of(const Tile& tile, int first_row) const {
-    Rows rows;
-    PRIMUS_UNROLL
-    for (int s = 0; s < kSlots; ++s) {
-      const std::int64_t i = first_row + Scores::row(2 * s);
-      const bool there = i < visibility.seq_q;
-      const KeyRange seen = there ? visibility.keys(tile.sequence, i) : KeyRange{0, 0};
-      rows.begin[s] = static_cast<int>(seen.begin);
-      rows.end[s] = static_cast<int>(seen.end);
-      rows.log_sums[s] = there ? log_sum(place(tile.sequence, tile.head, i)) : 0.0F;
-      rows.deltas[s] = there ? delta[place(tile.sequence, tile.head, i)] : 0.0F;
-    }
-    rows.whole_begin = rows.whole_end = 0;
-    if (first_row + kGroupRows <= visibility.seq_q) {
-      rows.whole_begin = static_cast<int>(visibility.keys(tile.sequence, first_row + kGroupRows - 1).begin);
-      rows.whole_end = static_cast<int>(visibility.keys(tile.sequence, first_row).end);
-    }
-    return rows;
-  }
 
   PRIMUS_DEVICE void multiply_tiles(Memory& memory, const Tile& tile) const {
     const int me = thread() / kWarpgroup, first_row = tile.row + me * kGroupRows;
     Rows rows;
-    if constexpr (!kOfKeys) rows = rows_of(tile, first_row);
+    if constexpr (!kOfKeys) rows.fill(statistics(tile.sequence, tile.head), first_row, kGroupRows);
     Sums first, second;  // d_k (or d_q), d_v
     first.clear();
     if constexpr (kOfKeys) second.clear();
@@ -225,7 +180,7 @@ struct BackwardWarpgroups {
       LeftInRegisters left[kPassing / 16];
       if constexpr (kOfKeys) {
         const Queries& queries = memory.queries[slot];
-        weigh(scores, queries, first_row);
+        queries.weigh(scores, scale, first_row, kGroupRows);
         PRIMUS_UNROLL
         for (int d = 0; d < kPassing / 16; ++d) left[d] = to_left(scores, d);
         add_weighed(second, left, stage.weighed);
@@ -235,7 +190,7 @@ struct BackwardWarpgroups {
           scores.at[i] *= (d_weights.at[i] - queries.deltas[Scores::col(i)]) * scale;
         }
       } else {
-        weigh(scores, rows, col);
+        rows.weigh(scores, scale, col);
         wait_for_sums(d_weights);
         PRIMUS_UNROLL
         for (int i = 0; i < Scores::kCount; ++i) {
@@ -279,36 +234,6 @@ struct BackwardWarpgroups {
     end_group_of_products();
   }
 
-  // Turns scores into the weights of the forward pass, for passing queries and the kept keys from `key` on.
-  PRIMUS_DEVICE void weigh(Scores& scores, const Queries& queries, int key) const {
-    const bool whole = queries.begin[kPassing - 1] <= key && queries.end[0] >= key + kGroupRows;
-    PRIMUS_UNROLL
-    for (int i = 0; i < Scores::kCount; ++i) {
-      const int c = Scores::col(i);
-      scores.at[i] = exp2_flushed(multiply_add(scores.at[i], scale * kLog2E, -queries.log_sums[c]));
-    }
-    if (whole) return;
-    PRIMUS_UNROLL
-    for (int i = 0; i < Scores::kCount; ++i) {
-      const int c = Scores::col(i), at = key + Scores::row(i);
-      const int begin = queries.begin[c], end = queries.end[c];
-      scores.at[i] = at >= begin && at < end ? scores.at[i] : 0.0F;
-    }
-  }
-  // Turns scores into the weights of the forward pass, for kept queries and the passing keys from `first` on.
-  PRIMUS_DEVICE void weigh(Scores& scores, const Rows& rows, int first) const {
-    PRIMUS_UNROLL
-    for (int i = 0; i < Scores::kCount; ++i) {
-      scores.at[i] = exp2_flushed(multiply_add(scores.at[i], scale * kLog2E, -rows.log_sums[i / 2 % 2]));
-    }
-    if (first >= rows.whole_begin && first + kPassing <= rows.whole_end) return;
-    PRIMUS_UNROLL
-    for (int i = 0; i < Scores::kCount; ++i) {
-      const int key = first + Scores::col(i), s = i / 2 % 2;
-      if (key < rows.begin[s] || key >= rows.end[s]) scores.at[i] = 0;
-    }
-  }
-
   PRIMUS_DEVICE void write(const Sums& sums, Gradient* to, std::int64_t stride, const Tile& tile,
                            int first_row) const {
     const std::int64_t rows = kOfKeys ? visibility.seq_k : visibility.seq_q;
@@ -317,17 +242,7 @@ struct BackwardWarpgroups {
     for (int s = 0; s < kSlots; ++s) {
       const std::int64_t row = first_row + Scores::row(2 * s);
       if (row >= rows) continue;
-      Gradient* const line = head + row * stride;
-      PRIMUS_UNROLL
-      for (int i = 2 * s; i < Sums::kCount; i += 4) {
-        float pair[2] = {sums.at[i], sums.at[i + 1]};
-        if (accumulate) {
-          float there[2];
-          load(line + Sums::col(i), there);
-          pair[0] += there[0], pair[1] += there[1];
-        }
-        store(line + Sums::col(i), pair);
-      }
+      write_pairs(sums, s, head + row * stride, accumulate);
     }
   }
 };

@@ -1,5 +1,6 @@
-// Output of warpgroup sums (warpgroup_products.h) from registers: additions in memory, waits for boxes that
-// the copy engine reads, and a shuffle among lanes that turns pairs of adjacent elements into longer runs.
+// Output of warpgroup sums (warpgroup_products.h) from registers: additions in memory, rows of pairs, waits
+// for boxes that the copy engine reads, and a shuffle among lanes that turns pairs of adjacent elements into
+// longer runs.
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -19,7 +20,22 @@ PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const f
 #endif
 }
 
-// Ends a group of this thread's copies from shared memory with the copy engine (copy_box_back()).
+// Writes a lane's elements of its row `slot` (0 or 1), two by two, to the line `to`, or adds them there.
+template <class Sums, class To>
+PRIMUS_DEVICE void write_pairs(const Sums& sums, int slot, To* to, bool accumulate) {
+  PRIMUS_UNROLL
+  for (int i = 2 * slot; i < Sums::kCount; i += 4) {
+    float pair[2] = {sums.at[i], sums.at[i + 1]};
+    if (accumulate) {
+      float there[2];
+      load(to + Sums::col(i), there);
+      pair[0] += there[0], pair[1] += there[1];
+    }
+    store(to + Sums::col(i), pair);
+  }
+}
+
+// Ends a group of this thread's copies from shared memory by the copy engine (copy_box_back()).
 PRIMUS_DEVICE void end_group_of_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");

@@ -1,0 +1,98 @@
+// The softmax of the forward pass of attention by warpgroups (gpu_warpgroups.h).
+#pragma once
+
+#include "turbo/attention/gpu_scores.h"
+#include "turbo/attention/gpu_visibility.h"
+#include "turbo/gpu/warpgroup_products.h"
+
+namespace primus::turbo::PRIMUS_GPU {
+
+// A lane's rows of queries: the keys that they see, relative to the tile's first key, and the running maxima
+// and sums. kKeys: keys per step.
+template <int kKeys>
+struct AttendedRows {
+  static constexpr int kSlots = 2;  // rows per lane
+  using Scores = WarpgroupSums<kKeys>;
+
+  int begin[kSlots], end[kSlots];
+  int whole_begin, whole_end;  // the keys that all rows of the warpgroup see
+  float maximum[kSlots], total[kSlots], shrink[kSlots];
+
+  // `first_row`: the first of the warpgroup's `count` rows; `first_key`: the tile's.
+  PRIMUS_DEVICE AttendedRows(const Visibility& visibility, int sequence, int first_key, int first_row,
+                             int count) {
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const std::int64_t i = first_row + Scores::row(2 * s);
+      const KeyRange seen = i < visibility.seq_q ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      begin[s] = static_cast<int>(seen.begin) - first_key;
+      end[s] = static_cast<int>(seen.end) - first_key;
+      maximum[s] = -infinity();
+      total[s] = 0;
+    }
+    whole_begin = whole_end = 0;
+    if (first_row < visibility.seq_q) {
+      const std::int64_t last = smaller(first_row + count, visibility.seq_q) - 1;
+      whole_begin = static_cast<int>(visibility.keys(sequence, last).begin) - first_key;
+      whole_end = static_cast<int>(visibility.keys(sequence, first_row).end) - first_key;
+    }
+  }
+
+  // Turns the scores of the keys from `first` on (relative to the tile's first key) into weights; updates the
+  // running maxima and sums, and the factors for earlier sums.
+  PRIMUS_DEVICE void softmax(Scores& scores, float scale, int first) {
+    if (first < whole_begin || first + kKeys > whole_end) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < Scores::kCount; ++i) {
+        const int key = first + Scores::col(i), s = i / 2 % 2;
+        if (key < begin[s] || key >= end[s]) scores.at[i] = -infinity();
+      }
+    }
+    const float factor = scale * kLog2E;
+    float largest[kSlots] = {-infinity(), -infinity()};
+    PRIMUS_UNROLL
+    for (int i = 0; i < Scores::kCount; ++i) largest[i / 2 % 2] = ::fmaxf(largest[i / 2 % 2], scores.at[i]);
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      largest[s] = ::fmaxf(largest[s], from_lane_xor(largest[s], 1));
+      largest[s] = ::fmaxf(largest[s], from_lane_xor(largest[s], 2));
+      const float next = ::fmaxf(maximum[s], largest[s] * factor);
+      // No visible key yet: any finite base will do, since all exponentials are zero.
+      largest[s] = next == -infinity() ? 0.0F : next;
+      shrink[s] = exp2_flushed(maximum[s] - largest[s]);
+      maximum[s] = next;
+      total[s] *= shrink[s];  // over this lane's columns only: joined at the end
+    }
+    PRIMUS_UNROLL
+    for (int i = 0; i < Scores::kCount; ++i) {
+      const int s = i / 2 % 2;
+      scores.at[i] = exp2_flushed(multiply_add(scores.at[i], factor, -largest[s]));
+      total[s] += scores.at[i];
+    }
+  }
+
+  // A row's sum over all keys and the sink.
+  struct Joined {
+    float maximum, total;
+    float share;   // the factor of the weighted values
+    bool nothing;  // the query sees no key, and gets zeros
+
+    PRIMUS_DEVICE float log_sum() const { return nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2; }
+  };
+  // Joins the sums of the lanes that share the row. `sink`, in base 2, counts only with `has_sink`, and is
+  // -infinity without.
+  PRIMUS_DEVICE Joined joined(int s, float sink, bool has_sink) const {
+    float sum = total[s];
+    sum += from_lane_xor(sum, 1);
+    sum += from_lane_xor(sum, 2);
+    Joined all;
+    all.maximum = ::fmaxf(maximum[s], sink);
+    all.nothing = all.maximum == -infinity();
+    const float less = all.nothing ? 0.0F : ::exp2f(maximum[s] - all.maximum);
+    all.total = sum * less + (has_sink ? ::exp2f(sink - all.maximum) : 0.0F);
+    all.share = all.nothing ? 0.0F : less / all.total;
+    return all;
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_GPU

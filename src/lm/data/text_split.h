@@ -28,7 +28,8 @@ std::vector<Share> split_with_minimum(std::string_view shares, std::int64_t sequ
                                       const std::array<bool, 3>& drawn,
                                       const std::function<std::int64_t(std::int64_t)>& start_before);
 
-// The same for text: such data get enough sequences for one sample, and training keeps at least as many.
+// Like split_with_minimum(), for text: such data get enough sequences for one sample, and training keeps at
+// least as many.
 std::vector<Share> split_text(const TokenSource& source, std::string_view shares,
                               const std::array<bool, 3>& drawn, std::int64_t seq_length);
 

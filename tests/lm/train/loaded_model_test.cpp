@@ -398,7 +398,7 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
               ElementsAre(HasSubstr("but the balance loss of experts (aux_loss) is not trained: no published "
                                     "model of this family was trained with it")));
   EXPECT_EQ(taken(published, {"moe_aux_loss_coeff=0.9"}).config.moe.training.balance_loss, 0.9);
-  // Another coefficient, or another family, was chosen by whoever trained the model.
+  // The authors of the model chose any other coefficient, and any coefficient of another family.
   EXPECT_EQ(taken(published_with("gpt_oss", 0.7), {}).config.moe.training.balance_loss, 0.7);
   EXPECT_EQ(taken(published_with("mixtral", 0.9), {}).config.moe.training.balance_loss, 0.9);
 }

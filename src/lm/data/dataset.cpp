@@ -413,7 +413,7 @@ class Opener {
         options_.cache_dir.empty() ? files.front().path.parent_path() / ".primus-cache" : options_.cache_dir;
     const Path folder = cache / fmt::format("{:016x}", cache_key(files));
     if (damage_of(folder)) build_cache(pattern, cache, folder);
-    return tokenized_prefix(folder / "tokens", options_.json_key);
+    return tokenized_prefix(folder / "tokens", options_.text.json_key);
   }
 
   // Hash of everything that the tokens depend on: contents, not names or dates.
@@ -426,9 +426,9 @@ class Opener {
     const auto add_number = [&add](std::uint64_t number) { add(&number, sizeof number); };
     add_number(static_cast<std::uint64_t>(kCacheVersion));
     add_number(tokenizer_.fingerprint());
-    add_number(static_cast<std::uint64_t>(options_.append_eod) | static_cast<std::uint64_t>(options_.skip_bad)
-                                                                     << 1);
-    add(options_.json_key.data(), options_.json_key.size());
+    add_number(static_cast<std::uint64_t>(options_.text.append_eod) |
+               static_cast<std::uint64_t>(options_.text.skip_bad) << 1);
+    add(options_.text.json_key.data(), options_.text.json_key.size());
     std::vector<std::byte> buffer(1 << 20);
     for (const InputFile& input : files) {
       const std::uint64_t parts = input.compression == Compression::kNone ? 0 : kPackedVersion;
@@ -451,7 +451,7 @@ class Opener {
     std::string seal;
     std::vector<std::byte> buffer(1 << 20);
     for (const char* extension : {".bin", ".idx"}) {
-      const Path path = tokenized_prefix(folder / "tokens", options_.json_key).string() + extension;
+      const Path path = tokenized_prefix(folder / "tokens", options_.text.json_key).string() + extension;
       const auto file = Env::posix().open(path, OpenMode::kRead);
       XXH3_state_t state;
       XXH3_64bits_reset(&state);
@@ -469,7 +469,7 @@ class Opener {
   // wrong. Reading the tokens costs less than reading the text, which the hash already required.
   std::optional<std::string> damage_of(const Path& folder) const {
     if (!Env::posix().status(folder)) return "";
-    const Path prefix = tokenized_prefix(folder / "tokens", options_.json_key);
+    const Path prefix = tokenized_prefix(folder / "tokens", options_.text.json_key);
     if (!IndexedDataset::exists(prefix)) return "a file is missing";
     if (!Env::posix().status(folder / kSeal)) return "they have no checksum (written by an older version)";
     try {
@@ -501,10 +501,10 @@ class Opener {
     make_folders(unfinished);
     TokenizeOptions tokenize;
     tokenize.inputs = {pattern};
-    tokenize.json_keys = {options_.json_key};
+    tokenize.json_keys = {options_.text.json_key};
     tokenize.output_prefix = unfinished / "tokens";
-    tokenize.append_eod = options_.append_eod && tokenizer_.special_ids().eod.has_value();
-    tokenize.skip_bad = options_.skip_bad;
+    tokenize.append_eod = options_.text.append_eod && tokenizer_.special_ids().eod.has_value();
+    tokenize.skip_bad = options_.text.skip_bad;
     const auto tokenized = [](std::string_view option, std::string_view does) {
       return fmt::format("'primus data tokenize {}' {}: set data_path to the prefix that it writes", option,
                          does);
@@ -512,10 +512,10 @@ class Opener {
     tokenize.hints = {tokenized("--json-keys KEY", "reads the text from another key"),
                       tokenized("--skip-bad", "skips such lines"),
                       tokenized("--max-line-mib N", "reads longer lines")};
-    tokenize.workers = options_.workers;
-    tokenize.existing = Existing::kReplace;  // overwrites what a killed process left
+    tokenize.workers = options_.text.workers;
+    tokenize.existing = Existing::kReplace;  // left by a killed process
     try {
-      const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.progress);
+      const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.text.progress);
       if (result.skipped_lines > 0) {
         notes_.push_back(fmt::format("{}: skipped {} broken lines, the first at {}", pattern,
                                      result.skipped_lines, result.first_skipped));

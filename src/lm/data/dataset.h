@@ -58,6 +58,15 @@ struct TokenizeProgress {
 };
 using TokenizeProgressFn = std::function<void(const TokenizeProgress&)>;
 
+// How text and JSONL are tokenized on the fly to .bin/.idx.
+struct TextOptions {
+  std::string json_key = "text";
+  bool append_eod = true;
+  bool skip_bad = false;        // count broken JSON lines instead of stopping at the first
+  int workers = 0;              // threads; 0: one per core
+  TokenizeProgressFn progress;  // called from one thread at a time, about ten times a second
+};
+
 struct DataOptions {
   // Exactly one of data_path, per-split paths, and mock_data is set. Each path is a Megatron prefix
   // ("dir/name" of dir/name.bin and .idx), a text file (.txt), a JSON-lines file (.jsonl or .json, also .gz
@@ -88,13 +97,7 @@ struct DataOptions {
   // everything they depend on. One process builds an entry while others wait; the entry appears atomically.
   std::filesystem::path cache_dir;
 
-  // These fields are for text and JSONL, which is tokenized on the fly to .bin/.idx.
-  std::string json_key = "text";
-  bool append_eod = true;
-  // Whether broken JSON lines are skipped and counted; if not, the first one is an error.
-  bool skip_bad = false;
-  int workers = 0;              // number of threads; 0: one per core
-  TokenizeProgressFn progress;  // called from one thread at a time, about ten times a second
+  TextOptions text;
 };
 
 // A split is null if no sample of the split was requested. Validation and test data are also null if the user

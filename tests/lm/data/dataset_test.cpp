@@ -173,7 +173,7 @@ TEST_F(OpenDatasets, PlainTextIsTokenizedOnceAndReused) {
   options_.data_path = {folder_.write("book.txt", some_text(2000))};
   options_.valid_samples = 2;
   int calls = 0;
-  options_.progress = [&calls](const TokenizeProgress&) { ++calls; };
+  options_.text.progress = [&calls](const TokenizeProgress&) { ++calls; };
   const Datasets first = open();
   EXPECT_GT(calls, 0);
   ASSERT_NE(first.train, nullptr);
@@ -376,7 +376,7 @@ TEST_F(OpenDatasets, DocumentsOfTextEndWithTheirToken) {
   ASSERT_TRUE(eod);
   const auto ends = [&] { return std::ranges::count(sample_of(*open().train, 0).tokens, *eod); };
   EXPECT_GT(ends(), 0);
-  options_.append_eod = false;
+  options_.text.append_eod = false;
   EXPECT_EQ(ends(), 0);
 }
 
@@ -611,7 +611,7 @@ TEST_F(OpenDatasets, BrokenJsonLine) {
       folder_.write("x.jsonl", "{\"text\": \"fine and long enough for it\"}\n{\"text\": oops}\n")};
   options_.split = "1";
   EXPECT_THAT(error(), HasSubstr("x.jsonl:2:10: error: broken JSON"));
-  options_.skip_bad = true;
+  options_.text.skip_bad = true;
   const Datasets sets = open();
   ASSERT_EQ(sets.notes.size(), 1u);
   EXPECT_THAT(sets.notes[0], HasSubstr("skipped 1 broken lines"));

@@ -25,7 +25,7 @@ namespace {
 data::DataOptions options_of(const DataRequest& request) {
   const config::TrainerConfig& c = request.experiment.trainer;
   data::DataOptions options = data_options_of(request.experiment, request.tokenizer);
-  options.progress = request.progress;
+  options.text.progress = request.progress;
   if (request.timed_steps > 0) {
     options.train_samples = request.timed_steps * c.global_batch_size;
     options.valid_samples = (request.timed_steps / c.eval_interval + 1) * options.test_samples;

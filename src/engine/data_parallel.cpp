@@ -82,7 +82,7 @@ void DataParallel::gather(ParameterUnit& unit) {
     unit.set_values(traffic.values.view(unit.dtype, {unit.elements}));
   }
   follow_compute();
-  reduction_of(unit).shard->all_gather(rank_.communication(), unit.stored_values, unit.values);
+  reduction_of(unit).shard->all_gather(rank_.communication(), unit.stored.values, unit.values);
   rank_.communication().record(*traffic.gathered);
   traffic.gathering = true;
 }

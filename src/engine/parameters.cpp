@@ -257,17 +257,17 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
   };
   if (unit.sharding < Sharding::kParameters) {
     unit.set_values(take(unit.elements, unit.dtype));
-    unit.stored_values = part_of(unit.values, unit.shard, 0);
+    unit.stored.values = part_of(unit.values, unit.shard, 0);
   } else {
-    unit.stored_values = take(unit.shard.size(), unit.dtype);
+    unit.stored.values = take(unit.shard.size(), unit.dtype);
   }
   if (!unit.trained) return;
   if (unit.dtype == DType::kF32) {
-    unit.master = unit.stored_values;
+    unit.stored.master = unit.stored.values;
   } else if (layout_.split_masters) {
-    unit.remainder = take(unit.shard.size(), DType::kI16);
+    unit.stored.remainder = take(unit.shard.size(), DType::kI16);
   } else {
-    unit.master = take(unit.shard.size(), DType::kF32);
+    unit.stored.master = take(unit.shard.size(), DType::kF32);
   }
   if (unit.ranks == 1 || layout_.keeps_gradients()) {
     unit.set_gradient(take(unit.elements, unit.gradient_dtype));
@@ -362,9 +362,9 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
   const ParameterUnit& unit = *p.unit;
   const FlatRange range = stored_range(p);
   if (range.empty()) return;
-  const Tensor values = stored_part(unit.stored_values, p);
-  if (!unit.master.absent()) {
-    fill(context, p, range, seed, stored_part(unit.master, p));
+  const Tensor values = stored_part(unit.stored.values, p);
+  if (!unit.stored.master.absent()) {
+    fill(context, p, range, seed, stored_part(unit.stored.master, p));
     return;
   }
   if (unit.dtype == DType::kF32) {
@@ -373,7 +373,7 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
   }
   // Units without a permanent fp32 buffer are filled in small pieces.
   constexpr std::int64_t kAtOnce = 1 << 18;
-  const Tensor remainders = unit.split() ? stored_part(unit.remainder, p) : Tensor();
+  const Tensor remainders = unit.split() ? stored_part(unit.stored.remainder, p) : Tensor();
   const std::int64_t maximum = std::min(range.size(), kAtOnce);
   const Arena::Block block = context.scratch.allocate(maximum * size_of(DType::kF32));
   // Measure mode skips the loop, which would take a second for 10^12 parameters.
@@ -408,8 +408,9 @@ void ParameterStore::initialize_low_rank(turbo::Context& context, std::uint64_t 
 
 void ParameterStore::refresh_values(turbo::Context& context) {
   for (ParameterUnit& unit : units_) {
-    if (unit.dtype != DType::kF32 && !unit.master.absent())
-      turbo::launch(context, turbo::RoundMasters{.masters = unit.master, .working = unit.stored_values});
+    if (unit.dtype != DType::kF32 && !unit.stored.master.absent())
+      turbo::launch(context,
+                    turbo::RoundMasters{.masters = unit.stored.master, .working = unit.stored.values});
   }
 }
 

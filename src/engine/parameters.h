@@ -103,6 +103,13 @@ struct UnitState {
   Tensor scales;       // [elements / turbo::kMomentBlock] bf16, if the spec has scales
 };
 
+// The weights that a rank stores of a unit, [shard] each; absent when not needed.
+struct StoredWeights {
+  Tensor values;     // this shard of ParameterUnit::values
+  Tensor master;     // fp32; the same memory as `values` in an fp32 unit; absent if masters are split
+  Tensor remainder;  // int16: with `values`, the split masters (turbo/master_weights.h)
+};
+
 struct ParameterUnit {
   std::string name;                    // name of its group, such as "layers.3"
   int number = 0;                      // position among all units
@@ -123,16 +130,12 @@ struct ParameterUnit {
   // Shape [elements]; absent while they have no memory.
   Tensor values;    // read by operators
   Tensor gradient;  // this rank's own contributions
-  // Shape [shard]; absent when not needed.
-  Tensor stored_values;  // this shard of `values`
-  Tensor master;         // fp32; shares memory with stored_values in fp32 units; absent if split
-  Tensor remainder;      // int16: low bits of split masters, whose high bits are stored_values
-                         // (turbo/master_weights.h)
-  Tensor reduced;        // the gradient summed over all ranks
+  StoredWeights stored;
+  Tensor reduced;  // [shard], the gradient of all ranks; absent when not needed
 
   std::vector<UnitState> states;  // states of the rules that have elements here, in rule order
 
-  bool split() const { return !remainder.absent(); }
+  bool split() const { return !stored.remainder.absent(); }
   // Sets `values` and the parameters' views of it.
   void set_values(const Tensor& whole);
   void set_gradient(const Tensor& whole);

@@ -145,7 +145,7 @@ TEST(ParameterStore, ShardsAreTheWhole) {
           for (std::int64_t e = own.begin; e < own.end; ++e) ++counted[i][static_cast<std::size_t>(e)];
           if (range.empty()) continue;
           std::vector<float> values(static_cast<std::size_t>(range.size())), expected(values.size());
-          const Tensor part = stored_part(p.unit->master, p);
+          const Tensor part = stored_part(p.unit->stored.master, p);
           rank.compute().copy_to_host(values.data(), part.data, part.bytes());
           const Parameter& q = whole.parameters()[i];
           one.compute().copy_to_host(expected.data(), static_cast<const float*>(q.value.data) + range.begin,
@@ -246,7 +246,7 @@ TEST(Placement, PartsStartAsTheWhole) {
     const Parameter& p = store.add("w", shape, Initializer::normal(1), {}, std::move(placement));
     store.allocate({.sharding = Sharding::kStates, .groups = groups_of(place)}, rank.persistent());
     store.initialize(rank.context(), 9);
-    const Tensor stored = stored_part(p.unit->stored_values, p);
+    const Tensor stored = stored_part(p.unit->stored.values, p);
     std::vector<float> values(static_cast<std::size_t>(stored_range(p).size()));
     if (!values.empty()) rank.compute().copy_to_host(values.data(), stored.data, stored.bytes());
     rank.compute().synchronize();

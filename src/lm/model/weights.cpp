@@ -77,7 +77,7 @@ UnitBuffer of_state(const engine::UnitState& state) {
 }
 UnitBuffer masters_of(const Parameter& p) {
   const engine::ParameterUnit& unit = *p.unit;
-  return {unit.split() ? unit.stored_values : unit.master, unit.shard, unit.remainder};
+  return {unit.split() ? unit.stored.values : unit.stored.master, unit.shard, unit.stored.remainder};
 }
 
 // Returns a parameter's elements in a buffer of its unit.
@@ -238,7 +238,7 @@ void check_elements(const Parameter& p, const std::string& name, DType dtype,
 // Uploads into the weights that this rank stores: the masters or, if the model is not trained, the values.
 void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part, DType dtype,
                     std::span<const std::byte> host) {
-  upload(rank, p.unit->trained ? masters_of(p) : of_shard(p, p.unit->stored_values), p, part, dtype, host);
+  upload(rank, p.unit->trained ? masters_of(p) : of_shard(p, p.unit->stored.values), p, part, dtype, host);
 }
 
 // Matches the names of adapter tensors that BlockParameters declares.
@@ -332,7 +332,7 @@ std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReade
     const DType dtype = p.whole_numbers    ? DType::kI64
                         : p.full_precision ? DType::kF32
                                            : store.layout().compute;
-    const UnitBuffer values = p.unit ? of_shard(p, p.unit->stored_values) : UnitBuffer{};
+    const UnitBuffer values = p.unit ? of_shard(p, p.unit->stored.values) : UnitBuffer{};
     sources.push_back(source(part.name, dtype, values, p, part, reader));
     for (const std::string& name : part.copies) {
       TensorSource& copy = sources.emplace_back(sources.back());

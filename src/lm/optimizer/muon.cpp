@@ -155,12 +155,12 @@ void MuonRule::update_matrix(const UnitUpdate& u, const FlatRange& matrix, std::
   turbo::launch(
       u.rank.context(),
       turbo::MuonUpdate{
-          .param = part(unit.master),
+          .param = part(unit.stored.master),
           .direction =
               update.reshaped({matrix.size()}).slice(own.begin - matrix.begin, own.end - matrix.begin),
           .grad_scale = u.gradient_scale,
-          .working = unit.dtype == DType::kF32 ? Tensor() : part(unit.stored_values),
-          .remainder = part(unit.remainder),
+          .working = unit.dtype == DType::kF32 ? Tensor() : part(unit.stored.values),
+          .remainder = part(unit.stored.remainder),
           .scalars = u.scalars,
           .scale = static_cast<float>(scale_of(static_cast<double>(rows), static_cast<double>(cols)))});
 }

@@ -45,11 +45,11 @@ void add_squares(const Parameter& p, const FlatRange& own, std::vector<Squares>&
 // Returns the values of the complete unit. `changed`: this rank's values are newer than the gathered values.
 Tensor whole_values(const UnitUpdate& u, bool changed, Buffer& buffer) {
   const ParameterUnit& unit = u.unit;
-  if (unit.shard.size() == unit.elements) return unit.stored_values;
+  if (unit.shard.size() == unit.elements) return unit.stored.values;
   if (!changed && !unit.values.absent()) return unit.values;
   buffer = u.rank.stash().allocate(unit.elements * size_of(unit.dtype));
   Tensor whole = buffer.view(unit.dtype, {unit.elements});
-  u.parallel.gather_shards(unit, unit.stored_values, whole);
+  u.parallel.gather_shards(unit, unit.stored.values, whole);
   return whole;
 }
 
@@ -66,9 +66,9 @@ class Masters {
         u.rank.compute().copy_on_device(buffer.view(from.dtype, from.shape).data, from.data, from.bytes());
       return buffer.view(from.dtype, from.shape);
     };
-    working_ = copy(unit.stored_values, buffers_[0]);
-    master_ = copy(unit.master, buffers_[1]);
-    remainder_ = copy(unit.remainder, buffers_[2]);
+    working_ = copy(unit.stored.values, buffers_[0]);
+    master_ = copy(unit.stored.master, buffers_[1]);
+    remainder_ = copy(unit.stored.remainder, buffers_[2]);
   }
   Tensor working(const FlatRange& part) const { return of(working_, part); }
   Tensor master(const FlatRange& part) const { return of(master_, part); }
@@ -155,9 +155,9 @@ void WithoutOscillation::track(const UnitUpdate& u, const Squares& squares, cons
   turbo::launch(u.rank.context(), turbo::TrackOscillation{.before_param = before.master(part),
                                                           .before_working = before.working(part),
                                                           .before_remainder = before.remainder(part),
-                                                          .param = of_shard(unit.master),
-                                                          .working = of_shard(unit.stored_values),
-                                                          .remainder = of_shard(unit.remainder),
+                                                          .param = of_shard(unit.stored.master),
+                                                          .working = of_shard(unit.stored.values),
+                                                          .remainder = of_shard(unit.stored.remainder),
                                                           .before_rounded = of_squares(squares.before),
                                                           .rounded = of_squares(squares.after),
                                                           .moved = moved,

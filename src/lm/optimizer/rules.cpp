@@ -76,10 +76,10 @@ std::vector<UpdateRun> update_runs(const UnitUpdate& u) {
       return buffer.absent() ? Tensor() : buffer.slice(range.begin - first, range.end - first);
     };
     UpdateRun& run = runs.emplace_back();
-    run.param = part(unit.master, unit.shard.begin);
-    run.remainder = part(unit.remainder, unit.shard.begin);
+    run.param = part(unit.stored.master, unit.shard.begin);
+    run.remainder = part(unit.stored.remainder, unit.shard.begin);
     run.gradient = part(unit.reduced, unit.shard.begin);
-    if (unit.dtype != DType::kF32) run.working = part(unit.stored_values, unit.shard.begin);
+    if (unit.dtype != DType::kF32) run.working = part(unit.stored.values, unit.shard.begin);
     for (const engine::UnitState& state : unit.states) {
       if (state.rule != u.rule) continue;
       run.states.push_back(part(state.values, state.elements.begin));

@@ -124,7 +124,7 @@ Slopes slopes_of(TrainingRun& run) {
   for (const engine::ParameterUnit& unit : run.session->store().units()) {
     if (!unit.trained) continue;
     gradients.push_back(run.read(unit.gradient));
-    weights.push_back(run.read(unit.master));
+    weights.push_back(run.read(unit.stored.master));
     for (const float g : gradients.back()) squares += static_cast<double>(g) * static_cast<double>(g);
   }
   const double norm = std::sqrt(squares), distance = 1e-4;
@@ -135,7 +135,7 @@ Slopes slopes_of(TrainingRun& run) {
       std::vector<float> values = weights[u];
       for (std::size_t i = 0; i < values.size(); ++i)
         values[i] += static_cast<float>(by / norm * static_cast<double>(gradients[u][i]));
-      run.write(unit.master, values);
+      run.write(unit.stored.master, values);
       ++u;
     }
     return run.objective();

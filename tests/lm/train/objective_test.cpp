@@ -260,7 +260,7 @@ TEST(Objective, WeighedLossesHaveTheRightGradient) {
   const auto moved = [&](double by) {
     std::size_t u = 0;
     for (engine::ParameterUnit& unit : session->store().units()) {
-      float* const master = static_cast<float*>(unit.master.data);
+      float* const master = static_cast<float*>(unit.stored.master.data);
       for (std::size_t i = 0; i < gradients[u].size(); ++i)
         master[i] = static_cast<float>(master[i] + by * static_cast<double>(gradients[u][i]));
       ++u;
@@ -308,7 +308,7 @@ TEST(Objective, APassWithoutAdaptersIsTheBaseModel) {
       // Sets the adapters to nonzero values, because B starts at zero.
       for (const engine::Parameter& p : instance.store().parameters()) {
         if (!p.is_low_rank || rank.measuring()) continue;
-        const Tensor stored = engine::stored_part(p.unit->stored_values, p);
+        const Tensor stored = engine::stored_part(p.unit->stored.values, p);
         for (std::int64_t i = 0; i < stored.elements(); ++i)
           static_cast<float*>(stored.data)[i] = 0.05F * static_cast<float>(i % 7 - 3);
       }

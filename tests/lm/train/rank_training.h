@@ -106,7 +106,7 @@ inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Out
     if (range.empty()) continue;
     const std::vector<std::byte> bits = weight_bits(rank, p);
     // Frozen weights have no masters.
-    const bool narrow = p.unit->master.absent() && !p.unit->split() && p.unit->dtype == DType::kBF16;
+    const bool narrow = p.unit->stored.master.absent() && !p.unit->split() && p.unit->dtype == DType::kBF16;
     to_float(narrow ? DType::kBF16 : DType::kF32, bits,
              std::span(whole).subspan(static_cast<std::size_t>(range.begin),
                                       static_cast<std::size_t>(range.size())));

@@ -347,8 +347,8 @@ inline std::vector<std::byte> bits_of(engine::Rank& rank, const Tensor& tensor) 
 inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::ParameterUnit& unit,
                                           const engine::FlatRange& range) {
   const auto part = [&](const Tensor& tensor) { return bits_of(rank, tensor.slice(range.begin, range.end)); };
-  if (!unit.split()) return part(unit.trained ? unit.master : unit.stored_values);
-  const std::vector<std::byte> high = part(unit.stored_values), low = part(unit.remainder);
+  if (!unit.split()) return part(unit.trained ? unit.stored.master : unit.stored.values);
+  const std::vector<std::byte> high = part(unit.stored.values), low = part(unit.stored.remainder);
   std::vector<std::byte> bits(2 * high.size());
   for (std::size_t i = 0; 2 * i < high.size(); ++i) {
     BFloat16 value;

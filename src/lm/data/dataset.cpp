@@ -322,12 +322,12 @@ class Opener {
         weights.push_back(static_cast<double>(dataset->size()));
         available += dataset->size();
       }
-      size = std::min(requested, available);
-      if (size < requested) {
-        notes_.push_back(
-            fmt::format("the {} blend holds {} samples, but {} are requested; set weights to let it repeat",
-                        kSplitNames[split], size, requested));
+      // More than one epoch: each part repeats as often as the others.
+      if (requested > available) {
+        if (split == 0) training_.clear();
+        return open_blend({blend.paths, normalized(weights)}, split, shares);
       }
+      size = requested;
     }
     return std::make_unique<BlendedDataset>(std::move(datasets),
                                             build_blend_order(normalized(weights), size));

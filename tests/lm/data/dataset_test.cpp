@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <thread>
 
@@ -313,10 +314,40 @@ TEST_F(OpenDatasets, BlendDrawsByWeight) {
   EXPECT_EQ(ones, 30);
 
   options_.data_path = {(folder_ / "one").string(), (folder_ / "two").string()};
-  options_.train_samples = 1000;
+  options_.train_samples = 2 * (499 / 16);
   const Datasets plain = open();
-  EXPECT_EQ(plain.train->size(), 2 * (499 / 16)) << "without weights no sample is repeated";
-  ASSERT_EQ(plain.notes.size(), 1u);
+  EXPECT_EQ(plain.train->size(), options_.train_samples) << "without weights, all samples are one epoch";
+  const auto ones_of = [](const Dataset& data, int64_t begin, int64_t end) {
+    int64_t count = 0;
+    for (int64_t i = begin; i < end; ++i) count += sample_of(data, i).tokens[0] == 'o';
+    return count;
+  };
+  EXPECT_EQ(ones_of(*plain.train, 0, options_.train_samples), 499 / 16);
+}
+
+// A blend without weights repeats like a single data set, for training, validation and tests.
+TEST_F(OpenDatasets, ABlendWithoutWeightsRepeats) {
+  const std::map<char, int> lengths = {{'a', 600}, {'b', 200}};
+  for (const auto& [name, length] : lengths) {
+    IndexedDatasetWriter writer(folder_ / std::string(1, name), TokenType::kU16);
+    for (int i = 0; i < 10; ++i) {
+      writer.add_sequence(Tokens(static_cast<size_t>(length / 10), name));
+      writer.end_document();
+    }
+    writer.finish();
+  }
+  options_.data_path = {(folder_ / "a").string(), (folder_ / "b").string()};
+  options_.split = "50,50,0";
+  const std::uint64_t once = open().train_fingerprint;
+  options_.train_samples = options_.valid_samples = 400;
+  const Datasets sets = open();
+  EXPECT_EQ(sets.train_fingerprint, once);
+  for (const Dataset* data : {sets.train.get(), sets.valid.get()}) {
+    ASSERT_GE(data->size(), 400);
+    int a = 0;
+    for (int64_t i = 0; i < 400; ++i) a += sample_of(*data, i).tokens[0] == 'a';
+    EXPECT_NEAR(a, 300, 3) << "by the size of the parts, in samples";
+  }
 }
 
 TEST_F(OpenDatasets, OrdersAreKeptAndUsedAgain) {

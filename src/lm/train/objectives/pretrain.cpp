@@ -127,8 +127,7 @@ class Pretrain final : public Objective {
           "train_iters",
           fmt::format("{} steps of {} sequences need {} samples, but {} has {}", c.train_iters,
                       c.global_batch_size, needed, datasets.train->description(), datasets.train->size()),
-          fmt::format("train for {} steps, or give the data sets weights, which lets them repeat",
-                      datasets.train->size() / c.global_batch_size));
+          fmt::format("train for {} steps", datasets.train->size() / c.global_batch_size));
     }
     return datasets;
   }

@@ -157,6 +157,14 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   EXPECT_GT(chosen.at("train_epochs").get<double>(), 3);
   EXPECT_EQ(chosen.at("eval_iters"), 0);
   EXPECT_GT(forecast.at("steps").get<int>(), 20);
+  // A validation file is evaluated, however few conversations there are.
+  std::filesystem::create_directory(folder_->path() / "divided");
+  for (const char* name : {"divided/train.jsonl", "divided/validation.jsonl"})
+    write(name, read_file(folder_->path() / "chats.jsonl"));
+  const ProgramResult divided = tune("planned", {"--dry-run", "--json"}, "divided");
+  ASSERT_EQ(divided.exit_code, 0) << divided.err;
+  EXPECT_GT(nlohmann::json::parse(divided.out).at("experiment").at("trainer").at("eval_iters"), 0);
+  EXPECT_THAT(divided.err, Not(HasSubstr("no conversation is held out")));
 }
 
 // The number of epochs needs no data in a dry run, but data that cannot be read are an error there, too.

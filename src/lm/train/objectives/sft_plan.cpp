@@ -104,7 +104,8 @@ class Fitting {
     const data::TokenizedConversations& all = *plan_.conversations;
     const auto count = static_cast<std::int64_t>(all.size());
 
-    if (is_open("eval_iters") && !c.split && count < kFew) {
+    const bool has_evaluated = data::find_conversations(options.dataset, options.train_split).has_evaluated();
+    if (is_open("eval_iters") && !c.split && !has_evaluated && count < kFew) {
       set("eval_iters", c.eval_iters, 0);
       plan_.facts.push_back(
           "no conversation is held out, so overfitting would not show: split=90,10,0 holds out a tenth");

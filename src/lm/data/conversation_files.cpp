@@ -155,6 +155,13 @@ bool is_part(std::string_view file, std::initializer_list<std::string_view> name
   });
 }
 
+// Whether editors and people name copies like this; they would repeat the records.
+bool is_backup(std::string_view file) {
+  constexpr std::array<std::string_view, 7> kEndings = {"~",    ".bak", ".old", ".orig",
+                                                        ".swp", ".tmp", ".part"};
+  return std::ranges::any_of(kEndings, [file](std::string_view ending) { return file.ends_with(ending); });
+}
+
 constexpr const char* kHowToExport =
     "where there is a network, python -c \"from datasets import load_dataset; "
     "load_dataset('NAME', split='train').to_json('train.jsonl')\" writes one as JSON lines";
@@ -214,6 +221,7 @@ ConversationFiles divided_folder(const Path& folder, const std::string& split) {
     const auto status = env.status(folder / name);
     if (!status || status->type != FileStatus::Type::kFile || name.ends_with(".npy")) continue;
     const std::string path = (folder / name).string();
+    if (is_backup(name)) continue;
     if (is_part(name, {split})) {
       train.push_back(path);
     } else if (is_part(name, {"validation", "valid", "val", "dev"})) {

@@ -301,9 +301,21 @@ class SftOpener {
     if (std::string fact = note_on_unused(read, name); !fact.empty()) result.facts.push_back(std::move(fact));
   }
 
+  // Names the files of one part if there are several: one may be there by mistake.
+  static void note_files(const std::vector<InputFile>& files, std::string_view part, Datasets& result) {
+    constexpr std::size_t kShown = 8;
+    if (files.size() < 2) return;
+    std::string names;
+    for (std::size_t i = 0; i < std::min(kShown, files.size()); ++i)
+      names += (i > 0 ? ", " : "") + files[i].path.filename().string();
+    if (files.size() > kShown) names += fmt::format(" and {} more", files.size() - kShown);
+    result.facts.push_back(fmt::format("the {} set is read from {} files: {}", part, files.size(), names));
+  }
+
   std::unique_ptr<const SftDataset> open_train(Datasets& result) {
     conversations_ = options_.conversations ? options_.conversations : read(files_.train);
     note_reading(*conversations_, options_.dataset, result);
+    note_files(files_.train, "training", result);
     std::vector<std::uint32_t> all = up_to(conversations_->size());
     if (!files_.has_evaluated()) hold_out(all, result);
     std::unique_ptr<const SftDataset> train =
@@ -361,6 +373,7 @@ class SftOpener {
     if (samples == 0 || files.empty()) return nullptr;
     const auto conversations = read(files);
     note_reading(*conversations, files.front().path.string(), result);
+    note_files(files, part, result);
     return make_evaluated(conversations, up_to(conversations->size()), files.front().path.string(), part,
                           samples, result);
   }

@@ -493,6 +493,15 @@ TEST_F(ConversationFiles, AHugeLineIsRefusedBeforeItIsRead) {
               HasSubstr("huge.jsonl:1"));
 }
 
+TEST_F(ConversationFiles, CopiesBesideAPartAreNotRead) {
+  for (const char* name : {"d/train.jsonl", "d/train.jsonl.bak", "d/train.jsonl~", "d/train-2.jsonl.old",
+                           "d/validation.jsonl", "d/validation.jsonl.orig"})
+    folder_.write(name, "{}\n");
+  const auto files = find_conversations((folder_ / "d").string());
+  EXPECT_EQ(files.train.size(), 1U);
+  EXPECT_EQ(files.valid.size(), 1U);
+}
+
 TEST_F(ConversationFiles, FoldersHaveParts) {
   folder_.write("d/train-00000-of-00002.jsonl", "");
   folder_.write("d/train-00001-of-00002.jsonl", "");

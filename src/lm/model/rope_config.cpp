@@ -88,6 +88,10 @@ void read_scaling(const json& object, const ConfigReader& rope, const char* key,
     throw rope.bad("factor", "must be a number");
   s.factor = rope.positive_or(
       "factor", static_cast<double>(config.max_positions) / static_cast<double>(s.original_max_positions));
+  for (const char* const needed : {"low_freq_factor", "high_freq_factor"}) {
+    if (s.kind == Kind::kLlama3 && !rope.find(needed))
+      throw rope.bad(needed, fmt::format("is missing in '{}', which llama3 needs", key));
+  }
   s.low_freq_factor = rope.positive_or("low_freq_factor", 1);
   s.high_freq_factor = rope.positive_or("high_freq_factor", 4);
   if (s.kind == Kind::kLlama3 && s.high_freq_factor < s.low_freq_factor) {

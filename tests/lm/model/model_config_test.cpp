@@ -147,6 +147,9 @@ TEST(ModelConfig, OfTwoDifferentRotationsRopeScalingIsUsedAndNoted) {
             (std::vector<std::string>{"config.json: rope_type of rope_parameters is ignored: "
                                       "rope_scaling in the same file differs and takes precedence"}));
   EXPECT_EQ(read.rope_scaling.kind, RopeScaling::Kind::kLinear);
+  // transformers refuses it, too.
+  root["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 4.0}, {"low_freq_factor", 1.0}};
+  EXPECT_THROW(notes(), Error);
   root["rope_scaling"] = json::object();
   EXPECT_TRUE(notes().empty());
   EXPECT_EQ(read.rope_scaling.kind, RopeScaling::Kind::kNone);

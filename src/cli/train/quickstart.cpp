@@ -341,9 +341,10 @@ class Quickstart final : public Command {
         "  {2} eval loss {0} --data book.txt\n"
         "  {2} train pretrain --config {1} --train_iters 5000 exp_name=longer\n"
         "  {2} quickstart --again --text your_own.txt\n"
-        "Hugging Face transformers loads the model in {3}/checkpoints directly;\n"
+        "Hugging Face transformers loads the model in {3} directly;\n"
         "tensorboard --logdir {4} draws the curves.\n",
-        shell_quoted(run), shell_quoted(file.string()), primus, run, shell_quoted(run + "/tensorboard"));
+        shell_quoted(run), shell_quoted(file.string()), primus,
+        find_model_folder(folder.root()).path.string(), shell_quoted(run + "/tensorboard"));
   }
 
   std::optional<std::string> text_;

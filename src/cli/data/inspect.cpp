@@ -45,7 +45,7 @@ class DataInspect final : public Command {
     args.flag("--quick", quick_, "read only the index");
     args.flag("--order", order_, "print the samples of training, validation and test in training order");
     args.option("--seq-length", "L", &seq_length_, "with --order: tokens of a sample");
-    args.option("--seed", "S", &seed_, "with --order");
+    args.option("--seed", "S", &seed_, "with --order").default_note(kSeed);
     args.option("--split", "A,B,C", &split_, "with --order: shares of training, validation and test");
     args.option("--samples", "N1,N2,N3", &samples_, "with --order: number of samples of each");
     args.option("--blend", "WEIGHT PREFIX", &blend_,
@@ -62,6 +62,12 @@ class DataInspect final : public Command {
     if (order_) {
       print_order(console);
       return 0;
+    }
+    if (seed_ || !split_.empty() || !samples_.empty()) {
+      throw invalid(fmt::format("{} needs --order", seed_             ? "--seed"
+                                                    : !split_.empty() ? "--split"
+                                                                      : "--samples"),
+                    "add --order, or remove the option");
     }
     if (!blend_.empty()) {
       throw invalid("--blend needs --order", "add --order, or inspect one PREFIX after the other");
@@ -114,7 +120,7 @@ class DataInspect final : public Command {
     options.data_path = blend_.empty() ? std::vector<std::string>{prefix_} : blend_;
     options.split = split_;
     options.seq_length = *seq_length_;
-    options.seed = seed_;
+    options.seed = seed_.value_or(kSeed);
     options.train_samples = samples[0];
     options.valid_samples = samples[1];
     options.test_samples = samples[2];
@@ -263,7 +269,9 @@ class DataInspect final : public Command {
   std::string prefix_, tokenizer_, type_, split_, samples_;
   std::vector<std::string> blend_;
   std::optional<std::int64_t> seq_length_;
-  std::int64_t show_ = 3, seed_ = 1234;
+  static constexpr std::int64_t kSeed = 1234;
+  std::optional<std::int64_t> seed_;
+  std::int64_t show_ = 3;
   bool quick_ = false, order_ = false, json_ = false;
 };
 

@@ -37,6 +37,8 @@ class Progress {
   ProgressLine line_;
 };
 
+const std::string kTextKey = EvaluateOptions{}.json_key;
+
 class EvalLoss final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -110,6 +112,12 @@ class EvalLoss final : public Command {
     if (!conversations_ && options_.inputs.empty())
       throw invalid("'eval loss' needs --data PATH or --conversations PATH",
                     "'primus eval loss --help' has examples");
+    const char* const unused = conversations_ ? (options_.json_key != kTextKey ? "--json-key" : nullptr)
+                               : skip_bad_    ? "--skip-bad"
+                                              : (!template_.is_auto() ? "--template" : nullptr);
+    if (unused)
+      throw invalid(fmt::format("{} is for {}", unused, conversations_ ? "--data" : "--conversations"),
+                    fmt::format("remove {}", unused));
   }
 
   void note_plain_text(const Console& console) const {

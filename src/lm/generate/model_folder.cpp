@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
 #include "config/experiment.h"
 #include "config/readers.h"
@@ -205,6 +206,11 @@ std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder
 }
 
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {
+  if (!source.model.empty() && (source.type == "ByteTokenizer" || source.type == "byte")) {
+    throw invalid(fmt::format("{} reads no file, but the tokenizer '{}' is named, too", source.type,
+                              printable(source.model)),
+                  "give one of the two: the kind of tokenizer, or the file");
+  }
   if (source.model.empty() || has_tokenizer_files(source.model) || !is_of_a_run(source.model))
     return load_tokenizer(source);
   const ModelFolder folder = find_model_folder(source.model);

@@ -342,7 +342,9 @@ std::map<std::string, std::string> usual_settings(const std::vector<RunStatus>& 
 RunSearch find_runs(const Path& folder) {
   std::error_code none;
   if (!std::filesystem::is_directory(folder, none)) {
-    throw invalid(fmt::format("folder '{}' does not exist", folder.string()),
+    const bool exists = std::filesystem::exists(folder, none);
+    throw invalid(fmt::format("{} '{}' {}", exists ? "file" : "folder", folder.string(),
+                              exists ? "is not a folder" : "does not exist"),
                   "name the workspace of the runs, e.g. output");
   }
   RunSearch found;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "turbo/cpu/glu.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/swiglu/formula.h"
@@ -9,60 +10,15 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// activation_of(row) returns the activation to apply to the row.
-template <class Activations>
-PRIMUS_INLINE void run_forward(CpuContext& context, const Tensor& gate_up, const Tensor& to,
-                               const Activations activation_of) {
-  with_float_type(to.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const std::int64_t ffn = to.cols();
-    parallel_ranges(context, to.rows(), 3 * ffn * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* gate = context.data<T>(gate_up) + row * 2 * ffn;
-        const T* up = gate + ffn;
-        T* out = context.data<T>(to) + row * ffn;
-        const auto activation = activation_of(row);
-        PRIMUS_SIMD()
-        for (std::int64_t i = 0; i < ffn; ++i)
-          out[i] = from_float<T>(activation.forward(to_float(gate[i]), to_float(up[i])));
-      }
-    });
-  });
-}
-
-template <class Activation>
-PRIMUS_INLINE void run_backward(CpuContext& context, const Tensor& gate_up, const Tensor& d_from,
-                                const Tensor& d_gate_up, const Activation activation) {
-  with_float_type(d_from.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const std::int64_t ffn = d_from.cols();
-    parallel_ranges(context, d_from.rows(), 5 * ffn * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t row = begin; row < end; ++row) {
-        const T* gate = context.data<T>(gate_up) + row * 2 * ffn;
-        const T* up = gate + ffn;
-        const T* d_out = context.data<T>(d_from) + row * ffn;
-        T* d_gate = context.data<T>(d_gate_up) + row * 2 * ffn;
-        T* d_up = d_gate + ffn;
-        PRIMUS_SIMD()
-        for (std::int64_t i = 0; i < ffn; ++i) {
-          const GluGradient d = activation.backward(to_float(gate[i]), to_float(up[i]), to_float(d_out[i]));
-          d_gate[i] = from_float<T>(d.gate);
-          d_up[i] = from_float<T>(d.up);
-        }
-      }
-    });
-  });
-}
-
 void forward(CpuContext& context, const SwigluForward& a) {
   with_glu_gate(a.gate, [&](auto activation) {
-    run_forward(context, a.gate_up, a.out, [=](std::int64_t) { return activation; });
+    glu_forward(context, a.gate_up, a.out, [=](std::int64_t) { return activation; });
   });
 }
 
 void backward(CpuContext& context, const SwigluBackward& a) {
   with_glu_gate(a.gate,
-                [&](auto activation) { run_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
+                [&](auto activation) { glu_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
 }
 
 // Calls body(weigh_input) with a compile-time constant.
@@ -80,7 +36,7 @@ void weighted_forward(CpuContext& context, const WeightedSwigluForward& a) {
   const auto* slots = context.data<std::int32_t>(a.slots);
   const std::int64_t owned = context.data<std::int32_t>(a.offsets)[a.offsets.elements() - 1];
   with_flag(a.weigh_input, [&](auto weigh_input) {
-    run_forward(context, a.gate_up, a.out, [=](std::int64_t row) {
+    glu_forward(context, a.gate_up, a.out, [=](std::int64_t row) {
       return WeightedSiluGlu<weigh_input>{row < owned ? weights[slots[row]] : 0.0F};
     });
   });
@@ -127,13 +83,13 @@ void weighted_backward(CpuContext& context, const WeightedSwigluBackward& a) {
 }
 
 void clamped_forward(CpuContext& context, const ClampedSwigluForward& a) {
-  run_forward(context, a.gate_up, a.out, [&](std::int64_t) {
+  glu_forward(context, a.gate_up, a.out, [&](std::int64_t) {
     return ClampedSiluGlu{a.limit, a.alpha, a.shift};
   });
 }
 
 void clamped_backward(CpuContext& context, const ClampedSwigluBackward& a) {
-  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSiluGlu{a.limit, a.alpha, a.shift});
+  glu_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSiluGlu{a.limit, a.alpha, a.shift});
 }
 
 }  // namespace

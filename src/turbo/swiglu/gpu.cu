@@ -1,4 +1,4 @@
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/glu.h"
 #include "turbo/gpu/register.h"
 #include "turbo/swiglu/formula.h"
 #include "turbo/swiglu/swiglu.h"
@@ -8,86 +8,18 @@ namespace {
 
 // ---- Without weights --------------------------------------------------------------------------------
 
-template <class T, int kCount, class Activation>
-struct ForwardBody {
-  const T* gate_up;
-  T* out;
-  std::int64_t ffn;
-  Activation activation;
-
-  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
-    float g[kCount], u[kCount];
-    load<kCount>(gate_up + row * 2 * ffn + i, g);
-    load<kCount>(gate_up + row * 2 * ffn + ffn + i, u);
-    PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) g[k] = activation.forward(g[k], u[k]);
-    store<kCount>(out + row * ffn + i, g);
-  }
-};
-
-template <class T, int kCount, class Activation>
-struct BackwardBody {
-  const T *gate_up, *d_out;
-  T* d_gate_up;
-  std::int64_t ffn;
-  Activation activation;
-
-  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
-    const std::int64_t gate = row * 2 * ffn + i, up = gate + ffn;
-    float g[kCount], u[kCount], d[kCount];
-    load<kCount>(gate_up + gate, g);
-    load<kCount>(gate_up + up, u);
-    load<kCount>(d_out + row * ffn + i, d);
-    PRIMUS_UNROLL
-    for (int k = 0; k < kCount; ++k) {
-      const GluGradient of = activation.backward(g[k], u[k], d[k]);
-      g[k] = of.gate;
-      u[k] = of.up;
-    }
-    store<kCount>(d_gate_up + gate, g);
-    store<kCount>(d_gate_up + up, u);
-  }
-};
-
-template <class Activation>
-void run_forward(Context& context, const Tensor& gate_up, const Tensor& out, const Activation& activation) {
-  with_float_type(out.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const T* from = context.data<T>(gate_up);
-    T* to = context.data<T>(out);
-    with_vector<T>(rows_of_vectors<T>(out.cols(), from, to), [&](auto count) {
-      for_each_of_rows<count>(context, out.rows(), out.cols(),
-                              ForwardBody<T, count, Activation>{from, to, out.cols(), activation});
-    });
-  });
-}
-
-template <class Activation>
-void run_backward(Context& context, const Tensor& gate_up, const Tensor& d_out, const Tensor& d_gate_up,
-                  const Activation& activation) {
-  with_float_type(d_out.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const T *from = context.data<T>(gate_up), *d = context.data<T>(d_out);
-    T* to = context.data<T>(d_gate_up);
-    with_vector<T>(rows_of_vectors<T>(d_out.cols(), from, d, to), [&](auto count) {
-      for_each_of_rows<count>(context, d_out.rows(), d_out.cols(),
-                              BackwardBody<T, count, Activation>{from, d, to, d_out.cols(), activation});
-    });
-  });
-}
-
 void forward(Context& context, const SwigluForward& a) {
-  with_glu_gate(a.gate, [&](auto activation) { run_forward(context, a.gate_up, a.out, activation); });
+  with_glu_gate(a.gate, [&](auto activation) { glu_forward(context, a.gate_up, a.out, activation); });
 }
 void backward(Context& context, const SwigluBackward& a) {
   with_glu_gate(a.gate,
-                [&](auto activation) { run_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
+                [&](auto activation) { glu_backward(context, a.gate_up, a.d_out, a.d_gate_up, activation); });
 }
 void clamped_forward(Context& context, const ClampedSwigluForward& a) {
-  run_forward(context, a.gate_up, a.out, ClampedSiluGlu{a.limit, a.alpha, a.shift});
+  glu_forward(context, a.gate_up, a.out, ClampedSiluGlu{a.limit, a.alpha, a.shift});
 }
 void clamped_backward(Context& context, const ClampedSwigluBackward& a) {
-  run_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSiluGlu{a.limit, a.alpha, a.shift});
+  glu_backward(context, a.gate_up, a.d_out, a.d_gate_up, ClampedSiluGlu{a.limit, a.alpha, a.shift});
 }
 
 // ---- Weighted rows ------------------------------------------------------------------------------

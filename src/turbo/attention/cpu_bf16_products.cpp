@@ -6,6 +6,7 @@
 
 #include "turbo/cpu/simd.h"
 #include "turbo/gemm/gemm.h"
+#include "turbo/gemm/kernel.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -22,22 +23,6 @@ PRIMUS_INLINE void for_each_block(const Bf16Product& x, Body body) {
 
 // ---- AMX
 // -----------------------------------------------------------------------------------------------------------
-
-struct alignas(64) TileConfiguration {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfiguration) == 64);
-
-void amx_begin() {
-  static constexpr TileConfiguration kConfiguration;
-  asm volatile("ldtilecfg %0" ::"m"(kConfiguration));
-}
-
-void amx_end() { asm volatile("tilerelease"); }
 
 // Tiles 0-3 are a block of C, 4-5 two tiles of A (16 rows x 32 k), 6-7 two of B (16 pairs of k x 16 columns).
 // The instructions are inline assembly because g++ 12's intrinsics do not tell the compiler which memory they
@@ -133,7 +118,7 @@ template <bool kAccumulate>
 }  // namespace
 
 const Bf16Unit* bf16_unit() {
-  static constexpr Bf16Unit kAmx{amx_begin, amx_end, amx_multiply<false>, amx_multiply<true>};
+  static constexpr Bf16Unit kAmx{gemm::begin_amx, gemm::end_amx, amx_multiply<false>, amx_multiply<true>};
   static constexpr Bf16Unit kVector{nothing, nothing, vector_multiply<false>, vector_multiply<true>};
   switch (default_gemm_provider(DType::kBF16)) {
     case GemmProvider::kAmx:

@@ -121,7 +121,7 @@ struct Source {
 
 Source source_a(const Kernel& kernel, const GemmArgs& g) {
   const bool contiguous = g.layout != GemmLayout::kTN;
-  return {.pack = contiguous ? kernel.pack_a.k_contiguous : kernel.pack_a.k_strided,
+  return {.pack = contiguous ? kernel.pack.a.k_contiguous : kernel.pack.a.k_strided,
           .data = static_cast<const char*>(g.a),
           .rows = g.a_rows,
           .ld = g.lda,
@@ -135,7 +135,7 @@ Source source_a(const Kernel& kernel, const GemmArgs& g) {
 
 Source source_b(const Kernel& kernel, const GemmArgs& g) {
   const bool contiguous = g.layout == GemmLayout::kNT;
-  return {.pack = contiguous ? kernel.pack_b.k_contiguous : kernel.pack_b.k_strided,
+  return {.pack = contiguous ? kernel.pack.b.k_contiguous : kernel.pack.b.k_strided,
           .data = static_cast<const char*>(g.b),
           .rows = g.b_rows,
           .ld = g.ldb,
@@ -295,7 +295,7 @@ void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool las
       call.c_in = static_cast<const float*>(io.c);
       call.ld_in = io.ldc;
     } else {
-      (c_dtype == DType::kF32 ? kernel.load_f32 : kernel.load_bf16)(io);
+      (c_dtype == DType::kF32 ? kernel.io.load_f32 : kernel.io.load_bf16)(io);
     }
   }
   if (last && in_place) {
@@ -310,7 +310,9 @@ void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool las
   }
   kernel.run(call);
   if (last && !in_place) {
-    (c_dtype == DType::kBF16 ? kernel.store_bf16 : past_caches ? kernel.stream_f32 : kernel.store_f32)(io);
+    (c_dtype == DType::kBF16 ? kernel.io.store_bf16
+     : past_caches           ? kernel.io.stream_f32
+                             : kernel.io.store_f32)(io);
   }
 }
 
@@ -329,7 +331,7 @@ void move_sums(ThreadPool& pool, bool serial, TileIoFunction move, const TileIo&
 
 bool can_stream(const Kernel& kernel, const GemmArgs& g) {
   constexpr std::int64_t kLine = kAlignment / 4;
-  return kernel.stream_f32 && g.c_dtype == DType::kF32 && !g.accumulate && g.n % kLine == 0 &&
+  return kernel.io.stream_f32 && g.c_dtype == DType::kF32 && !g.accumulate && g.n % kLine == 0 &&
          g.ldc % kLine == 0 && reinterpret_cast<std::uintptr_t>(g.c) % kAlignment == 0;
 }
 
@@ -388,7 +390,7 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
                            .ldc = g.ldc,
                            .rows = static_cast<int>(rows),
                            .cols = static_cast<int>(n1 - n0)};
-      if (plan.sums_in_workspace && g.accumulate) move_sums(pool, serial, kernel.load_bf16, sums_io);
+      if (plan.sums_in_workspace && g.accumulate) move_sums(pool, serial, kernel.io.load_bf16, sums_io);
       for (std::int64_t k0 = 0; k0 < g.k; k0 += plan.super_k) {
         const std::int64_t k1 = std::min(g.k, k0 + plan.super_k);
         const std::int64_t b_strip_bytes = round_up(k1 - k0, kernel.kb) * strip_element;
@@ -419,7 +421,7 @@ void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& g)
         run_tasks(pool, serial, block.tasks(),
                   [&](std::int64_t task, std::int64_t, int thread) { block.run(task, thread); });
       }
-      if (plan.sums_in_workspace) move_sums(pool, serial, kernel.store_bf16, sums_io);
+      if (plan.sums_in_workspace) move_sums(pool, serial, kernel.io.store_bf16, sums_io);
     }
   }
 }

@@ -46,6 +46,14 @@ struct TileCall {
   std::int64_t next_c_second;  // offset from the first piece of a row to the second, in bytes
 };
 
+// One function per direction of k in the source: along a row (k_contiguous), or across rows.
+struct Packers {
+  PackFunction k_contiguous, k_strided;
+};
+struct OperandPackers {
+  Packers a, b;
+};
+
 // Moves a tile [mr, nr] between the accumulators' scratch and rows of C of type fp32 or bf16.
 struct TileIo {
   float* tile;
@@ -56,6 +64,13 @@ struct TileIo {
 };
 using TileIoFunction = void (*)(const TileIo&);
 
+struct TileIoFunctions {
+  TileIoFunction load_f32, store_f32, load_bf16, store_bf16;
+  // store_f32 with non-temporal stores, for rows of complete cache lines; null if the CPU has no such
+  // instruction or nr is too small. A fence must follow before another thread may read.
+  TileIoFunction stream_f32;
+};
+
 struct Kernel {
   int mr, nr, kb;
   std::int64_t max_panel;  // max. k of one pass over a strip, so that the strip stays in its cache level
@@ -65,21 +80,14 @@ struct Kernel {
   struct Cache {
     std::int64_t resident_b, min_columns, passing_a, resident_a;
   } cache;
-  std::int64_t ahead_bytes;  // bytes of `ahead` that run() prefetches per block of k
-  DType packed;              // element type of packed operands
-  bool any_c;
+  std::int64_t ahead_bytes = 0;  // bytes of `ahead` that run() prefetches per block of k
+  DType packed;                  // element type of packed operands
+  bool any_c = false;
   void (*run)(const TileCall&);
-  void (*begin)();  // set and clear per-thread state around calls of run
-  void (*end)();
-  // One function per direction of k in the source: along a row (k_contiguous), or across rows.
-  struct Packers {
-    PackFunction k_contiguous, k_strided;
-  };
-  Packers pack_a, pack_b;
-  TileIoFunction load_f32, store_f32, load_bf16, store_bf16;
-  // store_f32 with non-temporal stores, for rows of complete cache lines; null if the CPU has no such
-  // instruction or nr is too small. A fence must follow before another thread may read.
-  TileIoFunction stream_f32;
+  void (*begin)() = nullptr;  // set and clear per-thread state around calls of run
+  void (*end)() = nullptr;
+  OperandPackers pack;
+  TileIoFunctions io;
 };
 
 // Returns the kernel of a provider for operands of a type, or null if this machine cannot run it. kAuto is
@@ -92,6 +100,10 @@ const Kernel* portable_kernel(DType ab_dtype);
 const Kernel* xsmm_kernel(DType ab_dtype);
 const Kernel* xsmm_bf16_kernel();
 const Kernel* amx_kernel();
+// Set all eight tiles of this thread to 16 rows x 64 bytes, and release them. After end_amx() the operating
+// system has no tile state to save in a context switch. Require that amx_kernel() is not null.
+void begin_amx();
+void end_amx();
 // Runs 4 tile products per iteration on registers only, to measure the units' peak. Requires that
 // amx_kernel() is not null.
 void amx_product_loop(std::int64_t iterations);

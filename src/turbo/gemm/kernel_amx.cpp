@@ -27,14 +27,6 @@ struct alignas(64) TileConfiguration {
 };
 static_assert(sizeof(TileConfiguration) == 64);
 
-void begin() {
-  static constexpr TileConfiguration kConfiguration;
-  asm volatile("ldtilecfg %0" ::"m"(kConfiguration));
-}
-
-// Also tells the operating system that a context switch has no tile state to save.
-void end() { asm volatile("tilerelease"); }
-
 void run_32_rows(const TileCall& call) {
   const char* c_in = reinterpret_cast<const char*>(call.c_in);
   char* c_out = reinterpret_cast<char*>(call.c_out);
@@ -145,8 +137,6 @@ void run_16_rows(const TileCall& call) {
 void run(const TileCall& call) { call.rows <= 16 ? run_16_rows(call) : run_32_rows(call); }
 
 Kernel make() {
-  const OperandPackers packers = bf16_packers_32x32x32();
-  const TileIoFunctions io = tile_io_avx512_bf16();
   return {.mr = kMr,
           .nr = kNr,
           .kb = kKb,
@@ -156,18 +146,20 @@ Kernel make() {
           .packed = DType::kBF16,
           .any_c = true,
           .run = run,
-          .begin = begin,
-          .end = end,
-          .pack_a = packers.a,
-          .pack_b = packers.b,
-          .load_f32 = io.load_f32,
-          .store_f32 = io.store_f32,
-          .load_bf16 = io.load_bf16,
-          .store_bf16 = io.store_bf16,
-          .stream_f32 = io.stream_f32};
+          .begin = begin_amx,
+          .end = end_amx,
+          .pack = bf16_packers_32x32x32(),
+          .io = tile_io_avx512_bf16()};
 }
 
 }  // namespace
+
+void begin_amx() {
+  static constexpr TileConfiguration kConfiguration;
+  asm volatile("ldtilecfg %0" ::"m"(kConfiguration));
+}
+
+void end_amx() { asm volatile("tilerelease"); }
 
 const Kernel* amx_kernel() {
   static const Kernel kernel = make();
@@ -175,7 +167,7 @@ const Kernel* amx_kernel() {
 }
 
 void amx_product_loop(std::int64_t iterations) {
-  begin();
+  begin_amx();
   asm volatile(
       "tilezero %%tmm0\n\t"
       "tilezero %%tmm1\n\t"
@@ -193,7 +185,7 @@ void amx_product_loop(std::int64_t iterations) {
       "dec %[iterations]\n\t"
       "jnz 1b"
       : [iterations] "+r"(iterations)::"cc");
-  end();
+  end_amx();
 }
 
 }  // namespace primus::turbo::gemm

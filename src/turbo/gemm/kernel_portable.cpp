@@ -37,26 +37,17 @@ void run(const TileCall& call) {
 }
 
 Kernel make(DType source) {
-  const OperandPackers packers = f32_packers_4x8x64(source);
-  const TileIoFunctions io = tile_io();
+  TileIoFunctions io = tile_io();
+  io.stream_f32 = nullptr;  // the tile is too narrow
   return {.mr = kMr,
           .nr = kNr,
           .kb = kKb,
           .max_panel = 512,
           .cache = {256 << 10, 256, 64 << 10, 128 << 10},
-          .ahead_bytes = 0,
           .packed = DType::kF32,
-          .any_c = false,
           .run = run,
-          .begin = nullptr,
-          .end = nullptr,
-          .pack_a = packers.a,
-          .pack_b = packers.b,
-          .load_f32 = io.load_f32,
-          .store_f32 = io.store_f32,
-          .load_bf16 = io.load_bf16,
-          .store_bf16 = io.store_bf16,
-          .stream_f32 = nullptr};
+          .pack = f32_packers_4x8x64(source),
+          .io = io};
 }
 
 }  // namespace

@@ -112,19 +112,10 @@ Kernel make(DType packed, const OperandPackers& packers, const TileIoFunctions& 
           .kb = kKb,
           .max_panel = 512,
           .cache = {512 << 10, 256, 128 << 10, 384 << 10},
-          .ahead_bytes = 0,
           .packed = packed,
-          .any_c = false,
           .run = run,
-          .begin = nullptr,
-          .end = nullptr,
-          .pack_a = packers.a,
-          .pack_b = packers.b,
-          .load_f32 = io.load_f32,
-          .store_f32 = io.store_f32,
-          .load_bf16 = io.load_bf16,
-          .store_bf16 = io.store_bf16,
-          .stream_f32 = io.stream_f32};
+          .pack = packers,
+          .io = io};
 }
 
 }  // namespace

@@ -47,10 +47,6 @@ void with_rows(const PackCall& call, std::int64_t count, Body body) {
   }
 }
 
-struct OperandPackers {
-  Kernel::Packers a, b;
-};
-
 // Returns packers for fp32 operands from fp32 or bf16 memory, on any CPU. The name has the tile shape (mr,
 // nr, kb).
 OperandPackers f32_packers_64x64x64(DType source);

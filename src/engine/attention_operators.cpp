@@ -73,17 +73,45 @@ constexpr Operator kHeadNorm{.name = "head_norm",
 
 // --- rope
 
-struct RopeAttributes {
-  Tensor table;
-  RopeShape shape;
-};
-
 struct Rotation {
   enum In : InputName { kX, kPositions };
   enum Out : OutputName { kY };
 };
 
-void rotate(OperatorCall& op, const Tensor& x, const Tensor& y, bool inverse) {
+// A linear function of each row, which depends on the row's position. kApply(op, from, to, backward) also
+// turns the output's gradient into the input's.
+template <void (*kApply)(OperatorCall&, const Tensor&, const Tensor&, bool)>
+constexpr Operator by_position(std::string_view name) {
+  return {.name = name,
+          .operator_class = OperatorClass::kRope,
+          // If the call runs in place, the output has the input's memory, and the function reads the output.
+          .forward =
+              [](OperatorCall& op) {
+                kApply(op, op.in_or_out(Rotation::kX, Rotation::kY), op.out(Rotation::kY), false);
+              },
+          // Changes the output's gradient in place, because only this operator reads it, and passes it on.
+          .backward_input =
+              [](OperatorCall& op) {
+                kApply(op, op.d_out(Rotation::kY), op.complete_d_out(Rotation::kY), true);
+                op.pass_d_in(Rotation::kX, Rotation::kY);
+              },
+          .for_input = saves(Rotation::kPositions),
+          .in_place = true};
+}
+
+template <class Attributes>
+Value record_by_position(const Operator& function, const Value& x, const Value& positions,
+                         const Attributes& attributes) {
+  return x.tape().record(function, {{Rotation::kX, x}, {Rotation::kPositions, positions}}, nullptr,
+                         {{Rotation::kY, x.dtype(), x.shape()}}, attributes)[Rotation::kY];
+}
+
+struct RopeAttributes {
+  Tensor table;
+  RopeShape shape;
+};
+
+void rotate(OperatorCall& op, const Tensor& x, const Tensor& y, bool backward) {
   const auto a = op.attributes<RopeAttributes>();
   launch(op.context(), turbo::Rope{.x = x,
                                    .y = y,
@@ -94,30 +122,15 @@ void rotate(OperatorCall& op, const Tensor& x, const Tensor& y, bool inverse) {
                                    .rotary_dim = a.shape.rotary_dim,
                                    .rotary_begin = a.shape.rotary_begin,
                                    .interleaved = a.shape.interleaved,
-                                   .inverse = inverse != a.shape.inverse});
+                                   .inverse = backward != a.shape.inverse});
 }
 
-// If the call runs in place, the output has the input's memory, and the rotation reads the output.
-void rope_forward(OperatorCall& op) {
-  rotate(op, op.in_or_out(Rotation::kX, Rotation::kY), op.out(Rotation::kY), false);
-}
-
-void rope_backward_input(OperatorCall& op) {
-  // Rotates the output's gradient in place, because only this operator reads it, and passes it on.
-  rotate(op, op.d_out(Rotation::kY), op.complete_d_out(Rotation::kY), true);
-  op.pass_d_in(Rotation::kX, Rotation::kY);
-}
-
-constexpr Operator kRope{.name = "rope",
-                         .operator_class = OperatorClass::kRope,
-                         .forward = rope_forward,
-                         .backward_input = rope_backward_input,
-                         .for_input = saves(Rotation::kPositions),
-                         .in_place = true};
+constexpr Operator kRope = by_position<rotate>("rope");
 
 // --- scale_by_position
 
-void scale_rows(OperatorCall& op, const Tensor& x, const Tensor& y) {
+// The gradient is scaled as the input is.
+void scale_rows(OperatorCall& op, const Tensor& x, const Tensor& y, bool /*backward*/) {
   const auto a = op.attributes<PositionScaling>();
   launch(op.context(), turbo::PositionScale{.x = x,
                                             .y = y,
@@ -128,22 +141,7 @@ void scale_rows(OperatorCall& op, const Tensor& x, const Tensor& y) {
                                             .first = a.first});
 }
 
-// Runs in place, like rope.
-void scale_forward(OperatorCall& op) {
-  scale_rows(op, op.in_or_out(Rotation::kX, Rotation::kY), op.out(Rotation::kY));
-}
-
-void scale_backward_input(OperatorCall& op) {
-  scale_rows(op, op.d_out(Rotation::kY), op.complete_d_out(Rotation::kY));
-  op.pass_d_in(Rotation::kX, Rotation::kY);
-}
-
-constexpr Operator kScaleByPosition{.name = "scale_by_position",
-                                    .operator_class = OperatorClass::kRope,
-                                    .forward = scale_forward,
-                                    .backward_input = scale_backward_input,
-                                    .for_input = saves(Rotation::kPositions),
-                                    .in_place = true};
+constexpr Operator kScaleByPosition = by_position<scale_rows>("scale_by_position");
 
 // --- attention
 
@@ -295,13 +293,11 @@ Value head_norm(const Value& x, Parameter* weight, const turbo::HeadNormShape& s
 }
 
 Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape& shape) {
-  return x.tape().record(kRope, {{Rotation::kX, x}, {Rotation::kPositions, positions}}, nullptr,
-                         {{Rotation::kY, x.dtype(), x.shape()}}, RopeAttributes{table, shape})[Rotation::kY];
+  return record_by_position(kRope, x, positions, RopeAttributes{table, shape});
 }
 
 Value scale_by_position(Value x, const Value& positions, const PositionScaling& scaling) {
-  return x.tape().record(kScaleByPosition, {{Rotation::kX, x}, {Rotation::kPositions, positions}}, nullptr,
-                         {{Rotation::kY, x.dtype(), x.shape()}}, scaling)[Rotation::kY];
+  return record_by_position(kScaleByPosition, x, positions, scaling);
 }
 
 Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options) {

@@ -11,8 +11,8 @@ namespace {
 // Publishes a detector's findings.
 class DetectorListener final : public RunListener {
  public:
-  DetectorListener(std::unique_ptr<Detector> detector, std::deque<RunEvent>& found)
-      : detector_(std::move(detector)), found_(found) {}
+  DetectorListener(std::string_view name, std::unique_ptr<Detector> detector, std::deque<RunEvent>& found)
+      : name_(name), detector_(std::move(detector)), found_(found) {}
 
   bool wants(EventKind kind) const override {
     return kind == EventKind::kStep || kind == EventKind::kEvaluation;
@@ -22,12 +22,15 @@ class DetectorListener final : public RunListener {
     if (const auto* step = event.as<IterationRecord>()) warning = detector_->iteration(*step);
     if (const auto* evaluation = event.as<EvaluationRecord>()) warning = detector_->evaluation(*evaluation);
     if (!warning) return;
-    RunEvent reported{.step = event.step, .rank = event.rank, .time = event.time, .cause = warning->detector};
+    warning->detector = name_;
+    RunEvent reported{
+        .step = event.step, .rank = event.rank, .time = event.time, .cause = std::string(name_)};
     reported.facts = std::move(*warning);
     found_.push_back(std::move(reported));
   }
 
  private:
+  std::string_view name_;
   std::unique_ptr<Detector> detector_;
   std::deque<RunEvent>& found_;
 };
@@ -68,7 +71,7 @@ void TrainingMonitor::add_detectors(const RunFolder& run, Env& env) {
     std::unique_ptr<Detector> detector = entry->make();
     // Replays recorded evaluations, so that their warnings are not repeated.
     for (const EvaluationRecord& record : evaluations) detector->evaluation(record);
-    auto listener = std::make_unique<DetectorListener>(std::move(detector), found_);
+    auto listener = std::make_unique<DetectorListener>(entry->name, std::move(detector), found_);
     RunListener* const at = listener.get();
     seats_.push_back({.name = "the detector " + std::string(entry->name),
                       .fails = "fails",

@@ -29,7 +29,7 @@ IterationRecord step(std::int64_t iteration, double loss, double norm = 1, doubl
 class Detectors {
  public:
   Detectors() {
-    for (const DetectorEntry* entry : detectors()) all_.push_back(entry->make());
+    for (const DetectorEntry* entry : detectors()) all_.emplace_back(entry->name, entry->make());
   }
   std::vector<RunWarning> iteration(const IterationRecord& record) {
     return found([&](Detector& detector) { return detector.iteration(record); });
@@ -42,12 +42,15 @@ class Detectors {
   template <class Look>
   std::vector<RunWarning> found(Look look) {
     std::vector<RunWarning> warnings;
-    for (const auto& detector : all_) {
-      if (auto warning = look(*detector)) warnings.push_back(std::move(*warning));
+    for (const auto& [name, detector] : all_) {
+      auto warning = look(*detector);
+      if (!warning) continue;
+      warning->detector = name;
+      warnings.push_back(std::move(*warning));
     }
     return warnings;
   }
-  std::vector<std::unique_ptr<Detector>> all_;
+  std::vector<std::pair<std::string_view, std::unique_ptr<Detector>>> all_;
 };
 
 // Returns the warnings of all detectors in order, as "name@iteration".

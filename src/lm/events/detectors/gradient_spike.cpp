@@ -33,7 +33,6 @@ class GradientSpike final : public Detector {
     if (!fresh) return std::nullopt;
     return RunWarning{
         .iteration = record.iteration,
-        .detector = std::string(kName),
         .value = now,
         .usual = usual,
         .limit = limit,

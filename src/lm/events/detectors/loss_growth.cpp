@@ -49,7 +49,6 @@ class LossGrowth final : public Detector {
     reported_ = true;
     return RunWarning{
         .iteration = record.iteration,
-        .detector = std::string(kName),
         .value = now,
         .usual = best_,
         .limit = limit,
@@ -65,7 +64,6 @@ class LossGrowth final : public Detector {
   std::optional<RunWarning> not_finite(const IterationRecord& record) {
     if (std::exchange(reported_, true)) return std::nullopt;
     return RunWarning{.iteration = record.iteration,
-                      .detector = std::string(kName),
                       .value = record.lm_loss,
                       .usual = std::isfinite(best_) ? best_ : 0,
                       .limit = std::isfinite(best_) ? std::max(kFactor * best_, best_ + kMinRise)

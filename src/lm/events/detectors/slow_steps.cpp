@@ -36,7 +36,6 @@ class SlowSteps final : public Detector {
     reported_ = true;
     return RunWarning{
         .iteration = record.iteration,
-        .detector = std::string(kName),
         .value = now,
         .usual = best_,
         .limit = limit,

@@ -27,7 +27,6 @@ class WorseEvaluations final : public Detector {
     reported_ = true;
     return RunWarning{
         .iteration = record.iteration,
-        .detector = std::string(kName),
         .value = record.lm_loss,
         .usual = best_,
         .limit = best_,

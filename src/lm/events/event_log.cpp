@@ -83,18 +83,28 @@ std::vector<std::uint64_t> find_offsets(const Path& path, Env& env) {
 // Pairs of an offset and a step, by ascending offset: events before the offset are valid only up to the step.
 using Limits = std::vector<std::pair<std::uint64_t, std::int64_t>>;
 
-Limits limits_of(const Path& path, Env& env) {
-  Limits limits;
+// Calls use(event, offset) for the rare events, the last one first, until it returns false.
+void read_rare_backward(const Path& path, Env& env,
+                        const std::function<bool(const EventLine&, std::uint64_t)>& use) {
   const auto file = env.open(path, OpenMode::kRead);
   std::string text;
   EventLine event;
-  std::int64_t last = kAll;
   const auto followed = follow_offsets(*file);
   for (const std::uint64_t offset : followed ? *followed : find_offsets(path, env)) {
-    if (!read_event_at(*file, offset, text, event) || event.event != "begin" || event.step >= last) continue;
-    last = event.step;
-    limits.emplace_back(offset, last);
+    if (read_event_at(*file, offset, text, event) && !use(event, offset)) return;
   }
+}
+
+Limits limits_of(const Path& path, Env& env) {
+  Limits limits;
+  std::int64_t last = kAll;
+  read_rare_backward(path, env, [&](const EventLine& event, std::uint64_t offset) {
+    if (event.event == "begin" && event.step < last) {
+      last = event.step;
+      limits.emplace_back(offset, last);
+    }
+    return true;
+  });
   std::reverse(limits.begin(), limits.end());
   return limits;
 }
@@ -278,16 +288,12 @@ std::int64_t read_events(const Path& path, const std::function<void(const EventL
 }
 
 void read_rare_events(const Path& path, const std::function<bool(const EventLine&)>& use, Env& env) {
-  const auto file = env.open(path, OpenMode::kRead);
-  std::string text;
-  EventLine event;
   std::int64_t last = kAll;
-  const auto followed = follow_offsets(*file);
-  for (const std::uint64_t offset : followed ? *followed : find_offsets(path, env)) {
-    if (!read_event_at(*file, offset, text, event)) continue;
-    if (event.step <= last && !use(event)) return;
+  read_rare_backward(path, env, [&](const EventLine& event, std::uint64_t) {
+    if (event.step <= last && !use(event)) return false;
     if (event.event == "begin") last = std::min(last, event.step);
-  }
+    return true;
+  });
 }
 
 bool read_last_step(const Path& path, std::string& text, EventLine& step, Env& env) {

@@ -63,6 +63,23 @@ void wait_readable(const Socket& socket, Deadline deadline, const std::function<
   }
 }
 
+// A message of one byte with room for one descriptor. The header has pointers to the other members.
+struct DescriptorMessage {
+  char byte = 'm';
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr header{};
+
+  DescriptorMessage() {
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
+};
+
 }  // namespace
 
 std::string host_identity() {
@@ -111,21 +128,14 @@ void DescriptorGiver::give(const Socket& descriptor, int receivers, Deadline dea
       throw io_error("cannot send the shared memory to the ranks of this host", errno, kDescriptors);
     }
     if (!peer.valid() || !same_user(peer)) continue;
-    char byte = 'm';
-    iovec data{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    DescriptorMessage message;
+    cmsghdr* const header = CMSG_FIRSTHDR(&message.header);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     const int fd = descriptor.fd();
     std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-    if (sendmsg(peer.fd(), &message, MSG_NOSIGNAL) == 1) --receivers;
+    if (sendmsg(peer.fd(), &message.header, MSG_NOSIGNAL) == 1) --receivers;
   }
 }
 
@@ -142,20 +152,13 @@ std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t b
   if (!same_user(peer))
     throw Error(ErrorKind::kIo, "another user's process offers shared memory under this job's name");
   wait_readable(peer, deadline, check, "the rank that owns the shared memory did not answer in time");
-  char byte = 0;
-  iovec data{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t got = recvmsg(peer.fd(), &message, MSG_CMSG_CLOEXEC);
+  DescriptorMessage message;
+  const ssize_t got = recvmsg(peer.fd(), &message.header, MSG_CMSG_CLOEXEC);
   // The kernel drops a descriptor if this process has too many open.
-  if (got == 1 && (message.msg_flags & MSG_CTRUNC) != 0) {
+  if (got == 1 && (message.header.msg_flags & MSG_CTRUNC) != 0) {
     throw io_error("cannot receive the shared memory of this host's ranks", EMFILE, kDescriptors);
   }
-  const cmsghdr* const header = got == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
+  const cmsghdr* const header = got == 1 ? CMSG_FIRSTHDR(&message.header) : nullptr;
   if (!header || header->cmsg_type != SCM_RIGHTS) {
     throw Error(ErrorKind::kIo, "the rank that owns the shared memory has exited", "see that rank's log");
   }

@@ -40,4 +40,21 @@ class Doorbells {
   std::vector<char> touched_;
 };
 
+// Links whose ranks wake each other with doorbells. A subclass touches the bells of the peers that have new
+// bytes or room.
+class BellLinks : public Links {
+ public:
+  void publish() final { bells_.ring_touched(); }
+  std::uint32_t ticket() final { return bells_.ticket(); }
+  void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) final {
+    bells_.wait(ticket, interest, limit);
+  }
+
+ protected:
+  // Arguments as for Doorbells.
+  BellLinks(Doorbell* bells, int size, int rank, int spins) : bells_(bells, size, rank, spins) {}
+
+  Doorbells bells_;
+};
+
 }  // namespace primus::comm::local

@@ -35,11 +35,11 @@ std::size_t RingRegion::bytes(int ranks) {
 }
 
 RingLinks::RingLinks(std::shared_ptr<std::byte> region, int size, int rank, int spins)
-    : region_(std::move(region)),
+    : BellLinks(reinterpret_cast<Doorbell*>(region.get()), size, rank, spins),
+      region_(std::move(region)),
       size_(size),
       rank_(rank),
-      capacity_(RingRegion::ring_bytes(size)),
-      bells_(reinterpret_cast<Doorbell*>(region_.get()), size, rank, spins) {}
+      capacity_(RingRegion::ring_bytes(size)) {}
 
 RingLinks::Ring& RingLinks::ring(int from, int to) const {
   const std::size_t index =

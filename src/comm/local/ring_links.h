@@ -21,7 +21,7 @@ struct RingRegion {
   static std::size_t ring_bytes(int ranks);
 };
 
-class RingLinks final : public Links {
+class RingLinks final : public BellLinks {
  public:
   // `region`: RingRegion::bytes(size) bytes, kept alive by the pointer.
   RingLinks(std::shared_ptr<std::byte> region, int size, int rank, int spins);
@@ -30,11 +30,6 @@ class RingLinks final : public Links {
   bool drained(int) override { return true; }
   std::span<const std::byte> peek(int peer) override;
   void pop(int peer, std::size_t bytes) override;
-  void publish() override { bells_.ring_touched(); }
-  std::uint32_t ticket() override { return bells_.ticket(); }
-  void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) override {
-    bells_.wait(ticket, interest, limit);
-  }
   void revoke() noexcept override {}
 
  private:
@@ -44,7 +39,6 @@ class RingLinks final : public Links {
   std::shared_ptr<std::byte> region_;
   int size_, rank_;
   std::size_t capacity_;
-  Doorbells bells_;
 };
 
 }  // namespace primus::comm::local

@@ -12,9 +12,9 @@ ThreadGroup::ThreadGroup(int ranks)
       channels(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)) {}
 
 ThreadLinks::ThreadLinks(std::shared_ptr<ThreadGroup> group, int rank, int spins)
-    : group_(std::move(group)),
+    : BellLinks(group->bells.data(), group->size, rank, spins),
+      group_(std::move(group)),
       rank_(rank),
-      bells_(group_->bells.data(), group_->size, rank, spins),
       shown_(static_cast<std::size_t>(group_->size)),
       offset_(static_cast<std::size_t>(group_->size)) {}
 

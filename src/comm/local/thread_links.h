@@ -42,7 +42,7 @@ struct ThreadGroup {
   std::vector<Channel> channels;
 };
 
-class ThreadLinks final : public Links {
+class ThreadLinks final : public BellLinks {
  public:
   ThreadLinks(std::shared_ptr<ThreadGroup> group, int rank, int spins);
 
@@ -50,17 +50,11 @@ class ThreadLinks final : public Links {
   bool drained(int peer) override;
   std::span<const std::byte> peek(int peer) override;
   void pop(int peer, std::size_t bytes) override;
-  void publish() override { bells_.ring_touched(); }
-  std::uint32_t ticket() override { return bells_.ticket(); }
-  void wait(std::uint32_t ticket, const Interest& interest, std::chrono::milliseconds limit) override {
-    bells_.wait(ticket, interest, limit);
-  }
   void revoke() noexcept override;
 
  private:
   std::shared_ptr<ThreadGroup> group_;
   int rank_;
-  Doorbells bells_;
   std::vector<std::uint64_t> shown_;  // by peer: the channel's tail after the last entry that uses this
                                       // rank's memory
   std::vector<std::size_t> offset_;   // by peer: bytes already used of the peer's first entry

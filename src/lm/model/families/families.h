@@ -8,11 +8,16 @@
 namespace primus {
 
 class ConfigReader;
+struct SelfAttentionOptions;
 
 // Llama's block: grouped-query attention with the layer's options in config.attention, and a SwiGLU
 // feed-forward, each after a norm. As Family::make_block.
 std::unique_ptr<Block> make_llama_block(const ModelConfig& config, engine::ParameterStore& store,
                                         std::int64_t layer, int chunk);
+// The block with other options of attention.
+std::unique_ptr<Block> make_llama_block_with(const ModelConfig& config, engine::ParameterStore& store,
+                                             std::int64_t layer, int chunk,
+                                             const SelfAttentionOptions& options);
 
 // Throws Error(kUnsupported) naming `key` when config.json sets it to a value other than `neutral` (or null).
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);

@@ -27,10 +27,15 @@ void write(const ModelConfig&, nlohmann::json& json) {
 
 std::unique_ptr<Block> make_llama_block(const ModelConfig& config, engine::ParameterStore& store,
                                         std::int64_t layer, int chunk) {
+  return make_llama_block_with(config, store, layer, chunk, attention_options(config, layer));
+}
+
+std::unique_ptr<Block> make_llama_block_with(const ModelConfig& config, engine::ParameterStore& store,
+                                             std::int64_t layer, int chunk,
+                                             const SelfAttentionOptions& options) {
   const BlockParameters parameters(config, store, layer, chunk);
   return std::make_unique<DecoderBlock>(
-      config, parameters,
-      [&] { return self_attention(config, parameters, attention_options(config, layer)); },
+      config, parameters, [&] { return self_attention(config, parameters, options); },
       [&] { return feed_forward(config, parameters, config.ffn); });
 }
 

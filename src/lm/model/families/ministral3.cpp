@@ -44,14 +44,11 @@ void write(const ModelConfig& c, nlohmann::json& json) {
 
 std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
                                   std::int64_t layer, int chunk) {
-  const BlockParameters parameters(config, store, layer, chunk);
   SelfAttentionOptions options = attention_options(config, layer);
   options.attn_scale = config.attention.attn_scale;
   options.floor_scale = static_cast<double>(config.attention.floor_scale);
   options.first_scaled = 0;
-  return std::make_unique<DecoderBlock>(
-      config, parameters, [&] { return self_attention(config, parameters, options); },
-      [&] { return feed_forward(config, parameters, config.ffn); });
+  return make_llama_block_with(config, store, layer, chunk, options);
 }
 
 }  // namespace

@@ -23,12 +23,9 @@ void write(const ModelConfig& config, nlohmann::json& json) {
 
 std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
                                   std::int64_t layer, int chunk) {
-  const BlockParameters parameters(config, store, layer, chunk);
   SelfAttentionOptions options = attention_options(config, layer);
   options.qkv_bias = true;
-  return std::make_unique<DecoderBlock>(
-      config, parameters, [&] { return self_attention(config, parameters, options); },
-      [&] { return feed_forward(config, parameters, config.ffn); });
+  return make_llama_block_with(config, store, layer, chunk, options);
 }
 
 }  // namespace

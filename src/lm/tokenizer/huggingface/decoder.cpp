@@ -16,52 +16,47 @@ using TextOf = std::function<std::string_view(std::int32_t)>;
 
 namespace {
 
-// Tokens are byte strings in GPT-2's alphabet.
-class ByteLevelDecoder final : public Decoder {
+// A decoder without settings. Its state is made from the function that returns the text of a token.
+template <class State>
+class PlainDecoder final : public Decoder {
  public:
   std::unique_ptr<Decoding> start(TextOf text_of) const override {
     return std::make_unique<State>(std::move(text_of));
   }
+};
+
+// Tokens are byte strings in GPT-2's alphabet.
+class ByteLevelDecoding final : public Decoding {
+ public:
+  explicit ByteLevelDecoding(TextOf text_of) : text_of_(std::move(text_of)) {}
+  void push(std::int32_t id, std::string& out) override {
+    const std::string_view text = text_of_(id);
+    const auto bytes = byte_level::to_bytes(text);
+    stream_.push(bytes ? std::string_view(*bytes) : text, out);
+  }
+  void finish(std::string& out) override { stream_.finish(out); }
 
  private:
-  class State final : public Decoding {
-   public:
-    explicit State(TextOf text_of) : text_of_(std::move(text_of)) {}
-    void push(std::int32_t id, std::string& out) override {
-      const std::string_view text = text_of_(id);
-      const auto bytes = byte_level::to_bytes(text);
-      stream_.push(bytes ? std::string_view(*bytes) : text, out);
-    }
-    void finish(std::string& out) override { stream_.finish(out); }
-
-   private:
-    TextOf text_of_;
-    Utf8Stream stream_;
-  };
+  TextOf text_of_;
+  Utf8Stream stream_;
 };
+using ByteLevelDecoder = PlainDecoder<ByteLevelDecoding>;
 
 // Separates tokens by spaces. Used for files without a decoder.
-class SpacedDecoder final : public Decoder {
+class SpacedDecoding final : public Decoding {
  public:
-  std::unique_ptr<Decoding> start(TextOf text_of) const override {
-    return std::make_unique<State>(std::move(text_of));
+  explicit SpacedDecoding(TextOf text_of) : text_of_(std::move(text_of)) {}
+  void push(std::int32_t id, std::string& out) override {
+    if (!std::exchange(first_, false)) out += ' ';
+    out += text_of_(id);
   }
+  void finish(std::string&) override { first_ = true; }
 
  private:
-  class State final : public Decoding {
-   public:
-    explicit State(TextOf text_of) : text_of_(std::move(text_of)) {}
-    void push(std::int32_t id, std::string& out) override {
-      if (!std::exchange(first_, false)) out += ' ';
-      out += text_of_(id);
-    }
-    void finish(std::string&) override { first_ = true; }
-
-   private:
-    TextOf text_of_;
-    bool first_ = true;
-  };
+  TextOf text_of_;
+  bool first_ = true;
 };
+using SpacedDecoder = PlainDecoder<SpacedDecoding>;
 
 // SentencePiece's decoding in Hugging Face's components: first Replace and Metaspace per token, then
 // ByteFallback over runs of <0x..> tokens, then Fuse, and then a Strip of the start of the complete text.

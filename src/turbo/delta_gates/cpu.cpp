@@ -8,45 +8,43 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-void forward(CpuContext& context, const DeltaGatesForward& a) {
-  with_float_type(a.ba.dtype, [&](auto tag) {
+// Calls body(row, b and a of the row) for all rows, with the C++ type of `ba`.
+template <class Body>
+PRIMUS_INLINE void for_each_row(CpuContext& context, const Tensor& ba, Body body) {
+  with_float_type(ba.dtype, [&](auto tag) {
     using T = decltype(tag);
-    const std::int64_t heads = a.ba.cols() / 2;
-    const auto *a_log = context.data<const float>(a.a_log), *dt_bias = context.data<const float>(a.dt_bias);
-    parallel_ranges(context, a.ba.rows(), 32 * heads * sizeof(float),
-                    [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t row = begin; row < end; ++row) {
-                        const T* ba = context.data<const T>(a.ba) + row * 2 * heads;
-                        float* g = context.data<float>(a.g) + row * heads;
-                        float* beta = context.data<float>(a.beta) + row * heads;
-                        for (std::int64_t h = 0; h < heads; ++h) {
-                          beta[h] = sigmoid(to_float(ba[h]));
-                          g[h] = DeltaDecay{a_log[h]}.value(to_float(ba[heads + h]) + dt_bias[h]);
-                        }
-                      }
-                    });
+    const std::int64_t cols = ba.cols();
+    parallel_ranges(context, ba.rows(), 16 * cols * sizeof(float), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) body(row, context.data<const T>(ba) + row * cols);
+    });
+  });
+}
+
+void forward(CpuContext& context, const DeltaGatesForward& a) {
+  const std::int64_t heads = a.ba.cols() / 2;
+  const auto *a_log = context.data<const float>(a.a_log), *dt_bias = context.data<const float>(a.dt_bias);
+  for_each_row(context, a.ba, [&](std::int64_t row, const auto* ba) {
+    float* g = context.data<float>(a.g) + row * heads;
+    float* beta = context.data<float>(a.beta) + row * heads;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      beta[h] = sigmoid(to_float(ba[h]));
+      g[h] = DeltaDecay{a_log[h]}.value(to_float(ba[heads + h]) + dt_bias[h]);
+    }
   });
 }
 
 void backward_input(CpuContext& context, const DeltaGatesBackwardInput& a) {
-  with_float_type(a.ba.dtype, [&](auto tag) {
-    using T = decltype(tag);
-    const std::int64_t heads = a.ba.cols() / 2;
-    const auto *a_log = context.data<const float>(a.a_log), *dt_bias = context.data<const float>(a.dt_bias);
-    parallel_ranges(context, a.ba.rows(), 32 * heads * sizeof(float),
-                    [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t row = begin; row < end; ++row) {
-                        const T* ba = context.data<const T>(a.ba) + row * 2 * heads;
-                        const float* d_g = context.data<const float>(a.d_g) + row * heads;
-                        const float* d_beta = context.data<const float>(a.d_beta) + row * heads;
-                        T* d_ba = context.data<T>(a.d_ba) + row * 2 * heads;
-                        for (std::int64_t h = 0; h < heads; ++h) {
-                          const float s = sigmoid(to_float(ba[h])), x = to_float(ba[heads + h]) + dt_bias[h];
-                          d_ba[h] = from_float<T>(d_beta[h] * sigmoid_slope(s));
-                          d_ba[heads + h] = from_float<T>(DeltaDecay{a_log[h]}.gradient(d_g[h]) * sigmoid(x));
-                        }
-                      }
-                    });
+  const std::int64_t heads = a.ba.cols() / 2;
+  const auto *a_log = context.data<const float>(a.a_log), *dt_bias = context.data<const float>(a.dt_bias);
+  for_each_row(context, a.ba, [&]<class T>(std::int64_t row, const T* ba) {
+    const float* d_g = context.data<const float>(a.d_g) + row * heads;
+    const float* d_beta = context.data<const float>(a.d_beta) + row * heads;
+    T* d_ba = context.data<T>(a.d_ba) + row * 2 * heads;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const float s = sigmoid(to_float(ba[h])), x = to_float(ba[heads + h]) + dt_bias[h];
+      d_ba[h] = from_float<T>(d_beta[h] * sigmoid_slope(s));
+      d_ba[heads + h] = from_float<T>(DeltaDecay{a_log[h]}.gradient(d_g[h]) * sigmoid(x));
+    }
   });
 }
 

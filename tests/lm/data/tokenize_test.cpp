@@ -86,6 +86,8 @@ class Tokenize : public testing::Test {
     }
     return names;
   }
+  // Tokenizes until the first text has been read, with one worker.
+  void stop_early();
   // JSON lines of several blocks.
   std::string many_lines() const {
     std::string lines;
@@ -479,6 +481,14 @@ class Watched final : public Tokenizer {
   std::function<void()> at_each_text_;
 };
 
+void Tokenize::stop_early() {
+  std::atomic<bool> stop = false;
+  TokenizeOptions options = options_;
+  options.workers = options_.workers = 1;
+  options.stop = &stop;
+  EXPECT_FALSE(tokenize_corpus(options, Watched([&] { stop = true; })).complete);
+}
+
 struct Interruption {
   const char* name;
   const char* extension;
@@ -570,12 +580,7 @@ TEST_F(Tokenize, FilesThatAreThereAreReplacedOnlyWhenTold) {
 // options is still refused and leaves the unfinished work unchanged.
 TEST_F(Tokenize, ItsOwnHalfNamedFilesAreNoReasonToStop) {
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
-  options_.workers = 1;
-  std::atomic<bool> stop = false;
-  options_.stop = &stop;
-  const Watched tokenizer([&] { stop = true; });
-  EXPECT_FALSE(tokenize_corpus(options_, tokenizer).complete);
-  stop = false;
+  stop_early();
   folder_.write("out_text_document.bin", "named before the process was killed");
   const auto unfinished = [&] { return read_all(folder_ / "out.partial/progress.json"); };
   const std::string progress = unfinished();
@@ -589,12 +594,7 @@ TEST_F(Tokenize, ItsOwnHalfNamedFilesAreNoReasonToStop) {
 
 TEST_F(Tokenize, WorkOfOtherOptionsIsNotContinued) {
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
-  options_.workers = 1;
-  std::atomic<bool> stop = false;
-  options_.stop = &stop;
-  const Watched tokenizer([&] { stop = true; });
-  EXPECT_FALSE(tokenize_corpus(options_, tokenizer).complete);
-  stop = false;
+  stop_early();
   options_.append_eod = false;
   const TokenizeResult result = run();
   EXPECT_EQ(result.resumed_bytes, 0u);
@@ -625,12 +625,7 @@ TEST_F(Tokenize, WorkOnOtherInputsIsNotContinued) {
   std::string lines = many_lines();
   const Path input = folder_.write("a.jsonl", lines);
   options_.inputs = {input.string()};
-  options_.workers = 1;
-  std::atomic<bool> stop = false;
-  options_.stop = &stop;
-  const Watched tokenizer([&] { stop = true; });
-  EXPECT_FALSE(tokenize_corpus(options_, tokenizer).complete);
-  stop = false;
+  stop_early();
   std::ranges::replace(lines, 'd', 'D');
   folder_.write("a.jsonl", lines);
   std::filesystem::last_write_time(input, std::filesystem::last_write_time(input) + std::chrono::seconds(5));

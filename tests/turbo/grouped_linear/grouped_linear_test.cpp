@@ -100,6 +100,35 @@ Expected reference(const Case& c, const Operands& o) {
   return result;
 }
 
+// The operands and results of a case's three products on a device.
+struct OnDevice {
+  OnDevice(OperatorBench& bench, const Case& c, const Operands& o, DType dtype)
+      : x(bench.upload(o.x, dtype, {rows_of(c), c.in})),
+        d_y(bench.upload(o.d_y, dtype, {rows_of(c), c.out})),
+        weights(bench.upload(o.weights, dtype, {std::ssize(c.rows), c.out, c.in})),
+        offsets(bench.upload(offsets_of(c), DType::kI32, {std::ssize(c.rows) + 1})),
+        y(bench.empty(dtype, d_y.shape)),
+        d_x(bench.empty(dtype, x.shape)),
+        d_weights(bench.empty(DType::kF32, weights.shape)) {}
+
+  void run(OperatorBench& bench, GemmRole role, const Tensor& to, bool add = false) const {
+    bench.run(GroupedGemm{.role = role,
+                          .a = role == GemmRole::kForward ? x : d_y,
+                          .b = role == GemmRole::kWeightGradient ? x : weights,
+                          .c = to,
+                          .offsets = offsets,
+                          .accumulate = add,
+                          .workspace = {}});
+  }
+  void run_all(OperatorBench& bench) const {
+    run(bench, GemmRole::kForward, y);
+    run(bench, GemmRole::kInputGradient, d_x);
+    run(bench, GemmRole::kWeightGradient, d_weights);
+  }
+
+  Tensor x, d_y, weights, offsets, y, d_x, d_weights;
+};
+
 class GroupedLinearTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, GroupedLinearTest, ::testing::ValuesIn(devices_under_test()));
 
@@ -109,37 +138,24 @@ TEST_P(GroupedLinearTest, ThreeProducts) {
     for (const Case& c : cases_of(GetParam())) {
       const Operands o = operands(c, dtype);
       const Expected expected = reference(c, o);
-      const auto experts = static_cast<std::int64_t>(c.rows.size());
-      const std::int64_t rows = rows_of(c);
-      const Tensor x = bench.upload(o.x, dtype, {rows, c.in}),
-                   d_y = bench.upload(o.d_y, dtype, {rows, c.out});
-      const Tensor weights = bench.upload(o.weights, dtype, {experts, c.out, c.in});
-      const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
-      const Tensor y = bench.empty(dtype, {rows, c.out}), d_x = bench.empty(dtype, {rows, c.in});
-      const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
+      const OnDevice on(bench, c, o, dtype);
       // Sums of at most 1032 products or 400 rows: about sqrt(n) fp32 rounding errors, plus the rounding of
       // the result.
       const double tolerance = rounding_error(dtype) + 4e-6;
-      const auto run = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& to, bool add) {
-        bench.run(GroupedGemm{
-            .role = role, .a = a, .b = b, .c = to, .offsets = offsets, .accumulate = add, .workspace = {}});
-      };
-      run(GemmRole::kForward, x, weights, y, false);
-      EXPECT_LE(normalised_error(bench.download(y), expected.y), tolerance);
-      run(GemmRole::kInputGradient, d_y, weights, d_x, false);
-      EXPECT_LE(normalised_error(bench.download(d_x), expected.d_x), tolerance);
-      run(GemmRole::kWeightGradient, d_y, x, d_weights, false);
-      EXPECT_LE(normalised_error(bench.download(d_weights), expected.d_weights), 4e-6);
-      run(GemmRole::kWeightGradient, d_y, x, d_weights, true);
+      on.run_all(bench);
+      EXPECT_LE(normalised_error(bench.download(on.y), expected.y), tolerance);
+      EXPECT_LE(normalised_error(bench.download(on.d_x), expected.d_x), tolerance);
+      EXPECT_LE(normalised_error(bench.download(on.d_weights), expected.d_weights), 4e-6);
+      on.run(bench, GemmRole::kWeightGradient, on.d_weights, true);
       Values twice = expected.d_weights;
       for (double& v : twice) v *= 2;
-      EXPECT_LE(normalised_error(bench.download(d_weights), twice), 4e-6);
+      EXPECT_LE(normalised_error(bench.download(on.d_weights), twice), 4e-6);
       // A bf16 weight gradient is rounded once per call.
-      const Tensor narrow = bench.empty(DType::kBF16, d_weights.shape);
-      run(GemmRole::kWeightGradient, d_y, x, narrow, false);
+      const Tensor narrow = bench.empty(DType::kBF16, on.d_weights.shape);
+      on.run(bench, GemmRole::kWeightGradient, narrow);
       const Values once = bench.download(narrow);
       EXPECT_LE(normalised_error(once, expected.d_weights), rounding_error(DType::kBF16) + 4e-6);
-      run(GemmRole::kWeightGradient, d_y, x, narrow, true);
+      on.run(bench, GemmRole::kWeightGradient, narrow, true);
       Values sum = expected.d_weights;
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += once[i];
       EXPECT_LE(normalised_error(bench.download(narrow), sum), rounding_error(DType::kBF16) + 4e-6);
@@ -209,7 +225,6 @@ TEST_P(GroupedLinearTest, ExpertsKeepApart) {
   const DType dtype = DType::kBF16;
   for (const std::size_t which : {cases().size() - 2, cases().size() - 1}) {
     const Case& c = cases()[which];
-    const auto experts = static_cast<std::int64_t>(c.rows.size());
     const std::int64_t rows = rows_of(c);
     const std::vector<std::int64_t> owner = owners(c);
     const auto results = [&](std::int64_t poisoned) {
@@ -221,19 +236,9 @@ TEST_P(GroupedLinearTest, ExpertsKeepApart) {
         std::fill_n(o.d_y.begin() + row * c.out, c.out, NAN);
       }
       if (poisoned >= 0) std::fill_n(o.weights.begin() + poisoned * c.out * c.in, c.out * c.in, NAN);
-      const Tensor x = bench.upload(o.x, dtype, {rows, c.in}),
-                   d_y = bench.upload(o.d_y, dtype, {rows, c.out});
-      const Tensor weights = bench.upload(o.weights, dtype, {experts, c.out, c.in});
-      const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
-      const Tensor y = bench.empty(dtype, {rows, c.out}), d_x = bench.empty(dtype, {rows, c.in});
-      const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
-      const auto run = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& to) {
-        bench.run(GroupedGemm{.role = role, .a = a, .b = b, .c = to, .offsets = offsets, .workspace = {}});
-      };
-      run(GemmRole::kForward, x, weights, y);
-      run(GemmRole::kInputGradient, d_y, weights, d_x);
-      run(GemmRole::kWeightGradient, d_y, x, d_weights);
-      Expected all{bench.download(y), bench.download(d_x), bench.download(d_weights)};
+      const OnDevice on(bench, c, o, dtype);
+      on.run_all(bench);
+      Expected all{bench.download(on.y), bench.download(on.d_x), bench.download(on.d_weights)};
       // The poisoned expert's own results are NaN and are not compared.
       for (std::int64_t row = 0; row < rows; ++row) {
         if (owner[static_cast<std::size_t>(row)] != 1) continue;
@@ -288,26 +293,15 @@ TEST_P(GroupedLinearTest, Bias) {
 
 TEST(GroupedLinear, NoThreadCountChangesABit) {
   const Case& c = cases().back();
-  const auto experts = static_cast<std::int64_t>(c.rows.size());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Operands o = operands(c, dtype);
     std::vector<std::vector<unsigned char>> first;
     for (const int threads : {1, 2, 5}) {
       OperatorBench bench({.threads = threads});
-      const Tensor x = bench.upload(o.x, dtype, {rows_of(c), c.in});
-      const Tensor d_y = bench.upload(o.d_y, dtype, {rows_of(c), c.out});
-      const Tensor weights = bench.upload(o.weights, dtype, {experts, c.out, c.in});
-      const Tensor offsets = bench.upload(offsets_of(c), DType::kI32, {experts + 1});
-      const Tensor y = bench.empty(dtype, {rows_of(c), c.out}), d_x = bench.empty(dtype, {rows_of(c), c.in});
-      const Tensor d_weights = bench.empty(DType::kF32, {experts, c.out, c.in});
-      const auto run = [&](GemmRole role, const Tensor& a, const Tensor& b, const Tensor& to) {
-        bench.run(GroupedGemm{.role = role, .a = a, .b = b, .c = to, .offsets = offsets, .workspace = {}});
-      };
-      run(GemmRole::kForward, x, weights, y);
-      run(GemmRole::kInputGradient, d_y, weights, d_x);
-      run(GemmRole::kWeightGradient, d_y, x, d_weights);
-      const std::vector<std::vector<unsigned char>> bits = {bench.bytes(y), bench.bytes(d_x),
-                                                            bench.bytes(d_weights)};
+      const OnDevice on(bench, c, o, dtype);
+      on.run_all(bench);
+      const std::vector<std::vector<unsigned char>> bits = {bench.bytes(on.y), bench.bytes(on.d_x),
+                                                            bench.bytes(on.d_weights)};
       if (first.empty()) first = bits;
       EXPECT_EQ(bits, first) << threads << " threads";
     }

@@ -115,26 +115,22 @@ Outcome run(OperatorBench& bench, const Case& c, const AttentionReference& all, 
                  lse = bench.empty(DType::kF32, part_lse.shape);
     auto key_parts = parts(c.key_cuts, s.seq_k);
     std::shuffle(key_parts.begin(), key_parts.end(), random);
-    const auto part_shape = [&](const std::pair<std::int64_t, std::int64_t>& keys) {
-      AttentionShape p = s;
-      p.seq_q = seq_q, p.q_first = q_begin;
-      p.seq_k = keys.second - keys.first, p.k_first = keys.first;
-      return p;
+    // Sets the shape and the operands of AttentionForward and of AttentionBackward for a part of the keys.
+    const auto over = [&](const std::pair<std::int64_t, std::int64_t>& keys, auto call) {
+      call.shape = s;
+      call.shape.seq_q = seq_q, call.shape.q_first = q_begin;
+      call.shape.seq_k = keys.second - keys.first, call.shape.k_first = keys.first;
+      call.q = q, call.k = k.from(keys.first * k_width), call.v = v.from(keys.first * v_width);
+      call.q_stride = q_width, call.k_stride = k_width, call.v_stride = v_width;
+      call.first_key = first_key;
+      return call;
     };
     bool first = true;
     for (const auto& keys : key_parts) {
-      bench.run(AttentionForward{.shape = part_shape(keys),
-                                 .q = q,
-                                 .k = k.from(keys.first * k_width),
-                                 .v = v.from(keys.first * v_width),
-                                 .q_stride = q_width,
-                                 .k_stride = k_width,
-                                 .v_stride = v_width,
-                                 .first_key = first_key,
-                                 .sinks = keys == key_parts.back() ? sinks : Tensor(),
-                                 .out = part,
-                                 .lse = part_lse,
-                                 .workspace = {}});
+      AttentionForward forward = over(keys, AttentionForward{});
+      if (keys == key_parts.back()) forward.sinks = sinks;
+      forward.out = part, forward.lse = part_lse;
+      bench.run(forward);
       bench.run(AttentionMerge{.heads = s.heads,
                                .value_dim = s.value_dim,
                                .part = part,
@@ -156,26 +152,13 @@ Outcome run(OperatorBench& bench, const Case& c, const AttentionReference& all, 
     const Tensor d_q = bench.empty(gradient, q.shape);
     first = true;
     for (const auto& keys : key_parts) {
-      bench.run(AttentionBackward{.shape = part_shape(keys),
-                                  .q = q,
-                                  .k = k.from(keys.first * k_width),
-                                  .v = v.from(keys.first * v_width),
-                                  .q_stride = q_width,
-                                  .k_stride = k_width,
-                                  .v_stride = v_width,
-                                  .first_key = first_key,
-                                  .out = whole_out,
-                                  .lse = lse,
-                                  .d_out = d_out,
-                                  .d_q = d_q,
-                                  .d_k = d_k.from(keys.first * k_width),
-                                  .d_v = d_v.from(keys.first * v_width),
-                                  .d_q_stride = q_width,
-                                  .d_k_stride = k_width,
-                                  .d_v_stride = v_width,
-                                  .accumulate_d_q = !first,
-                                  .accumulate_d_kv = !first_queries,
-                                  .workspace = {}});
+      AttentionBackward backward = over(keys, AttentionBackward{});
+      backward.out = whole_out, backward.lse = lse, backward.d_out = d_out;
+      backward.d_q = d_q;
+      backward.d_k = d_k.from(keys.first * k_width), backward.d_v = d_v.from(keys.first * v_width);
+      backward.d_q_stride = q_width, backward.d_k_stride = k_width, backward.d_v_stride = v_width;
+      backward.accumulate_d_q = !first, backward.accumulate_d_kv = !first_queries;
+      bench.run(backward);
       first = false;
     }
     if (c.sinks) {

@@ -43,16 +43,22 @@ std::vector<double> losses(const Path& folder, const std::string& name) {
   return found;
 }
 
+// Trains in two processes of this machine and returns the losses of the three steps.
+std::vector<double> losses_of_one_machine(const Path& folder) {
+  std::vector<std::string> command = training(folder, "alone");
+  command.insert(command.end(), {"--nproc", "2"});
+  const test::ProgramResult result = test::run_program(command);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  if (result.exit_code != 0) return {};
+  return losses(folder, "alone");
+}
+
 TEST(Mpi, TrainsAsProcessesOfOneMachineDo) {
   if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
   if (!std::filesystem::exists(MPI_PLUGIN))
     GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
   const test::TemporaryFolder folder;
-  std::vector<std::string> here = training(folder.path(), "here");
-  here.insert(here.end(), {"--nproc", "2"});
-  const test::ProgramResult single = test::run_program(here);
-  ASSERT_EQ(single.exit_code, 0) << single.err;
-  const std::vector<double> expected = losses(folder.path(), "here");
+  const std::vector<double> expected = losses_of_one_machine(folder.path());
   ASSERT_EQ(expected.size(), 3U);
 
   for (const std::string transport : {"auto", "mpi"}) {
@@ -159,11 +165,7 @@ class MpiMachines : public test::TwoMachines {
 };
 
 TEST_F(MpiMachines, TrainAsTwoProcessesOfOneDo) {
-  std::vector<std::string> single = training(folder_.path(), "alone");
-  single.insert(single.end(), {"--nproc", "2"});
-  const test::ProgramResult here = test::run_program(single);
-  ASSERT_EQ(here.exit_code, 0) << here.err;
-  const std::vector<double> expected = losses(folder_.path(), "alone");
+  const std::vector<double> expected = losses_of_one_machine(folder_.path());
   ASSERT_EQ(expected.size(), 3U);
   for (const std::string transport : {"auto", "mpi"}) {
     const SubprocessResult result = mpirun(transport, training(folder_.path(), transport));

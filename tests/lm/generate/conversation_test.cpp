@@ -43,16 +43,21 @@ class Held {
   std::int64_t before_ = 0;
 };
 
+// Returns a callback that appends each piece of a reply to `text` and lets the reply go on.
+auto collect(std::string& text) {
+  return [&](std::string_view piece) {
+    text += piece;
+    return true;
+  };
+}
+
 TEST(Conversation, TheReplyEndsWhereTheModelBeginsTheUsersTurn) {
   const auto decoder = chain_decoder(chain_of(": hi\nUser:"), 512);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
   std::string streamed;
-  const auto reply = conversation.say("Hello", [&](std::string_view piece) {
-    streamed += piece;
-    return true;
-  });
+  const auto reply = conversation.say("Hello", collect(streamed));
   EXPECT_EQ(reply.text, "hi");
   EXPECT_EQ(streamed, "hi");
   EXPECT_EQ(reply.reason, StopReason::kCallback);
@@ -78,10 +83,7 @@ TEST(Conversation, ATailThatLooksLikeATurnIsShownWhenItIsNone) {
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
   std::string streamed;
-  const auto reply = conversation.say("Hello", [&](std::string_view piece) {
-    streamed += piece;
-    return true;
-  });
+  const auto reply = conversation.say("Hello", collect(streamed));
   EXPECT_EQ(reply.text, "a\nUsx");
   EXPECT_EQ(streamed, reply.text);
 }

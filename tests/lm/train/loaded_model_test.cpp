@@ -331,6 +331,19 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
   }
 }
 
+// Returns the model that an experiment with only `load` and these overrides makes of a folder.
+LoadedModel loaded_from(const ModelConfig& folder, const std::vector<std::string>& command_line) {
+  config::LoadOptions options;
+  options.environment = [](const std::string&) { return std::nullopt; };
+  options.preset_dirs.emplace();
+  config::Experiment e = config::load_experiment_text(
+      "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {"
+      "mock_data: true, load: folder}}}}",
+      "exp.yaml", command_line, options);
+  fill_model_settings(e, folder);
+  return reconcile_with_loaded(e, model_config_of(e, folder.vocab, families()), folder, "config.json");
+}
+
 // A run keeps the router losses with which a loaded folder was trained, unless the experiment sets them. A
 // note names them.
 TEST(LoadedModel, LossesOfRoutersGoOn) {
@@ -339,16 +352,7 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
     std::vector<std::string> notes;
   };
   const auto taken = [](const ModelConfig& folder, const std::vector<std::string>& command_line) {
-    config::LoadOptions options;
-    options.environment = [](const std::string&) { return std::nullopt; };
-    options.preset_dirs.emplace();
-    config::Experiment e = config::load_experiment_text(
-        "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {"
-        "mock_data: true, load: folder}}}}",
-        "exp.yaml", command_line, options);
-    fill_model_settings(e, folder);
-    const LoadedModel loaded =
-        reconcile_with_loaded(e, model_config_of(e, folder.vocab, families()), folder, "config.json");
+    const LoadedModel loaded = loaded_from(folder, command_line);
     Taken result{loaded.config, loaded.notes};
     std::erase_if(result.notes,
                   [](const std::string& note) { return note.find("mtp_num_layers") != note.npos; });
@@ -408,15 +412,7 @@ TEST(LoadedModel, SequencesLongerThanTheModelWasMadeForAreNotedAndSaved) {
   ModelConfig folder = saved("ffn_hidden_size: 112, num_query_groups: 2");
   folder.max_positions = 64;
   const auto with = [&](const std::vector<std::string>& command_line) {
-    config::LoadOptions options;
-    options.environment = [](const std::string&) { return std::nullopt; };
-    options.preset_dirs.emplace();
-    config::Experiment e = config::load_experiment_text(
-        "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {"
-        "mock_data: true, load: folder}}}}",
-        "exp.yaml", command_line, options);
-    fill_model_settings(e, folder);
-    return reconcile_with_loaded(e, model_config_of(e, folder.vocab, families()), folder, "config.json");
+    return loaded_from(folder, command_line);
   };
   const LoadedModel longer = with({"seq_length=128"});
   EXPECT_THAT(longer.notes,

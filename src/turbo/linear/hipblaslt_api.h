@@ -5,6 +5,7 @@
 
 #include "tensor/dtype.h"
 #include "turbo/linear/hipblaslt.h"
+#include "turbo/linear/library_product.h"
 
 namespace primus::turbo::hipblaslt {
 
@@ -26,16 +27,7 @@ struct Api : Library {
   static constexpr auto kPlain = Operation::kPlain, kTransposed = Operation::kTransposed;
   static constexpr auto kMaxWorkspace = PreferenceAttribute::kMaxWorkspaceBytes;
 
-  static DataType type_of(DType dtype) {
-    switch (dtype) {
-      case DType::kF32:
-        return DataType::kF32;
-      case DType::kF16:
-        return DataType::kF16;
-      default:
-        return DataType::kBF16;
-    }
-  }
+  static DataType type_of(DType dtype) { return library_type<DataType>(dtype); }
   static Status state_of(const Result& result) { return result.state; }
   std::string tuning_name(Handle handle) const {
     return "hipblaslt-" + std::to_string(version_of(*this, handle));

@@ -30,6 +30,19 @@ struct LibraryProduct {
   bool is_fp8() const { return primus::turbo::is_fp8(gemm.a.dtype); }
 };
 
+// Returns the code of fp32, fp16 or bf16 in the enumeration DataType of an AMD library.
+template <class DataType>
+DataType library_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return DataType::kF32;
+    case DType::kF16:
+      return DataType::kF16;
+    default:
+      return DataType::kBF16;
+  }
+}
+
 // Returns whether a library's result is as exact as required (linear.h), and the product is not empty. Always
 // true in fp8, which only libraries compute.
 bool is_for_library(const LibraryProduct& product);

@@ -11,16 +11,7 @@
 namespace primus::turbo::rocblas {
 namespace {
 
-DataType type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return DataType::kF32;
-    case DType::kF16:
-      return DataType::kF16;
-    default:
-      return DataType::kBF16;
-  }
-}
+constexpr auto type_of = library_type<DataType>;
 
 void check(Status status, const char* what) {
   if (status == Status::kSuccess || status == Status::kPerformanceDegraded) return;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "tensor/bfloat16.h"
 #include "tensor/dtype.h"
@@ -29,6 +30,30 @@ struct FakeAmd {
   int last_algorithm = -1;
   void *stream = nullptr, *workspace_memory = nullptr;
   bool atomics = true;  // rocBLAS only
+};
+
+// The one handle of a fake library, which also records the library's first misuse. Functions return the
+// library's statuses; 0 is success.
+struct FakeHandle {
+  FakeAmd& state;
+  int misused;  // the status of a misuse
+
+  int fail(const std::string& why) const {
+    if (!state.error[0]) std::strncpy(state.error, why.c_str(), sizeof(state.error) - 1);
+    return misused;
+  }
+  bool is(const void* handle) const { return handle == this; }
+  int create(void** handle) {
+    if (state.start_status != 0) return state.start_status;
+    ++state.handles;
+    *handle = this;
+    return 0;
+  }
+  int destroy(const void* handle) const {
+    if (!is(handle)) return fail("no handle is destroyed");
+    --state.handles;
+    return 0;
+  }
 };
 
 // A column-major matrix of fp32, bf16 or fp16, as libraries use them.

@@ -9,6 +9,7 @@
 
 using primus::turbo::test::fake_multiply;
 using primus::turbo::test::FakeAmd;
+using primus::turbo::test::FakeHandle;
 using primus::turbo::test::FakeMatrix;
 
 extern "C" FakeAmd fake_amd_state;
@@ -21,10 +22,9 @@ FakeAmd& state = fake_amd_state;
 enum { kSuccess = 0, kInvalidValue = 3, kNotSupported = 7 };
 enum { kR32F = 0, kR16F = 2, kR16BF = 14, kCompute32F = 2, kOpN = 111, kOpT = 112 };
 
-int fail(const std::string& why) {
-  if (!state.error[0]) std::strncpy(state.error, why.c_str(), sizeof(state.error) - 1);
-  return kInvalidValue;
-}
+FakeHandle own{state, kInvalidValue};
+
+int fail(const std::string& why) { return own.fail(why); }
 
 struct Desc {
   std::int32_t a = kOpN, b = kOpN;
@@ -50,8 +50,6 @@ struct Result {
 };
 static_assert(sizeof(Algorithm) == 24 && sizeof(Result) == 56);
 
-int handle_number = 0;
-
 std::size_t workspace_of(int algorithm) {
   return algorithm % 2 == 0 ? static_cast<std::size_t>(state.workspace) : 0;
 }
@@ -68,19 +66,10 @@ FakeMatrix matrix(const Layout& layout, const void* data) {
 
 extern "C" {
 
-int hipblasLtCreate(void** handle) {
-  if (state.start_status != kSuccess) return state.start_status;
-  ++state.handles;
-  *handle = &handle_number;
-  return kSuccess;
-}
-int hipblasLtDestroy(void* handle) {
-  if (handle != &handle_number) return fail("no handle is destroyed");
-  --state.handles;
-  return kSuccess;
-}
+int hipblasLtCreate(void** handle) { return own.create(handle); }
+int hipblasLtDestroy(void* handle) { return own.destroy(handle); }
 int hipblasLtGetVersion(void* handle, int* version) {
-  if (handle != &handle_number) return fail("no handle");
+  if (!own.is(handle)) return fail("no handle");
   *version = state.version;
   return kSuccess;
 }
@@ -138,7 +127,7 @@ int hipblasLtMatmulPreferenceSetAttribute(Preference* preference, int name, cons
 
 int hipblasLtMatmulAlgoGetHeuristic(void* handle, Desc*, Layout* a, Layout* b, Layout* c, Layout* d,
                                     Preference* preference, int room, Result* results, int* count) {
-  if (handle != &handle_number || room < 1) return fail("what a question is about");
+  if (!own.is(handle) || room < 1) return fail("what a question is about");
   if (a->type != b->type || c->type != d->type) return fail("types that do not go together");
   ++state.questions;
   *count = 0;
@@ -159,7 +148,7 @@ int hipblasLtMatmul(void* handle, Desc* desc, const void* alpha, const void* a, 
                     const void* b, Layout* b_layout, const void* beta, const void* c, Layout* c_layout,
                     void* d, Layout* d_layout, const Algorithm* algorithm, void* workspace, std::size_t bytes,
                     void* stream) {
-  if (handle != &handle_number || !algorithm) return fail("what a product is made by");
+  if (!own.is(handle) || !algorithm) return fail("what a product is made by");
   int number = -1;
   std::memcpy(&number, algorithm->data, sizeof(number));
   if (number < 0 || number >= state.algorithms) return fail("algorithm " + std::to_string(number));

@@ -7,6 +7,7 @@
 
 using primus::turbo::test::fake_multiply;
 using primus::turbo::test::FakeAmd;
+using primus::turbo::test::FakeHandle;
 using primus::turbo::test::FakeMatrix;
 
 extern "C" FakeAmd fake_amd_state;
@@ -19,12 +20,9 @@ FakeAmd& state = fake_amd_state;
 enum { kSuccess = 0, kInvalidPointer = 3 };
 enum { kNone = 111, kTranspose = 112, kF16 = 150, kF32 = 151, kBF16 = 168 };
 
-int fail(const std::string& why) {
-  if (!state.error[0]) std::strncpy(state.error, why.c_str(), sizeof(state.error) - 1);
-  return kInvalidPointer;
-}
+FakeHandle own{state, kInvalidPointer};
 
-int handle_number = 0;
+int fail(const std::string& why) { return own.fail(why); }
 
 primus::DType type_of(int type) {
   return type == kF32 ? primus::DType::kF32 : type == kF16 ? primus::DType::kF16 : primus::DType::kBF16;
@@ -34,17 +32,8 @@ primus::DType type_of(int type) {
 
 extern "C" {
 
-int rocblas_create_handle(void** handle) {
-  if (state.start_status != kSuccess) return state.start_status;
-  ++state.handles;
-  *handle = &handle_number;
-  return kSuccess;
-}
-int rocblas_destroy_handle(void* handle) {
-  if (handle != &handle_number) return fail("no handle is destroyed");
-  --state.handles;
-  return kSuccess;
-}
+int rocblas_create_handle(void** handle) { return own.create(handle); }
+int rocblas_destroy_handle(void* handle) { return own.destroy(handle); }
 int rocblas_set_stream(void*, void* stream) {
   state.stream = stream;
   return kSuccess;
@@ -63,7 +52,7 @@ int rocblas_gemm_ex(void* handle, int trans_a, int trans_b, std::int32_t m, std:
                     std::int32_t ldb, const void* beta, const void* c, int c_type, std::int32_t ldc, void* d,
                     int d_type, std::int32_t ldd, int compute_type, int algorithm, std::int32_t solution,
                     std::uint32_t flags) {
-  if (handle != &handle_number) return fail("no handle");
+  if (!own.is(handle)) return fail("no handle");
   for (const int operation : {trans_a, trans_b}) {
     if (operation != kNone && operation != kTranspose) return fail("operation " + std::to_string(operation));
   }

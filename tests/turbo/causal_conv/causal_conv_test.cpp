@@ -202,25 +202,15 @@ struct OnDevice {
   }
   // These functions return calls over segments of this shape. The edges before and after them may be absent.
   CausalConvForward forward(const CausalConvShape& shape, const Tensor& y, const Tensor& before = {}) const {
-    return {.shape = shape,
-            .bcx = bcx,
-            .weight = weight,
-            .bias = bias,
-            .before = before,
-            .first_key = first_key,
-            .y = y};
+    auto call = over<CausalConvForward>(shape, before);
+    call.y = y;
+    return call;
   }
   CausalConvBackwardInput backward(const CausalConvShape& shape, const Tensor& d_bcx,
                                    const Tensor& before = {}, const Tensor& after = {}) const {
-    return {.shape = shape,
-            .bcx = bcx,
-            .weight = weight,
-            .bias = bias,
-            .before = before,
-            .first_key = first_key,
-            .d_y = d_y,
-            .d_after = after,
-            .d_bcx = d_bcx};
+    auto call = over<CausalConvBackwardInput>(shape, before);
+    call.d_y = d_y, call.d_after = after, call.d_bcx = d_bcx;
+    return call;
   }
   CausalConvBackwardWeight of_weight(const CausalConvShape& shape, const Tensor& d_weight,
                                      bool accumulate = false, const Tensor& before = {}) const {
@@ -254,6 +244,17 @@ struct OnDevice {
   }
 
   Tensor bcx, weight, d_y, bias, first_key;
+
+ private:
+  // Sets the inputs that CausalConvForward and CausalConvBackwardInput share.
+  template <class Call>
+  Call over(const CausalConvShape& shape, const Tensor& before) const {
+    Call call{};
+    call.shape = shape;
+    call.bcx = bcx, call.weight = weight, call.bias = bias;
+    call.before = before, call.first_key = first_key;
+    return call;
+  }
 };
 
 // fp32 sums of at most 16 products, and the rounding of the result.

@@ -21,11 +21,10 @@ learning rates are compared. Exit code: 0 if they agree.
 
 import json
 import os
-import random
-import subprocess
 import sys
 
 import framework_check
+from framework_check import run, write_texts
 
 STEPS, TARGETS, VOCABULARY, SEQUENCES = 20, 64, 2048, 200
 LOGGED = 6e-4  # MaxText's log has three decimal digits; its metrics_file has all
@@ -126,21 +125,6 @@ save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 """
 
 
-def run(words, folder, env, what):
-    done = subprocess.run([str(word) for word in words], cwd=folder, env=env, capture_output=True, text=True, timeout=900)
-    if done.returncode != 0:
-        sys.exit(f"{what} ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-
-
-def write_texts(folder):
-    vocabulary = json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["vocab"]
-    # Tokens of a space and a word, as in tokenizer.json: each word of the text is one token.
-    words = [token[1:] for token in vocabulary if token[0] == "\u0120" and token[1:].isalpha() and len(token) > 3][:TARGETS]
-    text = "".join(f" {word}" for word in words)
-    for name, line in (("documents.json", f"{text} {words[0]}"), ("native.jsonl", text)):
-        (folder / name).write_text((json.dumps({"text": line}) + "\n") * SEQUENCES)
-
-
 def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -150,14 +134,7 @@ def compare(args, folder):
     env = dict(os.environ, OMP_NUM_THREADS="2")
     env_there = dict(env, JAX_PLATFORMS="cpu", VENV_ACTIVATE=str(python.parent / "activate"))
     (folder / "run.yaml").write_text(EXPERIMENT)
-    draw = random.Random(7)
-    words = ["".join(draw.choices("abdegiklmnoprstu", k=draw.randint(3, 7))) for _ in range(800)]
-    (folder / "corpus.txt").write_text(" ".join(draw.choices(words, k=40000)))
-    run([args.primus, "data", "train-tokenizer", "--input", "corpus.txt", "--vocab-size", VOCABULARY, "--output", "tokenizer"],
-        folder, env, "primus data train-tokenizer")
-    write_texts(folder)
-    run([args.primus, "data", "tokenize", "--input", "native.jsonl", "--output-prefix", "native", "--tokenizer-model",
-         "tokenizer"], folder, env, "primus data tokenize")
+    write_texts(args.primus, folder, env, VOCABULARY, TARGETS, SEQUENCES, folder / "documents.json")
     train = [args.primus, "train", "pretrain", "--config", "run.yaml", "--exp_name"]
     run([*train, "maxtext", "--backend_path", checkout], folder, env_there, "MaxText")
     runs = folder / "output/check/check"

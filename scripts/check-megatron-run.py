@@ -28,7 +28,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from framework_check import ROOT, run
+
 STEPS, VOCABULARY = 20, 257
 TOLERANCES, BF16_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}, 1e-2
 # Megatron-LM prints gradient norms with three decimal digits, and losses with six.
@@ -151,13 +152,6 @@ else:
     common |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 (hf / "config.json").write_text(json.dumps(common))
 """
-
-
-def run(words, folder, env, what):
-    done = subprocess.run([str(word) for word in words], cwd=folder, env=env, capture_output=True, text=True, timeout=900)
-    if done.returncode != 0:
-        sys.exit(f"{what} ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-    return done.stdout
 
 
 def lines_of(file):

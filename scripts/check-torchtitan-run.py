@@ -20,12 +20,10 @@ another order). Exit code: 0 if they agree.
 
 import json
 import os
-import random
-import subprocess
 import sys
 
 import framework_check
-from framework_check import ROOT
+from framework_check import ROOT, run, write_texts
 
 STEPS, SEQUENCE, VOCABULARY, SEQUENCES = 20, 64, 2048, 200
 LOSS_DIGITS, NORM_TOLERANCE = 5e-6, 2e-3  # TorchTitan prints five decimal digits; norms are less exact than losses
@@ -88,22 +86,6 @@ save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 """
 
 
-def run(words, folder, env, what):
-    done = subprocess.run([str(word) for word in words], cwd=folder, env=env, capture_output=True, text=True, timeout=900)
-    if done.returncode != 0:
-        sys.exit(f"{what} ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
-
-
-def write_texts(folder):
-    vocabulary = json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["vocab"]
-    # Tokens of a space and a word, as in tokenizer.json: each word of the text is one token.
-    words = [token[1:] for token in vocabulary if token[0] == "\u0120" and token[1:].isalpha() and len(token) > 3][:SEQUENCE]
-    text = "".join(f" {word}" for word in words)
-    (folder / "documents").mkdir()
-    for name, line in (("documents/data.json", f"{text} {words[0]}"), ("native.jsonl", text)):
-        (folder / name).write_text((json.dumps({"text": line}) + "\n") * SEQUENCES)
-
-
 def compare(args, folder):
     python, checkout = args.python.absolute(), args.torchtitan.resolve()
     env = dict(os.environ, OMP_NUM_THREADS="2")
@@ -111,14 +93,7 @@ def compare(args, folder):
     if args.device == "cpu":
         env_there["PYTHONPATH"] = str(ROOT / "scripts/torchtitan_on_cpu")
     (folder / "run.yaml").write_text(EXPERIMENT)
-    draw = random.Random(7)
-    words = ["".join(draw.choices("abdegiklmnoprstu", k=draw.randint(3, 7))) for _ in range(800)]
-    (folder / "corpus.txt").write_text(" ".join(draw.choices(words, k=40000)))
-    run([args.primus, "data", "train-tokenizer", "--input", "corpus.txt", "--vocab-size", VOCABULARY, "--output", "tokenizer"],
-        folder, env, "primus data train-tokenizer")
-    write_texts(folder)
-    run([args.primus, "data", "tokenize", "--input", "native.jsonl", "--output-prefix", "native", "--tokenizer-model",
-         "tokenizer"], folder, env, "primus data tokenize")
+    write_texts(args.primus, folder, env, VOCABULARY, SEQUENCE, SEQUENCES, folder / "documents/data.json")
     run([python, "-c", WEIGHTS, VOCABULARY, folder / "weights"], folder, env, "writing weights")
     train = [args.primus, "train", "pretrain", "--config", "run.yaml", "--exp_name"]
     run([*train, "torchtitan", "--backend_path", checkout], folder, env_there, "TorchTitan")

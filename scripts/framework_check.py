@@ -1,10 +1,42 @@
-"""Shared by check-torchtitan-run.py and check-maxtext-run.py: the command line and the output folder."""
+"""Shared by check-megatron-run.py, check-torchtitan-run.py and check-maxtext-run.py: running programs. Shared by the last
+two: the command line, the output folder and the texts."""
 
 import argparse
+import json
 import pathlib
+import random
+import subprocess
+import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def run(words, folder, env, what):
+    """Returns the standard output. If the program fails, ends this one with the program's last lines."""
+    done = subprocess.run([str(word) for word in words], cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+    if done.returncode != 0:
+        sys.exit(f"{what} ended with exit code {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def write_texts(primus, folder, env, vocabulary, tokens, sequences, documents):
+    """Trains a tokenizer, and writes `sequences` equal texts of `tokens` tokens: tokenized for the native engine, and to
+    the file `documents` with one more token each."""
+    draw = random.Random(7)
+    words = ["".join(draw.choices("abdegiklmnoprstu", k=draw.randint(3, 7))) for _ in range(800)]
+    (folder / "corpus.txt").write_text(" ".join(draw.choices(words, k=40000)))
+    run([primus, "data", "train-tokenizer", "--input", "corpus.txt", "--vocab-size", vocabulary, "--output", "tokenizer"],
+        folder, env, "primus data train-tokenizer")
+    entries = json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["vocab"]
+    # Tokens of a space and a word, as in tokenizer.json: each word of the text is one token.
+    words = [token[1:] for token in entries if token[0] == "\u0120" and token[1:].isalpha() and len(token) > 3][:tokens]
+    text = "".join(f" {word}" for word in words)
+    documents.parent.mkdir(exist_ok=True)
+    for file, line in ((documents, f"{text} {words[0]}"), (folder / "native.jsonl", text)):
+        file.write_text((json.dumps({"text": line}) + "\n") * sequences)
+    run([primus, "data", "tokenize", "--input", "native.jsonl", "--output-prefix", "native", "--tokenizer-model", "tokenizer"],
+        folder, env, "primus data tokenize")
 
 
 def main(description, framework, tolerance, compare, devices={"cpu": 1e-5}):

@@ -53,53 +53,53 @@ std::vector<double> losses_of_one_machine(const Path& folder) {
   return losses(folder, "alone");
 }
 
-TEST(Mpi, TrainsAsProcessesOfOneMachineDo) {
-  if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
-  if (!std::filesystem::exists(MPI_PLUGIN))
-    GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
-  const test::TemporaryFolder folder;
-  const std::vector<double> expected = losses_of_one_machine(folder.path());
+// Starts two ranks on this machine.
+class Mpi : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
+    if (!std::filesystem::exists(MPI_PLUGIN))
+      GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
+  }
+
+  // `transport`: the value of PRIMUS_TRANSPORT; empty: mpirun sets none.
+  static SubprocessResult mpirun(const std::vector<std::string>& arguments,
+                                 const std::string& transport = "") {
+    std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", "2"};
+    if (getuid() == 0) command.emplace_back("--allow-run-as-root");
+    if (!transport.empty()) command.insert(command.end(), {"-x", "PRIMUS_TRANSPORT=" + transport});
+    command.emplace_back(PRIMUS_PROGRAM);
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
+  }
+
+  const test::TemporaryFolder folder_;
+};
+
+TEST_F(Mpi, TrainsAsProcessesOfOneMachineDo) {
+  const std::vector<double> expected = losses_of_one_machine(folder_.path());
   ASSERT_EQ(expected.size(), 3U);
 
   for (const std::string transport : {"auto", "mpi"}) {
-    std::vector<std::string> command{
-        "mpirun", "--oversubscribe", "-n", "2", "-x", "PRIMUS_TRANSPORT=" + transport, PRIMUS_PROGRAM};
-    if (getuid() == 0) command.insert(command.begin() + 1, "--allow-run-as-root");
-    for (const std::string& word : training(folder.path(), transport)) command.push_back(word);
-    const SubprocessResult result =
-        run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
+    const SubprocessResult result = mpirun(training(folder_.path(), transport), transport);
     EXPECT_EQ(result.exit_code, 0) << transport << result.out << result.err;
-    EXPECT_EQ(losses(folder.path(), transport), expected) << transport;
+    EXPECT_EQ(losses(folder_.path(), transport), expected) << transport;
   }
 }
 
-TEST(Mpi, CollectivesAreMeasuredThroughIt) {
-  if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
-  if (!std::filesystem::exists(MPI_PLUGIN))
-    GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
-  std::vector<std::string> command{
-      "mpirun", "--oversubscribe", "-n",  "2",    PRIMUS_PROGRAM, "benchmark", "rccl", "--transport",
-      "mpi",    "--sizes",         "64K", "--op", "all_reduce",   "--iters",   "2",    "--json"};
-  if (getuid() == 0) command.insert(command.begin() + 1, "--allow-run-as-root");
-  const SubprocessResult result =
-      run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
+TEST_F(Mpi, CollectivesAreMeasuredThroughIt) {
+  const SubprocessResult result = mpirun({"benchmark", "rccl", "--transport", "mpi", "--sizes", "64K", "--op",
+                                          "all_reduce", "--iters", "2", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, testing::HasSubstr("2 ranks on 1 node, MPI"));
 }
 
 // Each rank prints the error. The rank where it occurred prints it in full; the others name that rank and the
 // next step.
-TEST(Mpi, AnErrorIsWholeOnEveryRank) {
-  if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
-  if (!std::filesystem::exists(MPI_PLUGIN))
-    GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
-  const test::TemporaryFolder folder;
-  std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", "2", PRIMUS_PROGRAM};
-  if (getuid() == 0) command.insert(command.begin() + 1, "--allow-run-as-root");
-  for (const std::string& word : training(folder.path(), "wrong")) command.push_back(word);
+TEST_F(Mpi, AnErrorIsWholeOnEveryRank) {
+  std::vector<std::string> command = training(folder_.path(), "wrong");
   command.insert(command.end(), {"mock_data=false", "data_path=/nowhere/text"});
-  const SubprocessResult result =
-      run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
+  const SubprocessResult result = mpirun(command);
   EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
   const std::string what = "data '/nowhere/text' does not exist";
   const std::size_t own = result.err.find("error: " + what), other = result.err.find("error: rank ");
@@ -109,17 +109,10 @@ TEST(Mpi, AnErrorIsWholeOnEveryRank) {
 }
 
 // A command that needs no other rank also runs under mpirun, and ends with exit code 0.
-TEST(Mpi, ADryRunBelowMpirunEndsWell) {
-  if (find_program("mpirun", kPath).empty()) GTEST_SKIP() << "there is no mpirun: install openmpi-bin";
-  if (!std::filesystem::exists(MPI_PLUGIN))
-    GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
-  const test::TemporaryFolder folder;
-  std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", "2", PRIMUS_PROGRAM};
-  if (getuid() == 0) command.insert(command.begin() + 1, "--allow-run-as-root");
-  for (const std::string& word : training(folder.path(), "planned")) command.push_back(word);
+TEST_F(Mpi, ADryRunBelowMpirunEndsWell) {
+  std::vector<std::string> command = training(folder_.path(), "planned");
   command.push_back("--dry-run");
-  const SubprocessResult result =
-      run_subprocess(command, {.timeout = std::chrono::minutes(3), .path = kPath});
+  const SubprocessResult result = mpirun(command);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, testing::HasSubstr("memory of a rank"));
 }

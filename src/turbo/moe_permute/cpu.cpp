@@ -52,7 +52,31 @@ class Keeping {
   std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: per sequence
 };
 
-// Sorts by counting, on one thread: this reads only four bytes per slot, while the products read entire rows.
+// Writes the two parts of a complete plan.
+void split_plan(const CpuContext& context, const PlanRouting& a) {
+  const RoutingPlan plan = a.parts_of(a.plan), head = a.parts_of(a.head), rest = a.parts_of(a.rest);
+  const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
+  const std::int32_t* offsets = list(plan.offsets);
+  const std::int64_t space = head.slots.elements();
+  std::int32_t cut = 0;
+  for (std::int64_t e = 1; e <= a.expert_count && offsets[e] <= space; ++e) cut = offsets[e];
+  for (std::int64_t e = 0; e <= a.expert_count; ++e) {
+    list(head.offsets)[e] = std::min(offsets[e], cut);
+    list(rest.offsets)[e] = std::max(offsets[e], cut) - cut;
+  }
+  for (std::int64_t slot = 0; slot < a.experts.elements(); ++slot) {
+    const std::int32_t row = list(plan.rows)[slot];
+    list(head.rows)[slot] = row < cut ? row : -1;
+    list(rest.rows)[slot] = row < cut ? -1 : row - cut;
+  }
+  const std::int32_t end = offsets[a.expert_count];
+  std::copy_n(list(plan.slots), cut, list(head.slots));
+  std::copy_n(list(plan.tokens), cut, list(head.tokens));
+  std::copy(list(plan.slots) + cut, list(plan.slots) + end, list(rest.slots));
+  std::copy(list(plan.tokens) + cut, list(plan.tokens) + end, list(rest.tokens));
+}
+
+// A counting sort on one thread: it reads four bytes per slot, while the products read entire rows.
 void plan_routing(CpuContext& context, const PlanRouting& a) {
   const std::int64_t count = a.experts.elements(), experts = a.expert_count;
   const RoutingPlan plan(a.plan, experts, a.experts.shape[0], a.experts.shape[1]);
@@ -103,6 +127,7 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
     rows[slots[row]] = row;
     tokens[row] = slots[row] / top_k;
   }
+  if (!a.head.absent()) split_plan(context, a);
 }
 
 // Runs on one thread, like plan_routing().
@@ -181,13 +206,19 @@ void combine_rows(CpuContext& context, const CombineRows& a) {
     const std::int64_t hidden = a.x.cols(), top_k = a.rows.shape[1];
     const float* weights = a.weights.absent() ? nullptr : context.data<float>(a.weights);
     const T* previous = a.previous.absent() ? nullptr : context.data<T>(a.previous);
+    const T* more = a.more.absent() ? nullptr : context.data<T>(a.more);
+    const std::int32_t* more_rows = more ? context.data<std::int32_t>(a.more_rows) : nullptr;
+    const auto row_of = [&](std::int64_t slot) -> const T* {
+      const std::int32_t row = context.data<std::int32_t>(a.rows)[slot];
+      if (row >= 0) return context.data<T>(a.x) + row * hidden;
+      return more && more_rows[slot] >= 0 ? more + more_rows[slot] * hidden : nullptr;
+    };
     const std::int64_t bytes = (top_k + 2) * hidden * static_cast<std::int64_t>(sizeof(T));
     parallel_ranges(context, a.out.rows(), bytes, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t token = begin; token < end; ++token) {
-        const auto* rows = context.data<std::int32_t>(a.rows) + token * top_k;
         if (token + 1 < end) {
-          for (std::int64_t k = top_k; k < 2 * top_k; ++k)
-            if (rows[k] >= 0) fetch_row(context.data<T>(a.x) + rows[k] * hidden, hidden);
+          for (std::int64_t k = 0; k < top_k; ++k)
+            if (const T* row = row_of((token + 1) * top_k + k)) fetch_row(row, hidden);
         }
         for (std::int64_t column = 0; column < hidden; column += kColumns) {
           const std::int64_t width = std::min(kColumns, hidden - column), at = token * hidden + column;
@@ -196,9 +227,10 @@ void combine_rows(CpuContext& context, const CombineRows& a) {
             for (std::int64_t i = 0; i < width; ++i) sum[i] = to_float(previous[at + i]);
           }
           for (std::int64_t k = 0; k < top_k; ++k) {
-            if (rows[k] < 0) continue;
+            const T* row = row_of(token * top_k + k);
+            if (!row) continue;
             const float w = weights ? weights[token * top_k + k] : 1.0F;
-            const T* x = context.data<T>(a.x) + rows[k] * hidden + column;
+            const T* x = row + column;
             PRIMUS_SIMD()
             for (std::int64_t i = 0; i < width; ++i) sum[i] = multiply_add(w, to_float(x[i]), sum[i]);
           }

@@ -219,7 +219,55 @@ struct PlanFewSlots {
   }
 };
 
-void plan_routing(Context& context, const PlanRouting& a) {
+// One thread per number of the longest list.
+struct SplitPlan {
+  const std::int32_t *offsets, *rows, *slots, *tokens;
+  std::int32_t *head_offsets, *head_rows, *head_slots, *head_tokens;
+  std::int32_t *rest_offsets, *rest_rows, *rest_slots, *rest_tokens;
+  std::int64_t experts, slot_count, space;
+
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    // The end of the last expert that fits into `space`, by bisection: offsets do not decrease.
+    std::int64_t low = 0, high = experts;
+    while (low < high) {
+      const std::int64_t middle = (low + high + 1) / 2;
+      if (offsets[middle] <= space) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    const std::int32_t cut = offsets[low];
+    if (i <= experts) {
+      head_offsets[i] = offsets[i] < cut ? offsets[i] : cut;
+      rest_offsets[i] = offsets[i] < cut ? 0 : offsets[i] - cut;
+    }
+    if (i < slot_count) {
+      const std::int32_t row = rows[i];
+      head_rows[i] = row < cut ? row : -1;
+      rest_rows[i] = row < cut ? -1 : row - cut;
+    }
+    if (i >= offsets[experts]) return;
+    const bool first = i < cut;
+    const std::int64_t to = first ? i : i - cut;
+    (first ? head_slots : rest_slots)[to] = slots[i];
+    (first ? head_tokens : rest_tokens)[to] = tokens[i];
+  }
+};
+
+// Writes the two parts of a complete plan.
+void split_plan(Context& context, const PlanRouting& a) {
+  const RoutingPlan plan = a.parts_of(a.plan), head = a.parts_of(a.head), rest = a.parts_of(a.rest);
+  const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
+  const std::int64_t slot_count = a.experts.elements();
+  for_each(
+      context, std::max({slot_count, plan.slots.elements(), a.expert_count + 1}),
+      SplitPlan{list(plan.offsets), list(plan.rows), list(plan.slots), list(plan.tokens), list(head.offsets),
+                list(head.rows), list(head.slots), list(head.tokens), list(rest.offsets), list(rest.rows),
+                list(rest.slots), list(rest.tokens), a.expert_count, slot_count, head.slots.elements()});
+}
+
+void make_plan(Context& context, const PlanRouting& a) {
   const RoutingPlan plan(a.plan, a.expert_count, a.experts.shape[0], a.experts.shape[1]);
   const std::int64_t count = a.experts.elements();
   const Choices choices{context.data<std::int32_t>(a.experts), optional<std::int32_t>(context, a.kept),
@@ -241,6 +289,11 @@ void plan_routing(Context& context, const PlanRouting& a) {
   launch(context, a.expert_count,
          PlaceSlots{choices, offsets, rows, context.data<std::int32_t>(plan.slots),
                     context.data<std::int32_t>(plan.tokens), minimum, keys, count});
+}
+
+void plan_routing(Context& context, const PlanRouting& a) {
+  make_plan(context, a);
+  if (!a.head.absent()) split_plan(context, a);
 }
 
 // For each rank, one block handles the rows sent to it and one block the rows received from it.
@@ -336,10 +389,11 @@ void gather_rows(Context& context, const GatherRows& a) {
   });
 }
 
-template <class T, int kCount>
+// `kTwo`: rows are in two tensors.
+template <class T, int kCount, bool kTwo>
 struct Combine {
-  const T* x;
-  const std::int32_t* rows;
+  const T *x, *more;
+  const std::int32_t *rows, *more_rows;
   const float* weights;  // or null
   const T* previous;     // or null
   T* out;
@@ -353,16 +407,24 @@ struct Combine {
     const std::int64_t end = (token + 1) * top_k;
     for (std::int64_t choice = token * top_k; choice < end; choice += kTogether) {
       std::int64_t row[kTogether];
+      bool in_more[kTogether];
       float w[kTogether], v[kTogether][kCount];
       PRIMUS_UNROLL
       for (int j = 0; j < kTogether; ++j) {
         const bool there = choice + j < end;
         row[j] = there ? rows[choice + j] : -1;
+        in_more[j] = kTwo && there && row[j] < 0;
         w[j] = there && weights ? weights[choice + j] : 1.0F;
+      }
+      if constexpr (kTwo) {
+        PRIMUS_UNROLL
+        for (int j = 0; j < kTogether; ++j) {
+          if (in_more[j]) row[j] = more_rows[choice + j];
+        }
       }
       PRIMUS_UNROLL
       for (int j = 0; j < kTogether; ++j) {
-        if (row[j] >= 0) load<kCount>(x + row[j] * hidden + i, v[j]);
+        if (row[j] >= 0) load<kCount>((in_more[j] ? more : x) + row[j] * hidden + i, v[j]);
       }
       PRIMUS_UNROLL
       for (int j = 0; j < kTogether; ++j) {
@@ -379,12 +441,21 @@ void combine_rows(Context& context, const CombineRows& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T *x = context.data<T>(a.x), *previous = optional<T>(context, a.previous);
+    const T* more = optional<T>(context, a.more);
     T* out = context.data<T>(a.out);
-    with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, previous, out), [&](auto count) {
-      for_each_of_rows<count>(
-          context, a.out.rows(), a.x.cols(),
-          Combine<T, count>{x, context.data<std::int32_t>(a.rows), optional<float>(context, a.weights),
-                            previous, out, a.x.cols(), a.rows.shape[1]});
+    with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, more, previous, out), [&](auto count) {
+      const auto run = [&]<bool kTwo>() {
+        for_each_of_rows<count>(context, a.out.rows(), a.x.cols(),
+                                Combine<T, count, kTwo>{x, more, context.data<std::int32_t>(a.rows),
+                                                        optional<std::int32_t>(context, a.more_rows),
+                                                        optional<float>(context, a.weights), previous, out,
+                                                        a.x.cols(), a.rows.shape[1]});
+      };
+      if (more) {
+        run.template operator()<true>();
+      } else {
+        run.template operator()<false>();
+      }
     });
   });
 }

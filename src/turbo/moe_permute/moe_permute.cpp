@@ -21,6 +21,11 @@ void PlanRouting::check() const {
   PRIMUS_CHECK(kId,
                plan.elements() > expert_count + experts.elements() && (maximum - plan.elements()) % 2 == 0);
   PRIMUS_CHECK(kId, all == 0 ? first == 0 : first >= 0 && first + expert_count <= all);
+  PRIMUS_CHECK(kId, head.absent() == rest.absent());
+  PRIMUS_CHECK(kId, head.absent() || (head.dtype == DType::kI32 && rest.dtype == DType::kI32 &&
+                                      head.elements() >= expert_count + 1 + experts.elements() &&
+                                      (plan.elements() - head.elements()) % 2 == 0 &&
+                                      head.elements() <= plan.elements() && rest.shape == plan.shape));
   PRIMUS_CHECK(kId, capacity >= 0 && sequences > 0 && experts.shape[0] % sequences == 0);
 }
 
@@ -47,6 +52,9 @@ void CombineRows::check() const {
   PRIMUS_CHECK(kId, rows.dtype == DType::kI32 && rows.shape.rank() == 2);
   PRIMUS_CHECK(kId, out.rows() == rows.shape[0] && is_slots_of(weights, DType::kF32, rows));
   PRIMUS_CHECK(kId, previous.absent() || (same(previous, out)));
+  PRIMUS_CHECK(kId, more.absent() == more_rows.absent());
+  PRIMUS_CHECK(kId, more.absent() || (more.dtype == x.dtype && more.cols() == x.cols()));
+  PRIMUS_CHECK(kId, is_slots_of(more_rows, DType::kI32, rows));
 }
 
 void RowDots::check() const {

@@ -51,7 +51,14 @@ struct PlanRouting {
   std::int64_t capacity;            // 0: no limit
   std::int64_t sequences = 1;       // the tokens are sequences of equal length, one after the other
   std::int64_t first = 0, all = 0;  // all 0: expert_count
-  // Returns whether some slots have no row, even without a capacity.
+  // RoutingPlans, out, or absent: the same plan in two parts. `head` has the first experts, as many as have
+  // at most the number of rows that it has space for; `rest` has all others, with rows numbered from 0, and
+  // space for as many rows as `plan`. The experts of the other part have no rows.
+  Tensor head = {}, rest = {};
+  RoutingPlan parts_of(const Tensor& any) const {
+    return {any, expert_count, experts.shape[0], experts.shape[1]};
+  }
+  // Whether some slots have no row, even without a capacity.
   bool partial() const { return all > expert_count || !kept.absent(); }
   void check() const;
   double flops() const { return 0; }
@@ -115,14 +122,16 @@ struct GatherRows {
 };
 
 // out[t, :] = previous[t, :] + sum over k of w · x[rows[t, k], :], in order of k, without dropped slots.
-// `rows` may come from elsewhere than a plan.
+// `rows` may come from elsewhere than a plan. With `more`, rows of a token are in two tensors, and are summed
+// in the same order: a choice below 0 in `rows` has the row more_rows[t, k] of `more`.
 struct CombineRows {
   static constexpr KernelId kId = KernelId::kCombineRows;
-  Tensor x;         // [max_rows, hidden] fp32 or bf16
-  Tensor rows;      // [tokens, top_k] int32, below 0: dropped
-  Tensor weights;   // [tokens, top_k] fp32, or absent: w = 1
-  Tensor previous;  // [tokens, hidden], or absent: zero; may be out
-  Tensor out;       // [tokens, hidden], x's type
+  Tensor x;                          // [max_rows, hidden] fp32 or bf16
+  Tensor rows;                       // [tokens, top_k] int32, below 0: dropped
+  Tensor weights;                    // [tokens, top_k] fp32, or absent: w = 1
+  Tensor previous;                   // [tokens, hidden], or absent: zero; may be out
+  Tensor out;                        // [tokens, hidden], x's type
+  Tensor more = {}, more_rows = {};  // like x and rows; or both absent
   void check() const;
   double flops() const { return 0; }
 };

@@ -31,6 +31,13 @@ class MoePermuteChecks final : public OperatorChecks {
          .all = 2 * kExperts},
         {&Pr::plan}, {&Pr::experts},
         {[](Pr& a) { a.first += 1; }, [](Pr& a) { a.first = -1; }, [](Pr& a) { a.all = 0, a.first = 0; }});
+    expect_checks<Pr>({.experts = chosen,
+                       .plan = i32(RoutingPlan::shape(kExperts, kTokens, kTopK)),
+                       .expert_count = kExperts,
+                       .capacity = 0,
+                       .head = i32(RoutingPlan::shape(kExperts, kTokens, kTopK, kSlots / 2)),
+                       .rest = i32(RoutingPlan::shape(kExperts, kTokens, kTopK))},
+                      {&Pr::head, &Pr::rest}, {&Pr::experts, &Pr::plan});
     constexpr std::int64_t kRanks = 2;
     constexpr std::int64_t kMax = 3;
     using Pd = PlanDispatch;
@@ -52,6 +59,8 @@ class MoePermuteChecks final : public OperatorChecks {
     using Cr = CombineRows;
     expect_checks<Cr>({.x = by_row, .rows = chosen, .weights = weights, .previous = x, .out = x},
                       {&Cr::x, &Cr::rows, &Cr::weights, &Cr::previous, &Cr::out});
+    expect_checks<Cr>({.x = by_row, .rows = chosen, .out = x, .more = by_row, .more_rows = chosen},
+                      {&Cr::more, &Cr::more_rows}, {&Cr::x, &Cr::rows, &Cr::out});
     using Rd = RowDots;
     expect_checks<Rd>({.by_token = x, .by_row = by_row, .rows = chosen, .previous = weights, .out = weights},
                       {&Rd::by_token, &Rd::by_row, &Rd::rows, &Rd::previous, &Rd::out}, {},

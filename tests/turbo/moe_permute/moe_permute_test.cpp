@@ -245,6 +245,66 @@ TEST_P(MoePermuteTest, APlanForSomeExperts) {
   }
 }
 
+// The first part has the first experts, as many as have space; each part equals the whole plan restricted to
+// its experts. Rows that are summed from two tensors have the same bits as rows of one tensor.
+TEST_P(MoePermuteTest, APlanInTwoParts) {
+  OperatorBench bench(GetParam());
+  const std::int64_t tokens = 200, top_k = 3, count = 9, slots = tokens * top_k, hidden = 24;
+  const Slots s(tokens, top_k, count, 11);
+  const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {tokens, top_k});
+  const auto plan_for = [&](std::int64_t rows) {
+    return bench.empty(DType::kI32, RoutingPlan::shape(count, tokens, top_k, rows));
+  };
+  const Plan whole = reference_plan(s.experts, s.weights, count, 0, false);
+  const Tensor x =
+      bench.upload(rounded(random_values(slots * hidden, 2), DType::kBF16), DType::kBF16, {slots, hidden});
+  for (const int space :
+       {1, whole.offsets[2] - 1, whole.offsets[2], whole.offsets[5] + 1, static_cast<int>(slots)}) {
+    SCOPED_TRACE(space);
+    const Tensor plan = plan_for(slots), head = plan_for(space), rest = plan_for(slots);
+    const PlanRouting call{.experts = experts,
+                           .weights = {},
+                           .plan = plan,
+                           .expert_count = count,
+                           .capacity = 0,
+                           .head = head,
+                           .rest = rest};
+    bench.run(call);
+    int fitting = 0;
+    while (fitting < count && whole.offsets[static_cast<std::size_t>(fitting) + 1] <= space) ++fitting;
+    const int cut = whole.offsets[static_cast<std::size_t>(fitting)];
+    for (const bool first : {true, false}) {
+      const RoutingPlan part = call.parts_of(first ? head : rest);
+      std::vector<int> offsets, rows;
+      for (const int offset : whole.offsets)
+        offsets.push_back(first ? std::min(offset, cut) : std::max(offset, cut) - cut);
+      for (const int row : whole.rows) rows.push_back((row < cut) == first ? row - (first ? 0 : cut) : -1);
+      EXPECT_EQ(integers(bench.download(part.offsets)), offsets);
+      EXPECT_EQ(integers(bench.download(part.rows)), rows);
+      const std::vector<int> mine(whole.slots.begin() + (first ? 0 : cut),
+                                  first ? whole.slots.begin() + cut : whole.slots.end());
+      std::vector<int> made = integers(bench.download(part.slots));
+      made.resize(mine.size());
+      EXPECT_EQ(made, mine);
+      const std::vector<int> token_of_row = integers(bench.download(part.tokens));
+      for (std::size_t row = 0; row < mine.size(); ++row) EXPECT_EQ(token_of_row[row], mine[row] / 3);
+    }
+    const Tensor together = bench.empty(DType::kBF16, {tokens, hidden});
+    bench.run(CombineRows{
+        .x = x, .rows = call.parts_of(plan).rows, .weights = {}, .previous = {}, .out = together});
+    const Tensor apart = bench.empty(DType::kBF16, {tokens, hidden});
+    // x without the rows of the second part, and without those of the first.
+    bench.run(CombineRows{.x = x.slice(0, std::max(cut, 1)),
+                          .rows = call.parts_of(head).rows,
+                          .weights = {},
+                          .previous = {},
+                          .out = apart,
+                          .more = x.slice(std::min<std::int64_t>(cut, slots - 1), slots),
+                          .more_rows = call.parts_of(rest).rows});
+    EXPECT_EQ(bench.download(apart), bench.download(together));
+  }
+}
+
 TEST_P(MoePermuteTest, GatherCombineAndDots) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -79,6 +79,7 @@ struct TileProduct {
     if (offsets) {
       const std::int64_t first = offsets[batch], count = offsets[batch + 1] - first;
       if (sum_rows) {
+        if (accumulate && count == 0) return;
         depths = count;
         left_depths = a_picks ? a_picks + first : nullptr;
         right_depths = b_picks ? b_picks + first : nullptr;

@@ -137,6 +137,7 @@ struct GroupTiles {
     const std::int64_t row = in_band / width * kSide, col = (band * kTogether + in_band % width) * kSide;
 
     const std::int64_t first = offsets[expert], count = offsets[expert + 1] - first;
+    if (kSumsRows && accumulate && count == 0) return;  // an expert without rows adds nothing
     const std::int64_t rows = kSumsRows ? m : count, depths = kSumsRows ? count : k;
     const std::int32_t* const left_picks = a_picks ? a_picks + first : nullptr;
     const std::int32_t* const right_picks = b_picks ? b_picks + first : nullptr;

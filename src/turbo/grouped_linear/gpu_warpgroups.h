@@ -77,8 +77,9 @@ struct GroupWarpgroups : GroupOperands<C, kLeftByDepth, kRightByDepth> {
       }
       wait_for_sums(sums);
       if (steps > 0 && lane() == 0) memory.empty[(count - 1) % kStages].arrive();
-      write(memory, sums, where, group * WideSums::kRows);
-      if (tile + stride < all) where = at(tile + stride);  // computed during the writes
+      // An expert without rows adds nothing to its gradient.
+      if (steps > 0 || !accumulate) write(memory, sums, where, group * WideSums::kRows);
+      if (tile + stride < all) where = at(tile + stride);  // overlaps with the writes
     }
     if constexpr (kBoxes) {
       if (lane() == 0) wait_for_boxes();  // the block must not end while boxes read its shared memory

@@ -198,6 +198,7 @@ struct DispatchAttributes {
   SharedExperts experts;
   std::int64_t all;  // number of experts on all ranks
   bool dropping;
+  OwnRows chosen;
 
   Tensor own(const Tensor& of_microbatch) const { return own_tokens(of_microbatch, experts.tokens); }
 };
@@ -242,14 +243,8 @@ void plan_dispatch_forward(OperatorCall& op) {
                                           .weights = {},
                                           .previous = {},
                                           .out = op.out(PlanDispatch::kRowWeights)});
-  launch(op.context(), turbo::PlanRouting{.experts = plan.choices,
-                                          .weights = {},
-                                          .kept = plan.choices,  // negative for other ranks' experts
-                                          .plan = op.out(PlanDispatch::kRowPlan),
-                                          .expert_count = a.experts.count,
-                                          .capacity = 0,
-                                          .first = a.experts.first,
-                                          .all = a.all});
+  // Choices are below 0 for other ranks' experts.
+  plan_own_rows(op, a.experts, a.all, a.chosen, plan.choices, plan.choices, op.out(PlanDispatch::kRowPlan));
 }
 
 void plan_dispatch_backward(OperatorCall& op) {
@@ -288,10 +283,10 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
   // A token is sent to a rank at most once. A rank's tokens belong to one microbatch, and an expert accepts
   // at most its capacity of these.
   const std::int64_t maximum = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
-  const std::int64_t chosen = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);
   const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.overlap};
-  const DispatchAttributes a{rows, experts, r.expert_count, capacity > 0};
-  const Shape routing_plan = turbo::RoutingPlan::shape(experts.count, rows.rows(), top_k, chosen);
+  const std::int64_t of_experts = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);
+  const OwnRows chosen{rows.rows(), top_k, of_experts, std::min(experts.keeps, of_experts)};
+  const DispatchAttributes a{rows, experts, r.expert_count, capacity > 0, chosen};
   const Shape dispatch_plan = DispatchPlan::shape(static_cast<int>(ranks), tokens, top_k, maximum);
   Tape::Outputs recorded =
       r.weights.tape().record(kPlanDispatch,
@@ -300,14 +295,15 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
                                {PlanDispatch::kPlan, r.plan}},
                               nullptr,
                               {{PlanDispatch::kRowWeights, DType::kF32, {rows.rows(), top_k}},
-                               {PlanDispatch::kRowPlan, DType::kI32, routing_plan, false},
+                               {PlanDispatch::kRowPlan, DType::kI32, chosen.plan_shape(experts), false},
                                {PlanDispatch::kDispatchPlan, DType::kI32, dispatch_plan, false}},
                               a);
   dispatch.routing = {.weights = std::move(recorded[PlanDispatch::kRowWeights]),
                       .experts = {},
                       .plan = std::move(recorded[PlanDispatch::kRowPlan]),
                       .expert_count = experts.count,
-                      .rows = chosen,
+                      .rows = chosen.maximum,
+                      .kept = chosen.kept,
                       .by_logits = false};
   dispatch.plan = std::move(recorded[PlanDispatch::kDispatchPlan]);
   dispatch.maximum = maximum;

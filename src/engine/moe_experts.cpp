@@ -23,11 +23,20 @@ using turbo::launch;
 
 struct PlanAttributes {
   std::int64_t expert_count, tokens, top_k;
+  std::int64_t begin, end;  // the range of the plan in its tensor; end 0: all of it
 };
 
 turbo::RoutingPlan plan_of(OperatorCall& op, InputPlace plan) {
   const auto a = op.attributes<PlanAttributes>();
-  return {op.in(plan), a.expert_count, a.tokens, a.top_k};
+  const Tensor all = op.in(plan);
+  return {a.end > 0 ? all.slice(a.begin, a.end) : all, a.expert_count, a.tokens, a.top_k};
+}
+
+// The plan of the second part, for operators whose attributes are those of the first.
+turbo::RoutingPlan rest_of(OperatorCall& op, InputPlace plan) {
+  const auto a = op.attributes<PlanAttributes>();
+  const Tensor all = op.in(plan);
+  return {all.slice(a.end, all.elements()), a.expert_count, a.tokens, a.top_k};
 }
 
 struct Combine {
@@ -130,7 +139,7 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
 // tape does not store top_k copies of tokens or results.
 
 struct DispatchLinear {
-  enum In : InputName { kX, kPlan };
+  enum In : InputName { kX, kPlan, kGradient };  // kGradient: for a part of a routing
   enum Out : OutputName { kRows };
 };
 
@@ -146,17 +155,24 @@ void dispatch_linear_forward(OperatorCall& op) {
 }
 
 void dispatch_linear_backward_input(OperatorCall& op) {
-  if (!op.needs_d_in(DispatchLinear::kX)) return;
   const Tensor d_out = op.d_out(DispatchLinear::kRows);
   const turbo::RoutingPlan plan = plan_of(op, DispatchLinear::kPlan);
+  const auto multiply = [&](const Tensor& d_rows) {
+    grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
+                                           .a = d_out,
+                                           .b = op.weight(),
+                                           .c = d_rows,
+                                           .offsets = plan.offsets,
+                                           .workspace = {}});
+  };
+  if (op.has_in(DispatchLinear::kGradient)) {
+    if (op.needs_d_in(DispatchLinear::kGradient)) multiply(op.fresh_d_in(DispatchLinear::kGradient).out);
+    return;
+  }
+  if (!op.needs_d_in(DispatchLinear::kX)) return;
   const auto [d_x, previous] = op.d_in(DispatchLinear::kX);
   const ScratchTensor d_rows(op.context().scratch, d_x.dtype, {d_out.rows(), d_x.cols()});
-  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
-                                         .a = d_out,
-                                         .b = op.weight(),
-                                         .c = d_rows.get(),
-                                         .offsets = plan.offsets,
-                                         .workspace = {}});
+  multiply(d_rows.get());
   launch(op.context(),
          turbo::CombineRows{
              .x = d_rows.get(), .rows = plan.rows, .weights = {}, .previous = previous, .out = d_x});
@@ -184,31 +200,49 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
                                    .for_weight = saves(DispatchLinear::kX, DispatchLinear::kPlan)};
 
 struct LinearCombine {
-  enum In : InputName { kRows, kPlan, kAddend };  // kAddend: optional
+  enum In : InputName { kRows, kPlan, kAddend, kRest };  // an addend: if given; kRest: rows of a second part
   enum Out : OutputName { kOut };
 };
 
+turbo::RoutingPlan plan_of_rows(OperatorCall& op, LinearCombine::In rows) {
+  return rows == LinearCombine::kRest ? rest_of(op, LinearCombine::kPlan) : plan_of(op, LinearCombine::kPlan);
+}
+
 void linear_combine_forward(OperatorCall& op) {
-  const Tensor rows = op.in(LinearCombine::kRows), out = op.out(LinearCombine::kOut);
+  const Tensor out = op.out(LinearCombine::kOut);
   const turbo::RoutingPlan plan = plan_of(op, LinearCombine::kPlan);
-  const ScratchTensor results(op.context().scratch, out.dtype, {rows.rows(), out.cols()});
-  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
-                                         .a = rows,
-                                         .b = op.weight(),
-                                         .c = results.get(),
-                                         .offsets = plan.offsets,
-                                         .workspace = {}});
-  launch(op.context(), turbo::CombineRows{.x = results.get(),
-                                          .rows = plan.rows,
-                                          .weights = {},
-                                          .previous = op.optional_in(LinearCombine::kAddend),
-                                          .out = out});
+  const auto results_of = [&](const Tensor& rows) {
+    return ScratchTensor(op.context().scratch, out.dtype, {rows.rows(), out.cols()});
+  };
+  const auto multiply = [&](const Tensor& rows, const turbo::RoutingPlan& of, const Tensor& results) {
+    grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
+                                           .a = rows,
+                                           .b = op.weight(),
+                                           .c = results,
+                                           .offsets = of.offsets,
+                                           .workspace = {}});
+  };
+  const ScratchTensor results = results_of(op.in(LinearCombine::kRows));
+  multiply(op.in(LinearCombine::kRows), plan, results.get());
+  turbo::CombineRows sum{.x = results.get(),
+                         .rows = plan.rows,
+                         .weights = {},
+                         .previous = op.optional_in(LinearCombine::kAddend),
+                         .out = out};
+  if (!op.has_in(LinearCombine::kRest)) return launch(op.context(), sum);
+  const turbo::RoutingPlan rest = rest_of(op, LinearCombine::kPlan);
+  const ScratchTensor more = results_of(op.in(LinearCombine::kRest));
+  multiply(op.in(LinearCombine::kRest), rest, more.get());
+  sum.more = more.get();
+  sum.more_rows = rest.rows;
+  launch(op.context(), sum);
 }
 
 void linear_combine_backward_input(OperatorCall& op) {
-  if (op.needs_d_in(LinearCombine::kRows)) {
-    const auto [d_rows, previous] = op.fresh_d_in(LinearCombine::kRows);
-    const turbo::RoutingPlan plan = plan_of(op, LinearCombine::kPlan);
+  for (const LinearCombine::In rows : {LinearCombine::kRows, LinearCombine::kRest}) {
+    if (!op.needs_d_in(rows)) continue;
+    const auto [d_rows, previous] = op.fresh_d_in(rows);
+    const turbo::RoutingPlan plan = plan_of_rows(op, rows);
     grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kInputGradient,
                                            .a = op.d_out(LinearCombine::kOut),
                                            .b = op.weight(),
@@ -222,26 +256,57 @@ void linear_combine_backward_input(OperatorCall& op) {
 }
 
 void linear_combine_backward_weight(OperatorCall& op) {
-  const Tensor rows = op.in(LinearCombine::kRows);
-  const turbo::RoutingPlan plan = plan_of(op, LinearCombine::kPlan);
   const auto [d_weight, accumulate] = op.d_weight();
-  grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
-                                         .a = op.d_out(LinearCombine::kOut),
-                                         .b = rows,
-                                         .c = d_weight,
-                                         .offsets = plan.offsets,
-                                         .a_rows = plan.tokens,
-                                         .accumulate = accumulate,
-                                         .workspace = {}});
+  const auto add = [&, d_weight = d_weight](LinearCombine::In rows, bool to_previous) {
+    const turbo::RoutingPlan plan = plan_of_rows(op, rows);
+    grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kWeightGradient,
+                                           .a = op.d_out(LinearCombine::kOut),
+                                           .b = op.in(rows),
+                                           .c = d_weight,
+                                           .offsets = plan.offsets,
+                                           .a_rows = plan.tokens,
+                                           .accumulate = to_previous,
+                                           .workspace = {}});
+  };
+  add(LinearCombine::kRows, accumulate);
+  if (op.has_in(LinearCombine::kRest)) add(LinearCombine::kRest, true);
 }
 
-constexpr Operator kLinearCombine{.name = "linear_combine",
-                                  .operator_class = OperatorClass::kExperts,
-                                  .forward = linear_combine_forward,
-                                  .backward_input = linear_combine_backward_input,
-                                  .backward_weight = linear_combine_backward_weight,
-                                  .for_input = saves(LinearCombine::kPlan),
-                                  .for_weight = saves(LinearCombine::kRows, LinearCombine::kPlan)};
+constexpr Operator kLinearCombine{
+    .name = "linear_combine",
+    .operator_class = OperatorClass::kExperts,
+    .forward = linear_combine_forward,
+    .backward_input = linear_combine_backward_input,
+    .backward_weight = linear_combine_backward_weight,
+    .for_input = saves(LinearCombine::kPlan),
+    .for_weight = saves(LinearCombine::kRows, LinearCombine::kPlan, LinearCombine::kRest)};
+
+// ---- parts of a routing -------------------------------------------------------------------------
+
+// Sums the gradients of both parts' rows per token.
+struct RowGradients {
+  enum In : InputName { kX, kPlan };
+  enum Out : OutputName { kHead, kRest };
+};
+
+void row_gradients_backward(OperatorCall& op) {
+  const auto [d_x, previous] = op.d_in(RowGradients::kX);
+  launch(op.context(), turbo::CombineRows{.x = op.d_out(RowGradients::kHead),
+                                          .rows = plan_of(op, RowGradients::kPlan).rows,
+                                          .weights = {},
+                                          .previous = previous,
+                                          .out = d_x,
+                                          .more = op.d_out(RowGradients::kRest),
+                                          .more_rows = rest_of(op, RowGradients::kPlan).rows});
+}
+
+constexpr Operator kRowGradients{.name = "row_gradients",
+                                 .operator_class = OperatorClass::kExperts,
+                                 .forward = [](OperatorCall&) {},
+                                 .backward_input = row_gradients_backward,
+                                 .for_input = saves(RowGradients::kPlan),
+                                 .unsettled = true,
+                                 .hollow = true};
 
 void grouped_bias_forward(OperatorCall& op) {
   launch(op.context(), turbo::GroupedBias{.x = op.in_or_out(GroupedLinear::kRows, GroupedLinear::kY),
@@ -361,7 +426,7 @@ constexpr Operator kClampedSwiglu{.name = "clamped_swiglu",
                                   .for_input = saves(ClampedSwiglu::kGateUp)};
 
 PlanAttributes attributes_of(const Routing& r) {
-  return {r.expert_count, r.weights.shape()[0], r.weights.shape()[1]};
+  return {r.expert_count, r.weights.shape()[0], r.weights.shape()[1], r.plan_begin, r.plan_end};
 }
 
 // Dropout is not supported: it would need the token numbers of rows from other ranks.
@@ -379,12 +444,33 @@ Value low_rows(const Value& rows, const LowRank& low_rank, const Routing& r) {
 
 // ---- functions for model code -------------------------------------------------------------------
 
-Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r) {
+RoutingParts parts_of(const Routing& r, const Value& x) {
+  PRIMUS_CHECK("parts_of", r.kept > 0);
+  RoutingParts parts{r, r, {}, {}};
+  parts.head.rows = r.kept;
+  parts.head.plan_end = parts.rest.plan_begin =
+      turbo::RoutingPlan::shape(r.expert_count, r.weights.shape()[0], r.weights.shape()[1], r.kept)[0];
+  parts.rest.plan_end = r.plan.shape()[0];
+  const ReplayScope replay(x.tape());
+  const std::int64_t columns = x.shape()[1];
+  Tape::Outputs gradients =
+      x.tape().record(kRowGradients, {{RowGradients::kX, x}, {RowGradients::kPlan, r.plan}}, nullptr,
+                      {{RowGradients::kHead, x.dtype(), {r.kept, columns}},
+                       {RowGradients::kRest, x.dtype(), {r.rows, columns}}},
+                      attributes_of(parts.head));
+  parts.head_gradient = std::move(gradients[RowGradients::kHead]);
+  parts.rest_gradient = std::move(gradients[RowGradients::kRest]);
+  return parts;
+}
+
+Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r, const Value& gradient) {
   const Shape shape{r.rows, weight.shape[1]};
-  Value y =
-      x.tape().record(kDispatchLinear, {{DispatchLinear::kX, x}, {DispatchLinear::kPlan, r.plan}}, &weight,
-                      {{DispatchLinear::kRows, x.dtype(), shape}}, attributes_of(r))[DispatchLinear::kRows];
+  Value y = x.tape().record(
+      kDispatchLinear,
+      {{DispatchLinear::kX, x}, {DispatchLinear::kPlan, r.plan}, {DispatchLinear::kGradient, gradient}},
+      &weight, {{DispatchLinear::kRows, x.dtype(), shape}}, attributes_of(r))[DispatchLinear::kRows];
   const LowRank& low_rank = adapter_of(x, weight);
+  PRIMUS_CHECK("dispatch_linear", !gradient || !low_rank);
   if (!low_rank) return y;
   const Value low = scale(dispatch_linear(x, *low_rank.down, r), low_rank.scale);
   return sum(std::move(y), grouped_linear(low, *low_rank.up, r));
@@ -416,6 +502,15 @@ Value linear_combine(const Value& rows, Parameter& weight, const Routing& r, con
       attributes_of(r))[LinearCombine::kOut];
   const LowRank& low_rank = adapter_of(rows, weight);
   return low_rank ? linear_combine(low_rows(rows, low_rank, r), *low_rank.up, r, y) : y;
+}
+
+Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts) {
+  PRIMUS_CHECK("linear_combine", !adapter_of(head, weight));
+  return head.tape().record(
+      kLinearCombine,
+      {{LinearCombine::kRows, head}, {LinearCombine::kPlan, parts.head.plan}, {LinearCombine::kRest, rest}},
+      &weight, {{LinearCombine::kOut, head.dtype(), {parts.head.weights.shape()[0], weight.shape[1]}}},
+      attributes_of(parts.head))[LinearCombine::kOut];
 }
 
 Value grouped_bias(Value rows, Parameter& bias, const Routing& r) {

@@ -50,6 +50,8 @@ struct Routing {
   Value plan;     // turbo::RoutingPlan
   std::int64_t expert_count = 0;
   std::int64_t rows = 0;  // maximum
+  std::int64_t kept = 0;  // above 0: the plan is in two parts, and the first has at most this many rows
+  std::int64_t plan_begin = 0, plan_end = 0;  // of a part: the range of its plan in `plan`
   bool by_logits = true;  // the chosen experts are exactly the experts with the largest logits
 };
 
@@ -82,10 +84,26 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
 void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
                      const turbo::MarginBins& bins, const Tensor& counts);
 
-// The following products use experts' matrices and their low-rank adapters, one per expert.
+// The two parts of a routing that has parts (Routing::kept): the first experts, as many as have at most that
+// number of rows, and all others, usually none. If the operators of the second part are replayed
+// (ReplayScope), a step keeps no activations for it, and has memory for its maximum number of rows only once.
+//
+// Results have the same bits as without parts: an expert's rows are multiplied together, and a token's rows
+// are summed in the same order.
+struct RoutingParts {
+  Routing head, rest;
+  // These stand for the rows of each part and have only gradients, [rows, c]: the gradient of x is summed
+  // from both parts at once.
+  Value head_gradient, rest_gradient;
+};
+// `x`: the input of dispatch_linear().
+RoutingParts parts_of(const Routing& routing, const Value& x);
+
+// Products with experts' matrices, including their low-rank adapters, one per expert.
 // Multiplies each token's row by the matrix of each expert that it chose: [T, in] · [E, out, in]ᵀ -> [T ·
 // top_k, out].
-Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing);
+// `gradient`: for a part of a routing, whose parameter has no adapter: RoutingParts' value for this part.
+Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing, const Value& gradient = {});
 // Multiplies each row by the matrix of its expert: [rows, in] · [E, out, in]ᵀ -> [rows, out].
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
 // Combines rows per token: the weighted sum of each token's rows, plus `addend` if given.
@@ -93,6 +111,8 @@ Value combine(const Value& rows, const Routing& routing, const Value& addend = {
 // grouped_linear() followed by combine(), for rows that are already weighted. As one operator, it stores the
 // experts' output only briefly.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
+// The same for rows of both parts; the parameter has no adapter.
+Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts);
 
 // Adds to each row the bias of its expert, [E, n]. Pass rows by std::move to run in place.
 Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);

@@ -93,6 +93,7 @@ struct Operator {
   bool weight_reads_parameter = false;  // backward_weight reads the parameter, as the other functions may
   bool once = false;                    // also updates counters, so outputs are never dropped or replayed
   bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
+  bool hollow = false;     // outputs have no memory: only their gradients exist. With unsettled
 };
 
 // One recorded call. It has a fixed size and needs no heap memory.

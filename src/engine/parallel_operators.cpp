@@ -99,6 +99,7 @@ struct RoutingAttributes {
   SharedExperts experts;
   std::int64_t top_k, all;  // `all`: number of all experts
   bool dropping;
+  OwnRows rows;
 
   // This rank's rows of a tensor that has all tokens.
   Tensor own(const Tensor& of_all) const { return own_tokens(of_all, experts.tokens); }
@@ -128,14 +129,8 @@ void share_routing_forward(OperatorCall& op) {
     const turbo::RoutingPlan plan(op.in(ShareRouting::kPlan), a.all, tokens, a.top_k);
     gather_or_copy(op, a, a.own(plan.rows), kept->get());
   }
-  launch(op.context(), turbo::PlanRouting{.experts = choices.get(),
-                                          .weights = {},
-                                          .kept = kept ? kept->get() : Tensor(),
-                                          .plan = op.out(ShareRouting::kOwnPlan),
-                                          .expert_count = a.experts.count,
-                                          .capacity = 0,
-                                          .first = a.experts.first,
-                                          .all = a.all});
+  plan_own_rows(op, a.experts, a.all, a.rows, choices.get(), kept ? kept->get() : Tensor(),
+                op.out(ShareRouting::kOwnPlan));
 }
 
 void share_routing_backward(OperatorCall& op) {
@@ -243,32 +238,63 @@ Value gather_logits(const Value& own, const SharedVocabulary& vocabulary) {
 
 std::int64_t SharedExperts::max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch,
                                      std::int64_t top_k, std::int64_t capacity) const {
-  const std::int64_t rows = tokens_of_all * std::min(top_k, count);
+  std::int64_t rows = tokens_of_all * std::min(top_k, count);
+  if (limit > 0) rows = std::min(rows, limit);
   if (capacity == 0) return rows;
   const std::int64_t microbatches = (tokens_of_all + of_microbatch - 1) / of_microbatch;
   return std::min(rows, count * capacity * microbatches);
 }
 
+Shape OwnRows::plan_shape(const SharedExperts& experts) const {
+  const auto part = [&](std::int64_t rows) {
+    return turbo::RoutingPlan::shape(experts.count, tokens, top_k, rows)[0];
+  };
+  return {kept > 0 ? part(kept) + part(maximum) : part(maximum)};
+}
+
+void plan_own_rows(OperatorCall& op, const SharedExperts& experts, std::int64_t all, const OwnRows& rows,
+                   const Tensor& choices, const Tensor& kept, const Tensor& plan) {
+  turbo::PlanRouting call{.experts = choices,
+                          .weights = {},
+                          .kept = kept,
+                          .plan = plan,
+                          .expert_count = experts.count,
+                          .capacity = 0,
+                          .first = experts.first,
+                          .all = all};
+  if (rows.kept == 0) return launch(op.context(), call);
+  const auto part = [&](std::int64_t count) {
+    return turbo::RoutingPlan::shape(experts.count, rows.tokens, rows.top_k, count);
+  };
+  const ScratchTensor whole(op.context().scratch, DType::kI32, part(rows.maximum));
+  call.plan = whole.get();
+  call.head = plan.slice(0, part(rows.kept)[0]);
+  call.rest = plan.slice(part(rows.kept)[0], plan.elements());
+  launch(op.context(), call);
+}
+
 Routing share_routing(const Routing& r, const SharedExperts& experts, std::int64_t capacity) {
   const std::int64_t top_k = r.weights.shape()[1];
   const std::int64_t own = rows_of_rank(r.weights.shape(), experts.tokens ? experts.tokens->size() : 1);
-  const RoutingAttributes a{experts, top_k, r.expert_count, capacity > 0};
-  const std::int64_t tokens = own * a.ranks();
-  const std::int64_t rows = experts.max_rows(tokens, r.weights.shape()[0], top_k, capacity);
-  const Shape of_plan = turbo::RoutingPlan::shape(experts.count, tokens, top_k, rows);
-  Tape::Outputs recorded = r.weights.tape().record(kShareRouting,
-                                                   {{ShareRouting::kWeights, r.weights},
-                                                    {ShareRouting::kExperts, r.experts},
-                                                    {ShareRouting::kPlan, r.plan}},
-                                                   nullptr,
-                                                   {{ShareRouting::kOwnWeights, DType::kF32, {tokens, top_k}},
-                                                    {ShareRouting::kOwnPlan, DType::kI32, of_plan, false}},
-                                                   a);
+  const std::int64_t tokens = own * (experts.group ? experts.group->size() : 1);
+  const std::int64_t maximum = experts.max_rows(tokens, r.weights.shape()[0], top_k, capacity);
+  const OwnRows rows{tokens, top_k, maximum, std::min(experts.keeps, maximum)};
+  const RoutingAttributes a{experts, top_k, r.expert_count, capacity > 0, rows};
+  Tape::Outputs recorded =
+      r.weights.tape().record(kShareRouting,
+                              {{ShareRouting::kWeights, r.weights},
+                               {ShareRouting::kExperts, r.experts},
+                               {ShareRouting::kPlan, r.plan}},
+                              nullptr,
+                              {{ShareRouting::kOwnWeights, DType::kF32, {tokens, top_k}},
+                               {ShareRouting::kOwnPlan, DType::kI32, rows.plan_shape(experts), false}},
+                              a);
   return {.weights = std::move(recorded[ShareRouting::kOwnWeights]),
           .experts = {},
           .plan = std::move(recorded[ShareRouting::kOwnPlan]),
           .expert_count = experts.count,
-          .rows = rows,
+          .rows = rows.maximum,
+          .kept = rows.kept,
           .by_logits = false};
 }
 

@@ -67,6 +67,8 @@ struct SharedExperts {
   comm::Communicator* group = nullptr;
   const comm::Communicator* tokens = nullptr;
   std::int64_t first = 0, count = 0;
+  std::int64_t limit = 0;  // a known maximum number of rows of this rank's experts; 0: none is known
+  std::int64_t keeps = 0;  // above 0: a plan with more rows than this has two parts (Routing::kept)
 
   // Maximum number of rows of this rank's experts, for `tokens_of_all` tokens. A token chooses an expert at
   // most once, and an expert accepts at most its capacity from a microbatch of `of_microbatch` tokens (0: all
@@ -74,6 +76,18 @@ struct SharedExperts {
   std::int64_t max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch, std::int64_t top_k,
                         std::int64_t capacity) const;
 };
+// The rows of a rank's experts, and how its plan stores them.
+struct OwnRows {
+  std::int64_t tokens = 0, top_k = 0;  // of the tokens whose choices are planned
+  std::int64_t maximum = 0;            // Routing::rows
+  std::int64_t kept = 0;               // Routing::kept
+
+  Shape plan_shape(const SharedExperts& experts) const;
+};
+// Plans the rows of this rank's experts. `choices`: [tokens, top_k], each below `all`. `kept`: as for
+// turbo::PlanRouting. `plan`: out.
+void plan_own_rows(OperatorCall& op, const SharedExperts& experts, std::int64_t all, const OwnRows& rows,
+                   const Tensor& choices, const Tensor& kept, const Tensor& plan);
 // Restricts the routing of a microbatch to this rank's experts and to the tokens that the group's ranks hold,
 // in rank order. The result dispatches the rows of gather_tokens(x, group). `capacity`: RoutingRule's. The
 // gradient of the weights is complete for this rank's tokens, and zero for other tokens.

@@ -142,6 +142,10 @@ void OperatorCall::weight_gradient_done() { tape_.entries_[entry_].weight_done =
 
 // --- Tape: forward
 
+Buffer Tape::memory_for(const Operator& op, const Slot& slot) {
+  return stash_.allocate(op.hollow ? 0 : slot.shape.elements() * size_of(slot.dtype));
+}
+
 Tape::~Tape() {
   if (settled()) {
     clear();
@@ -250,7 +254,7 @@ Tape::Outputs Tape::record_bytes(const Operator& op, std::initializer_list<Input
     if (entry.output_count == 0 && take_over) {
       slot.data = std::move(slots_[entry.inputs[0]].data);
     } else {
-      slot.data = stash_.allocate(output.shape.elements() * size_of(output.dtype));
+      slot.data = memory_for(op, slot);
     }
     entry.outputs[entry.output_count] = index;
     recorded.values[entry.output_count++] = Value(this, index);
@@ -371,7 +375,7 @@ void Tape::materialize(int index) {
     if (i == 0 && entry.op->in_place && slots_[entry.inputs[0]].dropped) {
       slot.data = std::move(slots_[entry.inputs[0]].data);
     } else {
-      slot.data = stash_.allocate(slot.shape.elements() * size_of(slot.dtype));
+      slot.data = memory_for(*entry.op, slot);
     }
   }
   replay(producer);

@@ -204,6 +204,8 @@ class Tape {
   void release_use(int slot);
   void release_saves(const Entry& entry, const Saves& saves);
   void acquire_saves(const Entry& entry, const Saves& saves);
+  // Memory for an output of a call of `op`.
+  Buffer memory_for(const Operator& op, const Slot& slot);
   void materialize(int slot);
   void materialize_saves(const Entry& entry, const Saves& saves);
   void use_parameter(const Entry& entry);

@@ -151,15 +151,15 @@ std::int64_t largest_of(const std::vector<StepMeasurement>& stages) {
   return maximum;
 }
 
-// Describes the memory reserved for the maximum number of rows that experts can receive.
+// Describes the memory reserved for unequal shares of the experts, up to the worst case.
 std::string experts_text(const TrainingForecast& f) {
   const std::int64_t even = largest_of(f.balanced);
   const MemoryNeed need{.device = {.persistent = even, .stash = 0, .scratch = 0},
                         .snapshot = f.memory.need.snapshot,
                         .host_buffers = f.memory.need.host_buffers};
   return fmt::format(
-      "  {:<20}{}  reserved in case all tokens of {} ranks go to the experts of one rank.\n  {:<20}{}  on "
-      "the device if experts get equal shares{}\n",
+      "  {:<20}{}  reserved for unequal shares of the experts, up to all tokens of {} ranks on one rank\n  "
+      "{:<20}{}  on the device if experts get equal shares{}\n",
       "worst case", human_bytes(static_cast<double>(f.step().memory.total() - even)),
       f.mesh.expert * f.mesh.expert_tensor, "expected", human_bytes(static_cast<double>(even)),
       f.memory.fits                 ? ""

@@ -88,7 +88,8 @@ MoeConfig::Training training(const StatedModel& stated, const ModelConfig& c) {
           .forced = !t.moe_router_force_load_balancing                    ? RouterRule::Forced::kNo
                     : t.moe_router_force_load_balancing_type == "uniform" ? RouterRule::Forced::kUniform
                                                                           : RouterRule::Forced::kEven,
-          .all_to_all = t.moe_token_dispatcher_type != "allgather"};
+          .all_to_all = t.moe_token_dispatcher_type != "allgather",
+          .capacity_margin = t.moe_expert_capacity_margin};
 }
 
 }  // namespace

@@ -43,6 +43,9 @@ struct MoeConfig {
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
     // For expert parallelism: if true, tokens are exchanged by all-to-all instead of all-gather.
     bool all_to_all = false;
+    // For expert parallelism: rows whose activations a rank keeps, as a multiple of its equal share of the
+    // choices. Does not affect results.
+    double capacity_margin = 1.5;
 
     // Returns the max rows per expert for `choices` choices; 0: no limit. Rounds like get_capacity in
     // Megatron-LM.

@@ -64,11 +64,13 @@ namespace {
 
 // Returns the stages of a run with tokens balanced over all experts. Empty if memory is reserved for that
 // already, or if the settings exclude such a run.
-std::vector<StepMeasurement> balanced_stages(config::Experiment e, const FamilyRegistry& families,
-                                             const Tokenizer* tokenizer, int world, int on_host) {
+std::vector<StepMeasurement> balanced_stages(config::Experiment e, const MoeConfig& moe,
+                                             const FamilyRegistry& families, const Tokenizer* tokenizer,
+                                             int world, int on_host) {
   std::vector<StepMeasurement> stages;
   const engine::MeshShape mesh = mesh_shape_of(e, world);
   if (mesh.expert * mesh.expert_tensor == 1 || e.trainer->moe_expert_capacity_factor) return stages;
+  if (moe.training.forced == turbo::RouterRule::Forced::kEven && moe.hash_layers == 0) return stages;
   e.trainer->moe_expert_capacity_factor = 1;
   try {
     const SessionSettings settings = session_settings_of(e, model_of(e, families, tokenizer, nullptr), world);
@@ -170,7 +172,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   f.checkpoint_bytes = checkpoint_bytes(f.step(), settings, !c.no_save_optim);
   f.memory = fit_memory(e, model, families_, f.step(), supply, world,
                         static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
-  f.balanced = balanced_stages(e, families_, tokenizer.get(), world, on_host);
+  f.balanced = balanced_stages(e, model.moe, families_, tokenizer.get(), world, on_host);
   f.steps = c.train_iters;
   if (tokenizer && c.train_epochs && length_is_open(c)) {
     const auto samples =

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <ostream>
@@ -353,7 +354,10 @@ void read_text(TrainingSession& session, std::vector<float>& logits) {
 // Models with pooled latents support neither packed documents nor generation.
 bool packs(const ModelConfig& model) { return !model.any_keeps(Keeps::kPooled); }
 
-MeshOutcome train_on(const ModelConfig& model, const Way& way) {
+// Called before every step with its number.
+using BeforeStep = std::function<void(const engine::ParameterStore& store, int step)>;
+
+MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep& before_step = {}) {
   SessionSettings settings = tiny_settings(way.compute, model);
   const int data_ranks = way.shape.data(way.ranks);
   settings.step.microbatches = kGlobalMicrobatches / data_ranks;
@@ -384,6 +388,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way) {
         TrainingStep& step = session->step();
         const std::int64_t tokens = settings.step.micro_batch * settings.step.sequence;
         for (int s = 0; s < kSteps; ++s) {
+          if (before_step) before_step(session->store(), s);
           step.begin(s + 1);
           for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
             TestBatch batch(tokens, model.vocab,
@@ -904,6 +909,113 @@ TEST(MeshMemory, SharedStatesFallWithTheRanks) {
   const double rest = whole - 2 * (whole - half);
   EXPECT_NEAR(quarter - rest, (whole - rest) / 4, 0.03 * whole);
   EXPECT_LT(rest, 0.1 * whole);
+}
+
+// A mixture whose choices a bias decides, so that a test sets the loads of its experts.
+ModelConfig steered() {
+  ModelConfig c = glm4_moe();
+  c.moe.experts = 8;
+  c.moe.training = {.balance_loss = 0.01};
+  return c;
+}
+
+// Loads that change each step: all tokens to the first two experts, all to the last two, most to one expert,
+// the scores' own choices, and all to two experts of different ranks.
+void steer(const engine::ParameterStore& store, int step) {
+  for (const engine::Parameter& p : store.parameters()) {
+    if (!p.name.ends_with(".moe.choice_bias")) continue;
+    auto* bias = static_cast<float*>(p.value.data);
+    std::fill_n(bias, 8, 0.0F);
+    switch (step % 5) {
+      case 0:
+        bias[0] = bias[1] = 100;
+        break;
+      case 1:
+        bias[6] = bias[7] = 100;
+        break;
+      case 2:
+        bias[3] = 100;
+        break;
+      case 3:
+        break;
+      default:
+        bias[1] = bias[4] = 100;
+    }
+  }
+}
+
+// A rank keeps activations for some rows, and computes the rest again. The bits do not depend on how many it
+// keeps, whatever the loads of the experts are; and many ranks equal one.
+TEST(MeshExperts, TheKeptRowsChangeNoBit) {
+  const MeshOutcome one = train_on(steered(), {}, steer);
+  for (const bool all_to_all : {false, true}) {
+    for (const Way& way :
+         {Way{2, expert(2)}, Way{4, expert(4)}, Way{4, {.tensor = 2, .expert = 4}, Sharding::kStates, true},
+          Way{4, {.expert = 2, .expert_tensor = 2}, Sharding::kParameters},
+          Way{4, expert(4), Sharding::kNone, false, DType::kBF16}}) {
+      SCOPED_TRACE(testing::Message() << all_to_all << " " << way.ranks << " " << way.shape.expert);
+      ModelConfig model = steered();
+      model.moe.training.all_to_all = all_to_all;
+      model.moe.training.capacity_margin = 1000;  // everything
+      const MeshOutcome all = train_on(model, way, steer);
+      if (way.compute == DType::kF32) expect_equal(all, one, {"steered", steered, way});
+      for (const double margin : {0.01, 0.6, 1.5}) {
+        SCOPED_TRACE(margin);
+        model.moe.training.capacity_margin = margin;
+        const MeshOutcome some = train_on(model, way, steer);
+        EXPECT_EQ(some.losses, all.losses);
+        EXPECT_EQ(some.norms, all.norms);
+        EXPECT_EQ(some.imbalance, all.imbalance);
+        EXPECT_TRUE(some.weights == all.weights);
+      }
+    }
+  }
+}
+
+// The memory for activations of experts grows with the kept rows, not with the largest possible number.
+TEST(MeshExperts, AStepKeepsItsShareOfRows) {
+  const auto stash = [](double margin, std::int64_t layers, int ranks) {
+    ModelConfig model = steered();
+    model.layers = layers + 1;  // and a dense one
+    model.moe.training.all_to_all = true;
+    model.moe.training.capacity_margin = margin;
+    SessionSettings settings = tiny_settings(DType::kF32, model);
+    settings.evaluation = false;
+    std::int64_t bytes = 0;
+    on_ranks(ranks, expert(ranks), [&](engine::Rank& rank) {
+      const StepMeasurement measured = measure_session(rank, settings, builtin_families());
+      if (rank.mesh().rank() == 0) bytes = measured.memory.stash;
+    });
+    return bytes;
+  };
+  // On average: the arena grows unevenly from layer to layer.
+  const auto of_layer = [&](double margin, int ranks) {
+    return (stash(margin, 40, ranks) - stash(margin, 8, ranks)) / 32;
+  };
+  const std::int64_t single = of_layer(1, 1), shared = of_layer(1, 4), everything = of_layer(1000, 4);
+  EXPECT_LT(shared, 1.15 * static_cast<double>(single));
+  EXPECT_GT(everything, 1.4 * static_cast<double>(shared));
+}
+
+// Experts in turn get equal shares, which is all that a rank reserves.
+TEST(MeshExperts, EvenChoicesNeedEqualShares) {
+  const auto memory = [](turbo::RouterRule::Forced forced, double capacity) {
+    ModelConfig model = steered();
+    model.moe.training = {.capacity_factor = capacity, .forced = forced};
+    SessionSettings settings = tiny_settings(DType::kF32, model);
+    settings.step.sequence = 512;
+    settings.evaluation = false;
+    std::int64_t bytes = 0;
+    on_ranks(4, expert(4), [&](engine::Rank& rank) {
+      const StepMeasurement measured = measure_session(rank, settings, builtin_families());
+      if (rank.mesh().rank() == 0) bytes = measured.memory.total();
+    });
+    return static_cast<double>(bytes);
+  };
+  using Forced = turbo::RouterRule::Forced;
+  const double even = memory(Forced::kNo, 1);
+  EXPECT_LT(memory(Forced::kEven, 0), 1.05 * even);
+  EXPECT_GT(memory(Forced::kUniform, 0), 1.3 * even);
 }
 
 // The parts of an all-to-all have the max number of rows: a rank's tokens, or their capacity.

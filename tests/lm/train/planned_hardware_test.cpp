@@ -191,6 +191,22 @@ TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
   EXPECT_TRUE(
       forecast(experiment(experts + ", expert_model_parallel_size: 4, moe_expert_capacity_factor: 1", gpu), 4)
           .balanced.empty());
+  // Choices that are forced to be even need no reserve.
+  const TrainingForecast even = forecast(
+      experiment(experts + ", expert_model_parallel_size: 4, moe_router_force_load_balancing: true", gpu), 4);
+  EXPECT_TRUE(even.balanced.empty());
+  EXPECT_LT(even.step().memory.total(), spread.step().memory.total());
+  // A rank keeps activations for a part of the rows that it can get.
+  const auto with_margin = [&](const char* margin) {
+    return forecast(
+               experiment(experts + ", expert_model_parallel_size: 4, moe_expert_capacity_margin: " + margin,
+                          gpu),
+               4)
+        .step()
+        .memory.stash;
+  };
+  EXPECT_LT(with_margin("1"), with_margin("2"));
+  EXPECT_LT(with_margin("2"), with_margin("1000"));
 }
 
 }  // namespace

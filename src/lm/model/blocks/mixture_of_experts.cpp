@@ -1,5 +1,7 @@
 #include "lm/model/blocks/mixture_of_experts.h"
 
+#include <algorithm>
+#include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -73,6 +75,8 @@ class MixtureOfExperts final : public Layer {
     if (moe_.weigh_input && !plain_)
       throw std::logic_error("experts that scale their input support only plain SwiGLU");
     router_.reads_full_precision = true;
+    // Each part of a routing multiplies by the matrix.
+    if (in_parts()) gate_up_.uses.push_back(gate_up_.uses.back());
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {
         Parameter& parameter =
@@ -172,11 +176,49 @@ class MixtureOfExperts final : public Layer {
   }
 
  private:
+  // Number of rows of this rank's experts per token of the group, if all experts get equally many.
+  double equal_share() const {
+    return static_cast<double>(moe_.router.top_k * experts_.count) / static_cast<double>(moe_.experts);
+  }
+
+  bool chooses_evenly() const {
+    return moe_.training.forced == turbo::RouterRule::Forced::kEven && !moe_.hashed(layer_);
+  }
+
+  // Whether the rank keeps activations for fewer rows than its experts can get. The same for every call,
+  // because the number of uses of a parameter is fixed.
+  bool in_parts() const {
+    return experts_.group && plain_ && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&
+           moe_.training.capacity_factor == 0 &&
+           moe_.training.capacity_margin * equal_share() <
+               static_cast<double>(std::min<std::int64_t>(moe_.router.top_k, experts_.count));
+  }
+
+  // This rank's experts, with the number of rows that they can get and that the rank keeps.
+  engine::SharedExperts experts_for(const Routing& routing, const BlockInputs& in) const {
+    engine::SharedExperts experts = experts_;
+    if (!experts.group) return experts;
+    const std::int64_t of_rank = routing.weights.shape()[0] / (tokens_ ? tokens_->size() : 1);
+    const std::int64_t ranks = experts.group->size(), tokens = ranks * of_rank;
+    if (in_parts()) {
+      experts.keeps = std::max<std::int64_t>(
+          1, static_cast<std::int64_t>(
+                 std::ceil(moe_.training.capacity_margin * equal_share() * static_cast<double>(tokens))));
+    }
+    if (in.routing && !in.trace && chooses_evenly()) {
+      // Experts are chosen in turn by the numbers of tokens. A rank has at most two runs of consecutive
+      // numbers in each sequence, and in a run no expert gets more than one row above the mean.
+      experts.limit =
+          tokens * moe_.router.top_k * experts.count / moe_.experts + 2 * in.batch * ranks * experts.count;
+    }
+    return experts;
+  }
+
   // Runs experts that several ranks share. The shared experts overlap with the dispatch and the return of
   // tokens.
   Value through_ranks(const Normed& normed, const Routing& routing, std::int64_t capacity,
                       const BlockInputs& in) const {
-    const engine::Dispatch dispatch = plan_dispatch(routing, experts_, capacity,
+    const engine::Dispatch dispatch = plan_dispatch(routing, experts_for(routing, in), capacity,
                                                     {.parallel = experts_.group ? in.experts : nullptr,
                                                      .all_to_all = moe_.training.all_to_all,
                                                      .overlap = shared_.has_value()});
@@ -212,6 +254,7 @@ class MixtureOfExperts final : public Layer {
     const auto addend = [&] {
       return shared && shared_ ? gated_shared(*shared, shared_->forward(*shared, *in)) : Value();
     };
+    if (routing.kept > 0) return through_parts(h, engine::parts_of(routing, h));
     Value rows = dispatch_linear(h, gate_up_, routing);
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
     if (!plain_) {
@@ -223,6 +266,18 @@ class MixtureOfExperts final : public Layer {
     }
     rows = weighted_swiglu(rows, routing, moe_.weigh_input);
     return linear_combine(rows, down_, routing, addend());
+  }
+
+  // Like through_experts(), for plain experts. Keeps no activations of the second part.
+  Value through_parts(const Value& h, engine::RoutingParts parts) const {
+    const auto widened = [&](const Routing& part, Value gradient) {
+      return weighted_swiglu(dispatch_linear(h, gate_up_, part, gradient), part, moe_.weigh_input);
+    };
+    const Value head = widened(parts.head, std::exchange(parts.head_gradient, {}));
+    std::optional<engine::ReplayScope> replay(h.tape());
+    const Value rest = widened(parts.rest, std::exchange(parts.rest_gradient, {}));
+    replay.reset();
+    return linear_combine(head, rest, down_, parts);
   }
 
   // Returns the activation of experts that are not plain.

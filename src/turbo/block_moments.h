@@ -11,10 +11,10 @@
 // - Codes are rounded stochastically, which preserves the mean (turbo/stochastic_rounding.h). With rounding
 //   to nearest, a second moment that changes by less than 1/32 of its value per step would not change at all.
 //
-// In units, a code with exponent e and mantissa d is d if e is 0, and (8 + d) * 2^(e-1) otherwise: from 8 on,
-// adjacent codes differ by at most an eighth. e4m3 reaches 14 * 2^14, 17 binary orders of magnitude above its
-// unit; ue5m3 reaches 15 * 2^30, 33 orders. The second moment holds squared gradients, so 33 orders
-// correspond to 17 orders of gradients.
+// A code with exponent e and mantissa d stands for d units if e is 0, and for (8 + d) * 2^(e-1) units
+// otherwise: from 8 on, adjacent codes differ by at most an eighth. e4m3 reaches 14 * 2^14, 17 binary orders
+// of magnitude above its unit; ue5m3 reaches 15 * 2^30, 33 orders. The second moment holds squared gradients,
+// so 33 orders correspond to 17 orders of gradients.
 //
 // Quantization cannot make an update explode. A stored second moment is zero only if the moment is zero, and
 // it is at least half of the moment; a stored first moment is at most twice the moment. Values below one unit
@@ -25,7 +25,7 @@
 // Infinities and NaN become the largest code; the weight, updated in the same step, then also becomes
 // infinite or NaN.
 //
-// Pure functions with the same results on every device.
+// All functions are pure and have the same results on every device.
 #pragma once
 
 #include <bit>
@@ -36,16 +36,16 @@
 
 namespace primus::turbo {
 
-// Elements that share a scale. Scales are bf16.
+// Number of elements that share a scale. Scales are bf16.
 inline constexpr std::int64_t kMomentBlock = 128;
 
 // Returns whether moments of this type are block-scaled codes: e4m3, or ue5m3, which is stored as bytes.
 constexpr bool has_block_scales(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kU8; }
 
-// 2^(field - 127), for 0 < field < 255.
+// Returns 2^(field - 127), for 0 < field < 255.
 constexpr float power_of_two(std::uint32_t field) { return std::bit_cast<float>(field << 23); }
 
-// A format of codes; the largest code is (8 + kTopDigits) * 2^kTopExponent units.
+// A format of codes. The largest code stands for (8 + kTopDigits) * 2^kTopExponent units.
 template <bool kSigned, std::uint32_t kTopDigits, std::uint32_t kTopExponent>
 struct BlockCodes {
   // Returns the exponent field of the unit of a block whose largest magnitude is `largest`. The smallest unit
@@ -89,7 +89,7 @@ struct BlockCodes {
     const float scaled = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFFU) *
                          power_of_two(254 - unit_field);
     const float units = scaled < kTop ? scaled : kTop;
-    // The exponent that leaves a mantissa from 8 to 15, or 0.
+    // The exponent with which the mantissa is from 8 to 15, or 0 if the value is smaller than 8 units.
     const std::uint32_t field = std::bit_cast<std::uint32_t>(units) >> 23;
     const std::uint32_t exponent = field > 130 ? field - 130 : 0;
     auto digits =

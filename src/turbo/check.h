@@ -12,7 +12,7 @@ namespace primus::turbo {
 
 [[noreturn]] void check_failed(KernelId kernel, const char* condition);
 
-// Most operators accept these types.
+// Most operators accept fp32 and bf16.
 inline bool is_float(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16;
 }
@@ -20,7 +20,7 @@ inline bool is_float(const Tensor& tensor) {
 // Matrix products and attention also accept fp16, for benchmarks. Training in fp16 would need loss scaling.
 inline bool is_operand(const Tensor& tensor) { return is_float(tensor) || tensor.dtype == DType::kF16; }
 
-// Returns whether a tensor has this type and n elements, as an optimizer's flat buffers and scalars do.
+// Returns whether a tensor has this type and the shape [n], as flat buffers and scalars of optimizers have.
 inline bool is_vector(const Tensor& tensor, DType dtype, std::int64_t n) {
   return !tensor.absent() && tensor.dtype == dtype && tensor.elements() == n;
 }

@@ -1,6 +1,6 @@
-// Defines how an operator is called: launch(context, Arguments{...}). launch() does the common work of all
-// calls: shape checks, FLOP accounting, workspace from the scratch arena and timing. A measuring context (see
-// Context::scratch) runs no kernel.
+// Defines how an operator is called: launch(context, Arguments{...}). launch() does the work that all calls
+// have in common: it checks shapes, counts FLOPs, takes the workspace from the scratch arena and measures
+// time. A measuring context (see Context::scratch) runs no kernel.
 #pragma once
 
 #include <array>
@@ -14,7 +14,8 @@
 
 namespace primus::turbo {
 
-// Counters per kernel since the last reset. `seconds` is filled on synchronous devices if `timed` is set.
+// Counts the work of each kernel since the last reset. `seconds` is counted only on synchronous devices, and
+// only if `timed` is set.
 struct Meter {
   struct Line {
     std::int64_t calls = 0;
@@ -29,13 +30,14 @@ struct Meter {
   void reset() { lines = {}; }
 };
 
-// The environment of an operator call. A rank owns one for its compute stream. Not thread-safe.
+// The environment of an operator call. A rank has one Context for its compute stream. Not thread-safe.
 struct Context {
   Device& device;
   Stream& stream;
-  Arena& scratch;  // workspaces; with a measuring arena no kernel runs
+  Arena& scratch;  // memory for workspaces; with a measuring arena no kernel runs
   Meter& meter;
-  // Multiprocessors that matrix products leave to a collective that overlaps with them (turbo::Gemm).
+  // Number of multiprocessors that matrix products do not use, so that a concurrent collective can run on
+  // them (turbo::Gemm).
   int spared = 0;
 
   bool measuring() const { return scratch.measuring(); }

@@ -11,7 +11,8 @@ namespace primus::turbo {
 
 namespace {
 
-// Returns whether these are n elements of a moment: 8-bit codes of type `in_8_bits` with scales, or floats.
+// Returns whether `moment` and `scale` hold n elements of a moment, either as 8-bit codes of type `in_8_bits`
+// with scales or as floating-point numbers without scales.
 bool is_moment(const Tensor& moment, const Tensor& scale, DType in_8_bits, std::int64_t n) {
   if (!has_block_scales(moment.dtype)) return is_float_vector(moment, n) && scale.absent();
   return is_vector(moment, in_8_bits, n) && n % kMomentBlock == 0 &&

@@ -10,8 +10,8 @@ namespace primus::turbo {
 //   p *= 1 - lr*weight_decay;  m = b1*m + (1-b1)*g;  v = b2*v + (1-b2)*g²;
 //   p -= lr/bias1 * m / (sqrt(v)/sqrt(bias2) + eps),   bias_i = 1 - b_i^step,   g = grad * grad_scale[0].
 // Learning rate, weight decay and biases are step scalars (turbo/step_scalars.h); learning_rate_factor and
-// weight_decay_factor of this parameter group multiply the first two. A negative grad_scale skips the step:
-// nothing changes.
+// weight_decay_factor of this parameter group multiply the learning rate and the weight decay. If grad_scale
+// is negative, the step is skipped and no tensor changes.
 //
 // bf16 and 8-bit moments are rounded stochastically when they are stored (turbo/stochastic_rounding.h); the
 // update uses the values before rounding. With an 8-bit moment, n is a multiple of kMomentBlock
@@ -22,7 +22,7 @@ struct AdamW {
   Tensor grad;            // [n] fp32 or bf16
   Tensor exp_avg;         // [n] fp32, bf16, or fp8 e4m3, in place
   Tensor exp_avg_sq;      // [n] fp32, bf16, or uint8 (ue5m3), in place
-  Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
+  Tensor grad_scale;      // [1] fp32 on the device: ClipCoefficient::scale
   Tensor working;         // [n] bf16 working values, in place, or absent (turbo/master_weights.h)
   Tensor remainder = {};  // [n] int16 remainders of split masters, in place; absent if not split
   Tensor exp_avg_scale = {}, exp_avg_sq_scale = {};  // [n / kMomentBlock] bf16, for 8-bit moments

@@ -24,7 +24,7 @@ RoundingBits random_of(const CpuContext& context, const AdamW& a) {
   return {a.rounding_stream, static_cast<std::uint64_t>(count)};
 }
 
-// Stores an element of a moment; `random`: 16 random bits.
+// Stores one element of a moment. `random` holds 16 random bits.
 inline void put(float* to, float value, std::uint32_t /*random*/) { *to = value; }
 inline void put(BFloat16* to, float value, std::uint32_t random) { *to = round_at_random(value, random); }
 
@@ -51,8 +51,7 @@ void update(const CpuContext& context, const AdamW& a, const Masters masters, st
 
 // ---- With an 8-bit moment: block by block ---------------------------------------------------------
 
-// A moment that is read and written in complete blocks. Its type is checked once per block, not once per
-// element.
+// Reads and writes a moment in complete blocks. Its type is checked once per block, not once per element.
 template <class Codes>
 struct BlockMoment {
   const CpuContext& context;
@@ -75,7 +74,7 @@ struct BlockMoment {
     for (std::int64_t i = 0; i < kMomentBlock; ++i) to[i] = Codes::decoded(codes[i], unit);
   }
 
-  // `random`: 32 random bits per element, of which 16 are used, from bit `shift` on.
+  // `random`: 32 random bits per element, of which bits [shift, shift + 16) are used.
   void put(std::int64_t block, const float (&from)[kMomentBlock], const std::uint32_t (&random)[kMomentBlock],
            int shift) const {
     const std::int64_t first = block * kMomentBlock;

@@ -7,13 +7,14 @@
 namespace primus::turbo::PRIMUS_KERNELS {
 
 struct AdamFactors {
-  float beta1, beta2, eps, learning_rate, weight_decay;  // the last two are factors of the step's scalars
+  float beta1, beta2, eps, learning_rate,
+      weight_decay;  // learning_rate and weight_decay are factors of the step scalars
 };
 
-// The update of one element.
+// Updates one element.
 struct AdamStep {
   float scale, decay, beta1, beta2;
-  float root_step, root_eps;  // step size and epsilon, times the root of the second moment's bias
+  float root_step, root_eps;  // step size and epsilon, multiplied by sqrt(bias2)
 
   PRIMUS_FORMULA AdamStep(float grad_scale, const double* scalars, const AdamFactors& of)
       : scale(grad_scale), beta1(of.beta1), beta2(of.beta2) {

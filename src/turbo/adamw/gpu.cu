@@ -10,10 +10,11 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Lanes that share a block of an 8-bit moment, and consecutive elements per lane.
+// Number of lanes that share a block of an 8-bit moment, and number of consecutive elements per lane.
 constexpr int kLanesOfBlock = 32, kOfLane = static_cast<int>(kMomentBlock) / kLanesOfBlock;
 
-// A moment in fp32 or bf16. `here`: false in a thread without elements, which only participates in shuffles.
+// Reads and writes a moment in fp32 or bf16. `here` is false in a thread without elements; such a thread only
+// participates in shuffles.
 template <class T>
 struct FloatMoment {
   T* at;
@@ -22,7 +23,7 @@ struct FloatMoment {
   PRIMUS_DEVICE void get(std::int64_t i, float (&to)[kCount]) const {
     load<kCount>(at + i, to);
   }
-  // `random`: 32 random bits per element, of which 16 are used, from bit `shift` on.
+  // `random`: 32 random bits per element, of which bits [shift, shift + 16) are used.
   template <int kCount>
   PRIMUS_DEVICE void put(std::int64_t i, const float (&from)[kCount], const std::uint32_t (&random)[kCount],
                          int shift, bool here) const {
@@ -38,7 +39,7 @@ struct FloatMoment {
   }
 };
 
-// An 8-bit moment. 32 lanes with consecutive numbers share a block.
+// Reads and writes an 8-bit moment. 32 lanes with consecutive numbers share a block.
 template <class Codes>
 struct CodedMoment {
   std::uint8_t* at;

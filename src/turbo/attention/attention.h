@@ -1,5 +1,6 @@
 // Causal grouped-query attention, tiled with an online softmax (FlashAttention, Dao et al. 2022 and 2023):
-// the complete score matrix is never in memory. Query head h reads key/value head h / (heads / kv_heads).
+// the complete score matrix is never stored in memory. Query head h reads key/value head h / (heads /
+// kv_heads).
 //
 // Operands are all fp32 or all bf16; AttentionForward and AttentionBackward also accept fp16, with fp16
 // gradients that are assigned, not accumulated. Operands are row-strided views, so q, k and v may be column
@@ -31,7 +32,7 @@ struct AttentionShape {
   std::int64_t batch;       // sequences
   std::int64_t seq_q;       // query tokens per sequence
   std::int64_t seq_k;       // key tokens per sequence
-  std::int64_t capacity_k;  // rows from the start of one sequence to the next in k and v, >= seq_k
+  std::int64_t capacity_k;  // rows of k and v between the starts of consecutive sequences, >= seq_k
   std::int64_t heads, kv_heads;
   std::int64_t head_dim;     // columns per head of q and k
   std::int64_t value_dim;    // columns per head of v and out
@@ -40,24 +41,25 @@ struct AttentionShape {
   std::int64_t window;       // > 0: a query sees only the last `window` keys; 0: all
   std::int64_t chunk = 0;    // > 0: a query sees only keys of its own chunk, [p / chunk * chunk, ...); 0: all
   std::int64_t q_first = 0;  // position of the first query in its sequence
-  std::int64_t k_first = 0;  // position of the first key; further keys follow without gaps
-  float score_cap = 0;       // > 0: the soft cap of scaled scores; 0: none
+  std::int64_t k_first = 0;  // position of the first key; positions of keys are consecutive
+  float score_cap = 0;       // > 0: the soft cap of scaled scores; 0: no soft cap
 };
 
 struct AttentionForward {
   static constexpr KernelId kId = KernelId::kAttentionForward;
   AttentionShape shape;
-  Tensor q, k, v;  // addresses of the first elements; `shape` gives the extents
+  Tensor q, k, v;  // each holds the address of its first element; `shape` has the sizes
   std::int64_t q_stride, k_stride, v_stride;
-  Tensor first_key;  // [batch*seq_q] int32: the first position in its sequence that a query may see,
-                     // non-decreasing along a sequence; absent: 0. Causal shapes only
+  Tensor first_key;  // [batch*seq_q] int32: the first position in its sequence that a query may see, never
+                     // smaller than for the preceding query; absent: 0. Requires a causal shape
   Tensor sinks;      // [heads] in q's type; absent: none
   Tensor out;        // [batch*seq_q, heads*value_dim], contiguous
   Tensor lse;        // [heads, batch*seq_q] fp32: log-sum-exp of the scaled scores and the sink; absent if no
                      // backward follows
   Tensor workspace;
   void check() const;
-  double flops() const;  // visible pairs only; document boundaries are ignored
+  double flops()
+      const;  // counts only pairs of a query and a key that it sees, without regard to document boundaries
 };
 
 struct AttentionBackward {
@@ -65,9 +67,10 @@ struct AttentionBackward {
   AttentionShape shape;
   Tensor q, k, v;
   std::int64_t q_stride, k_stride, v_stride;
-  Tensor first_key;        // same as in the forward pass; lse includes the sinks
-  Tensor out, lse, d_out;  // out and lse of the forward pass, merged over all key ranges; d_out like out
-  Tensor d_q, d_k, d_v;    // same rows as q, k, v; all in q's type or all in fp32
+  Tensor first_key;  // as in the forward pass
+  Tensor out, lse,
+      d_out;  // out and lse of the forward pass, merged over all key ranges; lse includes the sinks
+  Tensor d_q, d_k, d_v;  // same shapes and strides as q, k, v; all in q's type or all in fp32
   std::int64_t d_q_stride, d_k_stride, d_v_stride;
   bool accumulate_d_q = false;   // adds to d_q instead of assigning; exact only in fp32
   bool accumulate_d_kv = false;  // adds to d_k and d_v instead of assigning
@@ -94,7 +97,7 @@ struct AttentionMerge {
   static constexpr KernelId kId = KernelId::kAttentionMerge;
   std::int64_t heads, value_dim;
   Tensor part, part_lse;  // [tokens, heads*value_dim] fp32 or bf16, [heads, tokens] fp32
-  Tensor out, lse;        // shapes as above; fp32 keeps full precision over many parts
+  Tensor out, lse;        // shapes as above; with fp32, joining many ranges loses no precision
   bool accumulate;        // false: part and part_lse are copied to out and lse
   void check() const;
   double flops() const { return 0; }

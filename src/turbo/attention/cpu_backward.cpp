@@ -2,9 +2,10 @@
 // 2023).
 //
 // Each element of d_q, d_k and d_v is summed by one thread in a fixed order: d_k and d_v over heads, then
-// tiles of queries; d_q over tiles of keys. If work items are complete heads, each tile of scores is computed
-// once. Otherwise tiles of keys and tiles of queries are the items of two passes; each pass computes every
-// tile of scores once, and sums in the same order.
+// tiles of queries; d_q over tiles of keys. If a thread processes a complete head at a time, each tile of
+// scores is computed once. Otherwise there are two passes: threads process tiles of keys in one pass and
+// tiles of queries in the other. Each pass computes every tile of scores once, and sums in the order given
+// above.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,14 +16,14 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// A gradient in the operands' type T or in fp32.
+// A gradient tensor, which has the operands' type T or fp32.
 template <class T>
 struct Gradient {
-  Operand<T> rows;  // exactly one of the two has data
+  Operand<T> rows;  // either `rows` or the fp32 operand has data
   Operand<float> fp32;
   bool accumulate;
 
-  // Writes rows of one head, starting at `row`; `from` has columns [cols.begin, cols.end).
+  // Writes rows of one head, starting at `row`. `from` holds columns [cols.begin, cols.end) of these rows.
   void put(const float* from, std::int64_t ld, std::int64_t sequence, std::int64_t head, std::int64_t row,
            std::int64_t count, Range cols) const {
     if (fp32.data) {
@@ -84,7 +85,7 @@ class BackwardKeys {
   Element* values(std::int64_t tile) const { return values_ + tile * tiles_.left_elements(s.value_dim); }
   float* d_keys() const { return d_keys_; }
   float* d_values() const { return d_values_; }
-  std::int64_t rows() const { return rows_; }  // rows of the sums of gradients
+  std::int64_t rows() const { return rows_; }  // number of rows of the gradient sums
 
   void pack(const BackwardOperands<Tiles>& x, std::int64_t sequence, std::int64_t kv_head,
             std::int64_t tile) const {
@@ -119,7 +120,7 @@ class BackwardKeys {
   std::int64_t panel_width(std::int64_t dim) const { return tiles_.panel_width(dim); }
   std::int64_t width(std::int64_t dim) const { return round_up(dim, panel_width(dim)); }
 
-  // Calls body(rows of the tile in a panel, valid columns of the panel).
+  // Calls body(the tile's rows within a panel, number of valid columns of the panel) for each panel.
   template <class Body>
   void for_each_panel(std::int64_t dim, float* sums, std::int64_t tile, Body body) const {
     const std::int64_t panel = panel_width(dim);
@@ -135,7 +136,7 @@ class BackwardKeys {
   float *d_keys_, *d_values_;
 };
 
-// One thread's work on one tile of queries at a time.
+// The work of one thread, which processes one tile of queries at a time.
 template <class Tiles>
 class Backward {
  public:
@@ -244,7 +245,8 @@ class Backward {
     }
   }
 
-  // Scores are tanh values; multiplies by the tanh's derivative. Masked pairs have no gradient.
+  // Scores are tanh values; multiplies the gradients by the derivative of tanh. Gradients of masked pairs are
+  // 0.
   PRIMUS_INLINE static void multiply_by_slope(const float* score, float* d) {
     PRIMUS_SIMD()
     for (int i = 0; i < kGroup; ++i) {
@@ -258,8 +260,8 @@ class Backward {
   Element *queries_, *query_columns_, *d_outs_, *d_out_columns_;
   float *lse_, *delta_;                                   // lse / ln 2
   float *scores_, *d_probabilities_;                      // [key][query]
-  Element *probabilities_, *d_scores_, *d_scores_right_;  // packed versions of the above
-  float *d_queries_, *d_query_rows_;                      // [head_dim][query], and transposed
+  Element *probabilities_, *d_scores_, *d_scores_right_;  // the same matrices, packed as operands
+  float *d_queries_, *d_query_rows_;                      // [head_dim][query] and [query][head_dim]
 };
 
 template <class Tiles>
@@ -341,12 +343,12 @@ void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s
                 });
 }
 
-// The log-sum-exp of two parts, and the share of each part in the total.
+// The log-sum-exp over two key ranges, and the fraction of the total that each range contributes.
 struct MergedSums {
   float lse, a, b;
   MergedSums(float lse_a, float lse_b) {
     const float max = std::max(lse_a, lse_b);
-    if (max == -std::numeric_limits<float>::infinity()) {  // neither part has visible keys
+    if (max == -std::numeric_limits<float>::infinity()) {  // no key of either range is visible
       lse = max, a = 1, b = 0;
       return;
     }

@@ -75,7 +75,8 @@ void amx_multiply(const Bf16Product& x) {
 
 void nothing() {}
 
-// Multiplies eight rows at a time with 16 accumulators. Each pair of A is broadcast to two products.
+// Multiplies eight rows at a time with 16 accumulators. Each pair of elements of A is broadcast and used in
+// two products.
 template <bool kAccumulate>
 [[gnu::target("avx512bf16")]] void vector_multiply(const Bf16Product& x) {
   constexpr int kRows = 8;

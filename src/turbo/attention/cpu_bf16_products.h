@@ -20,7 +20,7 @@ struct Bf16Product {
 };
 
 struct Bf16Unit {
-  void (*begin)();  // begin and end enclose the products of a work item; end() leaves no state
+  void (*begin)();  // call before and after the products of a work item; end() resets the CPU's tile state
   void (*end)();
   void (*multiply)(const Bf16Product& product);
   void (*multiply_accumulate)(const Bf16Product& product);

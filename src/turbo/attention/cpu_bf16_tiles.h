@@ -1,9 +1,9 @@
-// Tile products in bf16 with fp32 sums. The interface is that of Fp32Tiles and is explained there.
+// Tile products in bf16 with fp32 sums. The interface is that of Fp32Tiles; cpu_fp32_tiles.h explains it.
 // Probabilities and score gradients are rounded to bf16 before the second product, as in FlashAttention on
 // GPUs.
 //
-// Two neighbours along k are packed into one 32-bit word. Transposing such pairs is therefore the same as
-// transposing floats.
+// Two elements that are adjacent along k are packed into one 32-bit word. Transposing such pairs is therefore
+// the same as transposing floats.
 #pragma once
 
 #if defined(__AVX512BW__)
@@ -114,7 +114,7 @@ class Bf16Tiles {
   }
 
   static constexpr bool kScoresAreLeftAndRight = false;
-  // Writes a right operand: strips of 32 lanes, each of pairs of keys.
+  // Writes a right operand as strips of 32 lanes. Within a strip, pairs of keys are adjacent.
   PRIMUS_INLINE static void put_right(std::int64_t key, std::int64_t lane, const float* even,
                                       const float* odd, Element* to) {
     const __m512i low = _mm512_srli_epi32(rounded_bits(even), 16);
@@ -124,7 +124,8 @@ class Bf16Tiles {
         to + lane / kBf16Block * kBf16Block * kTile + key * kBf16Block + lane % kBf16Block * 2,
         _mm512_or_si512(low, high));
   }
-  // Writes a left operand: strips of 32 keys, each of consecutive square blocks along the lanes.
+  // Writes a left operand as strips of 32 keys. A strip consists of consecutive square blocks along the
+  // lanes.
   PRIMUS_INLINE static void put_left(std::int64_t key, std::int64_t lane, const float* even, const float* odd,
                                      Element* to) {
     Element* row = to + key / kBf16Block * kBf16Block * kTile + lane / kBf16Block * kSquare +
@@ -177,8 +178,9 @@ class Bf16Tiles {
     transpose(reinterpret_cast<const float*>(from), from_ld, rows, cols, reinterpret_cast<float*>(to), to_ld);
   }
 
-  // Rounds to bf16, which is then the upper half of each word. Ties round away from zero: one of 65536
-  // numbers is a tie. NaN stays NaN: the payload of a NaN that comes from bf16 operands does not overflow.
+  // Rounds to bf16, which is then the upper half of each word. Ties are rounded away from zero; only one of
+  // 65536 numbers is a tie. NaN stays NaN: the payload of a NaN that comes from bf16 operands does not
+  // overflow.
   PRIMUS_INLINE static __m512i rounded_bits(const float* x) {
     return _mm512_add_epi32(_mm512_loadu_si512(x), _mm512_set1_epi32(0x8000));
   }

@@ -1,7 +1,7 @@
-// Attention of a few queries over many cached keys: bound by reading keys and values once. Keys are divided
-// into splits of fixed length, which are the work items; each computes a partial result with its own maximum
-// and sum, and a second pass merges the partial results in key order. The result does not depend on the
-// number of threads.
+// Attention of a few queries over many cached keys. Its time is that of reading keys and values once. Keys
+// are divided into splits of fixed length, which are the work items. For each split, a thread computes a
+// partial result with its own maximum and sum. A second pass merges the partial results in key order. The
+// result does not depend on the number of threads.
 
 #include <algorithm>
 #include <bit>
@@ -11,8 +11,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// From about this many queries per head on, tile products are faster, although they always compute at least
-// 32 queries.
+// With about this number of queries per head or more, tile products are faster, although they always compute
+// at least 32 queries.
 constexpr std::int64_t kMaxQueries = 8;
 constexpr std::int64_t kSplit = 256;
 
@@ -36,7 +36,7 @@ struct Decoding {
   std::int64_t splits() const { return (visible_to_any().size() + kSplit - 1) / kSplit; }
 };
 
-// The result of one split for each row: the maximum (in base 2), the sum of exponentials relative to it, and
+// The result of one split for one row: the maximum (in base 2), the sum of exponentials relative to it, and
 // the sum of values weighted by them.
 struct Partial {
   float *max, *sum, *values;
@@ -60,7 +60,7 @@ float dot(const T* a, const T* b, std::int64_t n) {
   return sum_terms(n, [=](std::int64_t i) { return to_float(a[i]) * to_float(b[i]); });
 }
 
-// q, sinks, out and lse belong to all sequences and have `rows` rows.
+// q, sinks, out and lse are the tensors of the complete call, with `rows` rows.
 template <class T, template <class> class Keys>
 struct DecodeOperands {
   Operand<const T> q;

@@ -11,7 +11,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Keys: Operand, or PagedOperand.
+// `Keys` is Operand, or PagedOperand for a paged cache.
 template <class Tiles, template <class> class Keys>
 struct ForwardOperands {
   using T = typename Tiles::Source;
@@ -52,7 +52,7 @@ class ForwardKeys {
   Element *keys_, *values_;
 };
 
-// One thread's work on one tile of queries at a time.
+// The work of one thread, which processes one tile of queries at a time.
 template <class Tiles>
 class Forward {
  public:
@@ -97,8 +97,8 @@ class Forward {
   }
 
  private:
-  // Turns scores into exponentials relative to the running maxima, and updates maxima and sums. Everything is
-  // in base 2: max_ is the maximum of scale * score / ln 2. Returns whether a maximum has risen.
+  // Turns scores into exponentials relative to the running maxima, and updates maxima and sums. Exponentials
+  // are powers of 2: max_ is the maximum of scale * score / ln 2. Returns whether a maximum has risen.
   bool softmax(const Strip& strip) const {
     const float scale = score_scale(s) * kLog2E;
     bool risen = false;
@@ -134,7 +134,8 @@ class Forward {
     return risen;
   }
 
-  // Computes four independent maxima, because a single chain of maxima is bound by latency.
+  // Computes four independent maxima, because the latency of the instruction would limit a single chain of
+  // maxima.
   static void strip_max(Range keys, const float* scores, float* max) {
     constexpr int kChains = 4;
     float chains[kChains][kGroup];
@@ -217,8 +218,8 @@ void run_forward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s,
       [&](const Forward<Tiles>&, int, Index sequence, Index kv_head, Index tile) {
         plan.keys(sequence * s.kv_heads + kv_head).pack(x, sequence, kv_head, first_key_tile + tile);
       });
-  // The last tiles of queries see the most keys, so they run first. Tiles with few keys fill the gaps at the
-  // end.
+  // The last tiles of queries see the most keys, so they are processed first. Tiles with few keys then occupy
+  // the threads that finish early.
   plan.for_each(pool, s.heads, query_tiles,
                 [&](const Forward<Tiles>& worker, int, Index sequence, Index head, Index tile) {
                   worker.run(x, plan.keys(sequence * s.kv_heads + head / group), sequence, head,

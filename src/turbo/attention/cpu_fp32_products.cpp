@@ -9,7 +9,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// kSums: accumulators that fit the register file together with the operands, and keep both multipliers busy.
+// kSums: the number of accumulators. They fit into the register file together with the operands, and are
+// enough to keep both multipliers busy.
 #if defined(__AVX512F__)
 using Vector = __m512;
 constexpr int kSums = 24, kMaxVectors = 4;

@@ -13,8 +13,8 @@ constexpr int kFp32Lanes = 8;
 constexpr int kFp32Lanes = 4;
 #endif
 
-// Element (i, p) of the left operand is data[i * row + p * column]: elements are broadcast, so any strides
-// are allowed.
+// Element (i, p) of the left operand is data[i * row + p * column]. Any strides are allowed, because elements
+// are broadcast one at a time.
 struct LeftOperand {
   const float* data;
   std::int64_t row, column;

@@ -1,4 +1,4 @@
-// Tile products in fp32, for operands of either type.
+// Tile products in fp32, for fp32 or bf16 operands.
 //
 // An engine of tile products (this one, and Bf16Tiles) packs operands into its own layout and multiplies
 // them. In the formulas, `lanes` are queries:
@@ -25,7 +25,7 @@ class Fp32Tiles {
   using Element = float;  // type of packed operands
 
   static constexpr std::int64_t kLaneBlock = 32, kKeyBlock = 2;  // granularity of strips
-  void begin() const {}  // begin and end enclose the products of a work item
+  void begin() const {}  // call before and after the products of a work item
   void end() const {}
 
   // Return the number of elements of a packed tile of `dim` columns.
@@ -38,14 +38,15 @@ class Fp32Tiles {
   static void pack_left(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim, float* to) {
     load_rows(from, stride, rows, dim, to, dim, kTile);
   }
-  // Left operands may be read with any strides, so both forms share one packing.
+  // Left operands may be read with any strides, so a left operand and its transpose are packed in the same
+  // way.
   static constexpr bool kLeftIsLeftTransposed = true;
   static void pack_left_transposed(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                                    float* to) {
     pack_left(from, stride, rows, dim, to);
   }
   static void pack_right(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim, float* to) {
-    constexpr std::int64_t kPanel = 64;  // columns that pass through a buffer in L1 at a time
+    constexpr std::int64_t kPanel = 64;  // number of columns that are buffered in L1 at a time
     float panel[kTile * kPanel];
     for (std::int64_t c = 0; c < dim; c += kPanel) {
       const std::int64_t cols = std::min(kPanel, dim - c);

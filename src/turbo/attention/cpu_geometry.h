@@ -1,5 +1,5 @@
-// Masks (the keys that a query sees), the addresses of a head's rows, and the layout of a workspace: shared
-// by the attention kernels of the CPU.
+// Functions that the CPU's attention kernels share: masks (the keys that a query sees), the addresses of a
+// head's rows, and the layout of a workspace.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-constexpr std::int64_t kTile = 64;  // queries, and keys, per tile of scores
+constexpr std::int64_t kTile = 64;  // number of queries and number of keys per tile of scores
 
-constexpr int kGroup = 16;  // lanes that element-wise code handles together
+constexpr int kGroup = 16;  // number of lanes that element-wise code processes at once
 
 constexpr std::int64_t tiles(std::int64_t n) { return (n + kTile - 1) / kTile; }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// Allocates 64-byte aligned pieces of a buffer. With a null buffer it only adds up sizes, so that the size of
-// a workspace and its use come from the same code.
+// Divides a buffer into 64-byte aligned blocks. With a null buffer it only adds up sizes, so that the same
+// code computes the size of a workspace and lays it out.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -41,17 +41,18 @@ struct Operand {
   T* data;
   std::int64_t stride;         // stride between tokens, in elements
   std::int64_t width;          // columns of one head
-  std::int64_t sequence_rows;  // rows from the start of one sequence to the next
+  std::int64_t sequence_rows;  // rows between the starts of consecutive sequences
   T* at(std::int64_t sequence, std::int64_t head, std::int64_t row) const {
     return data + (sequence * sequence_rows + row) * stride + head * width;
   }
 };
 
-// Keys or values of a cache: the rows of a sequence are in pages listed in its row of the table.
+// Keys or values of a cache: the rows of a sequence are in pages, and the sequence's row of the table lists
+// these pages.
 template <class T>
 struct PagedOperand {
   T* data;
-  std::int64_t stride, width;  // as above
+  std::int64_t stride, width;  // as in Operand
   const std::int32_t* table;   // [sequences, blocks]
   std::int64_t blocks;
   int page_bits;  // log2 of the rows per page; a tile of keys never crosses a page boundary

@@ -9,8 +9,8 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 // head). Both are constructed from (carver, engine, shape).
 //
 // With whole_heads() an item is a (sequence, key/value head), and each thread packs the keys it works on into
-// its own buffer. Otherwise there are too few heads to keep all threads busy: the keys of all heads are
-// packed first, and items are single tiles. The choice depends on the number of threads and does not affect
+// its own buffer. Otherwise there are too few heads to keep all threads busy. The keys of all heads are then
+// packed first, and an item is a single tile. The choice depends on the number of threads and does not affect
 // the result.
 template <class Tiles, class Worker, class Keys>
 class Plan {

@@ -13,14 +13,14 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 
 constexpr float kLog2E = 1.44269504088896341F;
 
-// Returns 2^x within 2 ulp for x <= 127; 0 below -125, NaN for NaN. Softmax uses it instead of exp(): base 2
-// costs nothing, because the score scale includes the conversion. It also avoids denormal results, which are
-// ten times slower on CPUs; exp() would return them for masked and negligible scores. The polynomial is that
-// of Cephes' exp2f.
+// Returns 2^x within 2 ulp for x <= 127, 0 for x < -125, and NaN for NaN. Softmax uses it instead of exp():
+// base 2 costs nothing, because the score scale includes the conversion. It also avoids denormal results,
+// which are ten times slower on CPUs; exp() would return them for masked and negligible scores. The
+// polynomial is from exp2f of the Cephes library.
 PRIMUS_INLINE float exp2_flushed(float x) {
   const float y = x < -125.0F ? -125.0F : x;
-  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; a further 127 makes it a biased
-  // exponent.
+  // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits; adding 127 more turns the integer
+  // into a biased exponent.
   constexpr float kRound = 12582912.0F + 127.0F;
   const float shifted = y + kRound;
   const float r = y - (shifted - kRound);
@@ -35,9 +35,8 @@ PRIMUS_INLINE float exp2_flushed(float x) {
   return x < -125.0F ? 0.0F : p * power;
 }
 
-// Returns log2 of a positive normal number with an absolute error of 1e-7, or that relative error if the
-// result is larger than 1: x = m 2^e, m in [1/sqrt(2), sqrt(2)], with the polynomial of Cephes' logf for
-// log(m). NaN for NaN.
+// Returns log2 of a positive normal number with an error of 1e-7 * max(1, |result|). x = m 2^e, m in
+// [1/sqrt(2), sqrt(2)], with the polynomial for log(m) from logf of the Cephes library. Returns NaN for NaN.
 PRIMUS_INLINE float log2_positive(float x) {
   constexpr std::int32_t kSqrtHalf = 0x3f3504f3;
   const std::int32_t offset = std::bit_cast<std::int32_t>(x) - kSqrtHalf;
@@ -121,7 +120,7 @@ inline void transpose(const float* from, std::int64_t from_ld, std::int64_t rows
   }
 }
 
-// to[r][c] = from[r][c] in fp32, zero for cols <= c < ld and rows <= r < padded_rows.
+// to[r][c] = from[r][c] in fp32, and 0 for cols <= c < ld and rows <= r < padded_rows.
 template <class T>
 void load_rows(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t cols, float* to,
                std::int64_t ld, std::int64_t padded_rows) {

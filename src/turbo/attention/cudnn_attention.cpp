@@ -9,7 +9,8 @@ namespace {
 // cuDNN reads and writes rows in units of 16 bytes.
 constexpr std::int64_t kElementsAligned = 8;
 constexpr std::int64_t kMaxHeadDim = 256;
-// Up to this version, the backward pass computes a partial last tile as if it had all 128 keys.
+// Versions of cuDNN up to this one compute, in the backward pass, a partial last tile as if it had all 128
+// keys.
 constexpr std::size_t kTailsMended = 91501;
 
 bool aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
@@ -67,7 +68,7 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
   p.tokens = s.batch * s.seq_q;
   std::int64_t capacity = s.capacity_k;
   if (documents) {
-    // The device divides sequences at documents and chunks.
+    // The device divides sequences at the boundaries of documents and chunks.
     p.documents = true;
     const std::int64_t chunks = s.chunk > 0 ? (s.seq_q + s.chunk - 1) / s.chunk : 1;
     p.batch = cudnn_documents(s.batch * chunks, p.tokens);
@@ -135,8 +136,8 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
   return w;
 }
 
-// Divides a deterministic backward into slices whose weights fit. Returns false if not even one group of
-// heads fits.
+// Divides a deterministic backward pass into slices whose attention weights fit into the workspace. Returns
+// false if not even one group of heads fits.
 bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& options) {
   constexpr std::int64_t kTile = 128, kBF16 = 2;
   const auto padded = [](std::int64_t n) { return static_cast<double>((n + kTile - 1) / kTile * kTile); };
@@ -174,7 +175,8 @@ bool narrow_window(const CudnnProblem& p) {
 }  // namespace
 
 std::int64_t cudnn_documents(std::int64_t sequences, std::int64_t tokens) {
-  // Each unused document slot costs some time, so the number assumes that documents are long on average.
+  // Each document for which a plan has room costs some time, even if a call does not use it. A plan therefore
+  // has room only for one document per kTokensEach tokens, and for at most kMax in addition to the sequences.
   constexpr std::int64_t kTokensEach = 64, kMax = 64;
   return sequences + std::min(kMax, tokens / kTokensEach);
 }

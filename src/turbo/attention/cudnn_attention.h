@@ -10,10 +10,9 @@
 //
 // Backward: cuDNN adds d_q with atomics, in an order that varies between runs. Its deterministic algorithm
 // stores attention weights instead: batch * heads * seq_q * seq_k * 2 bytes. A call is therefore divided into
-// groups of heads that stay within `good_workspace`. This algorithm computes all attention weights even if a
-// window needs only a band of them, so with a window our own kernel is faster if it can use warpgroups
-// (`own_is_fast`).
-// Soft-capped scores are always left to our own kernels.
+// groups of heads whose weights fit into `good_workspace`. This algorithm computes all attention weights even
+// if a window needs only a band of them, so with a window our own kernel is faster if it can use warpgroups
+// (`own_is_fast`). Our own kernels always compute calls with soft-capped scores.
 #pragma once
 
 #include <compare>
@@ -42,13 +41,13 @@ enum class CudnnTensor : std::int64_t {
   kDV,
   kSinks,
   kLengths,       // [documents] int32
-  kQOffsets,      // [documents + 1] int32: offset of each document, in elements of q
+  kQOffsets,      // [documents + 1] int32: begin of each document, in elements of q
   kKOffsets,      // ... k
   kVOffsets,      // ... v
-  kOutOffsets,    // ... out and d_out
-  kTokenOffsets,  // ... lse
+  kOutOffsets,    // as kQOffsets, for out and d_out
+  kTokenOffsets,  // as kQOffsets, for lse
   kDQOffsets,     // ... d_q
-  kDKOffsets,     // ... d_k, in the layout in which cuDNN writes it
+  kDKOffsets,     // as kQOffsets, for d_k in the layout in which cuDNN writes it
   kDVOffsets,     // ... d_v
   kDelta,         // workspace: sums of out * d_out
   kDQSum,         // workspace: d_q in fp32
@@ -61,7 +60,8 @@ struct CudnnProblem {
   DType type = DType::kBF16;  // type of the operands: bf16 or fp16
   bool backward = false, causal = false, documents = false, sinks = false, statistics = false;
   bool deterministic = true;
-  bool gradients_apart = false;  // written to the workspace, and added to the outputs from there
+  bool gradients_apart =
+      false;  // cuDNN writes gradients to the workspace; then a kernel adds them to the outputs
   std::int64_t batch = 0, seq_q = 0, seq_k = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
   std::int64_t window = 0;
   float scale = 1;
@@ -82,7 +82,8 @@ struct CudnnWorkspace {
 // Describes how a call is executed. Valid as long as its CudnnAttention.
 struct CudnnCall {
   CudnnProblem problem;  // the problem of one slice
-  // The number of head groups and the number of sequence groups. Groups are processed one after the other.
+  // The number of head groups, and the number of sequence groups. A slice is one head group of one sequence
+  // group, and slices are processed one after the other.
   std::int64_t head_slices = 1, batch_slices = 1;
   std::unique_ptr<cudnn::Plan> plan;
   CudnnWorkspace workspace;
@@ -113,7 +114,7 @@ class CudnnAttention {
       : library_(library), handle_(handle), options_(options) {}
 
   // Returns how the call is executed, or why cuDNN cannot (`plan` is null). Calls of equal shape get the same
-  // object. Addresses matter only by their alignment to 16 bytes.
+  // object. The only property of addresses that matters is whether they are multiples of 16 bytes.
   const CudnnCall& find(const AttentionForward& call);
   // `own_is_fast`: our own kernel would use warpgroups (gpu_warpgroups_backward.h).
   const CudnnCall& find(const AttentionBackward& call, bool own_is_fast = false);

@@ -1,5 +1,6 @@
-// The two graphs in the form that cuDNN's attention engines expect. The engines recognise a graph by its
-// operations and their order, so both graphs follow NVIDIA's own description step by step.
+// Builds the graphs of the forward and the backward pass in the form that cuDNN's attention engines expect.
+// The engines recognise a graph by its operations and their order, so both graphs follow NVIDIA's own
+// description step by step.
 #include <limits>
 
 #include "turbo/attention/cudnn_attention.h"
@@ -33,7 +34,7 @@ class Builder {
     s = scaled(s);
     s = band(padded(s));
 
-    // The softmax in steps. A sink is part of the maximum and of the sum.
+    // The softmax, step by step. The maximum and the sum include a sink.
     Node sink;
     if (p_.sinks) {
       sink = graph_.memory(id(CudnnTensor::kSinks), DataType::kF32, {1, p_.heads, 1, 1}, {p_.heads, 1, 1, 1});
@@ -153,7 +154,7 @@ class Builder {
                   CudnnTensor::kTokenOffsets);
   }
   // Returns delta, padded per document to the longest possible length. NVIDIA's graph supports packed
-  // statistics only in token order, and ours are in head order.
+  // statistics only as [tokens, heads], and ours are [heads, tokens].
   Node workspace_delta() {
     return graph_.memory(id(CudnnTensor::kDelta), DataType::kF32, rows(),
                          {p_.heads * p_.seq_q, p_.seq_q, 1, 1});
@@ -217,7 +218,8 @@ class Builder {
     }
     const Dims dims{p_.batch, p_.heads, p_.seq_k, dim};
     const std::int64_t group = p_.heads / p_.kv_heads;
-    // cuDNN also uses the result's offsets for this tensor, multiplied by the heads of a group.
+    // cuDNN also uses the offsets of the result for this tensor, and multiplies them by the number of heads
+    // in a group.
     const Node all_heads =
         p_.documents ? memory(wide, type_, dims,
                               {result.strides[0] * group, dim, result.strides[2] * group, 1}, offsets_of)

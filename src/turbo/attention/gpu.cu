@@ -1,5 +1,5 @@
-// Flash attention for all supported shapes, on any GPU: the forward pass, and attention over parts of the
-// keys. If a vendor library is available (gpu_cudnn.h), it computes the calls that it supports, and our own
+// Flash attention for all supported shapes, on any GPU: the forward pass, and joining results over key
+// ranges. If a vendor library is available (gpu_cudnn.h), it computes the calls that it supports, and our own
 // kernels compute all others.
 #include "turbo/attention/attention.h"
 #include "turbo/attention/gpu_attention.h"
@@ -83,7 +83,7 @@ void forward(Context& context, const AttentionForward& a) {
 
 // ---- Parts of the keys --------------------------------------------------------------------------
 
-// One group of kLanes lanes per token and head, kCount consecutive values per lane.
+// A group of kLanes lanes processes a token and head; each lane processes kCount consecutive values.
 template <class T, class Part, int kCount>
 struct Merge {
   static constexpr int kThreads = 256, kLanes = 16;
@@ -109,7 +109,7 @@ struct Merge {
       b = weight_b / (weight_a + weight_b);
       merged = maximum + ::logf(weight_a + weight_b);
     }
-    warp_barrier();  // all lanes have read the sum
+    warp_barrier();  // after it, all lanes have read the sum
     if (!there) return;
     if (lane_of_group == 0) lse[statistic] = merged;
     for (std::int64_t i = lane_of_group * kCount; i < value_dim; i += kLanes * kCount) {

@@ -1,16 +1,16 @@
-// Appends new keys and values to the pages of a cache, both in one launch.
+// Appends new keys and values to the pages of a cache in one launch.
 #include "turbo/attention/gpu_paged.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Columns of the new rows, and their destination; in bytes.
+// Some columns of the new rows, and the columns of the cache to copy them to. Sizes are in bytes.
 struct AppendedColumns {
   const std::byte* rows;
   std::byte* to;
   std::int64_t bytes, stride, to_stride;
 
-  // Unit: the type that a thread copies at a time.
+  // A thread copies one element of type `Unit` at a time.
   template <class Unit>
   bool of_units() const {
     const auto address = reinterpret_cast<std::uintptr_t>(rows) | reinterpret_cast<std::uintptr_t>(to);
@@ -34,8 +34,8 @@ struct AppendRows {
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
-    // The tables are already valid (see Pages): looks up destinations while the previous kernel still
-    // computes the rows.
+    // Looks up destinations while the previous kernel still computes the rows. The tables are already valid
+    // (see Pages).
     const std::int64_t row = block();
     if (row >= pages.starts[pages.batch]) return wait_for_previous();
     const std::int64_t b = pages.sequence_of(row);

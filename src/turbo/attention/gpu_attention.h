@@ -11,7 +11,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// These are in gpu_backward.cu.
+// These functions are defined in gpu_backward.cu.
 void attention_backward(Context& context, const AttentionBackward& call);
 std::int64_t attention_backward_workspace(Context& context, const AttentionBackward& call);
 void attention_backward_sinks(Context& context, const AttentionBackwardSinks& call);

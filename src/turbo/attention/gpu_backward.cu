@@ -1,5 +1,6 @@
-// The backward pass of attention: by a vendor library if it supports the call (gpu_cudnn.h), else by
-// warpgroups, else on tiles.
+// The backward pass of attention: computed by a vendor library if it supports the call (gpu_cudnn.h), else
+// with warpgroup instructions if the GPU has them (gpu_warpgroups_backward.h), else by the kernels for any
+// GPU (gpu_tiles_backward.h).
 #include "turbo/attention/gpu_attention.h"
 #include "turbo/attention/gpu_cudnn.h"
 #include "turbo/attention/gpu_tiles_backward.h"
@@ -8,7 +9,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Returns the bytes of workspace of our own kernels, which hold delta.
+// Returns the workspace bytes of our own kernels, which store delta in the workspace.
 std::int64_t own_workspace(const AttentionBackward& a) {
   return a.shape.heads * a.shape.batch * a.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
 }
@@ -95,7 +96,7 @@ void gradients(Context& context, const AttentionBackward& a, const BackwardTiles
          sizeof(typename Tiles::Memory));
 }
 
-// One block per head; its warps share the tokens.
+// A block processes a head, and its warps divide the tokens among themselves.
 template <class T>
 struct BackwardSinks {
   static constexpr int kThreads = 256;

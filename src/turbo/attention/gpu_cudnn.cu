@@ -17,7 +17,7 @@ namespace {
 
 using gpu::cuda::GpuShared;
 
-// cuDNN on one device.
+// The cuDNN library, and the attention plans of one device.
 class Provider {
  public:
   explicit Provider(GpuShared& shared) {
@@ -132,7 +132,7 @@ class Memory {
   std::vector<std::pair<std::int64_t, void*>> all_;
 };
 
-// Counts, for the log, which implementation computes a call.
+// Counts for the log how many calls each implementation computes.
 void count(Context& context, const char* direction, const std::string& who) {
   context.shared().count(std::string("attention ") + direction + ": " + who);
 }
@@ -144,7 +144,7 @@ const CudnnCall& found(CudnnAttention& plans, Context& context, const AttentionB
   return plans.find(call, has_warpgroups(context));
 }
 
-// Returns how cuDNN executes a call, or null if our own kernel does.
+// Returns how cuDNN executes a call, or null if our own kernel computes it.
 template <class Call>
 const CudnnCall* plan_of(Context& context, const Call& call, const char* direction) {
   auto& provider = context.shared().library<Provider>();
@@ -239,8 +239,8 @@ LeftToDo attention_by_library(Context& context, const AttentionBackward& call, s
       Memory memory(context, *planned, call.workspace, own);
       if (b == 0 && h == 0) left = cut_documents(context, p, memory, call.shape, call.first_key);
       const std::int64_t sequence = b * p.batch;
-      // Returns the address of the slice's part of a tensor. The cast is also right for fp16, which has the
-      // size of bf16.
+      // Returns the address of the slice within a tensor. The cast to bf16 is also right for fp16, which has
+      // the same size.
       const auto part = [&](const Tensor& tensor, std::int64_t batch_stride, std::int64_t width) {
         return context.data<BFloat16>(tensor) + sequence * batch_stride + h * width;
       };

@@ -9,7 +9,7 @@ namespace primus::turbo::PRIMUS_GPU {
 
 using gpu::PRIMUS_GPU::Context;
 
-// The part of a call that is left to our own kernels.
+// Tells whether our own kernels must still compute a call.
 struct LeftToDo {
   bool all = true;  // the complete call is left
   // If not `all`: null means that nothing is left; otherwise the complete call is left if the value at this
@@ -23,8 +23,8 @@ struct LeftToDo {
 std::int64_t attention_library_workspace(Context& context, const AttentionForward& call, std::int64_t own);
 std::int64_t attention_library_workspace(Context& context, const AttentionBackward& call, std::int64_t own);
 
-// Enqueues the part of the call that the library supports, and counts for the log which implementation
-// computes it. `own`: as above.
+// Enqueues the call if the library supports it, counts for the log which implementation computes it, and
+// returns whether our own kernels must compute it. `own`: as in attention_library_workspace().
 LeftToDo attention_by_library(Context& context, const AttentionForward& call, std::int64_t own);
 LeftToDo attention_by_library(Context& context, const AttentionBackward& call, std::int64_t own);
 

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kThreadsOfRun = 128;
 constexpr int kWarpsOfRun = kThreadsOfRun / kWarp;
-constexpr int kLoads = 4;  // key rows, and value rows, that a lane has in flight at once
-constexpr int kSteps = 2;  // batches of kLoads rows per run
+constexpr int kLoads = 4;  // number of key rows, and of value rows, that a lane loads concurrently
+constexpr int kSteps = 2;  // number of steps per run; a lane loads kLoads rows per step
 
 // Returns whether heads share cached latents, whose first columns are the values.
 bool over_latents(const PagedAttention& a) {
@@ -18,8 +18,8 @@ bool over_latents(const PagedAttention& a) {
          a.heads >= kFewHeads && a.value_dim < a.head_dim && a.head_dim <= Run::kWidest &&
          a.value_dim <= Run::kWidestValue && a.head_dim % kTile == 0 && a.value_dim % kTile == 0;
 }
-// Returns the number of keys in a run, the consecutive keys of one block. It depends only on the shape of
-// heads.
+// Returns the number of keys in a run: the consecutive keys that one block processes. It depends only on the
+// shape of heads.
 std::int64_t run_length(const PagedAttention& a) {
   if (over_latents(a)) return DecodeLatents::kLength;
   const std::int64_t vector = 16 / size_of(a.q.dtype);
@@ -37,8 +37,8 @@ std::int64_t max_runs(const PagedAttention& a) {
 
 // The result of a run for one query and head: the largest score (in base 2), the sum of exponentials relative
 // to it, and the sum of the values weighted by them (one float per column of the head). A block handles a
-// row, up to kHeads of the heads that share keys, and a run of keys. kLanes lanes share a row of keys, with
-// 16 bytes each.
+// row, up to kHeads of the heads that share keys, and a run of keys. kLanes lanes share a row of keys; each
+// lane loads 16 bytes of it.
 template <class T, int kHeads, int kLanes>
 struct DecodeRun {
   static constexpr int kThreads = kThreadsOfRun;
@@ -73,8 +73,8 @@ struct DecodeRun {
     const int bits = queries.pages.page_bits;
     const T* of_keys = k + kv_head * kDim + column;
     const T* of_values = v + kv_head * kDim + column;
-    // Finds which of this lane's keys of a step exist, and their rows. There are no branches, so that the
-    // lookups are in flight together.
+    // Finds which of this lane's keys of a step exist, and their rows. The code has no branches, so that all
+    // lookups run concurrently.
     bool seen[kLoads];
     std::int64_t at[kLoads];
     const auto look_up = [&](int step) {
@@ -100,7 +100,7 @@ struct DecodeRun {
     float asked[kHeads][kVec];
     PRIMUS_UNROLL
     for (int h = 0; h < kHeads; ++h) {
-      const int head = h < there ? h : 0;  // any valid head if head h does not exist
+      const int head = h < there ? h : 0;  // head 0 replaces a head that does not exist
       load<kVec>(q + row * q_stride + (first_head + head) * kDim + column, asked[h]);
     }
     float maximum[kHeads], total[kHeads], sums[kHeads][kVec];
@@ -207,14 +207,14 @@ struct DecodeRun {
   }
 };
 
-// One block per row and head, one thread per column: joins the runs in order.
+// Joins the results of the runs in order, with one block per row and head, and one thread per column.
 template <class T>
 struct DecodeMerge {
   static constexpr int kThreads = 128;
   using StartsEarly = void;
   Queries queries;
   const float* parts;
-  const T* sinks;  // or null
+  const T* sinks;  // null: no sinks
   T* out;
   int heads, head_dim, runs, length;
 

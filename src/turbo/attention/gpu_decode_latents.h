@@ -1,6 +1,6 @@
 // Decoding over cached latents (multi-head latent attention): heads share a row of keys whose first columns
-// are also the values. A block handles a row of queries, up to 16 of the heads that share keys, and a run of
-// keys: a tile of the matrix units has one row per head, so keys are read once for all of these heads.
+// are also the values. A block processes a row of queries, up to 16 of the heads that share keys, and a range
+// of keys. Each row of a matrix unit's tile is one head, so a block reads keys once for all its heads.
 #pragma once
 
 #include "turbo/attention/gpu_paged.h"
@@ -14,16 +14,17 @@ struct DecodeLatents {
   using T = BFloat16;
   static constexpr int kThreads = 128, kWarps = kThreads / kWarp;
   static constexpr int kWidest = 576, kWidestValue = 512;  // max. columns of keys, and of values
-  static constexpr int kKeys = 64, kLength = 2 * kKeys;    // keys per step, and per run
-  static constexpr int kPad = 8, kLine = 8;  // padding against bank conflicts; elements in 16 bytes
-  static constexpr int kColumns = kWidestValue / kTile / kWarps;  // tiles of values per warp
+  static constexpr int kKeys = 64, kLength = 2 * kKeys;    // keys per step, and per block
+  static constexpr int kPad = 8,
+                       kLine = 8;  // kPad: padding against bank conflicts; kLine: elements in 16 bytes
+  static constexpr int kColumns = kWidestValue / kTile / kWarps;  // number of tiles of value columns per warp
   using StartsEarly = void;
   Queries queries;
   const T *q, *k;
   float* parts;  // [rows, heads, runs, value_dim + 2], in the layout of DecodeRun
   std::int64_t q_stride, k_stride;
   int heads, kv_heads, group, head_tiles, runs, head_dim, value_dim;
-  float scale;  // includes the conversion to base 2
+  float scale;  // factor of scores, including the conversion to base 2
 
   struct Memory {
     T q[kTile][kWidest + kPad];

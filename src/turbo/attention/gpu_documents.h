@@ -1,4 +1,4 @@
-// Describes packed sequences for cuDNN: the documents' lengths, and the offset of each in every operand.
+// Describes packed sequences for cuDNN: the length of each document, and its offset in every operand.
 #pragma once
 
 #include "turbo/attention/cudnn_attention.h"
@@ -40,7 +40,7 @@ struct CutDocuments {
       if (starts(token)) {
         ++count;
       } else if (first(token) != first(token - 1)) {
-        own.irregular = 1;  // all writers store the same value
+        own.irregular = 1;  // a race is harmless, because all threads store the same value
       }
     }
     own.sums[0][thread()] = count;

@@ -5,7 +5,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Launches blocks for the max. number of query tiles; blocks that a step does not need return at once.
+// Launches blocks for the max. number of query tiles. A block whose tile does not exist in this step returns
+// at once.
 template <class T>
 struct PagedForward {
   using Tiles = AttentionTiles<T>;
@@ -60,7 +61,7 @@ void paged_attention(Context& context, const PagedAttention& a) {
     using T = decltype(tag);
     using Tiles = AttentionTiles<T>;
     const AttentionShape s{.batch = a.sequences.batch(),
-                           .seq_q = 0,  // set per sequence, from the tables
+                           .seq_q = 0,  // set later for each sequence, from the tables
                            .seq_k = 0,
                            .capacity_k = 0,
                            .heads = a.heads,

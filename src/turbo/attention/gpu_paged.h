@@ -8,8 +8,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The tables of PagedSequences. Only copies write them, and no kernel starts before preceding copies have
-// completed. Kernels may therefore read them before wait_for_previous().
+// The tables of PagedSequences. They are written by copies and never by kernels, and no kernel starts before
+// preceding copies have completed. Kernels may therefore read the tables before wait_for_previous().
 struct Pages {
   const std::int32_t *starts, *lengths, *table;
   std::int64_t batch, blocks;
@@ -58,13 +58,13 @@ void paged_append(Context& context, const PagedAppend& call);
 void paged_attention(Context& context, const PagedAttention& call);
 std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 
-// Computes attention of few queries over many keys (decoding), which is bound by reading keys and values
-// once. One block processes one run of consecutive keys, so that one sequence can keep a GPU busy, and the
-// results of the runs are merged in order. The result depends neither on the other sequences of the pass nor
-// on the GPU.
+// Computes attention of few queries over many keys (decoding), whose time is that of reading keys and values
+// once. One block processes one run (a range of consecutive keys), so that one sequence can keep a GPU busy.
+// The results of the runs are merged in order. The result depends neither on the other sequences of the pass
+// nor on the GPU.
 //
-// Enqueues the kernel and returns true if there are about as many rows as sequences, and heads have a width
-// that can be read in vectors or share latents; otherwise returns false.
+// Enqueues the kernel and returns true if there are about as many rows as sequences, and if heads share
+// latents or have a width that can be read in vectors. Otherwise returns false.
 bool paged_decode(Context& context, const PagedAttention& call);
 // Returns 0 if paged_decode() does not support the call.
 std::int64_t paged_decode_workspace(const Context& context, const PagedAttention& call);

@@ -1,9 +1,9 @@
 // Shared code of the attention kernels on tiles: tiles in shared memory, and the two kinds of tile products.
 //
-// A block handles kRows rows (queries, or keys in one backward kernel); each of its warps has 16 of them. It
-// iterates over the other side in steps of kCols. Scores are products over the head dimension, which passes
-// through shared memory in slices of kDepth, so that heads of any width fit. Results are sums over the other
-// side, of at most kWide columns: wider heads are divided into column panels, one block each.
+// A block processes kRows queries (or keys, in one backward kernel), 16 per warp, and iterates over keys (or
+// queries) in steps of kCols. Scores are products over the head dimension, which passes through shared memory
+// in slices of kDepth, so that heads of any width fit. Results are sums over these steps, with at most kWide
+// columns: wider heads are divided into column panels, one block each.
 #pragma once
 
 #include "turbo/attention/gpu_scores.h"
@@ -46,7 +46,7 @@ struct AttentionTiles {
   static constexpr int kWide = kHalf ? 128 : 64;
   static constexpr int kPad = kVector<T>;  // keeps rows aligned to 16 bytes, and avoids bank conflicts
 
-  // Sums become operands of the next product in registers, without a detour through memory.
+  // Sums stay in registers and become operands of the next product without passing through memory.
   static constexpr bool kDirect = kHalf && kWarp == 32;
   // Number of left operands that stay in shared memory while a block iterates over the other side. The 64 KiB
   // of AMD GPUs hold one.
@@ -57,7 +57,7 @@ struct AttentionTiles {
     T right[kCols][kDepth + kPad];
     T wide[kCols][kWide + kPad];
     T weights[kDirect ? 1 : kRows]
-             [kCols + kPad];  // left operand of the second product; a warp has its own 16 rows
+             [kCols + kPad];  // left operand of the second product; each warp uses 16 rows
   };
 
   using Scores = Accumulator[kCols / kTile];
@@ -86,7 +86,7 @@ struct AttentionTiles {
 #endif
   }
 
-  // Returns whether a row exists: some sources have gaps.
+  // Returns whether a row exists. `Rows` may define holds(row) if some of its rows do not exist.
   template <class Rows>
   PRIMUS_DEVICE static bool holds(const Rows& from, std::int64_t row) {
     if constexpr (requires { from.holds(row); }) return row < from.rows && from.holds(row);
@@ -126,9 +126,9 @@ struct AttentionTiles {
     }
   }
 
-  // scores = left rows · right rowsᵀ over all columns of both. The left rows stay in shared memory, in slot
-  // `left_index`, if they have at most kDepth columns and enough slots exist; `loaded` records this. also()
-  // fetches what the caller needs next. On return, those fetches are complete.
+  // scores = left rows · right rowsᵀ, summed over all columns. The left rows stay in shared memory, in slot
+  // `left_index`, if they have at most kDepth columns and enough slots exist; `loaded` records this. Calls
+  // also(), which fetches data that the caller needs next. All fetches are complete on return.
   template <class Left, class Rows, class Also>
   PRIMUS_DEVICE static void multiply_rows(Memory& m, Scores& scores, int left_index, const Left& left,
                                           std::int64_t row, const Rows& right, std::int64_t col, bool& loaded,

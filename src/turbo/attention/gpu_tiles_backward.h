@@ -1,13 +1,13 @@
 // The backward pass of attention on tiles, on any GPU (gpu_tiles.h). There are two kernels: one for d_k and
-// d_v, and one for d_q. Each sums in a fixed order, so results are deterministic without atomics, at the
-// price of computing the scores twice.
+// d_v, and one for d_q. Each kernel sums in a fixed order without atomics, so results are deterministic. Both
+// kernels compute the scores, so scores are computed twice.
 #pragma once
 
 #include "turbo/attention/gpu_tiles.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// delta[head, token] = out · d_out, one warp per element.
+// Computes delta[head, token] = out · d_out, with one warp per element.
 template <class T>
 struct Deltas {
   static constexpr int kThreads = 256;
@@ -31,7 +31,7 @@ struct Deltas {
   }
 };
 
-// Members and functions that both kernels share.
+// Members and functions that the two kernels share.
 template <class T>
 struct BackwardTiles {
   using Tiles = AttentionTiles<T>;
@@ -75,7 +75,8 @@ struct BackwardTiles {
   }
 };
 
-// Rows are keys; a block owns a column panel of their d_v or d_k, and sums over all queries that see them.
+// The rows of a block are keys. A block computes a column panel of their d_v or d_k, and sums over all
+// queries that see these keys.
 template <class T, class Gradient>
 struct BackwardKeys : BackwardTiles<T> {
   using Base = BackwardTiles<T>;
@@ -142,8 +143,8 @@ struct BackwardKeys : BackwardTiles<T> {
     }
   }
 
-  // Fetches the ranges of visible keys and the sums for the queries of a step. Queries beyond the last one
-  // see no keys.
+  // Fetches the ranges of visible keys and the sums for the queries of a step. Queries after the last query
+  // of the sequence see no keys.
   PRIMUS_DEVICE void fetch_queries(Memory& m, std::int64_t sequence, std::int64_t head,
                                    std::int64_t col) const {
     for (int c = thread(); c < Tiles::kCols; c += Base::kThreads) {
@@ -157,8 +158,8 @@ struct BackwardKeys : BackwardTiles<T> {
     }
   }
 
-  // Replaces scores by of(weight, score, j, i), with the weights of the forward pass. A weight is zero if the
-  // query does not see the key.
+  // Replaces each score by of(weight, score, j, i), where `weight` is the attention weight of the forward
+  // pass. It is 0 if the query does not see the key.
   template <class Of>
   PRIMUS_DEVICE void each_weight(const Memory& m, typename Tiles::Scores& scores, std::int64_t row,
                                  Of of) const {
@@ -175,7 +176,7 @@ struct BackwardKeys : BackwardTiles<T> {
   }
 };
 
-// Rows are queries; a block owns a column panel of their d_q.
+// The rows of a block are queries. A block computes a column panel of their d_q.
 template <class T, class Gradient>
 struct BackwardQueries : BackwardTiles<T> {
   using Base = BackwardTiles<T>;

@@ -1,5 +1,5 @@
-// The forward pass of attention on tiles, on any GPU (gpu_tiles.h): for AttentionForward calls, and over
-// pages.
+// The forward pass of attention on tiles, on any GPU (gpu_tiles.h): for AttentionForward and for
+// PagedAttention.
 #pragma once
 
 #include "turbo/attention/gpu_tiles.h"
@@ -12,18 +12,18 @@ struct ForwardTiles {
   using Tiles = AttentionTiles<T>;
   static constexpr int kThreads = Tiles::kThreads, kSlots = Accumulator::kRows;
   Visibility visibility;
-  const T *q, *k, *v, *sinks;  // sinks or null
+  const T *q, *k, *v, *sinks;  // `sinks` may be null
   T* out;
   float* lse;  // or null
   std::int64_t q_stride, k_stride, v_stride;
   std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, panels;
   ScoreScale scale;
-  const std::int32_t* unless_zero;  // null, or the kernel does nothing if this is 0
+  const std::int32_t* unless_zero;  // if not null and the value is 0, the kernel does nothing
 
   PRIMUS_DEVICE void operator()() const {
     if (unless_zero && *unless_zero == 0) return;
     auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
-    // The last queries of a sequence see the most keys: they start first.
+    // The last queries of a sequence see the most keys, so their blocks start first.
     const std::int64_t panel = block() % panels, head = block() / panels % heads;
     const std::int64_t sequence = block() / panels / heads % batch;
     const std::int64_t row = (tiles - 1 - block() / panels / heads / batch) * Tiles::kRows;
@@ -37,7 +37,8 @@ struct ForwardTiles {
         lse ? lse + (head * batch + sequence) * seq_q : nullptr);
   }
 
-  // Computes one tile of queries of one sequence. `of`, `to` and `log_sums` begin at the sequence.
+  // Computes one tile of queries of one sequence. `of`, `to` and `log_sums` point to the begin of the
+  // sequence.
   template <class Keys>
   PRIMUS_DEVICE void run(typename Tiles::Memory& m, const Visibility& of, const HeadRows<T>& queries,
                          const Keys& keys, const Keys& values, std::int64_t sequence, std::int64_t head,
@@ -73,7 +74,7 @@ struct ForwardTiles {
                                     const KeyRange (&seen)[kSlots], std::int64_t col,
                                     float (&maximum)[kSlots], float (&total)[kSlots],
                                     typename Tiles::Sums& sums) {
-    // Positions within the tile, in 32 bits. Most tiles are fully visible.
+    // Positions relative to the tile, in 32 bits. In most tiles every query sees every key.
     int begin[kSlots], end[kSlots];
     bool whole = true;
     float tile_max[kSlots], tile_total[kSlots], shrink[kSlots];
@@ -129,8 +130,8 @@ struct ForwardTiles {
     }
   }
 
-  // Returns the log-sum-exp of a row including its sink (-infinity: none), and in `factor` the factor of its
-  // sums. A row that sees no key gets zeros.
+  // Returns the log-sum-exp of a row including its sink (-infinity: no sink). Sets `factor` to the factor by
+  // which its sums are multiplied; it is 0 if the row sees no key.
   PRIMUS_DEVICE static float end_softmax(float maximum, float total, float sink, float& factor) {
     const float final_max = ::fmaxf(maximum, sink);
     const bool nothing = final_max == -infinity();

@@ -1,10 +1,10 @@
 // The forward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h), on tiles of 128 queries.
 //
-// A block computes one tile. Its last warpgroup fetches tiles of keys and of values, with two of each in
-// flight; the two other warpgroups have 64 queries each. While the matrix units compute a warpgroup's scores
-// of one tile of keys and the weighted values of the preceding tile, its other units turn scores into
-// weights. The two warpgroups alternate in issuing work to the matrix units, so that one multiplies while the
-// other computes weights.
+// A block of three warpgroups computes one tile. The last warpgroup fetches tiles of keys and values, two
+// tiles of each at a time. Each of the first two warpgroups computes 64 queries. While the matrix units
+// compute a warpgroup's scores of one tile of keys and the weighted values of the preceding tile, its other
+// units turn scores into weights. The two warpgroups alternate in issuing work to the matrix units, so that
+// one multiplies while the other computes weights.
 #pragma once
 
 #include "turbo/attention/gpu_attended_rows.h"
@@ -41,7 +41,7 @@ struct ForwardWarpgroups {
   float* lse;  // or null
   int batch, heads, group, tiles;
   float scale;
-  const std::int32_t* unless_zero;  // null, or the kernel does nothing if this is 0
+  const std::int32_t* unless_zero;  // if not null and the value is 0, the kernel does nothing
 
   struct Tile {
     int sequence, head, row;
@@ -73,7 +73,7 @@ struct ForwardWarpgroups {
 #endif
   }
 
-  // The last queries of a sequence see the most keys: they start first.
+  // The last queries of a sequence see the most keys, so their blocks start first.
   PRIMUS_DEVICE Tile of_block() const {
     Tile tile;
     const int index = static_cast<int>(block()), after_heads = index / heads;
@@ -90,7 +90,7 @@ struct ForwardWarpgroups {
 
   // ---- Operands ---------------------------------------------------------------------------------
 
-  // Copies operands in the order of their use. The two other warpgroups wait for every copy.
+  // Copies operands in the order of their use. The first two warpgroups wait for every copy.
   PRIMUS_DEVICE void fetch(Memory& memory, const Tile& tile) const {
     if (tile.steps == 0) return;
     const int kv_head = tile.head / group;
@@ -152,7 +152,7 @@ struct ForwardWarpgroups {
       for (int step = 1; step < tile.steps; ++step) {
         const int slot = step % kStages, slot_before = (step - 1) % kStages;
         memory.keys_full[slot].wait(step / kStages % 2);
-        // The turns of the two warpgroups alternate, beginning with the first.
+        // The two warpgroups take turns; the first warpgroup begins.
         memory.turn[me].wait((step + (me == 0 ? 0 : 1)) % 2);
         settle(sums);
         PRIMUS_UNROLL
@@ -225,7 +225,7 @@ struct ForwardWarpgroups {
       if (lse && there && lane() % 4 == 0) {
         lse[tile.head * tokens + token] = joined.log_sum();
       }
-      // Four lanes share eight columns, a word of two columns each; then one lane gets all eight.
+      // Each of four lanes has a word of two columns. After the exchange, one lane has all eight columns.
       PRIMUS_UNROLL
       for (int j = 2 * s; j < Sums::kCount; j += 16) {
         std::uint32_t words[4];

@@ -1,7 +1,7 @@
-// The backward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h). There are two kernels of
-// equal structure, as on tiles (gpu_tiles_backward.h): a block keeps 128 keys and values (or queries and
-// d_out), 64 for each of two warpgroups, and iterates over the other side in steps of 64, which the last
-// warpgroup fetches (the passing operands):
+// The backward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h). As in gpu_tiles_backward.h,
+// there are two kernels of equal structure. A block of the first kernel keeps 128 keys and values, 64 for
+// each of two warpgroups, and iterates over queries and d_out (the passing operands) in steps of 64. In the
+// second kernel the operands have exchanged roles. The last warpgroup fetches the passing operands:
 //
 //   scores = kept · passingᵀ, d_weights = kept' · passing'ᵀ, then
 //   d_v += weightsᵀ · d_out and d_k += d_scoresᵀ · q (or d_q += d_scores · k)
@@ -17,7 +17,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// kOfKeys: computes d_k and d_v; otherwise d_q.
+// If kOfKeys, the kernel computes d_k and d_v; otherwise it computes d_q.
 template <class Gradient, int kHeadDim, bool kOfKeys>
 struct BackwardWarpgroups {
   static constexpr bool kAlone = true;
@@ -47,10 +47,10 @@ struct BackwardWarpgroups {
   Gradient *d_first, *d_second;  // gradients of the kept operands: d_k and d_v, or d_q and null
   std::int64_t d_first_stride, d_second_stride;
   int batch, heads, group, tiles;
-  std::int64_t kept_capacity;  // rows from the start of one sequence to the next
+  std::int64_t kept_capacity;  // rows between the starts of consecutive sequences
   float scale;
   bool accumulate;
-  const std::int32_t* unless_zero;  // null, or the kernel does nothing if this is 0
+  const std::int32_t* unless_zero;  // if not null and the value is 0, the kernel does nothing
 
   struct Tile {
     int sequence, head, row;  // head: key head if keys are kept, else query head
@@ -115,7 +115,7 @@ struct BackwardWarpgroups {
 
   // ---- Operands ---------------------------------------------------------------------------------
 
-  // Called by one warp. The other warpgroups wait for every copy.
+  // Called by one warp of the last warpgroup. The first two warpgroups wait for every copy.
   PRIMUS_DEVICE void fetch(Memory& memory, const Tile& tile) const {
     if (tile.steps == 0) return;
     const bool first = lane() == 0;

@@ -11,9 +11,10 @@
 
 namespace primus::turbo {
 
-// Maps each row of a pass to its sequence, and each sequence to its pages. B sequences, T rows.
+// Maps each row of a pass to its sequence, and each sequence to its pages. B is the number of sequences, T
+// the number of rows.
 struct PagedSequences {
-  static constexpr std::int64_t kPageMultiple = 64;  // page sizes are powers of two, at least this
+  static constexpr std::int64_t kPageMultiple = 64;  // a page size is a power of two and at least this number
 
   // [B + 1] int32, starting at 0: rows [query_starts[b], query_starts[b + 1]) are the new tokens of sequence
   // b, in order; the range may be empty. Rows from query_starts[B] to T belong to no sequence.
@@ -32,12 +33,12 @@ struct PagedSequences {
 struct PagedAppend {
   static constexpr KernelId kId = KernelId::kPagedAppend;
   PagedSequences sequences;
-  Tensor rows;                     // first element; `cols` columns of T rows
-  Tensor pages;                    // first element of these columns in [pages * page_size, ...], rows' type
+  Tensor rows;   // first element; `cols` columns of T rows
+  Tensor pages;  // first element of the destination columns in [pages * page_size, ...], rows' type
   std::int64_t tokens, cols;       // T
-  std::int64_t stride, to_stride;  // elements from row to row
-  // Further columns of the same rows, copied to other pages: the values, if the call appends keys. Absent:
-  // none.
+  std::int64_t stride, to_stride;  // elements between the starts of consecutive rows
+  // Further columns of the same rows, which are copied to other pages: if `rows` are keys, these are the
+  // values. Absent: there are no further columns.
   Tensor more_rows = {}, more_pages = {};
   std::int64_t more_cols = 0, more_to_stride = 0;
   void check() const;
@@ -50,7 +51,7 @@ struct PagedAttention {
   std::int64_t tokens;  // T
   std::int64_t heads, kv_heads, head_dim, value_dim;
   float scale;
-  std::int64_t window, chunk;  // 0: none
+  std::int64_t window, chunk;  // 0: no limit
   float score_cap = 0;         // as in AttentionShape
   Tensor q;                    // first element of [T, heads*head_dim]
   Tensor k, v;                 // first elements in [pages * page_size, kv_heads*dim], including the new rows

@@ -1,11 +1,11 @@
-// The attention workspaces of a GPU without its plug-in: the sizes that our own kernels need.
+// Computes the workspace sizes of our own attention kernels for a GPU whose plug-in is not loaded.
 #include "turbo/attention/attention.h"
 #include "turbo/devices/planned_kernels.h"
 
 namespace primus::turbo {
 namespace {
 
-// The workspace holds the product of output and gradient per row and head, in fp32.
+// The workspace holds delta = out · d_out for each row and head, in fp32.
 std::int64_t backward_workspace(KernelContext&, const AttentionBackward& call) {
   return call.shape.heads * call.shape.batch * call.shape.seq_q * static_cast<std::int64_t>(sizeof(float));
 }

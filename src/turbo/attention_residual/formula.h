@@ -9,7 +9,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// The mixture of one token.
+// The mixture of one token's candidates.
 struct ResidualMixture {
   float share[ResidualCandidates::kMax];  // softmax of the scores
   float score[ResidualCandidates::kMax];
@@ -33,8 +33,7 @@ struct ResidualMixture {
 //
 //     d v_j = share_j d_out + d_score_j scale_j (w - score_j scale_j / hidden · v_j),   w = norm * proj
 //
-// `along`: the candidate's product with d_out; `mean`: the mean of all candidates' products, weighted by the
-// shares.
+// `along` = v_j · d_out; `mean` = Σ_i share_i v_i · d_out.
 struct CandidateGradient {
   float share, of_w, of_v;
 

@@ -1,4 +1,4 @@
-// A block handles one token; repeated reads hit the cache.
+// A block processes one token. When it reads the token's candidates again, they are in the cache.
 #include "turbo/attention_residual/attention_residual.h"
 #include "turbo/attention_residual/formula.h"
 #include "turbo/gpu/reduce.h"
@@ -120,7 +120,7 @@ struct WeightTerm {
   }
 };
 
-// Splits the gradient of the product norm · proj, which is stored in d_norm, into d_norm and d_proj.
+// On input, d_norm holds the gradient of the product norm · proj. Computes d_norm and d_proj from it.
 struct Parts {
   const float *norm, *proj;
   float *d_norm, *d_proj;

@@ -9,7 +9,7 @@ bool is_edge(const CausalConvShape& s, const Tensor& edge) {
   return edge.dtype == DType::kF32 && edge.shape == s.edge();
 }
 
-// Checks the rows of a projection, and the rows of its result.
+// Checks the shapes of the input rows `bcx` and of the output rows `y`.
 bool are_rows(const CausalConvShape& s, const Tensor& bcx, const Tensor& y) {
   return is_float(bcx) && bcx.shape == Shape{s.rows(), s.columns()} && y.dtype == bcx.dtype &&
          y.shape == Shape{s.rows(), s.channels};
@@ -32,8 +32,8 @@ bool has_before(const CausalConvShape& s, const Tensor& before) {
   return before.absent() ? s.width == 1 || (s.first_of_even == 0 && s.first_of_odd == 0) : is_edge(s, before);
 }
 
-// Checks weight and bias: gradients through an activation (kSilu) recompute the sums from both; for the other
-// form both must be absent.
+// Checks weight and bias: gradients through an activation (kSilu) recompute the sums from both; for kGated
+// both must be absent.
 bool has_sums(const CausalConvShape& s, const Tensor& weight, const Tensor& bias, const Tensor& bcx) {
   if (s.form != CausalConvShape::Form::kSilu) return weight.absent() && bias.absent();
   return is_kernel(s, weight, bcx) && is_bias(bias, s.channels);

@@ -1,7 +1,7 @@
 // Short convolutions: each channel is convolved separately over the last `width` tokens,
 //   c[t] = bias + sum over d < width of weight[width - 1 - d] * u[t - d].
-// There are two forms. Each is one kernel, because all of it is memory-bound: intermediate values are never
-// stored.
+// There are two forms. Each form is computed by one kernel, which stores no intermediate values, because
+// memory bandwidth is the limit.
 //   kGated  LFM2 (Liquid AI 2025), gated before and after: u = B * x, y = C * c,
 //           with B, C and x in adjacent columns of one projection
 //   kSilu   before linear attention (Qwen3-Next, Kimi Linear): u = x, y = silu(c)
@@ -9,7 +9,7 @@
 //
 // A token sees only tokens of its own document, from first_key on (turbo/attention/attention.h).
 //
-// Rows are divided into segments: runs of consecutive tokens of one sequence. If a segment begins inside its
+// Rows are divided into segments: consecutive tokens of one sequence. If a segment begins inside its
 // sequence, as with context parallelism, the preceding inputs come from another rank: `before` holds the last
 // width - 1 inputs u before each segment. Gradients of these inputs are exchanged in the same layout.
 #pragma once
@@ -37,18 +37,18 @@ struct CausalConvShape {
   static std::int64_t columns(Form form, std::int64_t channels) {
     return form == Form::kGated ? 3 * channels : channels;
   }
-  Shape edge() const { return {segments * (width - 1), channels}; }  // shape of `before` and its gradients
+  Shape edge() const { return {segments * (width - 1), channels}; }  // shape of `before` and of its gradients
   void check(KernelId kernel) const;
 };
 
 struct CausalConvForward {
   static constexpr KernelId kId = KernelId::kCausalConvForward;
   CausalConvShape shape;
-  Tensor bcx;        // [rows, columns]: B, C, x; for kSilu only x
-  Tensor weight;     // [channels, width], bcx's type; the last column multiplies the token itself
-  Tensor bias;       // [channels] fp32; absent: none
-  Tensor before;     // edge() fp32; absent: all segments begin at position 0
-  Tensor first_key;  // [rows] int32; absent: 0
+  Tensor bcx;     // [rows, columns]: B, C, x; for kSilu only x
+  Tensor weight;  // [channels, width], bcx's type; the last column multiplies the input of the token itself
+  Tensor bias;    // [channels] fp32; absent: none
+  Tensor before;  // edge() fp32; absent: all segments begin at position 0
+  Tensor first_key;  // [rows] int32: the first position that a token sees; absent: 0
   Tensor y;          // [rows, channels] out
   void check() const;
   double flops() const { return 0; }
@@ -62,7 +62,7 @@ struct CausalConvBackwardInput {
   // edge() fp32: the part of the gradients of each segment's last width - 1 inputs that comes from tokens
   // after the segment; absent: zero.
   Tensor d_after;
-  Tensor d_bcx;  // [rows, columns] out; must not share memory with an operand
+  Tensor d_bcx;  // [rows, columns] out; must not share memory with an input
   void check() const;
   double flops() const { return 0; }
 };
@@ -83,7 +83,7 @@ struct CausalConvBackwardWeight {
   double flops() const { return 0; }
 };
 
-// Copies the last width - 1 inputs u of each segment: the `before` of the segment that follows.
+// Copies the last width - 1 inputs u of each segment, which are `before` of the next segment.
 struct CausalConvEdge {
   static constexpr KernelId kId = KernelId::kCausalConvEdge;
   CausalConvShape shape;  // tokens >= width - 1
@@ -93,7 +93,7 @@ struct CausalConvEdge {
   double flops() const { return 0; }
 };
 
-// Computes the gradients of `before`: the `d_after` of the preceding segment.
+// Computes the gradients of `before`, which are `d_after` of the preceding segment.
 struct CausalConvBackwardEdge {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardEdge;
   CausalConvShape shape;
@@ -106,9 +106,9 @@ struct CausalConvBackwardEdge {
 };
 
 // Processes the new tokens of many sequences, for generation. The last inputs u of each sequence are in a
-// ring, position p in row p % ring; the call adds the inputs of the new tokens. A pass may therefore be
-// repeated, and a sequence may be truncated, as long as the ring still holds the width - 1 inputs before the
-// next token. A sequence that restarts at position 0 does not need to be cleared.
+// ring buffer: the input at position p is in row p % ring. The call adds the inputs of the new tokens. A pass
+// may be repeated, and a sequence may be truncated, as long as the ring still holds the width - 1 inputs
+// before the next token. A sequence that restarts at position 0 does not need to be cleared.
 struct CachedCausalConv {
   static constexpr KernelId kId = KernelId::kCachedCausalConv;
   PagedSequences sequences;  // the pages are not used

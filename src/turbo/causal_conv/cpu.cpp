@@ -18,7 +18,7 @@ const T* optional(const CpuContext& context, const Tensor& tensor) {
   return tensor.absent() ? nullptr : context.data<const T>(tensor);
 }
 
-// The weights of a block of channels by their distance from the token: of(d)[i].
+// The weights of a block of channels: of(d)[i] multiplies the input of channel i that is d tokens back.
 struct Lines {
   template <class T>
   Lines(const T* weight, std::int64_t channel, std::int64_t count, std::int64_t width) {
@@ -31,7 +31,7 @@ struct Lines {
   float at[CausalConvShape::kMaxWidth][kChannels];
 };
 
-// All weights, block by block, in memory of [width, channels].
+// The weights of all channels, block by block, in a buffer of [width, channels] elements.
 struct AllLines {
   template <class T>
   static void fill(const T* weight, std::int64_t channels, std::int64_t width, float* to) {
@@ -87,7 +87,8 @@ struct Inputs {
     }
     each_of(row(segment, token) + channel, s.channels, count, use);
   }
-  // Like each(), for a token's channels that begin at address `b`, in rows with this number of channels.
+  // As each(), for a token whose channels begin at address `b`. `channels` is the number of channels of a
+  // row.
   template <class Use>
   static PRIMUS_INLINE void each_of(const T* b, std::int64_t channels, std::int64_t count, Use use) {
     const T* x = b + (kParts - 1) * channels;
@@ -254,7 +255,7 @@ std::int64_t weight_columns(const CausalConvBackwardWeight& a) {
   return a.shape.channels * (a.of_bias ? 1 : a.shape.width);
 }
 
-// The workspace is that of a sum over rows, followed by space for all weights.
+// The workspace consists of the workspace of a sum over rows, followed by space for all weights.
 std::int64_t backward_weight_workspace(CpuContext&, const CausalConvBackwardWeight& a) {
   const std::int64_t lines = a.shape.form == CausalConvShape::Form::kSilu
                                  ? a.shape.channels * a.shape.width * static_cast<std::int64_t>(sizeof(float))

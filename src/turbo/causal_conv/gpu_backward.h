@@ -15,7 +15,7 @@ struct BackwardBody {
   const float* d_after;
   T* d_bcx;
 
-  // d[j] and reach[j] belong to the token j positions back, like the window's entries.
+  // d[j] and reach[j] are of the token j positions back, as are the entries of the window.
   struct State {
     float w[kTaps][kCount], d[kTaps][kCount];
     Window<kCount, kTaps> window;
@@ -48,8 +48,8 @@ struct BackwardBody {
       for (int k = 0; k < kCount; ++k) s.d[j][k] = s.d[j - 1][k];
     }
   }
-  // Advances to the next token and computes the gradient of its sums. If the token is in the thread's own
-  // run, also writes the gradient of its second gate.
+  // Advances to the next token and computes the gradient of its sums. If the token is one of the thread's own
+  // tokens, also writes the gradient of its second gate.
   PRIMUS_DEVICE void take(State& s, std::int64_t segment, std::int64_t token, std::int64_t end,
                           std::int64_t channel) const {
     s.reach[0] = static_cast<int>(in.reach(segment, token));
@@ -75,7 +75,7 @@ struct BackwardBody {
       multiply(c, s.d[0]);
     }
   }
-  // Writes the gradient of the input kLag tokens back, or of its factors.
+  // Writes the gradient of the input kLag tokens back, or of the two factors of this input.
   PRIMUS_DEVICE void put(const State& s, std::int64_t segment, std::int64_t token,
                          std::int64_t channel) const {
     const std::int64_t edge = token - (in.tokens - (in.width - 1));
@@ -103,7 +103,7 @@ struct BackwardBody {
   }
 };
 
-// lines[slice][channel][tap] = the sum over the slice's rows, in order; a thread handles consecutive
+// lines[slice][channel][tap] = the sum over the rows of the slice, in order. A thread computes consecutive
 // channels.
 template <class T, bool kSilu, int kCount, int kTaps>
 struct WeightParts {
@@ -181,7 +181,7 @@ struct BiasTerm {
   }
 };
 
-// Handles the edge of a segment, which has only a few rows.
+// Processes the edge of a segment (width - 1 rows).
 template <class T, bool kSilu>
 struct BackwardEdgeBody {
   Inputs<T, kSilu> in;
@@ -189,7 +189,8 @@ struct BackwardEdgeBody {
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
     float sum[1] = {};
-    const std::int64_t rows = in.width - 1, distance = rows - row % rows;  // distance: to the first token
+    const std::int64_t rows = in.width - 1,
+                       distance = rows - row % rows;  // distance: to the segment's first token
     in.add_gradient(row / rows, -distance, distance, channel, sum);
     d_edge[row * in.channels + channel] = sum[0];
   }

@@ -80,7 +80,7 @@ struct CachedRows {
   }
 };
 
-// The second launch then writes the last inputs of each sequence to the ring: body(index from the end,
+// Writes the last inputs of each sequence to the ring, in a second launch. Calls body(index from the end,
 // channel) for each sequence.
 template <class T, bool kSilu, int kCount>
 struct KeptRows {

@@ -34,7 +34,7 @@ struct ForwardBody {
   }
 };
 
-// Handles the edge of a segment, which has only a few rows.
+// Processes the edge of a segment (width - 1 rows).
 template <class T, bool kSilu>
 struct EdgeBody {
   Inputs<T, kSilu> in;

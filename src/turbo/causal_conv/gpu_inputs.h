@@ -9,7 +9,7 @@
 
 namespace primus::turbo::PRIMUS_GPU::causal_conv {
 
-// Loads the weights of consecutive channels at a distance from the token.
+// Loads the weights of consecutive channels for the input at `distance` tokens back.
 template <class T, int kCount>
 PRIMUS_DEVICE void load_weight(const T* weight, std::int64_t width, std::int64_t channel,
                                std::int64_t distance, float (&w)[kCount]) {

@@ -1,6 +1,7 @@
-// Defines how threads share the work of a short causal convolution on GPUs. A thread handles a run of tokens
-// for a few consecutive channels, and keeps the weights of these channels in registers. It keeps the inputs
-// in a window that slides over the tokens: each token is loaded only once, except for those before a run.
+// Defines how threads share the work of a short causal convolution on GPUs. A thread processes consecutive
+// tokens (a run) for a few consecutive channels, and keeps the weights of these channels in registers. It
+// keeps the inputs in a window that slides over the tokens: each token is loaded only once, except for those
+// before a run.
 #pragma once
 
 #include <type_traits>
@@ -9,12 +10,12 @@
 
 namespace primus::turbo::PRIMUS_GPU::causal_conv {
 
-// The inputs of a token and of preceding ones: u[d] is the input d tokens back.
+// The inputs of a token and of preceding tokens: u[d] is the input d tokens back.
 template <int kCount, int kTaps>
 struct Window {
   float u[kTaps][kCount];
 
-  // Initializes the window so that this token is next. Inputs that no token can see are not read.
+  // Initializes the window so that take() may add this token next. Inputs that no token can see are not read.
   template <class Inputs>
   PRIMUS_DEVICE void start(const Inputs& in, std::int64_t segment, std::int64_t token, std::int64_t channel) {
     PRIMUS_UNROLL
@@ -46,8 +47,8 @@ struct Window {
   }
 };
 
-// Calls body(segment, first token, end, channel) for every token run and every channel. A block handles
-// consecutive runs, and as many channels as a warp covers.
+// Calls body(segment, first token, end, channel) for every token run and every channel. A block processes
+// consecutive runs and kPacks packs of channels.
 template <class Body, int kCount>
 struct EachOfRuns {
   static constexpr int kThreads = 128, kPacks = 32;
@@ -78,8 +79,9 @@ void for_each_of_runs(Context& context, const CausalConvShape& shape, const Body
          Kernel{body, shape.segments, shape.tokens, run, packs, tiles});
 }
 
-// Calls body(channels per thread, taps) with compile-time constants. Common widths use vectors if possible.
-// Other widths use one channel per thread and the max. number of taps.
+// Calls body(channels per thread, taps) with compile-time constants. For common widths, a thread processes a
+// vector of channels if alignment allows it. For all other widths, a thread processes one channel, with the
+// max. number of taps.
 template <class T, class Body>
 void with_taps(std::int64_t width, bool vectors, Body&& body) {
   constexpr std::integral_constant<int, kVector<T>> kMany;
@@ -89,7 +91,7 @@ void with_taps(std::int64_t width, bool vectors, Body&& body) {
   body(std::integral_constant<int, 1>{}, std::integral_constant<int, CausalConvShape::kMaxWidth>{});
 }
 
-// Calls body(row, channel); a block handles kRows rows and the same number of packs of channels.
+// Calls body(row, channel) for every row and pack of channels. A block processes kRows rows and kRows packs.
 template <class Body, int kCount>
 struct EachOfTiles {
   static constexpr int kThreads = 256, kRows = 16;

@@ -2,7 +2,7 @@
 // g of the state per key channel, and the write strength beta per head.
 //   g = -exp(a_log) · softplus(z + bias), or with a lower bound (Kimi K3)
 //   g = lower_bound · sigmoid(exp(a_log) · (z + bias)),  beta = sigmoid(b)
-// a_log is per head, bias per channel.
+// There is one a_log per head, and one bias per channel.
 #pragma once
 
 #include "tensor/tensor.h"

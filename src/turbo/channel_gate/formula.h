@@ -1,4 +1,4 @@
-// The gates of single channels and their slopes, shared by the kernels of all devices.
+// The gate of a channel and its derivatives, shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/elementwise/formula.h"
@@ -13,8 +13,8 @@ PRIMUS_FORMULA float channel_softplus(float x) {
   return maximum + ::log1pf(exp(x > 0 ? -x : x));
 }
 
-// The gate of a channel whose head has the rate e^a_log: lower_bound * sigmoid(rate * x) if lower_bound < 0,
-// else -rate * softplus(x).
+// The gate of a channel, with rate = exp(a_log) of its head: lower_bound * sigmoid(rate * x) if lower_bound <
+// 0, else -rate * softplus(x).
 struct ChannelDecay {
   float rate, lower_bound;
 
@@ -24,7 +24,7 @@ struct ChannelDecay {
   PRIMUS_FORMULA float slope(float x) const {
     return lower_bound < 0 ? lower_bound * sigmoid_slope(sigmoid(rate * x)) * rate : -rate * sigmoid(x);
   }
-  // Returns the derivative by a_log.
+  // Returns the derivative with respect to a_log.
   PRIMUS_FORMULA float slope_of_rate(float x) const {
     return lower_bound < 0 ? slope(x) * x : -rate * channel_softplus(x);
   }

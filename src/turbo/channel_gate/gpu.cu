@@ -35,7 +35,7 @@ struct Gates {
   }
 };
 
-// Handles the channels of a row, then its heads.
+// Processes the channels of a row, then its heads.
 template <class T>
 struct Forward {
   Gates<T> of;

@@ -7,7 +7,7 @@
 namespace primus::turbo {
 namespace {
 
-// Returns whether all groups fit `columns` columns and do not overlap.
+// Returns whether all groups are within `columns` columns and do not overlap.
 bool fits(std::int64_t first, std::int64_t stride, const ColumnRun& run, std::int64_t columns) {
   return first >= 0 && (run.groups == 1 || stride >= run.columns) &&
          first + (run.groups - 1) * stride + run.columns <= columns;

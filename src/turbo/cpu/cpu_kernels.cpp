@@ -12,7 +12,8 @@
 namespace primus::turbo {
 namespace {
 
-// A table is built only on first use: registering already runs code of its instruction set.
+// A table is built on first use, not at program start, because registering kernels already runs code of the
+// table's instruction set.
 #define PRIMUS_CPU_OPERATOR(operator_name) register_##operator_name(table);
 // clang-format off
 #ifdef PRIMUS_CPU_V2

@@ -1,7 +1,7 @@
 // The CPU kernels. A build contains them for one or more instruction set levels of the x86-64 psABI
 // (-DPRIMUS_CPU_KERNELS); the highest level that the machine supports is chosen at run time. With all levels,
-// one program runs on any x86-64-v2 CPU (2009) and is fast on the newest. (Matrix products choose among finer
-// levels, including AMX, separately: turbo/gemm.)
+// one program runs on any x86-64-v2 CPU (2009) and is fast on new CPUs. (Matrix products in turbo/gemm choose
+// separately, among more levels, including AMX.)
 #pragma once
 
 #include <memory>
@@ -17,13 +17,13 @@ namespace primus::turbo {
 
 std::string_view name_of(IsaLevel level);  // "x86-64-v3"
 
-// Return levels in ascending order: all levels that the program contains, and the ones among them that this
-// machine supports (possibly none).
+// Return levels in ascending order. built_isa_levels() returns all levels that the program contains; the
+// other function returns those levels that this machine also supports (possibly none).
 std::vector<IsaLevel> built_isa_levels();
 std::vector<IsaLevel> supported_isa_levels();
 
 // Returns the highest level of `built` that a machine of level `machine` supports. Throws Error
-// (kUnsupported) if there is none: the program was built only for newer CPUs.
+// (kUnsupported) if the machine supports none of them, because the program was built only for newer CPUs.
 IsaLevel best_isa_level(std::span<const IsaLevel> built, IsaLevel machine);
 IsaLevel best_isa_level();  // the best built level for this machine
 
@@ -35,8 +35,8 @@ inline const KernelTable& cpu_kernel_table() { return cpu_kernel_table(best_isa_
 // Returns the plug-in of the CPU (turbo/devices/devices.h). Its measuring devices start no threads.
 const DevicePlugin& cpu_plugin();
 
-// Creates a CPU device with the best kernels. `threads` as in cpu::CpuDevice: 0 uses every core that the
-// process may use.
+// Creates a CPU device with the best kernels. `threads` is as in cpu::CpuDevice; with 0, the device uses
+// every core that the process may use.
 std::unique_ptr<Device> make_cpu_device(int threads);
 
 }  // namespace primus::turbo

@@ -14,7 +14,7 @@ enum class IsaLevel : std::uint8_t {
 };
 
 inline IsaLevel machine_isa_level() {
-  // These builtins also check that the operating system saves the wide registers.
+  // These builtins also check that the operating system saves the wide registers when it switches threads.
   const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                   __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

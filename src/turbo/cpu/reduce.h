@@ -23,7 +23,7 @@ Partial ordered_sum(const CpuContext& context, std::int64_t n, SliceSum slice_su
   return sum;
 }
 
-// Returns the sum of term(begin) ... term(end - 1), doubles, accumulated in many lanes.
+// Returns term(begin) + ... + term(end - 1). Terms are doubles, and are accumulated in many vector lanes.
 template <class Term>
 PRIMUS_INLINE double sum_doubles(std::int64_t begin, std::int64_t end, Term term) {
   constexpr int kLanes = 32;

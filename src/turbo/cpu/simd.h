@@ -37,7 +37,7 @@ PRIMUS_INLINE float to_float(BFloat16 x) {
 }
 PRIMUS_INLINE float to_float(Float16 x) { return float_of_half_bits(x.bits); }
 
-// Returns x as a T, rounded to nearest even; NaN stays NaN. Equals BFloat16(x), but without a branch.
+// Returns x as a T, rounded to nearest even; NaN stays NaN. Has the result of BFloat16(x), without a branch.
 template <class T>
 PRIMUS_INLINE T from_float(float x) {
   if constexpr (std::is_same_v<T, float>) {
@@ -67,7 +67,7 @@ PRIMUS_INLINE void with_float_type(DType dtype, Body&& body) {
   }
 }
 
-// Like with_float_type(), for operators that also accept fp16 (is_operand in turbo/check.h).
+// As with_float_type(), for operators that also accept fp16 (is_operand in turbo/check.h).
 template <class Body>
 PRIMUS_INLINE void with_operand_type(DType dtype, Body&& body) {
   if (dtype == DType::kF16) {
@@ -89,7 +89,8 @@ PRIMUS_INLINE float multiply_add(float a, float b, float c) {
 #endif
 }
 
-// e^x = p * 2^n: p in [0.7, 1.5), n encoded in the low bits of a float near 1.5 * 2^23. For |x| up to 2^21.
+// e^x = p * 2^n: p in [0.7, 1.5), n encoded in the low bits of a float near 1.5 * 2^23. Valid for |x| <=
+// 2^21.
 struct ExpParts {
   float p, shifted_n;
 };
@@ -99,7 +100,7 @@ constexpr float kExpRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an 
 PRIMUS_INLINE ExpParts exp_parts(float x) {
   const float shifted = multiply_add(x, 1.44269504088896341F, kExpRound);
   const float n = shifted - kExpRound;
-  // ln 2 in two parts; the first has trailing zeros, so its product with n is exact.
+  // ln 2 is split into two terms. The first term ends with zero bits, so its product with n is exact.
   float r = multiply_add(n, -0.693359375F, x);
   r = multiply_add(n, 2.12194440054690583e-4F, r);
   float p = 1.9875691500e-4F;
@@ -112,13 +113,14 @@ PRIMUS_INLINE ExpParts exp_parts(float x) {
 }
 
 // Returns e^x within 2 ulp for normal results and within 2 units of the last place for denormal results; inf
-// from 88.73 up, 0 from -104 down (including -inf), NaN for NaN.
+// for x >= 88.73, 0 for x <= -104 (including -inf), and NaN for NaN.
 PRIMUS_INLINE float exp(float x) {
   // NaN stays NaN, because both comparisons are false.
   float y = x > 89.0F ? 89.0F : x;
   y = y < -104.0F ? -104.0F : y;
   const auto [p, shifted] = exp_parts(y);
-  // 2^n in two halves: n ranges from -150 to 128, beyond the range of one exponent field.
+  // Computes 2^n as a product of two powers, because n ranges from -150 to 128 and one exponent field has a
+  // smaller range.
   const auto n = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) -
                                            std::bit_cast<std::uint32_t>(kExpRound));
   const std::int32_t half = n >> 1;
@@ -128,22 +130,23 @@ PRIMUS_INLINE float exp(float x) {
   return p * power(half) * power(n - half);
 }
 
-// Returns exp(x) for x <= 43 at two thirds of the cost of exp(): for a softmax, which subtracts the largest
-// value first. As accurate as exp(), including denormals, -inf and NaN.
+// Returns exp(x) for x <= 43, at two thirds of the cost of exp() and with the same accuracy, including
+// denormals, -inf and NaN. A softmax can use it, because it subtracts the largest value first.
 PRIMUS_INLINE float softmax_exp(float x) {
   const float y = x < -104.0F ? -104.0F : x;
   const auto [p, shifted] = exp_parts(y);
-  // One power instead of two: n + 64, within [-86, 126], fits an exponent field, and the factor 2^-64
-  // compensates.
+  // Computes one power instead of two: n + 64 is in [-86, 126], which an exponent field can hold. The factor
+  // 2^-64 compensates.
   const auto power =
       std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + ((127U + 64U) << 23));
   return p * power * 0x1p-64F;
 }
 
-// Returns 1 / (1 + e^-x) within 3 ulp down to -87; below, the value at -87 (1.6e-38). NaN yields 0 or 1:
-// callers that multiply by x anyway, as SiLU does, still get NaN, without a check here.
+// Returns 1 / (1 + e^-x) within 3 ulp for x >= -87, and the value at -87 (1.6e-38) for smaller x. Returns 0
+// or 1 for NaN: a caller that multiplies the result by x, as SiLU does, still gets NaN.
 PRIMUS_INLINE float sigmoid(float x) {
-  // Clamps to [-87, 87] by comparing bits: one instruction each instead of three for floats.
+  // Clamps to [-87, 87] by comparing bits, which needs one instruction per limit; comparing floats needs
+  // three.
   const auto bits = std::bit_cast<std::uint32_t>(-x);
   const auto below = static_cast<std::int32_t>(std::min(bits, std::bit_cast<std::uint32_t>(-87.0F)));
   const auto [p, shifted] =
@@ -156,7 +159,7 @@ PRIMUS_INLINE float sigmoid(float x) {
 
 // Returns tanh(x) within 4 ulp; NaN for NaN.
 PRIMUS_INLINE float tanh(float x) {
-  // Lambert's continued fraction with five terms: up to 0.625 the relative truncation error is 1e-9.
+  // Lambert's continued fraction with five terms: for |x| <= 0.625 the relative truncation error is 1e-9.
   const float s = x * x;
   const float near =
       x * multiply_add(s + 105.0F, s, 945.0F) / multiply_add(multiply_add(15.0F, s, 420.0F), s, 945.0F);
@@ -167,8 +170,8 @@ PRIMUS_INLINE float tanh(float x) {
 
 // ---- Loops --------------------------------------------------------------------------------------
 
-// Returns the sum of term(0) ... term(n-1), in an order that depends only on n. Uses many lanes, because a
-// single chain of additions is bound by latency.
+// Returns the sum of term(0) ... term(n-1), in an order that depends only on n. Uses many vector lanes,
+// because the latency of additions would limit a single chain of them.
 template <class Term>
 PRIMUS_INLINE float sum_terms(std::int64_t n, Term term) {
   constexpr int kLanes = 64;
@@ -185,8 +188,9 @@ PRIMUS_INLINE float sum_terms(std::int64_t n, Term term) {
   return lanes[0];
 }
 
-// Splits n items of about `bytes_per_item` memory traffic over the pool: body(begin, end). Tasks are large
-// enough to hide the cost of claiming one, and small enough that all cores finish at about the same time.
+// Divides n items, each with about `bytes_per_item` of memory traffic, among the threads of the pool by calls
+// of body(begin, end). Tasks are large enough to hide the cost of claiming one, and small enough that all
+// cores finish at about the same time.
 template <class Body>
 void parallel_ranges(const CpuContext& context, std::int64_t n, std::int64_t bytes_per_item, Body body) {
   constexpr std::int64_t kTaskBytes = 128 << 10;

@@ -51,7 +51,8 @@ SoftmaxStatistics normaliser(const float* x, std::int64_t n, Cap capped) {
 }
 
 // Computes the loss and the gradient of some columns of a row, from the maximum and the sum over all columns.
-// `label`: the label's column, or a number outside [0, columns). `logit_of_label` is already capped.
+// `label` is the column of the label, or a number outside [0, columns) if another rank has this column.
+// `logit_of_label` is already capped.
 template <class T, class Cap>
 void from_normaliser(const float* logits, const SoftmaxStatistics& norm, float logit_of_label,
                      std::int64_t label, float weight, std::int64_t columns, float* loss, T* d_logits,
@@ -101,7 +102,7 @@ void cross_entropy(CpuContext& context, const CrossEntropy& call) {
       if (weights[t] == 0) return masked_row(vocab, loss + t, d_logits);
       const std::int32_t label = labels[t];
       assert(label >= 0 && label < vocab);
-      // The label's logit is passed by value: the gradient may overwrite it.
+      // Passes the label's logit by value, because the gradient may overwrite it in memory.
       from_normaliser(logits, normaliser(logits, vocab, capped), capped(logits[label]), label, weights[t],
                       vocab, loss + t, d_logits, capped);
     });
@@ -147,7 +148,8 @@ void of_parts(CpuContext& context, const CrossEntropyOfParts& call) {
       };
       for (std::int64_t p = 0; p < count; ++p) {
         norm.largest = std::max(norm.largest, value(p, 0));
-        label_logit = std::max(label_logit, value(p, 2));  // max drops a NaN, but the sum contains it
+        label_logit =
+            std::max(label_logit, value(p, 2));  // max ignores NaN, but NaN is still part of the sum
       }
       for (std::int64_t p = 0; p < count; ++p) {
         norm.sum += norm.of_part(value(p, 0), value(p, 1));

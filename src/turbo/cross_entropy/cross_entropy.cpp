@@ -14,7 +14,7 @@ bool is_of_tokens(const Tensor& tensor, DType dtype, const Tensor& logits) {
   return tensor.dtype == dtype && tensor.elements() == logits.shape[0];
 }
 
-// fp32 gradients may overwrite the logits.
+// Returns whether `d_logits` has a valid shape and type. fp32 gradients may use the memory of the logits.
 bool is_gradient_of(const Tensor& d_logits, const Tensor& logits) {
   return d_logits.absent() ||
          (is_float(d_logits) && d_logits.shape == logits.shape &&

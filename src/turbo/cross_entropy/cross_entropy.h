@@ -16,12 +16,13 @@ namespace primus::turbo {
 
 struct CrossEntropy {
   static constexpr KernelId kId = KernelId::kCrossEntropy;
-  Tensor logits;    // [tokens, vocab] fp32
-  Tensor labels;    // [tokens] int32
-  Tensor weights;   // [tokens] fp32
-  Tensor loss;      // [tokens] fp32 out
-  Tensor d_logits;  // [tokens, vocab] fp32 or bf16 out; may be logits' memory when fp32; absent in evaluation
-  float cap = 0;    // >= 0; 0: none
+  Tensor logits;   // [tokens, vocab] fp32
+  Tensor labels;   // [tokens] int32
+  Tensor weights;  // [tokens] fp32
+  Tensor loss;     // [tokens] fp32 out
+  Tensor
+      d_logits;   // [tokens, vocab] fp32 or bf16 out; fp32 may use the memory of logits; absent in evaluation
+  float cap = 0;  // >= 0; 0: no cap
   void check() const;
   double flops() const { return 0; }
 };
@@ -29,17 +30,17 @@ struct CrossEntropy {
 // Vocabulary-parallel cross-entropy: each rank holds some columns of the logits. In three steps, every rank
 // computes the partial results of its columns, the ranks all-gather them, and each rank computes the loss and
 // the gradient of its columns. The loss is bitwise identical on all ranks.
-inline constexpr std::int64_t kCrossEntropyValues = 3;  // values per token of a part
+inline constexpr std::int64_t kCrossEntropyValues = 3;  // values per token in a partial result
 
 struct CrossEntropyPart {
   static constexpr KernelId kId = KernelId::kCrossEntropyPart;
   Tensor logits;  // [tokens, columns] fp32: columns [first, first + columns) of the vocabulary
   Tensor labels;  // [tokens] int32
   // [tokens, 3] fp32 out: the largest logit m, the sum of exp(logit - m), and the label's logit, or -infinity
-  // if these columns do not include the label. With a cap, these are values of capped logits.
+  // if these columns do not include the label. With a cap, these values are computed from capped logits.
   Tensor part;
   std::int64_t first = 0;  // >= 0
-  float cap = 0;           // as above
+  float cap = 0;           // as in CrossEntropy
   void check() const;
   double flops() const { return 0; }
 };
@@ -53,7 +54,7 @@ struct CrossEntropyOfParts {
   Tensor loss;                             // [tokens] fp32 out
   Tensor d_logits;                         // as in CrossEntropy
   std::int64_t first = 0, vocabulary = 0;  // 0 <= first <= vocabulary - columns
-  float cap = 0;                           // the cap of the parts
+  float cap = 0;                           // the cap with which the parts were computed
   void check() const;
   double flops() const { return 0; }
 };

@@ -1,5 +1,5 @@
-// The loss of a token and its gradient's scalars, from the softmax statistics of its logits; shared by the
-// kernels of all devices. Computes in double, like the sum of exponentials.
+// Computes the loss of a token and the scalars of its gradient from the softmax statistics of its logits;
+// shared by the kernels of all devices. The arithmetic is in double, as is the sum of exponentials.
 #pragma once
 
 #include "turbo/formula.h"
@@ -8,7 +8,7 @@ namespace primus::turbo::PRIMUS_KERNELS {
 
 // The softmax statistics of a row of logits.
 struct SoftmaxStatistics {
-  float largest;  // ignores NaN: a NaN reaches the loss through the sum
+  float largest;  // ignores NaN, which reaches the loss through the sum
   double sum;     // sum of exp(logit - largest)
 
   // Returns the label's logit minus the largest logit.
@@ -19,25 +19,26 @@ struct SoftmaxStatistics {
   PRIMUS_FORMULA float loss(float weight, double label_logit) const {
     return static_cast<float>(static_cast<double>(weight) * (::log(sum) - label_logit));
   }
-  // Returns the factor g of the gradient: the loss's derivative by a logit other than the label's is g *
-  // exp(logit - largest).
+  // Returns the factor g of the gradient: the derivative of the loss with respect to a logit other than the
+  // label's is g * exp(logit - largest).
   PRIMUS_FORMULA float gradient_scale(float weight) const {
     return static_cast<float>(static_cast<double>(weight) / sum);
   }
-  // Returns the loss's derivative by the label's logit.
+  // Returns the derivative of the loss with respect to the label's logit.
   PRIMUS_FORMULA float label_gradient(float weight, double label_logit) const {
     return static_cast<float>(static_cast<double>(weight) * (::exp(label_logit) / sum - 1));
   }
-  // Returns the term of `sum` that a part of the row contributes, from the part's own statistics.
+  // Returns the amount that some columns of the row contribute to `sum`, given the statistics of these
+  // columns.
   PRIMUS_FORMULA double of_part(float part_largest, float part_sum) const {
-    // A part with only -inf has the sum 0.
+    // If all logits of the part are -inf, its sum is 0.
     const double scale = part_largest == -INFINITY ? 1.0 : ::exp(relative(part_largest));
     return static_cast<double>(part_sum) * scale;
   }
 };
 
-// Returns the number to subtract from logits whose largest is `largest`. If all are -inf it is 0: the terms
-// become exp(-inf - 0) = 0, while -inf - -inf would be NaN.
+// Returns the number to subtract from logits whose maximum is `largest`. If all logits are -inf, it is 0: the
+// exponentials are then exp(-inf - 0) = 0, whereas -inf - -inf would be NaN.
 PRIMUS_FORMULA float exponent_base(float largest) { return largest == -INFINITY ? 0.0F : largest; }
 
 }  // namespace primus::turbo::PRIMUS_KERNELS

@@ -1,4 +1,4 @@
-// A block handles one row: maximum, sum of exponentials, gradient.
+// A block processes one row: it computes the maximum, the sum of exponentials, and the gradient.
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/cross_entropy/formula.h"
 #include "turbo/gpu/reduce.h"
@@ -8,11 +8,11 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Columns of one row. Every thread of the block calls these functions and gets the result; kCount logits are
-// processed at once. With kFast, exponentials are computed by fast_exp(). The block keeps the first columns
-// from statistics() to gradient(): kHeld loads per thread in registers, and the following ones in shared
-// memory. The rest should stay in L2, so the kept columns are read, and the gradient is written,
-// with evict-first hints (load_once, store_once).
+// Processes columns of one row. Every thread of the block must call these functions and gets the result. A
+// thread processes kCount logits at once. With kFast, exponentials are computed by fast_exp(). The block
+// keeps the first columns from statistics() to gradient(): kHeld loads per thread in registers, and the next
+// columns in shared memory. The other columns should stay in L2; therefore the kept columns are read, and the
+// gradient is written, with evict-first hints (load_once, store_once).
 template <int kThreads, int kCount, bool kFast, class Cap, int kHeld = 0>
 struct Row {
   static constexpr std::int64_t kHeldColumns = std::int64_t{kHeld} * kThreads * kCount;
@@ -31,7 +31,7 @@ struct Row {
   }
   PRIMUS_DEVICE static float exponential(float x) { return kFast ? fast_exp(x) : ::expf(x); }
 
-  // Reads the row once: the running sum is scaled down when a larger logit appears.
+  // Reads the row once. When a larger logit appears, the sum so far is scaled down.
   PRIMUS_DEVICE SoftmaxStatistics statistics() {
     float largest = -infinity(), part = 0;
     const auto take = [&](const float(&logits)[kCount]) {
@@ -73,8 +73,8 @@ struct Row {
   }
 
   // Computes the gradient of the loss `weight` · (log(sum) - label_logit). `label_logit` is the label's
-  // capped logit minus the largest; `label` is the label's column, or a number outside the row. d may be x.
-  // Visits the row backwards, because its end was read last and is still in the cache.
+  // capped logit minus the largest; `label` is the label's column, or a number that is not a column of this
+  // row. d may be x. Visits the row backwards, because its end was read last and is still in the cache.
   template <class T>
   PRIMUS_DEVICE void gradient(T* d, float weight, const SoftmaxStatistics& row, std::int64_t label,
                               double label_logit) const {
@@ -129,14 +129,15 @@ PRIMUS_DEVICE bool is_label(std::int32_t label, std::int64_t vocab, Fault* fault
   return valid;
 }
 
-// Large blocks keep few rows in flight, so that these stay in the cache from one pass to the next.
+// With large blocks, the GPU processes few rows at a time, so these rows stay in the cache between the two
+// passes.
 constexpr int kRowThreads = 1024;
 
 template <class T, int kCount, class Cap>
 struct Loss {
   static constexpr int kThreads = kRowThreads;
   static constexpr int kHeld =
-      std::is_same_v<T, BFloat16> ? 6 : 4;  // the maximum that leaves enough registers for the computation
+      std::is_same_v<T, BFloat16> ? 6 : 4;  // more would leave too few registers for the computation
   using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16>, Cap, kHeld>;
   const float* logits;
   const std::int32_t* labels;
@@ -159,7 +160,7 @@ struct Loss {
     const double label_logit = of_row.relative(logit);
     if (thread() == 0) loss[token] = of_row.loss(weight, label_logit);
     if (!d) return;
-    barrier();  // d may be x, and every thread reads the label's logit first
+    barrier();  // every thread has read the label's logit, which the gradient may overwrite
     row.gradient(d, weight, of_row, label, label_logit);
   }
 };
@@ -206,13 +207,13 @@ struct LossOfParts {
     T* d = d_logits ? d_logits + token * columns : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
-    // Computed redundantly in every thread: there are only a few parts.
+    // Every thread computes the same result, because there are only a few parts.
     SoftmaxStatistics of_row{-infinity(), 0};
     float logit = -infinity();
     for (std::int64_t p = 0; p < count; ++p) {
       const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;
       of_row.largest = ::fmaxf(of_row.largest, part[0]);
-      logit = ::fmaxf(logit, part[2]);  // fmaxf drops a NaN, but the sum contains it
+      logit = ::fmaxf(logit, part[2]);  // fmaxf ignores NaN, but NaN is still part of the sum
     }
     for (std::int64_t p = 0; p < count; ++p) {
       const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;
@@ -226,10 +227,10 @@ struct LossOfParts {
   }
 };
 
-// Returns how many columns of a row a block can keep in shared memory. AMD's shared memory is small and
-// needed for occupancy.
+// Returns how many columns of a row a block can keep in shared memory. The result is 0 on AMD GPUs, because
+// their shared memory is small and limits occupancy.
 std::int64_t columns_in_shared(const Context& context) {
-  constexpr std::int64_t kOwn = 1024;  // reserved for reductions
+  constexpr std::int64_t kOwn = 1024;  // bytes reserved for reductions
   return kWarp == 32 ? (max_shared(context) - kOwn) / static_cast<std::int64_t>(sizeof(float)) : 0;
 }
 

@@ -13,7 +13,7 @@ std::string message_of(const Library& library, Status status) {
   library.last_error(text.data(), text.size());
   text.back() = 0;
   std::string message(text.data());
-  // The message may have several lines or end in a line feed: the first line describes the problem.
+  // The message may have several lines or end with a line feed. Its first line describes the problem.
   message = message.substr(0, message.find('\n'));
   return "status " + std::to_string(static_cast<int>(status)) + (message.empty() ? "" : ": " + message);
 }
@@ -159,7 +159,7 @@ std::unique_ptr<Plan> Graph::compile(Handle handle, bool deterministic) {
   set(heuristics, Attribute::kHeuristicsGraph, AttributeType::kDescriptor, graph);
   set(heuristics, Attribute::kHeuristicsMode, AttributeType::kHeuristicsMode, HeuristicsMode::kA);
   finalize(heuristics);
-  // The library leaves descriptors that it does not fill unchanged.
+  // The library does not change descriptors that it does not fill.
   std::array<Descriptor, 16> configs{};
   for (Descriptor& config : configs) config = make(DescriptorType::kEngineConfig);
   std::int64_t count = 0;

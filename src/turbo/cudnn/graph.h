@@ -7,7 +7,7 @@
 //   std::unique_ptr<Plan> plan = graph.compile(handle, /*deterministic=*/true);
 //   plan->execute(handle, {{1, address}, ...}, workspace);
 //
-// A request that the library rejects is thrown as Refusal. Not thread-safe, except that several threads may
+// Functions throw Refusal if the library rejects a request. Not thread-safe, except that several threads may
 // execute one plan, each with its own handle.
 #pragma once
 
@@ -32,7 +32,7 @@ class Refusal : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Owns descriptors.
+// Owns descriptors of the library, and destroys them.
 class Descriptors {
  public:
   explicit Descriptors(const Library& library) : library_(&library) {}
@@ -53,8 +53,8 @@ class Plan {
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
   // Returns the number of the engine that the library chose, for logs.
   std::int64_t engine() const { return engine_; }
-  // Enqueues the graph on the handle's stream. `memory`: an address by id for every tensor of Graph::memory;
-  // ids that the graph does not have are ignored. Throws Error if the library fails.
+  // Enqueues the graph on the handle's stream. `memory` has an (id, address) pair for every tensor of
+  // Graph::memory; ids that the graph does not have are ignored. Throws Error if the library fails.
   void execute(Handle handle, const std::vector<std::pair<std::int64_t, void*>>& memory,
                void* workspace) const;
 
@@ -80,25 +80,25 @@ struct Node {
 
 class Graph {
  public:
-  // The library must outlive graph and plan.
+  // The library must outlive the graph and its plan.
   explicit Graph(const Library& library) : library_(library), descriptors_(library) {}
 
-  // Adds a tensor in device memory; its address is given at execution. `id` > 0. With `offsets` (int32, one
-  // more than batches) each batch begins at its own element.
+  // Adds a tensor in device memory; its address is given at execution. `id` > 0. With `offsets` ([batches +
+  // 1] int32), batch i begins at element offsets[i].
   Node memory(std::int64_t id, DataType type, const Dims& dims, const Dims& strides,
               const Node& offsets = {});
-  // Adds an intermediate tensor, which is never in memory if the library finds an engine for it.
+  // Adds an intermediate tensor, which an engine keeps out of device memory if it can.
   Node temporary(DataType type, const Dims& dims, const Dims& strides, const Node& offsets = {});
   Node scalar(float value);
 
-  // Adds y = mode(x, b, t). `compute`: the type of the arithmetic.
+  // Adds y = mode(x, b, t), computed in type `compute`.
   Node pointwise(PointwiseMode mode, const Node& x, const Node& b, const Node& y,
                  DataType compute = DataType::kF32, const Node& t = {});
-  // Adds a tensor of every element's index along axis 2 (rows) or 3 (columns).
+  // Adds a tensor whose elements are their own indices along axis 2 (rows) or 3 (columns).
   Node index(const Node& like, int axis, DataType compute);
 
-  // The sizes of each product of a batch, if they differ: rows and columns of c, and terms of a sum. An
-  // absent node means the full size.
+  // The sizes of each product of a batch, if they differ: `rows` and `cols` of c, and `depth`, the number of
+  // terms per sum. If a node is absent, all products have the full size.
   struct Lengths {
     Node rows = {}, cols = {}, depth = {};
     bool padded = false;  // elements beyond these sizes count as 0
@@ -107,8 +107,9 @@ class Graph {
   void reduce(ReductionOperator how, const Node& x, const Node& y);
   void reshape(const Node& x, const Node& y);
 
-  // Compiles the graph for the library's preferred engine among those that support it and, if
-  // `deterministic`, are bitwise reproducible. Consumes the graph. Throws Refusal if there is none.
+  // Compiles the graph for the engine that the library prefers among the engines that support the graph; if
+  // `deterministic`, only bitwise reproducible engines are considered. Consumes the graph. Throws Refusal if
+  // no engine remains.
   std::unique_ptr<Plan> compile(Handle handle, bool deterministic);
 
  private:

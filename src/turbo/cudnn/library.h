@@ -1,6 +1,6 @@
-// The part of cuDNN's graph interface ("backend API") that we use, with declarations of our own; the library
-// is opened at run time when the first operator needs it. No NVIDIA header is needed to build;
-// tests/turbo/cudnn compares these declarations with the header if it is installed.
+// Our own declarations for the part of cuDNN's graph interface ("backend API") that we use. The library is
+// opened at run time when the first operator needs it. No NVIDIA header is needed to build; tests/turbo/cudnn
+// compares these declarations with the header if it is installed.
 #pragma once
 
 #include <cstddef>
@@ -112,12 +112,12 @@ enum class PointwiseMode : int {
   kGreaterOrEqual = 303,
   kLess = 304,
   kAnd = 400,
-  kIndex = 501,   // the element's index along an axis
+  kIndex = 501,   // index of an element along an axis
   kSelect = 601,  // t ? x : b
 };
 
-// The library's functions under their own names. The library is never closed. As thread-safe as cuDNN: a
-// handle and a descriptor belong to one thread at a time.
+// The functions of the library, with the names that cuDNN gives them. The library is never closed. As
+// thread-safe as cuDNN: a handle and a descriptor belong to one thread at a time.
 struct Library {
   std::size_t version = 0;   // 91900 is 9.19.0
   std::string version_text;  // "9.19.0"
@@ -137,11 +137,12 @@ struct Library {
   Status (*execute)(Handle handle, Descriptor plan, Descriptor variant_pack);
 };
 
-// The oldest supported version: the first whose attention has sinks and whose known wrong results are fixed.
+// The oldest supported version. Older versions have no attention sinks, or have known bugs that produce wrong
+// results.
 inline constexpr std::size_t kOldestVersion = 91300;
 
-// Opens the library. Returns null if no usable one is found; `why` then says what was found instead and how
-// to fix it.
+// Opens the library. Returns null if no usable library is found; `why` then says what was found instead and
+// how to fix it.
 std::shared_ptr<const Library> open_library(std::string& why);
 // Opens the library from one file. For tests.
 std::shared_ptr<const Library> open_library(const char* file, std::string& why);

@@ -76,7 +76,7 @@ struct WeightTerm {
   Inputs<T> in;
   const float* d_g;
 
-  // Columns are those of a_log, then those of dt_bias.
+  // The first columns are gradients of a_log, the following columns are gradients of dt_bias.
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
     const std::int64_t h = i % in.heads;
     const float x = in.a(row, h), d = DeltaDecay{in.a_log[h]}.gradient(d_g[row * in.heads + h]);

@@ -1,5 +1,5 @@
-// A work item is a key head of a sequence with its value heads, processed chunk after chunk, because each
-// chunk needs the state after the preceding one. A chunk also ends where a document ends, so it never
+// A work item is a key head of a sequence with its value heads. It is processed chunk after chunk, because
+// each chunk needs the state after the preceding one. A chunk also ends where a document ends, so it never
 // contains tokens of two documents.
 #include "turbo/cpu/register.h"
 #include "turbo/delta_rule/cpu_cached.h"
@@ -10,10 +10,10 @@ namespace {
 
 struct Piece {
   std::int64_t begin, tokens;
-  bool first, last;  // first, last chunk of its document
+  bool first, last;  // whether this is the first chunk, or the last chunk, of its document
 };
 
-// Returns the piece that begins at a token of a sequence.
+// Returns the chunk of a sequence that begins at token `begin`.
 Piece piece_at(const std::int32_t* first_key, std::int64_t sequence, std::int64_t begin) {
   const auto begins_document = [=](std::int64_t t) { return t == 0 || (first_key && first_key[t] == t); };
   std::int64_t end = begin + 1;
@@ -21,7 +21,7 @@ Piece piece_at(const std::int32_t* first_key, std::int64_t sequence, std::int64_
   return {begin, end - begin, begins_document(begin), end == sequence || begins_document(end)};
 }
 
-// The rows of one sequence.
+// The tensor rows of one sequence.
 template <class T>
 struct Rows {
   template <class Arguments>
@@ -71,7 +71,7 @@ struct BackwardWorker {
   float* states;    // for each value head, the states before all chunks that do not begin a document
   float* d_states;  // the gradient of the state after a chunk
   float *d_q, *d_k;
-  std::int32_t* begins;  // first token of every piece
+  std::int32_t* begins;  // first token of every chunk
 };
 
 template <class T, class Worker>
@@ -107,7 +107,7 @@ void backward_head(const DeltaSizes& sizes, const Rows<T>& rows, const T* d_out,
   const auto load_keys = [&](const Piece& piece) {
     w.keys.load(rows.qkv + piece.begin * s.width() + key_head * s.key_dim, piece.tokens);
   };
-  // Computes the states before all pieces.
+  // Computes the states before all chunks.
   std::int64_t pieces = 0, inner = 0;
   for (std::int64_t begin = 0; begin < s.sequence;) {
     const Piece piece = piece_at(rows.first_key, s.sequence, begin);

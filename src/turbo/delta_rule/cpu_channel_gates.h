@@ -1,4 +1,4 @@
-// Gates of the delta rule on the CPU (cpu_gates.h), one per channel.
+// Gates of the delta rule on the CPU (cpu_gates.h), with one gate per channel.
 #pragma once
 
 #include "turbo/delta_rule/cpu_gates.h"
@@ -9,7 +9,7 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 // factor exp(-sum) would overflow. The chunk is therefore divided into strips. Relative to the token before a
 // strip, both the decay up to the strip's tokens and the decay from earlier tokens are <= 1; pairs within a
 // strip are summed one by one. Only the decays of single tokens are exponentiated; decays over several tokens
-// are products of these.
+// are products of them.
 class ChannelGates {
  public:
   static constexpr std::int64_t kStrip = 16, kStrips = kDeltaChunk / kStrip;
@@ -185,12 +185,15 @@ class ChannelGates {
   std::int64_t width_, tokens_ = 0;
   float* decays_;  // [tokens, width]: the decay of each token
   float *since_strip_,
-      *until_strip_;  // [tokens, width]: decay from the strip's begin to a token; from it to the strip's end
-  float *since_begin_, *until_end_;  // [tokens, width]: ... of the chunk
-  float *strips_, *through_;         // decay over complete strips, [kStrips, width], and over the chunk
-  float *q_, *k_;                    // [kStrip, width]
-  float* earlier_;                   // [tokens, width]
-  float* transposed_;                // [width, 2 * kStrip]
+      *until_strip_;  // [tokens, width]: decay from the strip's begin to a token, and from a token to the
+                      // strip's end
+  float *since_begin_, *until_end_;  // [tokens, width]: decay from the chunk's begin to a token, and from a
+                                     // token to the chunk's end
+  float *strips_,
+      *through_;  // strips_: [kStrips, width], decay over each strip; through_: [width], decay over the chunk
+  float *q_, *k_;      // [kStrip, width]
+  float* earlier_;     // [tokens, width]
+  float* transposed_;  // [width, 2 * kStrip]
   float *product_, *running_;
 };
 

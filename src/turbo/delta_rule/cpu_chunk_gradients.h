@@ -21,10 +21,10 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
         u_transposed_(carver.take<float>(kDeltaChunk * sizes.value_width)),
         state_transposed_(carver.take<float>(sizes.state())) {}
 
-  // Requires load() and solve(state). `d_state` is the gradient of the state after the chunk, and counts as
-  // zero unless `d_state_is_there`. If there is a state before the chunk, its gradient replaces the contents
-  // of d_state. Adds to d_q and d_k [tokens, key_width] of the key head; d_v, d_g and d_beta are addressed as
-  // in load().
+  // Computes the gradients of a chunk; call it after load() and solve(state). `d_state` is the gradient of
+  // the state after the chunk; unless `d_state_is_there`, this gradient is zero and d_state is not read. If
+  // there is a state before the chunk, its gradient overwrites d_state. Adds to d_q and d_k [tokens,
+  // key_width] of the key head; d_v, d_g and d_beta are addressed as in load().
   template <class T>
   void backward(const float* state, float* d_state, bool d_state_is_there, const T* d_out, float* d_q,
                 float* d_k, T* d_v, float* d_g, float* d_beta, std::int64_t head) {
@@ -63,7 +63,7 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
   }
 
  private:
-  // Computes d_error_, minus the gradient of the errors, from d_u_.
+  // Computes d_error_ = -(gradient of the errors) from d_u_.
   void solve_backward(float* d_beta, std::int64_t head) {
     const std::int64_t n = this->keys_.tokens, width = this->sizes_.value_width;
     const float* const write = this->matrices_.write;

@@ -1,5 +1,5 @@
-// One chunk of the delta rule on the CPU: everything computed from its inputs and the state before it.
-// Matrices are in fp32; their rows are zero-padded to full vectors.
+// Computes one chunk of the delta rule on the CPU from its inputs and the state before it. Matrices are in
+// fp32; their rows are zero-padded to full vectors.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ struct DeltaSizes {
         value_width(round_up(s.value_dim, kFp32Lanes)),
         group(s.value_heads / s.key_heads) {}
   std::int64_t state() const { return key_width * value_width; }
-  // Returns the max. number of chunks that do not begin a document. Each of them follows a full chunk of its
+  // Returns the max. number of chunks that do not begin a document. Such a chunk follows a full chunk of its
   // document.
   std::int64_t inner_chunks() const { return s.sequence / kDeltaChunk; }
 
@@ -25,7 +25,7 @@ struct DeltaSizes {
   std::int64_t key_width, value_width, group;
 };
 
-// Queries and keys of a key head.
+// Queries and keys of one key head in a chunk.
 class KeysOfChunk {
  public:
   KeysOfChunk(Carver& carver, const DeltaSizes& sizes)
@@ -36,7 +36,7 @@ class KeysOfChunk {
         q_factors_(carver.take<float>(kDeltaChunk)),
         k_factors_(carver.take<float>(kDeltaChunk)) {}
 
-  // `row`: the head's query of the chunk's first token.
+  // `row` points to the head's query at the first token of the chunk.
   template <class T>
   void load(const T* row, std::int64_t tokens) {
     const DeltaRuleShape& s = sizes_.s;
@@ -95,7 +95,7 @@ class KeysOfChunk {
   float *q_factors_, *k_factors_;
 };
 
-// A value head, with the keys of its key head.
+// Computes one value head, given the keys of its key head.
 template <class Gates>
 class DeltaChunk {
  public:
@@ -126,7 +126,7 @@ class DeltaChunk {
     gates_.matrices(keys, matrices_);
   }
 
-  // Computes U and the errors from the state before the chunk; null: a zero state.
+  // Computes U and the errors from the state before the chunk, which is zero if `state` is null.
   void solve(const float* state) {
     const std::int64_t n = keys_.tokens, width = sizes_.value_width;
     if (state) {
@@ -176,7 +176,7 @@ class DeltaChunk {
   }
 
  protected:
-  static constexpr std::int64_t kStrip = 16;  // tokens per strip, which are solved one after the other
+  static constexpr std::int64_t kStrip = 16;  // tokens per strip; strips are solved one after the other
 
   float* keys(Carver& carver) const { return carver.take<float>(kDeltaChunk * sizes_.key_width); }
   float* values(Carver& carver) const { return carver.take<float>(kDeltaChunk * sizes_.value_width); }
@@ -198,7 +198,8 @@ class DeltaChunk {
   ChunkKeys keys_{};
   Gates gates_;
   float* beta_;
-  float *key_since_, *key_until_, *query_since_;  // [tokens, key_width], with decays
+  float *key_since_, *key_until_,
+      *query_since_;  // [tokens, key_width]: keys and queries, multiplied by decays
   ChunkMatrices matrices_;
   float *error_, *u_;  // [tokens, value_width]: U = beta · error
   float* rows_;

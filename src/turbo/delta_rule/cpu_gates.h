@@ -1,5 +1,5 @@
-// Decays between the tokens of a chunk, on the CPU: the decays themselves, the decayed matrices of keys and
-// queries with keys, and their gradients. This file has the version with one gate per head;
+// Decays between the tokens of a chunk, on the CPU: the decays themselves, the products of keys and queries
+// with keys times the decays, and their gradients. This file has the version with one gate per head;
 // cpu_channel_gates.h has the version with a gate per channel.
 //
 // Decays are only multiplied, never divided by each other, so strong gates cause no overflow.
@@ -14,16 +14,16 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 
 constexpr std::int64_t kDeltaChunk = DeltaRuleShape::kChunk;
 
-// Rows of a chunk's queries and keys, [tokens, width], and the keys transposed, [width, kDeltaChunk], zero
-// after the chunk's tokens. Columns from key_dim on are zero.
+// Rows of a chunk's queries and keys, [tokens, width], and the transposed keys, [width, kDeltaChunk], which
+// are zero after the chunk's last token. In rows, columns from key_dim on are zero.
 struct ChunkKeys {
   std::int64_t tokens, width;
   const float *q, *k, *transposed;
 };
 
 // Matrices [tokens, kDeltaChunk] of a chunk: products of a token's query (`read`) and of its key (`write`)
-// with the keys of earlier tokens; `read` also includes the token itself. The rest of a row is zero up to the
-// number of tokens.
+// with the keys of earlier tokens; `read` also has the product with the token's own key. The following
+// elements of a row are zero, up to the number of tokens.
 struct ChunkMatrices {
   float *read, *write;
 };
@@ -34,13 +34,14 @@ struct ChunkGradients {
   float *q, *looking, *seen;
 };
 
-// One gate per head. Sums are in double, because differences of large sums matter.
+// One gate per head. Sums of gates are in double, because a small difference of two large sums must be exact.
 class HeadGates {
  public:
   HeadGates(Carver& carver, std::int64_t) : sum_(carver.take<double>(kDeltaChunk)) {}
   static std::int64_t columns(std::int64_t) { return 1; }
 
-  // `g`: gate of the first token. `stride`: elements from one token's gate to the next.
+  // `g` points to the gate of the first token. `stride` is the number of elements between the gates of
+  // consecutive tokens.
   void prepare(const float* g, std::int64_t stride, const ChunkKeys& chunk, std::int64_t) {
     double sum = 0;
     for (std::int64_t i = 0; i < chunk.tokens; ++i) sum_[i] = sum += static_cast<double>(g[i * stride]);

@@ -25,7 +25,7 @@ bool is_first_key(const DeltaRuleShape& s, const Tensor& first_key) {
 
 // Returns the FLOPs from the number of products per token of a value head: products of a token with the
 // complete state, and products of a chunk's tokens with each other, along the key dimension and along the
-// value dimension. Half of the products within a chunk are masked.
+// value dimension. Half of the products between tokens are masked.
 double flops_of(const DeltaRuleShape& s, double with_state, double along_keys, double along_values) {
   const auto k = static_cast<double>(s.key_dim), v = static_cast<double>(s.value_dim);
   const double half = DeltaRuleShape::kChunk / 2.0;
@@ -48,8 +48,9 @@ void DeltaRuleForward::check() const {
   PRIMUS_CHECK(kId, is_first_key(shape, first_key) && is_out(shape, qkv, out));
 }
 
-// With the state: two reads, for keys and for queries, and one write. Along keys: K Kᵀ, Q Kᵀ. Along values:
-// the solution, and Q Kᵀ U.
+// Products with the state: keys and queries read it, and one product updates it. Products along the key
+// dimension: K Kᵀ and Q Kᵀ. Products along the value dimension: the solution of the triangular system, and Q
+// Kᵀ U.
 double DeltaRuleForward::flops() const { return flops_of(shape, 3, 2, 2); }
 
 void DeltaRuleBackward::check() const {
@@ -59,9 +60,10 @@ void DeltaRuleBackward::check() const {
   PRIMUS_CHECK(kId, same(d_qkv, qkv) && same(d_g, g) && same(d_beta, beta));
 }
 
-// With the state: recomputing states and U, then the gradients of the states, of queries, of keys and of U.
-// Along keys: K Kᵀ, Q Kᵀ, and both of their gradients. Along values: the solution and its gradient, Pᵀ d_out,
-// and the gradients of both matrices.
+// Products with the state: those of recomputing states and U, then the gradients of states, queries, keys and
+// U. Products along the key dimension: K Kᵀ, Q Kᵀ, and two gradients of each. Products along the value
+// dimension: the solution of the triangular system and its gradient, Pᵀ d_out, and the gradients of K Kᵀ and
+// Q Kᵀ.
 double DeltaRuleBackward::flops() const { return flops_of(shape, 8, 6, 5); }
 
 void CachedDeltaRule::check() const {

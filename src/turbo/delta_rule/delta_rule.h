@@ -4,11 +4,11 @@
 //   S[t] = diag(exp(g[t])) S[t-1] + k[t] u[t]ᵀ,   u[t] = beta[t] (v[t] - (diag(exp(g[t])) S[t-1])ᵀ k[t]),
 //   o[t] = scale S[t]ᵀ q[t].
 // Key head i serves the value heads i r to i r + r - 1, r = value_heads / key_heads. With `normalise`, q and
-// k are first divided by sqrt(|q|² + epsilon), like transformers' use_qk_l2norm_in_kernel.
+// k are first divided by sqrt(|q|² + epsilon), as use_qk_l2norm_in_kernel does in transformers.
 //
-// The operands are rows of a projection, or of the convolution after it: queries, keys and values of all
-// heads in adjacent columns. Gates and beta are separate tensors. States and sums are in fp32; results are
-// rounded once.
+// The rows of the operand are outputs of a projection, or of the convolution after it. They have queries,
+// keys and values of all heads in adjacent columns. Gates and beta are separate tensors. States and sums are
+// in fp32; results are rounded once.
 //
 // The state is reset at the start of each document: at a token whose first_key (turbo/attention/attention.h)
 // is its own position.
@@ -29,7 +29,8 @@
 namespace primus::turbo {
 
 struct DeltaRuleShape {
-  static constexpr std::int64_t kChunk = 64;    // tokens per chunk in the FLOP count; kernels use their own
+  static constexpr std::int64_t kChunk =
+      64;  // tokens per chunk in the FLOP count; kernels may use other chunks
   static constexpr std::int64_t kMaxDim = 256;  // limit of key_dim and value_dim
 
   std::int64_t batch, sequence;                             // number of sequences, and tokens per sequence
@@ -57,7 +58,7 @@ struct DeltaRuleForward {
   Tensor qkv;        // [rows, width()]: queries, keys, values
   Tensor g;          // [rows, gates()] fp32, <= 0; channel gates of a head are adjacent
   Tensor beta;       // [rows, value_heads] fp32
-  Tensor first_key;  // [rows] int32; absent: 0
+  Tensor first_key;  // [rows] int32: first position of the token's document; absent: 0
   Tensor out;        // [rows, out_width()] out, qkv's type
   Tensor workspace;
   void check() const;
@@ -69,27 +70,29 @@ struct DeltaRuleBackward {
   DeltaRuleShape shape;
   Tensor qkv, g, beta, first_key;  // as in the forward pass
   Tensor d_out;                    // [rows, out_width()], qkv's type
-  Tensor d_qkv;                    // like qkv; out
-  Tensor d_g, d_beta;              // shapes of g and beta; out. d_g is zero at a document's first token
+  Tensor d_qkv;                    // out; shape and type of qkv
+  Tensor d_g, d_beta;              // out; shapes of g and beta. d_g is zero at the first token of a document
   Tensor workspace;
   void check() const;
   double flops() const;
 };
 
-// Processes the new tokens of many sequences, for generation. A state cannot be rewound, so a sequence keeps
-// the state before position `committed` and the inputs of the tokens from there on: token p in row p % ring
-// of `recent`. A pass first replays the tokens from `committed` on, then processes the new ones. If more than
-// `ring` tokens are uncommitted at the end of a pass, it commits all but the last `spare`. Therefore
+// Processes the new tokens of many sequences, for generation. The call cannot compute an earlier state from a
+// later state. For each sequence, it therefore keeps the state before position `committed`, and the inputs of
+// all tokens from this position on: those of token p are in row p % ring of `recent`. A pass first replays
+// the tokens from `committed` on, then processes the new tokens. If more than `ring` tokens are uncommitted
+// at the end of a pass, it commits all but the last `spare`. Therefore
 // - a sequence may be truncated by up to `spare` tokens, counted from its max length since it last began at
 //   position 0;
 // - a pass with at most `spare` new tokens per sequence may be repeated.
-// A sequence whose first new token is at position 0 starts from a zero state; nothing needs to be cleared.
+// A sequence whose first new token is at position 0 starts from a zero state; the caller does not need to
+// clear its state.
 struct CachedDeltaRule {
   static constexpr KernelId kId = KernelId::kCachedDeltaRule;
   PagedSequences sequences;  // the pages are not used
   DeltaRuleShape shape;      // batch 1, sequence T
   std::int64_t spare;        // less than ring
-  Tensor qkv, g, beta;       // T tokens, as above
+  Tensor qkv, g, beta;       // as in DeltaRuleForward, for T tokens
   Tensor state;              // [sequences, value_heads, key_dim, value_dim] fp32; read and written
   Tensor recent;             // [sequences, ring, value_heads * recent_width()] fp32; read and written
   Tensor committed;          // [sequences] int32; read and written

@@ -12,7 +12,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Allocates aligned pieces of a workspace; with a null workspace it only adds up sizes.
+// Divides a workspace into aligned buffers. With a null workspace it only adds up sizes.
 class Pieces {
  public:
   explicit Pieces(std::byte* base) : base_(base) {}
@@ -29,8 +29,8 @@ class Pieces {
   std::int64_t used_ = 0;
 };
 
-// Max. tokens times value heads that are processed at a time, which bounds the workspace of long batches. All
-// value heads of a key head are processed together, even if they exceed this limit.
+// Max. product of tokens and value heads that are processed at a time; it limits the workspace. All value
+// heads of a key head are processed together, even if they exceed this limit.
 constexpr std::int64_t kTokensOfHeads = std::int64_t{32} * 8192;
 
 std::int64_t heads_at_a_time(const DeltaRuleShape& s) {
@@ -39,7 +39,7 @@ std::int64_t heads_at_a_time(const DeltaRuleShape& s) {
   return std::clamp<std::int64_t>(kTokensOfHeads / (tokens * group), 1, s.key_heads) * group;
 }
 
-// Calls body(first head, count).
+// Calls body(first head, number of heads) for groups of value heads that are processed at a time.
 template <class Body>
 void for_each_heads(const DeltaRuleShape& s, Body body) {
   const std::int64_t maximum = heads_at_a_time(s);
@@ -114,7 +114,7 @@ struct StoreOut {
   }
 };
 
-// ---- In chunks on matrix units --------------------------------------------------------------------
+// ---- Chunks on matrix units --------------------------------------------------------------------
 
 // Returns whether the kernels of gpu_chunks.h support this shape. If so, calls body(padded width of keys,
 // whether gates are per channel) with compile-time constants.
@@ -202,7 +202,7 @@ template <int kKeys, bool kByChannel>
 using DeltaFinishKernel =
     std::conditional_t<kByChannel, DeltaFinishChannels<BFloat16, kKeys>, DeltaFinishHeads<BFloat16, kKeys>>;
 
-// Like with_chunks(), for the backward pass, whose kernels need more shared memory.
+// As with_chunks(), for the backward pass, whose kernels need more shared memory.
 template <class Body>
 bool with_chunks_back([[maybe_unused]] const Context& context, const DeltaRuleShape& s, DType dtype,
                       Body&& body) {

@@ -180,8 +180,8 @@ struct CachedScan {
   }
 };
 
-// The second kernel: writes the inputs of the last new tokens to the ring, and updates `committed`. One block
-// per row of the ring.
+// The second kernel: writes the inputs of the last new tokens to the ring, and updates `committed`. There is
+// one block per row of the ring.
 template <class T>
 struct CachedKeep {
   static constexpr int kThreads = 256;

@@ -1,11 +1,20 @@
 // Layouts, addressing and copies of the delta rule's forward pass on matrix units, for bf16 and warps of 32.
 // It has three kernels:
 //
-// - DeltaPrepare (gpu_prepare.h), all chunks at once: P (queries with keys), and the solution of the chunk's
+// - DeltaPrepare, for all chunks at once: P (products of queries and keys), and the solution of the chunk's
 //   triangular system for values (U0) and, negated, for keys (W).
-// - DeltaAdvance (gpu_advance.h), chunk after chunk: U = U0 + W S, and the next state S; two warps keep 16
-//   value columns of a state in registers.
-// - DeltaOutput (gpu_output.h), all chunks at once: the product of queries with S, plus P U.
+// - DeltaAdvance, for one chunk after the other: U = U0 + W S, and the next state S; two warps keep 16 value
+//   columns of a state in registers.
+// - DeltaOutput, for all chunks at once: the product of queries with S, plus P U.
+//
+// The system is (I + L) X = B with L strictly lower triangular, in blocks of 16 tokens. T[i] is the inverse
+// of I + L[i][i], by substitution in fp32; then X[i] = T[i] B[i] - sum over j < i of (T[i] L[i][j]) X[j].
+// Transposed, the result X[j] of one product has the layout of an operand of the next one, so it stays in
+// registers.
+//
+// With gates per channel, the decay between two blocks is a product of two factors <= 1: from the earlier
+// token to the start of the later token's block, and from there to the later token. Pairs of tokens of one
+// block are summed one by one.
 #pragma once
 
 #include "turbo/delta_rule/gpu_delta_rule.h"
@@ -18,7 +27,7 @@ constexpr int kStrip = kTile;           // value columns per warp
 constexpr int kBlocks = kRows / kTile;  // token blocks per chunk
 constexpr int kPart = 128;              // value columns per block of DeltaPrepare and DeltaOutput
 constexpr int kPartStrips = kPart / kStrip;
-constexpr int kPad = 8;  // padding of rows in shared memory against bank conflicts of columns
+constexpr int kPad = 8;  // padding of rows in shared memory, against bank conflicts when a column is read
 
 // Intermediate results of the kernels, per item. `strips`: ceil(value_dim / kStrip).
 template <class T>
@@ -27,15 +36,15 @@ struct DeltaChunks {
   T* p;             // [kRows, kRows]
   Bytes16* u;       // [strips, kBlocks, kWarp] left operands [columns, tokens]: U0, then U
   Bytes16* states;  // [strips, keys / kTile, kWarp] left operands [columns, keys]: S before the chunk
-  float* write;  // gate per head: [kRows + 4], each key's decay to the chunk's end, and the decay of S; per
-                 // channel: [keys], the decay of S
+  float* write;  // gate per head: [kRows + 4], the decay of each key to the chunk's end, and the decay of S;
+                 // gate per channel: [keys], the decay of S
   float* read;   // gate per head: [kRows], the factors of queries
-  T *q, *k;      // gates per channel: [kRows, keys], queries and keys with decays (keys: to the chunk's end)
-  T* back;  // [kRows, kRows], optional: the diagonal blocks of the inverse, and - L[i][j] T[j] below them
+  T *q, *k;  // gates per channel: [kRows, keys], q · decay since the chunk's begin, k · decay to its end
+  T* back;   // [kRows, kRows], optional: the diagonal blocks of the inverse, and - L[i][j] T[j] below them
   std::int64_t strips;
 };
 
-// Addressing and copies that the kernels share.
+// Functions for addressing and copying that the kernels share.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaChunkKernel {
   DeltaItems<T> in;
@@ -43,8 +52,8 @@ struct DeltaChunkKernel {
 
   static constexpr int kFactors = kByChannel ? kKeys : kRows + 4;
   static constexpr int kKeyTiles = kKeys / kTile;
-  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols). kCompact: with few
-  // instructions, for long kernels that would otherwise wait for instructions.
+  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols). If kCompact, the loop
+  // is not unrolled: in long kernels, fetching instructions would otherwise be the bottleneck.
   template <int kThreads, int kCols, bool kCompact = false, int kStep>
   PRIMUS_DEVICE static void copy_rows(const T* from, std::int64_t stride, int rows, std::int64_t cols,
                                       T (*to)[kStep]) {

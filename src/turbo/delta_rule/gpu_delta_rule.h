@@ -1,10 +1,11 @@
 // Shared code of the delta rule's GPU kernels: addressing of chunks, and decays between tokens under gates
 // and documents.
 //
-// An item is a chunk of a value head of a sequence. Most of the work is products for all items at once
-// (turbo/gpu/gemm_tile.h), over matrices [kRows, key_dim] and [kRows, value_dim] per item in the workspace,
-// in the type of the inputs; rows after a sequence's end are zero. A scan over chunks computes the results
-// that need the state before a chunk. A block of the scan has some of a head's value columns.
+// An item is a chunk of a value head of a sequence. Most of the work is products that are computed for all
+// items at once (turbo/gpu/gemm_tile.h). Their operands are matrices [kRows, key_dim] and [kRows, value_dim]
+// per item in the workspace, in the type of the inputs. Rows after the end of a sequence are zero. A scan
+// over chunks computes the results that need the state before a chunk. A block of the scan processes some
+// value columns of a head.
 #pragma once
 
 #include "turbo/delta_rule/delta_rule.h"
@@ -15,8 +16,8 @@ namespace primus::turbo::PRIMUS_GPU {
 
 constexpr int kRows = DeltaRuleShape::kChunk;
 
-// Some value heads of all sequences, and their inputs. Sums of gates are in double, because differences of
-// large sums matter.
+// Some value heads of all sequences, and their inputs. Sums of gates are in double, because a small
+// difference of two large sums must be exact.
 template <class T>
 struct DeltaItems {
   const T* qkv;
@@ -98,7 +99,7 @@ struct DeltaItems {
   PRIMUS_DEVICE float through(const double* of_item, std::int64_t item, std::int64_t channel) const {
     return since_begin(of_item, item, tokens(item) - 1, channel);
   }
-  // Returns whether a token sees another one, or itself.
+  // Returns whether a token sees token `other`, which may be the same token.
   PRIMUS_DEVICE bool sees(std::int64_t item, int token, int other) const {
     return other <= token && token < tokens(item) && other >= document(item, token);
   }
@@ -109,30 +110,31 @@ template <class T>
 struct DeltaStates {
   double* sums;
   T *q, *k;              // [kRows, key_dim]
-  T *q_since, *k_since;  // q and k times the decay since the start of the chunk
-  T* k_until;            // k times the decay to the end of the chunk
-  T* read;               // [kRows, kRows]: query-key products
-  float* write;          // key-key products, below the diagonal
+  T *q_since, *k_since;  // q · decay and k · decay since the start of the chunk
+  T* k_until;            // k · decay to the end of the chunk
+  T* read;               // [kRows, kRows]: products of queries and keys
+  float* write;          // [kRows, kRows]: products of keys and earlier keys, below the diagonal
   float* scores;         // [kRows, kRows]
   T* w;                  // [kRows, key_dim]: -w · (state before the chunk) is the state's part of the errors
   float* error;          // [kRows, value_dim]: U = beta · error
   T* u;
-  T* states;  // [key_dim, value_dim]: before the chunk
+  T* states;  // [key_dim, value_dim]: states before the chunk
 };
 
 // Gradients in the workspace and in the caller's tensors.
 template <class T>
 struct DeltaGradients {
-  const T* out;               // the caller's, [rows, out_width]
+  const T* out;               // [rows, out_width]: the tensor of the caller
   T* scaled;                  // [kRows, value_dim]: the gradient of the output, times the scale
   float* u;                   // [kRows, value_dim]: gradient of U
   T* error;                   // [kRows, value_dim]: minus the gradient of the errors
   T* states;                  // [key_dim, value_dim]: gradient of the state after the chunk
   float *of_read, *of_write;  // [kRows, kRows]: gradients of the token-by-token matrices
   T *read, *write;            // these gradients times the decays
-  float *q, *looking, *seen;  // [kRows, key_dim]: of queries; of keys as rows of the matrices, and as columns
-  float* last;                // [key_dim]: gradient of the sums of gates at the chunk's end
-  T* qkv;                     // the caller's
+  float *q, *looking,
+      *seen;    // [kRows, key_dim]: gradients of queries, and of keys as rows and as columns of the matrices
+  float* last;  // [key_dim]: gradient of the sums of gates at the chunk's end
+  T* qkv;       // the caller's
   float *g, *beta;
 };
 
@@ -146,8 +148,8 @@ PRIMUS_DEVICE float power_of_two(float x) {
 #endif
 }
 
-// Computes sums [kRows, kStep] of an item's gates per channel, in base 2: one channel per thread. Channels
-// from kStep - 4 on are not used.
+// Computes the sums [kRows, kStep] of an item's gates per channel, in base 2, with one channel per thread.
+// Channels from kStep - 4 on are not used.
 template <class T, int kStep>
 PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,
                                          float (*sums)[kStep]) {

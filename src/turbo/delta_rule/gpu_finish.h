@@ -1,13 +1,14 @@
-// Shared code of the delta rule's kernels that compute a chunk's gradients (gpu_retreat.h). Their inputs are
-// the gradients of states and of U. Shared are the products with values, and the stores for keys and beta.
+// Shared code of the delta rule's kernels that compute a chunk's gradients (gpu_retreat.h). The kernels read
+// the gradients of states and of U. They share the products with values, and the code that stores gradients
+// of keys and beta.
 #pragma once
 
 #include "turbo/delta_rule/gpu_finish_parts.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// One block per item. A warp has 16 channels of the query and key gradients, and a row block of the gradient
-// of P or of the key-key products.
+// A block processes one item. A warp computes 16 channels of the query and key gradients, and a block of rows
+// of the gradient of P or of the key-key products.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   using Base = DeltaFinishParts<T, kKeys, kByChannel>;

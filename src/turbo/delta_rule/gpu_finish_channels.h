@@ -1,9 +1,9 @@
 // Gradients of one chunk of the delta rule with a gate per key channel (gpu_finish.h).
 //
 // Decays between two blocks of tokens are products of two factors <= 1, as in the forward pass: from the
-// earlier token to the start of the later token's block, and from there to the later token. So products on
-// matrix units compute the gradients between blocks. Within a block, a thread sums the pairs of tokens of one
-// channel.
+// earlier token to the start of the later token's block, and from there to the later token. The gradients
+// between blocks are therefore products on matrix units. Within a block, a thread sums the pairs of tokens of
+// one channel.
 #pragma once
 
 #include "turbo/delta_rule/gpu_finish.h"
@@ -17,7 +17,8 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
   using Base::kThreads, Base::kKeyTiles;
   using Sums = typename Base::Sums;
 
-  static constexpr int kTogether = kThreads / kKeys;  // token blocks whose pairs are summed at a time
+  static constexpr int kTogether =
+      kThreads / kKeys;  // number of token blocks whose pairs are summed at a time
   static_assert(kBlocks % kTogether == 0);
   struct Diagonal {
     float q[kTogether * kTile][kKeys + 4], looking[kTogether * kTile][kKeys + 4],
@@ -25,8 +26,8 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
   };
   struct Memory {
     typename Base::Common common;
-    float gates[kRows][kKeys + 4];  // sums in base 2; in the end, their gradients
-    float of_last[kKeys];  // contributions of states and keys to the gradient of the sum of all gates
+    float gates[kRows][kKeys + 4];  // sums of gates in base 2; overwritten by their gradients at the end
+    float of_last[kKeys];  // contributions of states and keys to the gradient of the sum of a chunk's gates
     union {
       typename Base::Part part;
       struct {
@@ -164,7 +165,7 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
       gates[j] = m.gates[first + j][c];
       seen[j] = 0;
     }
-    // Loops over rows are not unrolled: their instructions then stay in the cache.
+    // Loops over rows are not unrolled, so that their instructions stay in the cache.
     PRIMUS_UNROLL_BY(1)
     for (int i = 0; i < kTile / 2; ++i) sum_row<kTile / 2>(m, first, i, to_row, c, keys, gates, seen);
     PRIMUS_UNROLL_BY(1)

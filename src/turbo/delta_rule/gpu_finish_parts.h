@@ -24,7 +24,7 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
     float betas[kWarps][kRows];  // partial sums over each warp's channels
     float z_values[kThreads / kRows][kRows];
   };
-  // Some value columns.
+  // The operands for some value columns.
   struct Part {
     T out[kRows][kColumns + kPad];
     T z[kColumns][kRows + kPad], u[kColumns][kRows + kPad];
@@ -94,7 +94,7 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
     wait_for_copies<0>();
   }
 
-  // A thread handles some values of one token.
+  // Number of values per thread; all of them are of one token.
   static constexpr int kOwn = kColumns / (kThreads / kRows);
   struct Values {
     Bytes16 at[kOwn / 8];
@@ -115,7 +115,7 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
     return values;
   }
-  // Stores the gradient of values; returns this thread's part of z · values.
+  // Stores the gradient of values. Returns the sum of z · values over this thread's columns.
   PRIMUS_DEVICE float values_gradient(const Common& m, const Part& part, std::int64_t item,
                                       std::int64_t first, const Values& values) const {
     const int i = thread() % kRows;

@@ -25,7 +25,7 @@ struct DeltaScaled {
   }
 };
 
-// Computes the gradients of states, from the last chunk to the first, and their part of U's gradient.
+// Computes the gradients of states from the last chunk to the first, and their part of the gradient of U.
 template <class T>
 struct DeltaScanBackward {
   static constexpr int kThreads = kScanThreads;
@@ -71,9 +71,8 @@ struct DeltaScanBackward {
   }
 };
 
-// Solves (I + beta · write)ᵀ z = the gradient of U, by substitution from the last token on; the gradient of
-// the errors is beta · z, and that of beta is z · error. One block per item; a thread handles first a column,
-// then a token.
+// Solves (I + beta · write)ᵀ z = dU by substitution, beginning with the last token; then d error = beta · z
+// and d beta = z · error. There is one block per item; a thread processes first a column, then a token.
 template <class T>
 struct DeltaSolveBackward {
   static constexpr int kThreads = kRows;

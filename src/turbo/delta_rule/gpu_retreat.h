@@ -2,10 +2,11 @@
 // has three kernels:
 //
 // - DeltaRetreat (here), from the last chunk to the first: the gradients of U and of states.
-// - DeltaFinishHeads or DeltaFinishChannels (gpu_finish_heads.h, gpu_finish_channels.h), all chunks at once:
-//   z = (I + L)^-T dU, which is dV up to the factor beta; from z, U and the states, the gradients of queries
-//   and keys of value heads, and of gates and beta.
-// - DeltaChunkKeys (gpu_chunk_keys.h), all chunks at once: adds the query and key gradients of a key head's
+// - DeltaFinishHeads or DeltaFinishChannels (gpu_finish_heads.h, gpu_finish_channels.h), for all chunks at
+//   once: z = (I + L)^-T dU, which is dV up to the factor beta; from z, U and the states, the gradients of
+//   queries and keys of value heads, and of gates and beta.
+// - DeltaChunkKeys (gpu_chunk_keys.h), for all chunks at once: adds the query and key gradients of a key
+// head's
 //   value heads, and passes the sums backward through the normalisation.
 #pragma once
 
@@ -16,14 +17,14 @@ namespace primus::turbo::PRIMUS_GPU {
 template <class T>
 struct DeltaChunkGradients {
   const T* out;     // the caller's
-  Bytes16* u;       // layout of DeltaChunks::u
-  Bytes16* states;  // layout of DeltaChunks::states; gradient of the state after the chunk
+  Bytes16* u;       // gradient of U, in the layout of DeltaChunks::u
+  Bytes16* states;  // gradient of the state after the chunk, in the layout of DeltaChunks::states
   float *q, *k;     // [kRows, key_dim] per item
   T* qkv;           // the caller's
   float *g, *beta;
 };
 
-// A block handles a head of a sequence and two strips of value columns; two warps share a strip, each with
+// A block processes a head of a sequence and two strips of value columns. Two warps share a strip; each has
 // half of the keys (see DeltaAdvance).
 template <class T, int kKeys, bool kByChannel>
 struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {

@@ -6,14 +6,14 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A block of a scan handles one head of a sequence and kScanColumns of its value columns.
+// A block of a scan processes one head of a sequence and kScanColumns value columns of this head.
 constexpr int kScanColumns = kTile, kScanThreads = 128, kScanPiece = 64;
-constexpr int kScanTiles = kRows / kTile / (kScanThreads / kWarp);  // tiles of 16 rows per warp
+constexpr int kScanTiles = kRows / kTile / (kScanThreads / kWarp);  // number of tiles of 16 rows per warp
 constexpr int kScanStep = kScanColumns + 8;
 static_assert(kScanPiece == kRows);
 
-// The shared memory of a scan: a state, initially zero, its copy in T, some columns of a matrix with one row
-// per token, and the right operands.
+// The shared memory of a scan: a state, which is initially zero, a copy of the state in type T, some columns
+// of a matrix with one row per token, and the right operands.
 template <class T>
 struct DeltaScanMemory {
   float* state;                // [key_dim, kScanColumns]
@@ -85,7 +85,7 @@ struct DeltaScanMemory {
       }
     }
   }
-  // sums = the transposed piece times `by`: rows are channels.
+  // sums = pieceᵀ · by; the rows of the result are channels.
   PRIMUS_DEVICE void multiply_piece(const T (*by)[kScanStep], Accumulator (&sums)[kScanTiles]) const {
     PRIMUS_UNROLL
     for (int t = 0; t < kScanTiles; ++t) sums[t].clear();

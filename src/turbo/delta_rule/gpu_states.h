@@ -1,4 +1,5 @@
-// Computes the states before all chunks from the inputs, on GPUs: the first part of both passes.
+// Computes the states before all chunks from the inputs, on GPUs. The forward and the backward pass begin
+// with these kernels.
 #pragma once
 
 #include "turbo/delta_rule/gpu_item_products.h"
@@ -58,8 +59,8 @@ struct DeltaGather {
   }
 };
 
-// One gate per head: multiplies query-key and key-key products, or the gradients of these products, by the
-// decay from token to token.
+// For one gate per head: multiplies query-key and key-key products, or the gradients of these products, by
+// the decay from token to token.
 template <class T, class Write>
 struct DeltaWeigh {
   static constexpr int kThreads = 256;
@@ -80,8 +81,8 @@ struct DeltaWeigh {
   }
 };
 
-// Gates per channel: each pair of tokens is summed separately. A thread has one key, and half of the tokens
-// that see it.
+// For gates per channel: computes the product of each pair of tokens separately. A thread processes one key,
+// and half of the tokens that see this key.
 template <class T>
 struct DeltaPairs {
   static constexpr int kThreads = 256, kGroups = kThreads / kRows, kOwn = kRows / kGroups, kChannels = 16;
@@ -133,8 +134,8 @@ struct DeltaPairs {
   }
 };
 
-// Solves (I + write · beta) [error, w] = [values, keys with the decay since the start] by substitution; one
-// column per thread.
+// Solves (I + write · beta) [error, w] = [values, keys with the decay since the start] by substitution, with
+// one column per thread.
 template <class T>
 struct DeltaSolve {
   static constexpr int kThreads = 64;

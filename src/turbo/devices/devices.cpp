@@ -110,7 +110,7 @@ PlannedDevice planned_device(const DeviceProperties& properties, DeviceSpec spec
                            std::find(installed.begin(), installed.end(), properties.kind) == installed.end();
   spec.kind = planned.by_cpu_kernels ? kCpu : properties.kind;
   spec.ordinal = 0;
-  // One thread: CPU kernels have workspaces per thread, which a GPU does not need.
+  // Uses one thread, because CPU kernels have a workspace per thread, which a GPU does not need.
   if (planned.by_cpu_kernels) spec.threads = 1;
   std::unique_ptr<Device> source = plugin_of(spec.kind).measuring(spec);
   const KernelTable& kernels = planned.by_cpu_kernels ? planned_kernels() : source->kernels();

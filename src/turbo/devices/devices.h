@@ -12,7 +12,7 @@
 namespace primus::turbo {
 
 // Parses "auto", "cpu", "cuda" or "cuda:1". Throws Error(kInvalid) if `text` is not a device name. `threads`
-// as in DeviceSpec.
+// is as in DeviceSpec.
 DeviceSpec parse_device(std::string_view text, int threads = 0);
 // Parses a name whose kind must exist: auto, cpu, cuda, hip, or the kind of an installed plug-in. Throws
 // Error(kInvalid) otherwise.
@@ -21,8 +21,8 @@ DeviceSpec known_device(std::string_view text, int threads = 0);
 std::string name_of(const DeviceSpec& spec);
 
 // Resolves "auto" to the first of cuda and hip that has a device, else to the CPU; leaves other kinds
-// unchanged. Appends to `notes` why an installed plug-in cannot be used; a plug-in that only finds no device
-// is not reported.
+// unchanged. If an installed plug-in cannot be used, appends the reason to `notes`, unless the reason is only
+// that it finds no device.
 DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes = nullptr);
 
 // Opens a device. Throws Error: kDependency if the kind's plug-in is missing or has another version, kInvalid
@@ -40,12 +40,13 @@ struct PlannedDevice {
 };
 PlannedDevice planned_device(const DeviceProperties& properties, DeviceSpec spec);
 
-// Returns how devices of this kind use the vendor's collectives; null if they use comm's own communicators.
-// For comm::Job::world(). Throws Error(kDependency) like open_device().
+// Returns how devices of this kind use the vendor's collectives, or null if they use the communicators of
+// src/comm. The result is an argument of comm::Job::world(). Throws Error(kDependency) as open_device() does.
 const DeviceCollectives* collectives_of(const Device& device);
 
-// Returns how devices of this kind time their work; null if their streams can read the clock themselves. For
-// make_tracing_device() and TrainingStep::set_timing(). Throws Error(kDependency) like open_device().
+// Returns how devices of this kind measure the times of their work, or null if their streams can read the
+// clock. The result is an argument of make_tracing_device() and TrainingStep::set_timing(). Throws
+// Error(kDependency) as open_device() does.
 const DeviceTiming* timing_of(const Device& device);
 
 // The devices of one kind, as listed by list_devices().

@@ -1,5 +1,5 @@
-// Kernels for planning a run on a GPU whose plug-in is not installed: the CPU's, with the GPU's workspace
-// sizes for operators where the two differ substantially.
+// Kernels for planning a run on a GPU whose plug-in is not installed. They are the CPU's kernels, with the
+// GPU's workspace sizes for operators where CPU and GPU differ substantially.
 #pragma once
 
 #include <stdexcept>
@@ -14,13 +14,14 @@ namespace primus::turbo {
 // GPU. The kernels of the four operators below cannot be run.
 const KernelTable& planned_kernels();
 
-// Each function adds one operator's kernels to the table. It is in planned.cpp in the operator's folder.
+// Each function adds the kernels of one operator to the table. It is defined in planned.cpp in the operator's
+// folder.
 void plan_attention(KernelTable& table);
 void plan_fp8_products(KernelTable& table);
 void plan_grouped_products(KernelTable& table);
 void plan_products(KernelTable& table);
 
-// Stands for a kernel of which only the workspace size is needed; it is never run.
+// Replaces a kernel of which planning needs only the workspace size; it is never run.
 template <class Call>
 void run_nothing(KernelContext&, const Call&) {
   throw std::logic_error("a planned device has no kernels to run");

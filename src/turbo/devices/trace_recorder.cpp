@@ -107,7 +107,8 @@ std::string TraceRecorder::chrome_json(const Process& process) const {
     }
   }
   std::map<std::string, std::string> names;
-  // Times are in microseconds since the origin. As a double, seconds since boot would lose nanoseconds.
+  // Times are in microseconds since the origin. Seconds since boot would lose nanoseconds when stored as a
+  // double.
   for (const Span& span : spans_) {
     if (span.end == 0) continue;
     const auto [name, added] = names.try_emplace(span.name);

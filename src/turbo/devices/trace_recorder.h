@@ -19,8 +19,8 @@ namespace primus::turbo {
 
 class TraceRecorder {
  public:
-  static constexpr int kHost = 0;  // the track of spans that ran on no stream
-  // Some hundred megabytes, both in memory and as a file.
+  static constexpr int kHost = 0;  // the track of spans that did not run on a stream
+  // A trace of this size needs some hundred megabytes of memory, and about the same size as a file.
   static constexpr std::size_t kMaxSpans = 2'000'000;
 
   struct Span {
@@ -38,21 +38,22 @@ class TraceRecorder {
   void start() { recording_ = true; }
   void stop() { recording_ = false; }
   bool recording() const { return recording_; }
-  // Returns whether the trace has its max. number of spans. Callers then record no more.
+  // Returns whether the trace has its max. number of spans. If so, callers must not record further spans.
   bool full() const { return count_ >= max_; }
   bool watching() const { return recording() && !full(); }
 
   int add_track(const std::string& name);
   void add(Span span);
-  // Opens a span whose times follow. Its address is valid for the lifetime of the recorder.
+  // Adds a span; begin() and end() set its times later. Its address is valid for the lifetime of the
+  // recorder.
   Span* open(WorkLabel label, int track);
   void begin(Span* span);  // now
   void end(Span* span);
   void set_times(Span* span, double begin, double end);
   static double now();
 
-  // Sets a function that is called before spans are read: for devices that report the times of their work
-  // later.
+  // Sets a function that is called before spans are read. Devices that report the times of their work later
+  // use it.
   void set_collector(std::function<void()> collect);
 
   // Returns the finished spans, in the order in which their work was enqueued.
@@ -61,7 +62,7 @@ class TraceRecorder {
   // Identifies the process that wrote a trace, so that several traces can be shown together.
   struct Process {
     int rank = 0;
-    std::string name = {};  // as shown in the viewer
+    std::string name = {};  // the name that the viewer shows
     double origin = 0;      // time 0 of the trace, in seconds of the steady clock; 0: begin of the first span
     std::string arguments = {};  // fields of the object "primus" in the file, as in WorkLabel
   };
@@ -71,7 +72,7 @@ class TraceRecorder {
   void collect() const;
 
   const std::size_t max_;
-  std::atomic<std::size_t> count_ = 0;  // spans in spans_
+  std::atomic<std::size_t> count_ = 0;  // number of spans in spans_
   std::atomic<bool> recording_ = false;
   mutable std::mutex mutex_;
   std::vector<std::string> tracks_{"host"};

@@ -14,8 +14,8 @@ namespace {
 
 using Span = TraceRecorder::Span;
 
-// The argument of the functions that a stream runs before and after a piece of work, if it reads the clock
-// itself.
+// The argument of mark_begin() and mark_end(), which a stream that can read the clock runs before and after a
+// kernel or copy.
 struct Mark {
   TraceRecorder* recorder;
   Span* span;
@@ -29,8 +29,8 @@ void mark_end(KernelContext&, const void* arguments) {
   mark.recorder->end(mark.span);
 }
 
-// The times of work on a device that records them as events. Events are converted to times when the trace is
-// read. Thread-safe.
+// Records the times of work on a device as events. Events are converted to times when the trace is read.
+// Thread-safe.
 class EventClock {
  public:
   EventClock(Device& device, const DeviceTiming& timing, TraceRecorder& recorder)
@@ -115,8 +115,8 @@ class TracingStream final : public WatchedStream {
 
   void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
     const auto known = names_.find(kernel);
-    // Functions without a name, such as the host's collectives, are not recorded separately: they belong to
-    // the enclosing piece of work.
+    // Functions without a name, such as the host's collectives, are not recorded separately: they are part of
+    // the enclosing region.
     if (known == names_.end()) return stream_->launch(kernel, arguments, bytes);
     around(known->second.c_str(), "kernel", [&] { stream_->launch(kernel, arguments, bytes); });
   }
@@ -199,13 +199,13 @@ class TracingDevice final : public WatchedDevice {
     try {
       clock_->collect();
     } catch (...) {
-      // The device is lost, and so are the times of its last work.
+      // If the device is lost, the times of its last work are lost, too.
     }
     recorder_->set_collector({});
   }
 
   std::string description() const override { return device_->description(); }
-  // Reports no graphs: a graph is launched as one piece of work, so a trace would show none of its kernels.
+  // Reports no graphs: a graph is launched as a unit, so a trace would not show its kernels.
   DeviceProperties properties() const override {
     DeviceProperties properties = device_->properties();
     properties.graphs = false;

@@ -1,9 +1,9 @@
-// A device that wraps another one and records its work: every kernel and copy, and the regions that upper
+// A device that wraps another device and records its work: every kernel and copy, and the regions that upper
 // layers name (device/watched.h), with stream, begin and end.
 //
 // Tracing does not synchronize. On devices with a DeviceTiming (GPUs), times come from events before and
-// after the work; on others (the CPU), the stream reads the clock. Streams therefore overlap in the trace as
-// they do without tracing.
+// after the work; on devices without it (the CPU), the stream reads the clock. Streams therefore overlap in
+// the trace as they do without tracing.
 #pragma once
 
 #include <memory>

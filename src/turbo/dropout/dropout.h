@@ -1,5 +1,5 @@
-// Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is zeroed with probability `rate`, and the
-// others are divided by 1 - rate, which preserves the mean.
+// Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is set to zero with probability `rate`,
+// and all other elements are divided by 1 - rate, which preserves the mean.
 //
 // The mask is not stored. Whether an element is dropped is a function of the step, the index of its token in
 // the step's global batch, its column in the complete matrix, and `stream`, the hash of a name
@@ -14,12 +14,13 @@
 
 namespace primus::turbo {
 
-// out = x · [u >= rate] / (1 - rate), u uniform in [0, 1). With the gradient of out as x, this is the
-// gradient of x.
+// out = x · [u >= rate] / (1 - rate), u uniform in [0, 1). The backward pass is the same operator: if x is
+// the gradient of the output, out is the gradient of the input.
 struct Dropout {
   static constexpr KernelId kId = KernelId::kDropout;
-  // A run of columns. The columns from `begin` up to the next run are the columns from `whole` on in the
-  // complete matrix. For shards of fused columns (q, k and v; gate and up).
+  // A range of consecutive columns: the columns from `begin` up to the next range are the columns from
+  // `whole` on in the complete matrix. A shard of a fused matrix (q, k and v, or gate and up) has several
+  // ranges.
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };
@@ -28,13 +29,13 @@ struct Dropout {
 
   Tensor x;        // [tokens, cols] fp32 or bf16
   Tensor out;      // x's type and shape; may be x
-  Tensor tokens;   // [tokens] int32: sample within the global batch times sequence length, plus position
+  Tensor tokens;   // [tokens] int32: (index of the sample in the global batch) * sequence length + position
   Tensor scalars;  // step scalars (turbo/step_scalars.h)
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;  // random_stream_id() of a name
   float rate = 0;            // in (0, 1)
   int run_count = 1;
-  Runs runs = {};  // the first run begins at 0
+  Runs runs = {};  // runs[0].begin is 0
 
   // Returns the factor of elements that are not dropped.
   float factor() const { return 1 / (1 - rate); }

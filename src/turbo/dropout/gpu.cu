@@ -19,7 +19,7 @@ struct DropoutBody {
   const std::int32_t* tokens;
   const double* scalars;
   std::uint64_t key;
-  std::int64_t cols, packs;  // columns and packs per row
+  std::int64_t cols, packs;  // number of columns, and of packs of four columns, per row
   float rate, factor;
   int run_count;
   Dropout::Columns runs[Dropout::kMaxRuns];
@@ -45,7 +45,7 @@ struct DropoutBody {
     out[at] = from_float<T>(dropped_out(to_float(x[at]), RandomStream::to_uniform(word), rate, factor));
   }
 
-  // Returns the column in the complete matrix.
+  // Returns the index of a column in the complete matrix.
   PRIMUS_DEVICE std::int64_t whole(std::int64_t column) const {
     std::int64_t element = column + runs[0].whole;
     PRIMUS_UNROLL

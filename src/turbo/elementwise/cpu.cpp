@@ -16,8 +16,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Sums parts pairwise in rank order: level l holds a sum of 2^l parts until the next sum of 2^l parts is
-// ready.
+// Adds the partial tensors of all ranks pairwise, in rank order. Level l holds a sum of 2^l tensors until the
+// next sum of 2^l tensors is complete.
 void add_parts(CpuContext& context, const Add& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -42,7 +42,7 @@ void add_parts(CpuContext& context, const Add& a) {
           }
           std::copy_n(sum, count, waiting[level]);
         }
-        // Adds the remaining levels, the later and smaller sums first.
+        // Adds the sums that remain in the levels, from the lowest level to the highest.
         int level = std::countr_zero(static_cast<unsigned>(a.ranks));
         float* const sum = waiting[level];
         while (++level <= Add::kLevels) {
@@ -115,8 +115,8 @@ void sum(CpuContext& context, const Sum& a) {
   *out = static_cast<float>(a.accumulate ? *out + total : total);
 }
 
-// Returns 1 for infinities and NaN: without the sign bit, adding one to an all-ones exponent carries into the
-// sign bit.
+// Returns 1 for infinities and NaN, else 0. The sign bit is cleared; adding 1 to the exponent field then
+// carries into the sign bit only if all exponent bits are 1.
 std::uint32_t non_finite(float x) {
   return ((std::bit_cast<std::uint32_t>(x) & 0x7fffffffU) + 0x00800000U) >> 31;
 }
@@ -127,7 +127,7 @@ std::uint16_t non_finite(BFloat16 x) {
 template <class T>
 std::int64_t non_finite_in(const T* x, std::int64_t n) {
   using Word = decltype(non_finite(T{}));
-  // Runs are short, so that counters can be as narrow as the elements.
+  // Counts in short ranges, so that the counters can have the width of the elements without overflow.
   constexpr std::int64_t kRun = 4096;
   std::int64_t count = 0;
   for (std::int64_t begin = 0; begin < n; begin += kRun) {

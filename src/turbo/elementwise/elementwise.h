@@ -9,14 +9,14 @@ namespace primus::turbo {
 // out = a + b, rounded once. out may be a or b.
 //
 // With ranks > 2, adds the partial tensors of all ranks of a group in fp32, in the order of
-// comm::Communicator's reductions, and rounds once: a is the part of rank `rank`, and b holds the parts of
-// rank - 1, rank - 2 and so on, modulo `ranks`, consecutively. out may be a.
+// comm::Communicator's reductions, and rounds once: a is the tensor of rank `rank`, and b holds the tensors
+// of rank - 1, rank - 2 and so on, modulo `ranks`, consecutively. out may be a.
 struct Add {
   static constexpr KernelId kId = KernelId::kAdd;
   static constexpr int kLevels = 7, kMaxRanks = 1 << kLevels;
-  Tensor a, b, out;  // equal types (fp32 or bf16) and shapes; b has ranks - 1 times the elements
+  Tensor a, b, out;  // equal types (fp32 or bf16) and shapes; b has (ranks - 1) * (elements of a) elements
   int ranks = 2, rank = 0;
-  // Returns the offset in b of rank r's part; each part has n elements.
+  // Returns the offset of rank r's tensor in b. The tensor of a rank has n elements.
   static constexpr std::int64_t place(int ranks, int rank, int r, std::int64_t n) {
     return ((rank - r + ranks) % ranks - 1) * n;
   }
@@ -66,7 +66,7 @@ struct CountNonFinite {
 // the low and high halves of `stream` are its layer and sample), so values do not depend on the device
 // layout. `offset` is the index of out[0] in the complete logical tensor, so a shard draws its own elements.
 // For a column shard, `out` consists of runs of `length` elements that are `stride` apart in the logical
-// tensor; length 0: all elements are consecutive.
+// tensor; if length is 0, all elements are consecutive.
 struct RandomNormal {
   static constexpr KernelId kId = KernelId::kRandomNormal;
   Tensor out;  // fp32
@@ -96,8 +96,8 @@ struct Scale {
   double flops() const { return 0; }
 };
 
-// x = log(low + (high - low) * u) with u uniform in (0, 1): the logarithm of a uniform sample. On input, x
-// holds normal samples, and u is computed as the normal distribution function of x.
+// x = log(low + (high - low) * u) with u uniform in (0, 1). On input, x holds normal samples, and u is
+// computed as the normal distribution function of x.
 struct LogUniform {
   static constexpr KernelId kId = KernelId::kLogUniform;
   Tensor x;         // fp32, in place
@@ -113,7 +113,8 @@ struct LogUniform {
 struct CopyRows {
   static constexpr KernelId kId = KernelId::kCopyRows;
   Tensor from, to;  // first elements; equal types, fp32 or bf16 if `add`
-  std::int64_t rows, cols, from_stride, to_stride, group_rows, to_group_stride;  // in elements
+  std::int64_t rows, cols, from_stride, to_stride, group_rows,
+      to_group_stride;  // rows and group_rows are numbers of rows, the others numbers of elements
   bool add = false;
   // Describes a copy with all rows in one group.
   static CopyRows strided(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,

@@ -1,4 +1,4 @@
-// Turns random numbers of one distribution into those of another; shared by the kernels of all devices.
+// Converts normally distributed random numbers to other distributions; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"

@@ -26,8 +26,8 @@ struct AddBody {
   }
 };
 
-// Sums parts pairwise in rank order: level l holds a sum of 2^l parts until the next sum of 2^l parts is
-// ready.
+// Adds the partial tensors of all ranks pairwise, in rank order. Level l holds a sum of 2^l tensors until the
+// next sum of 2^l tensors is complete.
 template <class T, int kCount>
 struct AddPartsBody {
   const T *own, *others;
@@ -57,7 +57,7 @@ struct AddPartsBody {
         }
       }
     }
-    // Adds the remaining levels, the later and smaller sums first.
+    // Adds the sums that remain in the levels, from the lowest level to the highest.
     float sum[kCount] = {};
     bool begun = false;
     PRIMUS_UNROLL
@@ -186,7 +186,7 @@ struct RandomNormalBody {
   std::int64_t offset, n;
   float mean, stddev;
 
-  // A thread computes one pair: elements 2j and 2j + 1 of the complete tensor.
+  // A thread computes two elements, 2j and 2j + 1 of the complete tensor.
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
     const std::int64_t pair = offset / 2 + i;
     const auto words = stream.quad(static_cast<std::uint64_t>(pair / 2));
@@ -199,7 +199,8 @@ struct RandomNormalBody {
   }
 };
 
-// RandomNormal with non-consecutive runs: a thread computes one element.
+// Computes RandomNormal for a column shard, whose elements are not consecutive in the complete tensor; a
+// thread computes one element.
 struct StridedRandomNormalBody {
   RandomStream stream;
   float* out;
@@ -230,8 +231,8 @@ void random_normal(Context& context, const RandomNormal& call) {
            RandomNormalBody{stream, context.data<float>(call.out), call.offset, n, call.mean, call.std});
 }
 
-// Source and destination of rows. 64-bit divisions cost as much as the copy, so calls with a single group,
-// the common case, skip the divisions by group.
+// Computes the source and the destination of rows. 64-bit divisions take as long as the copy, so calls with a
+// single group, which is the common case, do without them.
 template <class Word>
 struct Rows {
   const Word* from;

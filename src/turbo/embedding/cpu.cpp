@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Token ids come from files: an id outside the vocabulary must not become an address.
+// Checks a token id. Ids come from files, and an id outside the vocabulary must not become an address.
 void check_token(std::int32_t token, std::int64_t vocab) {
   if (token >= 0 && token < vocab) [[likely]]
     return;
@@ -48,14 +48,14 @@ std::int64_t backward_weight_workspace(CpuContext&, const EmbeddingBackwardWeigh
   return a.tokens.bytes();
 }
 
-// Threads divide the columns, not the tokens: every element of the table is summed by one thread, table row
-// by table row, and in token order within a row.
+// Each thread processes some columns for all tokens, so one thread computes an element of the table. It
+// processes one table row after the other, and adds the gradients of a row in token order.
 void backward_weight(CpuContext& context, const EmbeddingBackwardWeight& a) {
   constexpr std::int64_t kColumns = 64;
   const std::int64_t count = a.tokens.elements(), hidden = a.d_table.cols();
   const std::int32_t* tokens = context.data<std::int32_t>(a.tokens);
-  // Lists the tokens that have rows here, sorted by row. An invalid token throws now, before the table is
-  // changed.
+  // Lists the tokens that have rows in this shard, sorted by row. Throws for an invalid token now, before the
+  // table is changed.
   auto* const order = context.data<std::int32_t>(a.workspace);
   std::int32_t* last = order;
   for (std::int64_t t = 0; t < count; ++t) {

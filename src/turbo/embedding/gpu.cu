@@ -6,8 +6,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Token ids come from files: an id outside the vocabulary must not become an address. Its row becomes NaN,
-// which every check of the loss detects, and the device reports the id (report_fault).
+// Token ids come from files, and an id outside the vocabulary must not become an address. The output row of
+// such an id is NaN, which every check of the loss detects, and the device reports the id (report_fault).
 template <class T>
 struct Forward {
   static constexpr int kThreads = 128;
@@ -52,12 +52,12 @@ struct ClearBody {
   PRIMUS_DEVICE void operator()(std::int64_t i) const { out[i] = from_float<T>(0.0F); }
 };
 
-// One block per position of the sorted list and slice of columns. The block of an id's first position adds
-// the gradient rows of this id in token order; the other blocks return.
+// There is one block per position of the sorted list and slice of columns. If the position is the first of
+// its id, the block adds the gradient rows of this id in token order; otherwise it returns at once.
 template <class T, class Table, int kCount>
 struct BackwardWeight {
   static constexpr int kThreads = 128;
-  static constexpr int kAhead = 8;  // rows in flight while others are added
+  static constexpr int kAhead = 8;  // number of rows that are loaded while earlier rows are added
   const TokenPlace* places;
   const T* d_out;
   Table* d_table;

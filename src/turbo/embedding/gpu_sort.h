@@ -9,13 +9,13 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The tokens for which a table has rows: [first, first + rows) of the vocabulary. Sorting uses the token's
-// table row as its id.
+// The tokens for which a table has rows: [first, first + rows) of the vocabulary. The id of a token, by which
+// tokens are sorted, is its row of the table.
 struct TokenRows {
   std::int64_t first, rows, vocabulary;
 };
 
-// An entry of the sorted list. Ids without a row are replaced by `rows`.
+// An entry of the sorted list. Tokens without a row get the id `rows`.
 struct TokenPlace {
   std::int32_t id, position;
 };
@@ -43,7 +43,7 @@ struct Prepare {
   }
 };
 
-// counts[digit][block] = the number of entries in the block's run that have this digit.
+// counts[digit][block] = the number of the block's entries that have this digit.
 struct Count {
   static constexpr int kThreads = kDigits;
   const TokenPlace* places;
@@ -68,8 +68,8 @@ struct Count {
   }
 };
 
-// Replaces counts by their exclusive prefix sums: the offset of the block's entries with that digit. One
-// block.
+// Replaces counts by their exclusive prefix sums, which are the offsets of a block's entries with a digit.
+// Runs in one block.
 struct Sum {
   static constexpr int kThreads = kDigits;
   std::int32_t* counts;
@@ -102,7 +102,7 @@ struct Sum {
   }
 };
 
-// Moves the entries of each run to the offsets of their digits, keeping the order of equal digits.
+// Moves the entries of each block to the offsets of their digits. Entries with equal digits keep their order.
 struct Move {
   static constexpr int kThreads = kDigits;
   const TokenPlace* from;
@@ -113,7 +113,7 @@ struct Move {
 
   struct Shared {
     std::int32_t next[kDigits];
-    int digits[kThreads];  // digits of the entries that are moved together
+    int digits[kThreads];  // digits of the entries that the block moves at a time
   };
 
   PRIMUS_DEVICE void operator()() const {

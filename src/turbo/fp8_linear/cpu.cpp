@@ -1,5 +1,5 @@
-// fp8 products on the CPU, which has no instructions for them: codes are exact in bf16, so they are
-// multiplied as bf16 numbers, and only the result is scaled.
+// fp8 products on the CPU, which has no fp8 instructions. Codes are converted to bf16, which is exact, and
+// multiplied as bf16 numbers; only the result is scaled.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -25,7 +25,7 @@ std::uint32_t largest_magnitude(const T* x, std::int64_t begin, std::int64_t end
   return largest;
 }
 
-// Computes the largest magnitude with all threads. A maximum does not depend on the order.
+// Computes the largest magnitude with all threads. The result does not depend on the order of the threads.
 template <class T>
 std::uint32_t largest_magnitude(const CpuContext& context, const T* x, std::int64_t n) {
   constexpr std::int64_t kSlices = 256, kSmallest = 32768;
@@ -37,7 +37,8 @@ std::uint32_t largest_magnitude(const CpuContext& context, const T* x, std::int6
   return *std::max_element(parts, parts + kSlices);
 }
 
-// Quantizes a matrix by tiles whose codes are still in L1 when they are written transposed.
+// Quantizes a matrix tile by tile, so that a tile's codes are still in L1 when they are also written
+// transposed.
 template <class T, class Code>
 struct Quantizer {
   static constexpr std::int64_t kSide = 64;
@@ -134,8 +135,8 @@ void update_scales(CpuContext& context, const UpdateFp8Scales& call) {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// Byte offsets of the parts of the workspace: a in bf16 comes first, then b, the sums, gemm's workspace, and
-// the end.
+// Byte offsets in the workspace, which holds a in bf16, then b in bf16, the sums, and the workspace of gemm.
+// `all` is the total size.
 struct Places {
   std::int64_t b, sums, rest, all;
 };

@@ -1,6 +1,6 @@
 // FP8 values: e4m3 and e5m2 of OCP's "8-bit Floating Point Specification" (1.0, 2023), which NVIDIA GPUs
-// multiply from Ada and Hopper on. A code is a sign, an exponent field and a mantissa, with subnormal values
-// below the smallest exponent.
+// since Ada and Hopper can multiply. A code is a sign, an exponent field and a mantissa, with subnormal
+// values below the smallest exponent.
 //
 //            exponent bits, bias   mantissa bits   largest   smallest normal   smallest   infinity
 //     e4m3     4, 7                  3             448       2^-6              2^-9       none
@@ -9,7 +9,7 @@
 // Conversion rounds to nearest even and saturates: values beyond the range, including infinity, become the
 // largest number of their sign. NaN becomes 0x7F. The codes equal those of NVIDIA's cvt.rn.satfinite.
 //
-// Pure functions with the same results on every device.
+// All functions are pure and have the same results on every device.
 #pragma once
 
 #include <bit>
@@ -19,7 +19,7 @@
 
 namespace primus::turbo {
 
-// `kTop`: the code of the largest number.
+// `kTop` is the code of the largest number.
 template <DType kType, int kDigits, int kBias, std::uint32_t kTop>
 struct Fp8 {
   static constexpr DType kDType = kType;

@@ -12,55 +12,56 @@
 
 namespace primus {
 
-// Identifies an allocation of device memory to the other processes of its host.
+// A handle by which other processes of the same host can map an allocation of device memory.
 struct PeerHandle {
   std::array<std::byte, 64> bytes{};
   auto operator<=>(const PeerHandle&) const = default;
 };
 
-// Transfers and synchronisation between devices of one host that use no multiprocessors: a stream copies from
-// another process's memory (Stream::copy_on_device), and waits for flags in host memory that all processes
-// map. Every function throws Error on failure.
+// Transfers and synchronisation between devices of one host that use no multiprocessors. A stream copies from
+// memory of another process (Stream::copy_on_device), and waits for flags in host memory, which all processes
+// have mapped. Every function throws Error on failure.
 struct DevicePeers {
-  // Returns a handle for the allocation that contains `address`, memory of device `ordinal`; `offset` is the
-  // position of `address` in it.
+  // Returns a handle for the allocation of device `ordinal` that contains `address`. Sets `offset` to the
+  // position of `address` in the allocation.
   PeerHandle (*share)(int ordinal, const void* address, std::int64_t& offset);
-  // Maps another process's allocation, and returns its address for copies of device `ordinal`. The owner must
-  // not free it before close().
+  // Maps an allocation of another process, and returns its address for copies of device `ordinal`. The other
+  // process must not free the allocation before close().
   void* (*open)(int ordinal, const PeerHandle& handle);
   void (*close)(int ordinal, void* opened) noexcept;
-  // Maps host memory for device `ordinal`, in complete pages, until unmap_flags(). Returns the device
-  // address.
+  // Maps host memory, which must consist of complete pages, for device `ordinal` until unmap_flags(). Returns
+  // the device address.
   void* (*map_flags)(int ordinal, void* host, std::int64_t bytes);
   void (*unmap_flags)(int ordinal, void* host) noexcept;
-  // *flag = value, after all earlier work of the stream is done and visible to every device.
+  // Sets *flag = value after all earlier work of the stream is done and its results are visible to every
+  // device.
   void (*set_flag)(Stream& stream, void* flag, std::uint32_t value);
   // Makes later work of the stream wait until int32(*flag - value) >= 0.
   void (*wait_flag)(Stream& stream, void* flag, std::uint32_t value);
-  // Whether copy engines are used by default: true for devices on which they were tested and were faster.
+  // True if copy engines are used by default, as on devices on which they were tested and were faster.
   bool usual = false;
 };
 
 struct DeviceCollectives {
   const char* library;            // name of the library for messages: "NCCL"
-  const char* const* file_names;  // shared libraries to try, best first; ends with null
+  const char* const* file_names;  // names of the shared library to try, in this order; the last entry is null
   const char* installation;       // how to install the library; completes "install ..."
 
   // Returns the vendor's handle of a stream that one of the plug-in's devices created.
   void* (*stream_handle)(Stream& stream);
-  // True while the stream's work is recorded in a graph: its events cannot be queried then.
+  // Returns true while the work of the stream is recorded in a graph; its events cannot be queried then.
   bool (*recording)(Stream& stream);
-  // True if the work before the event's last record() is done; does not wait. Any thread may call it. Throws
-  // Error if the device is lost.
+  // Returns whether the work before the last record() of the event is done; does not wait. Any thread may
+  // call it. Throws Error if the device is lost.
   bool (*reached)(Event& event);
   // Makes device `ordinal` current for the calling thread.
   void (*make_current)(int ordinal);
-  // Identifies the device on its host, independently of a process's ordinals: "0000:1B:00.0".
+  // Returns a name of the device that is the same in all processes of a host: "0000:1B:00.0".
   std::string (*identity)(int ordinal);
   // Installs a check that runs whenever the host has waited for a stream or event of the device. It throws if
   // the work was aborted, so the caller does not use incomplete results. Replaces the previous check.
   void (*guard)(Device& device, std::function<void()> check);
-  // Null: the devices do not support this.
+  // Null if the devices do not support such transfers.
   const DevicePeers* peers = nullptr;
 };
 

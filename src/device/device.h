@@ -1,11 +1,11 @@
 // The device interface: memory, streams of asynchronous work, and a table of kernels. Each kind of device has
 // one implementation, and code above turbo/ is independent of the kind. The CPU is built in; every other kind
-// is a plug-in (device/plugin.h). turbo/devices/devices.h opens any of them by name.
+// is a plug-in (device/plugin.h). turbo/devices/devices.h opens a device of any kind by name.
 //
 // A Device and the objects that it creates belong to one rank and share no state with other ranks, so several
 // devices may exist in one process. One thread at a time allocates memory and creates streams and events. A
-// stream is used by one thread at a time, but not always the same one: an implementation whose library has a
-// current device per thread must set it in every call.
+// stream is used by one thread at a time, but not always by the same thread. If a library has a current
+// device per thread, the implementation must therefore set it in every call.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ namespace primus {
 
 class KernelTable;
 
-// A kernel's access to its device, besides its arguments: threads and address translation on a CPU; a stream
-// handle and library handles on a GPU. Kernels of a backend cast it to the derived type.
+// What a kernel needs from its device in addition to its arguments: threads and address translation on a CPU,
+// a stream handle and library handles on a GPU. Kernels of a backend cast it to the derived type.
 class KernelContext {
  public:
   virtual ~KernelContext() = default;
@@ -41,12 +41,12 @@ enum class StreamKind : std::uint8_t {
 
 // Static properties of a device. Reading them does not use the device.
 struct DeviceProperties {
-  std::string kind;          // "cpu", "cuda", "hip": the name in settings
+  std::string kind;          // "cpu", "cuda", "hip": the kind, as settings name it
   int ordinal = 0;           // index within its kind
-  std::string name;          // the product: "NVIDIA H200"
+  std::string name;          // the product name: "NVIDIA H200"
   std::int64_t memory = 0;   // total bytes; 0: unknown
-  bool host_memory = false;  // device memory is part of host memory
-  bool graphs = false;       // Device::capture can record the compute stream's work
+  bool host_memory = false;  // true if device memory is part of host memory
+  bool graphs = false;       // true if Device::capture can record the work of the compute stream
 };
 
 // Bytes of a device's memory, summed over all programs that use it.
@@ -62,11 +62,13 @@ struct KernelChoice {
   bool operator==(const KernelChoice&) const = default;
 };
 
-// Marks a point in a stream's work. Created by Device::create_event; may be recorded repeatedly.
+// Marks a point in the work of a stream. Device::create_event creates an event, which may be recorded
+// repeatedly.
 class Event {
  public:
   virtual ~Event() = default;
-  virtual void synchronize() = 0;  // blocks the host until that point; rethrows errors of earlier work
+  virtual void synchronize() = 0;  // blocks the host until the stream has reached the recorded point;
+                                   // rethrows errors of earlier work
 };
 
 // An ordered queue of work. All functions only enqueue, except synchronize(). Host memory in a copy must stay
@@ -83,14 +85,15 @@ class Stream {
   virtual void fill_zero(void* device, std::int64_t bytes) = 0;
   virtual void record(Event& event) = 0;
   virtual void wait(Event& event) = 0;  // later work of this stream runs after the event's recorded point
-  virtual void synchronize() = 0;       // blocks the host until all work is done; rethrows its errors
-  // Lets later work be interrupted once `stop` is set: launch() and copies then throw StopRequest
-  // (base/system/stop_request.h). Null: work always completes. Has an effect only on streams that run work
-  // within the call. Other streams complete all enqueued work, so their kernels should be short.
+  virtual void synchronize() = 0;  // blocks the host until all work is done; rethrows errors of this work
+  // Allows later work to be interrupted: when *stop is true, launch() and copies throw StopRequest
+  // (base/system/stop_request.h). If `stop` is null, work always completes. Has an effect only on streams
+  // that run work within the call. Other streams complete all enqueued work, so their kernels should be
+  // short.
   virtual void stop_on(const std::atomic<bool>* /*stop*/) {}
 };
 
-// Recorded work that one call repeats (a CUDA or HIP graph).
+// Recorded work, which a call repeats (a CUDA or HIP graph).
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -113,8 +116,8 @@ class Device {
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
   virtual const KernelTable& kernels() const = 0;
-  virtual KernelContext& kernel_context() = 0;  // passed to workspace functions of kernels
-  // Returns the kernel choices, in the order in which each was first made. Any thread may call this.
+  virtual KernelContext& kernel_context() = 0;  // the context that workspace functions of kernels get
+  // Returns the kernel choices, in the order of the first call of each choice. Any thread may call this.
   virtual std::vector<KernelChoice> choices() const { return {}; }
   // Records the work that `work` enqueues on `stream`, instead of running it. Returns null if
   // DeviceProperties::graphs is false; the caller then runs the work itself. While recording, allocations and
@@ -122,7 +125,8 @@ class Device {
   virtual std::unique_ptr<Graph> capture(Stream& /*stream*/, const std::function<void()>& /*work*/) {
     return nullptr;
   }
-  // True if launch() returns only after the kernel has run: then its wall time is the kernel's time.
+  // Returns true if launch() returns only after the kernel has run, so that the wall time of launch() is the
+  // time of the kernel.
   virtual bool synchronous() const = 0;
 };
 

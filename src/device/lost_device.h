@@ -1,4 +1,4 @@
-// Hint for errors of a device, its driver or its libraries that no setting causes.
+// The hint for errors of a device, its driver or its libraries that are not caused by settings.
 #pragma once
 
 namespace primus {

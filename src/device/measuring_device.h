@@ -1,5 +1,5 @@
-// A device without hardware: its kernels report their workspace sizes, and it supports nothing else.
-// DevicePlugin::measuring creates one for any kind of device. engine/rank.h describes measuring.
+// A device without hardware, which supports only one operation: its kernels report their workspace sizes.
+// DevicePlugin::measuring creates one for any kind of device. engine/rank.h describes the measure mode.
 #pragma once
 
 #include <memory>
@@ -11,18 +11,18 @@ namespace primus {
 
 class MeasuringDevice final : public Device {
  public:
-  // `context`: passed to workspace functions of `kernels`. The table must outlive the device.
+  // `context` is passed to workspace functions of `kernels`. `kernels` must outlive the device.
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<KernelContext> context);
 
-  // Uses the context of `source`, another measuring device. Plans for devices of other machines use this.
+  // Uses the context of `source`, another measuring device. It is for plans for devices of other machines.
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<Device> source);
 
   std::string description() const override { return description_; }
   DeviceProperties properties() const override { return properties_; }
   DeviceMemoryUse memory_use() const override { return {0, properties_.memory}; }
-  // These functions throw std::logic_error: code that measures must not allocate memory or enqueue work.
+  // These functions throw std::logic_error: in measure mode, code must not allocate memory or enqueue work.
   void* allocate(std::int64_t bytes) override;
   void release(void* address) noexcept override;
   void* allocate_pinned(std::int64_t bytes) override;
@@ -36,7 +36,7 @@ class MeasuringDevice final : public Device {
  private:
   DeviceProperties properties_;
   std::string description_;
-  std::unique_ptr<Device> source_;  // provides the context; null: context_ does
+  std::unique_ptr<Device> source_;  // has the context; null: context_ is used
   const KernelTable& kernels_;
   std::unique_ptr<KernelContext> context_;
 };

@@ -1,7 +1,7 @@
-// Defines how a kind of device is provided: built in (the CPU), or in a shared library "libprimus_<kind>.so"
-// that is loaded on demand (device/plugin_loader.h).
+// The interface of a kind of device. The CPU is built in; every other kind is a plug-in, a shared library
+// "libprimus_<kind>.so" that is loaded when needed (device/plugin_loader.h).
 //
-// A plug-in is compiled with the same headers as the program. Its library exports one function,
+// A plug-in is compiled with the same headers as the program. The library exports one function,
 //   extern "C" const primus::DevicePlugin* primus_device_plugin();
 // and `abi` is compared before any other member is read. A library must load on a machine without the
 // vendor's driver: count() then explains what is missing, and measuring() still works.
@@ -18,38 +18,39 @@ namespace primus {
 struct DeviceCollectives;
 struct DeviceTiming;
 
-// A requested device.
+// Describes a requested device.
 struct DeviceSpec {
-  std::string kind = "auto";  // "auto": the best available kind, chosen by devices.h
+  std::string kind = "auto";  // "auto": devices.h chooses the best available kind
   int ordinal = 0;            // index within its kind
-  int threads = 0;            // for CPU kernels; 0: every core that the process may use
-  // False: kernels may use faster algorithms whose last bits change from run to run.
+  int threads = 0;            // number of threads for CPU kernels; 0: one per core that the process may use
+  // If false, kernels may use faster algorithms, whose results may differ in the last bits between runs.
   bool deterministic = true;
-  // False: uses this program's kernels where they can replace a vendor library. Matrix products always use
-  // the library.
+  // If false, attention uses our own kernels instead of the vendor's library. Matrix products still use their
+  // library.
   bool attention_library = true;
-  // Folder that stores timed choices between a library's algorithms; empty: nothing is timed.
+  // The folder that stores the choices of library algorithms, which are made by timing. If empty, algorithms
+  // are not timed.
   std::string tuning_folder = {};
 };
 
 struct DevicePlugin {
-  std::uint64_t abi;  // plugin_abi() of the headers that it was compiled with
-  const char* kind;   // "cuda"
+  std::uint64_t abi;  // plugin_abi() of the headers with which the plug-in was compiled
+  const char* kind;   // the kind of device, such as "cuda"
   // Returns the number of devices that this process can use. If 0, `why` explains what is missing and how to
   // fix it.
   int (*count)(std::string& why);
-  // Properties of device `ordinal` < count().
+  // Returns the properties of device `ordinal` < count().
   DeviceProperties (*properties)(int ordinal);
-  // Throws Error if the device cannot be used.
+  // Opens a device. Throws Error if it cannot be used.
   std::unique_ptr<Device> (*open)(const DeviceSpec& spec);
   // Creates a device only for measuring (engine/rank.h): its kernels report their workspace sizes. Needs
   // neither hardware nor driver.
   std::unique_ptr<Device> (*measuring)(const DeviceSpec& spec);
-  // Services for the vendor's collectives (device/collectives.h). Null: not supported; comm's own
-  // communicators serve these devices.
+  // Services for the vendor's collectives (device/collectives.h). Null if the devices have none; they then
+  // use the communicators of src/comm.
   const DeviceCollectives* collectives = nullptr;
-  // Timing of work (device/timing.h). Null: functions launched on their streams run in order with the work,
-  // and can read the clock.
+  // Functions that measure the time of work (device/timing.h). Null if functions that are launched on a
+  // stream run in order with its work on the host, so that they can read the clock.
   const DeviceTiming* timing = nullptr;
 };
 

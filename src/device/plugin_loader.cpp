@@ -31,7 +31,7 @@ bool is_name(std::string_view name) {
   });
 }
 
-// Kinds of devices have no hyphens, which distinguishes their plug-ins from others.
+// Names of kinds of devices have no hyphen, whereas names of all other plug-ins have one.
 bool is_kind(std::string_view name) { return is_name(name) && name.find('-') == std::string_view::npos; }
 
 std::string library_of(const std::string& folder, std::string_view kind) {
@@ -81,7 +81,7 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
                     std::string(kSuffix) + " in " + (folders.empty() ? "any folder" : joined(folders)),
                 how_to_get);
   }
-  // Plug-ins are linked with -Bsymbolic, so each uses its own copy of a library that the program also
+  // Plug-ins are linked with -Bsymbolic, so each plug-in uses its own copy of libraries that the program also
   // contains.
   void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library) {
@@ -99,7 +99,7 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
 }
 
 const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi) {
-  // Kinds that the program can build; 'gpu', for example, is not one.
+  // True for kinds whose plug-ins can be built from these sources.
   const bool ours = kind == "cuda" || kind == "hip";
   const auto [file, entry] = open_plugin_library(
       kind, kDevicePluginEntry, "device plug-in '" + std::string(kind) + "'",

@@ -1,8 +1,8 @@
 // Finds and loads device plug-ins: libprimus_<kind>.so.
 //
-// Search order: the folders of PRIMUS_PLUGIN_PATH (separated by colons; if set, nothing else is searched),
-// the program's own folder, and ../lib/primus relative to it. A library stays loaded until the program ends.
-// Thread-safe.
+// Search order: the folders of PRIMUS_PLUGIN_PATH (separated by colons; if the variable is set, only these
+// folders are searched), the folder of the program, and ../lib/primus relative to the program's folder. A
+// library stays loaded until the program ends. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace primus {
 // Returns the current search folders, in order.
 std::vector<std::string> plugin_folders();
 
-// A plug-in of any kind: its file, and the address of its entry point.
+// A loaded plug-in: its file, and the address of its entry point.
 struct PluginLibrary {
   std::string file;
   void* entry;
@@ -32,7 +32,7 @@ PluginLibrary open_plugin_library(std::string_view name, const char* entry, cons
 // (`abi` differs). The message names the file and the next step.
 const DevicePlugin& load_plugin(std::string_view kind, std::uint64_t abi);
 
-// Returns the kinds whose library exists, loadable or not, sorted.
+// Returns, in sorted order, the kinds of devices whose library exists, even if it cannot be loaded.
 std::vector<std::string> installed_plugins();
 
 }  // namespace primus

@@ -1,8 +1,8 @@
-// Streams and devices with an observer. They are wrappers: all calls go to a stream or device below, which
-// does the work.
+// Streams and devices that can record work. They are wrappers: they pass all calls on to another stream or
+// device, which does the work.
 //
-// The layers above label the work that they enqueue (WatchedWork): a collective, the forward pass of a
-// microbatch. On other streams a label does nothing.
+// Callers label the work that they enqueue (WatchedWork), such as a collective or the forward pass of a
+// microbatch. On streams without such a wrapper, labels have no effect.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace primus {
 
-// The label of a piece of work.
+// The label of some work.
 struct WorkLabel {
   std::string name;      // "all_gather", "F3"
   const char* category;  // "communication", "schedule"
-  // Further fields of a JSON object, without its braces; may be empty.
+  // Further fields of a JSON object, without the braces of the object; may be empty.
   std::string arguments = {};
 };
 
@@ -24,10 +24,10 @@ class WatchedStream : public Stream {
  public:
   // Returns whether work is being recorded now.
   virtual bool watching() const = 0;
-  // Work enqueued between begin() and end() is one piece of work. Pieces may be nested.
+  // begin() and end() enclose the work that has this label. Such regions may be nested.
   virtual void begin(WorkLabel label) = 0;
   virtual void end() = 0;
-  // The stream that does the work. Vendor libraries must use this stream.
+  // Returns the stream that does the work. Vendor libraries must use this stream.
   virtual Stream& below() = 0;
 };
 
@@ -45,8 +45,8 @@ inline Device& innermost(Device& device) {
   return watched ? watched->below() : device;
 }
 
-// Labels all work enqueued on `stream` while this object lives as one piece. `label` returns a WorkLabel and
-// is called only if the stream is being recorded.
+// Gives one label to all work that is enqueued on `stream` during the lifetime of this object. `label`
+// returns a WorkLabel, and is called only if the stream is being recorded.
 class WatchedWork {
  public:
   template <class Label>
@@ -59,7 +59,7 @@ class WatchedWork {
     try {
       stream_->end();
     } catch (...) {
-      // The device is lost; the next call reports it, too.
+      // Ignores that the device is lost, because the next call reports it, too.
     }
   }
   WatchedWork(const WatchedWork&) = delete;

@@ -10,7 +10,7 @@ namespace primus {
 
 Arena::Arena(std::string name, void* base, std::int64_t capacity)
     : name_(std::move(name)), base_(static_cast<char*>(base)), capacity_(capacity) {
-  // Half the range of the type, so sums of offsets cannot overflow.
+  // The end is half the range of the type, so that sums of offsets cannot overflow.
   end_ = base_ ? capacity : std::numeric_limits<std::int64_t>::max() / 2;
   add_run(0, end_);
   if (base_) poison(base_, static_cast<std::size_t>(capacity_));
@@ -27,7 +27,7 @@ Arena::Block Arena::allocate(std::int64_t bytes) {
   if (hole != holes_.end()) {
     best = free_.find(hole->second);
   } else if (!free_.empty() && std::prev(free_.end())->second >= need) {
-    best = std::prev(free_.end());  // the open end, because no hole fits
+    best = std::prev(free_.end());  // the free range at the end, because no hole is large enough
   }
   if (best == free_.end()) {
     throw invalid("arena '" + name_ + "' has no room for " + std::to_string(bytes) + " more bytes (" +

@@ -2,13 +2,13 @@
 // step.
 //
 // An Arena allocates blocks of one address range by a deterministic rule (best fit) over offsets. It never
-// reads the memory, so the class serves two purposes. With a base address it is the allocator; without one
-// ("measuring") it finds the required size of that range. Both run the same sequence of calls, so the size is
-// exact.
+// reads the memory, so it has two uses. With a base address, it allocates memory. Without a base address
+// ("measuring"), it finds the size that the address range needs. The size is exact, because both arenas get
+// the same sequence of calls.
 //
-// Streams: a block may be reused as soon as it is released. That is correct if all users of the arena enqueue
-// their work on one stream in program order. Work on other streams must hold the block until its event has
-// passed.
+// Streams: a block may be reused as soon as it is released. This is correct if all users of the arena enqueue
+// their work on one stream in program order. If other streams use a block, the block must not be released
+// before an event shows that their work is done.
 //
 // Under AddressSanitizer only the bytes of live blocks may be accessed (base/poison.h).
 //
@@ -26,12 +26,12 @@ namespace primus {
 
 class Arena {
  public:
-  // Alignment of every block in bytes: the alignment of a GPU's memory transactions, and more than any CPU
-  // vector needs.
+  // Alignment of every block in bytes: the alignment of memory transactions of GPUs, and more than CPU
+  // vectors need.
   static constexpr std::int64_t kAlignment = 256;
 
-  // Blocks lie in [base, base + capacity). A null base measures: blocks have no address and the capacity is
-  // unbounded.
+  // Blocks are in [base, base + capacity). If base is null, the arena measures: blocks have no address and
+  // the capacity is unlimited.
   Arena(std::string name, void* base, std::int64_t capacity);
   explicit Arena(std::string name) : Arena(std::move(name), nullptr, 0) {}
   ~Arena();
@@ -44,16 +44,17 @@ class Arena {
     void* address = nullptr;  // null while measuring
   };
 
-  // Allocates from the smallest hole that fits (of equal holes, the lowest); O(log holes). If no hole fits,
-  // throws Error(kInvalid), which names the arena.
+  // Allocates from the smallest hole that is large enough; of several holes with this size, it uses the one
+  // with the lowest address. Takes O(log holes). If no hole is large enough, throws Error(kInvalid), which
+  // names the arena.
   Block allocate(std::int64_t bytes);
   void release(const Block& block);
 
   const std::string& name() const { return name_; }
   bool measuring() const { return base_ == nullptr; }
   std::int64_t capacity() const { return capacity_; }
-  std::int64_t in_use() const { return in_use_; }          // bytes allocated now
-  std::int64_t high_water() const { return high_water_; }  // the maximum end of any block up to now
+  std::int64_t in_use() const { return in_use_; }          // bytes that are currently allocated
+  std::int64_t high_water() const { return high_water_; }  // the maximum end of all blocks so far
 
  private:
   std::string name_;
@@ -63,9 +64,9 @@ class Arena {
   void add_run(std::int64_t offset, std::int64_t bytes);
   Runs::iterator remove_run(Runs::iterator run);
 
-  Runs free_;  // offset -> bytes of each free run; adjacent runs are joined
-  // (bytes, offset) of each free run except the open end. In a measuring arena the open end has no known
-  // size, so this size must never affect a choice.
+  Runs free_;  // maps the offset of each free range to its bytes; adjacent free ranges are joined
+  // (bytes, offset) of each free range except the last range, which extends to the end of the arena. Its size
+  // is unknown in a measuring arena, so it must not affect where blocks are allocated.
   std::set<std::pair<std::int64_t, std::int64_t>> holes_;
   std::unordered_map<std::int64_t, std::int64_t> taken_;
 };

@@ -1,5 +1,5 @@
-// bfloat16: the upper half of an IEEE binary32, rounded to nearest even on conversion. A storage type;
-// arithmetic is done in float.
+// bfloat16: the upper half of an IEEE binary32, rounded to nearest even on conversion. It is only a storage
+// type; arithmetic is done in float.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@ struct BFloat16 {
   BFloat16() = default;
   explicit BFloat16(float value) {
     const auto u = std::bit_cast<std::uint32_t>(value);
-    // NaN must stay NaN: rounding could clear its payload.
+    // NaN must stay NaN, but rounding could overflow or clear its mantissa.
     if ((u & 0x7fffffffU) > 0x7f800000U) {
       bits = static_cast<std::uint16_t>((u >> 16) | 0x0040U);
     } else {

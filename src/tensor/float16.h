@@ -1,6 +1,6 @@
-// IEEE 754 binary16: 5 bits of exponent, 10 of mantissa, rounded to nearest even on conversion. A storage
-// type; arithmetic is done in float. The conversions have no branches, so loops of them vectorise, and they
-// are constexpr, so device code may call them.
+// IEEE 754 binary16: 5 bits of exponent and 10 bits of mantissa, rounded to nearest even on conversion. It is
+// only a storage type; arithmetic is done in float. The conversions have no branches, so that loops over them
+// are vectorised, and they are constexpr, so that device code may call them.
 #pragma once
 
 #include <bit>
@@ -12,8 +12,8 @@ namespace primus {
 [[gnu::always_inline]] constexpr float float_of_half_bits(std::uint16_t bits) {
   const auto sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
   const std::uint32_t magnitude = bits & 0x7fffU;
-  // A subnormal number is a count of units of 2^-24. A normal number needs another exponent bias; an infinity
-  // or NaN needs the maximum exponent.
+  // A subnormal number is a multiple of 2^-24. For a normal number, the exponent bias must be changed;
+  // infinity and NaN must get the maximum exponent of a float.
   const auto subnormal = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24F);
   const std::uint32_t normal = (magnitude << 13) + (112U << 23);
   const std::uint32_t special = (magnitude << 13) | 0x7f800000U;
@@ -21,7 +21,7 @@ namespace primus {
   return std::bit_cast<float>(sign | (magnitude < 0x7c00U ? finite : special));
 }
 
-// Rounds to nearest even. Values from 65520 become infinity; NaN stays NaN.
+// Rounds to nearest even. Values >= 65520 become infinity; NaN stays NaN.
 [[gnu::always_inline]] constexpr std::uint16_t half_bits_of_float(float value) {
   const auto u = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = u >> 16 & 0x8000U, magnitude = u & 0x7fffffffU;

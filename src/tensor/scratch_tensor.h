@@ -6,7 +6,7 @@
 
 namespace primus {
 
-// A tensor in a scratch arena; released (in stream order) when it goes out of scope.
+// A tensor in a scratch arena. Its memory is released (in stream order) when the object goes out of scope.
 class ScratchTensor {
  public:
   ScratchTensor(Arena& arena, DType dtype, const Shape& shape)

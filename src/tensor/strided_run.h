@@ -1,5 +1,6 @@
 // Equally spaced elements of a flat buffer, such as some columns of a matrix: `count` runs of `length`
-// elements. The first run starts at `begin`, and each following run `stride` elements later.
+// consecutive elements. The first run starts at `begin`, and the starts of consecutive runs are `stride`
+// elements apart.
 //
 // A plain value.
 #pragma once

@@ -27,7 +27,7 @@ Tensor Tensor::slice(std::int64_t begin, std::int64_t end) const {
       part = {end - begin, shape[1], shape[2], shape[3]};
       break;
   }
-  // Pointer arithmetic on a null base (measure mode) stays null.
+  // In measure mode `data` is null, and the data of the slice is null, too.
   void* base = data ? static_cast<char*>(data) + begin * inner * size_of(dtype) : nullptr;
   return {base, dtype, part};
 }

@@ -39,7 +39,7 @@ class Shape {
   int rank_ = 0;
 };
 
-// A view of contiguous elements in row-major order. `data` is a device address and null while measuring.
+// A view of contiguous elements in row-major order. `data` is a device address, or null in measure mode.
 struct Tensor {
   void* data = nullptr;
   DType dtype = DType::kF32;
@@ -47,10 +47,10 @@ struct Tensor {
 
   std::int64_t elements() const { return shape.elements(); }
   std::int64_t bytes() const { return elements() * size_of(dtype); }
-  // Return the extent of the last dimension, and the number of rows if all other dimensions are flattened.
+  // cols() returns the extent of the last dimension, rows() the product of all other extents.
   std::int64_t cols() const { return shape.rank() == 0 ? 1 : shape[shape.rank() - 1]; }
   std::int64_t rows() const { return cols() == 0 ? 0 : elements() / cols(); }
-  // Returns true for an omitted optional operand.
+  // Returns true if this is an optional operand that the caller has omitted.
   bool absent() const { return absent_; }
 
   Tensor() : absent_(true) {}
@@ -64,8 +64,8 @@ struct Tensor {
   }
   // Returns rows [begin, end) of the first dimension.
   Tensor slice(std::int64_t begin, std::int64_t end) const;
-  // Returns a tensor of equal shape that begins `offset` elements later, for kernels that address rows by a
-  // stride.
+  // Returns a tensor of the same shape that begins `offset` elements later. It is for kernels that address
+  // rows by a stride.
   Tensor from(std::int64_t offset) const {
     return {data ? static_cast<char*>(data) + offset * size_of(dtype) : nullptr, dtype, shape};
   }

@@ -1,14 +1,14 @@
 // fp32 master weights: stored next to their bf16 working values, or split into the working value and a 16-bit
 // remainder.
 //
-// The working value is the master rounded to nearest, with ties away from zero. The difference between master
-// and working value, in units of the master's last place, is then from -2^15 to 2^15 - 1, so it fits 16 bits.
-// Working value and difference add up to the master, bit for bit. This difference is the lower half of the
-// master's bits, read as a signed number. With ties to even the split would not work: 65537 masters would
-// share each working value whose last bit is 0.
+// The working value is the master rounded to nearest, with ties away from zero. The remainder, which is
+// master minus working value in units of the last place of the master, is then in [-2^15, 2^15 - 1], so it
+// fits into 16 bits. The sum of working value and remainder is exactly the master. The bits of the remainder
+// are the lower half of the master's bits, read as a signed number. If ties were rounded to even, 65537
+// masters would have the same working value if its last bit is 0, and 16 bits could not distinguish them.
 //
-// Integer operations on the bits, with the same results on every device: infinities, zeros and denormals need
-// no special case, and a NaN remains a NaN.
+// The functions use integer operations on the bits, so results are the same on every device. Infinities,
+// zeros and denormals need no special case, and NaN stays NaN.
 #pragma once
 
 #include <bit>
@@ -22,7 +22,7 @@ namespace primus::turbo {
 // Returns the working value of a master, which operators read.
 constexpr BFloat16 working_value(float master) {
   const auto bits = std::bit_cast<std::uint32_t>(master);
-  const bool nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;  // the carry of rounding could overflow its mantissa
+  const bool nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;  // rounding up could overflow the mantissa of NaN
   BFloat16 result;
   result.bits = static_cast<std::uint16_t>((nan ? bits | 0x00400000U : bits + 0x8000U) >> 16);
   return result;

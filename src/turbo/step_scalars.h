@@ -9,13 +9,13 @@
 
 namespace primus::turbo {
 
-// Indices into the tensor of scalars, [kStepScalars] fp64: exact for counts up to 2^53.
+// Indices into the tensor of scalars, [kStepScalars] fp64: fp64 is exact for counts up to 2^53.
 enum class StepScalar : std::size_t {
-  kStep,  // counted from 1
+  kStep,  // number of the step, counted from 1
   kLearningRate,
   kWeightDecay,
-  kBias1,  // 1 - beta1^step of Adam's moments
-  kBias2,  // 1 - beta2^step
+  kBias1,  // 1 - beta1^step, for the first moment of Adam
+  kBias2,  // 1 - beta2^step, for the second moment of Adam
 };
 inline constexpr std::int64_t kStepScalars = 5;
 

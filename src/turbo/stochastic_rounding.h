@@ -1,11 +1,11 @@
-// Stochastic rounding from fp32 to bf16: up or down at random, so that the expected value is exact. A running
-// average that changes by less than half a unit in the last place still moves, where rounding to nearest
-// would stop it (Gupta et al., "Deep learning with limited numerical precision", 2015). Used for optimizer
-// moments.
+// Stochastic rounding from fp32 to bf16: rounds up or down at random, so that the expected value is exact. A
+// running average whose change per step is less than half a unit in the last place then still changes on
+// average; with rounding to nearest it would not change at all (Gupta et al., "Deep learning with limited
+// numerical precision", 2015). Used for optimizer moments.
 //
 // The random bits are a function of (stream, step, element), so results do not depend on threads, devices or
-// shards. They come from two rounds of a 32-bit mixing function, cheap enough for a memory-bound kernel. They
-// are not meant for sampling (use base/random/random.h).
+// shards. They are computed by two calls of a 32-bit mixing function, which does not slow down a memory-bound
+// kernel. For sampling, use base/random/random.h instead.
 #pragma once
 
 #include <bit>
@@ -44,7 +44,7 @@ class RoundingBits {
   std::uint32_t low_ = 0, high_ = 0;
 };
 
-// `random`: 16 random bits. Infinities stay infinite and NaN stays NaN.
+// `random` holds 16 random bits. Infinities stay infinite and NaN stays NaN.
 constexpr BFloat16 round_at_random(float value, std::uint32_t random) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   constexpr std::uint32_t kExponent = 0x7F800000U;

@@ -1,6 +1,6 @@
-// Counts the cores that this process may keep busy: its affinity mask, limited by the CPU bandwidth of its
-// control groups (used by containers, Slurm and Kubernetes). See sched_setaffinity(2) and the kernel's
-// admin-guide/cgroup-v2 and scheduler/sched-bwc.
+// Counts the cores that this process may keep busy: the cores of its affinity mask, limited by the CPU
+// bandwidth of its control groups (used by containers, Slurm and Kubernetes). See sched_setaffinity(2), and
+// admin-guide/cgroup-v2 and scheduler/sched-bwc in the documentation of Linux.
 #include <sched.h>
 #include <unistd.h>
 
@@ -17,8 +17,8 @@ namespace primus::cpu {
 namespace {
 
 int affinity_cores() {
-  // The mask must be at least as large as the kernel's. No call reports that size, so larger and larger masks
-  // are tried.
+  // The mask must be at least as large as that of the Linux kernel. No call returns this size, so this
+  // function tries larger and larger masks.
   for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
     cpu_set_t* mask = CPU_ALLOC(static_cast<std::size_t>(cpus));
     if (mask == nullptr) break;
@@ -31,7 +31,8 @@ int affinity_cores() {
   return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
 }
 
-// The file has "max 100000" or "200000 100000": microseconds of CPU time per period.
+// The file has two numbers, microseconds of CPU time and of the period, such as "200000 100000", or "max
+// 100000" if there is no limit.
 std::optional<double> bandwidth_v2(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   double quota = 0, period = 0;
@@ -46,7 +47,7 @@ std::optional<double> bandwidth_v1(const std::string& folder) {
   return std::nullopt;
 }
 
-// Returns the tightest limit among the process's groups and their parents.
+// Returns the lowest limit of the control groups of this process and their parent groups.
 std::optional<double> cgroup_cores() {
   std::optional<double> tightest;
   const auto consider = [&](std::optional<double> limit) {

@@ -89,9 +89,9 @@ void* CpuDevice::allocate_pinned(std::int64_t bytes) {
 
 void CpuDevice::release_pinned(void* address) noexcept { std::free(address); }
 
-// Fresh pages are zero, and occupy memory only after the first access. Large blocks request huge pages: a
-// step accesses gigabytes, and small pages cost noticeable time: page faults in the first step, TLB misses in
-// all steps.
+// New pages are zero, and occupy memory only after the first access. For large blocks, huge pages are
+// requested, because a step accesses gigabytes: with small pages, page faults in the first step and TLB
+// misses in all steps would take noticeable time.
 void* CpuDevice::allocate(std::int64_t bytes) {
   const auto fail = [&](int error) {
     return io_error("cannot allocate " + std::to_string(bytes) + " bytes of memory", error,
@@ -99,11 +99,11 @@ void* CpuDevice::allocate(std::int64_t bytes) {
   };
   if (bytes < 0 || bytes > (std::int64_t{1} << 46)) throw fail(ENOMEM);
   const std::size_t unit = static_cast<std::size_t>(bytes) >= kHugePage ? kHugePage : kPage;
-  // Under AddressSanitizer at least one inaccessible page follows a block, to catch overruns.
+  // With AddressSanitizer, at least one inaccessible page follows a block, so that overruns are detected.
   const std::size_t wanted =
       std::max<std::size_t>(static_cast<std::size_t>(bytes), 1) + (kPoisons ? kPage : 0);
   const std::size_t size = (wanted + unit - 1) / unit * unit;
-  // Extra space for alignment; released below.
+  // Extra bytes for alignment, which are released below.
   const std::size_t slack = unit == kHugePage ? kHugePage : 0;
   void* raw = mmap(nullptr, size + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) throw fail(errno);
@@ -113,7 +113,8 @@ void* CpuDevice::allocate(std::int64_t bytes) {
     if (skip != 0) munmap(begin, skip);
     if (skip != slack) munmap(begin + skip + size, slack - skip);
     begin += skip;
-    madvise(begin, size, MADV_HUGEPAGE);  // advisory: a kernel without huge pages may refuse
+    madvise(begin, size, MADV_HUGEPAGE);  // only advice: errors are ignored, because the Linux kernel may not
+                                          // support huge pages
   }
   blocks_.emplace(begin, size);
   poison(begin + bytes, size - static_cast<std::size_t>(bytes));
@@ -133,7 +134,7 @@ void CpuDevice::release(void* address) noexcept {
 std::unique_ptr<Stream> CpuDevice::create_stream(StreamKind kind) {
   if (kind == StreamKind::kCompute) return std::make_unique<InlineStream>(context_);
   if (kind == StreamKind::kCopy) return std::make_unique<CallerStream>();
-  // Kernels of other streams use a separate thread: the pool belongs to the compute stream.
+  // Kernels of other streams run in a separate thread, because only the compute stream may use the pool.
   return std::make_unique<WorkerStream>(1, 0);
 }
 

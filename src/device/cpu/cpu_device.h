@@ -1,7 +1,7 @@
 // The CPU as a device: ordinary memory, and kernels that run on the rank's own thread pool.
 //
 // Compute streams run kernels at once, inside launch(). Streams for copies and communication have a worker
-// thread, so a checkpoint's copies overlap with compute as on a GPU.
+// thread, so that the copies of a checkpoint overlap with compute, as on a GPU.
 #pragma once
 
 #include <memory>
@@ -14,13 +14,13 @@
 
 namespace primus::cpu {
 
-// The context of CPU kernels. Kernels must access tensor memory through data(): a device's addresses may
-// differ from the mapped ones, as on the tests' guard device and on a GPU.
+// The context of CPU kernels. Kernels must access tensor memory through data(): device addresses may differ
+// from the addresses at which the memory is mapped, as on the guard device of the tests.
 class CpuContext final : public KernelContext {
  public:
   CpuContext(ThreadPool& pool, std::ptrdiff_t address_offset)
       : pool_(&pool), threads_(pool.size()), offset_(address_offset) {}
-  // For measuring: reports workspace sizes for this many threads, but starts no thread.
+  // For measuring: reports workspace sizes for `threads` threads, but starts no threads.
   explicit CpuContext(int threads) : threads_(threads) {}
 
   // Must not be called while measuring.
@@ -39,8 +39,8 @@ class CpuContext final : public KernelContext {
 
 class CpuDevice final : public Device {
  public:
-  // `threads`: workers of this rank's pool, including the calling thread; 0 uses every core that the process
-  // may use. The table must outlive the device.
+  // `threads` is the number of threads of this rank's pool, including the calling thread; with 0, it is the
+  // number of cores that the process may use. `kernels` must outlive the device.
   CpuDevice(int threads, const KernelTable& kernels);
   ~CpuDevice() override;
 
@@ -62,7 +62,7 @@ class CpuDevice final : public Device {
   ThreadPool pool_;
   const KernelTable& kernels_;
   CpuContext context_;
-  std::unordered_map<void*, std::size_t> blocks_;  // allocated: address -> mapped bytes
+  std::unordered_map<void*, std::size_t> blocks_;  // maps the address of each allocation to its mapped bytes
 };
 
 // Describes the machine's processor and memory as a device.
@@ -70,8 +70,8 @@ DeviceProperties cpu_properties();
 // Returns a text such as "cpu: 2 threads, avx512 amx_bf16".
 std::string describe_cpu(int threads);
 
-// Returns the number of cores that this process may keep busy: its affinity mask, limited by its control
-// groups' CPU bandwidth.
+// Returns the number of cores that this process may keep busy: the cores of its affinity mask, limited by the
+// CPU bandwidth of its control groups.
 int available_cores();
 
 }  // namespace primus::cpu

@@ -10,7 +10,7 @@
 namespace primus::cpu {
 namespace {
 
-// Below this size a second core does not help.
+// With fewer bytes, a second core does not make a copy faster.
 constexpr std::int64_t kParallelBytes = 1 << 20;
 
 }  // namespace
@@ -120,7 +120,8 @@ void WorkerStream::work() {
     Task task = std::move(queue_.front());
     queue_.pop_front();
     if (failure_ && !task.always) {
-      // synchronize() waits for an empty queue, also if the last work was dropped.
+      // synchronize() waits until the queue is empty, so it must be notified even if the last work was
+      // dropped.
       if (queue_.empty()) changed_.notify_all();
       continue;
     }

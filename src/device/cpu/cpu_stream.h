@@ -1,5 +1,5 @@
-// The CPU's streams and events: a stream that runs work at once, and one with a worker thread. CpuDevice and
-// the tests' guard device create them.
+// Streams and events of the CPU: a stream that runs work at once, and a stream with a worker thread.
+// CpuDevice and the guard device of the tests create them.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,10 @@
 
 namespace primus::cpu {
 
-// Counts record() calls: how many were enqueued and how many the streams have reached. As in CUDA, a wait
+// Counts the record() calls that were enqueued, and those that streams have reached. As in CUDA, a wait
 // refers to the latest record() before it, and an event that was never recorded does not block. After a
-// failure of the stream, its events pass the failure to every waiter.
+// failure of the stream, the failure is thrown in every thread and passed to every stream that waits for its
+// events.
 class CpuEvent final : public Event {
  public:
   void synchronize() override;
@@ -29,12 +30,12 @@ class CpuEvent final : public Event {
  private:
   friend class InlineStream;
   friend class WorkerStream;
-  // Shared with the streams' pending work, which may outlive the event.
+  // State that is shared with pending work of streams, which may outlive the event.
   struct State {
     std::mutex mutex;
     std::condition_variable reached_changed;
     std::int64_t recorded = 0, reached = 0;
-    std::exception_ptr failure;  // the stream's failure at the last reached point
+    std::exception_ptr failure;  // the failure of the stream at the point that was reached last
     std::int64_t record();
     std::int64_t latest();
     void reach(std::int64_t count, const std::exception_ptr& of_stream = nullptr);
@@ -63,9 +64,9 @@ class InlineStream : public Stream {
   CpuContext& context_;
 };
 
-// An InlineStream for transfers within host memory: the calling thread performs them, on one core and at its
-// own priority, and the data stays in that core's cache. Several threads may call it at once: a pool of one
-// thread runs loops in the caller, and has no state.
+// An InlineStream for transfers within host memory. The calling thread performs them with its own priority on
+// one core, so that the data stays in the cache of this core. Several threads may use it concurrently,
+// because a pool of one thread runs loops in the caller and has no state.
 struct OneThread {
   ThreadPool pool{1};
   CpuContext context{pool, 0};
@@ -77,10 +78,11 @@ class CallerStream final : private OneThread, public InlineStream {
 
 // A first-in-first-out queue with a thread that runs it. After a failure, the stream drops queued and new
 // work until synchronize() has reported the failure. Events are still marked as reached, so no waiter blocks
-// forever. They pass the failure to the streams that wait for them.
+// forever. They pass the failure to streams that wait for them.
 class WorkerStream final : public Stream {
  public:
-  // `threads`: for kernels. `address_offset`: as in CpuContext; copies add it to device addresses, too.
+  // `threads` is the number of threads for kernels. `address_offset` is as in CpuContext; copies also add it
+  // to device addresses.
   WorkerStream(int threads, std::ptrdiff_t address_offset);
   ~WorkerStream() override;  // finishes the queue; an unreported failure is lost
 
@@ -96,7 +98,7 @@ class WorkerStream final : public Stream {
  private:
   struct Task {
     std::function<void()> run;
-    bool always;  // true for events: runs even after a failure
+    bool always;  // true for events: this work runs even after a failure
   };
   void enqueue(std::function<void()> run, bool always = false);
   void work();

@@ -32,8 +32,8 @@ namespace {
 
 // ---- Fibers -------------------------------------------------------------------------------------
 
-// Saved registers of a suspended fiber. On x86-64 they are on its own stack, because ucontext makes a system
-// call in every switch, and kernels switch millions of times.
+// Saved registers of a suspended fiber. On x86-64 they are on the fiber's own stack. ucontext is not used
+// there, because it makes a system call in every switch, and kernels switch millions of times.
 struct Registers {
 #if defined(__x86_64__)
   void* stack = nullptr;
@@ -77,8 +77,8 @@ void switch_registers(Registers& from, Registers& to) {
 #endif
 }
 
-// A stack with an inaccessible page below it, so a kernel that overflows it crashes instead of corrupting its
-// neighbour.
+// A stack with an inaccessible page below it, so that a kernel that overflows its stack crashes instead of
+// corrupting the adjacent stack.
 class FiberStack {
  public:
   static constexpr std::size_t kBytes = std::size_t{128} << 10;
@@ -105,19 +105,20 @@ struct Fiber {
   FiberStack stack;
   Registers registers;
   Place place{};
-  std::int64_t barriers = 0;   // barriers that it has reached
-  std::int64_t exchanges = 0;  // exchanges that it has reached
+  std::int64_t barriers = 0;   // number of barriers that the fiber has reached
+  std::int64_t exchanges = 0;  // number of exchanges that the fiber has reached
   bool done = false;
-  bool waited = false;  // has waited for the previous kernel
+  bool waited = false;  // true if the fiber has waited for the previous kernel
 #if defined(__SANITIZE_THREAD__)
   void* tsan = nullptr;
 #endif
 };
 
 struct Warp {
-  std::int64_t exchanges = 0;  // completed exchanges
+  std::int64_t exchanges = 0;  // number of completed exchanges
   int arrived = 0;
-  // Two buffers: a lane that is ahead by one exchange must not overwrite data that a slow lane still reads.
+  // There are two buffers, because a lane that is ahead by one exchange must not overwrite data that a slow
+  // lane still reads.
   alignas(64) std::array<std::array<std::byte, 64 * kExchangeBytes>, 2> slots;
 };
 
@@ -127,7 +128,7 @@ struct FreeMemory {
 struct SharedMemory {
   std::unique_ptr<void, FreeMemory> memory;
   std::size_t bytes = 0;
-  bool touched = false;  // accessed by the current block
+  bool touched = false;  // true if the current block has accessed it
 };
 
 // ---- Running one block --------------------------------------------------------------------------
@@ -169,7 +170,7 @@ class Multiprocessor {
     std::int64_t complete = 0;
   };
   std::array<Numbered, 16> numbered_;
-  std::int64_t progress_ = 0;  // incremented by everything that can resume a waiting fiber
+  std::int64_t progress_ = 0;  // incremented by every event that may let a waiting fiber continue
   std::exception_ptr failure_;
 #if defined(__SANITIZE_ADDRESS__)
   const void* scheduler_bottom_ = nullptr;
@@ -182,7 +183,7 @@ class Multiprocessor {
 
 thread_local Multiprocessor* active = nullptr;
 
-// Thrown in the other fibers of a failed block, to end these fibers.
+// If a fiber of a block fails, this is thrown in all other fibers of the block, to end them.
 struct Abandoned {};
 
 void Multiprocessor::enter() {
@@ -194,7 +195,7 @@ void Multiprocessor::enter() {
     self.body_(self.arguments_);
     self.check_waited();
   } catch (const Abandoned&) {
-    // The block's first failure is reported.
+    // Only the first failure of the block is reported.
   } catch (...) {
     if (!self.failure_) self.failure_ = std::current_exception();
   }
@@ -206,8 +207,8 @@ void Multiprocessor::start(std::size_t index) {
   fiber.barriers = fiber.exchanges = 0;
   fiber.done = fiber.waited = false;
 #if defined(__x86_64__)
-  // The values that primus_emulator_switch() pops: six registers and the address of enter(). As after a call,
-  // the stack pointer is 8 off a multiple of 16 when enter() begins.
+  // The values that primus_emulator_switch() pops: six registers and the address of enter(). When enter()
+  // begins, the stack pointer must be a multiple of 16 plus 8, as after a call.
   auto* top = reinterpret_cast<void**>(fiber.stack.bottom() + FiberStack::kBytes) - 1;
   *top = nullptr;
   *--top = reinterpret_cast<void*>(&Multiprocessor::enter);

@@ -1,5 +1,5 @@
 // Errors that kernels detect in their input. On a GPU the first fault of a stream is stored in memory that
-// the host reads when it synchronises; the emulator throws at once.
+// the host reads when it synchronises; the emulator throws it at once.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ namespace PRIMUS_GPU {
 
 PRIMUS_DEVICE void report_fault(Fault* to, Fault::Kind kind, std::int64_t value, std::int64_t limit) {
 #ifdef PRIMUS_GPU_VENDOR
-  // Keeps the first fault. If several threads report at the same time, any of their faults may be kept.
+  // Keeps the first fault of the stream. If several threads report at the same time, any of their faults may
+  // be kept.
   if (to->kind != Fault::Kind::kNone) return;
   to->value = value;
   to->limit = limit;

@@ -1,6 +1,6 @@
 // The context of GPU kernels: their stream, memory for partial results, and the libraries that some of them
-// call. Each stream has a context. Each device has a further context that serves only workspace sizes.
-// Compiled only by nvcc and by clang for HIP.
+// call. Each stream has a context. Each device has one more context, which is used only to compute workspace
+// sizes. Only nvcc and clang for HIP compile this file.
 #pragma once
 
 #include <algorithm>
@@ -33,12 +33,13 @@ class GpuShared {
         tuning_folder_(std::move(tuning_folder)) {}
 
   int index() const { return index_; }
-  bool present() const { return present_; }  // false: a measuring device, without hardware
+  bool present() const { return present_; }  // false for a measuring device, which has no hardware
   bool deterministic() const { return deterministic_; }
-  bool attention_library() const { return attention_library_; }        // see DeviceSpec
-  const std::string& tuning_folder() const { return tuning_folder_; }  // empty: algorithms are not timed
+  bool attention_library() const { return attention_library_; }        // as in DeviceSpec
+  const std::string& tuning_folder() const { return tuning_folder_; }  // if empty, algorithms are not timed
 
-  // Returns an operator's state for all streams, which is constructed from this object at first use.
+  // Returns the state of an operator for all streams of the device. The first call constructs it from this
+  // object.
   template <class Library>
   Library& library() {
     const std::lock_guard lock(mutex_);
@@ -70,10 +71,11 @@ class GpuShared {
 
 class GpuContext : public KernelContext {
  public:
-  // Holds one double per block for up to 524288 blocks.
+  // This is enough for one double per block and 524288 blocks.
   static constexpr std::int64_t kPartialBytes = std::int64_t{4} << 20;
 
-  // `partials` and `faults` live as long as the context. All null: the context serves only workspace sizes.
+  // `partials` and `faults` must outlive the context. If all pointers are null, the context is used only to
+  // compute workspace sizes.
   GpuContext(std::shared_ptr<GpuShared> shared, StreamHandle stream, void* partials, Fault* faults,
              int multiprocessors, int capability, std::int64_t max_shared_bytes)
       : shared_(std::move(shared)),
@@ -94,7 +96,8 @@ class GpuContext : public KernelContext {
     return static_cast<T*>(tensor.data);
   }
 
-  // Every operator of a stream uses this memory. That is safe, because they run one after the other.
+  // Every operator of a stream uses this memory. This is safe, because operators of a stream run one after
+  // the other.
   void* partials(std::int64_t bytes) const {
     if (bytes > kPartialBytes) throw std::logic_error("gpu: too many partial results");
     return partials_;
@@ -102,8 +105,8 @@ class GpuContext : public KernelContext {
 
   GpuShared& shared() const { return *shared_; }
 
-  // Returns an operator's state for this stream (a library's handle, chosen algorithms), which is constructed
-  // from this object at first use.
+  // Returns the state of an operator for this stream (a library handle, chosen algorithms). The first call
+  // constructs it from this object.
   template <class Library>
   Library& library() {
     std::shared_ptr<void>& slot = libraries_[typeid(Library)];
@@ -111,7 +114,7 @@ class GpuContext : public KernelContext {
     return *static_cast<Library*>(slot.get());
   }
 
-  // Returns the maximum per block.
+  // Returns the max. bytes of shared memory per block.
   std::int64_t max_shared_bytes() const { return max_shared_bytes_; }
   // Allows a kernel more shared memory than every GPU provides by default.
   template <class Kernel>
@@ -131,7 +134,7 @@ class GpuContext : public KernelContext {
   Fault* faults_;
   int multiprocessors_, capability_;
   std::int64_t max_shared_bytes_;
-  std::map<std::type_index, std::shared_ptr<void>> libraries_;  // destroyed before the shared state
+  std::map<std::type_index, std::shared_ptr<void>> libraries_;  // destroyed before shared_, which it may use
 };
 
 }  // namespace primus::gpu::PRIMUS_GPU

@@ -64,14 +64,14 @@ class Guard {
   std::function<void()> check_;
 };
 
-// Throws the fault that a kernel has reported, once.
+// If a kernel has reported a fault, clears it and throws it as an error.
 void throw_fault(Fault& fault) {
   if (fault.kind != Fault::Kind::kNone) throw to_error(std::exchange(fault, Fault{}));
 }
 
 class GpuEvent final : public Event {
  public:
-  // `timed`: records the time at which it is reached.
+  // If `timed`, the event records the time at which it is reached.
   GpuEvent(int device, std::shared_ptr<const Guard> guard, bool timed)
       : device_(device), guard_(std::move(guard)) {
     check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU");
@@ -120,7 +120,8 @@ class GpuStream final : public Stream {
             StreamKind kind)
       : device_(gpu.index), guard_(std::move(guard)) {
     choose_device();
-    // Collectives get free multiprocessors first, because other ranks wait for these collectives.
+    // Collectives have a higher priority, so that they get free multiprocessors first, because other ranks
+    // wait for them.
     int lowest = 0, highest = 0;
     check(PRIMUS_GPU_CALL(DeviceGetStreamPriorityRange)(&lowest, &highest), "read the priorities of streams");
     check(PRIMUS_GPU_CALL(StreamCreateWithPriority)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking),
@@ -178,7 +179,7 @@ class GpuStream final : public Stream {
   }
 
  private:
-  // The runtime's current device is per thread, and several ranks may share a thread.
+  // The runtime has one current device per thread, and several ranks may use the same thread.
   void choose_device() const { check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU"); }
   template <class Kind>
   void copy(void* to, const void* from, std::int64_t bytes, Kind kind) {
@@ -191,7 +192,7 @@ class GpuStream final : public Stream {
   std::shared_ptr<const Guard> guard_;
   StreamHandle stream_ = nullptr;
   void* partials_ = nullptr;
-  std::shared_ptr<Fault> fault_;  // shared with its events
+  std::shared_ptr<Fault> fault_;  // shared with events of this stream
   std::unique_ptr<GpuContext> context_;
 };
 
@@ -243,13 +244,14 @@ class GpuDevice final : public Device {
   }
   void* allocate(std::int64_t bytes) override {
     check(PRIMUS_GPU_CALL(SetDevice)(gpu_.index), "choose a GPU");
-    // Complete pages: small allocations would share one, and a process cannot map the same page of another
-    // process twice (peers.cu).
+    // Allocates complete pages. Otherwise small allocations would share a page, and a process cannot map the
+    // same page of another process twice (peers.cu).
     constexpr std::int64_t kPage = std::int64_t{2} << 20;
     bytes = (bytes + kPage - 1) / kPage * kPage;
     void* address = malloc(bytes);
     check(PRIMUS_GPU_CALL(Memset)(address, 0, static_cast<std::size_t>(bytes)), "clear device memory");
-    // The legacy stream clears the memory; other streams do not wait for it automatically.
+    // The default stream clears the memory, and other streams do not wait for it. Therefore the host waits
+    // here.
     check(PRIMUS_GPU_CALL(DeviceSynchronize)(), "clear device memory");
     return address;
   }
@@ -372,7 +374,7 @@ std::unique_ptr<Device> open_gpu(const DeviceSpec& spec, const KernelTable& kern
 }
 
 std::unique_ptr<Device> measuring_gpu(const DeviceSpec& spec, const KernelTable& kernels) {
-  // Properties of the tested devices (H100, MI300X), which determine workspaces completely.
+  // Properties of the tested devices (H100, MI300X). Workspace sizes depend only on these properties.
 #if defined(__HIP__)
   constexpr int kMultiprocessors = 304, kMajor = 9;
   constexpr std::int64_t kSharedBytes = 64 << 10;

@@ -14,14 +14,15 @@
 //
 // A short kernel takes longer to launch than to run. A kernel with `using StartsEarly = void` may begin while
 // the previous kernel of the stream still runs (NVIDIA's programmatic dependent launch, from Hopper on).
-// Every thread then calls wait_for_previous() before it accesses memory that other kernels write, or writes
-// memory that they read. Every thread also calls it before it ends, because otherwise the next kernel would
-// not wait for the previous one either. The emulator checks that no thread ends without the call.
+// Every thread then calls wait_for_previous() before it accesses memory that other kernels write, and before
+// it writes memory that other kernels read. Every thread also calls it before it ends, because otherwise the
+// next kernel would not wait for the previous kernel either. The emulator checks that no thread ends without
+// the call.
 //
 // A kernel with a member kAlone has a multiprocessor to itself (its threads may use all registers), and may
 // take the address of its arguments.
 //
-// `Context` is a kernel's device context: a stream on a GPU, a thread pool under the emulator.
+// `Context` is the device context of a kernel: it has a stream on a GPU, and a thread pool in the emulator.
 #pragma once
 
 #include <algorithm>
@@ -73,7 +74,7 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
   static_assert(std::is_trivially_copyable_v<Kernel> && Kernel::kThreads % kWarp == 0);
   if (blocks <= 0) return;
   if (blocks > std::numeric_limits<std::int32_t>::max()) throw std::logic_error("gpu: too many blocks");
-  // Shared memory beyond what every GPU provides must be requested.
+  // A kernel that needs more shared memory than this must request it.
   constexpr std::size_t kAlwaysThere = std::size_t{48} << 10;
   const auto start = [&](auto* enter) {
     if (shared_bytes > kAlwaysThere) context.allow_shared(enter, shared_bytes);
@@ -105,7 +106,8 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
   context.check_launch();
 }
 
-// Returns the number of multiprocessors, to size persistent grids; results must not depend on it.
+// Returns the number of multiprocessors, which determines the size of persistent grids. Results must not
+// depend on it.
 inline std::int64_t multiprocessors(const Context& context) { return context.multiprocessors(); }
 
 // Returns the maximum bytes of shared memory per block.

@@ -1,5 +1,5 @@
-// GPUs of one host that read each other's memory: the runtime's inter-process handles, and stream operations
-// on flags that use no multiprocessor.
+// Lets GPUs of one host read each other's memory, with the inter-process handles of the runtime, and with
+// stream operations on flags that use no multiprocessor.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -48,7 +48,7 @@ void wait_flag(Stream& stream, void* flag, std::uint32_t value) {
 
 constexpr bool kUsual = true;
 
-// Driver functions without a counterpart in the runtime.
+// Functions of the driver that the runtime does not have.
 struct Driver {
   decltype(&cuMemGetAddressRange) address_range;
   decltype(&cuPointerGetAttribute) attribute;
@@ -126,8 +126,8 @@ PeerHandle share(int ordinal, const void* address, std::int64_t& offset) {
   std::uint64_t id = 0;
   range_of(address, base, id);
   offset = static_cast<const std::byte*>(address) - static_cast<const std::byte*>(base);
-  // Requesting a handle takes longer than a copy, so handles are cached. The key includes the allocation's
-  // id, because another allocation may later have the same address.
+  // Requesting a handle takes longer than a copy, so handles are cached. The key includes the id of the
+  // allocation, because another allocation may later have the same address.
   static std::mutex mutex;
   static std::map<std::pair<void*, std::uint64_t>, PeerHandle> known;
   const std::lock_guard lock(mutex);
@@ -142,8 +142,8 @@ PeerHandle share(int ordinal, const void* address, std::int64_t& offset) {
   return at->second;
 }
 
-// Other processes' memory that this process has mapped. Two groups of ranks may share a neighbour; the
-// mapping is shared, because the driver may refuse a second request.
+// Memory of other processes that this process has mapped. Two groups of ranks may include the same process;
+// they use the same mapping, because the driver may refuse to map memory twice.
 struct Mapped {
   void* address = nullptr;
   int users = 0;

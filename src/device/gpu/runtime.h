@@ -1,6 +1,6 @@
-// Common names over the CUDA and HIP runtimes, so the same host code serves both. Every failing call throws
-// an Error with the requested action, the runtime's answer and a hint. Compiled only by nvcc and by clang for
-// HIP.
+// Common names for functions of the CUDA and HIP runtimes, so that both have the same host code. Every
+// failing call throws an Error with the requested action, the answer of the runtime and a hint. Only nvcc and
+// clang for HIP compile this file.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 #include "device/gpu/target.h"
 #include "device/lost_device.h"
 
-// The two runtimes' functions and types differ only in a prefix.
+// Names of functions and types of the two runtimes differ only in a prefix.
 #if defined(__HIP__)
 #define PRIMUS_GPU_CALL(name) hip##name
 #else
@@ -38,7 +38,7 @@ inline constexpr const char* kVendor = "cuda";
 inline constexpr const char* kVendorName = "NVIDIA";
 #endif
 
-// `what` completes "cannot ...".
+// Throws Error if `status` is not success; `what` completes the message "cannot ...".
 inline void check(Status status, const char* what) {
   if (status == PRIMUS_GPU_CALL(Success)) [[likely]]
     return;

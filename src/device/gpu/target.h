@@ -1,5 +1,5 @@
 // The target machine of a kernel source. Each gpu.cu is compiled once per target, in its own namespace
-// (PRIMUS_GPU), like CPU kernels per instruction set:
+// (PRIMUS_GPU), as CPU kernels are compiled once per instruction set:
 //
 //   cuda        nvcc                       warps of 32
 //   hip         clang for AMD GPUs         warps of 64
@@ -36,7 +36,8 @@
 #define PRIMUS_UNROLL_BY(count)
 #endif
 
-// True while device code for an NVIDIA GPU of at least this compute capability (80, 90) is compiled.
+// PRIMUS_CUDA_ARCH is the compute capability (80, 90) while device code for an NVIDIA GPU is compiled, else
+// 0.
 #if defined(__CUDA_ARCH__)
 #define PRIMUS_CUDA_ARCH __CUDA_ARCH__
 #else

@@ -1,9 +1,9 @@
-// The machine interface of kernel code, under common names: place in the grid, barriers, exchanges between
-// the lanes of a warp, shared memory, integer atomics.
+// The interface of kernel code to the machine, with names common to all targets: the position in the grid,
+// barriers, exchanges between the lanes of a warp, shared memory, integer atomics.
 //
 // Every lane of a warp must take part in an exchange, and every thread of a block in a barrier; the emulator
-// checks this. There are no floating-point atomics: their order, and so the result, would change from run to
-// run.
+// checks this. There are no floating-point atomics, because their order, and therefore the result, would vary
+// between runs.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ PRIMUS_DEVICE void wait_for_previous() {
 #endif
 }
 
-// Makes writes to shared memory by lanes of this warp visible to its other lanes.
+// Makes writes of a lane to shared memory visible to all lanes of the warp.
 PRIMUS_DEVICE void warp_barrier() {
 #if defined(__HIP__)
   __builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront");
@@ -60,8 +60,7 @@ PRIMUS_DEVICE T from_lane_xor(T value, int mask) {
 #endif
 }
 
-// Returns the value of the lane `distance` places before this lane, or this lane's own value if there is no
-// such lane.
+// Returns the value of lane (this lane - `distance`), or this lane's own value if there is no such lane.
 template <class T>
 PRIMUS_DEVICE T from_lane_before(T value, int distance) {
 #if defined(__HIP__)
@@ -74,7 +73,8 @@ PRIMUS_DEVICE T from_lane_before(T value, int distance) {
 PRIMUS_DEVICE void atomic_add(std::int32_t* to, std::int32_t value) { atomicAdd(to, value); }
 PRIMUS_DEVICE void atomic_max(std::int32_t* to, std::int32_t value) { atomicMax(to, value); }
 
-// Returns the block's shared object of type T, one per type in a kernel. It is not initialised.
+// Returns an object of type T in the shared memory of the block. A kernel has one such object per type; it is
+// not initialised.
 template <class T>
 PRIMUS_DEVICE T& shared() {
   __shared__ __align__(128) unsigned char memory[sizeof(T)];
@@ -95,7 +95,8 @@ inline std::int64_t block() { return emulator::place().block; }
 inline std::int64_t blocks() { return emulator::place().blocks; }
 inline void barrier() { emulator::barrier(); }
 
-// The emulator runs kernels one after the other, and checks that early-starting ones wait.
+// The emulator runs kernels one after the other, and checks that kernels that start early call
+// wait_for_previous().
 inline void let_next_begin() {}
 inline void wait_for_previous() { emulator::wait_for_previous(); }
 

@@ -124,7 +124,7 @@ struct DeltaStates {
 // Gradients in the workspace and in the caller's tensors.
 template <class T>
 struct DeltaGradients {
-  const T* out;               // [rows, out_width]: the tensor of the caller
+  const T* out;               // [rows, out_width], not in the workspace: gradient of the output
   T* scaled;                  // [kRows, value_dim]: the gradient of the output, times the scale
   float* u;                   // [kRows, value_dim]: gradient of U
   T* error;                   // [kRows, value_dim]: minus the gradient of the errors

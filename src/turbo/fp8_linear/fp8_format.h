@@ -30,11 +30,12 @@ struct Fp8 {
   static constexpr Fp8 nearest(float x) {
     const auto all = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t magnitude = all & 0x7FFFFFFFU, sign = all >> 24 & 0x80U;
-    // Adds half a unit of the last kept digit, or slightly less if that digit is even.
+    // Rounds to nearest even: adds half a unit of the last digit that is kept, or slightly less if this digit
+    // is even.
     const std::uint32_t rounded = magnitude + ((1U << (kCut - 1)) - 1) + (magnitude >> kCut & 1U);
     const std::uint32_t normal = (rounded >> kCut) - ((127U - kBias) << kDigits);
-    // Subnormal numbers are multiples of the smallest one: adding a number whose last digit has that value
-    // rounds to such a multiple.
+    // Subnormal numbers are multiples of the smallest number. Adding a float whose last digit has the value
+    // of this number rounds to such a multiple.
     constexpr std::uint32_t kField = 127 + 24 - kBias - kDigits;
     const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kField << 23);
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(sum) - (kField << 23);
@@ -50,11 +51,13 @@ struct Fp8 {
   }
 
  private:
-  static constexpr std::uint32_t kCut = 23 - kDigits;  // mantissa bits of a float that are cut off
+  static constexpr std::uint32_t kCut =
+      23 - kDigits;  // number of mantissa bits of a float that a code does not have
 
   static constexpr float of_magnitude(std::uint32_t code) {
     constexpr std::uint32_t kInfinity = 0x7F800000U, kNan = 0x7FC00000U;
-    // The code after the largest number is infinity if the format has one, else NaN (e4m3).
+    // The code after that of the largest number is infinity (e5m2) or, if the format has no infinity, NaN
+    // (e4m3).
     constexpr std::uint32_t kBehindTop = kTop + 1 == 0x7FU ? kNan : kInfinity;
     const float subnormal = static_cast<float>(static_cast<std::int32_t>(code)) *
                             std::bit_cast<float>((128U - kBias - kDigits) << 23);
@@ -74,15 +77,16 @@ using Fp8E5M2 = Fp8<DType::kF8E5M2, 2, 15, 0x7B>;
 
 constexpr bool is_fp8(DType dtype) { return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2; }
 
-// The scales between a tensor's values and codes: code = nearest(value * scale), value = code * inverse.
+// The scales that convert between values and codes of a tensor: code = nearest(value * scale), value = code *
+// inverse.
 struct Fp8Scales {
   float inverse, scale;
 };
 
-// Returns the scales for a tensor whose largest magnitude has these bits; it is mapped to the format's
-// largest number. A tensor of zeros has scale 1. A scale is at least 2^-126 and at most 2^126 (reached for
-// magnitudes below 2^-110), so its inverse is a normal number. If an element is infinite or NaN, the scales
-// are NaN, and so are all codes and all results of a product with them.
+// Returns the scales that map a tensor's largest magnitude, given by its bits, to the largest number of the
+// format. A tensor of zeros has scale 1. A scale is at least 2^-126 and at most 2^126 (reached for magnitudes
+// below 2^-110), so its inverse is a normal number. If an element is infinite or NaN, the scales are NaN, and
+// so are all codes and all results of a product with them.
 constexpr Fp8Scales fp8_scales(std::uint32_t largest_magnitude, float largest_code) {
   constexpr std::uint32_t kInfinity = 0x7F800000U;
   if (largest_magnitude == 0) return {1, 1};
@@ -104,7 +108,7 @@ constexpr Fp8Scales delayed_fp8_scales(std::uint32_t largest_magnitude, float la
   return fp8_scales(largest_magnitude, largest_code);
 }
 
-// Calls body(Code{}) for the codes of this type.
+// Calls body(Code{}) with the format of this type.
 template <class Body>
 void with_fp8_type(DType dtype, Body&& body) {
   if (dtype == DType::kF8E4M3) {

@@ -18,7 +18,7 @@ bool is_matrix(const Tensor& tensor, std::int64_t rows, std::int64_t cols) {
 }  // namespace
 
 void check_fp8_extents(std::int64_t rows, std::int64_t cols) {
-  // Tensor cores read fp8 operands in pieces of 16 bytes.
+  // Tensor cores read fp8 operands 16 bytes at a time.
   constexpr std::int64_t kMultiple = 16;
   if (rows > 0 && cols > 0 && rows % kMultiple == 0 && cols % kMultiple == 0) return;
   throw invalid("fp8 products need matrix dimensions that are multiples of " + std::to_string(kMultiple) +

@@ -12,10 +12,11 @@
 // terms at a time, or over the complete sum with Fp8Gemm::fast (DeepSeek-V3's report, section 3.3.2).
 //
 // An operand with an infinite element or a NaN makes every element of the result NaN; with delayed scales, it
-// affects only the elements that depend on it. A product may not have two e5m2 operands: GPUs do not support
-// it. All addresses, including those of scales, are multiples of 16. Every extent of an operand must be a
-// multiple of 16; otherwise the launch throws Error(kInvalid). The workspace functions throw Error(kInvalid)
-// on an NVIDIA GPU without fp8 (below compute capability 8.9), and Error(kUnsupported) on AMD GPUs.
+// affects only the elements of the result that depend on it. A product may not have two e5m2 operands: GPUs
+// do not support such a product. All addresses, including those of scales, are multiples of 16. Every extent
+// of an operand must be a multiple of 16; otherwise the launch throws Error(kInvalid). The workspace
+// functions throw Error(kInvalid) on an NVIDIA GPU without fp8 (below compute capability 8.9), and
+// Error(kUnsupported) on AMD GPUs.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -24,23 +25,24 @@
 
 namespace primus::turbo {
 
-// Throws Error(kInvalid) if an operand may not have these extents. The operators' check() calls it; callers
-// may use it for an earlier check.
+// Throws Error(kInvalid) if an operand may not have these extents. check() of the operators calls this
+// function; callers may also call it earlier.
 void check_fp8_extents(std::int64_t rows, std::int64_t cols);
 
 // Quantizes a matrix to codes in its own layout, transposed, or both in one pass. Tensor cores require both
-// operands to be contiguous along the summed dimension, so weight gradients use transposed codes of both.
+// operands to be contiguous along the summed dimension, so weight gradients use the transposed codes of both
+// operands.
 struct QuantizeFp8 {
   static constexpr KernelId kId = KernelId::kQuantizeFp8;
   Tensor x;                // [rows, cols] fp32 or bf16
   Tensor codes = {};       // [rows, cols] e4m3 or e5m2, or absent
-  Tensor transposed = {};  // [cols, rows] of the same type, or absent; not both absent
+  Tensor transposed = {};  // [cols, rows] of the same type, or absent if `codes` is not
   Tensor scales;           // [2] fp32: the factor from codes to values, and its inverse
-  // False: the scales are computed from x, in a pass over x. True: the scales are inputs; finite values
-  // beyond the range saturate, and infinities become NaN.
+  // If false, the scales are outputs, computed in a separate pass over x. If true, the scales are inputs;
+  // finite values beyond the range saturate, and infinities become NaN.
   bool known = false;
-  // If `known`: [1] int32, the bits of a magnitude; the call raises it to x's largest magnitude if that is
-  // larger. Optional.
+  // Optional, only if `known`: [1] int32, the bits of a magnitude m. The call sets it to max(m, largest
+  // magnitude of x).
   Tensor largest = {};
   void check() const;
   double flops() const { return 0; }
@@ -54,14 +56,16 @@ struct UpdateFp8Scales {
   static constexpr std::int64_t kTensors = 3;  // x, W, d_y
   static constexpr std::int64_t kPlace = 4;    // elements per tensor in `scales`
   Tensor largest;  // [layers, kTensors] int32: bits of this step's largest magnitudes
-  Tensor history;  // [layers, kTensors, steps] fp32: largest magnitudes of the last steps, the latest first
-  // [layers, kTensors, kPlace] fp32: the first two elements are the scales that QuantizeFp8 reads; the others
-  // are padding that keeps addresses multiples of 16.
+  Tensor history;  // [layers, kTensors, steps] fp32: largest magnitudes of recent steps; the most recent step
+                   // is first
+  // [layers, kTensors, kPlace] fp32: elements 0 and 1 are the scales that QuantizeFp8 reads; elements 2 and 3
+  // are padding, so that addresses are multiples of 16.
   Tensor scales;
-  Tensor norm;  // [1] fp32: gradient norm of this step. If it is not finite, nothing changes
+  Tensor norm;  // [1] fp32: gradient norm of this step. If it is not finite, the call does nothing
   DType gradients = DType::kF8E4M3;  // the type of d_y
-  bool most_recent = false;          // true: use this step's magnitude; false: use the largest in the history
-  int margin = 0;  // the scale leaves a headroom of 2^margin below the format's largest number
+  bool most_recent =
+      false;       // true: use the magnitude of this step; false: use the largest magnitude in `history`
+  int margin = 0;  // the largest magnitude is mapped to (largest number of the format) / 2^margin
   void check() const;
   double flops() const { return 0; }
 };
@@ -72,8 +76,8 @@ struct Fp8Gemm {
   Tensor a, b;                // [m, k], [n, k]: codes, not both e5m2
   Tensor a_scales, b_scales;  // written by QuantizeFp8
   Tensor c;                   // [m, n] fp32 or bf16
-  bool accumulate = false;    // if c is bf16, a GPU's library rounds before and after the addition
-  bool fast = false;          // allow less exact sums, as forward products tolerate; faster on GPUs
+  bool accumulate = false;    // if c is bf16, GPU libraries round the product, and then the sum
+  bool fast = false;          // allow less exact, faster sums on GPUs; suitable for forward products
   int spared = 0;             // as in Gemm
   Tensor workspace;
   void check() const;

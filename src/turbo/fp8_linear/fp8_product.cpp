@@ -7,7 +7,7 @@
 namespace primus::turbo {
 namespace {
 
-// An operand of a product: codes whose rows run along the summed dimension, and their scales.
+// An operand of a product: its scales, and codes whose rows are contiguous along the summed dimension.
 class Quantized {
  public:
   Quantized(Context& context, const Tensor& x, DType type, const Fp8Scaling& scaling, bool transposed)
@@ -39,7 +39,7 @@ double Fp8Linear::flops() const {
 }
 
 void launch(Context& context, const Fp8Linear& call) {
-  // Each role sums over the columns or over the rows of an operand.
+  // Depending on the role, the product sums over the columns or over the rows of an operand.
   const Quantized a(context, call.a, call.a_type, call.a_scaling, call.role == GemmRole::kWeightGradient);
   const Quantized b(context, call.b, call.b_type, call.b_scaling, call.role != GemmRole::kForward);
   launch(context, Fp8Gemm{.a = a.codes(),

@@ -1,5 +1,5 @@
-// A complete product of a linear layer in fp8 from fp32 or bf16 operands. fp8_linear.h describes numerics and
-// limits.
+// A product of a linear layer in fp8, including the quantization of its fp32 or bf16 operands. fp8_linear.h
+// describes numerics and limits.
 #pragma once
 
 #include "turbo/context.h"
@@ -11,7 +11,7 @@ namespace primus::turbo {
 // The scaling of an operand: by its own largest magnitude, or with the given `scales`, as in QuantizeFp8.
 struct Fp8Scaling {
   Tensor scales = {};
-  Tensor largest = {};  // optional; only with `scales`
+  Tensor largest = {};  // as in QuantizeFp8: optional, only with `scales`
 };
 
 // Both operands are quantized into the context's scratch arena. Forward products use Fp8Gemm::fast.

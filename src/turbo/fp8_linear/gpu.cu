@@ -13,18 +13,19 @@ namespace {
 
 // ---- The largest magnitude ----------------------------------------------------------------------
 
-// Bits are ordered like magnitudes, with infinity and then NaN at the top.
+// Returns the larger of two magnitudes, given as bits. Bits are in the order of magnitudes; infinity and then
+// NaN follow the largest number.
 struct Larger {
   PRIMUS_DEVICE std::uint32_t operator()(std::uint32_t a, std::uint32_t b) const { return a > b ? a : b; }
 };
 
-// parts[block] = the bits of the largest magnitude in this block's run of x.
+// parts[block] = the bits of the largest magnitude among the elements of x that the block reads.
 template <class T>
 struct LargestParts {
   static constexpr int kThreads = 256, kCount = kVector<T>;
   const T* x;
   std::uint32_t* parts;
-  std::int64_t packs, run;  // size of x and of a run, in packs of kCount elements
+  std::int64_t packs, run;  // number of packs of kCount elements in x, and per block
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t begin = block() * run, end = smaller(begin + run, packs);
@@ -42,7 +43,7 @@ struct LargestParts {
   }
 };
 
-// Runs in one block.
+// Computes the scales from the largest magnitudes of all blocks. Runs in one block.
 struct ScalesOfParts {
   static constexpr int kThreads = 256;
   const std::uint32_t* parts;
@@ -62,7 +63,7 @@ struct ScalesOfParts {
 
 // ---- Codes --------------------------------------------------------------------------------------
 
-constexpr int kLine = 16;  // codes in 16 bytes
+constexpr int kLine = 16;  // number of codes in 16 bytes
 
 // Converts two values to codes; the second code is in the upper byte.
 template <class Code>
@@ -82,7 +83,7 @@ PRIMUS_DEVICE std::uint32_t two_codes(float first, float second) {
 
 // A block quantizes a tile of 64 x 64. A thread quantizes 16 elements of a row and writes their codes; then
 // it writes 16 transposed codes of a column, which it reads from shared memory. Extents are multiples of 16.
-// `kKnown`: uses scales of earlier steps, which turn infinities into NaN, and computes the largest magnitude
+// If kKnown, it uses the given scales, with which infinities become NaN, and computes the largest magnitude
 // in the same pass.
 template <class T, class Code, bool kKnown>
 struct QuantizeTiles {
@@ -90,7 +91,7 @@ struct QuantizeTiles {
   const T* x;
   Code *codes, *transposed;  // either may be null
   const float* scales;
-  std::int32_t* largest;  // null, or used if scales are known
+  std::int32_t* largest;  // may be null; used only if kKnown
   std::int64_t rows, cols;
 
   // Padding of each row puts adjacent rows in different banks.
@@ -98,7 +99,7 @@ struct QuantizeTiles {
     std::uint8_t at[kSide][kSide + 4];
   };
 
-  // Updates `magnitude` to the bits of the largest magnitude if that is larger.
+  // Sets `magnitude` to the bits of the largest magnitude if they are larger than its value.
   PRIMUS_DEVICE static Bytes16 line_of(const T* from, float scale, std::uint32_t& magnitude) {
     constexpr int kCount = kVector<T>;
     float values[kLine];
@@ -141,15 +142,15 @@ struct QuantizeTiles {
     }
     if (kKnown && largest) {
       magnitude = block_reduce<kThreads>(magnitude, Larger{});
-      // Most blocks find that a larger value is already stored. The set of blocks that write varies between
-      // runs; the result does not.
+      // Most blocks find that a larger value is already stored, and write nothing. Which blocks write may
+      // vary between runs, but the result does not.
       const auto bits = static_cast<std::int32_t>(magnitude);
       if (thread() == 0 && bits > *static_cast<const volatile std::int32_t*>(largest))
         atomic_max(largest, bits);
     }
     if (!transposed) return;
     barrier();
-    // The transposed codes.
+    // Writes the transposed codes.
     if (col + r >= cols || row + c >= rows) return;
     Bytes16 line;
     PRIMUS_UNROLL
@@ -180,8 +181,8 @@ void quantize(Context& context, const QuantizeFp8& call) {
     with_fp8_type(call.codes.absent() ? call.transposed.dtype : call.codes.dtype, [&](auto code_tag) {
       using Code = decltype(code_tag);
       if (call.known) return quantize_tiles<T, Code, true>(context, call);
-      // Divides x into runs of a few thousand elements, in enough blocks to keep a GPU busy. A maximum does
-      // not depend on how runs are divided.
+      // Divides x into ranges of a few thousand elements, one per block, so that enough blocks keep a GPU
+      // busy. The maximum does not depend on the division.
       constexpr std::int64_t kSmallest = 1024, kMax = 1024;
       const std::int64_t packs = call.x.elements() / kVector<T>;
       const std::int64_t run = std::max(blocks_for(packs, kMax), kSmallest), count = blocks_for(packs, run);
@@ -195,7 +196,7 @@ void quantize(Context& context, const QuantizeFp8& call) {
 
 // ---- Scales of the next step --------------------------------------------------------------------
 
-// One block per tensor.
+// Runs one block per tensor.
 struct UpdateScales {
   static constexpr int kThreads = 256;
   const std::int32_t* largest;
@@ -212,8 +213,8 @@ struct UpdateScales {
     float* const row = history + block() * steps;
     const auto newest = static_cast<std::uint32_t>(largest[block()]);
     std::uint32_t magnitude = newest;
-    // Shifts the history by one step, the oldest entries first, so that an entry is read before it is
-    // overwritten.
+    // Shifts the history by one step. It starts with the oldest entries, so that an entry is read before it
+    // is overwritten.
     for (std::int64_t begin = (steps - 1) / kThreads * kThreads; begin >= 0; begin -= kThreads) {
       const std::int64_t i = begin + thread();
       const bool stays = i + 1 < steps;

@@ -1,4 +1,5 @@
-// The fp8 product workspace of a GPU without its plug-in: the size that the vendor's library gets.
+// Computes the workspace size of fp8 products for a GPU whose plug-in is not loaded: the size that the
+// vendor's library gets.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/fp8_linear/fp8_linear.h"
 #include "turbo/linear/library_product.h"

@@ -1,4 +1,4 @@
-// The sigmoid and SiLU of gates with their slopes, shared by the kernels of all devices.
+// The sigmoid and SiLU of gates with their derivatives, shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"
@@ -23,7 +23,7 @@ struct NormGate {
   }
 };
 
-// Calls body(tag of the type, the activation).
+// Calls body(tag of the type, GateAct of the activation).
 template <class Body>
 void with_type_and_activation(DType dtype, GateActivation activation, Body body) {
   with_float_type(dtype, [&](auto tag) {

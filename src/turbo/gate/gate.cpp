@@ -11,7 +11,7 @@ bool gates(const Tensor& gate, const Tensor& x) {
   return same(gate, x);
 }
 
-// Returns whether x consists of heads of `dim` columns, each with its rstd.
+// Returns whether x consists of heads of `dim` columns, and rstd has one element per head.
 bool has_heads(const Tensor& x, const Tensor& rstd, std::int64_t dim) {
   return is_float(x) && x.shape.rank() == 2 && dim > 0 && x.cols() % dim == 0 && rstd.dtype == DType::kF32 &&
          rstd.shape == Shape{x.rows(), x.cols() / dim};

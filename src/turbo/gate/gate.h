@@ -1,6 +1,6 @@
 // Output gates: a layer's output multiplied by an activation of a gate that is a projection of the layer's
-// input. Used by gated attention, shared experts, and linear attention, which also normalises each head
-// first. Intermediate values are in fp32; results are rounded once.
+// input. Gated attention, shared experts and linear attention use it; linear attention normalises each head
+// before the gate. Intermediate values are in fp32; results are rounded once.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ struct GatedNormBackwardInput {
   Tensor x, gate, weight;  // as in the forward pass
   Tensor rstd;             // [rows, heads] fp32
   Tensor d_y;              // [rows, heads * dim]
-  Tensor d_x, d_gate;      // [rows, heads * dim] out; must not share memory with an operand
+  Tensor d_x, d_gate;      // [rows, heads * dim] out; must not share memory with an input
   void check() const;
   double flops() const { return 0; }
 };

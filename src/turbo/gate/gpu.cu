@@ -1,4 +1,4 @@
-// A warp handles one row, or one head of one token.
+// A warp processes one row, or one head of one token.
 #include <type_traits>
 
 #include "turbo/gate/formula.h"

@@ -4,19 +4,20 @@
 #include <atomic>
 #include <cstring>
 
-// Blocking has three levels. A *super block* is a piece [super_k, super_n] of B that fits the shared cache
-// after packing; all threads pack it together (or it is already packed). *Tasks* compute blocks of C from it,
-// each in one thread: a task packs its own rows of A into a buffer that stays in its core's L2, and
-// multiplies them with one strip of B after the other. In a *panel* of k, the strip of B stays in L1 while
-// the strips of A stream past.
+// Blocking has three levels. A *super block* is a block [super_k, super_n] of B that, when packed, fits into
+// the shared cache; all threads pack it together (or it is already packed). A *task* computes a block of C
+// from it in one thread: it packs its own rows of A into a buffer that stays in the L2 cache of its core, and
+// multiplies them with one strip of B after the other. While the task multiplies one *panel*, a range of k,
+// the strip of B stays in L1, and the strips of A are read from L2.
 //
 // Panels depend only on k, so every element of C is summed in the same order for any number of threads, at
-// any position in the matrix, and whether or not B was already packed.
+// any position in the matrix, and independent of whether B was already packed.
 namespace primus::turbo::gemm {
 namespace {
 
 constexpr std::int64_t kSuperK = 4096;
-// Strips per packing task of B. Gathered rows are read in longer pieces, see fetch_rows().
+// Number of strips of B that a task packs. It is larger for gathered rows, because fetch_rows() prefetches
+// them in long segments.
 constexpr std::int64_t kStripsPerPack = 4, kStripsOfPickedRows = 16, kPackK = 512;
 constexpr double kSerialFlops = 1e6;  // below this, waking other threads costs more than it saves
 constexpr std::int64_t kAlignment = 64;
@@ -27,24 +28,26 @@ std::int64_t b_budget(int threads) { return (std::int64_t{8} + threads) << 20; }
 
 struct Plan {
   std::int64_t panel = 0, super_k = 0, super_n = 0, super_m = 0;
-  std::int64_t tasks_m = 0, tasks_n = 0;      // tasks per super block, in each direction
-  std::int64_t block_m = 0;                   // max. rows of a task
-  bool sums_in_workspace = false;             // a bf16 C cannot hold partial sums between super blocks of k
+  std::int64_t tasks_m = 0, tasks_n = 0;  // number of tasks per super block along m and along n
+  std::int64_t block_m = 0;               // max. number of rows per task
+  bool sums_in_workspace =
+      false;  // true if C is bf16 and k is divided into super blocks, because partial sums need fp32
   std::int64_t a_bytes = 0, tiles_bytes = 0;  // bytes per thread
   std::int64_t b_bytes = 0, sums_bytes = 0;
 
   std::int64_t total(int threads) const { return b_bytes + sums_bytes + threads * (a_bytes + tiles_bytes); }
 };
 
-// Returns the size of equal pieces (multiples of `unit`) that cover `extent`, none larger than `limit`.
+// Divides `extent` into ranges of about equal size, and returns this size: a multiple of `unit` that is at
+// most `limit`.
 std::int64_t even_piece(std::int64_t extent, std::int64_t limit, std::int64_t unit) {
   limit = std::max(unit, limit / unit * unit);
   return round_up(ceil_div(extent, ceil_div(extent, limit)), unit);
 }
 
 // Divides a super block into tasks. A strip of B is read again for every strip of A. If enough columns of B
-// fit L2, they stay there (consecutive tasks share them) and A streams past in small pieces. If k is too long
-// for that, as much of A as possible stays in L2, and B streams past.
+// fit into L2, they stay there (consecutive tasks share them), and a task has few rows of A. If k is too long
+// for that, as many rows of A as possible stay in L2, and B is read from the shared cache.
 void choose_tasks(const Kernel& kernel, int threads, Plan& p) {
   const std::int64_t row_bytes = p.super_k * size_of(kernel.packed);
   const std::int64_t strips_m = ceil_div(p.super_m, kernel.mr), strips_n = ceil_div(p.super_n, kernel.nr);
@@ -57,7 +60,7 @@ void choose_tasks(const Kernel& kernel, int threads, Plan& p) {
   p.tasks_m =
       ceil_div(strips_m, strips_in(resident ? kernel.cache.passing_a : kernel.cache.resident_a, kernel.mr));
 
-  // Use enough tasks that no thread is idle for long while the last tasks finish. If possible, the second
+  // Uses so many tasks that no thread is idle for long while the last tasks finish. If possible, the second
   // loop makes the number of tasks a multiple of the number of threads.
   while (threads > 1 && p.tasks_m * p.tasks_n < 4 * threads &&
          (p.tasks_m < strips_m || p.tasks_n < strips_n)) {
@@ -94,17 +97,17 @@ void run_tasks(ThreadPool& pool, bool serial, std::int64_t tasks, ThreadPool::Bo
   for (std::int64_t i = 0; i < tasks; ++i) body(i, i + 1, 0);
 }
 
-// The source of a packing function. `width` rows of A or columns of B form a strip.
+// The source of a packing function. A strip consists of `width` rows of A or columns of B.
 struct Source {
   PackFunction pack = nullptr;
   const char* data = nullptr;
   const std::int32_t* rows = nullptr;  // indices of gathered rows, or null
   std::int64_t ld = 0, element = 0;
   bool k_contiguous = false;
-  std::int64_t extent = 0, k = 0;  // actual rows of A or columns of B, and k
+  std::int64_t extent = 0, k = 0;  // number of rows of A or columns of B, and the size of k
   std::int64_t width = 0, packed_element = 0;
 
-  // Packs `strips` strips starting at row or column `first`, k in [k0, k1).
+  // Packs `strips` strips that begin at row or column `first`, for k in [k0, k1).
   void run(std::int64_t first, std::int64_t strips, std::int64_t k0, std::int64_t k1, char* packed,
            std::int64_t strip_bytes) const {
     const std::int64_t row = k_contiguous ? first : k0, column = k_contiguous ? k0 : first;
@@ -147,8 +150,8 @@ Source source_b(const Kernel& kernel, const GemmArgs& g) {
           .packed_element = size_of(kernel.packed)};
 }
 
-// Packs columns [n0, n1) of B, k in [k0, k1), with all threads. `strip_bytes` is the stride between packed
-// strips.
+// Packs columns [n0, n1) of B, for k in [k0, k1), with all threads. `strip_bytes` is the stride between
+// packed strips.
 void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std::int64_t n1, std::int64_t k0,
             std::int64_t k1, char* packed, std::int64_t strip_bytes) {
   const std::int64_t per_task = b.rows ? kStripsOfPickedRows : kStripsPerPack;
@@ -160,7 +163,7 @@ void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std
   });
 }
 
-// A thread's part of the memory that the caller reads next, prefetched in pieces.
+// Divides the memory that the caller reads next among tasks. A task prefetches its part in several steps.
 class ReadAhead {
  public:
   ReadAhead(const std::array<GemmReadAhead, 2>& ranges, std::int64_t part, std::int64_t parts)
@@ -170,7 +173,7 @@ class ReadAhead {
     end_ = all * (part + 1) / parts;
   }
 
-  // Returns the next `bytes`, or null at the end.
+  // Returns the address of the next `bytes` bytes, or null at the end.
   const char* take(std::int64_t bytes) {
     if (at_ >= end_) return nullptr;
     const bool second = at_ >= ranges_[0].bytes;
@@ -193,7 +196,7 @@ struct SuperBlock {
   std::int64_t m0, rows, cols;  // the rows of A in this super block
   std::int64_t k0, k1;
   std::int64_t tasks_m, tasks_n;
-  const char* b;  // packed B; the first strip starts at k0
+  const char* b;  // packed B; points to k0 of the first strip
   std::int64_t b_strip_bytes;
   char* c;
   std::int64_t ldc;
@@ -205,7 +208,7 @@ struct SuperBlock {
   std::int64_t a_bytes, tiles_bytes;
 
   std::int64_t tasks() const { return tasks_m * tasks_n; }
-  // Runs one task. Consecutive tasks share their block of B.
+  // Runs one task. Consecutive tasks use the same block of B.
   void run(std::int64_t task, int thread) const;
 
  private:
@@ -216,7 +219,7 @@ struct Range {
   std::int64_t begin, end;
 };
 
-// Returns the `index`th of `count` nearly equal shares of `extent`, divided at multiples of `unit`.
+// Divides `extent` into `count` ranges of about equal size at multiples of `unit`, and returns range `index`.
 Range share(std::int64_t extent, std::int64_t unit, std::int64_t index, std::int64_t count) {
   const std::int64_t units = ceil_div(extent, unit);
   return {std::min(extent, units * index / count * unit),
@@ -246,12 +249,12 @@ void SuperBlock::run(std::int64_t task, int thread) const {
       TileCall call{};
       call.blocks = ceil_div(std::min(panel, k1 - k0 - k), kernel.kb);
       call.b = b_strip + k * kernel.nr * element;
-      // While this panel of B is multiplied, prefetch the next one.
+      // While this panel of B is multiplied, the kernel prefetches the next panel.
       const char* next_b = last ? b_strip + b_strip_bytes : b_strip + (k + panel) * kernel.nr * element;
       const std::int64_t ahead_bytes = call.blocks * kernel.ahead_bytes;
       call.next_c_stride = past_caches ? 0 : ldc * c_element;
-      // A row of the block has two cache lines in fp32. In bf16 it has one, and the second line to prefetch
-      // is 16 rows below.
+      // A row of the block has two cache lines in fp32. In bf16 it has one line, and the second line to
+      // prefetch is that of the row 16 rows below.
       call.next_c_second = c_dtype == DType::kF32 ? 64 : 16 * call.next_c_stride;
       float* tile = tiles;
       for (std::int64_t i = i0; i < i1; i += kernel.mr) {
@@ -281,8 +284,8 @@ void SuperBlock::run(std::int64_t task, int thread) const {
   if (past_caches) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-// The sum always starts from the value in C, or zero, so that a tile at the edge of C rounds like an inner
-// tile.
+// Every sum starts from the value in C, or from zero, so that a tile at the edge of C is rounded in the same
+// way as an inner tile.
 void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool last) const {
   const bool in_place =
       kernel.any_c && c_dtype == DType::kF32 && io.rows == kernel.mr && io.cols == kernel.nr && !past_caches;
@@ -316,7 +319,7 @@ void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool las
   }
 }
 
-// Copies a super block of bf16 C to its fp32 sums or back.
+// Copies a super block of a bf16 C to its fp32 sums, or from the sums to C.
 void move_sums(ThreadPool& pool, bool serial, TileIoFunction move, const TileIo& whole) {
   constexpr std::int64_t kRows = 16;
   run_tasks(pool, serial, ceil_div(whole.rows, kRows), [&](std::int64_t task, std::int64_t, int) {
@@ -346,8 +349,9 @@ std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, 
   return static_cast<std::size_t>(make_plan(kernel, args, threads).total(threads) + kAlignment);
 }
 
-// Plans do not grow monotonically with m and k (pieces have equal size), so each part of the plan is bounded
-// separately: a piece by its limit, or by the complete extent if that is less.
+// A plan for smaller m or k may need more workspace, because blocks have about equal sizes. Therefore each
+// term of the workspace is bounded separately: a block size is at most its limit, and at most the complete
+// extent.
 std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& g, int threads) {
   const std::int64_t element = size_of(kernel.packed);
   const std::int64_t longest_panel =
@@ -362,7 +366,7 @@ std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& g, int
   const std::int64_t sums_bytes = sums ? std::min(m * n * 4, std::max(kernel.mr * n * 4, kSumsBudget)) : 0;
   const std::int64_t cached = std::max(kernel.cache.passing_a, kernel.cache.resident_a);
   const std::int64_t a = std::min(m * super_k * element, std::max(kernel.mr * super_k * element, cached));
-  // If there are several panels, each is larger than half of the limit.
+  // If there are several panels, each panel is larger than half of the limit.
   const std::int64_t block_m =
       one_panel ? kernel.mr
                 : std::min(m, std::max<std::int64_t>(kernel.mr, 2 * cached / (longest_panel * element)));

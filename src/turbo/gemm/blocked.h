@@ -1,4 +1,4 @@
-// The blocked product: packs both operands piece by piece into the workspace and multiplies tile by tile.
+// The blocked product: packs blocks of both operands into the workspace, and multiplies tile by tile.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace primus::turbo::gemm {
 
-// Returns the workspace for multiply_blocked() with this kernel and thread count, in bytes.
+// Returns the bytes of workspace that multiply_blocked() needs with this kernel and number of threads.
 std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, int threads);
-// Returns the bytes of a workspace for any product whose m and k are at most those of `args` and whose n is
-// the same.
+// Returns the bytes of a workspace that is large enough for every product with m <= args.m, k <= args.k and n
+// = args.n.
 std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& args, int threads);
 
-// m, n and k must be positive, args valid and the workspace large enough.
+// Requires m, n, k > 0, valid args and a workspace that is large enough.
 void multiply_blocked(ThreadPool& pool, const Kernel& kernel, const GemmArgs& args);
 
 }  // namespace primus::turbo::gemm

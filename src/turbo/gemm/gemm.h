@@ -1,6 +1,7 @@
 // Matrix products on the CPU: C (+)= op(A) · op(B), row-major, fp32 or bf16 operands, accumulation in fp32.
 //
-// The three layouts are the three roles of a linear layer with x [T, I], W [O, I] and d_y [T, O]:
+// The three layouts correspond to the three products of a linear layer with x [T, I], W [O, I] and d_y [T,
+// O]:
 //   kNT  y   [T, O]  = x · Wᵀ        m = T, n = O, k = I   (forward)
 //   kNN  d_x [T, I]  = d_y · W       m = T, n = I, k = O   (input gradient)
 //   kTN  d_W [O, I] += d_yᵀ · x      m = O, n = I, k = T   (weight gradient)
@@ -8,10 +9,11 @@
 // Numerics: every element of C is one sum over k in an order that depends only on m, n, k, types and
 // provider, so results are bit-identical for any number of threads and from run to run on one kind of CPU.
 // NaN and infinities propagate as in IEEE arithmetic. The bf16 instructions (providers kAmx and kAvx512Bf16)
-// treat subnormal inputs and sums (below 1.2e-38) as zero, in hardware; the others do not.
+// treat subnormal inputs and sums (magnitudes below 1.2e-38) as zero; the other providers do not.
 //
-// Speed: operands and rows of C that start on cache lines (64 bytes) are up to a third faster in bf16. The
-// blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+// Speed: bf16 products are up to a third faster if the operands and all rows of C begin at cache lines (64
+// bytes). The blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+// (2008).
 #pragma once
 
 #include <array>
@@ -40,67 +42,69 @@ bool gemm_provider_available(GemmProvider provider, DType ab_dtype);
 // Returns the provider that kAuto selects for operands of this type on this CPU.
 GemmProvider default_gemm_provider(DType ab_dtype);
 
-// Memory that the caller reads after a product, as a prefetch hint. Any address is safe.
+// Memory that the caller reads after a product. This is a prefetch hint, so any address is safe.
 struct GemmReadAhead {
   const void* data = nullptr;
   std::int64_t bytes = 0;
 };
 
-// A tensor larger than this (in bytes) is evicted from the caches before it is read again.
+// A tensor with more bytes than this is evicted from the caches before it is read again.
 inline constexpr std::int64_t kGemmPastCaches = std::int64_t{16} << 20;
 
 struct GemmArgs {
   GemmLayout layout = GemmLayout::kNT;
   DType ab_dtype = DType::kF32;  // type of a and b: kF32 or kBF16
   DType c_dtype = DType::kF32;   // kF32 or kBF16
-  bool accumulate = false;       // C += instead of C =; a bf16 C is added to in fp32, then rounded once
+  bool accumulate = false;  // C += instead of C =; if C is bf16, the sum is computed in fp32 and rounded once
   std::int64_t m = 0, n = 0, k = 0;
-  // Leading dimensions count elements between rows as stored; rows may be slices of longer ones.
+  // A leading dimension is the number of elements between consecutive rows in memory. It may be larger than
+  // the length of a row.
   const void* a = nullptr;  // kNT, kNN: [m, k] with lda >= k;  kTN: [k, m] with lda >= m
   std::int64_t lda = 0;
   const void* b = nullptr;  // kNT: [n, k] with ldb >= k;  kNN, kTN: [k, n] with ldb >= n
   std::int64_t ldb = 0;
-  // Optional: gathers the rows of a or b, as stored, from a larger matrix. Row i of a is row a_rows[i] of
-  // that matrix.
+  // Optional: row i of a (as stored in memory) is row a_rows[i] of a larger matrix that begins at address a.
+  // b_rows does the same for b.
   const std::int32_t* a_rows = nullptr;
   const std::int32_t* b_rows = nullptr;
   void* c = nullptr;  // [m, n] with ldc >= n; overlaps neither a nor b
   std::int64_t ldc = 0;
-  // For an fp32 C that is not read soon (kGemmPastCaches): use non-temporal stores, which avoid reading C
-  // first. No effect unless rows of C are complete cache lines.
+  // Uses non-temporal stores, which do not read C first; for an fp32 C that is not read soon
+  // (kGemmPastCaches). Has no effect unless rows of C are complete cache lines.
   bool c_past_caches = false;
-  // Optional: operands of the next of many small products, prefetched to L2 during this one. Providers may
-  // ignore it; the result does not depend on it.
+  // Optional, if many small products follow each other: the operands of the next product, which are
+  // prefetched to L2 during this product. Providers may ignore it; the result does not depend on it.
   std::array<GemmReadAhead, 2> ahead;
   void* workspace = nullptr;  // at least cpu_gemm_workspace_bytes(), any alignment
   std::size_t workspace_bytes = 0;
   GemmProvider provider = GemmProvider::kAuto;
 };
 
-// Returns the bytes of workspace that cpu_gemm() needs with a pool of `threads`. Does not read the pointers
-// in `args`.
+// Returns the bytes of workspace that cpu_gemm() needs with a pool of `threads` threads. Does not read the
+// pointers in `args`.
 std::size_t cpu_gemm_workspace_bytes(const GemmArgs& args, int threads);
 
-// Returns a bound for products whose m and k are only known later: enough for any m and k up to those in
-// `args`, with the same n.
+// Returns the bytes of a workspace that is large enough for every product with m <= args.m, k <= args.k and n
+// = args.n.
 std::size_t cpu_gemm_workspace_bound(const GemmArgs& args, int threads);
 
-// Computes the product. m, n or k may be 0 (k = 0: C = 0, or unchanged when accumulating). Wrong arguments
-// (types, leading dimensions, short workspace, unavailable provider) are bugs of the caller and throw
-// std::logic_error. Repeated calls allocate no memory; libxsmm compiles a kernel at the first use of a shape.
+// Computes the product. m, n or k may be 0; with k = 0, C becomes 0, or is unchanged if `accumulate`. Throws
+// std::logic_error for wrong types or leading dimensions, a workspace that is too small, or an unavailable
+// provider: these are bugs of the caller. Repeated calls allocate no memory; but libxsmm compiles a kernel
+// when a shape is used for the first time.
 void cpu_gemm(ThreadPool& pool, const GemmArgs& args);
 
-// Returns the floating-point operations of the product: 2 m n k.
+// Returns the number of floating-point operations of the product: 2 m n k.
 double gemm_flops(const GemmArgs& args);
 
-// Measures the peak GEMM rate of this library on the machine, in FLOP/s: the best repetition over a few large
-// square products with operands of `dtype`, within `seconds` in total (at least one repetition of each).
+// Returns the peak rate of cpu_gemm() on this machine, in FLOP/s. It repeats a few large square products with
+// operands of `dtype` for `seconds` in total (each product at least once), and returns the best rate.
 // Allocates about 40 MB temporarily.
 double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds);
 
-// Measures the peak rate of the arithmetic units, in FLOP/s: the instruction that the default provider uses
-// for `dtype`, on registers only, on all threads of the pool. Returns 0 on a CPU with neither AVX-512 nor
-// AVX2.
+// Measures the peak rate of the arithmetic units, in FLOP/s. All threads of the pool run the instruction that
+// the default provider uses for `dtype`, with all operands in registers. Returns 0 on a CPU with neither
+// AVX-512 nor AVX2.
 double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds);
 
 }  // namespace primus::turbo

@@ -1,10 +1,9 @@
 // The interface between a provider and the blocked driver (blocked.cpp): the shape of its register tile, the
 // layout of packed operands, and the functions that pack, multiply and store.
 //
-//   Packed A is strips of `mr` rows:    [k / kb][mr][kb], zero-padded.
-//   Packed B is strips of `nr` columns: [k / pairs][nr][pairs], zero-padded;
-//   pairs is 2 for bf16 (VNNI), 1 for fp32.
-// Every strip spans the complete range of k, so a panel of k is a contiguous piece of each strip.
+//   Packed A has strips of `mr` rows: [k / kb][mr][kb], zero-padded. Packed B has strips of `nr` columns: [k
+//   / pairs][nr][pairs], zero-padded; pairs is 2 for bf16 (VNNI), 1 for fp32.
+// Every strip has the complete range of k, so a panel (a part of this range) is contiguous in each strip.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +16,14 @@ namespace primus::turbo::gemm {
 
 // One call of a packing function: `strips` consecutive strips over one range of k.
 struct PackCall {
-  const void* source;        // element (first row or column of the strips, first k); with `rows`: of row 0
+  const void*
+      source;  // element (first row or column of the strips, first k); with `rows`, element (row 0, first k)
   std::int64_t ld;           // leading dimension of the source, in elements
-  const std::int32_t* rows;  // for gathered rows: source indices from the first row on; else null
-  std::int64_t extent;       // rows of A (columns of B) available from there; the rest is zero-filled
-  std::int64_t k;            // length of the k range; the remainder of its last block is zero-filled
+  const std::int32_t* rows;  // for gathered rows: the source index of each row; else null
+  std::int64_t extent;  // rows of A (columns of B) from there to the end; further rows of strips become zero
+  std::int64_t k;       // length of the k range; the remainder of its last block is zero-filled
   int strips;
-  void* packed;              // the first strip, at the first k (a multiple of kb)
+  void* packed;              // points to the first k (a multiple of kb) of the first strip
   std::int64_t strip_bytes;  // stride between strips
 };
 using PackFunction = void (*)(const PackCall&);
@@ -38,12 +38,12 @@ struct TileCall {
   float* c_out;
   std::int64_t ld_out;
   std::int64_t blocks;
-  int rows;  // valid rows, in [1, mr]; the others may be left undefined
-  // Prefetch hints, which kernels may ignore. Any address is safe: it is neither read nor written.
-  const char* ahead;           // to L2: the next strip of B, or memory that the caller reads next
+  int rows;  // number of valid rows, in [1, mr]; the kernel may write anything to the other rows
+  // Prefetch hints, which kernels may ignore. Any address is allowed, because it is neither read nor written.
+  const char* ahead;           // prefetched to L2: the next strip of B, or memory that the caller reads next
   const char* next_c;          // the block of C that the next call reads or writes
   std::int64_t next_c_stride;  // stride between rows, in bytes
-  std::int64_t next_c_second;  // offset from the first piece of a row to the second, in bytes
+  std::int64_t next_c_second;  // offset of the second cache line to prefetch per row, in bytes
 };
 
 // One function per direction of k in the source: along a row (k_contiguous), or across rows.
@@ -73,10 +73,10 @@ struct TileIoFunctions {
 
 struct Kernel {
   int mr, nr, kb;
-  std::int64_t max_panel;  // max. k of one pass over a strip, so that the strip stays in its cache level
-  // Bytes of packed operands per task (see choose_tasks()). If resident_b holds at least `min_columns`
-  // columns of B (or all), they stay in L2, and passing_a limits the rows of A that stream past. Otherwise
-  // resident_a limits the rows of A that stay in L2.
+  std::int64_t max_panel;  // max. size of k per panel, so that a strip's panel stays in its cache level
+  // Bytes of packed operands per task (see choose_tasks()). If at least `min_columns` columns of B (or all
+  // columns) fit into resident_b bytes, they stay in L2, and passing_a limits the rows of A per task.
+  // Otherwise resident_a limits the rows of A that stay in L2.
   struct Cache {
     std::int64_t resident_b, min_columns, passing_a, resident_a;
   } cache;

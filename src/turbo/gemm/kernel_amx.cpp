@@ -3,13 +3,13 @@
 #include "turbo/gemm/pack.h"
 #include "turbo/gemm/tile_io.h"
 
-// Intel AMX: eight tile registers of 16 rows x 64 bytes. Tiles 0-3 hold a 32 x 32 block of C, 4-5 two tiles
-// of A (16 rows x 32 k), 6-7 two of B (16 pairs of k x 16 columns). One k block of 32 needs four loads and
-// four products; a product takes 16 cycles, a load 8 if it hits L1.
+// Intel AMX: eight tile registers of 16 rows x 64 bytes. Tiles 0-3 hold a 32 x 32 block of C, tiles 4-5 hold
+// 2 x (16 rows x 32 k) of A, and tiles 6-7 hold 2 x (16 pairs of k x 16 columns) of B. One k block of 32
+// needs four loads and four products; a product takes 16 cycles, a load 8 if it hits L1.
 //
 // The strip of B stays in L1 while strips of A stream through it from L2. A is loaded with the non-temporal
-// hint, so that it does not evict B: this raises the inner loop from 62 % to 85 % of the tile units' peak, as
-// long as a panel of B fits L1 (512 x 32 x 2 bytes = 32 of 48 KiB).
+// hint, so that it does not evict B. This raises the rate of the inner loop from 62 % to 85 % of the tile
+// units' peak, as long as a panel of B fits into L1 (512 x 32 x 2 bytes = 32 of 48 KiB).
 //
 // The instructions are inline assembly because g++ 12's tile intrinsics neither tell the compiler which
 // memory they read nor keep the stores of the tile configuration alive.
@@ -49,8 +49,9 @@ void run_32_rows(const TileCall& call) {
   const void *a = call.a, *b = call.b;
   const char *ahead = call.ahead, *next_c = call.next_c, *second_c = next_c + call.next_c_second;
   std::int64_t blocks = call.blocks;
-  // The next block of C is prefetched only to L2: in L1, rows that are a power of two apart map to few sets
-  // and would evict each other. The loop prefetches two rows per block; for a short k, some rows remain.
+  // The next block of C is prefetched only to L2: in L1, rows whose stride is a power of two map to few sets
+  // and would evict each other. The loop prefetches two rows per block; if k is small, rows remain that are
+  // prefetched afterwards.
   const std::int64_t rows = call.next_c_second == 64 ? kMr : kMr / 2;
   for (std::int64_t row = 2 * blocks; row < rows; ++row) {
     asm volatile(

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kMr = 4, kNr = 8, kKb = 64;
 
-// Uses eight 128-bit accumulators: the baseline's sixteen registers hold no more next to the operands.
+// Uses eight 128-bit accumulators. The baseline instruction set has sixteen registers, which must also hold
+// the operands.
 void run(const TileCall& call) {
   const auto* a = static_cast<const float*>(call.a);
   const auto* b = static_cast<const float*>(call.b);

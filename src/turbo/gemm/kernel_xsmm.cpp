@@ -13,24 +13,25 @@
 #include "turbo/gemm/pack.h"
 #include "turbo/gemm/tile_io.h"
 
-// Replaces open() in libxsmm (see CMakeLists.txt). libxsmm opens only one file, the lock of its statistics in
-// /tmp, where any user may have created a file of that name. Without the lock it prints no statistics.
+// Replaces open() in libxsmm (see CMakeLists.txt). libxsmm opens only one file: a lock in /tmp that protects
+// the output of its statistics. Any user may have created a file of that name. Without the lock, libxsmm
+// prints no statistics.
 extern "C" int primus_open_for_xsmm(const char* /*path*/, int /*flags*/, ...) {
   errno = EACCES;
   return -1;
 }
 
 // libxsmm works on column-major matrices, so it computes Cᵀ = Bᵀ · Aᵀ: its first operand is our packed B,
-// whose nr columns are contiguous, its second our packed A, whose rows are contiguous in k. C is always a
-// contiguous tile: this needs only a handful of compiled kernels for all shapes, and copying a tile costs 1 %
-// of computing it.
+// whose nr columns are contiguous, and its second operand is our packed A, whose rows are contiguous in k. C
+// is always a contiguous tile, so that a few compiled kernels suffice for all shapes. Copying a tile takes 1
+// % of the time of computing it.
 
 namespace primus::turbo::gemm {
 namespace {
 
 constexpr int kMr = 64, kNr = 64, kKb = 64;
-// Kernels are compiled for row counts in steps of an eighth of a tile, so that generation and the last rows
-// of a matrix do not compute 64 rows.
+// Kernels are compiled for 8, 16, ... rows, so that the kernel does not compute all 64 rows of a tile for the
+// few rows of generation or for the last rows of a matrix.
 constexpr int kRowStep = 8;
 
 template <class Function>
@@ -38,8 +39,9 @@ using Functions = std::array<std::array<Function, 2>, kMr / kRowStep>;  // [rows
 
 template <class Function, class Dispatch>
 std::optional<Functions<Function>> compile(Dispatch dispatch) {
-  // If libxsmm cannot allocate its registry or code buffer, it reports nothing and reads through a null
-  // pointer. An allocation here fails first, with an exception, if memory is short.
+  // If libxsmm cannot allocate its registry or code buffer, it reports no error and dereferences a null
+  // pointer. This function first allocates the same amount of memory, which throws an exception if memory is
+  // short.
   constexpr std::size_t kTaken = std::size_t{32} << 20;
   std::make_unique_for_overwrite<std::byte[]>(kTaken);
   libxsmm_init();
@@ -131,7 +133,7 @@ const Kernel* xsmm_kernel(DType ab_dtype) {
 }
 
 const Kernel* xsmm_bf16_kernel() {
-  // libxsmm emulates bf16 on older AVX-512 CPUs, more slowly than fp32 runs there.
+  // On older AVX-512 CPUs, libxsmm emulates bf16, which is slower than fp32.
   static const bool available = cpu_features().avx512_bf16 &&
                                 libxsmm_get_target_archid() >= LIBXSMM_X86_AVX512_CPX &&
                                 functions_bf16().has_value();

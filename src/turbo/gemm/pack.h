@@ -8,8 +8,9 @@
 
 namespace primus::turbo::gemm {
 
-// The source rows of a packing function: consecutive or gathered. at() moves to a block. ahead() accepts rows
-// beyond the last one; its result may be prefetched but not read.
+// The source rows of a packing function, which are consecutive or gathered. at() returns the rows of a block.
+// ahead() also accepts indices after the last row; the address that it returns may be prefetched but not
+// read.
 template <class T>
 struct RowsInOrder {
   const T* first;
@@ -36,7 +37,8 @@ struct PickedRows {
   }
 };
 
-// Calls body(rows) with the rows of `call`: in order, or the `count` rows that an index selects.
+// Calls body(rows) with the rows of `call`: consecutive rows, or the `count` rows that its index array
+// selects.
 template <class T, class Body>
 void with_rows(const PackCall& call, std::int64_t count, Body body) {
   const auto* source = static_cast<const T*>(call.source);
@@ -51,10 +53,10 @@ void with_rows(const PackCall& call, std::int64_t count, Body body) {
 // nr, kb).
 OperandPackers f32_packers_64x64x64(DType source);
 OperandPackers f32_packers_4x8x64(DType source);
-// Returns packers for fp32 operands from fp32 memory; needs avx512bw.
+// Returns packers for fp32 operands from fp32 memory; they need avx512bw.
 OperandPackers f32_packers_64x64x64_avx512();
 
-// Return packers for bf16 operands in VNNI order from bf16 memory; need avx512bw.
+// Return packers for bf16 operands in VNNI order from bf16 memory; they need avx512bw.
 OperandPackers bf16_packers_32x32x32();
 OperandPackers bf16_packers_64x64x64();
 

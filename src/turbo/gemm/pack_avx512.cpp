@@ -6,8 +6,8 @@
 
 #include "turbo/gemm/pack.h"
 
-// AMX consumes an element of A in about one cycle, so bf16 packing must use full vectors. Pairs of k always
-// move as one 32-bit unit: a transposition of bf16 pairs is a transposition of 32-bit words.
+// AMX needs about one cycle per element of A, so bf16 packing must use full vectors. Two elements that are
+// adjacent along k are moved as one 32-bit word, so transposing such pairs is transposing 32-bit words.
 namespace primus::turbo::gemm {
 namespace {
 
@@ -16,12 +16,12 @@ using Bits = std::uint16_t;
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl")
 
-// to[j][i] = from[i][j] for 16 x 16 words of 32 bits; strides in bytes. Each group of four result rows starts
-// `four_stride` after the previous group.
+// to[j][i] = from[i][j] for 16 x 16 words of 32 bits; strides in bytes. Result rows are in groups of four,
+// and the starts of consecutive groups are `four_stride` bytes apart.
 template <class Rows>
 inline void transpose_16x16(Rows from, char* to, std::int64_t to_stride, std::int64_t four_stride) {
-  // Gathering rows i, i+4, i+8, i+12 by 128-bit loads leaves only transpositions within 128-bit lanes, and
-  // saves half of the shuffles, which all compete for one port.
+  // After loading rows i, i+4, i+8, i+12 into one register by 128-bit loads, only transpositions within
+  // 128-bit lanes remain. This saves half of the shuffles, which only one execution port can run.
   __m512i part[16];
   for (int i = 0; i < 4; ++i) {
     for (int q = 0; q < 4; ++q) {
@@ -56,8 +56,8 @@ inline __m512i interleave(const Bits* even, const Bits* odd) {
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-// Functions for full blocks. A block is read from as many streams as it has rows, more than the hardware
-// prefetcher tracks. Each function therefore prefetches the block that is packed next.
+// Functions for full blocks. A block has more rows than the hardware prefetcher can track streams, so each
+// function prefetches the block that is packed next.
 template <int kMr, int kKb>
 struct RowsOfA {
   template <class Rows>
@@ -75,9 +75,9 @@ template <int kMr, int kKb>
 struct ColumnsOfA {
   template <class Rows>
   static void pack(Rows from, Bits* to) {
-    // Pairs of k for 32 rows. Interleaving within 128-bit lanes leaves the rows in groups of four, rows 0-3,
-    // 8-11 ... in the first array and 4-7, 12-15 ... in the second; the transposition restores the order at
-    // no cost.
+    // Pairs of elements along k for 32 rows. Interleaving within 128-bit lanes puts rows 0-3, 8-11, ... into
+    // the first array and rows 4-7, 12-15, ... into the second. The transposition restores the order without
+    // extra instructions.
     alignas(64) Bits pairs[2][16][32];
     for (int r = 0; r < kMr; r += 32) {
       for (int k = 0; k < kKb; k += 32) {
@@ -131,7 +131,7 @@ struct ColumnsOfB {
   }
 };
 
-// fp32 blocks of 64 x 64: a strip's rows in their own layout, or transposed.
+// Functions for fp32 blocks of 64 x 64, which copy the rows of a strip, or transpose them.
 struct F32Copy {
   template <class Rows>
   static void pack(Rows from, float* to) {
@@ -153,7 +153,7 @@ struct F32Transpose {
 
 #pragma GCC pop_options
 
-// Copies the valid part of an edge block [rows, cols] into a zero-padded [kRows, kCols] one.
+// Copies the valid part [rows, cols] of an edge block into a zero-padded block [kRows, kCols].
 template <int kRows, int kCols, class Rows, class T>
 void copy_padded(Rows from, std::int64_t rows, std::int64_t cols, T* to) {
   std::memset(to, 0, sizeof(T) * kRows * kCols);
@@ -161,8 +161,8 @@ void copy_padded(Rows from, std::int64_t rows, std::int64_t cols, T* to) {
     std::memcpy(to + i * kCols, from[i], sizeof(T) * static_cast<std::size_t>(cols));
 }
 
-// Prefetches rows [begin, end) to L2, each from start to end: the hardware prefetcher then helps within a
-// row; it cannot predict the next row.
+// Prefetches rows [begin, end) to L2, one row after the other, because the hardware prefetcher supports
+// sequential access within a row but cannot predict the next row.
 template <class Rows>
 void fetch_rows(Rows from, std::int64_t begin, std::int64_t end, std::int64_t extent, std::int64_t width) {
   constexpr std::int64_t kLine = 64 / sizeof(*from[0]);
@@ -172,15 +172,15 @@ void fetch_rows(Rows from, std::int64_t begin, std::int64_t end, std::int64_t ex
   }
 }
 
-// Block: the functions for a full block of kWidth rows (columns) by kKb of k.
+// `Block` has the functions for a full block of kWidth rows (or columns) and kKb values of k.
 template <class T, int kWidth, int kKb, bool kContiguous, class Block>
 void pack(const PackCall& call) {
   constexpr int kRows = kContiguous ? kWidth : kKb, kCols = kContiguous ? kKb : kWidth;
   const std::int64_t blocks = (call.k + kKb - 1) / kKb;
   with_rows<T>(call, kContiguous ? call.extent : call.k, [&](auto source) {
     for (std::int64_t i = 0; i < blocks * call.strips; ++i) {
-      // k varies fastest if it runs along a row. If rows are k, it varies slowest: adjacent strips read the
-      // same rows, whose pages then stay in the TLB.
+      // k is the inner loop if it runs along a row. If k runs across rows, it is the outer loop: adjacent
+      // strips read the same rows, whose pages then stay in the TLB.
       const std::int64_t k = (kContiguous ? i % blocks : i / call.strips) * kKb;
       const std::int64_t s = kContiguous ? i / blocks : i % call.strips;
       const std::int64_t ks = std::min<std::int64_t>(kKb, call.k - k);

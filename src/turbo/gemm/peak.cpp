@@ -17,7 +17,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Calls body() until `seconds` have passed, at least once; returns the shortest time of one call.
+// Calls body() at least once, until `seconds` have passed, and returns the shortest time of one call.
 template <class Body>
 double shortest(double seconds, Body body) {
   double best = 1e30;
@@ -30,7 +30,7 @@ double shortest(double seconds, Body body) {
   return best;
 }
 
-// Register-only loops: `iterations` rounds of independent multiply-adds, enough of them to hide the latency.
+// Loops that use only registers. Each iteration has enough independent multiply-adds to hide their latency.
 // The empty asm statements keep each value in a register and prevent the compiler from simplifying the loop.
 constexpr std::int64_t kIterations = 50000;
 constexpr int kChains = 12;
@@ -74,7 +74,7 @@ __attribute__((target("avx512f,avx512bf16"))) void bf16_loop_512(std::int64_t it
   }
 }
 
-// Tensors start on a cache line.
+// Makes tensors begin at a cache line.
 struct alignas(64) CacheLine {
   std::byte bytes[64];
 };
@@ -97,7 +97,7 @@ Loop loop_of(GemmProvider provider) {
 double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds) {
   const Loop loop = loop_of(default_gemm_provider(dtype));
   if (!loop.run) return 0;
-  // Several tasks per thread, so that other threads do the work of a thread that wakes late.
+  // There are several tasks per thread, so that other threads run the tasks of a thread that starts late.
   const std::int64_t tasks = 4 * pool.size();
   const double time = shortest(seconds, [&] {
     pool.parallel_for(tasks, 1, [&](std::int64_t, std::int64_t, int) { loop.run(kIterations); });
@@ -111,7 +111,8 @@ double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds) {
   const auto element = static_cast<std::size_t>(size_of(dtype));
   std::vector<CacheLine> a(kLargest * element / sizeof(CacheLine)), b(a.size());
   for (auto* operand : {&a, &b}) {
-    // Ones are as fast as other numbers and, unlike zeros or noise, never produce a subnormal.
+    // All elements are 1: products are as fast as with other numbers and, unlike products of random numbers,
+    // never subnormal.
     if (dtype == DType::kBF16) {
       auto* values = reinterpret_cast<BFloat16*>(operand->data());
       std::fill(values, values + kLargest, BFloat16(1.0F));

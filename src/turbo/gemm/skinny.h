@@ -1,5 +1,5 @@
 // y = x · Wᵀ for a few rows of x, as in generation: every weight is used only a few times, so the product is
-// memory-bound. W is streamed once, unpacked, and multiplied with all rows of x.
+// memory-bound. W is read once, without packing, and multiplied with all rows of x.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ enum class VectorLevel { kBaseline, kAvx2, kAvx512 };
 // Returns the widest level that this CPU supports.
 VectorLevel best_vector_level();
 
-// m, n and k must be positive, the layout kNT, the workspace large enough. The order of a sum depends on k
+// Requires m, n, k > 0, layout kNT and a workspace that is large enough. The order of a sum depends only on k
 // and `level`.
 void multiply_skinny(ThreadPool& pool, const GemmArgs& args, VectorLevel level);
 

@@ -34,8 +34,8 @@ void dot_products(const float* x, std::int64_t x_ld, const T* w, std::int64_t w_
   }
 }
 
-// Computes the products with rows [begin, end) of W. With more rows of x, registers suffice for fewer rows of
-// W at a time.
+// Computes the products with rows [begin, end) of W. The more rows x has, the fewer rows of W are processed at
+// a time, because the number of registers is limited.
 template <class T, int kM>
 void columns(const SkinnyCall& call, std::int64_t begin, std::int64_t end) {
   constexpr int kN = kM <= 2 ? 4 : kM <= 4 ? 2 : 1;

@@ -10,8 +10,8 @@
 namespace primus::turbo::gemm {
 namespace {
 
-// Returns the bf16 of each lane, sign-extended: rounds to nearest even in integer arithmetic; NaN keeps its
-// upper half and becomes quiet, as in BFloat16.
+// Rounds each lane to bf16 (nearest even, in integer arithmetic) and sign-extends the result. NaN keeps its
+// upper half and becomes a quiet NaN, as in BFloat16.
 inline __m128i bf16_bits(__m128 x) {
   const __m128i u = _mm_castps_si128(x);
   const __m128i odd = _mm_and_si128(_mm_srli_epi32(u, 16), _mm_set1_epi32(1));
@@ -57,7 +57,7 @@ inline __mmask16 mask_of(int lanes) {
   return static_cast<__mmask16>(lanes >= 16 ? 0xffff : (1 << lanes) - 1);
 }
 
-// Like bf16_bits(), for 16 lanes.
+// As bf16_bits(), for 16 lanes.
 inline __m256i to_bf16(__m512 x) {
   const __m512i u = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));

@@ -6,7 +6,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// An address in shared memory in the form that copies use. Offsets in bytes may be added.
+// An address in shared memory, in the form that copy instructions need. Offsets in bytes may be added to it.
 #if PRIMUS_CUDA_ARCH >= 800
 using SharedAddress = std::uint32_t;
 PRIMUS_DEVICE SharedAddress shared_address(void* to) {
@@ -17,8 +17,8 @@ using SharedAddress = std::byte*;
 PRIMUS_DEVICE SharedAddress shared_address(void* to) { return static_cast<std::byte*>(to); }
 #endif
 
-// Copies 16 bytes; both addresses are aligned to 16. Without `valid` it writes zeros; `from` is then not
-// read, but must still be an address in global memory.
+// Copies 16 bytes; both addresses are multiples of 16. If not `valid`, writes zeros and does not read `from`,
+// which must still be an address in global memory.
 PRIMUS_DEVICE void copy_async(SharedAddress to, const void* from, bool valid) {
 #if PRIMUS_CUDA_ARCH >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),
@@ -42,8 +42,8 @@ PRIMUS_DEVICE void end_group_of_copies() {
 #endif
 }
 
-// Waits until at most kLater groups of this thread's copies are in flight. Other threads see the copied data
-// after a barrier.
+// Waits until at most kLater groups of this thread's copies are not complete. Other threads see the copied
+// data after a barrier.
 template <int kLater>
 PRIMUS_DEVICE void wait_for_copies() {
 #if PRIMUS_CUDA_ARCH >= 800

@@ -1,5 +1,5 @@
 // Products of a few bf16 rows with one matrix, or of each row with one of several matrices, by ordinary
-// multiply-adds. With one or two rows the product is bound by reading the weights.
+// multiply-adds. With one or two rows, the time of the product is that of reading the weights.
 #pragma once
 
 #include "turbo/gpu/reduce.h"
@@ -13,8 +13,8 @@ struct OneMatrix {
   PRIMUS_DEVICE std::int64_t first_of(std::int64_t, std::int64_t) const { return 0; }
 };
 
-// Row r uses the matrix of head r % heads. A head has `step` rows of weights; its matrix begins at row
-// `first` of them.
+// Row r uses the matrix of head r % heads. A head has `step` rows of weights, and its matrix begins at row
+// `first` of these rows.
 struct MatrixOfHead {
   std::int64_t heads, step, first;
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const { return row % heads; }
@@ -24,14 +24,14 @@ struct MatrixOfHead {
   }
 };
 
-// Rows [offsets[e], offsets[e + 1]) use matrix e; later rows use none. The data of row r is row picks[r] of
-// x, or row r if `picks` is null.
+// Rows [offsets[e], offsets[e + 1]) use matrix e; later rows have no matrix. Row r is row picks[r] of x, or
+// row r of x if `picks` is null.
 struct MatrixOfExpert {
   const std::int32_t *offsets, *picks;
   std::int64_t experts;
 
-  // Returns the matrix of a row; negative: none. Called by all lanes of a warp: they count the experts that
-  // end at or before the row, with all loads in flight at once.
+  // Returns the matrix of a row, or a negative number if it has none. All lanes of a warp call this; together
+  // they count the experts whose rows end at or before the row, so that all loads run concurrently.
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const {
     std::int32_t before = 0;
     for (std::int64_t e = lane(); e < experts; e += kWarp) before += offsets[e + 1] <= row ? 1 : 0;
@@ -39,13 +39,13 @@ struct MatrixOfExpert {
     return before < experts ? before : -1;
   }
   PRIMUS_DEVICE std::int64_t place_of(std::int64_t row) const { return picks ? picks[row] : row; }
-  // Returns the first row of a matrix; each has `out` rows.
+  // Returns the first row of a matrix. Every matrix has `out` rows.
   PRIMUS_DEVICE std::int64_t first_of(std::int64_t matrix, std::int64_t out) const { return matrix * out; }
 };
 
 // y[r, :] = x[place of r, :] · W[matrix of r]ᵀ, zero for rows without a matrix. A warp computes kOutputs
-// elements of a row; blocks that run concurrently have the same columns, so rows of one matrix read it from
-// the cache. `in` is a multiple of 8, and rows are aligned to 16 bytes.
+// elements of a row; blocks that run concurrently compute the same columns, so rows that use the same matrix
+// read it from the cache. `in` is a multiple of 8, and rows are aligned to 16 bytes.
 template <class W, class C, class Rows, int kOutputs>
 struct FewDots {
   static constexpr int kThreads = 256, kOfBlock = kThreads / kWarp * kOutputs, kLine = 8;

@@ -22,7 +22,7 @@ struct TileProduct {
   const A* a;
   const B* b;
   C* c;
-  // Strides between rows, and between elements of a sum.
+  // Strides between rows, and between consecutive terms of a sum.
   std::int64_t a_row, a_col, b_row, b_col, c_row;
   std::int64_t batches, a_batch, b_batch, c_batch;
   bool accumulate;
@@ -31,7 +31,7 @@ struct TileProduct {
   // are summed over) is an upper bound. Null: no expert offsets.
   const std::int32_t* offsets;
   bool sum_rows;
-  const std::int32_t *a_picks, *b_picks;  // row r of the activations is at row picks[r]; or null: r
+  const std::int32_t *a_picks, *b_picks;  // row r of the activations is in row picks[r]; null: in row r
 
   struct Tiles {
     // Padding of each row puts adjacent rows in different banks.
@@ -39,8 +39,8 @@ struct TileProduct {
     T b[kSide][kDepth + 8];
   };
 
-  // Fills a tile; adjacent threads read adjacent elements. Picks apply to rows or to depths: to the dimension
-  // that is the row of the activations.
+  // Fills a tile; adjacent threads read adjacent elements. `picks` are indices of rows or of depths,
+  // depending on which of these dimensions is the row of the activations.
   template <class X>
   PRIMUS_DEVICE static void fill(T (&tile)[kSide][kDepth + 8], const X* x, std::int64_t row,
                                  std::int64_t depth, std::int64_t rows, std::int64_t depths,
@@ -94,7 +94,7 @@ struct TileProduct {
       }
     }
     Tiles& in = shared<Tiles>();
-    Accumulator sums[kSide / kTile];  // a warp has 16 rows
+    Accumulator sums[kSide / kTile];  // each warp computes 16 rows
     PRIMUS_UNROLL
     for (int j = 0; j < kSide / kTile; ++j) sums[j].clear();
     for (std::int64_t depth = 0; depth < depths; depth += kDepth) {

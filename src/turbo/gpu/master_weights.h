@@ -8,11 +8,12 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The form is the same for all threads of a launch, so branches do not diverge.
+// Reads and writes master weights. The storage form is the same for all threads of a launch, so branches do
+// not diverge.
 struct Masters {
-  float* param;             // null: masters are split
+  float* param;             // null if masters are split
   BFloat16* working;        // or null
-  std::int16_t* remainder;  // null: masters are not split
+  std::int16_t* remainder;  // null if masters are not split
 
   template <int kCount>
   PRIMUS_DEVICE void get(std::int64_t i, float (&to)[kCount]) const {

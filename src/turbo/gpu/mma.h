@@ -1,8 +1,8 @@
 // Products of 16 x 16 tiles by one warp: C[16, 16] += A[16, 16] · B[16, 16]ᵀ, with fp32 accumulation.
 //
 // bf16 and fp16 use the matrix units: mma.sync on NVIDIA (sm_80 and later), MFMA on AMD (gfx90a, gfx942). The
-// emulator uses a plain product and distributes elements over lanes like the emulated hardware. fp32 uses
-// ordinary multiply-adds on operands that stay in shared memory, with fp32 precision.
+// emulator uses a plain product and distributes elements over lanes as the hardware does. fp32 uses ordinary
+// multiply-adds on operands that stay in shared memory, with fp32 precision.
 //
 // mma_operands.h defines the tiles.
 #pragma once
@@ -13,7 +13,7 @@ namespace primus::turbo::PRIMUS_GPU {
 
 // ---- bf16 and fp16 ------------------------------------------------------------------------------
 
-// With kHalves = 1 only columns 0 to 7 of c are computed; the others are undefined.
+// With kHalves = 1, only columns 0 to 7 of c are computed; columns 8 to 15 are undefined.
 #if defined(__HIP__)
 
 template <int kHalves = 2, class T>
@@ -36,7 +36,7 @@ PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T
 
 #elif defined(__CUDACC__)
 
-// a: 16 x 16; b in two halves of 8 rows, of which the first kHalves are multiplied.
+// a is 16 x 16. b consists of two halves of 8 rows; the first kHalves of them are multiplied.
 template <int kHalves = 2, class T>
 PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
 #if PRIMUS_CUDA_ARCH >= 800
@@ -73,7 +73,7 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
     return *reinterpret_cast<const Both*>(all +
                                           static_cast<std::size_t>(lane) * gpu::emulator::kExchangeBytes);
   };
-  // Inverse of left_row, left_k, right_row and right_k: the lane and index of element (row, k).
+  // The inverse of left_row, left_k, right_row and right_k: finds the lane and the index of element (row, k).
   const auto left = [&](int row, int k) {
     if constexpr (kWarp == 32)
       return to_float(of_lane(row % 8 * 4 + k % 8 / 2).a.at[k % 2 + row / 8 * 2 + k / 8 * 4]);
@@ -84,7 +84,7 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
       return to_float(of_lane(row % 8 * 4 + k % 8 / 2).b.at[k % 2 + k / 8 * 2 + row / 8 * 4]);
     return to_float(of_lane(row + k / 4 * 16).b.at[k % 4]);
   };
-  // This lane's elements share rows and columns: each row and column is gathered once.
+  // The elements of a lane are in few rows and columns, and each of these rows and columns is gathered once.
   float rows[Accumulator::kRows][kTile], cols[kPerLane][kTile];
   for (int slot = 0; slot < Accumulator::kRows; ++slot) {
     for (int k = 0; k < kTile; ++k) rows[slot][k] = left(Accumulator::row_of_slot(slot), k);

@@ -1,6 +1,6 @@
 // 16 x 16 tiles distributed over a warp: accumulators, and bf16 and fp16 operands (mma.h). Accumulator::row
-// and col give the element-to-lane mapping; code outside this file and mma.h must not rely on anything else
-// about it.
+// and col give the element-to-lane mapping; code outside this file and mma.h must not make other assumptions
+// about this mapping.
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 
 constexpr int kTile = 16;
-// Elements of a tile per lane.
+// Number of elements of a tile per lane.
 constexpr int kPerLane = kTile * kTile / kWarp;
 
 // A tile of fp32 sums. With warps of 32, lane l holds rows l/4 and l/4 + 8, columns 2 (l%4) + {0, 1, 8, 9};
@@ -41,7 +41,7 @@ struct Accumulator {
   PRIMUS_DEVICE static constexpr int same_col(int i) { return kWarp == 32 ? i - i / 2 % 2 * 2 : 0; }
 };
 
-// Combines the values of lanes that share a row; all of them get the result.
+// Combines the values of the lanes that have elements of the same row; all these lanes get the result.
 template <class Combine>
 PRIMUS_DEVICE float reduce_row(float value, Combine combine) {
   constexpr int kLanes = kWarp == 32 ? 4 : 16;
@@ -49,7 +49,7 @@ PRIMUS_DEVICE float reduce_row(float value, Combine combine) {
   for (int mask = 1; mask < kLanes; mask *= 2) value = combine(value, from_lane_xor(value, mask));
   return value;
 }
-// Combines the values of lanes that share a column.
+// Combines the values of the lanes that have elements of the same column; all these lanes get the result.
 template <class Combine>
 PRIMUS_DEVICE float reduce_col(float value, Combine combine) {
   PRIMUS_UNROLL
@@ -66,8 +66,8 @@ struct Operand {
   static_assert(sizeof(T) == 2);
   T at[kPerLane];
 
-  // Return the row and k of this lane's element i in the tile. Left operands (A) and right ones (B) differ
-  // only in the placement of the two halves of a 16-row tile.
+  // Return the row and k of this lane's element i in the tile. Left operands (A) and right operands (B)
+  // differ only in the position of the two halves of a 16-row tile.
   PRIMUS_DEVICE static int left_row(int i) {
     if constexpr (kWarp == 32) return lane() / 4 + i / 2 % 2 * 8;
     return lane() % 16;
@@ -150,20 +150,20 @@ PRIMUS_DEVICE Operand<T> load_right(const T* tile, int step) {
 
 #endif
 
-// Rows of 32 columns as a lane reads them from global memory: 16 bytes of each of its rows. These are
-// operands of two products, without a detour through shared memory. The columns are permuted in the same way
-// in left and right stripes, so the products are unaffected.
+// Rows of 32 columns; a lane reads 16 bytes of each of its rows from global memory. A stripe is an operand of
+// two products without passing through shared memory. Its columns are permuted, in the same way for left and
+// right operands, so the results are the same as without the permutation.
 struct Stripe {
   static constexpr int kCols = 32;
   static constexpr int kProducts = kCols / kTile;
-  static constexpr int kRows = kWarp == 32 ? 2 : 1;  // rows of the tile per lane
+  static constexpr int kRows = kWarp == 32 ? 2 : 1;  // number of rows of the tile per lane
 
   Bytes16 of_row[kRows];
 
   PRIMUS_DEVICE static int row(int i) { return kWarp == 32 ? lane() / 4 + i * 8 : lane() % 16; }
   PRIMUS_DEVICE static int col() { return (kWarp == 32 ? lane() % 4 : lane() / 16) * 8; }
 
-  // A word holds two elements. Selects the operand's words from the rows.
+  // Returns the left operand of a product: selects its words, which hold two elements each, from the rows.
   PRIMUS_DEVICE Operand<BFloat16> left(int product) const {
     Words words;
     PRIMUS_UNROLL
@@ -184,7 +184,8 @@ struct Stripe {
   };
 };
 
-// Converts sums to a left operand. With warps of 32 both have the same layout, so this does not use memory.
+// Converts sums to a left operand. With warps of 32, sums and operands have the same layout, so the
+// conversion uses only registers.
 template <class T>
 PRIMUS_DEVICE Operand<T> to_left(const Accumulator& sums) {
   Operand<T> result;

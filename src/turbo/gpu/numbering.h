@@ -5,16 +5,17 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Numbers the items that the threads of a block hold, run by run, in thread order. Must be in shared memory.
+// Numbers the items that the threads of a block hold, in the order of threads. Each call numbers some items
+// of every thread. The object must be in shared memory.
 template <int kThreads>
 struct Numbering {
   static constexpr int kWarps = kThreads / kWarp;
   std::int32_t ends_of_warps[kWarps];
 
-  // Returns the number of the first of this thread's `mine` items, and advances `next` past all items of the
-  // run. All threads call it.
+  // Numbers `mine` items of this thread and returns the number of the first. Numbering starts at `next`,
+  // which increases by the number of items of all threads. All threads of the block must call this.
   PRIMUS_DEVICE std::int32_t operator()(std::int32_t mine, std::int32_t& next) {
-    // The inclusive prefix sum within the warp, then the sums of the preceding warps.
+    // Computes the inclusive prefix sum within the warp, then adds the sums of the preceding warps.
     std::int32_t upto = mine;
     for (int distance = 1; distance < kWarp; distance *= 2) {
       const std::int32_t before = from_lane_before(upto, distance);

@@ -12,7 +12,7 @@ struct Plus {
     return a + b;
   }
 };
-// Returns the larger value, or the other value if one is NaN.
+// Returns the larger value, or, if one value is NaN, the other value.
 struct Maximum {
   PRIMUS_DEVICE float operator()(float a, float b) const { return ::fmaxf(a, b); }
 };
@@ -45,7 +45,7 @@ PRIMUS_DEVICE T block_reduce(T value, Combine combine = {}) {
 
 // ---- Long vectors -------------------------------------------------------------------------------
 
-// parts[block] = the sum of term(i) over this block's run of [0, n). Runs depend only on n.
+// parts[block] = the sum of term(i) over the block's range of [0, n). The ranges depend only on n.
 template <class Term, class Sum>
 struct SumParts {
   static constexpr int kThreads = 512;
@@ -62,7 +62,7 @@ struct SumParts {
   }
 };
 
-// Calls store(the sum of parts[0 .. count)), in one block.
+// Calls store(the sum of parts[0 .. count)). Runs in one block.
 template <class Store, class Sum>
 struct SumOfParts {
   static constexpr int kThreads = 256;
@@ -91,8 +91,8 @@ void ordered_sum(Context& context, std::int64_t n, const Term& term, const Store
 
 // ---- Columns ------------------------------------------------------------------------------------
 
-// The division of rows of n columns into slices. It depends only on `rows` and n. Narrow rows need more
-// slices to keep a GPU busy.
+// Divides rows of n columns into slices of consecutive rows. The division depends only on `rows` and n. If n
+// is small, there are more slices, to keep a GPU busy.
 struct RowSlices {
   RowSlices(std::int64_t rows, std::int64_t n)
       : rows_per_slice(std::max<std::int64_t>(
@@ -107,7 +107,7 @@ inline std::int64_t row_sum_workspace(std::int64_t rows, std::int64_t n) {
   return RowSlices(rows, n).count * n * static_cast<std::int64_t>(sizeof(float));
 }
 
-// lines[slice][i] = the sum over the slice's rows, in order, of the term of (row, i). A thread has
+// lines[slice][i] = the sum of term(row, i) over the rows of the slice, in order. A thread computes
 // Term::kCount consecutive columns.
 template <class Term>
 struct RowSumParts {
@@ -134,8 +134,8 @@ struct RowSumParts {
   }
 };
 
-// out[i] (+)= the sum over slices of lines[slice][i], rounded once: kGroups threads per column add up slices,
-// then one adds up the groups.
+// out[i] (+)= the sum over slices of lines[slice][i], rounded once: kGroups threads per column each add some
+// slices, then one thread adds their sums.
 template <class T>
 struct RowSum {
   static constexpr int kThreads = 1024, kColumns = 32, kGroups = kThreads / kColumns;
@@ -205,14 +205,14 @@ void for_each(Context& context, std::int64_t n, const Body& body) {
   launch(context, blocks_for(n, ForEach<Body>::kThreads), ForEach<Body>{body, n});
 }
 
-// Calls body(row, column) for every kCount-th column of every row; a thread handles kCount consecutive
-// columns.
+// Calls body(row, column) for columns 0, kCount, 2 * kCount, ... of every row; each call processes kCount
+// consecutive columns.
 template <class Body, int kCount>
 struct ForEachOfRows {
   static constexpr int kThreads = 256;
   using StartsEarly = void;
   Body body;
-  std::int64_t rows, packs;  // packs per row
+  std::int64_t rows, packs;  // packs: packs of kCount columns per row
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();

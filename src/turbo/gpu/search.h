@@ -1,12 +1,11 @@
-// Finds the owner of an index if each owner has a consecutive run of indices.
+// Finds the owner of an index, if the indices of each owner are consecutive.
 #pragma once
 
 #include "turbo/gpu/values.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Returns the last i < n whose run begins at or before `place`. starts[0] <= place, and starts are
-// non-decreasing.
+// Returns the largest i < n with starts[i] <= place. Requires starts[0] <= place and non-decreasing starts.
 template <class Index>
 PRIMUS_DEVICE Index owner_of(const std::int32_t* starts, Index n, Index place) {
   Index low = 0, high = n;

@@ -72,7 +72,7 @@ void with_float_type(DType dtype, Body&& body) {
   }
 }
 
-// Like with_float_type(), for operators that also accept fp16 (is_operand in turbo/check.h).
+// As with_float_type(), for operators that also accept fp16 (is_operand in turbo/check.h).
 template <class Body>
 void with_operand_type(DType dtype, Body&& body) {
   if (dtype == DType::kF16) {
@@ -118,7 +118,7 @@ PRIMUS_DEVICE void store(T* to, const float (&from)[kCount]) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
 }
 
-// 16 bytes of any type.
+// 16 bytes of data of any type.
 struct alignas(16) Bytes16 {
   std::uint32_t word[4];
 };
@@ -133,7 +133,7 @@ PRIMUS_DEVICE Bytes16 load_line_once(const void* from) {
 #endif
 }
 
-// Like load() and store(), for data that is not needed in the caches afterwards.
+// As load() and store(), for data that is not needed in the caches afterwards.
 template <int kCount, class T>
 PRIMUS_DEVICE void load_once(const T* from, float (&to)[kCount]) {
   if constexpr (sizeof(Pack<T, kCount>) == sizeof(Bytes16)) {
@@ -159,8 +159,8 @@ PRIMUS_DEVICE void store_once(T* to, const float (&from)[kCount]) {
   store<kCount>(to, from);
 }
 
-// Prefetches the bytes at this address into L2. Another kernel may still write them, because the data is read
-// later.
+// Prefetches the bytes at this address into L2. It does not read their values, so another kernel may still
+// write them.
 PRIMUS_DEVICE void prefetch([[maybe_unused]] const void* from) {
 #if PRIMUS_CUDA_ARCH >= 800
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
@@ -189,8 +189,8 @@ void with_vector(bool possible, Body&& body) {
 PRIMUS_DEVICE float multiply_add(float a, float b, float c) { return ::fmaf(a, b, c); }
 PRIMUS_DEVICE float infinity() { return std::bit_cast<float>(0x7f800000U); }
 
-// These functions are accurate to about two units in the last place. They are for kernels that exact
-// functions would slow down.
+// These functions are accurate to about two units in the last place. Kernels use them where exact functions
+// would make them slower.
 PRIMUS_DEVICE float fast_root(float x) {
 #if defined(__CUDA_ARCH__)
   float result;

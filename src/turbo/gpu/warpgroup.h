@@ -3,12 +3,14 @@
 // moved between warpgroups. Copies into panels are in box_copy.h, products of panels in warpgroup_products.h,
 // output of results in warpgroup_results.h. Available on NVIDIA GPUs of compute capability 9.0, compiled for
 // sm_90a (wgmma, TMA, mbarrier, setmaxnreg), and, with the same shared memory layout, in the emulator with
-// warps of 32. Host code checks has_warpgroups() first; kernels that use this are kAlone
-// (device/gpu/launch.h), and empty if PRIMUS_WARPGROUPS is 0.
+// warps of
+// 32. Host code checks has_warpgroups() first. Kernels that use this header are kAlone (device/gpu/launch.h),
+// and have an empty body if PRIMUS_WARPGROUPS is 0.
 //
-// Operands consist of panels: lines of 128 bytes (64 bf16), the first at a multiple of 1024 bytes. Piece p
-// (16 bytes) of line l is at place p ^ (l % 8), so reads along a line and across lines have no bank
-// conflicts. An operand is "by depth" if adjacent elements of a line differ in m (or n) and not in k:
+// Operands consist of panels: lines of 128 bytes (64 bf16), the first at a multiple of 1024 bytes. A line has
+// eight pieces of 16 bytes. Piece p of line l is stored at position p ^ (l % 8), so that reads along a line
+// and across lines have no bank conflicts. An operand is "by depth" if adjacent elements of a line differ in
+// m (or n) and not in k:
 //
 //   by row    one panel; one line per row, with 64 elements of depth
 //   by depth  one panel per 64 rows, consecutively; one line per element of depth, with 64 rows
@@ -58,19 +60,19 @@ PRIMUS_DEVICE Memory& shared_panels() {
 
 // ---- Gates --------------------------------------------------------------------------------------
 
-// Counts arrivals and bytes of copies in flight, in phases: a phase is complete when all its arrivals have
-// happened and all expected bytes have arrived; then the next phase begins. Gates are in shared memory.
+// Counts arrivals and bytes of copies in flight, in phases. A phase is complete when the gate has counted all
+// arrivals and all expected bytes; then the next phase begins. Gates are in shared memory.
 class Gate {
  public:
-  // One thread calls this; then show_gates() and a barrier must follow.
+  // One thread calls this; show_gates() and a barrier must follow.
   PRIMUS_DEVICE void init(int arrivals);
-  // Writes of this thread before the arrival are visible to threads that wait for the phase.
+  // Counts an arrival. Earlier writes of this thread are visible to threads that wait for the phase.
   PRIMUS_DEVICE void arrive();
-  // Adds to the bytes that the current phase waits for.
+  // Adds `bytes` to the number of bytes that the current phase waits for.
   PRIMUS_DEVICE void expect(int bytes);
   PRIMUS_DEVICE void arrive_and_expect(int bytes);
-  // Arrives when the copies that this thread has started (async_copy.h) are complete; the thread does not
-  // wait. A waiting thread calls show_writes() before products read the data.
+  // Counts an arrival when all copies that this thread has started (async_copy.h) are complete; the thread
+  // itself does not wait. A waiting thread calls show_writes() before products read the data.
   PRIMUS_DEVICE void arrive_after_copies();
   // Waits until the phase of this parity (the first is 0) is complete; the phase before the first counts as
   // complete. A wait of more than 20 s is a bug in the kernel and ends it with an error.
@@ -103,7 +105,7 @@ class Gate {
   }
 
   int arrivals_, pending_, bytes_;
-  std::uint32_t complete_;  // completed phases
+  std::uint32_t complete_;  // number of completed phases
 #endif
 };
 
@@ -160,8 +162,8 @@ PRIMUS_DEVICE void Gate::wait([[maybe_unused]] std::uint32_t parity) {
   constexpr std::uint64_t kLongest = 20'000'000'000;
   const std::uint64_t start = now();
   while (!over()) {
-    // An invalid store ends the kernel. A trap cannot be used: with one, the compiler limits the kernel to
-    // the registers it starts with and ignores acquire_registers().
+    // An invalid store ends the kernel. This is not a trap instruction, because in a kernel with a trap the
+    // compiler ignores acquire_registers() and uses only the registers with which the kernel starts.
     if (now() - start > kLongest) {
       asm volatile("st.global.u32 [%0], %1;" ::"l"(std::uint64_t{0}), "r"(0) : "memory");
     }
@@ -201,7 +203,7 @@ inline void Gate::wait(std::uint32_t parity) {
 
 #endif
 
-// Makes gates that this thread has initialised visible to the copy engine.
+// Makes the gates that this thread has initialised visible to the copy engine.
 PRIMUS_DEVICE void show_gates() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -217,7 +219,7 @@ PRIMUS_DEVICE void show_writes() {
 #endif
 }
 
-// Waits until `count` threads of complete warps have arrived; `number` of the barrier is from 1 to 15.
+// A barrier among `count` threads (complete warps). `number`, from 1 to 15, identifies the barrier.
 PRIMUS_DEVICE void barrier_among([[maybe_unused]] int number, [[maybe_unused]] int count) {
 #if !defined(PRIMUS_GPU_VENDOR)
   gpu::emulator::barrier(number, count);
@@ -226,8 +228,8 @@ PRIMUS_DEVICE void barrier_among([[maybe_unused]] int number, [[maybe_unused]] i
 #endif
 }
 
-// Set the number of registers per thread from here on, a multiple of 8. All threads of a warpgroup must call
-// this.
+// These functions set the number of registers per thread, a multiple of 8, for the code that follows. All
+// threads of a warpgroup must call them.
 template <int kCount>
 PRIMUS_DEVICE void release_registers() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)

@@ -6,7 +6,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Returns the address of depth 16 · d of an operand whose first row is the first row of `panel`.
+// Returns the address at which depth 16 · d begins, in an operand whose first row is the first row of
+// `panel`.
 template <bool kByDepth>
 PRIMUS_DEVICE const BFloat16* at_depth(const BFloat16* panel, int d) {
   return panel + (kByDepth ? 16 * d * kPanelLine : 16 * d);
@@ -24,7 +25,7 @@ float operand_element(const BFloat16* from, int row, int k) {
   return to_float(*reinterpret_cast<const BFloat16*>(address));
 }
 
-// `rows`: the rows of the left operand for which this lane has sums.
+// `rows` are the rows of the left operand for which this lane has sums.
 template <bool kRightByDepth, int kCols>
 void multiply_rows(WarpgroupSums<kCols>& sums, const float (&rows)[2][16], const BFloat16* right, bool add) {
   using Sums = WarpgroupSums<kCols>;
@@ -41,7 +42,8 @@ void multiply_rows(WarpgroupSums<kCols>& sums, const float (&rows)[2][16], const
   }
 }
 
-// sums (+)= A[64, 16] · B[kCols, 16]ᵀ, by a complete warpgroup. Operands begin at addresses from at_depth().
+// sums (+)= A[64, 16] · B[kCols, 16]ᵀ, computed by a complete warpgroup. Operands begin at addresses from
+// at_depth().
 template <bool kLeftByDepth, bool kRightByDepth, int kCols>
 void multiply(WarpgroupSums<kCols>& sums, const BFloat16* left, const BFloat16* right, bool add) {
   float rows[2][16];

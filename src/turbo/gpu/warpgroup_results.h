@@ -1,6 +1,5 @@
-// Output of warpgroup sums (warpgroup_products.h) from registers: additions in memory, rows of pairs, waits
-// for boxes that the copy engine reads, and a shuffle among lanes that turns pairs of adjacent elements into
-// longer runs.
+// Output of warpgroup sums (warpgroup_products.h) from registers: additions in memory, waits for the copy
+// engine, and a shuffle after which a lane has more adjacent elements than the two of warpgroup sums.
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -9,7 +8,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 
 // to[i] += values[i], by a reduction in memory that does not return the old values. No other thread may add
-// to the same elements, or results would vary between runs. The address is aligned to 16 bytes.
+// to the same elements; otherwise results would vary between runs. The address is a multiple of 16.
 PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const float (&values)[4]) {
 #if !defined(PRIMUS_GPU_VENDOR)
   for (int i = 0; i < 4; ++i) to[i] += values[i];
@@ -41,8 +40,8 @@ PRIMUS_DEVICE void end_group_of_boxes() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-// Waits until all but the last kLater of these groups have been read from shared memory, which may then be
-// overwritten.
+// Waits until the copy engine has read all of these groups, except the last kLater groups, from shared
+// memory, which may then be overwritten.
 template <int kLater = 0>
 PRIMUS_DEVICE void wait_for_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
@@ -50,8 +49,7 @@ PRIMUS_DEVICE void wait_for_boxes() {
 #endif
 }
 
-// Transposes 4 x 4 words among groups of four lanes: word j of the group's i-th lane becomes word i of its
-// j-th lane.
+// Transposes 4 x 4 words among groups of four lanes: word j of lane i of a group becomes word i of lane j.
 PRIMUS_DEVICE void transpose_among_four(std::uint32_t (&words)[4]) {
   const int place = lane() % 4;
   PRIMUS_UNROLL

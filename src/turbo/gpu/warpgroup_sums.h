@@ -6,7 +6,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// 64 x kCols sums of a warpgroup. A warp has 16 rows; its lanes hold pairs of adjacent elements of a row.
+// 64 x kCols sums of a warpgroup. A warp has 16 rows of them, and its lanes hold pairs of adjacent elements
+// of a row.
 template <int kColumns>
 struct WarpgroupSums {
   static constexpr int kCols = kColumns, kCount = kCols / 2, kRows = 64;
@@ -21,12 +22,13 @@ struct WarpgroupSums {
 };
 using WideSums = WarpgroupSums<256>;
 
-// A left operand of 64 rows and a depth of 16 in a warpgroup's registers, in the layout of rounded sums.
+// A left operand of 64 rows and a depth of 16 in the registers of a warpgroup. Its layout is that of sums,
+// rounded to bf16.
 struct LeftInRegisters {
   std::uint32_t pairs[4];
 };
 
-// Rounds the 16 columns of `sums` from 16 * d on.
+// Rounds columns [16 * d, 16 * d + 16) of `sums`.
 template <int kCols>
 PRIMUS_DEVICE LeftInRegisters to_left(const WarpgroupSums<kCols>& sums, int d) {
   LeftInRegisters result;
@@ -55,10 +57,10 @@ PRIMUS_DEVICE void settle([[maybe_unused]] LeftInRegisters& left) {
 #endif
 }
 
-// Keeps later waits for products after the arithmetic that yields `value`, which is not negative. The
-// assembler would otherwise move the waits up, and no arithmetic would overlap with products in flight. It
-// does not move waits across a store, so this function stores to `unused`, in shared memory, under a
-// condition that is never true.
+// Makes the assembler place later waits for products after the arithmetic that yields `value`, which is not
+// negative. Otherwise it would place the waits before this arithmetic, which would then not overlap with
+// products. It does not move waits across a store, so this function stores to `unused`, in shared memory,
+// under a condition that is never true.
 PRIMUS_DEVICE void compute_before_waits([[maybe_unused]] float value, [[maybe_unused]] void* unused) {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile(
@@ -72,8 +74,8 @@ PRIMUS_DEVICE void compute_before_waits([[maybe_unused]] float value, [[maybe_un
 #endif
 }
 
-// Call before the first product of a group: orders earlier register writes before the products that use the
-// registers.
+// Call this before the first product of a group: products then see earlier writes to the registers that they
+// use.
 PRIMUS_DEVICE void begin_products() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -84,8 +86,8 @@ PRIMUS_DEVICE void end_group_of_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-// Waits until at most kLater groups are in flight: operands of completed groups may then be overwritten, and
-// their sums read after settle().
+// Waits until at most kLater groups of products are not complete. Operands of completed groups may then be
+// overwritten, and their sums may be read after settle().
 template <int kLater>
 PRIMUS_DEVICE void wait_for_products() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)

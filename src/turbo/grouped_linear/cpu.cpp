@@ -1,6 +1,6 @@
-// Grouped GEMM on the CPU, by turbo/gemm. All threads together multiply a large expert; small experts are
-// multiplied concurrently, one thread each, largest first. cpu_gemm() returns the same bits for any number of
-// threads, so the threshold affects only the time.
+// Grouped GEMM on the CPU, by turbo/gemm. All threads together compute the product of a large expert.
+// Products of small experts are computed concurrently, each in one thread, beginning with the largest expert.
+// cpu_gemm() returns the same bits for any number of threads, so the threshold affects only the time.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -13,8 +13,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// An expert is small if it has less than 1/kPartOfShare of one thread's share of all rows: this bounds how
-// long the other threads wait for the last one.
+// An expert is small if it has at most rows / (kPartOfShare * threads) rows. This limits how long other
+// threads wait for the last thread.
 constexpr std::int64_t kPartOfShare = 8;
 
 // Data prefetched for the next expert must not evict this expert's operands from L2.
@@ -24,7 +24,7 @@ std::int64_t max_parallel_rows(std::int64_t rows, int threads) {
   return threads == 1 ? 0 : rows / (kPartOfShare * threads);
 }
 
-// Arguments of one expert's product with `rows` rows; m or k is the number of rows.
+// Returns the arguments of the product of an expert with `rows` rows; m or k is the number of rows.
 GemmArgs shape_of(const GroupedGemm& call, std::int64_t rows) {
   GemmArgs args;
   args.ab_dtype = call.a.dtype;
@@ -60,7 +60,7 @@ class Experts {
 
   std::int64_t rows(std::int64_t expert) const { return offsets_[expert + 1] - offsets_[expert]; }
 
-  // `next` is the expert that this thread probably multiplies afterwards, or -1.
+  // `next` is the expert whose product this thread will probably compute next, or -1.
   void multiply(ThreadPool& pool, std::int64_t expert, std::int64_t next, std::int64_t workspace_at,
                 std::int64_t workspace_bytes) const {
     GemmArgs args = shape_of(call_, rows(expert));
@@ -92,8 +92,9 @@ class Experts {
     return {b_ + expert * bytes, bytes};
   }
 
-  // Returns B first, because it is packed completely before A. Picked rows are skipped: they are scattered,
-  // and already read for other experts.
+  // Returns the operands of an expert to prefetch: B first, because it is packed before A. It does not return
+  // rows that are picked by index: these are not contiguous, and products of other experts have already read
+  // them.
   std::array<GemmReadAhead, 2> read_ahead(std::int64_t expert) const {
     std::array<GemmReadAhead, 2> ahead;
     if (!b_rows_) ahead[0] = operand_b(expert);
@@ -181,7 +182,7 @@ void bias(CpuContext& context, const GroupedBias& a) {
   });
 }
 
-// One thread sums each element, in row order.
+// One thread computes each element, and adds rows in order.
 void bias_backward(CpuContext& context, const GroupedBiasBackward& a) {
   constexpr std::int64_t kColumns = 64;
   with_float_type(a.d_y.dtype, [&](auto tag) {

@@ -10,17 +10,20 @@
 namespace primus::turbo {
 
 struct GatheredRows {
-  const Tensor* operand = nullptr;  // the operand whose rows are copied: the call's a or b; null: neither
+  const Tensor* operand =
+      nullptr;  // the operand whose rows are copied, a or b of the call; null: no rows are copied
   bool gathers = false;
-  std::int64_t room = 0;  // rows in the workspace; does not shrink as a call's rows grow
+  std::int64_t room =
+      0;  // number of rows for which the workspace has room; never smaller for a call with more rows
 
   std::int64_t bytes() const { return operand ? room * operand->cols() * size_of(operand->dtype) : 0; }
 };
 
-// A copy pays where many tiles read each row, or where it moves few bytes compared with the weights.
+// Returns the rows to copy. A copy pays if many tiles read each row, or if it moves few bytes compared with
+// the weights.
 inline GatheredRows gathered_rows(const GroupedGemm& call) {
   constexpr std::int64_t kManyCols = 4096;  // columns of the other operand
-  constexpr std::int64_t kShare = 20;       // a copy may move at most 1/kShare of the weights' bytes
+  constexpr std::int64_t kShare = 20;       // otherwise a copy moves at most (bytes of the weights) / kShare
   const bool a = !call.a_rows.absent(), b = !call.b_rows.absent(), forward = call.role == GemmRole::kForward;
   if (call.a.dtype != DType::kBF16 || a == b) return {};
   const Tensor &operand = a ? call.a : call.b, &other = a ? call.b : call.a;

@@ -53,8 +53,8 @@ const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, s
 // ---- Rows that are gathered first ---------------------------------------------------------------
 
 // Copies rows that are picked by index to contiguous memory. Warpgroup products fetch contiguous rows with
-// the copy engine, which is faster than picking rows: by a sixth if tiles are full, and by a factor of three
-// if experts have a few rows each.
+// the copy engine. This is faster than fetching rows by index: by a sixth if tiles are full, and by a factor
+// of three if each expert has only a few rows.
 template <int kCount>
 struct GatherPicked {
   const BFloat16* x;
@@ -68,7 +68,7 @@ struct GatherPicked {
   }
 };
 
-// Returns whether a product uses warpgroups, given rows that are multiples of 16 bytes.
+// Returns whether a product uses warpgroups if its rows are multiples of 16 bytes.
 bool is_wide(const Context& context, const GroupedGemm& call) {
   const Tensor& of_experts = call.role == GemmRole::kWeightGradient ? call.c : call.b;
   const std::int64_t cols = call.role == GemmRole::kForward ? of_experts.shape[1] : of_experts.shape[2];
@@ -86,7 +86,7 @@ GatheredRows gathered(const Context& context, const GroupedGemm& call) {
 
 std::int64_t workspace(Context& context, const GroupedGemm& call) { return gathered(context, call).bytes(); }
 
-// Returns the call with its picked rows copied in order into its workspace.
+// Copies the rows that are picked by index to the workspace, and returns the call that reads them there.
 GroupedGemm gather(Context& context, const GroupedGemm& call, const Tensor& operand) {
   const bool a = !call.a_rows.absent();
   const std::int64_t rows = call.rows(), cols = operand.cols();
@@ -152,7 +152,7 @@ void multiply_by_warpgroups(Context& context, const GroupedGemm& call) {
          Kernel::kSharedBytes);
 }
 
-// Multiplies bf16 on the matrix units where rows of all operands are multiples of 16 bytes.
+// Multiplies bf16 operands on the matrix units. Rows of all operands must be multiples of 16 bytes.
 template <class C>
 bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   const bool weights = call.role == GemmRole::kWeightGradient, forward = call.role == GemmRole::kForward;
@@ -216,8 +216,8 @@ bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   return true;
 }
 
-// Every expert gets as many blocks as if it had all rows; blocks beyond its rows end at once. This avoids a
-// host synchronization, and costs microseconds.
+// Every expert gets enough blocks for all rows; blocks after the expert's last row end at once. This takes
+// some microseconds, but avoids a host synchronization.
 template <class T, class C>
 void multiply_groups(Context& context, const GroupedGemm& call) {
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -270,7 +270,7 @@ struct AddGroupBias {
   const std::int32_t* offsets;
   std::int64_t experts, n;
 
-  // One block per row.
+  // Runs one block per row.
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t row = block();
     // The number of experts that end at or before this row.
@@ -299,7 +299,7 @@ void bias(Context& context, const GroupedBias& a) {
   });
 }
 
-// One thread sums each element, in row order.
+// One thread computes each element, and adds rows in order.
 template <class T>
 struct GroupBiasGradient {
   const T* d_y;

@@ -7,7 +7,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Shared memory that stages a part of a warp's sums for C. 32 bytes of padding per row avoid bank conflicts.
+// A buffer in shared memory for some of a warp's sums on their way to C. 32 bytes of padding per row avoid
+// bank conflicts.
 struct alignas(32) GroupPatch {
   static constexpr int kRows = 8, kCols = 128, kStep = kCols + 8;
   float at[(kRows - 1) * kStep + kCols];
@@ -18,12 +19,12 @@ struct alignas(32) GroupPatch {
 template <class C>
 struct GroupResults {
   C* to;
-  std::int64_t step;  // elements from one row to the next
-  int rows, cols;     // valid extent; sums outside it are not written
+  std::int64_t step;  // elements between the starts of consecutive rows
+  int rows, cols;     // number of valid rows and columns; other sums are not written
   bool accumulate;
 
-  // Four lanes share a run of eight elements, one word of two elements each. After the transposition one lane
-  // holds the entire run.
+  // Each of four lanes has a word of two adjacent elements. After the transposition, one lane has all eight
+  // adjacent elements.
   PRIMUS_DEVICE void write_eights(const WideSums& sums) const {
     PRIMUS_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -45,7 +46,8 @@ struct GroupResults {
     }
   }
 
-  // Writes fp32 through shared memory, so that a warp writes long segments of rows: short ones are slow.
+  // Writes fp32 sums through shared memory, so that a warp writes long segments of rows; writing short
+  // segments is slow.
   PRIMUS_DEVICE void write_patches(GroupPatch& patch, const WideSums& sums) const {
     constexpr int kAcross = WideSums::kCols / GroupPatch::kCols, kPatches = 2 * kAcross;
     PRIMUS_UNROLL
@@ -76,19 +78,19 @@ struct GroupResults {
   }
 };
 
-// Two boxes of a warp's bf16 sums that the copy engine writes to C, or adds to it. The warp continues with
-// its next products meanwhile.
+// Two boxes of a warp's bf16 sums. The copy engine writes them to C, or adds them to C, while the warp
+// computes its next products.
 struct GroupBoxes {
   static constexpr int kRows = 16;  // rows of a box of kPanelLine columns
   BFloat16 panels[2][kRows * kPanelLine];
 
-  // Writes the sums to rows of C from (row, col) of an expert's matrix. `map` has boxes of kRows rows.
+  // Writes the sums to C, beginning at (row, col) of an expert's matrix. `map` has boxes of kRows rows.
   PRIMUS_DEVICE void write(const WideSums& sums, const BoxMap& map, int row, int col, int expert,
                            bool accumulate) {
     PRIMUS_UNROLL
     for (int i = 0; i < WideSums::kCols / kPanelLine; ++i) {
       BFloat16* const panel = panels[i % 2];
-      if (lane() == 0) wait_for_boxes<1>();  // the box before the last one has been read
+      if (lane() == 0) wait_for_boxes<1>();  // the copy engine has read the box before the last box
       warp_barrier();
       PRIMUS_UNROLL
       for (int j = 0; j < kPanelLine / 8; ++j) {

@@ -1,10 +1,10 @@
-// Grouped GEMM in bf16 by tiles of 128 x 128, with several steps of operands in flight. grouped_linear/gpu.cu
-// uses it where rows are multiples of 16 bytes.
+// Grouped GEMM in bf16 in tiles of 128 x 128, which fetches the operands of several steps ahead.
+// grouped_linear/gpu.cu uses it if rows are multiples of 16 bytes.
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// The host has only the total number of rows, so it starts as many blocks as any distribution over experts
-// may need: one for each 128 rows, and one for each expert's last, shorter tile.
+// The host does not have the number of rows of each expert, so it starts enough blocks for any distribution
+// of rows over experts: rows / 128 blocks, and one more per expert for its last, shorter tile.
 #pragma once
 
 #include "turbo/gpu/async_copy.h"
@@ -16,7 +16,8 @@ namespace primus::turbo::PRIMUS_GPU {
 
 inline constexpr int kGroupSide = 128;
 
-// Sets first_tiles[e] to the number of row tiles of the experts before e; [experts + 1]. Runs as one block.
+// Sets first_tiles[e] to the number of row tiles of the experts before e, for e <= experts. Runs in one
+// block.
 struct CountRowTiles {
   static constexpr int kThreads = 256;
   using StartsEarly = void;
@@ -39,7 +40,7 @@ struct CountRowTiles {
   }
 };
 
-// An operand is "by depth" when memory neighbours differ in m (or n) and not in k.
+// An operand is "by depth" if adjacent elements in memory differ in m (or n) and not in k.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupTiles {
   static constexpr int kThreads = 256;
@@ -50,7 +51,7 @@ struct GroupTiles {
   static constexpr int kDown = kSide / kWarpsDown / kTile, kAcross = kSide / kWarpsAcross / kTile;
   static constexpr int kLine = 8;  // elements in 16 bytes
 
-  // 8 more elements put eight neighbouring rows into different banks.
+  // Padding of 8 elements puts eight adjacent rows into different banks.
   template <bool kByDepth>
   struct Operands {
     static constexpr int kStep = (kByDepth ? kSide : kDepth) + kLine;
@@ -64,26 +65,29 @@ struct GroupTiles {
 
   const BFloat16 *a, *b;
   C* c;
-  std::int64_t m, n, k;                      // m (or k when rows are summed) is ignored: see offsets
-  std::int64_t left_step, right_step;        // elements from one row in memory to the next
-  std::int64_t experts, b_expert, c_expert;  // elements from one expert's matrix to the next
+  std::int64_t m, n,
+      k;  // m (or k if rows are summed) is not used, because it depends on the expert (offsets)
+  std::int64_t left_step, right_step;  // elements between the starts of consecutive rows in memory
+  std::int64_t experts, b_expert,
+      c_expert;  // b_expert, c_expert: elements between the matrices of consecutive experts
   const std::int32_t *offsets, *first_tiles;
   const std::int32_t *a_picks, *b_picks;
   bool accumulate;
 
   static constexpr bool kSumsRows = kLeftByDepth;  // the weight gradient
 
-  // The part of an operand that one thread copies: two lines per step.
+  // The part of an operand that one thread copies, two lines per step.
   template <bool kByDepth>
   struct Source {
     static constexpr int kLines = kSide * kDepth / kLine / kThreads;
     static constexpr int kLinesAcross = (kByDepth ? kSide : kDepth) / kLine;
-    const BFloat16* from;  // element (0, 0) of the tile's rows, or of the first depth
+    const BFloat16* from;  // first element of the tile
     std::int64_t step, depths;
     const std::int32_t* picks;                    // index of each depth
-    const BFloat16* rows[kByDepth ? 1 : kLines];  // rows of this thread's lines; null: zeros
+    const BFloat16* rows[kByDepth ? 1 : kLines];  // rows of this thread's lines; null: the line is zero
 
-    // `first`: the tile's first row; `bound`: end of the rows; `index`: their positions in memory, or null.
+    // `first` is the first row of the tile, `bound` the end of the rows; `index` has the position of each row
+    // in memory, or is null.
     PRIMUS_DEVICE Source(const BFloat16* x, std::int64_t row_step, std::int64_t first, std::int64_t bound,
                          std::int64_t depth, const std::int32_t* index)
         : from(kByDepth ? x + first : x), step(row_step), depths(depth), picks(index) {
@@ -130,7 +134,8 @@ struct GroupTiles {
       row_tiles = first_tiles[expert + 1] - first_tiles[expert];
       tile = block() - first_tiles[expert] * col_tiles;
     }
-    // Concurrent blocks share rows and columns: eight columns of tiles, row by row.
+    // Blocks process eight columns of tiles, row by row, so that concurrent blocks read the same rows and
+    // columns.
     constexpr std::int64_t kTogether = 8;
     const std::int64_t band = tile / (row_tiles * kTogether), in_band = tile % (row_tiles * kTogether);
     const std::int64_t width = smaller(kTogether, col_tiles - band * kTogether);
@@ -167,7 +172,8 @@ struct GroupTiles {
     const int down = warp() % kWarpsDown * kDown * kTile, across = warp() / kWarpsDown * kAcross * kTile;
     for (std::int64_t step = 0; step < steps; ++step) {
       wait_for_copies<kStages - 2>();
-      barrier();  // the step has arrived, and all threads have read the previous one
+      barrier();  // the operands of this step have arrived, and all threads have read those of the previous
+                  // step
       fetch(step + kStages - 1);
       const Stage& stage = stages[step % kStages];
       PRIMUS_UNROLL
@@ -207,7 +213,7 @@ struct GroupTiles {
 
   PRIMUS_DEVICE void write(C* to, const Accumulator& sums, std::int64_t row, std::int64_t col,
                            std::int64_t rows) const {
-    // With warps of 32, a lane holds pairs of neighbouring sums.
+    // With warps of 32, a lane holds pairs of adjacent sums.
     constexpr int kPair = kWarp == 32 ? 2 : 1;
     PRIMUS_UNROLL
     for (int i = 0; i < kPerLane; i += kPair) {

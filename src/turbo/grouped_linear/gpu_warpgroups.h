@@ -2,9 +2,9 @@
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// A block stays on its multiprocessor and processes one tile after the other. Its last warpgroup fetches
-// operands several steps of depth 64 ahead; the two others multiply, 64 rows each. Each stage of operands has
-// two gates: `full` opens when the operands have arrived, `empty` when both warpgroups have used them.
+// A block processes one tile after the other. Its last warpgroup fetches operands several steps of depth 64
+// ahead; each of the first two warpgroups multiplies 64 rows. A stage of operands has two gates: `full` opens
+// when the operands have arrived, `empty` when both multiplying warpgroups have used them.
 #pragma once
 
 #include "turbo/gpu/warpgroup_products.h"
@@ -86,7 +86,8 @@ struct GroupWarpgroups : GroupOperands<C, kLeftByDepth, kRightByDepth> {
     }
   }
 
-  // Clears lines from `from` on, which belong to another expert or to none. Both warpgroups share this work.
+  // Clears the lines from `from` on, which are not of this expert. Both multiplying warpgroups share this
+  // work.
   PRIMUS_DEVICE static void clear_lines(Stage& stage, int from) {
     constexpr int kPanels = (kRows + kCols) / kPanelLine;
     static_assert(sizeof(Stage) == kPanels * kDepth * kPanelLine * sizeof(BFloat16));

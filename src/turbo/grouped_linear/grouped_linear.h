@@ -10,26 +10,26 @@
 namespace primus::turbo {
 
 // Expert e has rows [offsets[e], offsets[e+1]) of x [rows, in], y [rows, out] and their gradients. Computes
-// per expert, like Gemm:
+// for each expert, as Gemm does:
 //   kForward         c [rows, out]  = a [rows, in]  · b[e] [out, in]ᵀ
 //   kInputGradient   c [rows, in]   = a [rows, out] · b[e] [out, in]
 //   kWeightGradient  c[e] [out, in] = a [rows of e, out]ᵀ · b [rows of e, in]
 // An expert without rows has a weight gradient of zero. Rows from offsets[experts] on belong to no expert:
-// the first two roles set them to zero, the third ignores them. The rows of an activation may be picked by
-// index from a matrix of tokens: row r of a is then row a_rows[r] of this matrix.
+// kForward and kInputGradient set them to zero in c, and kWeightGradient ignores them. Activations may be
+// given as a matrix of tokens and row indices: row r of a is then row a_rows[r] of this matrix.
 struct GroupedGemm {
   static constexpr KernelId kId = KernelId::kGroupedGemm;
   GemmRole role;
   Tensor a, b;              // operands, both fp32 or both bf16; weights are [experts, out, in]
   Tensor c;                 // fp32 or bf16
   Tensor offsets;           // [experts + 1] int32, starts at 0, non-decreasing, at most `rows`
-  Tensor a_rows, b_rows;    // [rows] int32, read below offsets[experts]; absent: in order. b_rows for the
-                            // weight gradient only
+  Tensor a_rows, b_rows;    // [rows] int32, not read from offsets[experts] on; absent: row r is row r. b_rows
+                            // only for the weight gradient
   bool accumulate = false;  // c += instead of c =; for the weight gradient only
   Tensor workspace;
   void check() const;
   std::int64_t rows() const { return a_rows.absent() ? a.rows() : a_rows.elements(); }
-  double flops() const;  // counts every row as a row of an expert
+  double flops() const;  // counts all rows, including rows without an expert
 };
 
 // y[r, :] = x[r, :] + bias[e, :] for the rows r of each expert e; rows without an expert are copied.
@@ -49,7 +49,7 @@ struct GroupedBiasBackward {
   Tensor d_y;       // [rows, n] fp32 or bf16
   Tensor d_bias;    // [experts, n] fp32
   Tensor offsets;   // as in GroupedGemm
-  bool accumulate;  // false: assign, zero for experts without rows
+  bool accumulate;  // false: assigns d_bias, which is zero for experts without rows
   void check() const;
   double flops() const { return 0; }
 };

@@ -1,6 +1,6 @@
-// Plans a GPU's workspace for grouped GEMM without a plug-in that reports it. Assumes Hopper's warpgroups
-// (gpu.cu), which gather picked rows first where that pays. Other GPUs need no workspace, so their plans are
-// too large by this amount.
+// Computes the workspace size of grouped GEMM for a GPU whose plug-in is not loaded. It assumes a Hopper GPU,
+// on which gpu.cu first copies rows that are picked by index to the workspace if this pays. Other GPUs need
+// no workspace, so the size is too large for them.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/grouped_linear/gathered_rows.h"
 

@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Calls body(index of the normed head, its first column, its weights or null).
+// Calls body(index of the head, its first column, its weights or null) for every head that is normalised.
 template <class T, class Body>
 PRIMUS_INLINE void for_each_head(const HeadNormShape& s, const T* weight, Body body) {
   for (std::int64_t head = 0; head < s.normed(); ++head) {
@@ -54,7 +54,7 @@ void forward(CpuContext& context, const HeadNormForward& a) {
   });
 }
 
-// d_x is the NormGradient of d_y * weight.
+// Computes d_x, the gradient of the normalisation (NormGradient) for d_y * weight.
 void backward_input(CpuContext& context, const HeadNormBackwardInput& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);

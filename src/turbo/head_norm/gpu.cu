@@ -1,4 +1,4 @@
-// A warp processes one head of one token; a lane loads kCount neighbouring columns at once.
+// A warp processes one head of one token; a lane loads kCount adjacent columns at once.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/head_norm/head_norm.h"
@@ -7,7 +7,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Common base of the kernels over heads. The columns after the normed heads count as one more "head" of a
+// Common base of the kernels over heads. All columns after the normalised heads count as one more head of the
 // row.
 template <class T, int kCount>
 struct Heads {
@@ -18,7 +18,7 @@ struct Heads {
   Heads(const HeadNormShape& s, const Tensor& x)
       : rows(x.rows()), width(x.cols()), heads(s.heads), normed(s.normed()), dim(s.head_dim) {}
 
-  // Calls body(row, head) for this warp's head. The number of heads is below 2^32.
+  // Calls body(row, head) for the head of this warp. The number of heads in all rows is below 2^32.
   template <class Body>
   PRIMUS_DEVICE void each(Body body) const {
     // A 64-bit division would take as long as processing a head.
@@ -35,7 +35,7 @@ struct Heads {
       store<kCount>(to + row * width + i, v);
     }
   }
-  // Multiplies v by a head's weights from element i on.
+  // Multiplies v by weights [i, i + kCount) of a head.
   PRIMUS_DEVICE void weigh(float (&v)[kCount], const T* weight, float offset, std::int64_t head,
                            std::int64_t i) const {
     if (!weight) return;
@@ -94,7 +94,7 @@ struct Forward : Heads<T, kCount> {
   }
 };
 
-// Launches a kernel over heads, with four columns per load where all addresses are aligned for it.
+// Launches a kernel over heads, with four columns per load if the alignment of all addresses allows it.
 template <template <class, int> class Kernel, class Arguments, class... Tensors>
 void launch_heads(Context& context, const Arguments& a, const Tensors&... tensors) {
   if (a.x.rows() * (a.shape.normed() + 1) > std::numeric_limits<std::uint32_t>::max() - 256)
@@ -121,7 +121,7 @@ void forward(Context& context, const HeadNormForward& a) {
   launch_heads<Forward>(context, a, a.x, a.weight, a.y);
 }
 
-// d_x is the NormGradient of d_y * weight.
+// Computes d_x, the gradient of the normalisation (NormGradient) for d_y * weight.
 template <class T, int kCount>
 struct BackwardInput : Heads<T, kCount> {
   using Base = Heads<T, kCount>;
@@ -179,7 +179,8 @@ struct WeightTerm {
   const float* rstd;
   std::int64_t width, heads, normed, dim;
 
-  // Returns this row's terms of the gradient: columns hold the query weights, then the key weights.
+  // Assigns the contributions of a row to the gradient. The first head_dim columns are query weights, the
+  // next head_dim columns key weights.
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
     const std::int64_t begin = i < dim ? 0 : heads, end = i < dim ? heads : normed,
                        column = i < dim ? i : i - dim;

@@ -1,9 +1,9 @@
 // RMSNorm of every query head and every key head of a fused projection, each over its own head_dim columns
-// (QK norm: Henry et al. 2020; with weights in Qwen 3, without in Llama 4):
+// (QK norm: Henry et al. 2020; with weights in Qwen 3, without weights in Llama 4):
 //   y = x * rstd * (weight + offset),  rstd = 1/sqrt(mean(x²) + eps) per token and head.
-// The offset is 1 where weights are stored minus one, else 0.
-// A row is `heads` query heads, then `kv_heads` key heads, then columns that are not touched (values).
-// Statistics and products are in fp32; y is rounded once.
+// The offset is 1 if weights are stored minus one, else 0. A row has `heads` query heads, then `kv_heads` key
+// heads, then columns that are copied unchanged (values). Statistics and products are in fp32; y is rounded
+// once.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -1,5 +1,5 @@
-// Balances a small positive matrix (Sinkhorn and Knopp 1967), and computes the gradient. Plain scalar
-// functions, identical on every device.
+// Balances a small positive matrix (Sinkhorn and Knopp 1967), and computes the gradient. The functions are
+// scalar code with the same results on every device.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 namespace primus::turbo {
 
 // Divides the columns of c [n, n] by their sums + eps; each further iteration divides rows, then columns, in
-// this way. `divisors`: [(2 * iterations - 1) * n] out, step by step.
+// this way. `divisors` [(2 * iterations - 1) * n] receives the n divisors of each step.
 constexpr void balance(float* c, std::int64_t n, std::int64_t iterations, float eps, float* divisors) {
   for (std::int64_t step = 0; step < 2 * iterations - 1; ++step) {
-    // Columns first, in even steps: line l has the elements l * across + i * along.
+    // Even steps divide columns, odd steps rows. Element i of line (column or row) l is c[l * across + i *
+    // along].
     const std::int64_t across = step % 2 == 0 ? 1 : n, along = step % 2 == 0 ? n : 1;
     for (std::int64_t l = 0; l < n; ++l) {
       float sum = 0;
@@ -22,7 +23,8 @@ constexpr void balance(float* c, std::int64_t n, std::int64_t iterations, float 
   }
 }
 
-// Turns the balanced c and its gradient d into the input of balance() and its gradient, in place.
+// Replaces the balanced c by the input of balance(), and the gradient d of the balanced matrix by the
+// gradient of the input.
 constexpr void balance_gradient(float* c, float* d, std::int64_t n, std::int64_t iterations,
                                 const float* divisors) {
   for (std::int64_t step = 2 * iterations - 2; step >= 0; --step) {

@@ -12,15 +12,15 @@ namespace primus::turbo::PRIMUS_KERNELS {
 // The arguments of a token's factors: scale * (product * rstd) + base, with one scale for each kind of
 // factor.
 struct HyperArguments {
-  const float *products, *base, *scale;  // products: of the token
+  const float *products, *base, *scale;  // products: those of the token
   float rstd;                            // 1 / root mean square of the token's streams
 
   PRIMUS_FORMULA float operator()(std::int64_t i, std::int64_t part) const {
     return scale[part] * (products[i] * rstd) + base[i];
   }
-  // Computes the gradients of scales and products from the gradients of the arguments. The gradients of the
-  // bases equal those of the arguments. Returns the factor of x in its gradient through rstd; `width`:
-  // elements of the token's streams.
+  // Computes the gradients of scales and products from the gradients of the arguments. The gradients of
+  // `base` equal the gradients of the arguments. Returns f such that the gradient of x through rstd is f * x.
+  // `width` is the number of elements of the token's streams.
   PRIMUS_FORMULA float gradients(const HyperShape& s, const float* d, std::int64_t width, float* d_scale,
                                  float* d_products) const {
     for (std::int64_t part = 0; part < s.scales(); ++part) d_scale[part] = 0;
@@ -61,8 +61,8 @@ struct HyperFactors {
     balance(comb, n, s.iterations, s.eps, divisors);
   }
 
-  // Computes the gradients d of the arguments of all factors from those of the factors; overwrites d_comb and
-  // comb.
+  // Computes the gradients d of the arguments of all factors from the gradients of the factors; overwrites
+  // d_comb and comb.
   PRIMUS_FORMULA void argument_gradients(const HyperShape& s, const float* d_pre, const float* d_post,
                                          float* d_comb, float* d) {
     const std::int64_t n = s.streams;

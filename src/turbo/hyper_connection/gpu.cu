@@ -1,5 +1,5 @@
-// One block per token. One of its threads computes the factors, a few hundred operations, while other blocks
-// move the streams.
+// There is one block per token. One of its threads computes the factors in a few hundred operations, while
+// other blocks read and write streams.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/hyper_connection/formula.h"
@@ -67,7 +67,7 @@ struct ReadBackward {
   static constexpr int kThreads = kBlock;
   Affine affine;
   const T *x, *d_y, *previous;   // previous or null
-  const float *rstd, *d_mixing;  // d_mixing or null
+  const float *rstd, *d_mixing;  // d_mixing may be null
   T* d_x;
   float *d_products, *d_base, *d_scale;
   std::int64_t hidden;
@@ -165,7 +165,7 @@ struct WriteBackward {
       if (thread() == 0) d_post[k] = of_post;
       PRIMUS_UNROLL
       for (int j = 0; j < kMax; ++j) {
-        if (j >= n) continue;  // equal in all threads
+        if (j >= n) continue;  // all threads take the same branch
         const float sum = block_reduce<kThreads>(of_comb[j]);
         if (thread() == 0) d_post[n + j * n + k] = sum;
       }

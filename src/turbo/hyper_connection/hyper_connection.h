@@ -1,6 +1,6 @@
 // Manifold-constrained hyper-connections (mHC; Xie et al. 2026, arXiv:2512.24880). The residual has several
-// parallel streams. A layer reads a mixture of them and writes its output back to each, while a matrix whose
-// rows and columns each sum to one mixes the streams.
+// parallel streams. A layer reads a mixture of the streams, and its output is added to each stream. A matrix
+// whose rows and columns each sum to 1 mixes the streams.
 //
 // For a token with streams x[0 .. n), each `hidden` wide, the caller supplies p = x · fnᵀ of all streams as
 // one row:
@@ -11,9 +11,10 @@
 //   y = Σ_j pre[j] x[j]                      HyperRead: the layer's input
 //   z[k] = post[k] out + Σ_j comb[j, k] x[j]   HyperWrite: the streams after the layer
 // balance (Sinkhorn and Knopp) divides columns by their sums + eps, then `iterations` - 1 times rows and
-// columns. At the end of the streams, iterations is 0 and only `pre` exists. All factors are in fp32.
+// columns. After the last layer, which only reads the streams, `iterations` is 0 and only `pre` exists. All
+// factors are in fp32.
 //
-// x is read twice and written once (in addition to the read for p): the streams dominate the bytes moved.
+// Streams are most of the memory traffic: x is read twice and written once, in addition to the read for p.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -44,7 +45,7 @@ struct HyperRead {
   Tensor products;     // [tokens, products()] fp32
   Tensor base, scale;  // [products()], [scales()] fp32
   Tensor y;            // [tokens, hidden] out, x's type
-  Tensor mixing;       // [tokens, mixing()] fp32 out; absent where iterations is 0
+  Tensor mixing;       // [tokens, mixing()] fp32 out; absent if iterations is 0
   Tensor rstd;         // [tokens] fp32 out
   void check() const;
   double flops() const { return 0; }
@@ -59,7 +60,7 @@ struct HyperReadBackward {
   Tensor previous;                        // [tokens, streams*hidden] added to d_x, or absent; may be d_x
   Tensor d_x;         // [tokens, streams*hidden] out, without the gradient through products
   Tensor d_products;  // [tokens, products()] fp32 out
-  // Each token's terms of the gradients of base and scale; the caller sums over tokens.
+  // The contributions of each token to the gradients of base and scale; the caller sums them over tokens.
   Tensor d_base, d_scale;  // [tokens, products()], [tokens, scales()] fp32 out
   void check() const;
   double flops() const { return 0; }
@@ -69,7 +70,7 @@ struct HyperWrite {
   static constexpr KernelId kId = KernelId::kHyperWrite;
   HyperShape shape;  // iterations > 0
   Tensor x;          // [tokens, streams*hidden]
-  Tensor out;        // [tokens, hidden]: the layer's output
+  Tensor out;        // [tokens, hidden]: output of the layer
   Tensor mixing;     // [tokens, mixing()] fp32
   Tensor z;          // [tokens, streams*hidden] out
   void check() const;
@@ -82,7 +83,7 @@ struct HyperWriteBackward {
   Tensor x, out, mixing;  // from the forward pass
   Tensor d_z;             // [tokens, streams*hidden]
   Tensor previous;        // [tokens, streams*hidden] added to d_x, or absent; may be d_x
-  Tensor d_x;             // [tokens, streams*hidden] out; not d_z
+  Tensor d_x;             // [tokens, streams*hidden] out; must not share memory with d_z
   Tensor d_out;           // [tokens, hidden] out
   Tensor d_mixing;        // [tokens, mixing()] fp32 out
   void check() const;

@@ -1,5 +1,5 @@
-// Each thread computes the scores of one query in its own buffer and selects from them, so the score matrix
-// never exists.
+// Each thread computes the scores of one query in its own buffer and selects from them, so that no memory for
+// the complete score matrix is needed.
 #include <algorithm>
 
 #include "turbo/cpu/register.h"
@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Scores a query against the `count` keys that it sees; at(j) is the j-th of these keys.
+// Computes the scores of a query for the `count` keys that it sees; at(j) is key j of them.
 template <class T, class W, class Keys>
 PRIMUS_INLINE void score(const T* q, const W* w, std::int64_t heads, std::int64_t dim, std::int64_t count,
                          Keys at, std::uint32_t* scores) {
@@ -27,12 +27,13 @@ PRIMUS_INLINE void score(const T* q, const W* w, std::int64_t heads, std::int64_
   }
 }
 
-// Selects the top_k scores, as rows in ascending order; `copy` has room for `count` scores.
+// Selects the keys with the top_k scores and stores their rows in ascending order. `copy` has room for
+// `count` scores.
 template <class Row>
 void select(const std::uint32_t* scores, std::int64_t count, std::int64_t top_k, std::uint32_t* copy, Row row,
             std::int32_t* selected) {
-  std::uint32_t minimum = 0;              // larger scores are selected,
-  std::int64_t equal_to_minimum = count;  // ... and this many equal ones
+  std::uint32_t minimum = 0;              // all scores above this are selected
+  std::int64_t equal_to_minimum = count;  // number of scores equal to `minimum` that are selected
   if (count > top_k) {
     std::copy_n(scores, count, copy);
     std::nth_element(copy, copy + top_k - 1, copy + count,
@@ -58,7 +59,7 @@ void with_types(const Tensor& q, const Tensor& w, Body body) {
   });
 }
 
-// Returns the bytes of buffers: each thread holds the scores of one query, and a copy of them.
+// Returns the bytes of all buffers. Each thread stores the scores of one query, and a copy of them.
 std::int64_t buffers(const CpuContext& context, std::int64_t maximum) {
   return context.threads() * 2 * maximum * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }

@@ -1,6 +1,7 @@
 // There are two kernels for each slice of queries. The first computes scores on the tiles of turbo/attention,
-// with a query's heads as rows. The second selects each query's list by a radix search for its lowest score,
-// byte by byte, from counts of scores with the same prefix. Nothing is sorted, and only counts use atomics.
+// with a query's heads as rows. The second kernel finds the lowest score of each query's list by a radix
+// search: it determines one byte after the other from counts of scores with equal leading bytes. It needs no
+// sorting, and uses atomics only for counts.
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
 #include "turbo/gpu/register.h"
@@ -10,14 +11,14 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Sums a lane's elements over the rows of a tile: all lanes that share columns get the sum.
+// Sums elements over the rows of a tile. All lanes that have elements of a column get its sum.
 PRIMUS_DEVICE float reduce_col(float value) {
   PRIMUS_UNROLL
   for (int mask = kWarp == 32 ? 4 : 16; mask < kWarp; mask *= 2) value += from_lane_xor(value, mask);
   return value;
 }
 
-// The `count` keys that query `token` sees; key j is row(j) of the operand.
+// The keys that query `token` sees. There are `count` of them, and key j is row(j) of the operand.
 template <class T>
 struct RowsOfSequence {
   const T* k;
@@ -62,8 +63,8 @@ struct RowsOfPages {
   }
 };
 
-// Scores one query against a range of its keys, per block. Skips queries that see no more keys than their
-// lists hold.
+// Each block computes the scores of one query for a range of its keys. Skips queries whose lists can hold all
+// keys that they see.
 template <class T, class W, class Source>
 struct Scores {
   using Tiles = AttentionTiles<T>;
@@ -106,7 +107,7 @@ struct Scores {
     }
   }
 
-  // Adds the contribution of this warp's 16 heads to each key's score.
+  // Adds the contribution of the warp's 16 heads to the score of each key.
   PRIMUS_DEVICE void add_heads(Sums& sums, const typename Tiles::Scores& products, std::int64_t token,
                                std::int64_t row) const {
     float weight[Accumulator::kRows];
@@ -117,7 +118,7 @@ struct Scores {
     }
     PRIMUS_UNROLL
     for (int j = 0; j < Tiles::kCols / kTile; ++j) {
-      // Elements that share a column are added first, in row order.
+      // First adds a lane's elements of the same column, in row order.
       PRIMUS_UNROLL
       for (int i = 0; i < kPerLane; ++i) {
         if (Accumulator::slot(i) != 0) continue;
@@ -134,7 +135,7 @@ struct Scores {
   }
 };
 
-// Selects a query's list. One block per query of the slice.
+// Selects the list of a query, with one block per query of the slice.
 template <class Source>
 struct Select {
   static constexpr int kThreads = 256, kDigits = 256;
@@ -164,8 +165,8 @@ struct Select {
     for (std::int64_t j = taken + thread(); j < top_k; j += kThreads) list[j] = -1;
   }
 
-  // Returns the lowest score of the list, and sets equal_to_minimum to the number of list entries that equal
-  // it.
+  // Returns the lowest score of the list, and sets equal_to_minimum to the number of list entries with this
+  // score.
   PRIMUS_DEVICE std::uint32_t minimum(Memory& m, const std::uint32_t* own, std::int64_t count,
                                       std::int32_t& equal_to_minimum) const {
     std::uint32_t found = 0, known = 0;  // bits of the lowest score, and the mask of known bits
@@ -191,8 +192,8 @@ struct Select {
   PRIMUS_DEVICE void write(Memory& m, const std::uint32_t* own, const Seen& seen, std::int32_t* list) const {
     std::int32_t equal_to_minimum = 0;
     const std::uint32_t bound = minimum(m, own, seen.count, equal_to_minimum);
-    // Each thread counts, in its range of the keys, the scores above the bound and those equal to it, for the
-    // prefix sums.
+    // For the prefix sums, each thread counts the scores above the bound, and the scores equal to the bound,
+    // in its range of keys.
     const std::int64_t run = (seen.count + kThreads - 1) / kThreads;
     const std::int64_t begin = smaller(thread() * run, seen.count), end = smaller(begin + run, seen.count);
     std::int32_t above = 0, equal = 0;
@@ -225,7 +226,7 @@ std::int64_t scores_bytes(std::int64_t tokens, std::int64_t maximum) {
   return slice(tokens, maximum) * maximum * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }
 
-// `maximum`: max keys that a query may see.
+// `maximum` is the max. number of keys that a query may see.
 template <class T, class Arguments, class Source>
 void select(Context& context, const Arguments& a, const Source& source, std::int64_t heads,
             std::int64_t head_dim, std::int64_t top_k, std::int64_t maximum) {

@@ -1,11 +1,12 @@
 // Selects the keys that each query attends to, by the lightning indexer of DeepSeek-V3.2 (arXiv:2512.02556,
 // section 2.1):
 //   score[t, s] = sum over heads h of w[t, h] * max(0, q[t, h] · k[s]).
-// A query's list holds the top_k visible rows by score; ties go to the lower row. Rows are in ascending
-// order, padded with -1 where a query sees fewer than top_k.
+// The list of a query holds the top_k visible rows by score; of two rows with equal scores, the lower row is
+// preferred. Rows are in ascending order, followed by -1 if the query sees fewer than top_k rows.
 //
 // Operands are fp32 or bf16; w may be fp32 with bf16 operands. Sums are in fp32, in an order that depends
-// only on the shape. Scores exist only for a slice of the queries at a time. A NaN score ranks highest.
+// only on the shape. At any time, memory holds scores of only some of the queries. NaN counts as the highest
+// score.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -20,8 +21,8 @@ struct IndexerShape {
   std::int64_t seq_k;  // key rows per sequence
   std::int64_t heads, head_dim;
   std::int64_t top_k;  // list length
-  // A key row represents `stride` tokens and is visible from its last token on: query i of a sequence sees
-  // the first (q_first + i + 1) / stride rows.
+  // A key row represents `stride` tokens, and queries see it from the last of these tokens on: query i of a
+  // sequence sees the first (q_first + i + 1) / stride rows.
   std::int64_t stride = 1;
   std::int64_t q_first = 0;  // position of the first query within its sequence
 
@@ -35,19 +36,19 @@ struct IndexerSelect {
   Tensor q;  // [tokens, heads*head_dim]
   Tensor k;  // [batch*seq_k, head_dim]
   Tensor w;  // [tokens, heads]
-  // [tokens] int32 per query: the first visible row of its own sequence, and the end of the visible rows
-  // (exclusive). Absent: 0, and the bound from stride and position.
+  // [tokens] int32: each query sees only rows [first_row, end_row) of its sequence. Absent: first_row is 0,
+  // and end_row follows from `stride` and the position.
   Tensor first_row, end_row;
-  Tensor selected;  // [tokens, top_k] int32 out: rows of k; sequence b's begin at b*seq_k
+  Tensor selected;  // [tokens, top_k] int32 out: rows of k; rows of sequence b begin at b*seq_k
   Tensor workspace;
   void check() const;
   double flops() const;
 };
 
 // For generation: selects keys for new tokens of many sequences. The pages already hold all keys, including
-// those of the new tokens. A query sees the keys of its sequence up to its own position. Lists hold page
-// rows, which SelectedAttention also uses to read latents in pages. Rows that belong to no sequence get empty
-// lists.
+// those of the new tokens. A query sees the keys of its sequence up to its own position. Lists hold rows of
+// pages. SelectedAttention uses the same rows to read latents in pages. Rows that belong to no sequence get
+// empty lists.
 struct PagedIndexerSelect {
   static constexpr KernelId kId = KernelId::kPagedIndexerSelect;
   PagedSequences sequences;

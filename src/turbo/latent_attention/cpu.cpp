@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// First columns of keys and values in a row of queries, keys and values.
+// The first column of keys, and the first column of values, in a row of queries, keys and values.
 struct Columns {
   std::int64_t k, v, width;
   explicit Columns(const LatentShape& s)
@@ -73,9 +73,9 @@ struct HeadProduct {
   std::int64_t a_step, b_step, c_step;
 };
 
-// The products of one side (queries or values). Their operands, per head, are narrow rows (the query's nope
-// part, or the value), wide rows (as wide as latents), and the head's part of the up-projection. On the query
-// side x is narrow and out is wide; on the value side it is the reverse.
+// The products for queries, or for values. For each head, their operands are narrow rows (the query's nope
+// part, or the value), wide rows (as wide as latents), and the head's rows of the up-projection. For queries,
+// x is narrow and out is wide; for values, x is wide and out is narrow.
 struct Sides {
   Sides(const CpuContext& context, const LatentShape& s, LatentProject::Side side, const Tensor& x,
         const Tensor& out, const Tensor& up)
@@ -87,7 +87,8 @@ struct Sides {
                (queries ? x : out).cols()},
         wide{context.data<std::byte>(queries ? out : x), queries ? s.rank + s.rope_dim : s.rank,
              (queries ? out : x).cols()},
-        // A head's rows of the up-projection compute its key first, then its value.
+        // The first nope_dim of a head's rows of the up-projection compute its key, the following rows its
+        // value.
         weight{up.data ? context.data<std::byte>(up) + (queries ? 0 : s.nope_dim * s.rank) * size_of(up.dtype)
                        : nullptr,
                s.up_dim() * s.rank, s.rank},
@@ -110,7 +111,7 @@ struct Sides {
 
   struct Rows {
     std::byte* data;
-    std::int64_t step, stride;  // elements from one head to the next, and from one row to the next
+    std::int64_t step, stride;  // elements between consecutive heads, and between consecutive rows
   };
   struct Extents {
     std::int64_t m, n, k;
@@ -153,7 +154,8 @@ std::int64_t bytes_of(const CpuContext& context, const HeadProduct& product) {
   return static_cast<std::int64_t>(cpu_gemm_workspace_bytes(product.args, context.threads()));
 }
 
-// Copies the rotated part of each head's query, which bypasses the product, from narrow to wide rows or back.
+// Copies the rotated part of each head's query, which is not multiplied, from narrow to wide rows, or from
+// wide to narrow rows.
 void copy_rope_part(CpuContext& context, const LatentShape& s, const Tensor& from_tensor,
                     const Tensor& to_tensor, bool back) {
   with_float_type(from_tensor.dtype, [&](auto tag) {
@@ -161,7 +163,8 @@ void copy_rope_part(CpuContext& context, const LatentShape& s, const Tensor& fro
     const T* from = context.data<const T>(from_tensor);
     T* to = context.data<T>(to_tensor);
     const std::int64_t wide = s.rank + s.rope_dim, narrow = s.key_dim();
-    // The distance between consecutive heads is the same within a token and across tokens.
+    // The last head of a token and the first head of the next token are as far apart as two heads of one
+    // token.
     parallel_ranges(context, from_tensor.rows() * s.heads, 2 * s.rope_dim * sizeof(T),
                     [&](std::int64_t begin, std::int64_t end) {
                       for (std::int64_t i = begin; i < end; ++i) {

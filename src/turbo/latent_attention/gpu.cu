@@ -7,7 +7,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// First columns of keys and values in a row of queries, keys and values.
+// The first column of keys, and the first column of values, in a row of queries, keys and values.
 struct Columns {
   std::int64_t k, v, width;
   explicit Columns(const LatentShape& s)
@@ -45,7 +45,7 @@ void latent_qkv(Context& context, const LatentQkv& a) {
   });
 }
 
-// One thread per element of d_q, then of d_kv, then of d_rope_key.
+// There is one thread per element; the elements of d_q are followed by those of d_kv and of d_rope_key.
 template <class T>
 struct SplitBody {
   LatentShape s;
@@ -87,14 +87,15 @@ void latent_qkv_backward(Context& context, const LatentQkvBackward& a) {
   });
 }
 
-// Copies the rotated part of each head's query, which bypasses the product, from narrow to wide rows or back.
+// Copies the rotated part of each head's query, which is not multiplied, from narrow to wide rows, or from
+// wide to narrow rows.
 template <class T>
 struct CopyRopePart {
   LatentShape s;
   const T* from;
   T* to;
   bool back;
-  // The distance between consecutive heads is the same within a token and across tokens.
+  // The last head of a token and the first head of the next token are as far apart as two heads of one token.
   PRIMUS_DEVICE void operator()(std::int64_t head, std::int64_t i) const {
     const std::int64_t wide = head * (s.rank + s.rope_dim) + s.rank + i,
                        narrow = head * (s.nope_dim + s.rope_dim) + s.nope_dim + i;
@@ -108,9 +109,9 @@ void copy_rope_part(Context& context, const LatentShape& s, const Tensor& from, 
                       CopyRopePart<T>{s, context.data<T>(from), context.data<T>(to), back});
 }
 
-// The products of one side (queries or values). Their operands, per head, are narrow rows (the query's nope
-// part, or the value), wide rows (as wide as latents), and the head's part of the up-projection. On the query
-// side x is narrow and out is wide; on the value side it is the reverse.
+// The products for queries, or for values. For each head, their operands are narrow rows (the query's nope
+// part, or the value), wide rows (as wide as latents), and the head's rows of the up-projection. For queries,
+// x is narrow and out is wide; for values, x is wide and out is narrow.
 struct Sides {
   Sides(const LatentShape& shape, LatentProject::Side side, const Tensor& x, const Tensor& out)
       : s(shape),
@@ -124,10 +125,10 @@ struct Sides {
         first_weight(queries ? 0 : s.nope_dim * s.rank) {}
 
   struct Rows {
-    std::int64_t step, stride;  // elements from one head to the next, and from one row to the next
+    std::int64_t step, stride;  // elements between consecutive heads, and between consecutive rows
   };
 
-  // Products in which operands may be transposed: a(m, k) and b(n, k) are rows or columns.
+  // Products of operands a(m, k) and b(n, k), each of which may be stored transposed.
   template <class T>
   void to_wide(Context& context, const Tensor& up) const {
     run<T, T>(context, {wide_tensor.rows(), s.rank, width}, context.data<T>(narrow_tensor), narrow, false,
@@ -171,8 +172,8 @@ struct Sides {
   std::int64_t first_weight;
 };
 
-// For few tokens: multiplies the nope part of queries by their head's part of the up-projection. A block
-// processes one head of one token; a thread sums an eighth of the terms for kLine neighbouring columns.
+// For few tokens: multiplies the nope part of queries by their head's rows of the up-projection. A block
+// processes one head of one token. A thread sums an eighth of the terms for kLine adjacent columns.
 struct FewQueries {
   static constexpr int kThreads = 512, kGroups = 8, kLines = kThreads / kGroups, kLine = 8, kAhead = 8;
   using StartsEarly = void;
@@ -219,7 +220,7 @@ struct FewQueries {
   }
 };
 
-// Handles few tokens, as in decoding, where reading the weights dominates.
+// Multiplies few tokens, as in decoding, where most of the time is that of reading the weights.
 bool project_few(Context& context, const LatentProject& a) {
   constexpr std::int64_t kMaxTokens = 64;
   const LatentShape& s = a.shape;

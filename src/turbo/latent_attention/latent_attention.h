@@ -1,11 +1,11 @@
 // Kernels of multi-head latent attention (DeepSeek-V2, 2024, section 2.1) other than attention itself. A
 // token's keys and values are products of one small latent vector; all heads share the part of the key that
-// carries the rotary position.
+// has the rotary position.
 //
 // Training materializes all heads: LatentQkv joins them into rows that turbo/attention reads. With a cache
-// only latents are stored, and the up-projection moves to the other side of each product (the paper's
-// absorption): (q W_uk) · latent instead of q · (W_uk latent). All heads then share one key, the latent, and
-// one value, its leading part.
+// only latents are stored, and the kernels compute (q W_uk) · latent instead of q · (W_uk latent), which the
+// paper calls absorption. All heads then have the same key, the latent, and the same value, the first columns
+// of the latent.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -23,12 +23,12 @@ struct LatentShape {
   std::int64_t up_dim() const { return nope_dim + value_dim; }  // rows of the up-projection per head
 };
 
-// Joins rows of all queries, all keys, and all values.
+// Joins queries, keys and values of all heads into one row per token.
 struct LatentQkv {
   static constexpr KernelId kId = KernelId::kLatentQkv;
   LatentShape shape;
   Tensor q;         // [tokens, heads * key_dim]
-  Tensor kv;        // [tokens, heads * up_dim]: per head the key's nope part, then the value
+  Tensor kv;        // [tokens, heads * up_dim]: for each head, the nope part of the key, then the value
   Tensor rope_key;  // [tokens, rope_dim]: the rope part of every head's key
   Tensor qkv;       // [tokens, heads * (2 * key_dim + value_dim)] out
   void check() const;
@@ -44,11 +44,13 @@ struct LatentQkvBackward {
   double flops() const { return 0; }
 };
 
-// Multiplies each head by its part of the up-projection, before or after attention over latents.
+// Multiplies each head by its rows of the up-projection: queries before attention over latents, or values
+// after it.
 struct LatentProject {
   static constexpr KernelId kId = KernelId::kLatentProject;
   enum class Side : std::uint8_t {
-    kQueries,  // x: [tokens, heads * key_dim]; out: [tokens, heads * (rank + rope_dim)], rope part copied
+    kQueries,  // x: [tokens, heads * key_dim]; out: [tokens, heads * (rank + rope_dim)]; the rope part is
+               // copied
     kValues,   // x: [tokens, heads * rank]; out: [tokens, heads * value_dim]
   };
   LatentShape shape;
@@ -61,7 +63,7 @@ struct LatentProject {
   double flops() const;
 };
 
-// d_x = the gradient of LatentProject's x.
+// Computes d_x, the gradient of x in LatentProject.
 struct LatentProjectBackwardInput {
   static constexpr KernelId kId = KernelId::kLatentProjectBackwardInput;
   LatentShape shape;
@@ -73,8 +75,8 @@ struct LatentProjectBackwardInput {
   double flops() const;
 };
 
-// d_up += the gradient of the rows of the up-projection that this side uses. The other side's rows are
-// neither read nor written.
+// d_up += the gradient of the rows of the up-projection that LatentProject uses for this `side`. All other
+// rows of d_up are neither read nor written.
 struct LatentProjectBackwardWeight {
   static constexpr KernelId kId = KernelId::kLatentProjectBackwardWeight;
   LatentShape shape;

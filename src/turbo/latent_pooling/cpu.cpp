@@ -1,5 +1,5 @@
-// Processes runs of columns that stay in registers and L1: one pass over a block's slots for the largest
-// gates, one for the sums.
+// Processes ranges of columns whose values stay in registers and L1. The first pass over the slots of a block
+// finds the largest gates, and the second pass computes the sums.
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kColumns = 256;
 
-// The slots of a block for a run of columns. Each slot has a value, a gate, and the bias of the gate.
+// The slots of a block, for a range of columns. Each slot has a value, a gate, and the bias of the gate.
 template <class T>
 struct Slots {
   PoolingShape s;
@@ -68,7 +68,7 @@ struct Slots {
   }
 };
 
-// Calls body(pooled, column, count) for all blocks and runs of columns.
+// Calls body(pooled, column, count) for all blocks and all ranges of columns.
 template <class Body>
 void for_each_run(CpuContext& context, const PoolingShape& s, std::int64_t bytes, Body body) {
   const std::int64_t runs = (s.dim + kColumns - 1) / kColumns;
@@ -108,8 +108,8 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
     const T* const d_out = context.data<const T>(a.d_out);
     T* const d_x = context.data<T>(a.d_x);
     const std::int64_t gates = s.parts() * s.dim, width = s.width();
-    // Zeroes the columns that no block reads: rows after the last block, and, with overlap, the first parts
-    // of the last block.
+    // Sets d_x to zero where no block reads x: in rows after the last block and, with overlap, for the first
+    // value and gate of the last block's rows.
     parallel_ranges(context, s.rows(), width * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t block = row % s.sequence / s.ratio;

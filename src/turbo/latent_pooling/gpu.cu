@@ -1,4 +1,4 @@
-// One thread per column of a block: neighbouring threads read neighbouring columns of each slot.
+// There is one thread per column of a block, so adjacent threads read adjacent columns of each slot.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/latent_pooling/latent_pooling.h"
@@ -13,15 +13,16 @@ struct Slots {
   const float* bias;
   std::int64_t blocks, gates, width;
 
-  // Slots of block `pooled` are numbered from first_slot(); with overlap, negative slots are in the block
-  // before.
+  // Slots of block `pooled` are numbered from first_slot(); with overlap, negative slots are in the preceding
+  // block.
   PRIMUS_DEVICE std::int64_t first_slot(std::int64_t pooled) const {
     return s.overlap && pooled % blocks > 0 ? -s.ratio : 0;
   }
   PRIMUS_DEVICE std::int64_t row(std::int64_t pooled, std::int64_t slot) const {
     return pooled / blocks * s.sequence + pooled % blocks * s.ratio + slot;
   }
-  // Returns the column of the slot's value and of its bias; its gate is `gates` columns further.
+  // Returns the column of the slot's value, which is also that of its bias. The gate is `gates` columns to
+  // the right.
   PRIMUS_DEVICE std::int64_t column(std::int64_t slot, std::int64_t c) const {
     return s.overlap && slot >= 0 ? s.dim + c : c;
   }
@@ -70,8 +71,8 @@ void forward(Context& context, const LatentPooling& a) {
   });
 }
 
-// Zeroes the columns that no block reads: rows after the last block, and, with overlap, the first parts of
-// the last block.
+// Sets d_x to zero where no block reads x: in rows after the last block and, with overlap, for the first
+// value and gate of the last block's rows.
 template <class T>
 struct Clear {
   Slots<T> slots;

@@ -4,7 +4,7 @@
 //   out[w, c] = Σ_s softmax_s(gate[s, c] + bias[s, c]) value[s, c].
 // Without overlap the slots of block w are its tokens. With overlap each token has two values and two gates.
 // The slots are then the tokens of block w - 1 (if w > 0) with their first value and gate, and the tokens of
-// block w with their second. Tokens after the last complete block belong to no block.
+// block w with their second value and gate. Tokens after the last complete block belong to no block.
 //
 // A row of the projection holds all values, then all gates: [2 * parts * dim], where parts is 2 with overlap,
 // else 1.
@@ -18,7 +18,7 @@ namespace primus::turbo {
 struct PoolingShape {
   static constexpr std::int64_t kMaxRatio = 1024;
 
-  std::int64_t batch, sequence;  // batch sequences of `sequence` tokens
+  std::int64_t batch, sequence;  // number of sequences, and of tokens per sequence
   std::int64_t ratio, dim;
   bool overlap;
 
@@ -45,7 +45,7 @@ struct LatentPoolingBackward {
   PoolingShape shape;
   Tensor x, bias;  // from the forward pass
   Tensor d_out;    // [pooled, dim]
-  Tensor d_x;      // [rows, width] out; zero where the forward read nothing
+  Tensor d_x;      // [rows, width] out; zero where the forward pass does not read x
   Tensor d_bias;   // [ratio, parts*dim] fp32 out; the summation order does not depend on threads
   Tensor workspace;
   void check() const;
@@ -54,12 +54,12 @@ struct LatentPoolingBackward {
 
 // Lists the rows that each query attends to, in a matrix of latents followed by pooled rows: the last
 // `window` tokens of its sequence, including itself, and the pooled blocks that end at or before it (all of
-// them, or the chosen ones). -1 marks an unused place.
+// them, or the chosen blocks). Unused entries are -1.
 struct WindowAndPooled {
   static constexpr KernelId kId = KernelId::kWindowAndPooled;
   std::int64_t batch, sequence, window;
   std::int64_t ratio;  // tokens per block; 0: no pooling
-  Tensor chosen;       // [batch*sequence, k] int32: pooled rows, or -1; absent: all visible ones
+  Tensor chosen;       // [batch*sequence, k] int32: pooled rows, or -1; absent: all visible rows
   Tensor selected;     // [batch*sequence, window + (k, or all blocks of a sequence)] int32 out
   std::int64_t blocks() const { return ratio > 0 ? sequence / ratio : 0; }
   void check() const;

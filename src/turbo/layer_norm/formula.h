@@ -1,4 +1,4 @@
-// The normalised and weighted element, shared by the kernels of all devices.
+// Normalises an element and applies weight and bias; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/rms_norm/formula.h"

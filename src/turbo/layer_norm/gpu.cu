@@ -1,4 +1,4 @@
-// One warp per row.
+// A warp processes one row.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/layer_norm/formula.h"

@@ -1,6 +1,7 @@
 // Library products that accumulate into a 16-bit result. On an H100 every cuBLASLt algorithm for them rounds
-// twice: first the product to 16 bits, then the sum. So the library multiplies into fp32, some rows of the
-// result at a time, and our own kernel adds those rows with one rounding. Device-independent.
+// twice: first the product to 16 bits, then the sum. The library therefore multiplies into fp32 memory, some
+// rows of the result at a time. Our own kernel then adds these rows to the result with one rounding.
+// Device-independent.
 #pragma once
 
 #include "turbo/linear/linear.h"
@@ -11,12 +12,12 @@ namespace primus::turbo {
 // gradients never need it: linear.h allows rounding them twice.
 bool is_added_apart(const Gemm& call);
 
-// Max bytes of fp32 at a time: they stay in the L2 cache of a Hopper GPU until they are added.
+// Max. bytes of fp32 rows at a time. These rows stay in the L2 cache of a Hopper GPU until they are added.
 inline constexpr std::int64_t kAddedBytes = std::int64_t{32} << 20;
-// Min rows at a time: they fill a tile of the library.
+// Min. number of rows at a time; they fill a tile of the library.
 inline constexpr std::int64_t kAddedRows = 256;
 
-// Returns the rows of the result to multiply at a time: all, or a multiple of kAddedRows.
+// Returns the number of rows of the result to multiply at a time: all rows, or a multiple of kAddedRows.
 std::int64_t rows_added_at_once(const Gemm& call, std::int64_t max_bytes = kAddedBytes);
 
 // Returns the bytes at the beginning of the workspace that hold `rows` rows in fp32, rounded up to 256.

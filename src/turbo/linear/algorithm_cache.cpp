@@ -31,7 +31,7 @@ std::string file_name(const std::string& device, const std::string& library) {
   return name;
 }
 
-// Returns the file's choices; an empty object if the file does not have our format.
+// Returns the choices of the file, or an empty object if the file does not have our format.
 nlohmann::json read_choices(const Path& file) {
   try {
     if (Env::posix().status(file)) {
@@ -99,9 +99,9 @@ std::optional<AlgorithmChoice> AlgorithmCache::choose(
       make_folders(Path(file_).parent_path());
       lock = FileLock::wait(Path(file_ + ".lock"));
     } catch (const Error&) {
-      lock.reset();  // no process can store a choice here
+      lock.reset();  // releases the lock, because no process can write to this file
     }
-    // Another process may have measured while this one waited.
+    // Another process may have measured while this process waited.
     choice = kept(key);
     if (!choice || !usable(*choice)) {
       choice = measure();
@@ -130,7 +130,7 @@ void AlgorithmCache::keep(const std::string& key, const AlgorithmChoice& choice)
     const nlohmann::json document{{"format", kFormat}, {"choices", choices}};
     write_file_atomic(file_, json_text(document) + "\n");
   } catch (const Error&) {
-    return;  // harmless: the next process measures again
+    return;  // this is harmless, because the next process measures again
   }
 }
 

@@ -1,17 +1,17 @@
-// A file with the fastest of a library's algorithms for each product, measured for one kind of device and one
+// A file with the fastest algorithm of a library for each product, as measured on one kind of device with one
 // version of the library:
 //
 //   {"format": 2, "choices": {"forward bf16 bf16 8192x28672x4096 ...":
 //       {"algorithm": "<128 hex digits>", "microseconds": 1234.5, "next_microseconds": 1240.25, "of": 8}}}
 //
-// The format number also identifies the measuring method: 2 is algorithm_trial.h. Results of other methods
-// are measured again.
+// The format number also identifies the measuring method; 2 is the method of algorithm_trial.h. If the file
+// has another number, its products are measured again.
 //
-// The last bits of a result depend on the algorithm, so a choice is permanent: every process uses the choice
-// it finds, and only one process at a time measures, while others that share the folder wait for its result.
-// So all ranks agree, on one host and on hosts that share a home folder. The file is replaced atomically. Its
-// content is not trusted: malformed entries are ignored, and the library validates an algorithm before it is
-// used.
+// The last bits of a result depend on the algorithm, so a choice is permanent: a process uses the choice that
+// it finds in the file. Only one process at a time measures; all other processes that use the folder wait for
+// its result. All ranks therefore use the same algorithms, on one host and on hosts that share a home folder.
+// The file is replaced atomically. Its content is not trusted: malformed entries are ignored, and the library
+// validates an algorithm before it is used.
 #pragma once
 
 #include <array>
@@ -24,13 +24,13 @@
 
 namespace primus::turbo {
 
-// The library's opaque description; valid only for the same version of the library.
+// The library's opaque description of an algorithm, which is valid only for the same version of the library.
 using AlgorithmWords = std::array<std::uint64_t, 8>;
 
 struct AlgorithmChoice {
   AlgorithmWords algorithm{};
   double microseconds = 0;
-  double next_microseconds = 0;  // time of the second best; 0: there is none
+  double next_microseconds = 0;  // time of the second-best algorithm; 0: there is none
   int of = 0;                    // number of algorithms timed
   bool operator==(const AlgorithmChoice&) const = default;
 };
@@ -42,8 +42,8 @@ class AlgorithmCache {
   AlgorithmCache(const std::string& folder, const std::string& device, const std::string& library);
 
   // Returns the stored choice for `key` if it is `usable`; else stores and returns the result of `measure`.
-  // Empty if `measure` returns nothing. If the file cannot be read or written, the next process measures
-  // again.
+  // Returns nothing if `measure` returns nothing. If the file cannot be read or written, the next process
+  // measures again.
   std::optional<AlgorithmChoice> choose(const std::string& key,
                                         const std::function<bool(const AlgorithmChoice&)>& usable,
                                         const std::function<std::optional<AlgorithmChoice>()>& measure);

@@ -21,8 +21,8 @@ int AlgorithmTrials::products_of(double slot, double seconds) const {
   return std::max(limits_.in_a_row, static_cast<int>(std::min(std::ceil(slot / seconds), kMax)));
 }
 
-// Keeps the device busy until it is warm. Assumes that a pause cools it for about as long as the pause
-// lasted.
+// Keeps the device busy until it is warm. Assumes that a pause undoes about as many seconds of warm-up as the
+// pause lasts.
 void AlgorithmTrials::warm(int candidate, double seconds, const Run& run) {
   const double now = clock_();
   warmth_ = std::max(0.0, warmth_ - (now - warm_at_));
@@ -36,7 +36,7 @@ void AlgorithmTrials::warm(int candidate, double seconds, const Run& run) {
 }
 
 std::optional<AlgorithmTrial> AlgorithmTrials::choose(int candidates, const Run& run) {
-  constexpr int kMin = 4;  // min candidates of the first round, regardless of time
+  constexpr int kMin = 4;  // min. number of candidates in the first round, regardless of time
   const double begin = clock_();
   // The first product of each candidate loads its kernel, and is not timed.
   std::vector<Candidate> ran;
@@ -63,7 +63,7 @@ std::optional<AlgorithmTrial> AlgorithmTrials::choose(int candidates, const Run&
   if (ran.empty()) return std::nullopt;
   AlgorithmTrial result{.of = static_cast<int>(ran.size()), .sustained = sustained};
 
-  // Finalists: the fastest candidates, and the library's own choice, which the others must beat.
+  // The finalists are the fastest candidates and the library's own choice, with which they are compared.
   const Candidate own = ran.front();
   std::sort(ran.begin(), ran.end(), faster);
   const auto finalists = std::min(ran.size(), static_cast<std::size_t>(limits_.finalists));

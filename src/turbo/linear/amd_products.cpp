@@ -37,7 +37,7 @@ LtProducts<hipblaslt::Api>* AmdProducts::lt_products() {
     if (!options_.hipblaslt) {
       why_no_lt_ = off("hipBLASLt");
     } else if (const auto library = hipblaslt::open_library(options_.hipblaslt_files, why_no_lt_)) {
-      // 0 multiprocessors: hipBLASLt has no such setting.
+      // Passes 0 multiprocessors, because hipBLASLt has no such setting.
       if (const hipblaslt::Handle handle = hipblaslt::start(*library, why_no_lt_))
         lt_.emplace(hipblaslt::Api{*library}, handle, tuning_, 0);
     }

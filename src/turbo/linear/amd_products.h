@@ -15,31 +15,32 @@
 
 namespace primus::turbo {
 
-// The products of one stream. Not thread-safe. The GPU must be current in every call.
+// Computes the products of one stream. Not thread-safe. The stream's GPU must be the current GPU in every
+// call.
 class AmdProducts {
  public:
   struct Options {
     bool hipblaslt = true, rocblas = true;
     std::span<const char*const> hipblaslt_files = hipblaslt::kFiles, rocblas_files = rocblas::kFiles;
   };
-  // Reads PRIMUS_MATMUL_LIBRARY: hipblaslt (the default, falls back to rocBLAS), rocblas (never uses
-  // hipBLASLt), own (uses neither). Throws on any other value.
+  // Reads PRIMUS_MATMUL_LIBRARY: "hipblaslt" (the default) uses hipBLASLt, or else rocBLAS; "rocblas" uses
+  // only rocBLAS; "own" uses neither library. Throws for any other value.
   static Options options_of_environment();
 
-  // Calls `count` with the choice for each product, such as "products: hipBLASLt". `tuning` must outlive
-  // this.
+  // Calls `count` with the choice for each product, such as "products: hipBLASLt". `tuning` must outlive this
+  // object.
   AmdProducts(const Options& options, ProductTuning& tuning, std::function<void(const std::string&)> count,
               void* stream);
 
   // Enqueues the product. Returns false if our own kernel must compute it. Opens libraries at the first
   // product that needs them.
   bool multiply(const LibraryProduct& product);
-  // Chooses hipBLASLt's algorithm for an upcoming product by timing several, unless one is known. rocBLAS
-  // offers no choice.
+  // Chooses the algorithm of hipBLASLt for an upcoming product by timing several algorithms, unless the
+  // choice is known. rocBLAS does not offer a choice of algorithms.
   void tune(const LibraryProduct& product, TrialDevice& device);
 
  private:
-  // Return null if there is no usable library; why_no_... then has the reason.
+  // Return null if there is no usable library; why_no_lt_ or why_no_rocblas_ then has the reason.
   LtProducts<hipblaslt::Api>* lt_products();
   rocblas::Products* rocblas_products();
 

@@ -39,13 +39,13 @@ GemmArgs gemm_args(const CpuContext& context, const Gemm& call) {
   return args;
 }
 
-// Returns the bf16 operand of a product with an fp32 one, or null.
+// Returns the bf16 operand of a product whose other operand is fp32, or null if there is none.
 const Tensor* narrow_operand(const Gemm& call) {
   if (call.a.dtype == call.b.dtype) return nullptr;
   return call.a.dtype == DType::kBF16 ? &call.a : &call.b;
 }
 
-// Returns the bytes of its fp32 copy, at the start of the workspace.
+// Returns the bytes of the fp32 copy of this operand, which is at the start of the workspace.
 std::int64_t widened_bytes(const Tensor* narrow) {
   return narrow ? narrow->elements() * size_of(DType::kF32) : 0;
 }
@@ -68,7 +68,7 @@ struct WideCopies {
         end(c + (call.c.dtype == DType::kF16 ? call.c.elements() : 0)) {}
   std::int64_t bytes() const { return end * size_of(DType::kF32); }
 
-  std::int64_t b, c, end;  // in elements: begin of the copies of b and of c, and the end
+  std::int64_t b, c, end;  // in elements: where the copies of b and of c begin, and where the copies end
 };
 
 bool is_fp16(const Gemm& call) { return call.a.dtype == DType::kF16; }
@@ -85,7 +85,7 @@ void gemm_fp16(CpuContext& context, const Gemm& call, GemmArgs args) {
   args.b = a + at.b;
   if (narrow_result) {
     args.c = c;
-    args.c_past_caches = false;  // c is read again at once
+    args.c_past_caches = false;  // because c is read again at once
   }
   args.workspace = context.data<std::byte>(call.workspace) + at.bytes();
   args.workspace_bytes = static_cast<std::size_t>(call.workspace.bytes() - at.bytes());
@@ -100,7 +100,7 @@ void gemm_fp16(CpuContext& context, const Gemm& call, GemmArgs args) {
 }
 
 void gemm(CpuContext& context, const Gemm& call) {
-  PRIMUS_CHECK(Gemm::kId, call.around.absent());  // is_taken() returned false
+  PRIMUS_CHECK(Gemm::kId, call.around.absent());  // because is_taken() returns false for such calls
   GemmArgs args = gemm_args(context, call);
   if (is_fp16(call)) return gemm_fp16(context, call, args);
   if (SplitGemm::suits(call)) return SplitGemm(context, call, args).run();
@@ -116,7 +116,7 @@ void gemm(CpuContext& context, const Gemm& call) {
 }
 
 std::int64_t gemm_workspace(CpuContext& context, const Gemm& call) {
-  if (!call.around.absent()) return Gemm::kNotTaken;  // fusing gains nothing on a CPU
+  if (!call.around.absent()) return Gemm::kNotTaken;  // fusing does not make a CPU faster
   const GemmArgs args = gemm_args(context, call);
   if (is_fp16(call)) {
     return WideCopies(call).bytes() +

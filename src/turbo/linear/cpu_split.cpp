@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kParts = 3;
 
-// Truncates x to the digits of a bf16: x - leading(x) is exact.
+// Truncates x to the leading 8 digits, which a bf16 can hold. x - leading(x) is exact.
 PRIMUS_INLINE float leading(float x) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xffff0000U);
 }
@@ -29,8 +29,8 @@ PRIMUS_INLINE Parts exact_parts(float x) {
   return {{leading_part(x), leading_part(middle), leading_part(middle - leading(middle))}};
 }
 
-// Split a factor into two rounded parts h and l. Left parts are (h, h, l), right parts (h, l, h), so the sum
-// of three products is h h + h l + l h.
+// These functions split a factor into two rounded parts h and l. They return (h, h, l) for a left factor and
+// (h, l, h) for a right factor, so the sum of the three products is h h + h l + l h.
 PRIMUS_INLINE Parts left_parts(float x) {
   const BFloat16 high = from_float<BFloat16>(x);
   return {{high, high, from_float<BFloat16>(x - to_float(high))}};
@@ -40,13 +40,12 @@ PRIMUS_INLINE Parts right_parts(float x) {
   return {{high, low, again}};
 }
 
-// Position of part p of element (row, col) of a [rows, cols] matrix: row · row_stride + p · part_stride +
-// col.
+// Part p of element (row, col) of a [rows, cols] matrix is at index row · row_stride + p · part_stride + col.
 struct PartsLayout {
   std::int64_t row_stride, part_stride;
-  // [rows, 3 · cols]: the parts are next to each other.
+  // The layout [rows, 3 · cols], with the parts next to each other.
   static PartsLayout side_by_side(std::int64_t cols) { return {kParts * cols, cols}; }
-  // [3 · rows, cols]: the parts are below each other.
+  // The layout [3 · rows, cols], with the parts below each other.
   static PartsLayout below(std::int64_t rows, std::int64_t cols) { return {cols, rows * cols}; }
 };
 
@@ -71,7 +70,7 @@ void split(const CpuContext& context, const Tensor& x, PartsLayout to, BFloat16*
   });
 }
 
-// out (+)= the sum of the parts, smallest first.
+// out (+)= the sum of the parts, which are added from the smallest to the largest.
 void sum_parts(const CpuContext& context, const float* parts, PartsLayout from, const Tensor& out,
                bool accumulate) {
   float* to = context.data<float>(out);
@@ -99,7 +98,8 @@ std::int64_t fp32_bytes(std::int64_t elements) { return aligned(elements * size_
 
 bool SplitGemm::suits(const Gemm& call) {
 #ifdef __AVX512F__
-  constexpr std::int64_t kFewTokens = 8;  // with few tokens, reading the weight dominates
+  constexpr std::int64_t kFewTokens =
+      8;  // with at most this number of tokens, most of the time is that of reading the weight
   const bool a_fp32 = call.a.dtype == DType::kF32, b_fp32 = call.b.dtype == DType::kF32;
   const bool c_fp32 = call.c.dtype == DType::kF32;
   if (call.a.dtype == DType::kF16) return false;
@@ -123,11 +123,11 @@ SplitGemm::SplitGemm(const CpuContext& context, const Gemm& call, const GemmArgs
   product_.ab_dtype = DType::kBF16;
   product_.c_past_caches = false;
   switch (call.role) {
-    case GemmRole::kForward:  // c [T, 3 · O], with the weights' parts below each other
+    case GemmRole::kForward:  // c [T, 3 · O], with the parts of W below each other
       b_parts_ = kParts * call.b.elements(), c_parts_ = kParts * call.c.elements();
       product_.n *= kParts, product_.ldc *= kParts, product_.accumulate = false;
       break;
-    case GemmRole::kInputGradient:  // one sum over 3 · O
+    case GemmRole::kInputGradient:  // sums over 3 · O terms
       a_parts_ = kParts * call.a.elements(), b_parts_ = kParts * call.b.elements();
       product_.k *= kParts, product_.lda *= kParts;
       break;

@@ -43,7 +43,7 @@ double processor_seconds() {
 // Repeats products of square matrices.
 class Products {
  public:
-  // `count`: products per repetition.
+  // `count` is the number of products per repetition.
   Products(Device& device, DType dtype, std::int64_t side, std::int64_t count)
       : count_(count), stream_(device.create_stream(StreamKind::kCompute)) {
     const Shape square{side, side};
@@ -62,7 +62,7 @@ class Products {
     product_.b.data = operands_->get().allocate(product_.b.bytes()).address;
     product_.c.data = operands_->get().allocate(product_.c.bytes()).address;
 
-    // Random operands: a GPU multiplies zeros faster, since that needs less power.
+    // Operands are random, because a GPU multiplies zeros faster: this needs less power.
     for (const Tensor& operand : {product_.a, product_.b}) {
       const bool wide = dtype == DType::kF32;
       launch(*context_, RandomNormal{.out = wide ? operand : product_.c,
@@ -99,16 +99,16 @@ class Products {
   std::unique_ptr<turbo::Context> context_;
 };
 
-// Returns the best rate among the repetitions for which counts(cores) is true; empty: there was none.
+// Returns the best rate among the repetitions for which counts(cores) is true, or nothing if there was none.
 template <class Counts>
 std::optional<double> best_rate(Device& device, DType dtype, RateTime time, Counts&& counts) {
   const bool host = device.properties().host_memory;
-  // On a GPU, small products would mostly take launch time, and synchronizing after each product would add
-  // host time. On a few cores, products of side 1024 are as fast as larger ones; for many cores they are too
-  // small.
+  // On a GPU, small products would measure the launch time, and synchronizing after each product would add
+  // host time. On a few cores, products of side 1024 have the rate of larger products; for many cores they
+  // are too small.
   constexpr double kTooShort = 0.003;
   auto products = std::make_unique<Products>(device, dtype, host ? 1024 : 4096, host ? 1 : 16);
-  products->run();  // compiles kernels, touches memory
+  products->run();  // the first run compiles kernels and touches memory
   if (host && products->run().seconds < kTooShort) {
     products.reset();
     products = std::make_unique<Products>(device, dtype, 1536, 1);
@@ -133,7 +133,8 @@ double measure_gemm_rate(Device& device, DType dtype, RateTime time) {
 }
 
 std::optional<double> measure_gemm_peak(Device& device, DType dtype, int threads, RateTime time) {
-  // Threads wait for each other a little even on an idle machine.
+  // A repetition counts if it used this fraction of the cores, because threads wait for each other a little
+  // even on an idle machine.
   constexpr double kWhole = 0.97;
   const bool watched = device.synchronous();
   return best_rate(device, dtype, time, [&](double cores) { return !watched || cores >= kWhole * threads; });

@@ -1,4 +1,4 @@
-// Measures the matrix-product rate of a device: the ceiling that MFU and forecasts refer to.
+// Measures the matrix-product rate of a device, to which MFU and forecasts refer.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,8 @@
 namespace primus::turbo {
 
 // Repetitions end after `seconds`. On a device whose kernels run on the host, they also end as soon as the
-// best two agree within `settled` (0.01: one percent; 0: only if equal). GPUs need time to reach their clock.
+// best two rates differ by at most the fraction `settled` (0.01: one percent). On GPUs they continue, because
+// a GPU needs time to reach its clock.
 struct RateTime {
   double seconds = 0, settled = 0;
 };
@@ -17,8 +18,9 @@ struct RateTime {
 // Allocates 8 to 130 MB of device memory and releases them.
 double measure_gemm_rate(Device& device, DType dtype, RateTime time);
 
-// Like measure_gemm_rate(), but counts only repetitions during which this process had the machine to itself:
-// on a device whose kernels run on the host, it used the time of `threads` cores. Empty: there was none.
+// As measure_gemm_rate(), but on a device whose kernels run on the host, counts only repetitions in which
+// this process used the time of `threads` cores, so that other processes did not slow it down. Returns
+// nothing if there was no such repetition.
 std::optional<double> measure_gemm_peak(Device& device, DType dtype, int threads, RateTime time);
 
 }  // namespace primus::turbo

@@ -1,7 +1,7 @@
 // Matrix products of linear layers. Our own kernels compute products of a few rows (linear/gpu_skinny.h) and
-// a router's (linear/gpu_split.h). The library, if there is one (linear/gpu_blas.h), computes everything else
-// that it covers, in some cases with our own addition (linear/added_apart.h). Our own kernels compute the
-// products that it does not cover.
+// the products of routers (linear/gpu_split.h). The library, if there is one (linear/gpu_blas.h), computes
+// all other products that it supports, in some cases with our own addition (linear/added_apart.h). Our own
+// kernels compute all products that it does not support.
 #include <algorithm>
 
 #include "turbo/gpu/gemm_tile.h"
@@ -49,7 +49,7 @@ TileProduct<A, B, C> product_of(Context& context, const Gemm& g) {
 }
 
 void multiply_here(Context& context, const Gemm& call) {
-  if (call.a.dtype == DType::kF16) {  // and so is b
+  if (call.a.dtype == DType::kF16) {  // then b is fp16, too
     if (call.c.dtype == DType::kF16) {
       run_product(context, product_of<Float16, Float16, Float16>(context, call));
     } else {
@@ -66,7 +66,7 @@ void multiply_here(Context& context, const Gemm& call) {
   });
 }
 
-// c = round(c + product), with an fp32 product.
+// c = round(c + product); the product is fp32.
 template <class C, int kCount>
 struct AddRowsBody {
   const float* product;

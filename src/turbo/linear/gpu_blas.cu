@@ -22,7 +22,7 @@ namespace {
 
 namespace runtime = gpu::PRIMUS_GPU;
 
-// Fills memory with random numbers of any type, because products of zeros are faster.
+// Fills memory with random numbers of type T. Zeros would not do, because their products are faster.
 template <class T>
 struct Noise {
   static constexpr int kThreads = 256;
@@ -100,7 +100,7 @@ class GpuTrials final : public TrialDevice {
   std::optional<Events> events_;
 };
 
-// The tuning of one device.
+// Tunes the products of one device.
 class DeviceTuning : public ProductTuning {
  public:
   explicit DeviceTuning(GpuShared& shared)
@@ -126,7 +126,7 @@ class StreamProducts {
   bool multiply(Context&, const LibraryProduct& product) { return products_.multiply(product); }
   void tune(Context& context, const LibraryProduct& product) {
     GpuTrials trials(context);
-    trials.begin();  // so that the library's handle belongs to this GPU
+    trials.begin();  // makes this GPU current, so that the library creates its handle for this GPU
     products_.tune(product, trials);
   }
 
@@ -176,8 +176,8 @@ class StreamProducts {
 #endif
 
 std::int64_t workspace_of(Context& context, const LibraryProduct& product) {
-  // Tuning happens here, because this function runs for every product before a step's memory is allocated and
-  // before ranks wait for each other.
+  // Tunes products here, because this function runs for every product before the memory of a step is
+  // allocated, and before ranks wait for each other.
   if (!context.shared().tuning_folder().empty() && context.stream() == nullptr) {
     context.library<StreamProducts>().tune(context, product);
   }

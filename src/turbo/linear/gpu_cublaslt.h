@@ -1,5 +1,5 @@
-// cuBLASLt's functions for LtProducts (linear/lt_products.h): declared by NVIDIA's header, loaded from the
-// installed library. Compiled by nvcc only.
+// The functions of cuBLASLt for LtProducts (linear/lt_products.h). NVIDIA's header declares them, and they
+// are loaded from the installed library. Only nvcc compiles this file.
 #pragma once
 
 #include <cublasLt.h>
@@ -32,7 +32,7 @@ struct CublasLtApi {
   static constexpr auto kPlain = CUBLAS_OP_N, kTransposed = CUBLAS_OP_T;
   static constexpr auto kMaxWorkspace = CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
 
-  // Pointers to the library's functions, with the header's types.
+  // Pointers to functions of the library, with the types that NVIDIA's header declares.
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtDestroy) destroy = nullptr;
   decltype(&cublasLtMatmul) matmul = nullptr;
@@ -79,7 +79,7 @@ struct CublasLtApi {
     }
   }
   void prefer(Preference preference, const ProductKey& key) const {
-    // Partial sums are added in fp32, never in the result's type.
+    // Allows only algorithms that add partial sums in fp32, not in the type of the result.
     const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof(reductions));
     const std::uint32_t a = key.b_alignment, b = key.a_alignment, c = key.c_alignment;
@@ -88,8 +88,8 @@ struct CublasLtApi {
     preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof(c));
     preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof(c));
   }
-  // The library's first operand is our second one. The library reads the pointers now, and the scales later,
-  // when the product runs.
+  // The first operand of the library is our second operand. The library stores the pointers in this call, and
+  // reads the scales when the product runs.
   void scale(Desc desc, const LibraryProduct& product) const {
     desc_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &product.b_scale, sizeof(const void*));
     desc_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &product.a_scale, sizeof(const void*));

@@ -1,12 +1,13 @@
-// Products of one or two rows, y = x · Wᵀ, as in decoding, where reading W once is the bottleneck. A kernel
-// combines a source of rows (StagedRows, NormedRows) with a use of the results (PlainResults, GatedResults,
-// RotatedResults; gpu_few_rows_parts.h).
+// Products of one or two rows, y = x · Wᵀ, as in decoding, whose time is that of reading W once. A kernel has
+// two template arguments (gpu_few_rows_parts.h): the first loads rows of x (StagedRows, NormedRows), the
+// second processes and stores results (PlainResults, GatedResults, RotatedResults).
 //
-// Blocks are persistent and process one tile of rows of W after the other, so that weights stream without a
-// pause; the first weights are prefetched while the previous kernel still computes x. The matrix units make
-// sums so cheap that only reading costs time. The warps of a block share the columns and add their sums in
-// warp order. So an element of the result has the same bits for every source of x, for any other rows and
-// columns, and whether weights pass through registers (here) or through a ring (gpu_few_rows_ring.h).
+// Blocks are persistent and process one tile of rows of W after the other, so that weights are read without a
+// pause; the first weights are prefetched while the previous kernel still computes x. With the matrix units,
+// computing sums takes less time than reading. The warps of a block divide the columns of W among themselves
+// and add their sums in warp order. An element of the result therefore has the same bits for both classes of
+// rows, for any number of rows of x and of W, and whether weights are loaded into registers (here) or into a
+// ring buffer (gpu_few_rows_ring.h).
 #pragma once
 
 #include <type_traits>
@@ -16,8 +17,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Prefetches a run of bytes into L2 from one thread, if the GPU supports it. Address and size are multiples
-// of 16.
+// Prefetches contiguous bytes into L2, if the GPU supports this. One thread calls it. Address and size are
+// multiples of 16.
 PRIMUS_DEVICE void prefetch_run([[maybe_unused]] const void* from, [[maybe_unused]] int bytes) {
 #if PRIMUS_CUDA_ARCH >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)), "r"(bytes)
@@ -25,23 +26,23 @@ PRIMUS_DEVICE void prefetch_run([[maybe_unused]] const void* from, [[maybe_unuse
 #endif
 }
 
-// Loads weights straight from global memory into operands.
+// Loads weights from global memory directly into operands.
 template <class Rows, class Results>
 struct FewRowProduct : FewRowTiles<Rows, Results> {
   using Tiles = FewRowTiles<Rows, Results>;
   using Tiles::kStep, Tiles::rows, Tiles::in, Tiles::tiles;
   static constexpr int kThreads = kFewRowThreads;
-  static constexpr int kInFlight = 8;  // steps read ahead
+  static constexpr int kInFlight = 8;  // number of steps whose weights are read ahead
   // Bytes per row of the first tile that are prefetched while the previous kernel still runs.
   static constexpr int kEarlyBytes = 8192;
 
-  int groups;  // groups of kInFlight steps
+  int groups;  // number of groups of kInFlight steps
 
   PRIMUS_DEVICE void operator()() const {
     const int column = warp() * Stripe::kCols + Stripe::col(), step_of_tiles = static_cast<int>(blocks());
     const int own_row = Stripe::row(0);
     const bool there = own_row < rows;
-    // The next read: its tile, group and column.
+    // Tile, group and column of the next read.
     int ahead_tile = static_cast<int>(block()), ahead_group = 0, ahead = column;
     const BFloat16* from;
     const auto open_tile = [&] {
@@ -74,7 +75,7 @@ struct FewRowProduct : FewRowTiles<Rows, Results> {
           if (ahead_tile < tiles) {
             open_tile();
           } else {
-            ahead = in;  // no more tiles
+            ahead = in;  // there are no more tiles
           }
         }
         PRIMUS_UNROLL
@@ -98,9 +99,9 @@ struct FewRowProduct : FewRowTiles<Rows, Results> {
 
 // ---- Launches -----------------------------------------------------------------------------------
 
-// Returns whether the kernels accept these rows and columns, given 16-byte aligned x and W: columns are a
-// multiple of 8, and two blocks' rows fit shared memory with everything else. For more rows gpu_skinny.cu is
-// faster.
+// Returns whether the kernels support these rows and columns, if x and W are aligned to 16 bytes: columns
+// must be a multiple of 8, and the shared memory of two blocks must fit into a multiprocessor. For more rows,
+// gpu_skinny.cu is faster.
 inline bool takes_few_rows(const Context& context, std::int64_t rows, std::int64_t in, std::int64_t out) {
   constexpr std::int64_t kMax = 1 << 30, kElse = 8 << 10, kAlways = 40 << 10;
   return rows >= 1 && rows <= kFewRows && in >= 1 && in % 8 == 0 && in <= kMax && out <= kMax &&
@@ -127,9 +128,10 @@ void launch_few_rows(Context& context, const Rows& x, const Results& results, st
     }
   }
   using Product = FewRowProduct<Rows, Results>;
-  // Launches three blocks per multiprocessor, because with two, reading is latency-bound.
+  // Launches three blocks per multiprocessor, because two blocks do not have enough reads in flight.
   constexpr std::int64_t kBlocks = 3, kUnasked = 40 << 10, kAsked = (48 << 10) + 16;
-  // A block also has static shared memory, so it may need more than 48 KiB even if `staged` is a little less.
+  // A block also has static shared memory, so it may need more than 48 KiB in total even if `staged` is
+  // slightly less than 48 KiB.
   const std::int64_t bytes = staged > kUnasked ? std::max(staged, kAsked) : staged;
   launch(context, std::min<std::int64_t>(tiles.tiles, kBlocks * multiprocessors(context)),
          Product{tiles, static_cast<int>(blocks_for(in, Product::kInFlight * Product::kStep))},

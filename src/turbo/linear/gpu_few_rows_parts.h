@@ -1,6 +1,6 @@
-// The parts of products of one or two rows (gpu_few_rows.h): loading the rows of x into shared memory, using
-// a result, and the tiles of rows of W. kFewRowThreads threads of a block execute them; `meet` is their
-// barrier.
+// Parts of the kernels of gpu_few_rows.h: they load rows of x into shared memory, process results, and define
+// the tiles of rows of W. kFewRowThreads threads of a block execute this code; `meet` is a barrier among
+// these threads.
 #pragma once
 
 #include "turbo/gpu/mma.h"
@@ -14,7 +14,7 @@ constexpr int kFewRowWarps = kFewRowThreads / kWarp;
 
 // ---- Rows ---------------------------------------------------------------------------------------
 
-// Rows copied to shared memory. Padding puts the starts of neighbouring rows into different banks.
+// Copies rows to shared memory. Padding puts the starts of adjacent rows into different banks.
 struct StagedRows {
   static constexpr int kLine = 8, kPadding = 32;
   const BFloat16* x;
@@ -42,12 +42,12 @@ struct StagedRows {
   }
 };
 
-// RMSNorm of x + delta, bit-identical to rms_norm/gpu.cu. Every block computes it; the first one also writes
-// the sum.
+// Computes RMSNorm of x + delta, with the same bits as rms_norm/gpu.cu. Every block computes it, and block 0
+// also writes the sum.
 struct NormedRows {
   static constexpr int kLine = StagedRows::kLine;
   StagedRows of;
-  const BFloat16 *delta, *weight;  // delta or null
+  const BFloat16 *delta, *weight;  // delta may be null
   BFloat16* sum;
   float eps;
 
@@ -73,7 +73,7 @@ struct NormedRows {
         if (delta) {
           float d[kLine];
           load<kLine>(delta + first + i, d);
-          // The norm's input is the sum after rounding for storage.
+          // The norm uses the sum as it is stored, that is, after rounding.
           PRIMUS_UNROLL
           for (int k = 0; k < kLine; ++k) v[k] = to_float(from_float<BFloat16>(v[k] + d[k]));
           if (block() == 0) store<kLine>(sum + first + i, v);
@@ -95,7 +95,7 @@ struct NormedRows {
       PRIMUS_UNROLL_BY(2)
       for (int i = thread() * kLine; i < in; i += kFewRowThreads * kLine) {
         float v[kLine], w[kLine];
-        load<kLine>(to + i, v);  // this thread's own elements: no barrier needed
+        load<kLine>(to + i, v);  // loads elements that this thread has written, so no barrier is needed
         load<kLine>(weight + i, w);
         PRIMUS_UNROLL
         for (int k = 0; k < kLine; ++k) v[k] = v[k] * scale * w[k];
@@ -108,8 +108,8 @@ struct NormedRows {
 
 // ---- Results ------------------------------------------------------------------------------------
 
-// Maps the n-th row of a tile to a row of W, and stores its product with a row of x. Columns past the end
-// repeat the last one and are not stored.
+// Maps row n of a tile to a row of W, and stores the products of this row with rows of x. Tile rows after the
+// end of W read the last row of W again; their products are not stored.
 template <class C>
 struct PlainResults {
   static constexpr bool kPaired = false;
@@ -126,8 +126,7 @@ struct PlainResults {
   }
 };
 
-// Rows of W in pairs that are `run` rows apart: pair i has the rows i / run * 2 * run + i % run, and `run`
-// further.
+// Pairs of rows of W: pair i has rows r = i / run * 2 * run + i % run and r + run.
 struct Pairs {
   static constexpr bool kPaired = true;
   int pairs, run;
@@ -136,7 +135,7 @@ struct Pairs {
   PRIMUS_DEVICE int row_of(int i) const { return i + i / run * run; }
 };
 
-// Swiglu of gate and up, which are rounded first as if they had been stored.
+// Computes swiglu of gate and up, which are first rounded as if they were stored.
 struct GatedResults : Pairs {
   BFloat16* y;
 
@@ -146,7 +145,7 @@ struct GatedResults : Pairs {
   }
 };
 
-// Heads of 2 * run columns; the first `heads` are rotated by their row's position.
+// Results are heads of 2 * run columns. The first `heads` heads are rotated by the position of their row.
 struct RotatedResults : Pairs {
   BFloat16* y;
   const BFloat16* bias;  // or null
@@ -175,15 +174,16 @@ struct RotatedResults : Pairs {
 
 // ---- Tiles ----
 
-// Rows of W that a warp reads with one load per lane: a stripe.
+// Number of rows of a stripe: the rows of W that a warp reads with one load per lane.
 constexpr int kStripeRows = kWarp == 32 ? 8 : 16;
 
-// The tiles of rows of W: finds their rows and finishes their sums.
+// Finds the rows of W in a tile, and completes their sums.
 template <class Rows, class Results>
 struct FewRowTiles {
   using StartsEarly = void;
-  static constexpr int kItems = Results::kPaired ? kStripeRows / 2 : kStripeRows;  // columns of the result
-  static constexpr int kStep = kFewRowWarps * Stripe::kCols;                       // columns
+  static constexpr int kItems =
+      Results::kPaired ? kStripeRows / 2 : kStripeRows;       // number of result columns per tile
+  static constexpr int kStep = kFewRowWarps * Stripe::kCols;  // columns
 
   Rows rows_of_x;
   Results results;
@@ -191,11 +191,12 @@ struct FewRowTiles {
   int rows, in, tiles;
 
   struct Sums {
-    // Two sets: one tile's sums are written while other warps still add the previous tile's.
+    // There are two sets, because some warps write the sums of a tile while other warps still add those of
+    // the previous tile.
     float of_warp[2][kFewRowWarps][kFewRows][kStripeRows];
   };
 
-  // Returns the n-th row of W in a tile.
+  // Returns row n of a tile, a row of W.
   PRIMUS_DEVICE const BFloat16* row_of(int tile, int n) const {
     const int item = tile * kItems + n % kItems, last = results.count() - 1;
     int row = results.row_of(item < last ? item : last);
@@ -203,8 +204,8 @@ struct FewRowTiles {
     return w + static_cast<std::int64_t>(row) * in;
   }
 
-  // Adds the warps' sums and stores the results. The threads that have sums call this; meet() is their
-  // barrier.
+  // Adds the sums of all warps and stores the results. All threads that have sums call this; meet() is a
+  // barrier among them.
   template <class Meet>
   PRIMUS_DEVICE void finish(int tile, int parity, const Accumulator& mine, const Meet& meet) const {
     auto& of_warp = shared<Sums>().of_warp[parity];

@@ -1,7 +1,7 @@
-// Products of one or two rows (gpu_few_rows.h) with weights through a ring in shared memory, filled by
-// Hopper's copy engine. For long rows of W this was measured to be faster than registers. It is not used if a
-// block first norms the rows of x, because the full ring would wait for the norm (figures in
-// docs/performance.md).
+// Products of one or two rows (gpu_few_rows.h) that load weights into a ring buffer in shared memory with
+// Hopper's copy engine. For long rows of W, this was measured to be faster than loading into registers. It is
+// not used if a block first normalises the rows of x, because the ring would be full before the norm is
+// complete (figures in docs/performance.md).
 #pragma once
 
 #include "turbo/gpu/box_copy.h"
@@ -9,19 +9,20 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A block is so large that a multiprocessor holds only one: a ring that fills while another kernel streams
-// would slow that kernel more than it gains.
+// A block uses so much shared memory that a multiprocessor holds only one. If it were smaller, it could start
+// while another kernel still reads memory, and filling its ring would slow that kernel by more time than it
+// saves.
 template <class Rows, class Results>
 struct FewRowRing : FewRowTiles<Rows, Results> {
   using Tiles = FewRowTiles<Rows, Results>;
   using Tiles::kStep, Tiles::rows, Tiles::in, Tiles::tiles;
-  // Columns of each row of a tile that the ring moves at a time. Rows are half a line of banks apart, so that
-  // the lanes of a load have no bank conflicts.
+  // Number of columns that one entry of the ring has of each row of a tile. kPitch puts consecutive rows half
+  // a line of banks apart, so that the lanes of a load have no bank conflicts.
   static constexpr int kSlice = 8 * kStep, kPitch = kSlice + 32;
   static constexpr int kPlaceBytes = kStripeRows * kPitch * static_cast<int>(sizeof(BFloat16));
   static constexpr int kPlaces = 3;
-  // Min columns for the ring. With fewer, a block is small enough for two to share a Hopper multiprocessor
-  // (227 KiB of shared memory), which the ring avoids (see above).
+  // Min. number of columns. With fewer columns, two blocks would fit into the 227 KiB of shared memory of a
+  // Hopper multiprocessor, which must not happen (see above).
   static constexpr int kLongRow = 8192;
   static_assert(2 * (StagedRows::shared_bytes(1, kLongRow) + kPlaces * kPlaceBytes) > 227 << 10);
   static constexpr int kThreads = kFewRowThreads + kWarp;
@@ -36,7 +37,7 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
     return reinterpret_cast<BFloat16*>(dynamic_shared() + offset + i * kPlaceBytes);
   }
 
-  // A place of the ring, and the parity of its gates.
+  // An entry of the ring, and the parity of its gates.
   struct At {
     int place = 0;
     std::uint32_t parity = 0;
@@ -63,7 +64,7 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
     }
   }
 
-  // Fills the ring. Runs in a dedicated warp, of which kStripeRows lanes copy one row each.
+  // Fills the ring. Runs in a separate warp; kStripeRows of its lanes copy one row each.
   PRIMUS_DEVICE void fill(Gates& gates) const {
     At at;
     for (int tile = static_cast<int>(block()); tile < tiles; tile += static_cast<int>(blocks())) {

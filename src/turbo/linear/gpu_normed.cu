@@ -1,4 +1,4 @@
-// Fused products: blocks norm the rows themselves, and rotate or gate their sums.
+// Fused products: every block normalises the rows of x, and rotates or gates its results.
 #include "turbo/linear/gpu_few_rows.h"
 #include "turbo/linear/gpu_skinny.h"
 
@@ -7,8 +7,8 @@ namespace primus::turbo::PRIMUS_GPU {
 static_assert(kFewRows <= AroundProduct::kMaxRows && StagedRows::kLine == AroundProduct::kColumnMultiple);
 
 bool takes_normed(const Context& context, const Gemm& g) {
-  // For shorter rows rms_norm/gpu.cu uses one warp per row, which sums in another order: a row's bits would
-  // then depend on the number of other rows.
+  // For rows up to this length, rms_norm/gpu.cu uses one warp per row, which sums in a different order. They
+  // are not fused, because the bits of a row would then depend on the number of rows.
   constexpr std::int64_t kByWarps = 4 * kWarp * StagedRows::kLine;
   return g.a.cols() > kByWarps && takes_few_rows(context, g.a.rows(), g.a.cols(), g.b.rows());
 }

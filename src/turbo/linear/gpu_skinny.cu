@@ -7,24 +7,24 @@ namespace {
 
 constexpr std::int64_t kMaxRows = 8, kMaxColumns = 1 << 30;
 
-// A block processes 16 rows of W, and its warps share the columns: in every step they together read
-// neighbouring stripes of those rows. Weights go straight from global memory into operands, as the left side
-// of a product whose right side is the rows of x. The matrix units make sums so cheap that only reading costs
-// time. Warps' sums are added in warp order.
+// A block processes 16 rows of W. In every step, its warps read adjacent stripes of these rows. Weights are
+// loaded from global memory directly into operands: they are the left operand of a product whose right
+// operand is the rows of x. With the matrix units, computing sums takes less time than reading. The sums of
+// the warps are added in warp order.
 template <class C>
 struct SkinnyProduct {
   static constexpr int kThreads = 256;
   using StartsEarly = void;
   static constexpr int kWarps = kThreads / kWarp;
   static constexpr int kStep = kWarps * Stripe::kCols;  // columns
-  static constexpr int kInFlight = 4;                   // steps whose reads are in flight together
+  static constexpr int kInFlight = 4;                   // number of steps that are read concurrently
 
   const BFloat16 *w, *x;
   C* y;
   std::int64_t rows, out, in;
 
   struct Sums {
-    float of_warp[kWarps][kTile][kMaxRows + 1];  // padding against bank conflicts
+    float of_warp[kWarps][kTile][kMaxRows + 1];  // the padding of 1 avoids bank conflicts
   };
   // A lane's operands of a step, from W and from x (x has at most kMaxRows rows).
   struct Operands {
@@ -34,7 +34,7 @@ struct SkinnyProduct {
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t first = block() * kTile;
-    // A lane's rows of W (past the end: the last row again), and its row of x.
+    // The rows of W of this lane, and its row of x. After the end of W, a lane reads the last row of W again.
     const BFloat16* from[Stripe::kRows];
     PRIMUS_UNROLL
     for (int i = 0; i < Stripe::kRows; ++i) from[i] = w + smaller(first + Stripe::row(i), out - 1) * in;
@@ -49,7 +49,7 @@ struct SkinnyProduct {
       to.input = inside && there ? load_line(given + at) : Bytes16{};
     };
 
-    // Weights are prefetched while the previous kernel still computes x.
+    // Reads the first weights while the previous kernel still computes x.
     let_next_begin();
     PRIMUS_UNROLL
     for (int j = 0; j < kInFlight; ++j) {

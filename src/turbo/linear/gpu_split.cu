@@ -8,8 +8,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Cuts a product into blocks by its sizes only: tiles of the result, and pieces of the sum if there are too
-// few tiles to fill a GPU.
+// Divides a product into blocks, depending only on its sizes: into tiles of the result, and if there are too
+// few tiles to fill a GPU, also into ranges of the sum over k (pieces).
 struct SplitPlan {
   static constexpr std::int64_t kRows = 64, kCols = 128, kDepth = 32;
 
@@ -29,7 +29,8 @@ struct SplitPlan {
   std::int64_t m, n, k, tiles, steps_of_piece, pieces;
 };
 
-// Splits an fp32 number into bf16 parts. Three are exact; two are rounded, with a relative error below 2^-16.
+// Splits an fp32 number into bf16 parts. Three parts add up to exactly this number; two parts have a relative
+// error below 2^-16.
 template <int kParts>
 PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
   if constexpr (kParts == 2) {
@@ -38,23 +39,23 @@ PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
   } else {
     PRIMUS_UNROLL
     for (int i = 0; i < kParts; ++i) {
-      // Truncates to eight leading digits: the remainder is exact.
+      // Truncates to eight leading digits, so that the remainder is exact.
       parts[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
       x -= to_float(parts[i]);
     }
   }
 }
 
-// C[m, n] (+)= sum over k of A(m, k) · B(n, k). An operand is "by depth" when memory neighbours differ in m
-// (or n) and not in k. A block computes a tile of C, or a piece of its sum, while the next step's operands
-// are being loaded into registers.
+// C[m, n] (+)= sum over k of A(m, k) · B(n, k). An operand is "by depth" if adjacent elements in memory
+// differ in m (or n) and not in k. A block computes a tile of C, or one piece of its sums. While it
+// multiplies the operands of one step, it loads those of the next step into registers.
 template <class A, class B, class C, bool kLeftByDepth, bool kRightByDepth>
 struct SplitTiles {
   static constexpr int kThreads = 256;
   static constexpr int kRows = SplitPlan::kRows, kCols = SplitPlan::kCols, kDepth = SplitPlan::kDepth;
   static constexpr int kWarpsDown = 2, kWarpsAcross = kThreads / kWarp / kWarpsDown;
   static constexpr int kDown = kRows / kWarpsDown / kTile, kAcross = kCols / kWarpsAcross / kTile;
-  static constexpr int kLine = 8;  // elements per load of a thread
+  static constexpr int kLine = 8;  // number of elements per load of a thread
   static constexpr bool kBothSplit = std::is_same_v<A, float> && std::is_same_v<B, float>;
   template <class X>
   static constexpr int kPartsOf = std::is_same_v<X, BFloat16> ? 1
@@ -62,21 +63,21 @@ struct SplitTiles {
                                                               : 3;
   static constexpr int kLeftParts = kPartsOf<A>, kRightParts = kPartsOf<B>;
   static constexpr int kMaxParts = kLeftParts > kRightParts ? kLeftParts : kRightParts;
-  // The matrix units truncate when they add. So they accumulate at most this many steps, and the sums of
-  // these steps are added with rounding.
+  // The matrix units truncate when they add. They therefore accumulate at most kStepsTogether steps; then
+  // their sums are added to fp32 sums with rounding.
   static constexpr int kStepsTogether = 4;
 
   const A* a;
   const B* b;
   C* c;
-  float* pieces;  // [pieces, m, n] if the sum is cut into pieces; or null
+  float* pieces;  // [pieces, m, n] if sums are divided into pieces; else null
   SplitPlan plan;
-  std::int64_t left_step, right_step;  // elements from one row in memory to the next
+  std::int64_t left_step, right_step;  // elements between the starts of consecutive rows in memory
   bool accumulate;
 
   template <int kSide, bool kByDepth, int kParts>
   struct Operands {
-    // 8 more elements put eight neighbouring rows into different banks.
+    // Padding of 8 elements puts eight adjacent rows into different banks.
     static constexpr int kStep = (kByDepth ? kSide : kDepth) + 8;
     BFloat16 at[kParts][(kByDepth ? kDepth : kSide) * kStep];
   };
@@ -175,7 +176,7 @@ struct SplitTiles {
     clear(sums);
     int together = 0;
     for (std::int64_t depth = begin; depth < end; depth += kDepth) {
-      barrier();  // all threads have read the previous step
+      barrier();  // all threads have read the operands of the previous step
       left.put(memory.left);
       right.put(memory.right);
       barrier();
@@ -209,7 +210,7 @@ struct SplitTiles {
     }
   }
 
-  // Adds the products of parts, except products of two low parts, which are negligible.
+  // Adds the products of all pairs of parts, except products of two low parts, which are negligible.
   PRIMUS_DEVICE static void multiply_step(const Memory& memory, Accumulator (&sums)[kDown][kAcross], int down,
                                           int across, int depth) {
     Operand<BFloat16> x[kDown][kLeftParts];
@@ -239,7 +240,7 @@ struct SplitTiles {
   template <class To>
   PRIMUS_DEVICE void write(To* to, const Accumulator& sums, std::int64_t row, std::int64_t col,
                            bool add) const {
-    // With warps of 32, a lane holds pairs of neighbouring sums.
+    // With warps of 32, a lane holds pairs of adjacent sums.
     constexpr int kPair = kWarp == 32 ? 2 : 1;
     PRIMUS_UNROLL
     for (int i = 0; i < kPerLane; i += kPair) {

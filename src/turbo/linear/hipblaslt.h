@@ -1,4 +1,4 @@
-// Our own declarations of the part of hipBLASLt's C interface that products need. The installed library is
+// Our own declarations for the part of hipBLASLt's C interface that products need. The installed library is
 // opened at the first product that needs it, so a build needs no AMD headers. The declarations match
 // hipBLASLt 1.1 (ROCm 7.1); scripts/check-amd-abi.sh compares them with AMD's headers if they are installed.
 #pragma once
@@ -21,10 +21,10 @@ enum class Status : int { kSuccess = 0 };
 enum class DataType : int { kF32 = 0, kF16 = 2, kBF16 = 14 };
 enum class ComputeType : int { k32F = 2 };
 enum class Operation : std::int32_t { kPlain = 111, kTransposed = 112 };
-enum class DescAttribute : int { kTransA = 0, kTransB = 1 };      // int32 each
-enum class PreferenceAttribute : int { kMaxWorkspaceBytes = 1 };  // uint64
+enum class DescAttribute : int { kTransA = 0, kTransB = 1 };      // the values are int32
+enum class PreferenceAttribute : int { kMaxWorkspaceBytes = 1 };  // the value is uint64
 
-// Valid only for the same version of the library.
+// An algorithm in the library's own format, valid only for the same version of the library.
 struct Algorithm {
   std::uint8_t data[16];
   std::size_t max_workspace_bytes;
@@ -37,9 +37,9 @@ struct HeuristicResult {
   int reserved[4];
 };
 
-// The functions, without the prefix "hipblasLt", named as LtProducts expects. Matrices are column-major. The
-// library is never closed. A handle belongs to the GPU that is current at its creation, and to one thread at
-// a time.
+// The functions of the library. Their names are those that LtProducts expects, without the prefix
+// "hipblasLt". Matrices are column-major. The library is never closed. A handle belongs to the GPU that is
+// current at its creation, and to one thread at a time.
 struct Library {
   Status (*create)(Handle* handle);
   Status (*destroy)(Handle handle);
@@ -63,7 +63,7 @@ struct Library {
                    void* workspace, std::size_t workspace_bytes, Stream stream);
 };
 
-// The oldest supported version, 0.7 (ROCm 6.1): earlier ones number the types differently.
+// The oldest supported version is 0.7 (ROCm 6.1). Earlier versions use different numbers for the types.
 inline constexpr int kOldestVersion = 700;
 // Returns "1.1.0" for 100100.
 std::string version_text(int version);
@@ -72,7 +72,8 @@ inline constexpr const char* kFiles[] = {"libhipblaslt.so.1", "libhipblaslt.so.0
                                          "/opt/rocm/lib/libhipblaslt.so.1",
                                          "/opt/rocm/lib/libhipblaslt.so.0"};
 
-// Opens the library. Returns null if none is usable; `why` then says what was found instead and what to do.
+// Opens the library. Returns null if no usable library is found; `why` then says what was found instead and
+// what to do.
 std::shared_ptr<const Library> open_library(std::span<const char* const> files, std::string& why);
 
 // Returns the library's version (100100 is 1.1.0), or 0 if the library does not report it.

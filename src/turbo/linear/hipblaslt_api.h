@@ -1,4 +1,4 @@
-// hipBLASLt's functions for LtProducts (linear/lt_products.h).
+// The functions of hipBLASLt for LtProducts (linear/lt_products.h).
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace primus::turbo::hipblaslt {
 
-// Has no settings for alignments, accumulation or the number of multiprocessors.
+// hipBLASLt has no settings for alignments, accumulation or the number of multiprocessors.
 struct Api : Library {
   using Handle = hipblaslt::Handle;
   using Desc = MatmulDesc;

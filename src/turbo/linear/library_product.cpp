@@ -28,11 +28,11 @@ double steady_seconds() {
 bool is_for_library(const LibraryProduct& product) {
   if (product.is_fp8()) return true;
   const Gemm& call = product.gemm;
-  // Products of mixed operands must be as exact as in fp32; the library's are less exact. The library rejects
-  // empty products.
+  // If the operands have different types, the product must be as exact as in fp32, and the library's product
+  // is less exact. The library rejects empty products.
   if (call.a.dtype != call.b.dtype) return false;
-  // The library rounds a 16-bit result twice when it accumulates; where that is not allowed, added_apart.h
-  // adds separately.
+  // When the library accumulates into a 16-bit result, it rounds twice. If this is not allowed, added_apart.h
+  // adds the product separately.
   if (call.accumulate && size_of(call.c.dtype) == 2 && call.role != GemmRole::kWeightGradient) return false;
   return call.a.elements() > 0 && call.b.elements() > 0 && call.c.elements() > 0;
 }

@@ -1,5 +1,5 @@
-// A product in the terms of a vendor's library, the key of everything that its algorithm may depend on, and
-// the choice of algorithms by timing. Independent of devices and libraries.
+// The description of a product for a vendor's library, the key that the choice of its algorithm depends on,
+// and the choice of algorithms by timing. This code does not depend on devices or libraries.
 #pragma once
 
 #include <compare>
@@ -21,10 +21,10 @@ namespace primus::turbo {
 // Max bytes of workspace for a library.
 inline constexpr std::int64_t kLibraryWorkspaceBytes = std::int64_t{32} << 20;
 
-// fp8 products are forward products of codes, which have scales.
+// A product for a library. An fp8 product is a forward product of codes, with scales.
 struct LibraryProduct {
   Gemm gemm;
-  const void *a_scale = nullptr, *b_scale = nullptr;  // fp8 only: one float each, on the device
+  const void *a_scale = nullptr, *b_scale = nullptr;  // fp8 only: each points to one float on the device
   bool fast = false;                                  // fp8 only: less precise accumulation
 
   bool is_fp8() const { return primus::turbo::is_fp8(gemm.a.dtype); }
@@ -47,12 +47,12 @@ DataType library_type(DType dtype) {
 // true in fp8, which only libraries compute.
 bool is_for_library(const LibraryProduct& product);
 
-// A product's shape: everything that an algorithm may depend on.
+// Types, shape and options of a product: everything on which the choice of its algorithm may depend.
 struct ProductKey {
   GemmRole role;
   DType a, b, c;
   bool accumulate, fast;
-  std::int64_t rows, cols, left;  // result's extents; elements of the left operand
+  std::int64_t rows, cols, left;  // extents of the result; number of elements of the left operand
   unsigned a_alignment, b_alignment, c_alignment;
   int spared;
 
@@ -60,22 +60,23 @@ struct ProductKey {
 };
 ProductKey key_of(const LibraryProduct& product);
 
-// Returns the key for choosing an algorithm. For weight gradients (in fp8: products with an fp32 result) it
-// has `accumulate` set: a step's first microbatch assigns and later ones add, and both use one algorithm.
+// Returns the key for choosing an algorithm. For weight gradients (in fp8: products with an fp32 result)
+// `accumulate` is set in this key, so that the first microbatch of a step, which assigns, and later
+// microbatches, which add, use the same algorithm.
 ProductKey tuned_key(ProductKey key);
 
-// Returns the product's name in the file of choices.
+// Returns the name of the product in the file of choices.
 std::string name_of(const ProductKey& key);
 
-// The algorithms chosen by timing on one device. Thread-safe; one thread at a time measures.
+// Chooses algorithms by timing on one device. Thread-safe; only one thread at a time measures.
 class ProductTuning {
  public:
   // `folder` and the device's name determine the file of choices (algorithm_cache.h). `device_name` is called
-  // at the first choice.
+  // when the first choice is made.
   ProductTuning(std::string folder, std::function<std::string()> device_name);
 
   std::optional<AlgorithmWords> known(const ProductKey& key);
-  // `library`: its name and version, such as "cublaslt-130100".
+  // `library` is the name and version of the library, such as "cublaslt-130100".
   void choose(const ProductKey& key, const std::string& library,
               const std::function<bool(const AlgorithmChoice&)>& usable,
               const std::function<std::optional<AlgorithmChoice>(AlgorithmTrials&)>& measure);
@@ -83,8 +84,8 @@ class ProductTuning {
  private:
   const std::string folder_;
   const std::function<std::string()> device_name_;
-  // By default trials are short bursts, which chose better algorithms on an H200 (docs/performance.md).
-  // PRIMUS_MATMUL_TRIALS=sustained selects the other method, for comparison.
+  // By default, trials use the method "bursts" (algorithm_trial.h), which chose better algorithms on an H200
+  // (docs/performance.md). PRIMUS_MATMUL_TRIALS=sustained selects the method "sustained", for comparison.
   const bool sustained_;
   std::mutex mutex_;
   std::map<ProductKey, AlgorithmWords> chosen_;
@@ -96,14 +97,14 @@ class ProductTuning {
 class TrialDevice {
  public:
   virtual ~TrialDevice() = default;
-  // A trial calls this function first.
+  // Prepares the device. A trial calls this function first.
   virtual void begin() = 0;
   virtual std::shared_ptr<void> memory(std::int64_t bytes) = 0;
   // Returns memory for a tensor with the type and shape of `like`. The memory is filled with random numbers,
   // because products of zeros are faster.
   virtual std::shared_ptr<void> operand(const Tensor& like) = 0;
   // Returns the seconds that the device needs for the work that `enqueue` puts on its default stream; 0 if
-  // that returns false.
+  // `enqueue` returns false.
   virtual double seconds(const std::function<bool()>& enqueue) = 0;
 };
 

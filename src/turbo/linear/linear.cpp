@@ -56,8 +56,7 @@ bool is_taken(Device& device, const Gemm& call) {
 }
 
 double Gemm::flops() const {
-  // Both operands share one extent: the forward and input gradient keep a's rows, the weight gradient sums
-  // over them.
+  // FLOPs are 2 * (elements of a) * (the extent of b that a does not have), for all three roles.
   const auto left = static_cast<double>(a.elements());
   return 2 * left * static_cast<double>(role == GemmRole::kForward ? b.rows() : b.cols());
 }

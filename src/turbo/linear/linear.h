@@ -1,8 +1,9 @@
 // The three matrix products of a linear layer y = x · Wᵀ, with x [tokens, in], W [out, in]. Products
-// accumulate in fp32, and a bf16 result is rounded once. Only a weight gradient that accumulates into bf16
-// may be rounded before the addition as well (cuBLASLt does so). Two fp16 operands give an fp16 or fp32
-// result under the same rules; fp16 does not mix with other types. If an operand is fp32, the product is as
-// exact as in fp32 (or as exact as a bf16 result can show), regardless of the units that a device uses.
+// accumulate in fp32, and a bf16 result is rounded once. There is one exception: if a weight gradient
+// accumulates into bf16, the product may also be rounded before the addition, as in cuBLASLt. Two fp16
+// operands give an fp16 or fp32 result under the same rules; fp16 operands cannot be combined with operands
+// of other types. If an operand is fp32, the product is as exact as an fp32 product (rounded, if the result
+// is bf16), regardless of the units that a device uses.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -23,23 +24,24 @@ enum class GemmRole : std::uint8_t {
 //   sum = a + delta,  n = RMSNorm(sum),  c = end(n · bᵀ + bias)
 //
 // Results equal those of RmsNormForward, Gemm, AddBias and Rope or SwigluForward in sequence, each rounded to
-// bf16. Devices without launch costs support no fusion, and other devices only the shapes that gain from it.
-// If is_taken() returns false, call the separate operators. Only for kForward of at most kMaxRows rows, all
-// bf16, without `accumulate`; addresses are multiples of 16.
+// bf16. Devices without launch costs do not support fusion, and other devices support it only for shapes for
+// which it is faster. If is_taken() returns false, call the separate operators. Fusion is possible only for
+// kForward with at most kMaxRows rows, if all tensors are bf16, their addresses are multiples of 16, and
+// `accumulate` is false.
 struct AroundProduct {
   static constexpr std::int64_t kMaxRows = 8, kColumnMultiple = 8;
-  // kRope: heads of head_dim columns; the first `heads` are rotated completely, in halves
-  // (turbo/rope/rope.h). kSwiglu: gate columns, then up columns; c has half the columns
-  // (turbo/swiglu/swiglu.h).
+  // kRope: the result consists of heads of head_dim columns; the first `heads` heads are rotated completely,
+  // in halves (turbo/rope/rope.h). kSwiglu: the product has gate columns, then up columns, and c has half of
+  // these columns (turbo/swiglu/swiglu.h).
   enum class End : std::uint8_t { kNone, kRope, kSwiglu };
 
   Tensor norm = {};   // [in]; absent: nothing is fused
   Tensor delta = {};  // [rows, in], or absent
-  Tensor sum = {};    // [rows, in] out, not another operand's memory; absent when delta is absent
+  Tensor sum = {};    // [rows, in] out; shares no memory with other operands; absent if delta is absent
   float eps = 0;
-  Tensor bias = {};  // [out], or absent; not with kSwiglu
+  Tensor bias = {};  // [out], or absent; must be absent with kSwiglu
   End end = End::kNone;
-  // For kRope: [rows] int32, and [max_positions, head_dim] fp32.
+  // For kRope: `positions` is [rows] int32, `table` is [max_positions, head_dim] fp32.
   Tensor positions = {}, table = {};
   std::int64_t heads = 0, head_dim = 0;
 
@@ -49,12 +51,13 @@ struct AroundProduct {
 struct Gemm {
   static constexpr KernelId kId = KernelId::kGemm;
   GemmRole role;
-  Tensor a;                 // left operand as named in the role, fp32 or bf16; or all fp16
-  Tensor b;                 // right operand as named in the role, same types
-  Tensor c;                 // result, fp32 or bf16; or fp16
+  Tensor a;                 // left operand of the role, fp32 or bf16 (or fp16, with b in fp16)
+  Tensor b;                 // right operand of the role, fp32 or bf16 (or fp16, with a in fp16)
+  Tensor c;                 // result, fp32 or bf16 (or fp16, with fp16 operands)
   bool accumulate = false;  // c += instead of c =
-  // Multiprocessors of a GPU to leave to a concurrent collective (comm/overlap.h). A hint: cuBLASLt honours
-  // it; AMD's libraries, our own products and CPUs ignore it. Results may differ in rounding.
+  // Number of multiprocessors of a GPU that the product should not use, so that a concurrent collective can
+  // (comm/overlap.h). Only cuBLASLt considers this number; AMD's libraries, our own products and CPUs ignore
+  // it. The number may change how results are rounded.
   int spared = 0;
   AroundProduct around = {};
   // The workspace size reported for a call with `around` that a device does not support.

@@ -24,7 +24,7 @@ class LtProducts {
  public:
   using Algorithm = typename Api::Algorithm;
 
-  // One product's descriptors, and its algorithm.
+  // The descriptors and the algorithm of one product.
   struct Plan {
     typename Api::Desc product = nullptr;
     typename Api::Layout left = nullptr, right = nullptr, result = nullptr;
@@ -32,7 +32,7 @@ class LtProducts {
     bool found = false, tuned = false;
   };
 
-  // Takes ownership of `handle`, which `api` has created. `tuning` must outlive this.
+  // Takes ownership of `handle`, which `api` has created. `tuning` must outlive this object.
   LtProducts(const Api& api, typename Api::Handle handle, ProductTuning& tuning, int multiprocessors)
       : f_(api), handle_(handle), tuning_(tuning), multiprocessors_(multiprocessors) {}
   LtProducts(const LtProducts&) = delete;
@@ -47,14 +47,14 @@ class LtProducts {
     f_.destroy(handle_);
   }
 
-  // Returns null if the library does not accept the product. Valid as long as this object.
+  // Returns null if the library does not accept the product. The plan is valid as long as this object.
   const Plan* find(const LibraryProduct& product);
   // Enqueues the product, with the current addresses of `product`.
   void run(const Plan& plan, const LibraryProduct& product, typename Api::Stream stream) const;
-  // Chooses the algorithm of an upcoming product by timing several, unless one is known.
+  // Chooses the algorithm of an upcoming product by timing several algorithms, unless the choice is known.
   void tune(const LibraryProduct& product, TrialDevice& device);
 
-  // Throws if the library returns an error; `what` completes "cannot ...".
+  // Throws if `status` is an error; `what` completes the message "cannot ...".
   static void check(decltype(Api::kSuccess) status, const char* what) {
     if (status == Api::kSuccess) return;
     throw Error(
@@ -93,7 +93,7 @@ class LtProducts {
   }
 
   Plan make_plan(const LibraryProduct& product, const ProductKey& key) const;
-  // `key`: a tuned_key().
+  // `key` must be a result of tuned_key().
   void use_tuned(const ProductKey& key, Plan& plan) const {
     if (const auto tuned = tuning_.known(key)) {
       plan.algorithm = algorithm_of(*tuned);
@@ -111,7 +111,7 @@ class LtProducts {
   ProductTuning& tuning_;
   const int multiprocessors_;
   std::map<ProductKey, Plan> plans_;
-  std::set<ProductKey> tuned_;  // keys for which tuning was tried, with any outcome
+  std::set<ProductKey> tuned_;  // keys for which tuning was tried, even without success
 };
 
 // Our row-major C = op(A) · op(B) is Cᵀ = op(B)ᵀ · op(A)ᵀ in the library's column-major order, so the right
@@ -162,7 +162,8 @@ typename LtProducts<Api>::Candidates LtProducts<Api>::candidates(const Plan& pla
   return results;
 }
 
-// Returns candidates for the real workspace, then candidates without a workspace, which do not split sums.
+// Returns candidates that may use the workspace, followed by candidates without a workspace, which do not
+// split sums.
 template <class Api>
 typename LtProducts<Api>::Candidates LtProducts<Api>::candidates_to_time(const Plan& plan,
                                                                          const ProductKey& key) const {

@@ -1,6 +1,6 @@
-// Products by a library like cuBLASLt: it receives descriptors of a product, offers algorithms for it,
-// ordered by expected speed, and runs the algorithm that the caller passes. cuBLASLt and hipBLASLt differ
-// mainly in names, so one source serves both. The `Api` provides the differences:
+// Products by a library with the interface of cuBLASLt. Such a library receives descriptors of a product,
+// offers algorithms for it in the order of expected speed, and runs the algorithm that the caller passes.
+// cuBLASLt and hipBLASLt differ mainly in names, so they have one source. The `Api` provides the differences:
 //
 //   types       Handle, Desc, Layout, Preference, Algorithm, Stream, and Result, an offered algorithm
 //   constants   kName; kCompute, kScale: fp32 sums and factors; kTransA, kTransB, kPlain, kTransposed;
@@ -16,7 +16,7 @@
 //   scale(desc, product)                   sets the factors of fp8 products
 //   check                                  whether the library has this algorithm for a product
 //
-// Device-independent; not thread-safe.
+// The code is device-independent and not thread-safe.
 #pragma once
 
 #include "turbo/linear/lt_plans.h"
@@ -37,7 +37,7 @@ void LtProducts<Api>::run(const Plan& plan, const LibraryProduct& product,
         "multiply");
 }
 
-// An algorithm from the file is used only if the library confirms that it still has this algorithm.
+// Uses an algorithm from the file only if the library confirms that it still has this algorithm.
 template <class Api>
 bool LtProducts<Api>::is_usable(const Plan& plan, const ProductKey& key, const AlgorithmWords& words) const {
   if constexpr (requires { f_.check; }) {
@@ -56,7 +56,8 @@ bool LtProducts<Api>::is_usable(const Plan& plan, const ProductKey& key, const A
 
 template <class Api>
 void LtProducts<Api>::tune(const LibraryProduct& product, TrialDevice& device) {
-  // Smaller products take longer to launch than to run, and there may be many of them.
+  // Products with fewer FLOPs are not tuned, because launching them takes longer than running them, and there
+  // may be many.
   constexpr double kMinWork = 1e9;
   if (product.gemm.flops() < kMinWork) return;
   const ProductKey key = tuned_key(library_key(product));

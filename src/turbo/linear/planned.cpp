@@ -1,4 +1,5 @@
-// Plans a GPU's workspace for products without a plug-in that reports it: a library's workspace.
+// Computes the workspace size of products for a GPU whose plug-in is not loaded: the size that a library
+// gets.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/linear/library_product.h"
 #include "turbo/linear/linear.h"

@@ -1,4 +1,4 @@
-// Our own declarations of the part of rocBLAS's C interface that is needed for products that hipBLASLt does
+// Our own declarations for the part of rocBLAS's C interface that is needed for products that hipBLASLt does
 // not accept. The installed library is opened at run time, so a build needs no AMD headers. rocBLAS chooses
 // its kernels itself. The declarations match rocBLAS 4.4 (ROCm 6.4); scripts/check-amd-abi.sh compares them
 // with AMD's header if it is installed.
@@ -30,8 +30,9 @@ enum class DataType : int { kF16 = 150, kF32 = 151, kBF16 = 168 };
 enum class AtomicsMode : int { kNotAllowed = 0 };
 enum class GemmAlgorithm : int { kStandard = 0 };
 
-// The functions, without the prefix "rocblas_". Matrices are column-major. The library is never closed. A
-// handle belongs to the GPU that is current at its creation, and to one thread at a time.
+// The functions of the library, with names without the prefix "rocblas_". Matrices are column-major. The
+// library is never closed. A handle belongs to the GPU that is current at its creation, and to one thread at
+// a time.
 struct Library {
   Status (*create_handle)(Handle* handle);
   Status (*destroy_handle)(Handle handle);
@@ -55,7 +56,8 @@ inline constexpr const char* kFiles[] = {"librocblas.so.5",
                                          "/opt/rocm/lib/librocblas.so.5",
                                          "/opt/rocm/lib/librocblas.so.4"};
 
-// Opens the library. Returns null if none is usable; `why` then says what was found instead and what to do.
+// Opens the library. Returns null if no usable library is found; `why` then says what was found instead and
+// what to do.
 std::shared_ptr<const Library> open_library(std::span<const char* const> files, std::string& why);
 
 }  // namespace primus::turbo::rocblas

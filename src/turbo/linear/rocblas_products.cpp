@@ -25,7 +25,7 @@ bool is_refusal(Status status) {
   switch (status) {
     case Status::kNotImplemented:
     case Status::kInvalidSize:
-    case Status::kMemoryError:  // its kernel needs a larger workspace
+    case Status::kMemoryError:  // the kernel of rocBLAS needs a larger workspace
     case Status::kInvalidValue:
     case Status::kExcludedFromBuild:
     case Status::kArchMismatch:
@@ -63,7 +63,8 @@ bool Products::multiply(const LibraryProduct& product) {
   if (!is_for_library(product) || product.is_fp8() || !fits(call)) return false;
   const ProductKey key = key_of(product);
   if (refused_.contains(key)) return false;
-  // Without a workspace rocBLAS would allocate memory in the middle of a step.
+  // Gives rocBLAS the workspace of the call, because it would otherwise allocate memory in the middle of a
+  // step.
   if (call.workspace.data != workspace_.data || call.workspace.bytes() != workspace_.bytes()) {
     check(library_->set_workspace(handle_, call.workspace.data,
                                   static_cast<std::size_t>(call.workspace.bytes())),

@@ -9,8 +9,8 @@
 
 namespace primus::turbo::rocblas {
 
-// The products of one stream. Not thread-safe. Equal calls give equal bits: atomic additions, whose order
-// varies, are switched off.
+// Computes the products of one stream. Not thread-safe. Equal calls have bit-identical results, because
+// atomic additions, whose order varies, are switched off.
 class Products {
  public:
   // Uses the current GPU. Throws Error if the library does not start.

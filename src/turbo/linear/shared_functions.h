@@ -9,9 +9,9 @@
 
 namespace primus::turbo {
 
-// Opens the first of `files` that has all functions that bind(find) requests by find(pointer, "name"). It is
-// never closed. Returns false if none qualifies; `why` then describes what was found, preferably about files
-// that exist.
+// Opens the first of `files` that has all functions that bind(find) requests by find(pointer, "name"). The
+// library is never closed. Returns false if no file has all functions; `why` then describes what was found.
+// If some of the files exist, it describes one of these.
 template <class Bind>
 bool open_functions(std::span<const char* const> files, std::string& why, Bind&& bind) {
   std::string not_there, not_whole;

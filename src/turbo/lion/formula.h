@@ -1,5 +1,5 @@
-// The update of an element by the sign of a mixed moment (Chen et al., 2023), shared by the kernels of all
-// devices.
+// Updates an element by the sign of a mean of moment and gradient (Chen et al., 2023); shared by the kernels
+// of all devices.
 #pragma once
 
 #include "turbo/formula.h"

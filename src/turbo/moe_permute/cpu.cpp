@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Prefetches a row: the hardware cannot predict rows that a plan scatters over memory.
+// Prefetches a row, because the hardware cannot predict the order in which a plan reads rows.
 template <class T>
 PRIMUS_INLINE void fetch_row(const T* row, std::int64_t elements) {
   constexpr auto kLine = static_cast<std::int64_t>(64 / sizeof(T));
@@ -27,7 +27,7 @@ class Keeping {
         top_k_(a.experts.shape[1]),
         capacity_(a.capacity) {}
 
-  // Moves the kept slots of slots[0, count) to the front, in slot order.
+  // Moves those of slots[0 .. count) that the expert keeps to the front, in slot order.
   void operator()(std::int32_t* slots, std::int64_t count) const {
     if (!weights_ && sequences_ == 1) return;
     std::nth_element(slots, slots + capacity_, slots + count, [this](std::int32_t x, std::int32_t y) {
@@ -37,19 +37,19 @@ class Keeping {
   }
 
  private:
-  // Weights are not negative, so their bits are ordered as the weights are. A NaN also has a defined place in
+  // Weights are not negative, so their bits have the order of the weights. NaN also has a defined position in
   // this order.
   std::uint32_t bits(std::int32_t slot) const {
     return weights_ ? std::bit_cast<std::uint32_t>(weights_[slot]) : 0;
   }
-  // Orders by position, then sequence, then choice.
+  // Returns the position of a slot in the order by position, then sequence, then choice.
   std::int64_t place(std::int32_t slot) const {
     const std::int64_t in_sequence = slot % slots_;
     return (in_sequence / top_k_ * sequences_ + slot / slots_) * top_k_ + in_sequence % top_k_;
   }
 
   const float* weights_;
-  std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: per sequence
+  std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: slots per sequence
 };
 
 // Writes the two parts of a complete plan.
@@ -94,7 +94,8 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
     const std::int64_t expert = expert_of[slot] - first;
     return expert >= 0 && expert < experts && (!kept_before || kept_before[slot] >= 0) ? expert : -1;
   };
-  // offsets[e + 1] first counts; while slots are placed it advances from the begin to the end of expert e.
+  // offsets[e + 1] first counts the slots of expert e. Then it is the next free row of expert e, which
+  // advances from its first row to its end.
   std::fill(offsets, offsets + experts + 1, 0);
   for (std::int64_t slot = 0; slot < count; ++slot) {
     if (const std::int64_t expert = own(slot); expert >= 0) ++offsets[expert + 1];
@@ -130,7 +131,7 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
   if (!a.head.absent()) split_plan(context, a);
 }
 
-// Runs on one thread, like plan_routing().
+// Runs on one thread, as plan_routing() does.
 void plan_dispatch(CpuContext& context, const PlanDispatch& a) {
   const std::int64_t tokens = a.tokens(), top_k = a.experts.shape[1];
   const auto* experts = context.data<std::int32_t>(a.experts);

@@ -8,8 +8,9 @@ namespace {
 
 // ---- The plan: one block per expert -------------------------------------------------------------
 
-// Sort keys of slots: an expert over its capacity keeps the slots with the largest keys. Keys order slots by
-// weight, then by earlier place (position, sequence, choice). No two slots have equal keys.
+// Sort keys of slots. An expert with more slots than its capacity keeps the slots with the largest keys. A
+// key is larger if the weight is larger or, for equal weights, if the slot is earlier (by position, sequence,
+// choice). No two slots have equal keys.
 struct SlotKeys {
   const float* weights;  // or null
   std::int64_t sequences, slots_per_sequence, top_k;
@@ -18,14 +19,14 @@ struct SlotKeys {
     const std::int64_t in_sequence = slot % slots_per_sequence;
     const std::int64_t place =
         (in_sequence / top_k * sequences + slot / slots_per_sequence) * top_k + in_sequence % top_k;
-    // Weights are not negative, so their bits are ordered as the weights are. A NaN also has a defined place
+    // Weights are not negative, so their bits have the order of the weights. NaN also has a defined position
     // in this order.
     const std::uint64_t high = weights ? std::bit_cast<std::uint32_t>(weights[slot]) : 0;
     return high << 32 | static_cast<std::uint32_t>(~static_cast<std::uint32_t>(place));
   }
 };
 
-// Neighbouring slots that a thread loads at once, so that the loads overlap.
+// Number of adjacent slots that a thread loads at once, so that the loads overlap.
 constexpr int kSlotsTogether = 8;
 
 // The slots that get a row in a plan.
@@ -34,7 +35,8 @@ struct Choices {
   const std::int32_t* kept;  // or null
   std::int64_t first;
 
-  // Returns a bit mask for kSlotsTogether slots from `begin` on: set if the slot has a row of this expert.
+  // Returns a bit mask for kSlotsTogether slots from `begin` on. A bit is set if the slot has a row of this
+  // expert.
   PRIMUS_DEVICE std::uint32_t among(std::int64_t begin, std::int64_t count, std::int64_t expert) const {
     std::int32_t of_slot[kSlotsTogether];
     PRIMUS_UNROLL
@@ -51,8 +53,8 @@ struct Choices {
 struct CountSlots {
   static constexpr int kThreads = 256;
   Choices choices;
-  std::int32_t* offsets;   // [e + 1] = number of slots that expert e keeps
-  std::uint64_t* minimum;  // [e] expert e keeps the slots whose key is at least this
+  std::int32_t* offsets;   // offsets[e + 1] = number of slots that expert e keeps
+  std::uint64_t* minimum;  // expert e keeps the slots with key >= minimum[e]
   SlotKeys keys;
   std::int64_t count, capacity;
 
@@ -72,7 +74,7 @@ struct CountSlots {
     std::int64_t kept = at_least(0);
     std::uint64_t threshold = 0;
     if (capacity > 0 && kept > capacity) {
-      // Finds the largest key that `capacity` slots reach, bit by bit.
+      // Finds the largest key k such that at least `capacity` slots have keys >= k, one bit after the other.
       for (int bit = 63; bit >= 0; --bit) {
         const std::uint64_t higher = threshold | std::uint64_t{1} << bit;
         if (at_least(higher) >= capacity) threshold = higher;
@@ -86,7 +88,8 @@ struct CountSlots {
   }
 };
 
-// Turns counts in offsets[e + 1] into ends. One block: there are few experts.
+// Replaces the counts in offsets[e + 1] by the end of expert e's rows. Runs in one block, because there are
+// few experts.
 struct SumOffsets {
   static constexpr int kThreads = 256;
   std::int32_t* offsets;
@@ -150,8 +153,8 @@ struct PlaceSlots {
   }
 };
 
-// Makes the entire plan in one block, without a capacity, for as few slots as in decoding: first one thread
-// per slot, then one per expert.
+// Computes a complete plan without a capacity in one block, for few slots, as in decoding. First a thread
+// processes one slot, then one expert.
 struct PlanFewSlots {
   static constexpr int kThreads = 512, kMaxSlots = kThreads, kWarps = kThreads / kWarp;
   static constexpr int kMaxExperts = 1024;
@@ -161,7 +164,8 @@ struct PlanFewSlots {
   std::int64_t count, experts, top_k;
 
   struct Memory {
-    std::uint16_t of_warp[kWarps][kMaxExperts];  // slots per expert in each warp; later, in all earlier warps
+    std::uint16_t of_warp[kWarps]
+                         [kMaxExperts];  // slots per expert in each warp; later their sums over earlier warps
     std::int32_t first_rows[kMaxExperts];
     Numbering<kThreads> numbering;
   };
@@ -402,7 +406,7 @@ struct Combine {
   PRIMUS_DEVICE void operator()(std::int64_t token, std::int64_t i) const {
     float sum[kCount] = {};
     if (previous) load<kCount>(previous + token * hidden + i, sum);
-    // Rows are loaded together and added in order.
+    // Loads several rows at once, and adds them in order.
     constexpr int kTogether = 4;
     const std::int64_t end = (token + 1) * top_k;
     for (std::int64_t choice = token * top_k; choice < end; choice += kTogether) {
@@ -460,7 +464,7 @@ void combine_rows(Context& context, const CombineRows& a) {
   });
 }
 
-// One warp per slot.
+// A warp processes one slot.
 template <class T>
 struct Dots {
   static constexpr int kThreads = 256;

@@ -1,6 +1,6 @@
-// Moves tokens to experts and back. Every token has top_k choices, which makes tokens * top_k *slots*; sorted
-// by expert, slots are *rows*. Shapes do not depend on the number of rows per expert: tensors have the
-// maximum number of rows, with unused rows at the end.
+// Moves tokens to experts and back. Every token has top_k choices of experts. A choice is a *slot*, so there
+// are tokens * top_k slots; the data of slots, sorted by expert, are *rows*. Shapes do not depend on the
+// number of rows per expert: tensors have the maximum number of rows, with unused rows at the end.
 #pragma once
 
 #include <utility>
@@ -10,14 +10,14 @@
 
 namespace primus::turbo {
 
-// The rows of slots and the slots of rows, in one int32 tensor.
+// Maps slots to rows and rows to slots, in one int32 tensor.
 struct RoutingPlan {
   Tensor offsets;  // [experts + 1]: expert e has rows [offsets[e], offsets[e+1])
   Tensor rows;     // [tokens, top_k]: the row of a slot, -1 if it was dropped
   Tensor slots;    // [max_rows]: the slot of a row, for rows below offsets[experts]
   Tensor tokens;   // [max_rows]: the token of a row, for the same rows
 
-  // `max_rows`: the max number of rows of all experts together; tokens * top_k if the plan covers all
+  // `max_rows` is the max. number of rows of all experts together: tokens * top_k if the plan covers all
   // experts.
   static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k, std::int64_t max_rows) {
     return {experts + 1 + tokens * top_k + 2 * max_rows};
@@ -35,18 +35,19 @@ struct RoutingPlan {
   }
 };
 
-// Sorts slots by expert; slots of one expert keep their order. With a capacity, an expert keeps at most that
-// many slots: the first slots, or the slots with the largest weights (of equal weights, the earlier slot).
-// Slots are ordered by position in their sequence, then by sequence, as in Megatron-LM.
+// Sorts slots by expert; slots of one expert keep their order. With a capacity, an expert keeps at most
+// `capacity` slots: the first slots or, if `weights` exist, the slots with the largest weights (if weights
+// are equal, the earlier slot). Slots are ordered by position in their sequence, then by sequence, as in
+// Megatron-LM.
 //
 // A plan may cover only the experts [first, first + expert_count) of `all`. Slots of other experts have no
-// row, like dropped slots.
+// row, as if they were dropped.
 struct PlanRouting {
   static constexpr KernelId kId = KernelId::kPlanRouting;
   Tensor experts;  // [tokens, top_k] int32, each in [0, all)
   Tensor weights;  // [tokens, top_k] fp32; absent: the first slots are kept
   Tensor kept;     // [tokens, top_k] int32, `rows` of another plan: its dropped slots get no row; or absent
-  Tensor plan;     // RoutingPlan, out, with space for the max number of rows
+  Tensor plan;     // out: a RoutingPlan with space for the max. number of rows
   std::int64_t expert_count;
   std::int64_t capacity;            // 0: no limit
   std::int64_t sequences = 1;       // the tokens are sequences of equal length, one after the other
@@ -68,12 +69,14 @@ struct PlanRouting {
 // token once to each rank that has one of its experts, at most `maximum` rows to any rank. -1 marks an
 // unused row or token.
 struct DispatchPlan {
-  Tensor sends, receives;  // [ranks]: rows to and from each rank
-  Tensor sent;             // [ranks * maximum, 1]: this rank's token in each outgoing row
-  Tensor parts;            // [tokens, ranks]: the outgoing row of a token to each rank
-  Tensor sources;  // [ranks * maximum, 1]: each incoming row's token, numbered over all ranks in rank order
-  Tensor places;   // [ranks * tokens, 1]: the incoming row of each of those tokens
-  Tensor choices;  // [ranks * maximum, top_k]: an incoming row's choices among this rank's experts
+  Tensor sends, receives;  // [ranks]: number of rows to each rank, and from each rank
+  Tensor sent;             // [ranks * maximum, 1]: for each outgoing row, the token of this rank
+  Tensor parts;            // [tokens, ranks]: for each token and rank, the outgoing row
+  Tensor
+      sources;  // [ranks * maximum, 1]: for each incoming row, its token; tokens are numbered over all ranks
+  Tensor places;  // [ranks * tokens, 1]: for each token of all ranks, its incoming row
+  Tensor
+      choices;  // [ranks * maximum, top_k]: for each incoming row, its choices among the experts of this rank
 
   static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t maximum) {
     return {2 * ranks + 2 * ranks * tokens + ranks * maximum * (2 + top_k)};
@@ -95,13 +98,13 @@ struct DispatchPlan {
   }
 };
 
-// Outgoing and incoming rows are in token order. Ranks with the same experts are neighbours, and experts are
-// distributed in rank order.
+// Outgoing and incoming rows are in token order. Ranks with the same experts have consecutive numbers, and
+// experts are distributed in rank order.
 struct PlanDispatch {
   static constexpr KernelId kId = KernelId::kPlanDispatch;
-  Tensor experts;  // [ranks * tokens, top_k] int32: choices of all ranks' tokens
+  Tensor experts;  // [ranks * tokens, top_k] int32: choices of the tokens of all ranks
   Tensor kept;     // same shape, < 0 for dropped choices; absent: none is dropped
-  Tensor plan;     // DispatchPlan, out
+  Tensor plan;     // out: a DispatchPlan
   std::int64_t ranks, rank, maximum;
   std::int64_t experts_of_rank, ranks_of_expert;
   std::int64_t tokens() const { return experts.shape[0] / ranks; }
@@ -122,8 +125,7 @@ struct GatherRows {
 };
 
 // out[t, :] = previous[t, :] + sum over k of w · x[rows[t, k], :], in order of k, without dropped slots.
-// `rows` may come from elsewhere than a plan. With `more`, rows of a token are in two tensors, and are summed
-// in the same order: a choice below 0 in `rows` has the row more_rows[t, k] of `more`.
+// `rows` need not be those of a plan.
 struct CombineRows {
   static constexpr KernelId kId = KernelId::kCombineRows;
   Tensor x;                          // [max_rows, hidden] fp32 or bf16

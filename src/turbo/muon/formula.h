@@ -1,4 +1,4 @@
-// Muon's arithmetic besides its matrix products, shared by the kernels of all devices.
+// The arithmetic of Muon, except for its matrix products; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"
@@ -26,7 +26,7 @@ PRIMUS_FORMULA float inverse_norm(double sum_of_squares) {
   return static_cast<float>(1.0 / (norm < kSmallestNorm ? kSmallestNorm : norm));
 }
 
-// Returns an element of b * gram + c * gram²; the caller adds a on the diagonal.
+// Returns an element of b * gram + c * gram²; the caller adds `a` to diagonal elements.
 PRIMUS_FORMULA float polynomial(float b, float gram, float c, float square) { return b * gram + c * square; }
 
 struct MuonStep {

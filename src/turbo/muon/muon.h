@@ -1,7 +1,7 @@
 // Kernels of Muon (Jordan et al. 2024; Liu et al. 2025, arXiv:2502.16982) around its matrix products. The
-// update is a matrix's momentum with all singular values moved to about 1, by a Newton-Schulz iteration: X =
-// momentum / |momentum|, then several times X = (a + b*XX' + c*(XX')^2) X. The products are Gemm
-// (turbo/linear); lm/optimizer/muon.cpp combines everything.
+// update is the momentum of a matrix with its singular values replaced by about 1, which a Newton-Schulz
+// iteration computes: X = momentum / |momentum|, then several times X = (a + b*XX' + c*(XX')^2) X. The
+// products are Gemm (turbo/linear); lm/optimizer/muon.cpp calls these kernels and the products.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -10,7 +10,7 @@
 namespace primus::turbo {
 
 // m = beta*m + (1-beta)*g with g = grad * grad_scale[0]; direction = m, or with nesterov beta*m + (1-beta)*g
-// for the new m. A negative grad_scale skips the step: m is unchanged, and the direction is 0.
+// for the new m. If grad_scale is negative, the step is skipped: m is unchanged, and the direction is 0.
 struct MuonMomentum {
   static constexpr KernelId kId = KernelId::kMuonMomentum;
   Tensor grad;        // [n] fp32 or bf16
@@ -45,14 +45,14 @@ struct MuonPolynomial {
 };
 
 // p = p*(1 - lr*weight_decay) - lr*scale*direction. Learning rate and weight decay are step scalars
-// (turbo/step_scalars.h). A negative grad_scale skips the step: nothing changes.
+// (turbo/step_scalars.h). If grad_scale is negative, the step is skipped and no tensor changes.
 struct MuonUpdate {
   static constexpr KernelId kId = KernelId::kMuonUpdate;
-  Tensor param;           // [n] fp32 master weights, in place; absent: split
+  Tensor param;           // [n] fp32 master weights, in place; absent if the masters are split
   Tensor direction;       // [n] fp32 or bf16
   Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
   Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
-  Tensor remainder = {};  // [n] int16, the rest of split masters, in place; absent: not split
+  Tensor remainder = {};  // [n] int16 remainders of split masters, in place; absent if not split
   Tensor scalars;         // [kStepScalars] fp64
   float scale;
   float weight_decay_factor = 1;

@@ -10,14 +10,14 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-constexpr std::int64_t kColumns = 64;  // columns per piece; a multiple of the block size
+constexpr std::int64_t kColumns = 64;  // columns that are processed at a time; a multiple of the block size
 
 PRIMUS_INLINE std::uint32_t magnitude(float x) { return std::bit_cast<std::uint32_t>(x) & 0x7FFFFFFFU; }
 
-// Rounds `count` numbers of a row from `column` on, each by its own scale.
+// Rounds `count` numbers of a row from `column` on; each number has its own scale.
 template <class T>
 struct Rounding {
-  const Mxfp4Random* random = nullptr;  // null: to nearest
+  const Mxfp4Random* random = nullptr;  // null: rounds to nearest
   const std::int32_t* tokens = nullptr;
   RoundingBits bits{0, 0};
 
@@ -75,7 +75,7 @@ void round_rows(CpuContext& context, const RoundMxfp4& call) {
                   });
 }
 
-// Rows [begin, end) that share scales.
+// Rows [begin, end), which share scales.
 struct Strip {
   std::int64_t begin, end;
 };
@@ -95,7 +95,7 @@ std::vector<Strip> strips_of(const CpuContext& context, const RoundMxfp4& call) 
   return strips;
 }
 
-// Multiplies each run of 16 rows by H/4.
+// Multiplies each group of 16 consecutive rows by H/4.
 void transform(float (*values)[kColumns], std::int64_t rows, std::int64_t count) {
   for (std::int64_t first = 0; first + kMxHadamard <= rows; first += kMxHadamard) {
     for (std::int64_t apart = 1; apart < kMxHadamard; apart *= 2) {

@@ -38,13 +38,13 @@ struct Rounding {
   }
 };
 
-// A thread has kCount neighbours, so a few lanes share a block.
+// A thread has kCount adjacent numbers, so a few lanes share a block.
 template <class T, int kCount, bool kRandom>
 struct RoundRows {
   static constexpr int kThreads = 256, kLanes = static_cast<int>(kMxBlock) / kCount;
   const T* x;
   T* out;
-  std::int64_t rows, cols, across;  // across: blocks in a row
+  std::int64_t rows, cols, across;  // across: number of blocks in a row
   Rounding<kRandom> rounding;
 
   PRIMUS_DEVICE void operator()() const {
@@ -67,7 +67,7 @@ struct RoundRows {
   }
 };
 
-// One thread per column of a strip of 32 rows.
+// A thread processes one column of a strip of 32 rows.
 template <class T, bool kTiles, bool kRandom>
 struct RoundStrips {
   static constexpr int kThreads = 256, kRows = static_cast<int>(kMxBlock);
@@ -165,7 +165,7 @@ void round_as(Context& context, const RoundMxfp4& call) {
   const std::int64_t groups = grouped ? call.offsets.elements() - 1 : 0,
                      matrices = call.x.shape.rank() == 3 ? call.x.shape[0] : 1;
   const std::int64_t of_matrix = rows / matrices;
-  // Each group may end with a partial strip.
+  // Counts one more strip per group, because each group may end with a partial strip.
   const std::int64_t strips =
       grouped ? call.out.rows() / kMxBlock + groups : matrices * blocks_for(of_matrix, kMxBlock);
   const auto with = [&](auto tiles) {

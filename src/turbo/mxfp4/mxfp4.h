@@ -1,9 +1,9 @@
-// Rounds operands of products to MXFP4 (mxfp4_format.h): each number becomes the value of a 4-bit code times
-// its block's scale, in its original type. engine/mxfp4_products.h multiplies such numbers.
+// Rounds operands of products to MXFP4 (mxfp4_format.h): each number becomes (value of a 4-bit code) * (scale
+// of its block), in its original type. engine/mxfp4_products.h multiplies such numbers.
 //
-// Neither the supported GPUs nor CPUs multiply fp4 (GPUs do from NVIDIA Blackwell and AMD MI350 on). An MXFP4
-// value is exact in bf16, so an ordinary product of the values equals the product of the codes. Codes are
-// never stored: packing them would move half a byte more per number.
+// The supported GPUs and CPUs have no fp4 instructions; GPUs since NVIDIA Blackwell and AMD MI350 have them.
+// An MXFP4 value is exact in bf16, so an ordinary product of the values equals the product of the codes.
+// Codes are never stored, because packing them would move half a byte more per number.
 #pragma once
 
 #include <array>
@@ -16,10 +16,11 @@ namespace primus::turbo {
 
 // Stochastic rounding (for gradients; section 4.2 of arXiv:2509.25149). An element's random bits are a
 // function of the step, of its token's number within the global batch, of its column within the complete
-// matrix and of `stream`. So they do not depend on the distribution over ranks and microbatches.
+// matrix and of `stream`. They therefore do not depend on the distribution over ranks and microbatches.
 struct Mxfp4Random {
-  // A run of columns. The columns from `begin` up to the next run are the columns from `whole` on in the
-  // complete matrix. For shards of fused columns (q, k and v; gate and up).
+  // A range of consecutive columns: the columns from `begin` up to the next range are the columns from
+  // `whole` on in the complete matrix. A shard of a fused matrix (q, k and v, or gate and up) has several
+  // ranges.
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };
@@ -29,9 +30,9 @@ struct Mxfp4Random {
   Tensor tokens = {};   // [rows] int32; absent: rounds to nearest
   Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)
   std::uint64_t stream = 0;
-  std::int64_t width = 0;  // columns of the complete matrix
+  std::int64_t width = 0;  // number of columns of the complete matrix
   int run_count = 1;
-  Runs runs = {};  // runs of x's columns; the first run begins at 0
+  Runs runs = {};  // ranges of x's columns; runs[0].begin is 0
 
   bool absent() const { return tokens.absent(); }
 };
@@ -40,21 +41,22 @@ struct Mxfp4Random {
 struct RoundMxfp4 {
   static constexpr KernelId kId = KernelId::kRoundMxfp4;
   enum class Blocks : std::uint8_t {
-    kRows,     // 32 neighbours in a row
-    kColumns,  // 32 neighbours in a column
-    kTiles,    // squares of 32 x 32, so that a matrix and its transpose round equally
+    kRows,     // a block is 32 adjacent numbers of a row
+    kColumns,  // a block is 32 adjacent numbers of a column
+    kTiles,    // a block is a square of 32 x 32, so that a matrix and its transpose are rounded equally
   };
   Tensor x;    // [rows, cols] fp32 or bf16; kTiles: or [matrices, rows, cols]
-  Tensor out;  // x's type, not x's memory; [rows, cols], or [picks, cols]
+  Tensor out;  // x's type; must not share memory with x; [rows, cols] or, with picks, [picks, cols]
   Blocks blocks = Blocks::kRows;
-  // With kColumns: first multiplies each complete run of 16 rows of a block by the orthogonal matrix H/4,
-  // where H is the Hadamard matrix of size 16. If both operands are transformed, a product over their rows is
-  // unchanged, and outliers are spread over 16 rows. Fewer than 16 rows at the end are unchanged.
+  // With kColumns: first multiplies each group of 16 consecutive rows of a block by the orthogonal matrix
+  // H/4, where H is the Hadamard matrix of size 16. If both operands are transformed, a product over their
+  // rows is unchanged, and outliers are spread over 16 rows. If fewer than 16 rows remain at the end, these
+  // are not transformed.
   bool hadamard = false;
-  // With kColumns: rows are in groups, and blocks restart in each (GroupedGemm::offsets). Rows from
-  // offsets[groups] on are not written. [groups + 1] int32.
+  // With kColumns: [groups + 1] int32. Rows are divided into groups, as in GroupedGemm::offsets, and blocks
+  // do not extend over two groups. Rows from offsets[groups] on are not written.
   Tensor offsets = {};
-  Tensor picks = {};  // with offsets: [picks] int32, row r is x[picks[r]]; absent: in order
+  Tensor picks = {};  // with offsets: [picks] int32, row r is x[picks[r]]; absent: x[r]
   Mxfp4Random random = {};
   void check() const;
   double flops() const { return 0; }

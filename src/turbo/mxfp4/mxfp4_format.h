@@ -1,11 +1,11 @@
 // The number format MXFP4 (OCP Microscaling Formats v1.0): 32 numbers of 4 bits (e2m1) share a scale of 8
-// bits (e8m0), a power of two. The magnitudes of e2m1 are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Plain arithmetic,
-// identical on every device.
+// bits (e8m0), a power of two. The magnitudes of e2m1 are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. The arithmetic has
+// the same results on every device.
 //
 // The specification does not define how the scale is chosen; the rule here is Primus-Turbo's. The largest
-// magnitude is rounded to the precision of e2m1, ties up. The scale's exponent is the result's exponent less
-// 2, the exponent of 6. So the largest magnitude over the scale is in [3.5, 7), and only values above 6
-// saturate.
+// magnitude is rounded to the precision of e2m1, ties up. The exponent of the scale is the exponent of the
+// rounded magnitude minus 2, where 2 is the exponent of 6. (Largest magnitude) / scale is therefore in [3.5,
+// 7), and only values above 6 saturate.
 #pragma once
 
 #include <bit>
@@ -14,16 +14,17 @@
 namespace primus::turbo {
 
 inline constexpr std::int64_t kMxBlock = 32;
-// Neighbouring rows that a Hadamard transform mixes.
+// Number of consecutive rows that a Hadamard transform mixes.
 inline constexpr std::int64_t kMxHadamard = 16;
 
 struct MxScale {
   float scale, inverse;  // powers of two; NaN: every number of the block is NaN
 };
 
-// Returns the scale of a block from the bits of its largest magnitude. An infinity or a NaN makes the entire
-// block NaN: the format cannot represent it otherwise. The exponent is limited to [-127, 125], so that the
-// inverse and every number of the block are exact in bf16; with 126, 6 would be infinite.
+// Returns the scale of a block from the bits of its largest magnitude. If a number is infinite or NaN, the
+// entire block becomes NaN, because codes cannot represent infinity or NaN. The exponent is limited to [-127,
+// 125], so that the inverse and every number of the block are exact in bf16; with 126, the value of code 6
+// would be infinite.
 constexpr MxScale mx_scale(std::uint32_t largest_magnitude) {
   constexpr std::uint32_t kInfinity = 0x7F800000U, kHalfDigit = 1U << 21U;
   constexpr int kBias = 127, kTopExponent = 2, kMin = -127, kMax = 125;
@@ -39,7 +40,7 @@ constexpr MxScale mx_scale(std::uint32_t largest_magnitude) {
           std::bit_cast<float>(static_cast<std::uint32_t>(kBias - exponent) << 23U)};
 }
 
-// |x| limited to 6, and the distance between e2m1 numbers there.
+// `magnitude` is min(|x|, 6), and `step` the distance between e2m1 numbers near it.
 struct E2m1Place {
   float magnitude, step, steps;  // steps = 1 / step
 
@@ -63,8 +64,8 @@ constexpr float e2m1_nearest(float x) {
   return with_sign_of(((at.magnitude * at.steps + kToInteger) - kToInteger) * at.step, x);
 }
 
-// Rounds stochastically to one of the two neighbours with 24 of the random bits, so that the mean is x.
-// Magnitudes above 6 become 6, which is biased.
+// Rounds stochastically to one of the two adjacent e2m1 numbers with 24 of the random bits, so that the mean
+// is x. Magnitudes above 6 become 6, so their mean is not x.
 constexpr float e2m1_at_random(float x, std::uint32_t random) {
   const E2m1Place at(x);
   const float sum = at.magnitude * at.steps + static_cast<float>(random >> 8U) * 0x1p-24F;

@@ -1,4 +1,4 @@
-// Decides whether a weight oscillates; shared by the kernels of all devices.
+// Tells whether a weight oscillates; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"

@@ -1,7 +1,8 @@
-// Detects and stops weights whose MXFP4 value jumps while the weight itself hardly moves. Over a window of
-// steps it sums the distances that each weight moves and the distances that its rounded value jumps. If the
-// second sum is many times the first, the weight is set to the rounded value. This is the detector of AMD
-// Primus's weight_deosc. Oscillation in low-precision training: Nagel et al. 2022, arXiv:2203.11086.
+// Detects weights whose MXFP4 value jumps while the weight itself hardly moves, and stops this oscillation.
+// Over a window of steps it sums the distances that each weight moves and the distances that its rounded
+// value jumps. If the second sum is many times the first, the weight is set to the rounded value. This is the
+// detector of AMD Primus's weight_deosc. Oscillation in low-precision training: Nagel et al. 2022,
+// arXiv:2203.11086.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -11,13 +12,13 @@ namespace primus::turbo {
 
 // For each of n weights, with w before and w' after a step, and the rounded values q and q':
 //   moved += |w' - w|,  jumped += |q' - q|
-// With `ends`, at the end of a window: w' = q' where moved > 0 and jumped >= ratio * moved, and both sums
-// restart at 0. A negative grad_scale marks a skipped step: nothing changes, and the window continues.
+// With `ends`, at the end of a window: w' = q' if moved > 0 and jumped >= ratio * moved, and both sums
+// restart at 0. If grad_scale is negative, the step was skipped: no tensor changes, and the window continues.
 struct TrackOscillation {
   static constexpr KernelId kId = KernelId::kTrackOscillation;
-  // Masters and their bf16 values before and after the step (turbo/master_weights.h). The latter are updated
-  // in place.
-  Tensor before_param = {};      // [n] fp32; absent: split
+  // Masters and their bf16 values before and after the step (turbo/master_weights.h). The values after the
+  // step are updated in place.
+  Tensor before_param = {};      // [n] fp32; absent if the masters are split
   Tensor before_working;         // [n] bf16
   Tensor before_remainder = {};  // [n] int16, for split masters
   Tensor param = {};

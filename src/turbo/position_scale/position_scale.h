@@ -13,9 +13,9 @@ namespace primus::turbo {
 struct PositionScale {
   static constexpr KernelId kId = KernelId::kPositionScale;
   Tensor x;           // [tokens, width] fp32 or bf16
-  Tensor y;           // [tokens, width] out; may be x. Other columns are copied
+  Tensor y;           // [tokens, width] out; may be x. Columns from `cols` on are copied
   Tensor positions;   // [tokens] int32, >= 0
-  std::int64_t cols;  // leading columns to scale
+  std::int64_t cols;  // number of columns to scale, from the first column on
   float floor_scale;  // > 0, in positions
   float attn_scale;
   int first = 1;  // the number of the first position: 1 (Llama 4), or 0 (Ministral 3)

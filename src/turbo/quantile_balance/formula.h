@@ -1,4 +1,5 @@
-// Histograms of routing margins and the biases from them, shared by the kernels of all devices.
+// Computes histograms of routing margins, and biases from the histograms; shared by the kernels of all
+// devices.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,8 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// The histogram's range: `bins` bins between low and high. Margins outside count in the outer bins.
+// The histogram's range: `bins` bins between low and high. Margins outside this range are counted in the
+// first or the last bin.
 struct MarginRange {
   float low, high;
   std::int64_t bins;
@@ -17,8 +19,8 @@ struct MarginRange {
     return static_cast<std::int64_t>(::fminf(::fmaxf(bin, 0.0F), static_cast<float>(bins - 1)));
   }
 
-  // Returns minus the quantile of one expert's margins. The fraction `share` of the margins is below the
-  // quantile.
+  // Returns -(the quantile `share` of one expert's margins): the fraction `share` of the margins is below
+  // this quantile.
   PRIMUS_FORMULA double balanced(const std::int32_t* counts, double share) const {
     std::int64_t total = 0, before = 0, bin = 0;
     for (std::int64_t i = 0; i < bins; ++i) total += counts[i];
@@ -32,7 +34,7 @@ struct MarginRange {
   }
 };
 
-// Returns the new bias: a running average with the target.
+// Returns the new bias, the mean of bias and target with weights `kept` and 1 - `kept`.
 PRIMUS_FORMULA float averaged_bias(float bias, float kept, double target) {
   return kept * bias + (1.0F - kept) * static_cast<float>(target);
 }

@@ -16,18 +16,18 @@ PRIMUS_DEVICE float from_ordered(std::uint32_t x) {
   return std::bit_cast<float>(x >> 31 ? x & 0x7fffffffU : ~x);
 }
 
-// One block per token.
+// A block processes one token.
 struct Histogram {
   static constexpr int kThreads = 256;
   const float *logits, *bias;
   std::int32_t* counts;
   std::int64_t experts;
-  std::int32_t rank;  // the cutoff's rank, counted from 0
+  std::int32_t rank;  // rank of the cutoff, counted from 0
   MarginRange range;
 
   PRIMUS_DEVICE void operator()() const {
     const float* row = logits + block() * experts;
-    // Finds, bit by bit, the largest number that more than `rank` of the numbers reach.
+    // Finds the largest number c such that more than `rank` of the numbers are >= c, one bit after the other.
     std::uint32_t cutoff = 0;
     for (int bit = 31; bit >= 0; --bit) {
       const std::uint32_t candidate = cutoff | 1U << bit;
@@ -42,7 +42,7 @@ struct Histogram {
   }
 };
 
-// Runs as one block.
+// Runs in one block.
 struct Update {
   static constexpr int kThreads = 256;
   const std::int32_t* counts;

@@ -1,10 +1,10 @@
-// Balances experts by quantiles (Kimi K3's report, section 2.3.3, equation 14) instead of by a step's sign:
-// an expert's selection bias becomes the value that would have given it its share of the step's tokens. With
-// s the sigmoids of the logits, tau_t the (top_k + 1)-th largest of s[t, e] + bias[e], and the margins s[t,
-// e] - tau_t,
-//   bias[e] = -(the quantile 1 - top_k / experts of e's margins), less the mean over experts if centred.
-// Quantiles are read from histograms, which are summed over microbatches and ranks; within a bin, margins
-// count as evenly spread.
+// Balances experts by quantiles (Kimi K3's report, section 2.3.3, equation 14) instead of by steps of fixed
+// size: the selection bias of an expert becomes the value with which it would have received 1 / experts of
+// the choices of this step. Let s be the sigmoids of the logits, tau_t the (top_k + 1)-th largest of s[t, e]
+// + bias[e], and s[t, e] - tau_t the margins of expert e. Then
+//   bias[e] = -(quantile 1 - top_k / experts of the margins of e), minus the mean over experts if `centred`.
+// Quantiles are read from histograms, which are summed over microbatches and ranks; margins of one bin are
+// assumed to be evenly distributed within the bin.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -12,7 +12,8 @@
 
 namespace primus::turbo {
 
-// Bins of equal width from `low` to `high`; values outside count in the first or the last bin.
+// Bins of equal width from `low` to `high`; values outside this range are counted in the first or the last
+// bin.
 struct MarginBins {
   float low, high;
 };
@@ -29,7 +30,7 @@ struct MarginHistogram {
   double flops() const { return 0; }
 };
 
-// If nothing was counted, the bias is unchanged.
+// Updates the bias from the counts. If all counts are 0, the bias is unchanged.
 struct QuantileBiasUpdate {
   static constexpr KernelId kId = KernelId::kQuantileBiasUpdate;
   MarginBins bins;
@@ -37,7 +38,7 @@ struct QuantileBiasUpdate {
   Tensor counts;  // [experts, bins] int32
   Tensor bias;    // [experts] fp32, in place
   bool centred;
-  float kept;  // weight of the old bias in the new one, in [0, 1)
+  float kept;  // weight of the old bias in the new bias, in [0, 1)
   void check() const;
   double flops() const { return 0; }
 };

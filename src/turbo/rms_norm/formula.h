@@ -19,13 +19,13 @@ PRIMUS_FORMULA float norm_output(float x, float rstd, float weight) { return x *
 struct NormGradient {
   float rstd, along;
 
-  // `dot`: the sum of g * x over the n elements.
+  // `dot` is the sum of g * x over the n elements.
   PRIMUS_FORMULA NormGradient(float dot, float of_rstd, std::int64_t n)
       : rstd(of_rstd), along(dot * of_rstd * of_rstd * of_rstd / static_cast<float>(n)) {}
   PRIMUS_FORMULA float operator()(float g, float x) const { return g * rstd - x * along; }
 };
 
-// Returns an element's term of the weight's gradient.
+// Returns the contribution of an element to the gradient of its weight.
 PRIMUS_FORMULA float norm_weight_term(float d_y, float x, float rstd) { return d_y * (x * rstd); }
 
 }  // namespace primus::turbo::PRIMUS_KERNELS

@@ -1,5 +1,5 @@
-// A block processes a long row, and rereads it from cache in a second pass. A warp processes a row that fits
-// its registers.
+// A block processes a long row in two passes, of which the second reads the row from the cache. A shorter
+// row, which fits into the registers of a warp, is processed by one warp.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/rms_norm/formula.h"
@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Loads neighbouring weights and adds the offset.
+// Loads adjacent weights and adds the offset.
 template <int kCount, class T>
 PRIMUS_DEVICE void load_weights(const T* weight, float offset, float (&w)[kCount]) {
   load<kCount>(weight, w);
@@ -38,7 +38,7 @@ struct Forward {
       if (delta) {
         float d[kCount];
         load<kCount>(delta + at + i, d);
-        // The norm's input is the sum after rounding for storage.
+        // The norm uses the sum as it is stored, that is, after rounding.
         PRIMUS_UNROLL
         for (int k = 0; k < kCount; ++k) v[k] = to_float(from_float<T>(v[k] + d[k]));
         store<kCount>(sum + at + i, v);
@@ -51,7 +51,7 @@ struct Forward {
     if (thread() == 0) rstd[block()] = scale;
     for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) {
       float v[kCount], w[kCount];
-      load<kCount>(normed + i, v);  // this thread's own elements: no barrier needed
+      load<kCount>(normed + i, v);  // loads elements that this thread has written, so no barrier is needed
       load_weights<kCount>(weight + i, offset, w);
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) v[k] = norm_output(v[k], scale, w[k]);
@@ -60,7 +60,7 @@ struct Forward {
   }
 };
 
-// A row in the registers of a warp: each lane holds kCount neighbours, kPieces times.
+// A row in the registers of a warp. Each lane holds kPieces groups of kCount adjacent elements.
 template <int kCount>
 struct WarpRow {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarp, kPieces = 4;
@@ -145,7 +145,7 @@ void forward(Context& context, const RmsNormForward& a) {
   });
 }
 
-// Computes d_x = d_sum + NormGradient of d_y * weight.
+// Computes d_x = d_sum + (gradient of the normalisation, NormGradient, for d_y * weight).
 template <class T, int kCount>
 struct BackwardInput {
   static constexpr int kThreads = 256;
@@ -187,8 +187,8 @@ struct BackwardInput {
   }
 };
 
-// Each block processes a run of rows, one warp per row. With `lines`, the run's sums for d_weight go to the
-// block's line.
+// Each block processes consecutive rows, with one warp per row. If `lines` is not null, the block stores its
+// sums for d_weight in its own line.
 template <class T, int kCount, bool kWeight>
 struct BackwardByWarps {
   using Row = WarpRow<kCount>;
@@ -248,7 +248,7 @@ struct BackwardByWarps {
     if constexpr (kWeight) add_up(sums);
   }
 
-  // Adds the warps' sums in warp order.
+  // Adds the sums of all warps in warp order.
   PRIMUS_DEVICE void add_up(const float (&sums)[kPieces][kCount]) const {
     struct Parts {
       float of_warp[kWarps][Row::kMax];
@@ -269,7 +269,7 @@ struct BackwardByWarps {
   }
 };
 
-// Lines of partial sums: enough blocks to keep a GPU busy.
+// Max. number of lines of partial sums, and so of blocks: enough to keep a GPU busy.
 constexpr std::int64_t kLines = 256;
 
 template <class T, int kNeighbours>
@@ -309,7 +309,7 @@ std::int64_t backward_input_workspace(Context&, const RmsNormBackwardInput& a) {
   return std::max(lines, row_sum_workspace(a.x.rows(), a.x.cols()));
 }
 
-// Handles rows that fit a warp's registers.
+// Processes rows that fit into the registers of a warp.
 template <class T, int kCount>
 void backward_by_warps(Context& context, const RmsNormBackwardInput& a) {
   constexpr int kWarps = WarpRow<kCount>::kWarps;
@@ -338,7 +338,7 @@ void backward_input(Context& context, const RmsNormBackwardInput& a) {
     const std::int64_t hidden = a.x.cols();
     with_vector<T>(rows_of_vectors<T>(hidden, x, w, d_y, d_sum, d_x), [&](auto count) {
       if (hidden <= WarpRow<count>::kMax) return backward_by_warps<T, count>(context, a);
-      // Runs first, because d_x may share the memory of d_y.
+      // Computes d_weight before d_x, because d_x may share the memory of d_y.
       if (!a.d_weight.absent()) {
         backward_weight(context, {.x = a.x,
                                   .rstd = a.rstd,

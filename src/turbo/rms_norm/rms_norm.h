@@ -1,8 +1,8 @@
 // RMSNorm (Zhang & Sennrich 2019), optionally fused with the residual addition before it:
 //   sum = x + delta (rounded to its type),  rstd = 1/sqrt(mean(sum²) + eps),
 //   y = sum * rstd * (weight + offset).
-// The offset is 1 where weights are stored minus one (Gemma, Qwen3-Next), else 0.
-// Statistics and products are in fp32; y is rounded once.
+// The offset is 1 if weights are stored minus one (Gemma, Qwen3-Next), else 0. Statistics and products are in
+// fp32; y is rounded once.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -15,7 +15,7 @@ struct RmsNormForward {
   Tensor x;       // [tokens, hidden]
   Tensor delta;   // [tokens, hidden], or absent
   Tensor weight;  // [hidden], x's type
-  Tensor sum;     // [tokens, hidden] out; absent when delta is absent
+  Tensor sum;     // [tokens, hidden] out; absent if delta is absent
   Tensor y;       // [tokens, hidden] out
   Tensor rstd;    // [tokens] fp32 out
   float eps;
@@ -25,11 +25,11 @@ struct RmsNormForward {
 };
 
 // d_x = d_sum + the gradient through the norm, where d_sum is the gradient of the residual stream (absent:
-// zero). d_x may be the same memory as d_sum or d_y. If d_weight is given, the call also computes d_weight
-// like RmsNormBackwardWeight, but sums in another order.
+// zero). d_x may be the same memory as d_sum or d_y. If d_weight is not absent, the call also computes it, as
+// RmsNormBackwardWeight does, but with a different order of sums.
 struct RmsNormBackwardInput {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardInput;
-  Tensor x;                 // [tokens, hidden]: the norm's input (the sum)
+  Tensor x;                 // [tokens, hidden]: input of the norm, which is `sum` of the forward pass
   Tensor weight;            // [hidden]
   Tensor rstd;              // [tokens] fp32
   Tensor d_y;               // [tokens, hidden]

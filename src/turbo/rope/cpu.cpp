@@ -8,7 +8,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Rotates the pairs of a head's rotated part. Pair i is (i * step, i * step + apart).
+// Rotates the pairs of columns of a head. Pair i has columns i * step and i * step + apart.
 template <class T>
 PRIMUS_INLINE void turn(const T* x, T* y, const float* cosines, const float* sines, float sign,
                         std::int64_t pairs, std::int64_t step, std::int64_t apart) {
@@ -30,7 +30,7 @@ void rope(CpuContext& context, const Rope& a) {
     const float* table = context.data<float>(a.table);
     const float sign = a.inverse ? -1.0F : 1.0F;
     const bool in_place = a.x.data == a.y.data;
-    // In place, only the rotated heads are touched.
+    // If y is x, only the rotated heads are read and written.
     const std::int64_t touched = in_place ? a.heads * a.head_dim : width;
     parallel_ranges(context, a.x.rows(), 2 * touched * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
@@ -42,7 +42,7 @@ void rope(CpuContext& context, const Rope& a) {
         for (std::int64_t head = 0; head < a.heads; ++head) {
           const T* x = x_row + head * a.head_dim;
           T* y = y_row + head * a.head_dim;
-          // Two calls, so that the step is a compile-time constant in each.
+          // There are two calls, so that the step is a compile-time constant.
           if (a.interleaved) {
             turn(x + a.rotary_begin, y + a.rotary_begin, cosines, sines, sign, half, 2, 1);
           } else {

@@ -1,4 +1,4 @@
-// The rotation of a pair, shared by the kernels of all devices.
+// Rotates a pair of numbers; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"

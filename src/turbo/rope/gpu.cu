@@ -6,7 +6,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// A thread rotates kCount neighbouring pairs; more than one only if both halves are contiguous.
+// A thread rotates kCount adjacent pairs. kCount is 1 if pairs are interleaved.
 template <class T, int kCount>
 struct TurnPairs {
   const T* x;
@@ -34,7 +34,7 @@ struct TurnPairs {
   }
 };
 
-// Copies columns outside all pairs: the rest of rotated heads, and the columns after them.
+// Copies the columns that are not rotated: some columns of rotated heads, and all columns after these heads.
 template <class T>
 struct CopyRest {
   const T* x;

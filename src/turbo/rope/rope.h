@@ -1,6 +1,7 @@
-// Rotary position embedding (Su et al. 2021) on some heads of each row. Frequency i rotates the pair (i, i +
-// rotary_dim/2) of a head's rotated part, the "half-split" layout of Hugging Face, or, interleaved, the pair
-// (2i, 2i + 1) (the paper's; Llama 4, DeepSeek). The gradient is the transposed rotation.
+// Rotary position embedding (Su et al. 2021) on some heads of each row. Frequency i rotates columns (i, i +
+// rotary_dim/2) of the rotated part of a head, which is the "half-split" layout of Hugging Face, or columns
+// (2i, 2i + 1) if `interleaved`, as in the paper, Llama 4 and DeepSeek. The gradient is the transposed
+// rotation.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -12,15 +13,15 @@ struct Rope {
   static constexpr KernelId kId = KernelId::kRope;
   Tensor x;          // [tokens, width]: consecutive heads of head_dim
   Tensor y;          // [tokens, width] out; may be x. Columns outside the rotated heads are copied
-  Tensor positions;  // [tokens] int32, rows of the table
+  Tensor positions;  // [tokens] int32, row indices of the table
   Tensor
       table;  // [max_positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; scaled by mscale
   std::int64_t heads;  // the first `heads` heads of each row are rotated
   std::int64_t head_dim;
-  std::int64_t rotary_dim;        // columns of each head to rotate; even
-  std::int64_t rotary_begin = 0;  // first of these columns
+  std::int64_t rotary_dim;        // number of columns of each head that are rotated; even
+  std::int64_t rotary_begin = 0;  // the first rotated column of each head
   bool interleaved = false;
-  bool inverse;  // backward: rotate by the negative angle
+  bool inverse;  // rotates by the negative angle, as the backward pass needs
   void check() const;
   double flops() const { return 0; }
 };

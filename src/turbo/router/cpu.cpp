@@ -17,7 +17,7 @@ namespace {
 
 using Row = std::array<float, RouterRule::kMaxExperts>;
 
-// The random streams of a step's tokens.
+// The random number generators of the tokens of a step.
 class TokenStreams {
  public:
   TokenStreams(const CpuContext& context, const RouterRandom& random)
@@ -69,8 +69,8 @@ void router_jitter(CpuContext& context, const RouterJitter& a) {
 
 using Keys = std::array<std::uint32_t, RouterRule::kMaxExperts>;
 
-// Finds the k largest of n keys, largest first (of equal keys, the earlier one first), and sets them to 0. At
-// least k keys must not be 0. k passes without branches are faster than sorting for small k.
+// Finds the k largest of n keys, largest first (if keys are equal, the earlier key first), and sets them to
+// 0. At least k keys must not be 0. For small k, k passes without branches are faster than sorting.
 void choose_keys(std::uint32_t* keys, std::int64_t n, std::int32_t k, std::int32_t* chosen) {
   for (std::int32_t i = 0; i < k; ++i) {
     std::uint32_t maximum = 0;
@@ -85,7 +85,7 @@ void choose_keys(std::uint32_t* keys, std::int64_t n, std::int32_t k, std::int32
   }
 }
 
-// Finds the k best of n scores; NaNs only if there is nothing better.
+// Finds the k largest of n scores. A NaN counts as smaller than every number.
 void choose(const float* scores, std::int64_t n, std::int32_t k, std::int32_t* chosen) {
   Keys keys;
   std::uint32_t* const to = keys.data();
@@ -115,7 +115,7 @@ void choose_in_groups(const RouterRule& rule, const float* scores, std::int64_t 
   choose_keys(keys.data(), n, rule.top_k, chosen);
 }
 
-// Returns the largest value; unspecified for a row with a NaN.
+// Returns the largest value. If the row has a NaN, the result is unspecified.
 float largest(const float* x, std::int64_t n) {
   float maximum = x[0];
   PRIMUS_SIMD(reduction(max : maximum))
@@ -144,8 +144,8 @@ void all_scores(RouterRule::Scoring scoring, const float* logits, std::int64_t n
   }
 }
 
-// Computes the scores of the chosen experts for the weights. Normalised softmax is relative to the best
-// chosen expert, so that not all scores can vanish.
+// Computes the scores of the chosen experts, from which the weights are computed. With normalised softmax,
+// exponentials are relative to the best chosen expert, so that at least one score is not 0.
 void chosen_scores(const RouterRule& rule, const float* logits, std::int64_t n, const std::int32_t* chosen,
                    float* scores) {
   const std::int32_t k = rule.top_k;
@@ -210,7 +210,7 @@ void choose_experts(const CpuContext& context, const RouterForward& a, const flo
   }
 }
 
-// Returns a token's approximate cost in bytes, the unit of parallel_ranges().
+// Returns the approximate cost of a token, as bytes of memory traffic for parallel_ranges().
 std::int64_t cost_of(std::int64_t experts) { return 32 * experts; }
 
 void forward(CpuContext& context, const RouterForward& a) {
@@ -237,7 +237,7 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
   const std::int32_t k = rule.top_k;
   float scores[RouterRule::kMaxTopK], d_scores[RouterRule::kMaxTopK];
   chosen_scores(rule, logits, n, chosen, scores);
-  // The inverse of the normalising sum; 1 without normalisation.
+  // 1 / (sum of the chosen scores) with normalisation, else 1.
   const float inverse = rule.normalise ? 1.0F / sum_of_chosen(rule, scores) : 1.0F;
   float mean = 0;
   for (std::int32_t i = 0; i < k; ++i) mean += d_weights[i] * scores[i] * inverse;
@@ -247,7 +247,8 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
       d_logits[chosen[i]] += d_scores[i] * lone_slope(rule.scoring, logits[chosen[i]], scores[i]);
     return;
   }
-  // Normalised scores are ratios: common factors cancel, and only d_scores · scores remains.
+  // Normalised scores are ratios, so common factors of the scores cancel, and the gradient is d_scores ·
+  // scores.
   for (std::int32_t i = 0; i < k; ++i) d_logits[chosen[i]] += d_scores[i] * scores[i];
   if (rule.normalise) return;
   Row p;
@@ -257,7 +258,7 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
   for (std::int64_t i = 0; i < n; ++i) d_logits[i] -= shared * p[static_cast<std::size_t>(i)];
 }
 
-// Adds scale · the gradient of Σ_e load[e] p[e] to d_logits.
+// d_logits += scale · (gradient of Σ_e load[e] p[e]).
 void balance_gradient(RouterRule::Scoring scoring, const float* logits, std::int64_t n,
                       const std::int32_t* load, float scale, float* d_logits) {
   Row scores;
@@ -321,7 +322,7 @@ void router_table(CpuContext& context, const RouterTable& a) {
   }
 }
 
-// One thread per segment counts, to avoid concurrent additions to one counter.
+// Each segment is counted by one thread, so that threads do not add to the same counter concurrently.
 void load(CpuContext& context, const RouterLoad& a) {
   const std::int64_t n = a.logits.cols(), segments = a.load.rows(), each = a.logits.rows() / segments;
   context.pool().parallel_for(segments, 1, [&](std::int64_t segment, std::int64_t, int) {
@@ -403,7 +404,8 @@ void expert_bias_update(CpuContext& context, const ExpertBiasUpdate& a) {
   std::int64_t total = 0;
   for (std::int64_t e = 0; e < experts; ++e) total += counts[e];
   for (std::int64_t e = 0; e < experts; ++e) {
-    const std::int64_t excess = counts[e] * experts - total;  // exact; sign(mean - load) = sign(-excess)
+    const std::int64_t excess =
+        counts[e] * experts - total;  // an exact integer with sign(-excess) = sign(mean - load)
     if (excess != 0) bias[e] += excess < 0 ? a.rate : -a.rate;
   }
 }

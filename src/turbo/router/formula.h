@@ -1,4 +1,5 @@
-// The scores of experts, their order and the scalars of the losses, shared by the kernels of all devices.
+// Functions for the scores of experts, the order of scores, and the scalars of the losses; shared by the
+// kernels of all devices.
 #pragma once
 
 #include <bit>
@@ -10,10 +11,11 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-inline constexpr float kTinySum = 1e-20F;  // avoids a division by zero, as in the published code
+inline constexpr float kTinySum =
+    1e-20F;  // avoids a division by zero, as in the code published with DeepSeek's models
 
-// Maps scores to integers in the same order, with a NaN below every number. 0 marks experts that cannot be
-// chosen.
+// Maps scores to positive integers in the same order; NaN is below every number. 0 is the key of experts that
+// cannot be chosen.
 PRIMUS_FORMULA std::uint32_t expert_key(float score) {
   constexpr std::uint32_t kNaNKey = 1;
   const auto bits = std::bit_cast<std::uint32_t>(score + 0.0F);  // -0 becomes 0
@@ -21,8 +23,8 @@ PRIMUS_FORMULA std::uint32_t expert_key(float score) {
   return score == score ? ordered : kNaNKey;
 }
 
-// Return a score that depends only on its own logit, and the slope of this score. For very negative x, log(1
-// + e^x) is nearly e^x, and log1p keeps the digits; for large x it is x.
+// Return a score that depends only on its own logit x, and the derivative of this score. For very negative x,
+// log(1 + e^x) is nearly e^x, which log1p computes without loss of digits; for large x, it is x.
 PRIMUS_FORMULA float lone_score(RouterRule::Scoring scoring, float x) {
   if (scoring == RouterRule::Scoring::kSigmoid) return sigmoid(x);
   return x > 20.0F ? ::sqrtf(x) : ::sqrtf(::log1pf(exp(x)));
@@ -32,16 +34,16 @@ PRIMUS_FORMULA float lone_slope(RouterRule::Scoring scoring, float x, float scor
   return score > 0 ? 0.5F * sigmoid(x) / score : 0.0F;
 }
 
-// Returns the gradient of a chosen expert's score. `inverse`: the inverse of the normalising sum, or 1;
-// `mean`: the mean of the weights' gradients, weighted by the weights.
+// Returns the gradient of a chosen expert's score. `inverse` is 1 / (sum of the chosen scores), or 1 without
+// normalisation; `mean` is the mean of the gradients of all weights, weighted by these weights.
 PRIMUS_FORMULA float chosen_gradient(const RouterRule& rule, float d_weight, float inverse, float mean) {
   return rule.scale * inverse * (d_weight - (rule.normalise ? mean : 0.0F));
 }
 
-// The z loss is the square of log(sum of exponentials). `total`: the sum of exp(logit - largest).
+// Returns log(sum of exponentials), whose square is the z loss. `total` is the sum of exp(logit - largest).
 PRIMUS_FORMULA float log_sum(float total, float largest) { return ::logf(total) + largest; }
 
-// Returns the factor of the sum of load · score in the balance loss of a batch.
+// Returns the factor f of the balance loss f · Σ load · score of a microbatch.
 inline float balance_factor(const RouterRule& rule, const Tensor& load, std::int64_t tokens) {
   const double segments = static_cast<double>(load.rows()), each = static_cast<double>(tokens) / segments;
   return static_cast<float>(static_cast<double>(load.cols()) / (rule.top_k * each * each * segments));

@@ -1,4 +1,5 @@
-// One warp per token: the token's scores are in shared memory, and lanes share the experts.
+// A warp processes one token. The scores of the token are in shared memory, and each lane processes some of
+// the experts.
 #include "base/random/random.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
@@ -13,12 +14,12 @@ using Scoring = RouterRule::Scoring;
 constexpr int kMaxExperts = static_cast<int>(RouterRule::kMaxExperts);
 constexpr int kMaxTopK = static_cast<int>(RouterRule::kMaxTopK);
 
-// Random numbers of a step's tokens.
+// The random numbers of the tokens of a step.
 struct TokenRandom {
   std::uint64_t seed;
   std::uint32_t layer;
   const double* scalars;       // null: no random numbers
-  const std::int32_t* tokens;  // null: tokens count from 0
+  const std::int32_t* tokens;  // null: tokens are numbered from 0
 
   PRIMUS_DEVICE RandomStream operator[](std::int64_t token) const {
     const double step = scalars[static_cast<std::size_t>(StepScalar::kStep)];
@@ -76,7 +77,8 @@ struct LargerKey {
   PRIMUS_DEVICE std::uint64_t operator()(std::uint64_t a, std::uint64_t b) const { return a > b ? a : b; }
 };
 
-// Finds the k largest of n keys, largest first (of equal keys, the earlier one first), and sets them to 0.
+// Finds the k largest of n keys, largest first (if keys are equal, the earlier key first), and sets them to
+// 0.
 PRIMUS_DEVICE void choose_keys(std::uint32_t* keys, int n, int k, std::int32_t* chosen) {
   warp_barrier();
   for (int i = 0; i < k; ++i) {
@@ -99,7 +101,7 @@ PRIMUS_DEVICE void choose(const float* scores, int n, int k, std::uint32_t* keys
   choose_keys(keys, n, k, chosen);
 }
 
-// Returns the score of a group of experts: its best, or the sum of its two best.
+// Returns the score of a group of experts: the best score of its experts, or the sum of the two best scores.
 PRIMUS_DEVICE float group_score(const float* scores, int n, bool two) {
   int first = -1, second = -1;
   for (int e = 0; e < n; ++e) {
@@ -159,8 +161,9 @@ PRIMUS_DEVICE void all_scores(Scoring scoring, const float* logits, int n, float
   warp_barrier();
 }
 
-// Computes the scores of the chosen experts for the weights, into s.chosen_scores. Normalised softmax is
-// relative to the best chosen expert, so that not all scores can vanish. Overwrites s.other.
+// Stores the scores of the chosen experts, from which the weights are computed, in s.chosen_scores. With
+// normalised softmax, exponentials are relative to the best chosen expert, so that at least one score is not
+// 0. Overwrites s.other.
 PRIMUS_DEVICE void score_chosen(const RouterRule& rule, const float* logits, int n, Scratch& s) {
   const int k = rule.top_k;
   warp_barrier();
@@ -191,7 +194,7 @@ struct Forward {
   using StartsEarly = void;
   RouterRule rule;
   TokenRandom random;
-  const float *logits, *bias;  // bias or null
+  const float *logits, *bias;  // bias may be null
   const std::int32_t* given;   // or null
   std::int32_t* experts;
   float* weights;
@@ -264,7 +267,7 @@ struct Backward {
   const float* logits;
   const std::int32_t* experts;
   const float* d_weights;
-  const std::int32_t* load;  // or null: no balance loss
+  const std::int32_t* load;  // null: there is no balance loss
   const float* previous;     // or null
   float* d_logits;
   float balance_scale, z_scale;
@@ -282,7 +285,7 @@ struct Backward {
     const int k = rule.top_k;
     for (int i = lane(); i < k; i += kWarp) s.chosen[i] = experts[token * k + i];
     score_chosen(rule, x, n, s);
-    // The inverse of the normalising sum; 1 without normalisation.
+    // 1 / (sum of the chosen scores) with normalisation, else 1.
     const float inverse = rule.normalise ? 1.0F / sum_of_chosen(rule, s) : 1.0F;
     const float* d = d_weights + token * k;
     float mean = 0;
@@ -413,7 +416,7 @@ struct LossParts {
   RouterRule rule;
   const float* logits;
   const std::int32_t* load;  // or null
-  double *balance, *z;       // one value per block
+  double *balance, *z;       // each has one value per block
   std::int64_t tokens, segment;
   int n;
 
@@ -508,7 +511,8 @@ struct UpdateBias {
     for (std::int64_t e = thread(); e < experts; e += kThreads) total += load[e];
     total = block_reduce<kThreads>(total);
     for (std::int64_t e = thread(); e < experts; e += kThreads) {
-      const std::int64_t excess = load[e] * experts - total;  // exact; sign(mean - load) = sign(-excess)
+      const std::int64_t excess =
+          load[e] * experts - total;  // an exact integer with sign(-excess) = sign(mean - load)
       if (excess != 0) bias[e] += excess < 0 ? rate : -rate;
     }
   }

@@ -24,7 +24,8 @@ bool is_random(const RouterRandom& random, std::int64_t tokens) {
          random.tokens.elements() == tokens;
 }
 
-// Returns whether the rule fits the kernels' arrays of fixed size, which hold a token's scores.
+// Returns whether the rule is within the limits of the kernels, whose arrays for the scores of a token have a
+// fixed size.
 bool is_rule(const RouterRule& rule, const Tensor& logits) {
   return is_logits(logits) && rule.fits(logits.cols());
 }

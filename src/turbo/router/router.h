@@ -16,17 +16,19 @@ struct RouterRule {
 
   // kSqrtSoftplus is sqrt(log(1 + e^x)), used by DeepSeek-V4.
   enum class Scoring : std::uint8_t { kSoftmax, kSigmoid, kSqrtSoftplus } scoring = Scoring::kSoftmax;
-  // Whether the chosen weights are divided by their sum. (A softmax over only the chosen logits equals
-  // softmax with normalised weights.)
+  // If true, the weights of the chosen experts are divided by their sum. (With softmax, the result equals a
+  // softmax over only the chosen logits.)
   bool normalise = true;
-  // Groups of consecutive experts: only experts of the `top_groups` best groups are candidates. A group's
-  // score is the score of its best expert (DeepSeek-V2) or the sum of its two best scores (DeepSeek-V3).
+  // Experts are divided into groups of consecutive experts, and only experts of the `top_groups` best groups
+  // are candidates. A group's score is the score of its best expert (DeepSeek-V2) or the sum of its two best
+  // scores (DeepSeek-V3).
   enum class GroupScore : std::uint8_t { kBest, kTwoBest } group_score = GroupScore::kBest;
   // For benchmarks, ignores the scores: chooses expert (slot mod experts), or random experts.
   enum class Forced : std::uint8_t { kNo, kEven, kUniform } forced = Forced::kNo;
   std::int32_t top_k = 1, groups = 1, top_groups = 1;
   float scale = 1;  // multiplies every weight
-  // Added to the sum that divides the weights, as in the published code: avoids a division by zero.
+  // Added to the sum by which weights are divided. It avoids a division by zero, as in the code published
+  // with DeepSeek's models.
   float min_sum = 1e-20F;
 
   // Returns whether the rule can choose from this number of experts.
@@ -35,14 +37,15 @@ struct RouterRule {
   bool operator==(const RouterRule&) const = default;
 };
 
-// The source of a router's random numbers (base/random/random.h, purpose kRouting). A token draws by the
-// step, its number within the global batch, and the layer. So noise does not depend on the distribution of
-// tokens over microbatches and ranks.
+// The source of a router's random numbers (base/random/random.h, purpose kRouting). The numbers of a token
+// are a function of the step, its index in the global batch, and the layer. The numbers therefore do not
+// depend on the distribution of tokens over microbatches and ranks.
 struct RouterRandom {
   std::uint64_t seed = 0;
   std::uint32_t layer = 0;
   Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)
-  Tensor tokens = {};   // [tokens] int32: sample within the global batch times sequence length, plus position
+  Tensor tokens =
+      {};  // [tokens] int32: (index of the sample in the global batch) * sequence length + position
 
   bool given() const { return !scalars.absent() && !tokens.absent(); }
 };
@@ -60,17 +63,18 @@ struct RouterJitter {
   double flops() const { return 0; }
 };
 
-// Chooses top_k experts by score + bias (ties go to the lower index), best first. The weights are the scores
-// without bias.
+// Chooses the top_k experts by score + bias, best first; of two equal experts, the one with the lower index
+// is preferred. The weights are the scores without bias.
 struct RouterForward {
   static constexpr KernelId kId = KernelId::kRouterForward;
   RouterRule rule;
-  RouterRandom random;  // required for Forced::kUniform; optional for Forced::kEven, which uses its tokens
+  RouterRandom random;  // required for Forced::kUniform; optional for Forced::kEven, which uses only `tokens`
   Tensor logits;        // [tokens, experts] fp32
   Tensor bias;          // [experts] fp32, or absent
-  Tensor given;         // [tokens, top_k] int32, each in [0, experts): used instead of the best; or absent
-  Tensor experts;       // [tokens, top_k] int32 out
-  Tensor weights;       // [tokens, top_k] fp32 out
+  Tensor given;  // [tokens, top_k] int32, each in [0, experts): the experts to use; absent: the best experts
+                 // are used
+  Tensor experts;  // [tokens, top_k] int32 out
+  Tensor weights;  // [tokens, top_k] fp32 out
   void check() const;
   double flops() const { return 0; }
 };
@@ -86,12 +90,12 @@ struct RouterTable {
 };
 
 // Counts how often each expert is among the top_k scores, ignoring bias and groups, in each of `segments`
-// equal runs of tokens. The load-balancing losses use these counts.
+// segments, which are equal numbers of consecutive tokens. The load-balancing losses use these counts.
 struct RouterLoad {
   static constexpr KernelId kId = KernelId::kRouterLoad;
   std::int32_t top_k;
   Tensor logits;  // [tokens, experts] fp32
-  Tensor chosen;  // [tokens, top_k] int32: the experts with the largest logits, if already known; or absent
+  Tensor chosen;  // [tokens, top_k] int32: the experts with the largest logits, or absent if not yet known
   Tensor load;    // [segments, experts] int32 out
   void check() const;
   double flops() const { return 0; }
@@ -100,24 +104,25 @@ struct RouterLoad {
 // The auxiliary losses of a router, added to losses[0] and losses[1] (fp32):
 //   balance   the mean over segments b of  experts / (top_k T_b²) · Σ_e load[b, e] Σ_{t in b} p[t, e]
 //   z         the mean over tokens of  (log Σ_e exp logits[t, e])²
-// p is the softmax, or the other scores divided by their sum. One segment per microbatch gives the loss of
-// Switch Transformer and Megatron-LM's aux_loss, one per sequence gives DeepSeek's (seq_aux_loss); balanced
-// experts give 1. With the loads of several microbatches and `load_share` it is Megatron-LM's
-// global_aux_loss.
+// p is the softmax, or, for other kinds of scores, the scores divided by their sum. One segment per
+// microbatch gives the loss of Switch Transformer and Megatron-LM's aux_loss; one segment per sequence gives
+// the loss of DeepSeek (seq_aux_loss). If experts are balanced, the loss is 1. With the loads of several
+// microbatches and `load_share` it is Megatron-LM's global_aux_loss.
 struct RouterLosses {
   static constexpr KernelId kId = KernelId::kRouterLosses;
   RouterRule rule;
   Tensor logits;  // [tokens, experts] fp32
   Tensor load;    // [segments, experts] int32, or absent: no balance loss
   Tensor losses;  // [2] fp32, added to
-  // The factor of the load: 1/N if `load` is the sum over N runs of tokens, so that the mean load counts.
+  // The factor of the load. It is 1/N if `load` is a sum over N microbatches, so that the loss uses the mean
+  // load.
   float load_share = 1;
   void check() const;
   double flops() const { return 0; }
 };
 
-// d_logits = the weights' gradient + balance_scale · the balance loss's gradient + z_scale · the z loss's
-// gradient.
+// d_logits = (gradient of the weights) + balance_scale · (gradient of the balance loss) + z_scale · (gradient
+// of the z loss).
 struct RouterBackward {
   static constexpr KernelId kId = KernelId::kRouterBackward;
   RouterRule rule;
@@ -126,13 +131,14 @@ struct RouterBackward {
   Tensor d_weights;  // [tokens, top_k] fp32
   Tensor load;       // [segments, experts] int32, or absent: no balance loss
   float balance_scale, z_scale;
-  Tensor previous;  // [tokens, experts] fp32, added; or absent; may be d_logits
+  Tensor previous;  // [tokens, experts] fp32, added to d_logits; absent: zero; may be d_logits
   Tensor d_logits;  // [tokens, experts] fp32 out
   void check() const;
   double flops() const { return 0; }
 };
 
-// running[e] += load[e], and load[e] = running[e]: turns a microbatch's load into the running sum.
+// running[e] += load[e], then load[e] = running[e]: replaces the load of a microbatch by the sum over all
+// microbatches so far.
 struct RunningLoad {
   static constexpr KernelId kId = KernelId::kRunningLoad;
   Tensor load, running;  // [1, experts] and [experts] int32, in place
@@ -140,11 +146,11 @@ struct RunningLoad {
   double flops() const { return 0; }
 };
 
-// load[e] += slots that chose e; load[experts] += dropped slots.
+// load[e] += number of slots that chose e; load[experts] += number of dropped slots.
 struct ExpertLoad {
   static constexpr KernelId kId = KernelId::kExpertLoad;
   Tensor experts;  // [tokens, top_k] int32
-  Tensor rows;     // [tokens, top_k] int32: a RoutingPlan's, negative for dropped slots
+  Tensor rows;     // [tokens, top_k] int32: `rows` of a RoutingPlan, < 0 for dropped slots
   Tensor load;     // [experts + 1] int32, added to
   void check() const;
   double flops() const { return 0; }

@@ -1,8 +1,8 @@
-// One query is one work item. Its keys are converted to fp32 in tiles, once for all its heads.
+// A work item is one query. Its keys are converted to fp32 in tiles, once for all heads.
 //
-// A key's gradient is a sum over many queries. Each query of a slice writes its contribution to each of its
-// keys to the workspace, and a table records where. Then each key sums its contributions in query order. The
-// length of a slice depends only on the shape.
+// A key's gradient is a sum over many queries. Queries are processed in slices, whose length depends only on
+// the shape. For each query of a slice, the contributions to the gradients of its keys are written to the
+// workspace, and a table stores their positions. Then the contributions to each key are added in query order.
 #include <algorithm>
 #include <limits>
 
@@ -37,7 +37,8 @@ PRIMUS_INLINE void narrow(const float* x, std::int64_t n, T* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = from_float<T>(x[i]);
 }
 
-// Converts the keys of a query's list to fp32 in `keys`, tile by tile: calls body(places in the list, count).
+// Converts the keys of a query's list to fp32 in `keys`, tile by tile, and calls body(list positions of the
+// keys, count) for each tile.
 template <class T, class Body>
 PRIMUS_INLINE void for_each_tile(const SelectedAttentionShape& s, const T* kv, const std::int32_t* list,
                                  float* keys, Body body) {
@@ -90,8 +91,8 @@ void forward(CpuContext& context, const SelectedAttentionForward& a) {
       const Worker w(s, workspace + thread * Worker::floats(s));
       widen(q + t * s.heads * s.key_dim, s.heads * s.key_dim, w.q);
       std::fill_n(w.sums, s.heads * s.value_dim, 0.0F);
-      // In base 2, for exp2_flushed(). Without sinks the initial maximum is finite, so that a head without
-      // keys does not compute inf - inf.
+      // Computes in base 2, for exp2_flushed(). Without sinks, the initial maximum is finite, so that a head
+      // without keys does not compute inf - inf.
       for (std::int64_t h = 0; h < s.heads; ++h) {
         w.max[h] = sinks ? to_float(sinks[h]) * kLog2E : -1e30F;
         w.total[h] = sinks ? 1.0F : 0.0F;
@@ -102,7 +103,7 @@ void forward(CpuContext& context, const SelectedAttentionForward& a) {
           float weight[kKeys], maximum = w.max[h];
           for (std::int64_t j = 0; j < count; ++j) {
             weight[j] = s.scale * kLog2E * dot(w.q + h * s.key_dim, w.keys + j * s.key_dim, s.key_dim);
-            maximum = weight[j] < maximum ? maximum : weight[j];  // propagates a NaN
+            maximum = weight[j] < maximum ? maximum : weight[j];  // keeps NaN
           }
           const float before = exp2_flushed(w.max[h] - maximum);
           w.max[h] = maximum;
@@ -145,7 +146,8 @@ struct BackwardWorker {
 
 // The layout of the workspace.
 struct Plan {
-  static constexpr std::int64_t kSlice = std::int64_t{16} << 20;  // max floats for a slice of queries
+  static constexpr std::int64_t kSlice = std::int64_t{16}
+                                         << 20;  // max. number of floats for a slice of queries
 
   explicit Plan(const SelectedAttentionBackward& a) : Plan(a.shape, a.queries_at_once) {}
   Plan(const SelectedAttentionShape& s, std::int64_t at_once)
@@ -154,8 +156,8 @@ struct Plan {
         parts(queries * s.selected * s.key_dim),
         sums(s.rows * s.key_dim) {}
   std::int64_t queries;  // queries per slice
-  std::int64_t parts;    // floats of a slice's contributions
-  std::int64_t sums;     // floats of d_kv
+  std::int64_t parts;    // number of floats of a slice's contributions
+  std::int64_t sums;     // number of floats of d_kv
 };
 
 std::int64_t backward_workspace(CpuContext& context, const SelectedAttentionBackward& a) {
@@ -165,7 +167,7 @@ std::int64_t backward_workspace(CpuContext& context, const SelectedAttentionBack
          (context.threads() * BackwardWorker::floats(s) + plan.parts + plan.sums + plan.queries * s.rows);
 }
 
-// Writes query t's contributions to the gradients of its keys to `parts`, in list order.
+// Writes the contributions of query t to the gradients of its keys to `parts`, in list order.
 template <class T>
 void backward_query(const SelectedAttentionBackward& a, const CpuContext& context, std::int64_t t,
                     const BackwardWorker& w, float* parts) {
@@ -210,7 +212,7 @@ void backward(CpuContext& context, const SelectedAttentionBackward& a) {
   auto* const workers = context.data<float>(a.workspace);
   float* const parts = workers + context.threads() * BackwardWorker::floats(s);
   float* const sums = parts + plan.parts;
-  // places[i * rows + r]: the place of row r in the list of the slice's query i, or -1.
+  // places[i * rows + r] is the position of row r in the list of the slice's query i, or -1.
   auto* const places = reinterpret_cast<std::int32_t*>(sums + plan.sums);
   std::fill_n(sums, plan.sums, 0.0F);
   with_float_type(a.q.dtype, [&](auto tag) {

@@ -1,10 +1,10 @@
-// Uses the tiles of turbo/attention, with a query's heads as rows and its listed keys as the other side. Keys
-// are gathered into shared memory once for all heads. A wide latent passes through shared memory in slices,
-// and results are cut into column panels, one block each.
+// Uses the tiles of turbo/attention: rows are the heads of a query, and a block iterates over the keys of its
+// list. Keys are gathered into shared memory once for all heads. A wide latent passes through shared memory
+// in slices, and results are divided into column panels, which different blocks compute.
 //
-// A key's gradient is a sum over many queries. Each query of a slice writes its contribution to each of its
-// keys to the workspace, and a table records where. Then each key sums its contributions in query order. The
-// length of a slice depends only on the shape.
+// A key's gradient is a sum over many queries. Queries are processed in slices, whose length depends only on
+// the shape. For each query of a slice, the contributions to the gradients of its keys are written to the
+// workspace, and a table stores their positions. Then the contributions to each key are added in query order.
 #include "turbo/attention/gpu_tiles_backward.h"
 #include "turbo/attention/gpu_tiles_forward.h"
 #include "turbo/gpu/register.h"
@@ -13,7 +13,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Rows of kv in list order, including empty places.
+// Rows of kv in list order, including empty list entries.
 template <class T>
 struct ListedRows {
   using Element = T;
@@ -49,7 +49,7 @@ struct Selected {
   PRIMUS_DEVICE ListedRows<T> values(std::int64_t token) const {
     return {kv, s.key_dim, s.selected, s.value_dim, selected + token * s.selected};
   }
-  // Returns whether a tile of places holds any key. All threads of the block must call it.
+  // Returns whether a tile of list entries has a key. All threads of the block must call this.
   PRIMUS_DEVICE static bool any(const ListedRows<T>& keys, std::int64_t first, int count) {
     std::int32_t found = 0;
     for (int c = thread(); c < count; c += kThreads) found |= keys.holds(first + c) ? 1 : 0;
@@ -152,7 +152,7 @@ struct Backward : Selected<T> {
   }
 };
 
-// Rows are the heads of a query; a block computes one column panel of their d_q.
+// The rows of a block are the heads of a query. A block computes one column panel of their d_q.
 template <class T>
 struct BackwardQuery : Backward<T> {
   using Base = Backward<T>;
@@ -183,7 +183,7 @@ struct BackwardQuery : Backward<T> {
       Tiles::multiply_rows(m, scores, 0, queries, row, keys, col, queries_loaded,
                            [&] { Tiles::fetch(m.wide, keys, col, panel * Tiles::kWide); });
       Tiles::multiply_rows(m, d_weights, 1, d_outs, row, values, col, d_outs_loaded, [] {});
-      if (Tiles::kLefts == 1) queries_loaded = false;  // queries and d_outs share one buffer
+      if (Tiles::kLefts == 1) queries_loaded = false;  // queries and d_out share one buffer
       PRIMUS_UNROLL
       for (int j = 0; j < Tiles::kCols / kTile; ++j) {
         PRIMUS_UNROLL
@@ -202,14 +202,14 @@ struct BackwardQuery : Backward<T> {
   }
 };
 
-// Rows are places of a query's list; a block computes one column panel of the query's contribution to the
-// gradients of these keys, both as keys and as values.
+// The rows of a block are entries of a query's list. A block computes one column panel of the query's
+// contribution to the gradients of these keys, both as keys and as values.
 template <class T>
 struct BackwardKeysOfQuery : Backward<T> {
   using Base = Backward<T>;
   using Base::s, Base::kSlots;
   using typename Base::Tiles;
-  float* parts;  // [queries of the slice, places, key_dim]
+  float* parts;  // [queries of the slice, list entries, key_dim]
   std::int64_t first, tiles, panels;
 
   PRIMUS_DEVICE void operator()() const {
@@ -264,12 +264,13 @@ struct BackwardKeysOfQuery : Backward<T> {
   }
 };
 
-// Sets places[i][r] to the place of row r in the list of the slice's query i, or -1. One block per query.
+// Sets places[i][r] to the position of row r in the list of the slice's query i, or -1. There is one block
+// per query.
 struct Places {
   static constexpr int kThreads = 256;
   const std::int32_t* selected;  // the list of the slice's first query
   std::int32_t* places;
-  std::int64_t rows, count;  // count: length of a list
+  std::int64_t rows, count;  // count: number of entries of a list
 
   PRIMUS_DEVICE void operator()() const {
     std::int32_t* const own = places + block() * rows;
@@ -289,7 +290,7 @@ struct AddParts {
   const std::int32_t* places;
   float* sums;  // [rows, key_dim]: sums of the previous slices
   T* d_kv;
-  std::int64_t rows, count, selected, key_dim;  // count: queries of the slice
+  std::int64_t rows, count, selected, key_dim;  // count: number of queries of the slice
   bool first, last;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t col) const {
@@ -310,7 +311,8 @@ struct AddParts {
 
 // The layout of the workspace, in elements of 4 bytes.
 struct Plan {
-  static constexpr std::int64_t kSlice = std::int64_t{64} << 20;  // max elements for a slice of queries
+  static constexpr std::int64_t kSlice = std::int64_t{64}
+                                         << 20;  // max. number of elements for a slice of queries
 
   explicit Plan(const SelectedAttentionBackward& a) : Plan(a.shape, a.queries_at_once) {}
   Plan(const SelectedAttentionShape& s, std::int64_t at_once)

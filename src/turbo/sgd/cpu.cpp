@@ -7,7 +7,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Momentum is a template parameter, so that the loop has no branch.
+// kMomentum is a template parameter, so that the loop has no branch.
 template <bool kMomentum, class Gradient, class Masters>
 void update(const CpuContext& context, const SgdMomentum& a, const Masters masters, std::int64_t begin,
             std::int64_t end) {

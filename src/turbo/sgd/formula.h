@@ -1,4 +1,4 @@
-// SGD's update of an element, shared by the kernels of all devices.
+// Updates an element by SGD; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"

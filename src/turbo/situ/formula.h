@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// soft_cap(gate, beta) * sigmoid(gate) * up, with up capped or not (turbo/soft_cap/formula.h).
+// soft_cap(gate, beta) * sigmoid(gate) * up, where up may also be capped (turbo/soft_cap/formula.h).
 template <class Cap>
 struct SituGlu {
   float beta;
@@ -23,7 +23,7 @@ struct SituGlu {
   }
 };
 
-// Calls body(activation).
+// Calls body(activation), with Cap = Capped if up is capped, else Uncapped.
 template <class Body>
 void with_situ(float beta, float linear_beta, Body&& body) {
   with_cap(linear_beta, [&](auto cap) { body(SituGlu<decltype(cap)>{beta, cap}); });

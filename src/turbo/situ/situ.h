@@ -1,7 +1,7 @@
-// SiTU, the activation of Kimi K3's feed-forward layers: SwiGLU with soft clamps instead of its two linear
-// factors,
+// SiTU, the activation of Kimi K3's feed-forward layers: SwiGLU whose two linear factors are replaced by soft
+// clamps,
 //   out = beta · tanh(gate / beta) · sigmoid(gate) · linear_beta · tanh(up / linear_beta),
-// with gate and up in one tensor, one after the other. Small values behave as in SwiGLU; no result exceeds
+// with gate columns followed by up columns in one tensor. Small values behave as in SwiGLU; no result exceeds
 // beta · linear_beta.
 #pragma once
 
@@ -24,7 +24,7 @@ struct SituBackward {
   static constexpr KernelId kId = KernelId::kSituBackward;
   Tensor gate_up;    // [tokens, 2*ffn]
   Tensor d_out;      // [tokens, ffn]
-  Tensor d_gate_up;  // [tokens, 2*ffn] out; may be gate_up's memory
+  Tensor d_gate_up;  // [tokens, 2*ffn] out; may share the memory of gate_up
   float beta, linear_beta;
   void check() const;
   double flops() const { return 0; }

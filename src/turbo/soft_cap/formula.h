@@ -1,11 +1,11 @@
-// The soft cap's value and slope, shared by the kernels of all devices.
+// Computes the soft cap and its derivative; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// Return cap * tanh(x / cap), and its slope at the point where the capped value is y.
+// Return cap * tanh(x / cap), and its derivative at the point where the capped value is y.
 PRIMUS_FORMULA float soft_cap(float x, float cap) { return cap * tanh(x / cap); }
 PRIMUS_FORMULA float soft_cap_slope(float y, float cap) {
   const float t = y / cap;

@@ -1,6 +1,6 @@
 // A soft cap on logits (Gemma 2, arXiv:2408.00118, section 2; Grok):
 //   y = cap * tanh(x / cap)
-// Values far below the cap hardly change, and no result exceeds it.
+// Values far below the cap hardly change, and no result exceeds the cap.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -17,7 +17,7 @@ struct SoftCap {
   double flops() const { return 0; }
 };
 
-// Computed from the capped values: d_x = d_y * (1 - (y / cap)^2).
+// Computes d_x = d_y * (1 - (y / cap)^2) from the capped values y.
 struct SoftCapBackward {
   static constexpr KernelId kId = KernelId::kSoftCapBackward;
   Tensor y;    // fp32 or bf16

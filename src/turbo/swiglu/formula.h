@@ -11,7 +11,7 @@ struct GluGradient {
   float gate, up;
 };
 
-// silu(g) * up
+// Computes silu(g) * up.
 struct SiluGlu {
   PRIMUS_FORMULA float forward(float g, float u) const { return silu(g) * u; }
   // Recomputing the sigmoid is cheaper than storing it.
@@ -21,8 +21,8 @@ struct SiluGlu {
   }
 };
 
-// gelu(g) * up. With s = sigmoid(2 u), u = sqrt(2 / pi) * (g + c g^3), gelu is g * s, since
-// (1 + tanh(u)) / 2 = sigmoid(2 u); its slope is s + g * s * (1 - s) * 2 u'.
+// gelu(g) * up. With s = sigmoid(2 u), u = sqrt(2 / pi) * (g + c g^3), gelu is g * s, since (1 + tanh(u)) / 2
+// = sigmoid(2 u); its derivative is s + g * s * (1 - s) * 2 u'.
 struct GeluTanhGlu {
   static constexpr float kTwice = 1.59576912160573081F, kCubic = 0.044715F;  // 2 * sqrt(2 / pi)
 
@@ -35,7 +35,7 @@ struct GeluTanhGlu {
   }
 };
 
-// Clamped arguments: min(gate, limit) and up within [-limit, limit].
+// Arguments are clamped: the gate to min(gate, limit), and up to [-limit, limit].
 struct ClampedSiluGlu {
   float limit, alpha, shift;
 
@@ -53,7 +53,8 @@ struct ClampedSiluGlu {
   }
 };
 
-// SiluGlu times a weight, or SiluGlu of weighted arguments. The third gradient is that of the weight.
+// SiluGlu times a weight, or, if kWeighInput, SiluGlu of arguments times the weight. The third gradient is
+// that of the weight.
 template <bool kWeighInput>
 struct WeightedSiluGlu {
   float weight;
@@ -75,7 +76,7 @@ struct WeightedSiluGlu {
   }
 };
 
-// Calls body(activation) with the gate's activation.
+// Calls body(activation) with the activation of `gate`.
 template <class Body>
 void with_glu_gate(GluGate gate, Body&& body) {
   if (gate == GluGate::kGeluTanh) {

@@ -61,7 +61,7 @@ void weighted_forward(Context& context, const WeightedSwigluForward& a) {
   });
 }
 
-// One warp per row.
+// A warp processes one row.
 template <class T, int kCount, bool kWeighInput>
 struct WeightedBackward {
   static constexpr int kThreads = 256;

@@ -11,7 +11,7 @@ bool is_gated(const Tensor& gate_up, const Tensor& out) {
          gate_up.rows() == out.rows();
 }
 
-// Returns whether there is a slot per row, with at least as many weights.
+// Returns whether there is one slot per row, and the number of weights is at least the number of rows.
 bool is_weighted(const Tensor& weights, const Tensor& slots, const Tensor& offsets, const Tensor& out) {
   return weights.dtype == DType::kF32 && weights.elements() >= out.rows() && slots.dtype == DType::kI32 &&
          slots.elements() == out.rows() && offsets.dtype == DType::kI32;

@@ -1,4 +1,4 @@
-// SwiGLU (Shazeer 2020): out = silu(gate) * up, with gate and up in one tensor, one after the other. GEGLU
+// SwiGLU (Shazeer 2020): out = silu(gate) * up, with gate columns followed by up columns in one tensor. GEGLU
 // (Gemma) has tanh-GELU instead of SiLU: gelu(g) = g / 2 * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g^3))).
 #pragma once
 
@@ -31,9 +31,10 @@ struct SwigluBackward {
   double flops() const { return 0; }
 };
 
-// Rows of experts, times the weights of their slots: out[r, :] = w · swiglu(gate_up[r, :]), or swiglu(w ·
-// gate_up[r, :]) with weigh_input. So the results of an expert's last product only need to be summed. Rows
-// without an expert are zero in the input and in the result.
+// Computes SwiGLU of the rows of experts, weighted by the weight w of a row's slot: out[r, :] = w ·
+// swiglu(gate_up[r, :]), or swiglu(w · gate_up[r, :]) with weigh_input. The results of the experts' last
+// products are then added without weights. Rows without an expert are zero in the result, and must be zero in
+// the input.
 struct WeightedSwigluForward {
   static constexpr KernelId kId = KernelId::kWeightedSwigluForward;
   Tensor gate_up;         // [rows, 2*ffn]: gate, then up
@@ -54,15 +55,15 @@ struct WeightedSwigluBackward {
   Tensor d_out;             // [rows, ffn]
   Tensor d_gate_up;         // [rows, 2*ffn] out; may be gate_up's memory
   Tensor previous_weights;  // [tokens, top_k] fp32, or absent: zero; may be d_weights
-  Tensor d_weights;  // [tokens, top_k] fp32 out: previous_weights plus the gradients of the slots; absent:
-                     // not computed
+  Tensor d_weights;  // [tokens, top_k] fp32 out: previous_weights plus the gradients of the slots' weights;
+                     // absent: not computed
   void check() const;
   double flops() const { return 0; }
 };
 
-// Clamped: out = (u + shift) * g * sigmoid(alpha g) with g = min(gate, limit) and u = up clamped to [-limit,
-// limit]. The gradient is zero where a value is clamped. gpt-oss uses alpha 1.702 and shift 1, DeepSeek-V4 1
-// and 0.
+// SwiGLU with clamped arguments: out = (u + shift) * g * sigmoid(alpha g) with g = min(gate, limit) and u =
+// up clamped to [-limit, limit]. The gradient is zero where a value is clamped. gpt-oss uses alpha = 1.702
+// and shift = 1; DeepSeek-V4 uses alpha = 1 and shift = 0.
 struct ClampedSwigluForward {
   static constexpr KernelId kId = KernelId::kClampedSwigluForward;
   Tensor gate_up;  // [tokens, 2*ffn]: gate, then up

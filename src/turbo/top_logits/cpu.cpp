@@ -24,12 +24,12 @@ void top_logits(CpuContext& context, const TopLogits& a) {
         const T* logits = context.data<const T>(a.logits) + row * width;
         float* values = context.data<float>(a.values) + row * k;
         std::int32_t* ids = context.data<std::int32_t>(a.ids) + row * k;
-        std::array<Candidate, TopLogits::kMax> best;  // sorted
+        std::array<Candidate, TopLogits::kMax> best;  // sorted, best first
         std::int64_t found = 0;
         bool ordered = true;
         for (std::int64_t id = 0; id < a.vocab; ++id) {
           const float value = to_float(logits[id]);
-          ordered = ordered && value < kInfinity;  // false for NaN as well
+          ordered = ordered && value < kInfinity;  // also false for NaN
           if (found == k && !(value > best[k - 1].value)) continue;
           std::int64_t place = found < k ? found++ : k - 1;
           for (; place > 0 && value > best[place - 1].value; --place) best[place] = best[place - 1];

@@ -1,4 +1,5 @@
-// Each block finds the top logits of a part of a row; then one block per row merges its parts.
+// First each block finds the top-k logits of a part of a row. Then one block per row merges the results of
+// the parts.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/top_logits/top_logits.h"
@@ -6,11 +7,12 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// A logit and its id as one number: larger numbers come first, and 0 is less than every such number.
+// A logit and its id as one number. Larger numbers come first in the result; 0 is less than the number of
+// every logit.
 using Ranked = std::uint64_t;
 
 PRIMUS_DEVICE Ranked ranked(float value, std::int64_t id) {
-  // -0 and 0 are equal: the id decides.
+  // Adding 0 turns -0 into 0, so that the id determines the order of -0 and 0.
   const auto bits = std::bit_cast<std::uint32_t>(value + 0.0F);
   const std::uint32_t order = bits >> 31U ? ~bits : bits | 0x80000000U;
   return static_cast<Ranked>(order) << 32U | (0xffffffffU - static_cast<std::uint32_t>(id));
@@ -22,8 +24,8 @@ PRIMUS_DEVICE float value_of(Ranked x) {
 PRIMUS_DEVICE std::int32_t id_of(Ranked x) {
   return static_cast<std::int32_t>(0xffffffffU - static_cast<std::uint32_t>(x));
 }
-// Represents NaN and +infinity. kUnordered precedes every other number, so the first result shows whether a
-// row has a NaN or +infinity.
+// Represents NaN and +infinity. It precedes every other number, so the first result tells whether a row has a
+// NaN or +infinity.
 constexpr Ranked kUnordered = ~Ranked{0};
 
 struct Larger {
@@ -34,7 +36,8 @@ constexpr int kOfThread = 8;
 constexpr int kThreadsOfPart = 256;
 constexpr std::int64_t kPart = kOfThread * kThreadsOfPart;
 
-// Finds the k largest of the threads' numbers, in order: calls write(i, i-th largest).
+// Finds the k largest of the numbers of all threads, and calls write(i, number i) for them in descending
+// order.
 template <class Write>
 PRIMUS_DEVICE void largest(Ranked (&mine)[kOfThread], std::int64_t k, Write write) {
   for (std::int64_t i = 0; i < k; ++i) {
@@ -43,8 +46,8 @@ PRIMUS_DEVICE void largest(Ranked (&mine)[kOfThread], std::int64_t k, Write writ
     for (const Ranked x : mine) best = Larger{}(best, x);
     best = block_reduce<kThreadsOfPart>(best, Larger{});
     if (thread() == 0) write(i, best);
-    // Ids differ, so only one thread has this number. Several threads may have kUnordered, which is then
-    // found again each time.
+    // All ids are different, so only one thread has this number and removes it. kUnordered, which several
+    // threads may have, is not removed; it is then found again in every iteration.
     if (best == kUnordered) continue;
     PRIMUS_UNROLL
     for (Ranked& x : mine) x = x == best ? 0 : x;
@@ -83,7 +86,7 @@ struct TopOfRows {
   const Ranked* found;
   float* values;
   std::int32_t* ids;
-  std::int64_t count, k;  // count: candidates per row
+  std::int64_t count, k;  // count: number of candidates per row
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();

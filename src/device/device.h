@@ -106,11 +106,12 @@ class Device {
   virtual std::string description() const = 0;  // Returns a text such as "cpu: 2 threads, avx512 amx_bf16".
   virtual DeviceProperties properties() const = 0;
   virtual DeviceMemoryUse memory_use() const = 0;
-  // Allocates device memory, aligned to Arena::kAlignment and zeroed. Throws Error if there is not enough.
+  // Allocates device memory, aligned to Arena::kAlignment and zeroed. Throws Error if there is not enough
+  // memory.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual void release(void* address) noexcept = 0;
-  // Allocates host memory that this device copies asynchronously and at full speed, aligned to
-  // Arena::kAlignment. Throws Error if there is not enough.
+  // Allocates host memory, aligned to Arena::kAlignment, that this device copies asynchronously and at full
+  // speed. Throws Error if there is not enough memory.
   virtual void* allocate_pinned(std::int64_t bytes) = 0;
   virtual void release_pinned(void* address) noexcept = 0;
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;

@@ -15,7 +15,7 @@ struct Layer {
 inline constexpr GemmRole kRoles[] = {GemmRole::kForward, GemmRole::kInputGradient,
                                       GemmRole::kWeightGradient};
 
-// The product of a role in double, by definition.
+// Returns the product of a role in double, computed by definition.
 inline Values product(GemmRole role, const Layer& layer, const Values& a, const Values& b) {
   const auto [tokens, in, out] = layer;
   const auto sum = [](std::int64_t rows, std::int64_t cols, std::int64_t inner, auto term) {

@@ -1,7 +1,7 @@
 // Tests that launch() refuses wrong operands before any kernel runs. The checks.cpp of each operator's folder
-// has a correct call for every kernel. Each operand in turn gets a type that no kernel supports, or an
-// additional column. turbo_check_test runs all of them (primus_entry_list finds the entries) and fails for
-// kernels without checks.
+// has a correct call for every kernel. One operand after the other gets a type that no kernel supports, or an
+// additional column. turbo_check_test runs the checks of all operators (primus_entry_list finds them) and
+// fails if a kernel has no checks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace primus::turbo::test {
 
-// Extents that differ from each other, so that a wrong one does not match by chance.
+// All extents are different, so that a wrong extent does not match by chance.
 inline constexpr std::int64_t kTokens = 6, kWidth = 10, kExperts = 4, kTopK = 2, kSlots = kTokens * kTopK;
 inline constexpr std::int64_t kHeads = 4, kKvHeads = 2, kHeadDim = 8;
 
@@ -102,7 +102,7 @@ class OperatorChecks {
     expect_refused(right, "no masters");
     right.remainder = i16({kWidth});
     expect_checks<Arguments>(right, {&Arguments::working, &Arguments::remainder}, {},
-                             {[](Arguments& a) { a.param = f32({kWidth}); },  // both forms at once
+                             {[](Arguments& a) { a.param = f32({kWidth}); },  // both forms of masters at once
                               [](Arguments& a) { a.working = {}; }});
   }
 
@@ -116,7 +116,7 @@ class OperatorChecks {
 };
 
 struct OperatorCheck {
-  std::string_view folder;  // "lion"
+  std::string_view folder;  // the folder of the operator, such as "lion"
   std::unique_ptr<OperatorChecks> (*make)();
 };
 

@@ -1,5 +1,5 @@
-// Common parts of operator tests: a device with stream, scratch and context; tensors from and to host vectors
-// of doubles; random inputs; error measures; gradients by finite differences.
+// Common code of operator tests: a device with stream, scratch arena and context; copies between tensors and
+// host vectors of doubles; random inputs; error measures; gradients by finite differences.
 //
 //   for (const DeviceUnderTest& spec : devices_under_test()) {
 //     OperatorBench bench(spec);
@@ -51,10 +51,11 @@ using Values = std::vector<double>;
 struct DeviceUnderTest {
   IsaLevel level = best_isa_level();
   int threads = 2;
-  // The guard device: only kernels and copies can access its memory, and streams are asynchronous.
+  // True for the guard device: only kernels and copies can access its memory, and its streams are
+  // asynchronous.
   bool guarded = false;
   int emulated_warp = 0;  // > 0: GPU kernels in the emulator, with warps of 32 or 64 lanes
-  std::string plugin;     // a GPU with this plug-in; empty: none
+  std::string plugin;     // the plug-in of a GPU; empty: not a GPU
 
   std::string emulated_name() const { return "emulated GPU, warps of " + std::to_string(emulated_warp); }
   std::string name() const {
@@ -63,8 +64,8 @@ struct DeviceUnderTest {
     return kernels + ", " + std::to_string(threads) + " threads" + (guarded ? ", guarded" : "");
   }
 };
-// The emulator runs on a CPU device. Its own description keeps a kernel that GPUs lack from being reported as
-// missing on the CPU.
+// The emulator runs on a CPU device. It has its own description, so that a missing GPU kernel is not reported
+// as missing on the CPU.
 class EmulatedDevice final : public primus::test::ForwardingDevice {
  public:
   EmulatedDevice(std::unique_ptr<Device> cpu, std::string description)
@@ -77,8 +78,8 @@ class EmulatedDevice final : public primus::test::ForwardingDevice {
 
 inline void PrintTo(const DeviceUnderTest& device, std::ostream* out) { *out << device.name(); }
 
-// Returns all instruction sets of this machine, the guard device with the best of them, and GPU kernels in
-// the emulator. With PRIMUS_TEST_GPU=FILE it returns the first GPU of that plug-in instead
+// Returns a CPU device for each instruction set of this machine, the guard device with the best instruction
+// set, and emulated GPUs. With PRIMUS_TEST_GPU=FILE it returns the first GPU of that plug-in instead
 // (scripts/gpu_check.sh). PRIMUS_TEST_GPU_FAST=1 also allows kernels whose last bits vary, and
 // PRIMUS_TEST_GPU_OWN=1 disables the vendor's library for attention.
 inline std::vector<DeviceUnderTest> devices_under_test() {
@@ -105,7 +106,7 @@ inline Values random_values(std::int64_t n, std::uint64_t seed, double scale = 1
   return values;
 }
 
-// `value` rounded to the type.
+// Returns `value`, rounded to the type.
 inline double rounded(double value, DType dtype) {
   switch (dtype) {
     case DType::kF64:
@@ -125,14 +126,15 @@ inline Values rounded(Values values, DType dtype) {
   return values;
 }
 
-// Half a unit in the last place, relative: the largest error of rounding a result to this type.
+// Returns the largest relative error of rounding to this type: half a unit in the last place.
 inline double rounding_error(DType dtype) {
   return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24;
 }
 
 // max |actual - expected| / max |expected|. The error is relative to the largest element, because elements
-// that cancel to nearly zero are only as accurate as the terms of their sum. Infinite if the sizes or any NaN
-// or infinity differ; absolute if all of `expected` is zero.
+// that cancel to nearly zero are only as accurate as the terms of their sum. The result is infinite if sizes
+// differ, or if only one of two elements is NaN or infinite. If all elements of `expected` are zero, the
+// error is absolute.
 inline double normalised_error(const Values& actual, const Values& expected) {
   if (actual.size() != expected.size()) return INFINITY;
   double error = 0, largest = 0;
@@ -148,8 +150,8 @@ inline double normalised_error(const Values& actual, const Values& expected) {
   return largest > 0 ? error / largest : error;
 }
 
-// d loss / d inputs by central differences of a reference in double. With steps of 1e-5, the result has about
-// ten digits for smooth functions of magnitude one.
+// Computes d loss / d inputs by central differences of a reference in double. With steps of 1e-5, the result
+// has about ten correct digits if the function is smooth and its values are about 1.
 inline Values numeric_gradient(const std::function<double(const Values&)>& loss, Values inputs) {
   Values gradient(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -164,7 +166,7 @@ inline Values numeric_gradient(const std::function<double(const Values&)>& loss,
   return gradient;
 }
 
-// The sum of a[i] * b[i]. For random b it is a scalar loss whose gradient with respect to a is b.
+// Returns the sum of a[i] * b[i]. With a random b, it is a scalar loss whose gradient with respect to a is b.
 inline double dot(const Values& a, const Values& b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
@@ -187,8 +189,8 @@ class OperatorBench {
   Context& context() { return context_; }
   Meter& meter() { return meter_; }
 
-  // A new tensor, filled with bytes that are NaN in every floating-point type, which reveals elements that a
-  // kernel does not write.
+  // Returns a new tensor, filled with bytes that are NaN in every floating-point type, so that a test detects
+  // elements that a kernel does not write.
   Tensor empty(DType dtype, Shape shape) {
     Tensor tensor = zeros(dtype, shape);
     const std::vector<unsigned char> poison(static_cast<std::size_t>(tensor.bytes()), 0xFF);

@@ -66,7 +66,8 @@ TEST_P(AdamWTest, TenStepsFollowTheReference) {
   }
 }
 
-// The moments and parameters after one step from fixed moments, which are stored in bf16 or fp32.
+// The moments and parameters after one step. The step starts from fixed moments, which are stored in bf16 or
+// fp32.
 struct Moments {
   Values first, second, param;
 };
@@ -95,8 +96,9 @@ Moments step_with(OperatorBench& bench, std::int64_t n, DType first, DType secon
   return {bench.download(exp_avg), bench.download(exp_avg_sq), bench.download(param)};
 }
 
-// Stochastic rounding gives one of the two bf16 numbers around the exact moment and is unbiased: the mean
-// error of n roundings is within 5 standard deviations. One rounding deviates by at most half a spacing.
+// Stochastic rounding returns one of the two bf16 numbers around the exact moment and is unbiased: the mean
+// error of n roundings is within 5 standard deviations, where the standard deviation of one rounding is at
+// most half a spacing.
 TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCount = 20011;
@@ -111,8 +113,8 @@ TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
       const double value = (*values)[i], error = (*rounded_values)[i] - value;
       const double spacing = value == 0 ? 0 : std::exp2(std::ilogb(value) - 7);
       ASSERT_LE(std::abs(error), spacing) << i;
-      // The sums count errors in units of the spacing of bf16 numbers. The probability of rounding up is the
-      // remainder.
+      // Errors are in units of the spacing of bf16 numbers. The probability of rounding up is the distance to
+      // the lower number in these units.
       if (spacing == 0) continue;
       bias += error / spacing;
       const double part = std::abs(std::fmod(value, spacing)) / spacing;
@@ -124,15 +126,15 @@ TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
   }
 }
 
-// The random bits do not depend on the device. They differ for another step, another stream or another
-// element.
+// The random bits do not depend on the device. They are different if the step, the stream or the element is
+// different.
 TEST_P(AdamWTest, RandomRoundingDependsOnStreamStepAndElementAlone) {
   OperatorBench bench(GetParam());
   OperatorBench first_device(devices_under_test().front());
   const auto run = [&](OperatorBench& on, std::uint64_t stream, std::int64_t element, int step) {
     return step_with(on, 4099, DType::kF32, DType::kBF16, stream, element, step).second;
   };
-  const std::int64_t far = (std::int64_t{1} << 32) - 2000;  // element numbers beyond 2^32
+  const std::int64_t far = (std::int64_t{1} << 32) - 2000;  // element indices around 2^32
   const Values one = run(bench, 1, far, 1);
   EXPECT_EQ(one, run(first_device, 1, far, 1));
   EXPECT_EQ(one, run(bench, 1, far, 1));
@@ -162,7 +164,8 @@ TEST_P(AdamWTest, ASlowSecondMomentInBf16DoesNotStop) {
   }
   double mean = 0;
   for (const double value : bench.download(exp_avg_sq)) mean += value / kCount;
-  // 1 - 0.999^400 = 0.330. With rounding to nearest it stops below 0.25, where half a spacing is 0.001.
+  // 1 - 0.999^400 = 0.330. With rounding to nearest, the mean would stay below 0.25, where half a spacing is
+  // 0.001.
   EXPECT_NEAR(mean, 1 - std::pow(0.999, 400), 0.003);
 }
 
@@ -242,7 +245,8 @@ TEST_P(AdamWTest, FactorsOfAGroupMultiplyRateAndDecay) {
   EXPECT_EQ(step({.lr = 0.25, .weight_decay = 0.5}, 2, 0.5F), step({.lr = 0.5, .weight_decay = 0.25}, 1, 1));
 }
 
-// A gradient with a NaN or infinite norm changes neither weights nor moments; weight decay is skipped, too.
+// If the norm of the gradient is NaN or infinite, the step changes neither weights nor moments, not even by
+// weight decay.
 TEST_P(AdamWTest, ABadStepIsSkippedOnTheDevice) {
   OperatorBench bench(GetParam());
   for (const double bad : {static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
@@ -284,7 +288,7 @@ TEST_P(AdamWTest, SumOfSquaresIsADoubleSum) {
     bench.run(SumOfSquares{.x = x_device, .out = out, .accumulate = true});
     EXPECT_NEAR(bench.download(out)[0], 2 * expected, 1e-12 * expected);
   }
-  // Squares that exceed the range of float.
+  // The squares exceed the range of float.
   const Tensor out = bench.zeros(DType::kF64, {1});
   bench.run(SumOfSquares{.x = bench.upload({1e25, 1e25}, DType::kF32, {2}), .out = out, .accumulate = false});
   EXPECT_NEAR(bench.download(out)[0], 2e50, 1e44);

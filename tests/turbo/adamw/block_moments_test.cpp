@@ -14,7 +14,7 @@ namespace {
 
 // ---- Codes ----------------------------------------------------------------------------------------
 
-// The formats in double: the magnitude of a code in units of its block's scale, and the largest code.
+// The formats in double: the magnitude of a code, in units of the scale of its block, and the largest code.
 double units_of(int code) {
   const int exponent = code / 8, digits = code % 8;
   return exponent == 0 ? digits : std::ldexp(8 + digits, exponent - 1);
@@ -32,7 +32,7 @@ double decoded(const Format& format, unsigned char code, double scale) {
 }
 // The distance between the two codes around a magnitude of `units`.
 double spacing(double units) { return units < 16 ? 1 : std::exp2(std::ilogb(units) - 3); }
-// The smallest power of two with which the largest code covers the magnitude `largest`.
+// The smallest power of two p such that (largest code) * p >= `largest`.
 double scale_for(const Format& format, double largest) {
   double scale = 0x1p-126;
   while (largest > format.top_units() * scale) scale *= 2;
@@ -51,7 +51,7 @@ void expect_format(const Format& format) {
       ASSERT_EQ(value, decoded(format, byte, scale)) << code;
       ASSERT_EQ(value, static_cast<float>(BFloat16(value)))
           << code << ": bf16, in which checkpoints store moments, must hold it exactly";
-      // A value that has a code is stored exactly, also when it is the largest value of its own block.
+      // A value that equals a code is stored exactly, even if it is the largest value of its block.
       for (const std::uint32_t random : {0U, 1U, 0x8000U, 0xFFFFU})
         ASSERT_EQ(Codes::encoded(value, field, random), byte) << code;
       ASSERT_EQ(Codes::nearest(value, field), byte) << code;
@@ -87,14 +87,15 @@ void expect_units(const Format& format) {
   EXPECT_EQ(Codes::unit_field(std::nextafter(exact, INFINITY)), 128U);
 }
 
-// A block's scale is the smallest power of two with which the largest code covers the block's maximum.
+// The scale of a block is the smallest power of two p such that (largest code) * p is at least the largest
+// magnitude of the block.
 TEST(BlockCodes, TheUnitIsTheSmallestThatHoldsTheLargestNumber) {
   expect_units<FirstMomentCodes>(kFirst);
   expect_units<SecondMomentCodes>(kSecond);
 }
 
-// Encoding rounds to one of two neighbours. Its mean over all random numbers is the value, up to their
-// resolution.
+// A value is rounded to one of the two codes around it. The mean over all random numbers is the value, up to
+// the resolution of the random numbers.
 TEST(BlockCodes, KeepTheMeanFromOneUnitOn) {
   for (const float value : {1.25F, 7.9F, 9.3F, 100.9F, 70000.5F}) {
     double first = 0, second = 0;
@@ -193,7 +194,7 @@ class BlockMomentsTest : public ::testing::TestWithParam<DeviceUnderTest> {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, BlockMomentsTest, ::testing::ValuesIn(devices_under_test()));
 
-// Gradients whose magnitudes vary by up to 2^40 within a block, and also from block to block.
+// Gradients whose magnitudes differ by factors of up to 2^40, within a block and between blocks.
 Values wild_gradient(std::int64_t n, int step) {
   Values grad = random_values(n, static_cast<std::uint64_t>(step));
   for (std::size_t i = 0; i < grad.size(); ++i) {
@@ -203,8 +204,8 @@ Values wild_gradient(std::int64_t n, int step) {
   return rounded(grad, DType::kF32);
 }
 
-// Checks the moments `stored` for the exact values `exact`: the scale of each block fits its largest value,
-// every value became one of its two neighbours, and rounding has no bias.
+// Checks the moments `stored` for the exact values `exact`: the scale of each block is right for its largest
+// value, every value became one of the two codes around it, and rounding has no bias.
 void expect_stored(const Values& stored, const Values& exact, const Values& scales, const Format& format) {
   double bias = 0, variance = 0;
   for (std::size_t block = 0; block < scales.size(); ++block) {
@@ -232,7 +233,7 @@ void expect_stored(const Values& stored, const Values& exact, const Values& scal
 }
 
 // A step with 8-bit moments is compared with a step that starts from equal fp32 moments: weights have equal
-// bits, and the new moments are the rounded fp32 ones. Either moment or both are in 8 bits.
+// bits, and the new moments are the fp32 moments, rounded. One of the moments, or both, are in 8 bits.
 TEST_P(BlockMomentsTest, AStepIsThatOfTheNumbersTheyHold) {
   for (const std::int64_t n : {kMomentBlock, 3 * kMomentBlock, 150 * kMomentBlock}) {
     for (const auto& [first_coded, second_coded] : {std::pair(true, true), {true, false}, {false, true}}) {
@@ -259,8 +260,8 @@ TEST_P(BlockMomentsTest, AStepIsThatOfTheNumbersTheyHold) {
   }
 }
 
-// Two steps follow AdamW in double. The expected values start from the stored moments, so only one rounding
-// separates the two.
+// Two steps follow AdamW in double. The expected values start from the stored moments, so expected and actual
+// moments differ by only one rounding.
 TEST_P(BlockMomentsTest, TheMomentsFollowTheirDefinitionInDouble) {
   constexpr std::int64_t kCount = 20 * kMomentBlock;
   const Settings set;
@@ -287,7 +288,7 @@ TEST_P(BlockMomentsTest, TheMomentsFollowTheirDefinitionInDouble) {
   }
 }
 
-// The stored bits do not depend on the device, nor on how blocks are split between calls.
+// The stored bits do not depend on the device or on how blocks are divided among calls.
 TEST_P(BlockMomentsTest, DoNotDependOnTheDeviceNorOnHowElementsAreCut) {
   constexpr std::int64_t kBlocks = 37, kCount = kBlocks * kMomentBlock;
   const auto run = [&](OperatorBench& on, const std::vector<std::int64_t>& cuts) {
@@ -326,9 +327,9 @@ TEST_P(BlockMomentsTest, DoNotDependOnTheDeviceNorOnHowElementsAreCut) {
   EXPECT_EQ(run(first_device, {0, kBlocks}), whole);
 }
 
-// Storing the moments enlarges the ratio of the first moment to the root of the second at most by the factor
-// 2 sqrt(2). This holds for elements far below the largest of their block and for gradients that vanish or
-// are mostly zero.
+// Storing the moments enlarges (first moment) / sqrt(second moment) by a factor of at most 2 sqrt(2). This
+// also holds for elements that are much smaller than the largest element of their block, and for gradients
+// that become zero or are mostly zero.
 TEST_P(BlockMomentsTest, NoUpdateExplodes) {
   constexpr std::int64_t kCount = 8 * kMomentBlock;
   const Moment m = first(kCount), v = second(kCount);
@@ -337,9 +338,9 @@ TEST_P(BlockMomentsTest, NoUpdateExplodes) {
   for (int number = 1; number <= 60; ++number) {
     Values grad = wild_gradient(kCount, number);
     for (std::size_t i = 0; i < grad.size(); ++i) {
-      if (i % 5 == 0 && number > 3) grad[i] = 0;            // becomes zero
-      if (i % 7 == 0) grad[i] *= std::exp2(-2.0 * number);  // decays
-      if (i % 11 == 0 && number % 10 != 0) grad[i] = 0;     // is mostly zero
+      if (i % 5 == 0 && number > 3) grad[i] = 0;            // the gradient becomes zero
+      if (i % 7 == 0) grad[i] *= std::exp2(-2.0 * number);  // the gradient decays
+      if (i % 11 == 0 && number % 10 != 0) grad[i] = 0;     // the gradient is mostly zero
     }
     const Moment wide_m = first(kCount, false), wide_v = second(kCount, false);
     bench.write(wide_m.values, read(m));
@@ -374,9 +375,10 @@ TEST_P(BlockMomentsTest, ASlowSecondMomentDoesNotStop) {
   EXPECT_NEAR(mean, 1 - std::pow(0.999, 400), 5 * 0.002);
 }
 
-// Weights with 8-bit and with fp32 moments stay close under equal gradients. A first moment is rounded with a
-// relative standard deviation of at most 1/16 and accumulates beta1 / sqrt(1 - beta1^2) = 2.06 of it: 0.129.
-// A second moment with beta2 = 0.95 accumulates 3.04, which the root halves: 0.095. Together these give 0.16.
+// With equal gradients, weights with 8-bit moments stay close to weights with fp32 moments. The relative
+// standard deviation of rounding a moment is at most 1/16. A first moment accumulates beta1 / sqrt(1 -
+// beta1^2) = 2.06 times this: 0.129. A second moment with beta2 = 0.95 accumulates 3.04 times this, of which
+// the root takes half: 0.095. Together, the deviation is sqrt(0.129² + 0.095²) = 0.16.
 TEST_P(BlockMomentsTest, TwentyStepsStayWithinTheRoundingOfTheirMoments) {
   constexpr std::int64_t kCount = 32 * kMomentBlock;
   const Settings set{.beta2 = 0.95, .weight_decay = 0};

@@ -44,7 +44,7 @@ class AdamwChecks final : public OperatorChecks {
         {[](AdamW& a) { a.exp_avg_scale = {}; }, [](AdamW& a) { a.exp_avg_sq_scale = {}; },
          [](AdamW& a) { std::swap(a.exp_avg, a.exp_avg_sq); }, [&](AdamW& a) { a.exp_avg = blocks; },
          [](AdamW& a) { a.grad.data = reinterpret_cast<void*>(8); },
-         [&](AdamW& a) {  // not a multiple of the block
+         [&](AdamW& a) {  // the number of elements is not a multiple of the block size
            a.param = a.grad = f32({kMomentBlock + 16});
            a.exp_avg.shape = a.exp_avg_sq.shape = {kMomentBlock + 16};
            a.exp_avg_scale = a.exp_avg_sq_scale = bf16({1});

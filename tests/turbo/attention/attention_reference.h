@@ -1,4 +1,5 @@
-// The reference for attention kernels: the paper's formula in double with the whole score matrix.
+// The reference for attention kernels: the formula of the paper, computed in double with the complete score
+// matrix.
 #pragma once
 
 #include <algorithm>
@@ -86,7 +87,7 @@ class AttentionReference {
   static std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
   std::int64_t kv_head(std::int64_t h) const { return h / (s.heads / s.kv_heads); }
 
-  template <class X>  // Values or const Values
+  template <class X>  // X is Values or const Values
   struct Pointer {
     using type = std::conditional_t<std::is_const_v<X>, const double*, double*>;
   };

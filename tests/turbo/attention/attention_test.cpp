@@ -18,8 +18,8 @@ AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, s
   return {batch, seq, seq, seq, heads, kv_heads, head_dim, value_dim, scale, causal, window, chunk};
 }
 
-// Attention with a key cache: `seq_q` new tokens follow seq_k - seq_q cached ones. The cache has room for
-// `capacity_k`.
+// Attention with a key cache: `seq_q` new tokens follow seq_k - seq_q cached tokens. The cache has room for
+// `capacity_k` tokens.
 AttentionShape cached(AttentionShape s, std::int64_t seq_q, std::int64_t seq_k, std::int64_t capacity_k) {
   s.seq_q = seq_q, s.seq_k = seq_k, s.capacity_k = capacity_k, s.q_first = seq_k - seq_q;
   return s;
@@ -65,7 +65,7 @@ struct Expected {
 };
 
 // One attention call with all its tensors on a bench. Rows have `gap` unused elements, and a cache has unused
-// rows. Both are filled with NaN and must neither be read nor written.
+// rows. Unused elements and rows are NaN, and must be neither read nor written.
 class Problem {
  public:
   Problem(OperatorBench& bench, const Expected& expected, DType dtype, std::int64_t gap = 0)
@@ -122,8 +122,9 @@ class Problem {
   }
 
   void expect_matches_reference() {
-    // fp32: sums of a few hundred products, with random rounding errors. bf16: probabilities may be rounded
-    // to bf16 as well as the results. fp16: as bf16 with three more bits.
+    // In fp32, results are sums of a few hundred products with random rounding errors. In bf16, both
+    // probabilities and results may be rounded to bf16. In fp16, they are rounded in the same way, with three
+    // more bits.
     const double tolerance = dtype_ == DType::kF32 ? 2e-6 : dtype_ == DType::kF16 ? 1e-2 / 8 : 1e-2;
     const AttentionReference& reference = expected_.reference;
     EXPECT_LE(normalised_error(bench_.download(forward.out), reference.out), tolerance);
@@ -167,8 +168,8 @@ class Problem {
     return bench_.upload(padded, dtype_, {s_.batch * capacity, stride});
   }
 
-  // Compares the gradient in the first `seq` of each sequence's `capacity` rows; the other rows must stay
-  // NaN.
+  // Compares the gradient in the first `seq` of the `capacity` rows of each sequence; the remaining rows must
+  // still be NaN.
   void expect_gradient(const Tensor& tensor, const Values& expected, std::int64_t seq, std::int64_t capacity,
                        std::int64_t width, double tolerance) {
     const Values all = bench_.download(tensor);
@@ -191,47 +192,47 @@ class Problem {
 
 std::vector<AttentionShape> training_shapes() {
   return {
-      shape(2, 5, 2, 2, 12, 12),             // shorter than a tile, and head dims below a vector
-      shape(1, 1, 1, 1, 1, 1),               // a single query and key
-      shape(2, 130, 4, 2, 16, 24),           // grouped queries, values wider than keys, a tail tile
-      shape(1, 200, 3, 1, 80, 80, 33),       // one key head for all queries, sliding window within a tile
-      shape(1, 260, 2, 2, 64, 64, 64),       // sliding window of exactly a tile: skips tiles on both sides
-      shape(1, 257, 1, 1, 32, 32, 150),      // ... longer than a tile
+      shape(2, 5, 2, 2, 12, 12),         // sequences shorter than a tile, heads narrower than a vector
+      shape(1, 1, 1, 1, 1, 1),           // a single query and a single key
+      shape(2, 130, 4, 2, 16, 24),       // grouped queries, values wider than keys, a partial last tile
+      shape(1, 200, 3, 1, 80, 80, 33),   // one key head for all queries, sliding window within a tile
+      shape(1, 260, 2, 2, 64, 64, 64),   // a window of exactly a tile: tiles before and after it are skipped
+      shape(1, 257, 1, 1, 32, 32, 150),  // a window longer than a tile
       shape(1, 100, 2, 1, 20, 7, 0, false),  // not causal
       shape(1, 130, 1, 1, 8, 8, 10, false),  // not causal; the window limits only earlier keys
       shape(1, 70, 1, 1, 256, 256),          // the widest head
       shape(1, 66, 2, 2, 192, 128),          // as in latent attention
-      shape(9, 67, 2, 1, 64, 64),            // more heads than threads: whole heads as work items
+      shape(9, 67, 2, 1, 64, 64),            // more heads than threads, so that work items are complete heads
       shape(1, 200, 2, 1, 16, 16, 0, true, 64),   // chunks of exactly a tile
-      shape(1, 200, 2, 1, 16, 16, 0, true, 50),   // ... that end within tiles
-      shape(1, 150, 1, 1, 16, 16, 20, true, 70),  // ... with a window
-      shape(1, 90, 1, 1, 16, 16, 0, false, 40),   // ... not causal
+      shape(1, 200, 2, 1, 16, 16, 0, true, 50),   // chunks that end within tiles
+      shape(1, 150, 1, 1, 16, 16, 20, true, 70),  // chunks and a window
+      shape(1, 90, 1, 1, 16, 16, 0, false, 40),   // chunks, not causal
   };
 }
 
 std::vector<AttentionShape> cache_shapes() {
   return {
-      cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320),                 // decoding one token
-      cached(shape(2, 0, 2, 2, 64, 64), 1, 2000, 2048),               // ... after a long prompt
-      cached(shape(1, 0, 8, 1, 12, 20, 100), 1, 700, 700),            // ... within a window
-      cached(shape(3, 0, 4, 4, 80, 80), 3, 70, 90),                   // a few tokens at once
-      cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256),                // a part of a prompt
-      cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),                // the first tokens
-      cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),         // not causal
+      cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320),          // decoding one token
+      cached(shape(2, 0, 2, 2, 64, 64), 1, 2000, 2048),        // decoding one token after a long prompt
+      cached(shape(1, 0, 8, 1, 12, 20, 100), 1, 700, 700),     // decoding one token, with a window
+      cached(shape(3, 0, 4, 4, 80, 80), 3, 70, 90),            // decoding a few tokens at once
+      cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256),         // a part of a prompt
+      cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),         // processing the first tokens of a sequence
+      cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),  // not causal
       cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 1, 300, 320),   // chunks
-      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 3, 257, 320),   // ... the queries are in two chunks
-      cached(shape(1, 0, 2, 2, 32, 16, 0, true, 100), 80, 250, 256),  // ... with a part of a prompt
+      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 3, 257, 320),   // chunks; the queries are in two chunks
+      cached(shape(1, 0, 2, 2, 32, 16, 0, true, 100), 80, 250, 256),  // chunks; processing a part of a prompt
   };
 }
 
-// Whether the emulator is fast enough for the shape. It computes a few hundred thousand query-key pairs per
-// second, and always whole tiles of queries.
+// Whether the emulator is fast enough for the shape. The emulator computes a few hundred thousand query-key
+// pairs per second, and always complete tiles of queries.
 bool quick_to_emulate(const AttentionShape& s) {
   return s.batch * s.heads * std::max<std::int64_t>(s.seq_q, 64) * s.seq_k <= 150'000;
 }
 
-// Compares attention with the reference on all devices. `prepare` completes the inputs; every second shape
-// has rows with `gap` unused elements.
+// Compares attention with the reference on all devices. `prepare` completes the inputs; in every second
+// shape, rows have `gap` unused elements.
 template <class Prepare>
 void expect_all_match(const std::vector<AttentionShape>& shapes, Prepare prepare, std::int64_t gap = 5,
                       const std::vector<DType>& dtypes = {DType::kF32, DType::kBF16}) {
@@ -303,7 +304,8 @@ TEST(Attention, Fp16MatchesReference) {
   expect_all_match({shape(2, 130, 4, 2, 64, 64), shape(1, 150, 2, 1, 16, 16, 20)}, packed, 5, {DType::kF16});
 }
 
-// fp16 gradients must be fp16 and cannot be accumulated; other calls throw, as no test covers their accuracy.
+// Gradients of fp16 operands must be fp16 and cannot be accumulated. Other calls throw, because no test
+// covers their accuracy.
 TEST(Attention, Fp16TakesWholeGradientsOfItsOwnType) {
   OperatorBench bench;
   const AttentionShape s = shape(1, 8, 2, 2, 8, 8);
@@ -320,17 +322,18 @@ TEST(Attention, Fp16TakesWholeGradientsOfItsOwnType) {
 
 TEST(Attention, CachedKeysMatchReference) { expect_all_match(cache_shapes(), as_is); }
 
-// Shapes for the warpgroup tiles (Hopper, and emulated warps of 32): tile rings that are reused, tiles that
-// few or no rows see, and sequences that end within a tile.
+// Shapes for the warpgroup tiles (Hopper, and emulated warps of 32): more tiles than buffers, tiles that few
+// or no rows see, and sequences that end within a tile.
 TEST(Attention, HeadsForWarpgroupsMatchReference) {
   expect_all_match(
       {
-          shape(1, 270, 2, 1, 128, 128),                       // three tiles of queries and of keys
-          cached(shape(1, 0, 2, 1, 64, 64), 70, 750, 760),     // six tiles of keys, one warpgroup ends early
-          cached(shape(2, 0, 1, 1, 128, 128), 3, 1200, 1210),  // ten, and none for one warpgroup
-          shape(1, 260, 2, 2, 64, 64, 130),                    // a window
-          shape(2, 140, 2, 1, 192, 128),                       // values narrower than keys
-          shape(1, 270, 1, 1, 128, 128, 0, true, 100),         // chunks that cut tiles
+          shape(1, 270, 2, 1, 128, 128),                    // three tiles of queries and of keys
+          cached(shape(1, 0, 2, 1, 64, 64), 70, 750, 760),  // six tiles of keys; one warpgroup ends early
+          cached(shape(2, 0, 1, 1, 128, 128), 3, 1200,
+                 1210),                                 // ten tiles of keys; one warpgroup has no queries
+          shape(1, 260, 2, 2, 64, 64, 130),             // a window
+          shape(2, 140, 2, 1, 192, 128),                // values narrower than keys
+          shape(1, 270, 1, 1, 128, 128, 0, true, 100),  // chunks that end within tiles
           cached(shape(2, 0, 2, 1, 64, 64, 0, false), 130, 260, 264)  // not causal
       },
       as_is, 8, {DType::kBF16});
@@ -350,7 +353,7 @@ TEST(Attention, SinksMatchReference) {
       with_sinks);
 }
 
-// With a cap, GPUs use other kernels for heads of 64 and 128 than without.
+// For heads of 64 and 128, GPUs use different kernels with and without a cap.
 TEST(Attention, CappedScoresMatchReference) {
   const std::vector<AttentionShape> shapes{capped(shape(2, 130, 4, 2, 16, 24)),
                                            capped(shape(1, 200, 3, 1, 80, 80, 33), 3),
@@ -381,7 +384,8 @@ TEST(Attention, PackedDocumentsMatchReference) {
   }
 }
 
-// Few documents, which fit the limit of the vendor's library. Heads are grouped and ungrouped.
+// Few documents, so that the vendor's library can compute the calls. Tests calls with and without grouped
+// heads.
 TEST(Attention, FewDocumentsMatchReference) {
   expect_all_match({shape(2, 180, 2, 2, 64, 64), shape(2, 180, 2, 1, 64, 64), shape(1, 200, 2, 1, 128, 128)},
                    [](Expected& expected, DType) {
@@ -422,7 +426,8 @@ TEST(Attention, APackedDocumentEqualsTheDocumentAlone) {
   }
 }
 
-// Attention skips keys of other documents: 16 documents cost about a tenth of a single document.
+// Attention skips keys of other documents, so a sequence of 16 documents takes about a tenth of the time of a
+// single document.
 TEST(Attention, ShortDocumentsCostLess) {
   OperatorBench bench({.threads = 1});
   const Expected whole(shape(1, 2048, 1, 1, 64, 64), DType::kF32);
@@ -502,7 +507,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
   Expected expected(s, DType::kF32);
   Problem problem(bench, expected.compute(), DType::kF32);
   problem.run();
-  // Scores reach a thousand, so an error of half an ulp in one is 3e-5 in a probability.
+  // Scores reach 1000, where half an ulp is 3e-5, and so is the relative error of a probability.
   EXPECT_LE(normalised_error(bench.download(problem.forward.out), expected.reference.out), 1e-3);
 }
 

@@ -1,4 +1,4 @@
-// The shape of causal attention over whole sequences.
+// The shape of causal attention over complete sequences.
 #pragma once
 
 #include <cmath>

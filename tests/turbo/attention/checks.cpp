@@ -71,7 +71,7 @@ class AttentionChecks final : public OperatorChecks {
         {&Ab::q, &Ab::k, &Ab::v, &Ab::d_q, &Ab::d_k, &Ab::d_v},
         {[](Ab& a) { a.d_q_stride -= 1; }, [](Ab& a) { a.d_k_stride -= 1; }, [](Ab& a) { a.d_v_stride -= 1; },
          [](Ab& a) { a.shape.capacity_k = 2; }, [](Ab& a) { a.shape.q_first = -1; },
-         [](Ab& a) { a.d_q.dtype = DType::kF32; }});  // the others stay bf16
+         [](Ab& a) { a.d_q.dtype = DType::kF32; }});  // the other gradients stay bf16
     using As = AttentionBackwardSinks;
     expect_checks<As>({.heads = kHeads,
                        .value_dim = kValueDim,

@@ -12,7 +12,7 @@ namespace primus::turbo::test {
 namespace {
 
 struct Lengths {
-  std::int64_t fresh, keys;  // new tokens, and all tokens
+  std::int64_t fresh, keys;  // number of new tokens, and of all tokens
 };
 
 struct Case {
@@ -20,40 +20,40 @@ struct Case {
   std::vector<Lengths> sequences;
   std::int64_t window = 0, chunk = 0;
   bool sinks = false;
-  bool shared = false;  // values are the leading columns of the keys (cached latents)
+  bool shared = false;  // true: values are the first columns of the keys (cached latents)
   float score_cap = 0;
 };
 
 std::vector<Case> cases() {
   return {
       {4, 2, 32, 16, 64, {{1, 300}, {1, 1}, {1, 64}, {1, 65}}},                   // decoding
-      {4, 2, 32, 16, 64, {{3, 70}, {0, 0}, {65, 100}, {8, 8}, {9, 9}, {1, 90}}},  // with prompts
+      {4, 2, 32, 16, 64, {{3, 70}, {0, 0}, {65, 100}, {8, 8}, {9, 9}, {1, 90}}},  // decoding and prompts
       {2, 1, 24, 24, 128, {{1, 200}, {70, 190}, {2, 130}}, 40},
       {2, 1, 16, 16, 64, {{1, 200}, {40, 190}, {3, 130}}, 0, 50},
       {4, 4, 20, 12, 64, {{1, 100}, {20, 100}}, 0, 0, true},
       {4, 1, 40, 32, 64, {{1, 150}, {33, 90}, {2, 2}}, 0, 0, false, true},
-      {2, 2, 16, 16, 64, {{0, 0}, {0, 10}}},  // no tokens to compute
-      // Heads that are read in vectors. For few rows, GPUs split the keys into runs.
+      {2, 2, 16, 16, 64, {{0, 0}, {0, 10}}},  // there are no tokens to compute
+      // Heads whose width allows reading in vectors. For few rows, GPUs divide the keys among blocks.
       {8, 2, 64, 64, 64, {{1, 300}, {1, 1}, {1, 257}}},
       {6, 2, 64, 64, 64, {{2, 290}, {0, 0}, {1, 64}}, 0, 0, true},
       {4, 2, 128, 128, 128, {{1, 300}, {1, 130}, {0, 4}}, 70},
       {8, 1, 32, 32, 64, {{1, 310}, {2, 60}}, 0, 50},
       {2, 2, 256, 256, 64, {{1, 200}}, 100, 0, true},
-      // Soft caps, for few rows and for a prompt.
+      // Cases with soft caps, for few rows and for a prompt.
       {4, 2, 128, 128, 64, {{1, 200}, {1, 70}}, 90, 0, false, false, 0.5F},
       {4, 2, 16, 16, 64, {{1, 200}, {70, 190}}, 0, 0, true, false, 0.5F},
-      // Latents that many heads share, with one and two tiles of heads. The window of the first case hides
-      // whole steps of keys.
+      // Latents that many heads share, with one and two tiles of heads. The window of the first case masks
+      // all keys of some steps.
       {5, 1, 48, 32, 64, {{1, 300}, {1, 1}, {1, 65}}, 90, 0, false, true},
       {20, 1, 80, 48, 64, {{2, 290}, {0, 0}, {1, 64}}, 0, 0, true, true},
   };
 }
 
-constexpr std::int64_t kIdle = 5;  // trailing rows that belong to no sequence
+constexpr std::int64_t kIdle = 5;  // number of rows at the end that belong to no sequence
 
 // The results of one pass over some sequences, whose pages are assigned in a shuffled order.
 struct Paged {
-  std::vector<Values> out;  // per sequence
+  std::vector<Values> out;  // the output of each sequence
   Values idle;
 };
 
@@ -97,7 +97,7 @@ Paged run(OperatorBench& bench, const Case& c, const Inputs& inputs, DType dtype
   const auto batch = static_cast<std::int64_t>(which.size());
   const std::int64_t k_width = c.kv_heads * c.head_dim, v_width = c.kv_heads * c.value_dim,
                      q_width = c.heads * c.head_dim, row_width = q_width + k_width + v_width;
-  // With a gap of 8, rows that are multiples of vectors stay multiples.
+  // If rows are multiples of a vector, they still are with a gap of 8.
   const std::int64_t gap = c.head_dim % 8 == 0 && c.value_dim % 8 == 0 ? 8 : 3;
   const std::int64_t k_stride = k_width + gap, v_stride = c.shared ? k_stride : v_width + 2 * gap;
   const std::int64_t blocks = 320 / c.page_size + 1, pages = batch * blocks + 2;
@@ -136,7 +136,7 @@ Paged run(OperatorBench& bench, const Case& c, const Inputs& inputs, DType dtype
   const PagedSequences sequences{bench.upload(starts, DType::kI32, {batch + 1}),
                                  bench.upload(lengths, DType::kI32, {batch}),
                                  bench.upload(table, DType::kI32, {batch, blocks}), c.page_size};
-  const bool separate = !c.shared;  // values have their own pages
+  const bool separate = !c.shared;  // true: values have their own pages
   bench.run(PagedAppend{.sequences = sequences,
                         .rows = qkv.from(q_width),
                         .pages = k_pages,
@@ -202,8 +202,8 @@ TEST(PagedAttention, MatchesReference) {
   }
 }
 
-// The bits of a sequence depend neither on other sequences, nor on page placement, nor on the number of
-// threads.
+// The bits of a sequence's results do not depend on other sequences, on which pages it has, or on the number
+// of threads.
 TEST(PagedAttention, ASequenceIsTheSameInAnyCompany) {
   OperatorBench bench, three({.threads = 3});
   for (const Case& c : cases()) {

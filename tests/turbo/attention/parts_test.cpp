@@ -1,5 +1,5 @@
-// Attention computed over parts of queries and keys and then joined equals attention over the whole. Ring
-// attention relies on this.
+// If attention is computed for parts of the queries and keys, and the results are joined, the result equals
+// attention over all queries and keys. Ring attention relies on this.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +16,9 @@ namespace {
 
 struct Case {
   AttentionShape shape;
-  std::vector<std::int64_t> query_cuts, key_cuts;  // where parts begin, except 0
-  std::vector<std::int64_t> documents = {};        // lengths; empty: a single text
+  std::vector<std::int64_t> query_cuts,
+      key_cuts;                              // where parts begin, except the first part, which begins at 0
+  std::vector<std::int64_t> documents = {};  // lengths of documents; empty: a single document
   bool sinks = false;
 };
 
@@ -25,7 +26,11 @@ std::vector<Case> cases() {
   std::vector<Case> all{
       {causal_shape(2, 130, 4, 2, 16, 24), {}, {64, 100}},         // grouped queries, two sequences
       {causal_shape(1, 150, 2, 1, 32, 32), {50, 100}, {50, 100}},  // a ring of three ranks
-      {causal_shape(1, 150, 2, 2, 24, 16), {70}, {1, 64, 65, 149}, {}, true},     // sinks; parts of one key
+      {causal_shape(1, 150, 2, 2, 24, 16),
+       {70},
+       {1, 64, 65, 149},
+       {},
+       true},  // sinks, and parts with a single key
       {causal_shape(1, 140, 2, 1, 16, 16), {80}, {30, 64, 90}, {40, 3, 64, 20}},  // packed documents
       {causal_shape(1, 100, 2, 2, 192, 128), {60}, {33}},             // head widths of latent attention
       {causal_shape(1, 160, 2, 1, 16, 16), {64}, {64, 128}},          // a window, set below
@@ -34,7 +39,7 @@ std::vector<Case> cases() {
        {100},
        {31, 77},
        {90, 70},
-       true},  // chunk, window, documents, sinks
+       true},  // with a chunk, a window, documents and sinks
       {causal_shape(2, 90, 2, 1, 20, 7), {}, {10, 20, 30, 40, 50, 60, 70, 80}},  // not causal
       {causal_shape(9, 67, 2, 1, 64, 64), {}, {20, 64}},                         // more heads than threads
       {causal_shape(1, 384, 4, 2, 64, 64), {128}, {128}},                        // parts that cuDNN accepts
@@ -85,8 +90,8 @@ Values slice(const Values& all, std::int64_t begin, std::int64_t end) {
   return all.empty() ? Values() : Values(all.begin() + begin, all.begin() + end);
 }
 
-// Computes every part of the queries over every part of the keys, in an order given by `seed`. Several query
-// parts require a batch of one sequence.
+// Computes attention of every part of the queries over every part of the keys, in an order given by `seed`.
+// If there are several query parts, the batch must be one sequence.
 Outcome run(OperatorBench& bench, const Case& c, const AttentionReference& all, const Values& d_out_values,
             DType dtype, DType gradient, std::uint32_t seed) {
   const AttentionShape& s = c.shape;
@@ -103,7 +108,7 @@ Outcome run(OperatorBench& bench, const Case& c, const AttentionReference& all, 
   bool first_queries = true;
   for (const auto& [q_begin, q_end] : parts(c.query_cuts, s.seq_q)) {
     const std::int64_t seq_q = q_end - q_begin, tokens = s.batch * seq_q;
-    // A batch of several sequences has a single query part.
+    // If the batch has several sequences, there is only one query part.
     const auto rows = [&](const Values& values, std::int64_t width) {
       return slice(values, q_begin * width, (q_begin + tokens) * width);
     };
@@ -197,7 +202,8 @@ TEST(AttentionParts, MergedInAnyOrderEqualTheWhole) {
         for (std::uint32_t seed = 1; seed <= (emulated ? 1U : 2U); ++seed) {
           SCOPED_TRACE("case " + std::to_string(i) + ", " + std::string(name_of(dtype)) + ", order " +
                        std::to_string(seed) + ", " + spec.name());
-          // Sums of parts that are rounded separately: a few rounding errors of each type.
+          // Results are sums of parts that are rounded separately, so they have a few rounding errors of the
+          // type.
           const double tolerance = dtype == DType::kF32 ? 1e-5 : 1e-2;
           const Outcome actual = run(bench, c, expected, d_out, dtype, DType::kF32, seed);
           EXPECT_LE(normalised_error(actual.out, expected.out), tolerance);
@@ -235,8 +241,9 @@ TEST(AttentionParts, QueriesThatSeeNoKeyGetZeroAndNoWeight) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     OperatorBench bench(spec);
     SCOPED_TRACE(spec.name());
-    // Keys begin at position 70 and queries at 60, or at 68 for four queries. The first ten or two queries
-    // precede all keys. The 30 queries use the tiled kernel, the four another one.
+    // Keys begin at position 70. The 30 queries begin at 60, so 10 of them precede all keys; the 4 queries
+    // begin at 68, so 2 of them precede all keys. The 30 queries use the tiled kernel; the 4 queries use the
+    // decoding kernel.
     for (const std::int64_t seq_q : {30, 4}) {
       AttentionShape s = causal_shape(1, 100, 2, 1, 16, 8);
       s.seq_q = seq_q, s.seq_k = s.capacity_k = 100;

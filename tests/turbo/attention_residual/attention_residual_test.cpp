@@ -74,7 +74,7 @@ TEST_P(AttentionResidualTest, ForwardAndBackward) {
       const Tensor d_y = bench.upload(d_out, dtype, rows);
       const Tensor factors = bench.empty(DType::kF32, {model.tokens, model.checkpoints + 1});
       const Values ones_wide(stream_at, 1.0);
-      // Writes the gradients, and adds them to existing values.
+      // Tests both writing the gradients and adding them to existing values.
       for (const bool adds : {false, true}) {
         const Tensor d_checkpoints = bench.upload(ones_wide, dtype, wide);
         const Tensor d_stream = bench.upload(Values(size, 1.0), dtype, rows);
@@ -100,7 +100,7 @@ TEST_P(AttentionResidualTest, ForwardAndBackward) {
   }
 }
 
-// A mixture of equal candidates equals the candidate.
+// If all candidates are equal, the mixture equals the candidate.
 TEST_P(AttentionResidualTest, EqualCandidatesAreMixedToThemselves) {
   OperatorBench bench(GetParam());
   const Values one = rounded(random_values(48, 1), DType::kF32);

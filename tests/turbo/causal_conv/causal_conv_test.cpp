@@ -20,7 +20,7 @@ struct Case {
   bool silu() const { return form == Form::kSilu; }
   std::int64_t columns() const { return shape().columns(); }
   std::int64_t rows() const { return segments * tokens; }
-  // The first key of a position: documents have 5 tokens, the first of each sequence has 2.
+  // Returns the first key of a position. The first document of a sequence has 2 tokens, all others have 5.
   std::int64_t first_key(std::int64_t position) const {
     return documents && position >= 2 ? (position - 2) / 5 * 5 + 2 : 0;
   }
@@ -66,7 +66,7 @@ struct Operands {
   }
 };
 
-// Computes rows of the reference: the convolution's sums, and the gradients of the sums.
+// Computes rows of the reference: sums of the convolution, and gradients of these sums.
 struct Reference {
   const Case& c;
   const Operands& o;
@@ -77,7 +77,7 @@ struct Reference {
   double input(std::int64_t row, std::int64_t channel) const {
     return c.silu() ? o.bcx[at(row, 0, channel)] : o.bcx[at(row, 0, channel)] * o.bcx[at(row, 2, channel)];
   }
-  // Calls use(distance, index of the weight) for the tokens that a token sees.
+  // Calls use(distance, index of the weight) for all tokens that the token of `row` sees.
   template <class Use>
   void each(std::int64_t row, std::int64_t channel, Use use) const {
     const std::int64_t position = row % c.tokens;
@@ -119,7 +119,7 @@ Values forward(const Case& c, const Operands& o) {
 }
 
 // The gradient of dot(y, d_y) with respect to one operand, by differences. The gated form is linear in each
-// operand, so a difference of any size is exact.
+// operand, so differences are exact for steps of any size.
 Values gradient(const Case& c, const Operands& o, Values Operands::*by) {
   const double by_much = c.silu() ? 1e-5 : 0.5;
   Values result((o.*by).size());
@@ -200,7 +200,8 @@ struct OnDevice {
     if (c.bias) bias = bench.upload(o.bias, DType::kF32, {c.channels});
     if (c.documents) first_key = bench.upload(c.first_keys(), DType::kI32, {c.rows()});
   }
-  // These functions return calls over segments of this shape. The edges before and after them may be absent.
+  // These functions return calls for segments of this shape. Tensors for the edges before and after the
+  // segments may be absent.
   CausalConvForward forward(const CausalConvShape& shape, const Tensor& y, const Tensor& before = {}) const {
     auto call = over<CausalConvForward>(shape, before);
     call.y = y;
@@ -257,7 +258,7 @@ struct OnDevice {
   }
 };
 
-// fp32 sums of at most 16 products, and the rounding of the result.
+// The error of fp32 sums of at most 16 products, and of rounding the result.
 double tolerance(DType dtype) { return rounding_error(dtype) + 2e-6; }
 
 TEST_P(CausalConvTest, ForwardAndBackwardInput) {
@@ -296,7 +297,8 @@ TEST_P(CausalConvTest, BackwardWeightAssignsAndAccumulates) {
   }
 }
 
-// Tokens of other documents or sequences are not even multiplied: NaN there has no effect.
+// Tokens of other documents or sequences are not multiplied by zero but skipped, so NaN in these tokens has
+// no effect.
 TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
   OperatorBench bench(GetParam());
   for (const Form form : {Form::kGated, Form::kSilu}) {
@@ -319,8 +321,8 @@ TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
   }
 }
 
-// Pieces of sequences that get the edges of their neighbours give the results of whole sequences. Context
-// ranks compute this: each has two pieces of every sequence.
+// If segments of sequences get the edges of adjacent segments, their results are those of the complete
+// sequences. Context parallelism uses this: each rank has two segments of every sequence.
 TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
   OperatorBench bench(GetParam());
   for (const Form form : {Form::kGated, Form::kSilu}) {
@@ -334,7 +336,8 @@ TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
         const Tensor edge = bench.empty(DType::kF32, halves.edge()),
                      d_edge = bench.empty(DType::kF32, halves.edge());
         bench.run(CausalConvEdge{.shape = halves, .bcx = on.bcx, .edge = edge});
-        // The edge before a piece comes from the preceding piece; its gradient returns there.
+        // The edge before a segment comes from the preceding segment, and the gradient of this edge is sent
+        // back to it.
         const auto moved = [&](const Tensor& tensor, std::int64_t by) {
           const Values all = bench.download(tensor);
           Values result(all.size());
@@ -364,7 +367,7 @@ TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
   }
 }
 
-// Three sequences that are read in passes. Each pass adds a different number of tokens per sequence.
+// Three sequences that are read in several passes. A pass adds a different number of tokens to each sequence.
 struct Reading {
   static constexpr std::int64_t kSequences = 3, kTokens = 20, kRing = 8;
 
@@ -373,7 +376,7 @@ struct Reading {
         c(which),
         o(operands),
         weight(on.upload(o.weight, c.dtype, {c.channels, c.width})),
-        // The initial contents of the ring must not matter.
+        // The ring is not initialised, because its initial contents must not affect results.
         ring(on.empty(DType::kF32, {kSequences, std::max(kRing, 2 * c.width), c.channels})),
         lengths(kSequences, 0) {
     if (c.bias) bias = on.upload(o.bias, DType::kF32, {c.channels});
@@ -436,14 +439,14 @@ TEST_P(CausalConvTest, ReadingInPassesIsReadingAtOnce) {
       const Values expected = forward(c, o);
       Values y(expected.size(), NAN);
       Reading reading(bench, c, o);
-      reading.read({3, 0, 1}, 2, y);    // a prompt
+      reading.read({3, 0, 1}, 2, y);    // prompts
       reading.read({1, 1, 1}, 0, y);    // one token per sequence
-      reading.read({0, 2, 1}, 0, y);    // few rows, unequal counts
-      reading.read({1, 0, 0}, 1, y);    // few rows, one unused
-      reading.read({14, 17, 9}, 3, y);  // more than the ring holds
+      reading.read({0, 2, 1}, 0, y);    // few rows, with different numbers of tokens per sequence
+      reading.read({1, 0, 0}, 1, y);    // few rows, of which one is unused
+      reading.read({14, 17, 9}, 3, y);  // more tokens than the ring can hold
       reading.read({1, 0, 8}, 0, y);
       EXPECT_LE(normalised_error(y, expected), tolerance(dtype)) << c;
-      // Reads the last token again, then goes back by five tokens and reads these again.
+      // Reads the last token again, then reads the last five tokens again.
       Values again(expected.size(), NAN);
       for (std::int64_t& length : reading.lengths) length -= 1;
       reading.read({1, 1, 1}, 0, again);
@@ -454,7 +457,7 @@ TEST_P(CausalConvTest, ReadingInPassesIsReadingAtOnce) {
         if (std::isnan(again[i])) continue;
         EXPECT_NEAR(again[i], y[i], 1e-6) << c << " at " << i;
       }
-      // A sequence that restarts does not see the contents of its ring.
+      // The results of a sequence that restarts do not depend on the contents of its ring.
       reading.lengths[1] = 0;
       reading.read({0, 2, 0}, 0, again);
       EXPECT_NEAR(again[static_cast<std::size_t>(Reading::kTokens * channels)],

@@ -76,7 +76,7 @@ TEST_P(ChannelGateTest, ForwardAndBackward) {
   }
 }
 
-// Biases are mapped so that softplus of them lies between `low` and `high` on a logarithmic scale.
+// Biases b are mapped so that log(softplus(b)) is uniform between log(low) and log(high).
 TEST_P(ChannelGateTest, BiasesGoOverARangeOfRates) {
   OperatorBench bench(GetParam());
   const Tensor x = bench.upload({-40, 0, 40}, DType::kF32, {3});

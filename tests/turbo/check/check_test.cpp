@@ -1,4 +1,4 @@
-// The checks of all operators (turbo/operator_checks.h).
+// Runs the checks of all operators (turbo/operator_checks.h).
 #include "turbo/check.h"
 
 #include <gtest/gtest.h>

@@ -8,7 +8,8 @@ namespace {
 class ColumnRunsTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, ColumnRunsTest, ::testing::ValuesIn(devices_under_test()));
 
-// Splits columns of interleaved queries and gates, followed by further columns. Some widths allow vectors.
+// Splits rows with interleaved queries and gates, followed by further columns. Some widths allow copying in
+// vectors.
 TEST_P(ColumnRunsTest, ColumnsGoWhereTheyAreTold) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

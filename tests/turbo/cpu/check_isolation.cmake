@@ -1,4 +1,5 @@
-# Fails when a kernel object defines a global or weak symbol that is not a register function of its own level.
+# Fails if an object file of kernels defines a global or weak symbol other than the register functions of its
+# own level.
 foreach(object ${OBJECTS})
   execute_process(COMMAND ${NM} --defined-only --extern-only ${object} OUTPUT_VARIABLE symbols
                   COMMAND_ERROR_IS_FATAL ANY)

@@ -13,7 +13,7 @@ namespace {
 
 constexpr IsaLevel kLevels[] = {IsaLevel::kV2, IsaLevel::kV3, IsaLevel::kV4};
 
-// The chosen level is the highest one that both the program and the machine have.
+// The chosen level is the highest level that both the program and the machine have.
 TEST(IsaLevel, TheBestIsTheHighestThatBothHave) {
   EXPECT_EQ(best_isa_level(kLevels, IsaLevel::kV2), IsaLevel::kV2);
   EXPECT_EQ(best_isa_level(kLevels, IsaLevel::kV4), IsaLevel::kV4);
@@ -36,7 +36,7 @@ TEST(IsaLevel, AnOlderMachineGetsAnErrorThatNamesBothLevels) {
   }
 }
 
-// Supported levels are built into the program and not above the machine's level.
+// Every supported level is built into the program, and is not above the level of the machine.
 TEST(IsaLevel, TheProgramHoldsThoseItSays) {
   const std::vector<IsaLevel> built = built_isa_levels();
   ASSERT_FALSE(built.empty());

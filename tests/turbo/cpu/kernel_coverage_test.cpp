@@ -1,5 +1,5 @@
-// Checks that every kernel declared in an operator's header is listed, has a CPU and a GPU implementation,
-// and is tested.
+// Checks that every kernel that is declared in an operator's header is in the list of kernels, has a CPU and
+// a GPU implementation, and is tested.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -121,7 +121,8 @@ TEST(KernelTable, AMissingKernelIsAnErrorThatNamesItAndTheDevice) {
   }
 }
 
-// The description appears in the error for a missing kernel, which must not blame the CPU for a GPU's gap.
+// The error for a missing kernel has the device's description, which must be that of a GPU, although the
+// emulator runs on a CPU.
 TEST(KernelTable, TheEmulatorCallsItselfAGpu) {
   test::OperatorBench bench({.emulated_warp = 64});
   EXPECT_EQ(bench.device().description(), "emulated GPU, warps of 64");

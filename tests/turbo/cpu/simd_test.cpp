@@ -53,8 +53,8 @@ double ulp(double x) {
   return std::isinf(above) ? 0x1p104 : above - static_cast<double>(f);
 }
 
-// Every 4099th bit pattern of a float: all magnitudes and both signs, spread independently of the
-// polynomials' ranges.
+// Every 4099th bit pattern of a float, so that all magnitudes and both signs occur, independent of the ranges
+// of the polynomials.
 std::vector<float> sweep() {
   std::vector<float> x;
   for (std::uint64_t bits = 0; bits <= 0xFFFFFFFFULL; bits += 4099) {
@@ -62,7 +62,7 @@ std::vector<float> sweep() {
     if (std::isfinite(value)) x.push_back(value);
   }
   for (int i = -110000; i <= 95000; ++i)
-    x.push_back(static_cast<float>(i) * 1e-3F);  // where exp is neither 0 nor inf
+    x.push_back(static_cast<float>(i) * 1e-3F);  // arguments for which exp is neither 0 nor inf
   return x;
 }
 
@@ -86,7 +86,7 @@ TEST_P(SimdTest, ExpIsWithinTwoUlp) {
   RecordProperty("worst_ulp", std::to_string(worst));
 }
 
-// softmax_exp() has the bits of exp() for arguments up to 43; larger ones do not occur in a softmax.
+// For arguments up to 43, softmax_exp() has the bits of exp(). Larger arguments do not occur in a softmax.
 TEST_P(SimdTest, SoftmaxExpIsExpUpTo43) {
   std::vector<float> x;
   for (const float value : sweep()) {

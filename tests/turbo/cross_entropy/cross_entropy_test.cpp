@@ -76,8 +76,8 @@ TEST(CrossEntropy, ReferenceGradientIsFiniteDifferences) {
 TEST(CrossEntropy, MatchesReference) {
   std::map<std::string, OperatorBench> benches;
   for (const DeviceUnderTest& spec : devices_under_test()) benches.try_emplace(spec.name(), spec);
-  // One class; fewer than a vector; odd; around the block of 2048; real vocabularies, the smaller of which a
-  // GPU block keeps between its passes over a row.
+  // One class; fewer classes than a vector has lanes; an odd number; numbers near the block size 2048; and
+  // two real vocabularies. A GPU block keeps a row of the smaller vocabulary between its passes over the row.
   for (const std::int64_t vocab : {1, 5, 63, 1000, 2047, 2048, 2049, 50304, 100352}) {
     SCOPED_TRACE(vocab);
     Problem p(vocab > 10'000 ? 2 : 7, vocab);
@@ -85,8 +85,9 @@ TEST(CrossEntropy, MatchesReference) {
       SCOPED_TRACE(cap);
       p.cap = cap;
       const Reference expected = p.expected();
-      // exp is accurate to 2 ulp, and sums of positive terms cannot cancel. Capped logits of up to 8 are
-      // accurate to 6 ulp or 3e-6, which is the relative error of a probability; losses are around 10.
+      // exp is accurate to 2 ulp, and sums of positive terms cannot cancel. Capped logits are at most 8, and
+      // accurate to 6 ulp, which is 3e-6. This is also the relative error of a probability. Losses are around
+      // 10.
       for (auto& [name, bench] : benches) {
         SCOPED_TRACE(name);
         for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -125,7 +126,7 @@ TEST(CrossEntropy, MaskedTokensAreExactlyZeroWhateverTheirLogitsAndLabels) {
     OperatorBench bench;
     Problem p(4, 100);
     p.weights = {1, 0, 0, 1};
-    p.labels[1] = -100;  // marks ignored tokens in data sets
+    p.labels[1] = -100;  // the label of ignored tokens in data sets
     p.labels[2] = 1e9;
     for (std::size_t i = 0; i < 100; ++i) p.logits[100 + i] = i % 2 == 0 ? NAN : INFINITY;
     const CrossEntropy call = p.upload(bench, dtype);
@@ -144,7 +145,7 @@ TEST(CrossEntropy, InfiniteAndHugeLogits) {
   Problem p(4, 5000);
   p.weights = {1, 1, 1, 1};
   p.labels = {4999, 10, 20, 30};
-  for (std::size_t i = 0; i < 3000; ++i) p.logits[i] = -INFINITY;  // a whole block of excluded classes
+  for (std::size_t i = 0; i < 3000; ++i) p.logits[i] = -INFINITY;  // all classes of a block are excluded
   p.logits[5000 + 10] = 1e30;                                      // probability 1 for the label
   p.logits[10000 + 21] = 1e30;                                     // probability 1 for another class
   p.logits[15000 + 77] = NAN;
@@ -170,7 +171,7 @@ TEST(CrossEntropy, CappedLogitsOfAnySize) {
     Problem p(3, 100);
     p.cap = 8;
     p.weights = {1, 1, 0};
-    p.logits[0] = INFINITY;  // capped to 8, and -infinity to -8
+    p.logits[0] = INFINITY;  // the cap maps infinity to 8, and -infinity to -8
     p.logits[1] = -INFINITY;
     p.logits[100] = NAN;
     p.logits[200] = NAN;
@@ -179,7 +180,7 @@ TEST(CrossEntropy, CappedLogitsOfAnySize) {
     const Values loss = bench.download(call.loss), gradient = bench.download(call.d_logits);
     const Reference expected = reference(Values(p.logits.begin(), p.logits.begin() + 100), {0}, {1}, 8);
     EXPECT_NEAR(loss[0], expected.loss[0], 1e-6 * 8);
-    EXPECT_EQ(gradient[0], 0);  // the derivative of the cap is 0 there
+    EXPECT_EQ(gradient[0], 0);  // because the derivative of the cap is 0 at this logit
     EXPECT_EQ(gradient[1], 0);
     EXPECT_TRUE(std::isnan(loss[1]));
     EXPECT_EQ(loss[2], 0);
@@ -203,8 +204,8 @@ TEST(CrossEntropy, ManyThreadsGiveTheSameBits) {
   }
 }
 
-// The columns of logits, split as between tensor ranks: the statistics of each part, and the loss and
-// gradients computed from them.
+// Divides the columns of logits as tensor parallelism does, and computes the statistics of each part, then
+// the loss and the gradients from the statistics of all parts.
 struct Parts {
   Parts(OperatorBench& bench, const Problem& p, const std::vector<std::int64_t>& cuts, DType gradient)
       : parts(bench.empty(DType::kF32,
@@ -234,7 +235,7 @@ struct Parts {
                        .weights = weights,
                        .loss = bench.empty(DType::kF32, {p.tokens}),
                        .d_logits = gradient == DType::kF32 && i % 2 == 1
-                                       ? logits  // in place
+                                       ? logits  // the gradient overwrites the logits
                                        : bench.empty(gradient, {p.tokens, columns}),
                        .first = first,
                        .vocabulary = p.vocab,
@@ -251,8 +252,8 @@ struct Parts {
     }
   }
   Tensor parts;
-  std::vector<Values> losses;  // as computed by each part
-  Values d_logits;             // for all columns
+  std::vector<Values> losses;  // the losses that each part computes
+  Values d_logits;             // gradients of all columns
 };
 
 TEST(CrossEntropy, PartsOfTheColumnsGiveTheWhole) {
@@ -289,10 +290,10 @@ TEST(CrossEntropy, PartsWithInfiniteLogitsAndNaN) {
     Problem p(4, 300);
     p.weights = {1, 1, 1, 1};
     p.labels = {299, 10, 20, 130};
-    for (std::size_t i = 0; i < 100; ++i) p.logits[i] = -INFINITY;  // a whole part of excluded classes
+    for (std::size_t i = 0; i < 100; ++i) p.logits[i] = -INFINITY;  // all classes of a part are excluded
     p.logits[300 + 10] = 1e30;                                      // probability 1 for the label
-    p.logits[600 + 250] = NAN;                                      // outside the label's part
-    p.logits[900 + 130] = NAN;                                      // the label's own logit
+    p.logits[600 + 250] = NAN;                                      // not in the part that has the label
+    p.logits[900 + 130] = NAN;                                      // the logit of the label
     const Parts actual(bench, p, {0, 100, 200, 300}, DType::kF32);
     const Reference expected = reference(Values(p.logits.begin(), p.logits.begin() + 300), {299}, {1});
     for (const Values& loss : actual.losses) {

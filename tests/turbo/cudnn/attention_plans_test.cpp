@@ -1,4 +1,4 @@
-// Tests which attention calls are delegated to cuDNN, with which graphs, and which are refused.
+// Tests which attention calls are delegated to cuDNN, with which graphs, and which calls are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -82,10 +82,10 @@ TEST_F(CudnnPlans, OperandsAreSeenInTheRowsOfAFusedProjection) {
   const fake::Compiled& graph = fake::compiled();
   EXPECT_THAT(graph.dims.at(kQ), ElementsAre(2, 4, 96, 64));
   EXPECT_THAT(graph.strides.at(kQ), ElementsAre(96 * row, 64, row, 1));
-  EXPECT_THAT(graph.dims.at(kK), ElementsAre(2, 2, 64, 96));  // transposed
+  EXPECT_THAT(graph.dims.at(kK), ElementsAre(2, 2, 64, 96));  // keys are transposed
   EXPECT_THAT(graph.strides.at(kK), ElementsAre(96 * row, 64, 1, row));
   EXPECT_THAT(graph.strides.at(kOut), ElementsAre(96 * 4 * 32, 32, 4 * 32, 1));
-  EXPECT_THAT(graph.strides.at(kLse), ElementsAre(96, 2 * 96, 1, 1));  // [heads, tokens]
+  EXPECT_THAT(graph.strides.at(kLse), ElementsAre(96, 2 * 96, 1, 1));  // the layout is [heads, tokens]
   EXPECT_EQ(graph.matmuls, 2);
   EXPECT_EQ(count(cudnn::PointwiseMode::kGreaterOrEqual), 1);
   EXPECT_EQ(count(cudnn::PointwiseMode::kGreater), 0);
@@ -137,7 +137,7 @@ TEST_F(CudnnPlans, WindowsAndSinksArePartOfTheGraph) {
   EXPECT_THAT(fake::compiled().dims.at(static_cast<std::int64_t>(CudnnTensor::kSinks)),
               ElementsAre(1, 4, 1, 1));
   EXPECT_GE(attention.find(call).workspace.total, 4 * 4);
-  // A window as long as the sequence masks nothing.
+  // A window as long as the sequence does not mask any pair.
   s.window = 256;
   attention.find(forward(s));
   EXPECT_EQ(count(cudnn::PointwiseMode::kGreater), 0);
@@ -174,7 +174,7 @@ TEST_F(CudnnPlans, DocumentsAreBatchesOfVaryingLength) {
 TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
   constexpr std::int64_t kSeq = 1024, kOfHead = kSeq * kSeq * 2;
   CudnnAttention attention = make({.good_workspace = 5 * kOfHead, .max_workspace = 100 * kOfHead});
-  // 16 heads in 8 groups of two. The workspace fits two groups at a time.
+  // There are 16 heads in 8 groups of two. The workspace is large enough for two groups at a time.
   const CudnnCall& call = attention.find(backward(shape(1, kSeq, 16, 8, 64, 64)));
   ASSERT_TRUE(call.plan) << call.refusal;
   EXPECT_EQ(call.head_slices, 4);
@@ -184,11 +184,11 @@ TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
   EXPECT_EQ(fake::compiled().dims.at(kDQ)[1], 4);
   EXPECT_EQ(fake::compiled().dims.at(kDK)[1], 2);
   EXPECT_EQ(fake::compiled().strides.at(kLse)[1], kSeq);
-  // With several sequences, the batch is split before the heads.
+  // If there are several sequences, the batch is divided before heads are divided.
   const CudnnCall& many = attention.find(backward(shape(6, kSeq, 4, 4, 64, 64)));
   EXPECT_EQ(many.batch_slices, 6);
   EXPECT_EQ(many.head_slices, 1);
-  // The workspace fits the whole call.
+  // The workspace is large enough for the complete call.
   EXPECT_EQ(attention.find(backward(shape(1, kSeq, 4, 2, 64, 64))).head_slices, 1);
 }
 
@@ -207,8 +207,8 @@ TEST_F(CudnnPlans, OurOwnKernelDoesADeterministicBackwardOfANarrowWindow) {
   EXPECT_FALSE(call.plan);
   EXPECT_THAT(call.refusal, HasSubstr("a window"));
   EXPECT_EQ(fake::plans_made(), 0);
-  // cuDNN is used where it is at least as fast: without warpgroups, for other head dims, and for windows that
-  // mask little or nothing.
+  // cuDNN is used if it is at least as fast as our own kernel: if the GPU has no warpgroups, for head dims
+  // other than 64 and 128, and for windows that mask few pairs or none.
   EXPECT_TRUE(attention.find(backward(s), false).plan);
   s.window = 640;
   EXPECT_TRUE(attention.find(backward(s), true).plan);
@@ -217,7 +217,8 @@ TEST_F(CudnnPlans, OurOwnKernelDoesADeterministicBackwardOfANarrowWindow) {
   AttentionShape wide = shape(1, 1024, 8, 8, 192, 128);
   wide.window = 100;
   EXPECT_TRUE(attention.find(backward(wide), true).plan);
-  // A backward pass with atomics and a forward pass need no workspace of squared sequence length.
+  // A forward pass, and a backward pass with atomics, need no workspace proportional to the square of the
+  // sequence length.
   s.window = 512;
   CudnnAttention fast = make({.deterministic = false});
   EXPECT_TRUE(fast.find(backward(s), true).plan);
@@ -291,8 +292,8 @@ TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
   EXPECT_EQ(fake::plans_made(), 0);
 }
 
-// Masks depend only on the difference of query and key positions. Context parallelism calls attention on
-// slices at equal positions.
+// Masks depend only on the difference of query and key positions. Context parallelism calls attention with
+// slices of queries and keys at equal positions.
 TEST_F(CudnnPlans, OnlyTheDistanceOfPositionsCounts) {
   CudnnAttention attention = make();
   AttentionShape s = shape(1, 256, 4, 2, 64, 64);
@@ -327,12 +328,13 @@ TEST_F(CudnnPlans, WhereEveryQuerySeesEveryKeyNothingIsMasked) {
     EXPECT_THAT(fake::compiled().strides.at(kLse), ElementsAre(256, 256, 1, 1));
   }
   EXPECT_EQ(fake::plans_made(), 1);
-  // The last query, at 1255, sees keys from 256 on with a window of 1000, and only from 257 on with 999.
+  // The last query is at position 1255. It sees the keys from 256 on with a window of 1000, and the keys from
+  // 257 on with a window of 999.
   s.window = 999, s.chunk = 0;
   EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("different positions"));
   s.window = 0, s.chunk = 1200;  // the last queries are in the second chunk
   EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("different positions"));
-  // First keys are absolute positions and may mask some of the keys.
+  // first_key has absolute positions and may mask some of the keys.
   s.chunk = 0;
   AttentionForward packed = forward(s);
   documents(packed);
@@ -364,7 +366,7 @@ TEST_F(CudnnPlans, GradientsThatAreAddedToOthersGoThroughTheWorkspace) {
   EXPECT_GE(w.d_k, w.d_q + 256 * 8 * 64 * 2);
   EXPECT_GE(w.d_v, w.d_k + 128 * 2 * 64 * 2);
   EXPECT_GE(w.plan, w.d_v + 128 * 2 * 32 * 2);
-  // Calls that accumulate or have other row strides share the plan.
+  // Calls that accumulate or have different row strides use the same plan.
   added.accumulate_d_q = true;
   added.d_q_stride += 64;
   EXPECT_EQ(&attention.find(added), &call);
@@ -384,7 +386,7 @@ TEST_F(CudnnPlans, SlicesOfADeterministicBackwardHaveGradientsOfTheirHeadsApart)
   call.accumulate_d_q = true;
   const CudnnCall& found = attention.find(call);
   ASSERT_TRUE(found.plan) << found.refusal;
-  // A head's matrix has half the size, because there are half as many keys as queries.
+  // The matrix of a head has half the size, because there are half as many keys as queries.
   EXPECT_EQ(found.head_slices, 4);
   EXPECT_EQ(found.problem.d_q_row, 4 * 64);
   EXPECT_EQ(found.problem.d_k_row, 2 * 64);
@@ -402,7 +404,7 @@ TEST_F(CudnnPlans, TheLibrarysOwnRefusalIsKeptAndNotAskedForAgain) {
   EXPECT_EQ(fake::plans_made(), 0);
 }
 
-// cuDNN up to 9.15.1 computes the backward pass of sequences that are not multiples of 128 wrongly, so these
+// Up to version 9.15.1, cuDNN computes wrong gradients if sequences are not multiples of 128, so these calls
 // are refused.
 TEST_F(CudnnPlans, VersionsThatComputeTailsWronglyDoNotGetThem) {
   fake::settings().version = 91400;

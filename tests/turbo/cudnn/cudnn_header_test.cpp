@@ -1,4 +1,4 @@
-// Compares our declarations of cuDNN's interface with NVIDIA's header, if it is installed.
+// If NVIDIA's header is installed, compares our declarations of cuDNN's interface with it.
 #include <cudnn.h>
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ static_assert(sizeof(DataType) == sizeof(cudnnDataType_t) &&
               sizeof(PointwiseMode) == sizeof(cudnnPointwiseMode_t));
 static_assert(sizeof(NumericalNote) == sizeof(cudnnBackendNumericalNote_t));
 
-// Our handles have names that NVIDIA's header marks as deprecated.
+// Some of the names that are compared are deprecated in NVIDIA's header.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 static_assert(equal(Attribute::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE));
@@ -121,7 +121,7 @@ static_assert(equal(Attribute::kPlanHandle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE));
 #pragma GCC diagnostic pop
 
 TEST(CudnnHeader, FunctionsTakeWhatWeGive) {
-  // Declarations were compared at compile time; this compares the sizes of signatures.
+  // Declarations are compared at compile time. This test only compares the sizes of function pointers.
   EXPECT_EQ(sizeof(std::size_t(*)()), sizeof(&cudnnGetVersion));
   EXPECT_LE(kOldestVersion, static_cast<std::size_t>(CUDNN_VERSION));
 }

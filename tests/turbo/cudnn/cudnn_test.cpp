@@ -33,7 +33,7 @@ class CudnnGraph : public ::testing::Test {
   CudnnGraph() { fake::reset(); }
   ~CudnnGraph() override { EXPECT_EQ(fake::alive(), 0); }
 
-  // The graph of c = a + 2 * b.
+  // Compiles the graph of c = a + 2 * b.
   std::unique_ptr<Plan> compile(bool deterministic) {
     Graph graph(library_);
     const Dims dims{1, 2, 3, 4}, strides{24, 12, 4, 1};
@@ -76,7 +76,7 @@ TEST_F(CudnnGraph, AnEngineThatDoesNotCompileGivesWayToTheNext) {
   fake::settings().engines = {{.number = 7, .compiles = false}, {.number = 8}};
   EXPECT_EQ(compile(true)->engine(), 8);
   fake::settings().engines = {{.number = 7, .compiles = false}};
-  // The library's own message, reduced to one line.
+  // The refusal has the message of the library, reduced to one line.
   EXPECT_EQ(refusal_of([&] { compile(true); }), "status 3000: this engine does not compile");
 }
 
@@ -94,7 +94,7 @@ TEST_F(CudnnGraph, ExecutionGetsEveryTensorOfTheGraphAndNoOther) {
   EXPECT_EQ(given.at(2), &b);
   EXPECT_EQ(given.at(3), &c);
   EXPECT_EQ(given.count(44), 0U);
-  ASSERT_EQ(given.size(), 4U);  // and the scalar 2, in host memory
+  ASSERT_EQ(given.size(), 4U);  // three tensors, and the scalar 2 in host memory
   for (const auto& [id, address] : given) {
     if (id <= 3) continue;
     EXPECT_EQ(*static_cast<const float*>(address), 2.0F);

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 struct Cut {
   std::int32_t left;  // 1 if our own kernel must compute the call
   std::vector<std::int32_t> lengths;
-  std::vector<std::int32_t> of_q, of_tokens;  // where documents begin
+  std::vector<std::int32_t> of_q, of_tokens;  // where documents begin: in elements of q, and in tokens
 };
 
 Cut cut(const std::vector<std::int32_t>& first_key, std::int64_t seq, std::int64_t documents,
@@ -40,7 +40,8 @@ Cut cut(const std::vector<std::int32_t>& first_key, std::int64_t seq, std::int64
           at(1 + documents + 4 * (documents + 1), documents + 1)};
 }
 
-// Documents are counted through all sequences of the batch, and end with their sequence.
+// Documents of all sequences of the batch are numbered consecutively. The last document of a sequence ends
+// with the sequence.
 TEST(CutDocuments, BeginAnewInEverySequence) {
   const Cut c = cut({0, 0, 2, 2, 2, 0, 0, 0, 3, 4}, 5, 6);
   EXPECT_EQ(c.left, 0);
@@ -68,7 +69,7 @@ TEST(CutDocuments, AreCutAtChunks) {
   EXPECT_THAT(c.lengths, ElementsAre(3, 1, 4, 0));
 }
 
-// More documents than planned are left to our own kernel.
+// If there are more documents than the plan has room for, our own kernel computes the call.
 TEST(CutDocuments, MoreThanThereIsRoomForAreLeft) {
   const Cut c = cut({0, 1, 2, 3}, 4, 3);
   EXPECT_EQ(c.left, 1);
@@ -76,9 +77,9 @@ TEST(CutDocuments, MoreThanThereIsRoomForAreLeft) {
   EXPECT_THAT(c.of_q, Each(0));
 }
 
-// A first_key that does not describe documents is left to our own kernel.
+// If first_key does not describe documents, our own kernel computes the call.
 TEST(CutDocuments, AnotherUseOfFirstKeyIsLeft) {
-  // A window of two positions instead of documents.
+  // Here first_key describes a window of two positions instead of documents.
   const Cut c = cut({0, 0, 1, 2, 3, 4}, 6, 6);
   EXPECT_EQ(c.left, 1);
   EXPECT_THAT(c.lengths, Each(0));

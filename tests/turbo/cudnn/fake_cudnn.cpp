@@ -12,7 +12,7 @@ struct Object {
   std::map<Attribute, std::vector<unsigned char>> attributes;
   std::map<Attribute, std::int64_t> counts;
   bool finalized = false;
-  std::size_t engine = 0;  // of a configuration or an engine descriptor
+  std::size_t engine = 0;  // the engine of a configuration or an engine descriptor
 
   template <class T>
   std::vector<T> get(Attribute name) const {
@@ -29,7 +29,7 @@ Compiled last;
 std::map<std::int64_t, void*> pointers;
 void* workspace = nullptr;
 int plans = 0;
-bool over = true;  // the next tensor begins another graph
+bool over = true;  // true: the next tensor begins a new graph
 std::map<Descriptor, std::unique_ptr<Object>> objects;
 std::string error;
 

@@ -14,7 +14,7 @@ namespace primus::turbo::cudnn::fake {
 
 struct Engine {
   std::int64_t number = 0;
-  bool varies = false;   // results differ between runs
+  bool varies = false;   // true: results differ between runs
   bool compiles = true;  // false: finalizing the plan fails
   std::int64_t workspace = 0;
 };
@@ -27,9 +27,10 @@ Settings& settings();
 
 // The graph that was compiled last.
 struct Compiled {
-  std::map<std::int64_t, std::vector<std::int64_t>> dims, strides;  // for tensors in memory, by id
-  std::map<std::int64_t, DataType> types;                           // by id
-  std::map<std::int64_t, std::int64_t> offsets;                     // id of a tensor's ragged offsets
+  std::map<std::int64_t, std::vector<std::int64_t>> dims,
+      strides;                             // maps the ids of tensors in memory to their sizes and strides
+  std::map<std::int64_t, DataType> types;  // by id
+  std::map<std::int64_t, std::int64_t> offsets;  // maps the id of a tensor to the id of its offsets
   std::multiset<PointwiseMode> pointwise;
   int matmuls = 0, reductions = 0;
 };

@@ -1,4 +1,4 @@
-// A library that claims to be cuDNN 9.12 and has no other function.
+// A library whose only function reports the version cuDNN 9.12.
 #include <cstddef>
 
 extern "C" std::size_t cudnnGetVersion() { return 91200; }

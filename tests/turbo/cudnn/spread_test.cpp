@@ -10,8 +10,8 @@
 namespace primus::turbo::emulated32 {
 namespace {
 
-// Copies contiguous rows of 0, 1, 2, ... with `cols` elements into rows of `stride` elements that are all
-// 1000.
+// Copies contiguous rows of `cols` elements with the values 0, 1, 2, ... into rows of `stride` elements,
+// which all are 1000 before the copy.
 template <class T>
 std::vector<float> spread(std::int64_t rows, std::int64_t cols, std::int64_t stride, bool add) {
   std::vector<BFloat16> from;
@@ -40,7 +40,7 @@ void expect_rows(bool add) {
   }
 }
 
-// The kernel overwrites the columns of the gradient and no others.
+// The kernel overwrites only the columns of the gradient.
 TEST(Spread, AssignsAndLeavesTheRestOfEveryRow) {
   expect_rows<float>(false);
   expect_rows<BFloat16>(false);

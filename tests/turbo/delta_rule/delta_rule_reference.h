@@ -30,7 +30,7 @@ struct DeltaCase {
             .scale = 0.4F};
   }
   std::int64_t rows() const { return batch * sequence; }
-  // Documents of 1, 2, 3, 20 and 71 tokens, repeated.
+  // Documents have 1, 2, 3, 20 and 71 tokens, repeated cyclically.
   std::int64_t first_key(std::int64_t position) const {
     std::int64_t begin = 0;
     while (documents) {
@@ -61,7 +61,7 @@ struct DeltaOperands {
 
   explicit DeltaOperands(const DeltaCase& c) {
     const DeltaRuleShape s = c.shape();
-    // Keys that are not normalised must be short, or the state grows without bound.
+    // Keys that are not normalised must have a small norm; otherwise the state would grow without bound.
     qkv = random_values(c.rows() * s.width(), 1, c.normalise ? 1.0 : 0.5 / std::sqrt(double(c.key_dim)));
     qkv = rounded(qkv, c.dtype);
     d_out = rounded(random_values(c.rows() * s.out_width(), 2), c.dtype);
@@ -160,7 +160,8 @@ class DeltaReference {
     return step;
   }
 
-  // d_state is the gradient of the state after the token on entry, and of the state before it on return.
+  // On entry, d_state is the gradient of the state after the token; on return, it is the gradient of the
+  // state before the token.
   void backward(std::int64_t row, std::int64_t head, const Step& step, Values& d_state) {
     const auto beta_at = static_cast<std::size_t>(row * s.value_heads + head);
     Values d_q(step.q.size()), d_k(step.k.size());

@@ -5,7 +5,7 @@
 namespace primus::turbo::test {
 namespace {
 
-// The reference's gradients match finite differences of its output.
+// The gradients of the reference match finite differences of its output.
 TEST(DeltaRuleReference, GradientsAgreeWithDifferences) {
   for (const bool channel_gates : {false, true}) {
     for (const bool normalise : {false, true}) {
@@ -63,7 +63,7 @@ struct OnDevice {
   Tensor qkv, g, beta, first_key, d_out, out, d_qkv, d_g, d_beta;
 };
 
-// The emulator is a hundred times slower and runs fewer cases.
+// Returns fewer cases for the emulator, which is a hundred times slower.
 std::vector<DeltaCase> cases(const DeviceUnderTest& device) {
   std::vector<DeltaCase> all;
   for (const bool by_channel : {false, true}) {
@@ -92,12 +92,12 @@ std::vector<DeltaCase> cases(const DeviceUnderTest& device) {
   return all;
 }
 
-// fp32 sums of some hundred products, accumulated from chunk to chunk. In bf16, GPUs round the factors for
-// tensor cores, and results are rounded once.
+// In fp32, results are sums of some hundred products, accumulated from chunk to chunk. In bf16, GPUs also
+// round the factors for tensor cores, and results are rounded once.
 double tolerance(const DeltaCase& c) { return c.dtype == DType::kBF16 ? 1e-2 : 1e-5; }
 
 // The gradient of a gate is a difference of sums of inputs times their gradients, so its error scales with
-// these sums. It is close to zero where the gates let nothing through.
+// these sums. The gradient is close to zero where gates are nearly closed.
 double gate_error(const Values& actual, const DeltaResults& expected, const DeltaOperands& o) {
   double terms = 0, largest = 0;
   for (std::size_t i = 0; i < o.qkv.size(); ++i)
@@ -161,7 +161,7 @@ TEST_P(DeltaRuleTest, TwoRunsAreEqual) {
   }
 }
 
-// Sequences that are read in passes. Each pass adds a different number of tokens per sequence.
+// Sequences that are read in several passes. A pass adds a different number of tokens to each sequence.
 struct Reading {
   static constexpr std::int64_t kRing = 8, kSpare = 3;
 
@@ -170,7 +170,7 @@ struct Reading {
         c(which),
         s(which.shape()),
         o(operands),
-        // The initial state must not matter.
+        // The state is not initialised, because its initial value must not affect results.
         state(on.empty(DType::kF32, {c.batch, s.value_heads, s.key_dim, s.value_dim})),
         recent(on.empty(DType::kF32, {c.batch, kRing, s.value_heads * s.recent_width()})),
         committed(on.empty(DType::kI32, {c.batch})),
@@ -242,24 +242,24 @@ TEST_P(DeltaRuleTest, ReadingInPassesIsReadingAtOnce) {
       const DeltaOperands o(c);
       const Values& expected = delta_expected(c).out;
       Reading reading(bench, c, o);
-      reading.read({3, 0, 1}, 2, expected);  // a prompt
+      reading.read({3, 0, 1}, 2, expected);  // prompts
       reading.read({1, 1, 1}, 0, expected);  // one token per sequence
-      reading.read({0, 2, 1}, 0, expected);  // few rows, unequal counts
+      reading.read({0, 2, 1}, 0, expected);  // few rows, with different numbers of tokens per sequence
       reading.cut({0, 2, 1});                // repeats the last pass
       reading.read({0, 2, 1}, 0, expected);
       reading.read({1, 0, 0}, 1, expected);
-      reading.read({14, 17, 4}, 3, expected);  // more than the ring holds
-      reading.cut({3, 2, 1});                  // drops as many tokens as can be dropped
+      reading.read({14, 17, 4}, 3, expected);  // more tokens than the ring can hold
+      reading.cut({3, 2, 1});                  // drops the max. number of tokens
       reading.read({1, 1, 1}, 0, expected);
       reading.cut({1, 1, 1});
       reading.read({2, 1, 3}, 0, expected);
-      // Reads single tokens, each twice, until the ring wraps.
+      // Reads single tokens, each of them twice, until the ring has wrapped around.
       for (int i = 0; i < 10; ++i) {
         reading.read({1, 1, 1}, 0, expected);
         reading.cut({1, 1, 1});
         reading.read({1, 1, 1}, 0, expected);
       }
-      // A sequence that restarts does not see its earlier state.
+      // The results of a sequence that restarts do not depend on its earlier state.
       reading.lengths[1] = 0;
       reading.read({1, 6, 1}, 0, expected);
       reading.read({0, 9, 0}, 0, expected);
@@ -267,7 +267,8 @@ TEST_P(DeltaRuleTest, ReadingInPassesIsReadingAtOnce) {
   }
 }
 
-// flops() counts the chunked algorithm on every device, because MFU and dry runs use it.
+// On every device, flops() returns the FLOPs of the chunked algorithm, because MFU and dry runs use this
+// number.
 TEST(DeltaRule, FlopsAreThoseOfChunks) {
   const DeltaCase c{1, 8192, 16, 32, 128, 128};
   const DeltaRuleForward forward{.shape = c.shape()};

@@ -102,7 +102,7 @@ TEST(Devices, APluginComputes) {
   EXPECT_EQ(listings[1].devices.at(0).name, "guarded host memory");
 }
 
-// The program catches an Error that a plug-in throws, with its kind.
+// The program can catch an Error that a plug-in throws, and the Error keeps its kind.
 TEST(Devices, ErrorsCrossTheDoor) {
   const PluginPath path(PRIMUS_TEST_PLUGINS);
   const auto device = open_device(parse_device("guard", 1));
@@ -141,7 +141,7 @@ TEST(Devices, WhatIsWrongWithAPluginIsSaid) {
   const PluginPath path(PRIMUS_BROKEN_PLUGINS);
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("other_abi")); }), "other sources"));
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("no_entry")); }), "is not a valid device plug-in"));
-  // list_devices() continues after such an error.
+  // list_devices() also lists the other kinds of devices after such an error.
   const std::vector<DeviceListing> listings = list_devices();
   ASSERT_EQ(listings.size(), 3U);
   for (std::size_t i = 1; i < listings.size(); ++i) {
@@ -161,7 +161,7 @@ TEST(Devices, AFileThatIsNoLibraryIsAnError) {
     EXPECT_TRUE(says(error, "libprimus_text.so"));
     EXPECT_FALSE(error.hint().empty());
   }
-  // The file name of this plug-in names another kind.
+  // Creates a plug-in whose file name has the wrong kind.
   fs::copy_file(fs::path(PRIMUS_TEST_PLUGINS) / "libprimus_guard.so", folder / "libprimus_cuda.so");
   {
     const PluginPath path(folder.string());

@@ -1,2 +1,2 @@
-// A shared library without a plug-in's entry point.
+// A shared library without the entry point of a plug-in.
 extern "C" int primus_something_else() { return 0; }

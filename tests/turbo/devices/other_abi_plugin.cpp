@@ -1,4 +1,4 @@
-// A plug-in with another ABI number. The bytes after the number are invalid and must not be read.
+// A plug-in with a wrong ABI number. The bytes after the number are invalid and must not be read.
 #include "device/plugin.h"
 
 extern "C" const primus::DevicePlugin* primus_device_plugin() {

@@ -1,5 +1,5 @@
-// Tests that a tracing device computes what the wrapped device computes, and records the work of each stream
-// in order.
+// Tests that a tracing device has the results of the wrapped device, and records the work of each stream in
+// order.
 #include "turbo/devices/tracing_device.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,8 @@ struct Traced {
   std::shared_ptr<TraceRecorder> recorder = std::make_shared<TraceRecorder>();
 };
 
-// Runs fills and an add on the compute stream. A copy stream waits for them and copies the result.
+// Runs Fill and Add kernels on the compute stream. A copy stream waits for these kernels and copies the
+// result.
 Traced trace_of(const std::string& name) {
   Traced run{.result = std::vector<float>(kCount)};
   std::unique_ptr<Device> device = open_device(parse_device(name, 1));
@@ -41,7 +42,7 @@ Traced trace_of(const std::string& name) {
   Arena scratch("scratch", memory, 0);
   Meter meter;
   Context context{*device, *compute, scratch, meter};
-  launch(context, Fill{.out = tensor(0), .value = 7});  // not recorded
+  launch(context, Fill{.out = tensor(0), .value = 7});  // this kernel is not recorded
   run.recorder->start();
   launch(context, Fill{.out = tensor(0), .value = 1});
   launch(context, Fill{.out = tensor(1), .value = 2});
@@ -80,13 +81,13 @@ TEST(TracingDevice, WritesDownWhatRanOnEachStream) {
   unsetenv("PRIMUS_PLUGIN_PATH");
 }
 
-// A device that measures times by events, as GPUs do: a CPU device, which is done when work is enqueued, with
-// an artificial clock.
+// A device that measures times by events, as GPUs do. It is a CPU device, which completes work when it is
+// enqueued, with an artificial clock.
 class TimedEvent final : public Event {
  public:
   void synchronize() override { reached = true; }
   double time = 0;
-  bool reached = false;  // set by the test or by synchronize()
+  bool reached = false;  // the test or synchronize() sets it
 };
 
 class TimedStream final : public test::ForwardingStream {
@@ -97,7 +98,7 @@ class TimedStream final : public test::ForwardingStream {
   void synchronize() override {}
 
  private:
-  double clock_ = 0;  // advances by one second per event
+  double clock_ = 0;  // each event advances the clock by one second
 };
 
 class TimedDevice final : public test::ForwardingDevice {
@@ -116,7 +117,8 @@ class TimedDevice final : public test::ForwardingDevice {
   std::vector<TimedEvent*> created;
 };
 
-// Spans of a device that measures by events appear once their events are reached, on the host's clock.
+// If a device measures by events, spans appear when their events are reached, and their times are converted
+// to the clock of the host.
 TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
   static constexpr DeviceTiming kTiming{
       .create = [](Device& device) { return static_cast<TimedDevice&>(device).create_timed(); },
@@ -141,7 +143,7 @@ TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
   stream->fill_zero(memory, 4);
   recorder->stop();
   stream->fill_zero(memory, 4);
-  // Begin and end of three spans, and one event that relates the clocks.
+  // There are two events for each of three spans, and one event that relates the two clocks.
   ASSERT_EQ(events.created.size(), 7U);
   EXPECT_TRUE(recorder->spans().empty());
   for (std::size_t i = 1; i < 5; ++i) events.created[i]->reached = true;
@@ -152,7 +154,7 @@ TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
   EXPECT_EQ(spans[1].name, "fill with zeros");
   EXPECT_DOUBLE_EQ(spans[1].end - spans[1].begin, 1);
   EXPECT_DOUBLE_EQ(spans[1].begin - spans[0].begin, 1);
-  EXPECT_NEAR(spans[0].begin, TraceRecorder::now() + 1, 60);  // the clocks were related a moment ago
+  EXPECT_NEAR(spans[0].begin, TraceRecorder::now() + 1, 60);  // because the clocks were related just before
   for (TimedEvent* event : events.created) event->reached = true;
   EXPECT_EQ(recorder->spans().size(), 3U);
   device->release(memory);

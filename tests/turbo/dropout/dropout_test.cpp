@@ -11,7 +11,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, DropoutTest, ::testing::ValuesIn(devices_under
 
 constexpr std::uint64_t kSeed = 7, kStream = random_stream_id("layers.3.attention.qkv.lora_A");
 
-// Whether the mask keeps a token's element in the given column of the whole matrix.
+// Returns whether the mask keeps the element of a token in this column of the complete matrix.
 bool kept(double rate, std::int64_t step, std::int32_t token, std::int64_t column,
           std::uint64_t stream = kStream) {
   const RandomStream draws(kSeed ^ stream, RandomPurpose::kDropout, static_cast<std::uint32_t>(step),
@@ -38,8 +38,8 @@ class Bench : public OperatorBench {
 
 const std::vector<std::int32_t> kTokens{4, 5, 96, 97, 98, 2000000000, 0};
 
-// Compares with a mask computed element by element. The backward pass is the same map, because it equals its
-// transpose. Some widths are not multiples of the elements per thread.
+// Compares with a mask that is computed element by element. The backward pass is the same function, because a
+// diagonal matrix equals its transpose. Some widths are not multiples of the number of elements per thread.
 TEST_P(DropoutTest, IsTheMaskWrittenOut) {
   Bench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -63,8 +63,8 @@ TEST_P(DropoutTest, IsTheMaskWrittenOut) {
                                         .seed = kSeed,
                                         .stream = kStream,
                                         .rate = rate});
-          // 1 - rate, its inverse and a product are each rounded to fp32. With a rate near 1 the difference
-          // has lost five bits.
+          // 1 - rate, 1 / (1 - rate) and a product are each rounded to fp32. If the rate is near 1, the
+          // difference 1 - rate has lost five bits.
           EXPECT_LE(normalised_error(got, expected), rounding_error(dtype) + 0x1p-19) << cols << " " << rate;
           for (std::size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i] == 0, expected[i] == 0) << i;
         }
@@ -73,8 +73,8 @@ TEST_P(DropoutTest, IsTheMaskWrittenOut) {
   }
 }
 
-// The number of zeros is binomial; the test allows five standard deviations. Kept elements are scaled by 1 /
-// (1 - rate), so the mean is unchanged.
+// The number of zeros has a binomial distribution, for which the test allows five standard deviations.
+// Elements that are kept are multiplied by 1 / (1 - rate), so the mean is unchanged.
 TEST_P(DropoutTest, RateAndScaleAreThose) {
   Bench bench(GetParam());
   constexpr std::int64_t kRows = 64, kCols = 1024;
@@ -98,8 +98,8 @@ TEST_P(DropoutTest, RateAndScaleAreThose) {
   }
 }
 
-// Another step, token, name or seed gives an independent mask. Independent masks agree in (1-p)² + p² of the
-// elements.
+// If the step, the token, the name or the seed is different, the mask is independent. Two independent masks
+// agree in the fraction (1-p)² + p² of the elements.
 TEST_P(DropoutTest, MasksAreIndependent) {
   Bench bench(GetParam());
   constexpr std::int64_t kRows = 16, kCols = 512;
@@ -129,7 +129,7 @@ TEST_P(DropoutTest, MasksAreIndependent) {
   }
 }
 
-// Ranks that have some of the rows or slices of fused columns use the mask of the whole matrix.
+// Ranks that have only some rows, or slices of fused columns, use the same mask as for the complete matrix.
 TEST_P(DropoutTest, PartsHaveTheMaskOfTheWhole) {
   Bench bench(GetParam());
   const auto rows = static_cast<std::int64_t>(kTokens.size());
@@ -143,8 +143,8 @@ TEST_P(DropoutTest, PartsHaveTheMaskOfTheWhole) {
                       .stream = kStream,
                       .rate = 0.4F};
   const Values expected = bench.run(whole);
-  // The second halves of columns [0, 24), [24, 36) and [36, 48): 12, 6 and 6 columns. The last two begin at
-  // columns that are not multiples of four.
+  // The second halves of columns [0, 24), [24, 36) and [36, 48) have 12, 6 and 6 columns. The second and the
+  // third half begin at columns that are not multiples of four.
   Values part, wanted;
   for (std::int64_t row = 0; row < rows; ++row) {
     for (const auto& [begin, end] : {std::pair{12, 24}, {30, 36}, {42, 48}}) {

@@ -23,7 +23,7 @@ TEST_P(ElementwiseTest, AddRoundsOnce) {
       Values expected(a.size());
       for (std::size_t i = 0; i < a.size(); ++i)
         expected[i] = rounded(rounded(a[i] + b[i], DType::kF32), dtype);
-      for (const int in_place : {0, 1, 2}) {  // out separate, in a, in b
+      for (const int in_place : {0, 1, 2}) {  // 0: out has its own memory; 1: out is a; 2: out is b
         const Tensor a_device = bench.upload(a, dtype, {n}), b_device = bench.upload(b, dtype, {n});
         const Tensor out = in_place == 0 ? bench.empty(dtype, {n}) : in_place == 1 ? a_device : b_device;
         bench.run(Add{.a = a_device, .b = b_device, .out = out});
@@ -33,7 +33,7 @@ TEST_P(ElementwiseTest, AddRoundsOnce) {
   }
 }
 
-// The fp32 sum of parts [first, first + count), in the order in which comm::Communicator reduces.
+// Returns the fp32 sum of parts [first, first + count), in the order in which comm::Communicator adds them.
 float sum_of(const std::vector<float>& parts, std::size_t first, std::size_t count) {
   if (count == 1) return parts[first];
   const std::size_t half = std::bit_ceil(count) / 2;
@@ -46,7 +46,7 @@ TEST_P(ElementwiseTest, PartsOfRanksAreAddedInOrderAndRoundedOnce) {
     for (const int ranks : {2, 3, 4, 5, 7, 8, 12, 128}) {
       for (const std::int64_t n : {1, 63, 1032}) {
         SCOPED_TRACE(testing::Message() << ranks << " ranks, " << n << " elements");
-        std::vector<Values> parts;  // by rank
+        std::vector<Values> parts;  // the tensor of each rank
         for (int r = 0; r < ranks; ++r)
           parts.push_back(rounded(random_values(n, 10 + static_cast<std::uint64_t>(r)), dtype));
         Values expected;
@@ -95,7 +95,7 @@ TEST_P(ElementwiseTest, CastRoundsAndKeepsSpecialValues) {
   }
 }
 
-// Casts every code and back. NaNs only have to stay NaN.
+// Casts every fp16 number to another type and back. For NaN, the result only has to be NaN.
 TEST_P(ElementwiseTest, CastsOfFp16AreExact) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCodes = 65536;
@@ -154,7 +154,7 @@ TEST_P(ElementwiseTest, CountNonFinite) {
       bench.run(CountNonFinite{.x = x_device, .out = out, .accumulate = true});
       EXPECT_EQ(bench.download(out)[0], 2 * bad);
     }
-    // More non-finite elements than the narrow counter of a run can hold; the kernel must split its runs.
+    // There are more non-finite elements than a 16-bit counter can hold.
     const Tensor out = bench.zeros(DType::kI32, {1});
     const std::int64_t n = 70000;
     bench.run(CountNonFinite{.x = bench.empty(dtype, {n}), .out = out, .accumulate = false});
@@ -175,12 +175,13 @@ TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
   };
   draw(out, 0);
   EXPECT_EQ(bench.download(out), Values(expected.begin(), expected.end()));
-  // Two shards draw the numbers of the whole tensor.
+  // Two shards draw the same numbers as the complete tensor.
   const Tensor again = bench.empty(DType::kF32, {n});
   draw(again.slice(0, 777), 0);
   draw(again.slice(777, n), 777);
   EXPECT_EQ(bench.bytes(again), bench.bytes(out));
-  // Columns [5, 5 + 13) of rows with 103 columns, from row 2 on, draw the numbers of the whole tensor.
+  // Columns [5, 5 + 13) of rows with 103 columns, from row 2 on, draw the same numbers as in the complete
+  // tensor.
   constexpr std::int64_t kRows = 31, kColumns = 13, kStride = 103, kFirst = 2 * kStride + 5;
   const Tensor columns = bench.empty(DType::kF32, {kRows * kColumns});
   bench.run(RandomNormal{.out = columns,
@@ -205,7 +206,7 @@ TEST_P(ElementwiseTest, NormalNumbersBecomeLogarithmsOfUniformOnes) {
   Values expected;
   for (const double v : x) expected.push_back(std::log(1 + 15 * 0.5 * std::erfc(-v / std::sqrt(2.0))));
   EXPECT_LE(normalised_error(bench.download(values), expected), 1e-6);
-  // A quarter of 40000 samples lies in each quarter of the range.
+  // Each quarter of the range has about a quarter of 40000 samples.
   constexpr std::int64_t kMany = 40000;
   const Tensor many = bench.empty(DType::kF32, {kMany});
   bench.run(RandomNormal{.out = many, .seed = 4, .stream = 5, .offset = 0, .mean = 0, .std = 1});
@@ -271,8 +272,8 @@ TEST_P(ElementwiseTest, CopyRowsAddsToWhatIsThere) {
   OperatorBench bench(GetParam());
   const std::int64_t rows = 37, from_stride = 48, to_stride = 72;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const auto& [first, cols] :
-         {std::pair<std::int64_t, std::int64_t>{8, 40}, {3, 13}}) {  // with vectors, without
+    for (const auto& [first, cols] : {std::pair<std::int64_t, std::int64_t>{8, 40},
+                                      {3, 13}}) {  // sizes that allow vectors, and sizes that do not
       const Values from = rounded(random_values(rows * from_stride, 1), dtype);
       Values expected = rounded(random_values(rows * to_stride, 2), dtype);
       const Tensor to = bench.upload(expected, dtype, {rows, to_stride});

@@ -9,8 +9,8 @@ namespace {
 struct Case {
   std::int64_t tokens, vocab, hidden;
 };
-// Vocabularies whose ids need one, two or three bytes, many tokens with one id, and several blocks of sorted
-// tokens.
+// Cases with vocabularies whose ids need one, two or three bytes, with many tokens of the same id, and with
+// several blocks of sorted tokens.
 const Case kCases[] = {{1, 1, 1},       {5, 3, 48},      {100, 40, 65},   {600, 50, 192},
                        {2500, 2, 1040}, {1500, 700, 33}, {3000, 70000, 8}};
 
@@ -45,7 +45,8 @@ TEST_P(EmbeddingTest, ForwardGathersRows) {
   }
 }
 
-// The sum in float, in the order that the kernel promises, so the result is exact.
+// The expected sum is computed in float, in the order that the kernel's header specifies, so the result must
+// have the same bits.
 TEST_P(EmbeddingTest, BackwardAddsInTokenOrder) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -80,7 +81,7 @@ TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
       const Tensor tokens = bench.upload(random_tokens(c), DType::kI32, {c.tokens});
       const Tensor d_out =
           bench.upload(rounded(random_values(c.tokens * c.hidden, 1), dtype), dtype, {c.tokens, c.hidden});
-      if (dtype == DType::kF32 && c.tokens * c.hidden > 100'000) continue;  // bf16 covers these cases
+      if (dtype == DType::kF32 && c.tokens * c.hidden > 100'000) continue;  // bf16 covers these slow cases
       const Values before = rounded(random_values(c.vocab * c.hidden, 2), DType::kBF16);
       for (const bool accumulate : {false, true}) {
         const auto table = [&](DType type) {
@@ -95,8 +96,8 @@ TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
   }
 }
 
-// The embeddings of three vocabulary parts, one of a single row, add up to the whole embedding. Each element
-// comes from one part. The gradients add up, too.
+// The sum of the embeddings of three vocabulary parts, one of which has a single row, equals the complete
+// embedding: each element comes from one part. Each part also computes its rows of the gradient.
 TEST_P(EmbeddingTest, PartsOfAVocabularyAddUpToTheWhole) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

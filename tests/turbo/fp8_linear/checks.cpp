@@ -6,7 +6,7 @@ namespace {
 
 class Fp8LinearChecks final : public OperatorChecks {
   void run() override {
-    // fp8 operands need extents that are multiples of 16.
+    // Extents of fp8 operands must be multiples of 16.
     const auto e4m3 = [](Shape shape) { return Tensor(nullptr, DType::kF8E4M3, shape); };
     const auto e5m2 = [](Shape shape) { return Tensor(nullptr, DType::kF8E5M2, shape); };
     using Qf = QuantizeFp8;
@@ -38,7 +38,7 @@ class Fp8LinearChecks final : public OperatorChecks {
                       {&Fg::a, &Fg::b, &Fg::a_scales, &Fg::b_scales, &Fg::c}, {},
                       {[&](Fg& a) {
                          a.b = e5m2({16, 48});
-                       },  // GPUs cannot multiply e5m2 by e5m2
+                       },  // both operands are e5m2, which GPUs cannot multiply
                        [](Fg& a) { a.b.data = reinterpret_cast<void*>(8); }});
   }
 };

@@ -1,4 +1,4 @@
-// Tests both fp8 formats: every code against its definition, and rounding at every tie.
+// Tests both fp8 formats: compares every code with its definition, and tests rounding at every tie.
 #include "turbo/fp8_linear/fp8_format.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace primus::turbo {
 namespace {
 
-// The value of a code by the specification.
+// Returns the value of a code by the specification.
 template <class Code>
 struct Definition;
 template <>
@@ -105,7 +105,7 @@ TYPED_TEST(Fp8Format, WhatIsTooSmallBecomesZeroOfItsSign) {
   }
 }
 
-// Compares with a search through all codes, for floats of all exponents.
+// For floats of all exponents, compares the code with the result of a search through all codes.
 TYPED_TEST(Fp8Format, NumbersOfAnyMagnitudeTakeTheNearestCode) {
   const RandomStream random(7, RandomPurpose::kTest);
   for (std::uint64_t i = 0; i < 20000; ++i) {

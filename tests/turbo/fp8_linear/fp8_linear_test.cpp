@@ -95,7 +95,7 @@ TEST_P(Fp8LinearTest, QuantisationGivesTheCodesOfTheFormats) {
   }
 }
 
-// The scale comes from the largest magnitude, at any place in a tensor that takes several blocks.
+// The scale is computed from the largest magnitude, wherever it is in a tensor that several blocks process.
 TEST_P(Fp8LinearTest, TheScaleIsThatOfTheLargestMagnitudeWhereverItIs) {
   OperatorBench bench(GetParam());
   const Shape shape{208, 336};
@@ -106,7 +106,8 @@ TEST_P(Fp8LinearTest, TheScaleIsThatOfTheLargestMagnitudeWhereverItIs) {
   }
 }
 
-// All codes of the formats, all ties between neighbours, and the floats next to a tie, with a scale of 1.
+// Tests all codes of the formats, all ties between adjacent codes, and the floats next to a tie, with a scale
+// of 1.
 TEST_P(Fp8LinearTest, EveryCodeAndEveryTieIsRoundedAsTheFormatSays) {
   OperatorBench bench(GetParam());
   for (const DType type : {kE4M3, kE5M2}) {
@@ -167,7 +168,7 @@ TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
         const Tensor input = bench.upload(x, x_type, shape),
                      scales = bench.upload({1 / scale, scale}, DType::kF32, {2});
         const Values before = bench.download(scales);
-        // A recorded magnitude stays if it is larger.
+        // If the magnitude that is already recorded is larger, it stays.
         for (const double noted : {0.0, 29.0, 31.0}) {
           const QuantizeFp8 call{.x = input,
                                  .codes = bench.empty(type, shape),
@@ -190,7 +191,7 @@ TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
   }
 }
 
-// Infinities become NaN instead of saturating, so that errors stay visible.
+// Infinities become NaN instead of the largest number, so that errors stay visible.
 TEST_P(Fp8LinearTest, WithAKnownScaleNonFiniteElementsAreNaNAndOthersAreNot) {
   OperatorBench bench(GetParam());
   const Shape shape{48, 80};
@@ -217,7 +218,8 @@ TEST_P(Fp8LinearTest, WithAKnownScaleNonFiniteElementsAreNaNAndOthersAreNot) {
   }
 }
 
-// The rules of Transformer Engine's DelayedScaling for one tensor. `history` begins with the last step.
+// The rules of Transformer Engine's DelayedScaling for one tensor. `history` begins with the most recent
+// step.
 struct DelayedTensor {
   std::vector<float> history;
   float scale;
@@ -227,7 +229,7 @@ struct DelayedTensor {
     history.insert(history.begin(), magnitude);
     float decides = magnitude;
     for (const float m : history) {
-      // As in a comparison of the bits, NaN is above infinity.
+      // NaN counts as larger than infinity, as in a comparison of the bits.
       if (!most_recent && (std::isnan(m) || m > decides)) decides = m;
     }
     if (decides > 0 && std::isfinite(decides)) scale = top * std::ldexp(1.0F, -margin) / decides;
@@ -296,7 +298,7 @@ TEST_P(Fp8LinearTest, HistoriesDecideScalesByTheRulesOfDelayedScaling) {
   expect_scales(bench, {3, false, 0, kE4M3}, {{1}, {double{NAN}}, {2}, {4}, {8}});
 }
 
-// Histories longer than the threads of a block, so that elements move between rounds.
+// Histories have more elements than a block has threads, so that a thread moves several elements.
 TEST_P(Fp8LinearTest, LongHistoriesMoveAsAWhole) {
   OperatorBench bench(GetParam());
   for (const std::int64_t steps : {255, 256, 257, 512, 513, 1024}) {
@@ -346,13 +348,13 @@ TEST_P(Fp8LinearTest, ExtremeMagnitudesHaveUsableScales) {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// fp32 sums of a few hundred terms. Tensor cores of GPUs keep about 14 bits of a sum, and each of about ten
-// additions in a row truncates at most one unit (fp8_linear.h).
+// The error of fp32 sums of a few hundred terms. Tensor cores of GPUs keep about 14 bits of a sum
+// (fp8_linear.h), and each of about ten consecutive additions truncates at most one unit of the last bit.
 double sum_tolerance(const DeviceUnderTest& device) { return device.plugin.empty() ? 2e-6 : 10 * 0x1p-14; }
 
 struct Types {
   DType a, b;          // types of the inputs
-  DType a_fp8, b_fp8;  // types of the products' operands
+  DType a_fp8, b_fp8;  // types of the operands of the product
   DType c;
 };
 
@@ -410,7 +412,7 @@ double decibels(const Values& actual, const Values& expected) {
   return 10 * std::log10(signal / noise);
 }
 
-// The thresholds of AMD's Primus-Turbo.
+// The thresholds are those of AMD's Primus-Turbo.
 TEST_P(Fp8LinearTest, TheSignalIsFarAboveTheNoiseOfQuantisation) {
   OperatorBench bench(GetParam());
   const Layer layer{64, 256, 96};
@@ -471,7 +473,8 @@ TEST_P(Fp8LinearTest, WithKnownScalesRolesMatchTheProductsOfQuantisedOperands) {
       const Shapes s = shapes(role, layer);
       const Values a = rounded(random_values(s.a.elements(), 1, 1e-3), DType::kBF16);
       const Values b = rounded(random_values(s.b.elements(), 2, 20), DType::kBF16);
-      // Powers of two have exact inverses. b_scale saturates a few elements.
+      // The scales are powers of two, so that their inverses are exact. With b_scale, a few elements
+      // saturate.
       const float a_scale = 0x1p14F, b_scale = 8;
       const auto scaling = [&](float scale) {
         return Fp8Scaling{.scales = bench.upload({1 / static_cast<double>(scale), static_cast<double>(scale)},
@@ -513,7 +516,7 @@ TEST_P(Fp8LinearTest, ProductsOfZerosAreZero) {
   EXPECT_EQ(bench.download(call.c), Values(static_cast<std::size_t>(s.c.elements())));
 }
 
-// The scratch size measured without device memory is exactly the size that a call uses.
+// The scratch size that measure mode finds is exactly the size that a call uses.
 TEST_P(Fp8LinearTest, MeasuredScratchIsWhatIsUsed) {
   OperatorBench bench(GetParam());
   const Layer layer{128, 64, 208};

@@ -14,7 +14,7 @@ class GateChecks final : public OperatorChecks {
     using Gb = GateBackward;
     expect_checks<Gb>({.x = x, .gate = rows, .d_y = x, .d_x = x, .d_gate = rows},
                       {&Gb::x, &Gb::gate, &Gb::d_y, &Gb::d_x, &Gb::d_gate});
-    // The gate of two heads.
+    // Calls for two heads.
     constexpr std::int64_t kDim = kWidth / 2;
     const Tensor weight = bf16({kDim});
     const Tensor rstd = f32({kTokens, 2});

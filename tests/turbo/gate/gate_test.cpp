@@ -42,7 +42,7 @@ TEST_P(GateTest, GatesOfColumnsAndOfRows) {
     bench.run(GateForward{.x = on_x, .gate = on_gate, .y = out});
     const double tolerance = rounding_error(c.dtype) + 1e-6;
     EXPECT_LE(normalised_error(bench.download(out), y), tolerance);
-    for (const Tensor& to : {out, on_d_y}) {  // the second call overwrites d_y
+    for (const Tensor& to : {out, on_d_y}) {  // the gradient of the second call overwrites d_y
       bench.run(GateBackward{.x = on_x, .gate = on_gate, .d_y = on_d_y, .d_x = to, .d_gate = of_gate});
       EXPECT_LE(normalised_error(bench.download(to), d_x), tolerance);
       EXPECT_LE(normalised_error(bench.download(of_gate), d_gate), rounding_error(c.gate) + 2e-6);

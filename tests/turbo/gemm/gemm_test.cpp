@@ -24,8 +24,8 @@ constexpr GemmProvider kProviders[] = {GemmProvider::kPortable, GemmProvider::kX
                                        GemmProvider::kAvx512Bf16, GemmProvider::kAmx};
 constexpr DType kTypes[] = {DType::kF32, DType::kBF16};
 
-// A row-major matrix of fp32 or bf16 with unused elements between rows. They hold a sentinel that reveals
-// reads (NaN spreads) and writes (the sentinel changes) outside the matrix.
+// A row-major matrix of fp32 or bf16 with unused elements between rows. The unused elements hold a sentinel,
+// a NaN. Reads outside the matrix make results NaN, and writes change the sentinel.
 class Matrix {
  public:
   Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap = 0)
@@ -139,14 +139,14 @@ double element_b(const Problem& p, const Operands& x, std::int64_t j, std::int64
 }
 
 // Compares every element with a float64 sum. The bound is that of an fp32 sum in any order: |error| <= (k +
-// 1) eps (|C| + sum |a| |b|). Here eps is 2^-24, doubled for bf16 units that round both products of a pair. A
-// bf16 result adds half a unit in the last place. `compute` receives the operands and fills C.
+// 1) eps (|C| + sum |a| |b|). Here eps is 2^-24, or twice this for bf16 units that round both products of a
+// pair. A bf16 result adds half a unit in the last place. `compute` receives the operands and fills C.
 void expect_matches_reference(const Problem& p, FunctionRef<void(Operands&)> compute) {
   Operands x(p, static_cast<unsigned>(p.m * 31 + p.n * 7 + p.k));
   const Operands before = x;
   compute(x);
   EXPECT_TRUE(x.c.gap_untouched()) << p.name();
-  std::vector<double> a, b;  // [m, k] and [n, k] in every layout
+  std::vector<double> a, b;  // a is [m, k] and b is [n, k], in every layout
   for (std::int64_t i = 0; i < p.m; ++i) {
     for (std::int64_t k = 0; k < p.k; ++k) a.push_back(element_a(p, x, i, k));
   }
@@ -182,7 +182,8 @@ void expect_matches_reference(ThreadPool& pool, const Problem& p) {
 struct Extents {
   std::int64_t m, n, k;
 };
-// A single tile, edges in each extent, odd k, a single row, a single column, several panels of k.
+// Cases: a single tile, partial tiles in each dimension, odd k, a single row, a single column, several panels
+// of k.
 constexpr Extents kExtents[] = {{1, 1, 1},     {1, 40, 33},  {8, 24, 16}, {3, 130, 65}, {16, 16, 32},
                                 {33, 31, 63},  {64, 64, 64}, {65, 97, 1}, {100, 1, 50}, {48, 80, 700},
                                 {2, 70, 1100}, {7, 65, 129}, {9, 33, 77}, {70, 129, 96}};
@@ -210,7 +211,8 @@ TEST_P(GemmReference, EveryRoleTypeAndOddShape) {
   }
 }
 
-// A long k takes several blocks. The intermediate sums of a bf16 result are kept separately in fp32.
+// A long k is divided into several blocks. For a bf16 result, intermediate sums are kept in fp32 in the
+// workspace.
 TEST_P(GemmReference, LongK) {
   ThreadPool pool(2);
   for (GemmLayout layout : kLayouts) {
@@ -281,7 +283,7 @@ TEST(Gemm, BitIdenticalForAnyNumberOfThreads) {
   });
 }
 
-// An element's bits do not depend on the place of its row and column in the matrix.
+// The bits of an element do not depend on the position of its row and column in the matrix.
 TEST(Gemm, BitIdenticalWhenSliced) {
   ThreadPool pool(2);
   for_each_kernel([&](GemmProvider provider, DType ab) {
@@ -308,12 +310,13 @@ TEST(Gemm, BitIdenticalWhenSliced) {
   });
 }
 
-// Rows picked from a larger matrix, some of them twice, give the bits of a matrix with these rows in order.
+// If rows are picked from a larger matrix by index, some of them twice, results have the bits of a product
+// with a matrix that has these rows in order.
 TEST(Gemm, BitIdenticalWhenRowsArePicked) {
   ThreadPool pool(2);
   for_each_kernel([&](GemmProvider provider, DType ab) {
     for (const GemmLayout layout : kLayouts) {
-      // Several strips with and without an edge, few rows, and more than one panel of k.
+      // Cases: several strips with and without a partial last strip, few rows, and more than one panel of k.
       for (const Extents& e : {Extents{130, 70, 96}, {64, 128, 128}, {5, 40, 33}, {70, 33, 1100}}) {
         const Problem p{provider, layout, ab, ab, e.m, e.n, e.k, false, 3};
         const Operands from(p, 11);
@@ -333,7 +336,8 @@ TEST(Gemm, BitIdenticalWhenRowsArePicked) {
           std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
           g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
           cpu_gemm(pool, g);
-          // Few rows times the unpicked rows of B use another kernel, which sums in another order.
+          // If A has few rows and B's rows are not picked, a different kernel is used, which sums in a
+          // different order.
           if (!of_a && layout == GemmLayout::kNT && e.m <= gemm::kSkinnyRows) continue;
           EXPECT_EQ(std::memcmp(in_order.c.data(), picked.c.data(), picked.c.bytes()), 0) << p.name();
         }
@@ -342,14 +346,14 @@ TEST(Gemm, BitIdenticalWhenRowsArePicked) {
   });
 }
 
-// Writing C past the caches and prefetching other data neither change C nor write beyond it.
+// Neither non-temporal stores of C nor prefetching other data change the values of C or write outside C.
 TEST(Gemm, BitIdenticalPastTheCachesAndReadingAhead) {
   const std::vector<float> elsewhere(3000);
   struct Sizes {
     std::int64_t m, n, k, gap;
   };
-  // Rows of whole cache lines with and without tile edges, rows of partial cache lines, and several panels of
-  // k.
+  // Cases: rows of complete cache lines with and without partial tiles, rows with a partial cache line, and
+  // several panels of k.
   for (const Sizes& e : {Sizes{96, 128, 256, 16}, {50, 80, 40, 0}, {33, 77, 70, 3}, {64, 64, 9001, 0}}) {
     for (const GemmProvider provider : kProviders) {
       if (!gemm_provider_available(provider, DType::kBF16)) continue;
@@ -392,8 +396,8 @@ TEST(Gemm, NanAndInfinityPropagateToTheirRowAndColumnOnly) {
         const bool tn = layout == GemmLayout::kTN, nt = layout == GemmLayout::kNT;
         const float nan = std::numeric_limits<float>::quiet_NaN(),
                     inf = std::numeric_limits<float>::infinity();
-        tn ? x.a.set(66, 36, nan) : x.a.set(36, 66, nan);  // row 36 of C, from the last k
-        nt ? x.b.set(40, 3, inf) : x.b.set(3, 40, inf);    // column 40 of C
+        tn ? x.a.set(66, 36, nan) : x.a.set(36, 66, nan);  // affects row 36 of C
+        nt ? x.b.set(40, 3, inf) : x.b.set(3, 40, inf);    // affects column 40 of C
         multiply(pool, p, x);
         for (std::int64_t i = 0; i < p.m; ++i) {
           for (std::int64_t j = 0; j < p.n; ++j) {

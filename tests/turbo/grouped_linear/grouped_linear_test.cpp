@@ -6,38 +6,39 @@
 namespace primus::turbo::test {
 namespace {
 
-// The rows of each expert, followed by rows that belong to no expert.
+// The number of rows of each expert, and the number of rows after them that belong to no expert.
 struct Case {
   std::vector<std::int64_t> rows;
   std::int64_t unowned, in, out;
 };
 
-// Devices with warpgroups use tiles of 128 x 256 for rows of at least 256 columns.
+// Devices with warpgroups use tiles of 128 x 256 if rows have at least 256 columns.
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {{3, 0, 5, 1}, 0, 7, 9},
       {{0, 0, 0}, 4, 5, 3},
       {{70, 1, 0, 9, 16, 40}, 6, 48, 33},
-      // As few rows as in decoding.
+      // A case with few rows, as in decoding.
       {{0, 3, 0, 5, 1, 0}, 2, 264, 37},
       // One large expert and sixteen small experts.
       {{200, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 0, 65, 70},
-      // Rows of whole 16-byte lines: several tiles of 128 in both dimensions, full and partial ones; more
-      // steps than are prefetched; experts without rows at both ends.
+      // Rows are multiples of 16 bytes. There are several tiles of 128 in both dimensions, complete and
+      // partial; more steps than are prefetched; and no rows for the first and the last expert.
       {{0, 150, 3, 0, 128, 0}, 5, 168, 264},
-      // Wide tiles in all three products. The last step of k is partial in all of them.
+      // All three products use wide tiles, and have a partial last step of k.
       {{0, 140, 3, 0, 1}, 5, 264, 264},
-      // More rows than the decoding kernel supports, but few enough that picked rows are gathered first on
-      // devices with warpgroups.
+      // There are more rows than the decoding kernel supports, but so few that devices with warpgroups first
+      // copy rows that are picked by index.
       {{2, 0, 9, 1}, 1, 264, 264},
-      // As few rows as in decoding, which are longer than two passes of a warp.
+      // A case with few rows, as in decoding. The rows are longer than a warp reads in two passes.
       {{1, 0, 2, 0}, 1, 1304, 19},
   };
   return all;
 }
 
-// Adds a case for warpgroups whose rows are read so often that picked rows are gathered first. Adds a case
-// for GPUs with more tiles than multiprocessors, so that a block computes several.
+// For devices with warpgroups, adds a case in which so many tiles read each row that rows picked by index are
+// copied first. For GPUs, adds a case with more tiles than multiprocessors, so that a block computes several
+// tiles.
 std::vector<Case> cases_of(const DeviceUnderTest& device) {
   std::vector<Case> result = cases();
   if (device.emulated_warp == 32 || !device.plugin.empty()) result.push_back({{3, 0, 6}, 1, 264, 4096});
@@ -57,7 +58,7 @@ Values offsets_of(const Case& c) {
 
 std::int64_t rows_of(const Case& c) { return static_cast<std::int64_t>(offsets_of(c).back()) + c.unowned; }
 
-// The expert of each row; -1 for rows that belong to no expert.
+// Returns the expert of each row, -1 for rows that belong to no expert.
 std::vector<std::int64_t> owners(const Case& c) {
   std::vector<std::int64_t> owner;
   for (std::size_t e = 0; e < c.rows.size(); ++e)
@@ -163,8 +164,8 @@ TEST_P(GroupedLinearTest, ThreeProducts) {
   }
 }
 
-// Rows picked from a matrix of tokens give the bits of the same rows copied in order. Every token is picked
-// several times, by experts with many and with few rows.
+// If rows are picked from a matrix of tokens by index, results have the same bits as for a copy of these rows
+// in order. Every token is picked several times, by experts with many and with few rows.
 TEST_P(GroupedLinearTest, PickedRows) {
   OperatorBench bench(GetParam());
   const RandomStream random(5, RandomPurpose::kTest);
@@ -218,8 +219,8 @@ TEST_P(GroupedLinearTest, PickedRows) {
   }
 }
 
-// NaN in one expert's rows and weights, or in rows of no expert, changes no bit of other experts' results,
-// although tiles and steps of k reach beyond an expert's end.
+// NaN in the rows and weights of one expert, or in rows of no expert, does not change a bit of the results of
+// other experts, although tiles and steps of k may extend beyond the last row of an expert.
 TEST_P(GroupedLinearTest, ExpertsKeepApart) {
   OperatorBench bench(GetParam());
   const DType dtype = DType::kBF16;
@@ -308,7 +309,7 @@ TEST(GroupedLinear, NoThreadCountChangesABit) {
   }
 }
 
-// The bound that measure mode reserves covers the workspace of every routing.
+// The workspace size that measure mode reserves is sufficient for every routing.
 TEST(GroupedLinear, WorkspaceBoundHoldsForEveryNumberOfRows) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const GemmLayout layout : {GemmLayout::kNT, GemmLayout::kNN, GemmLayout::kTN}) {

@@ -10,7 +10,7 @@ constexpr double kEpsilon = 1e-3;  // large enough to change results
 struct Case {
   std::int64_t tokens;
   HeadNormShape shape;
-  std::int64_t values;  // columns after the normed columns
+  std::int64_t values;  // number of columns after the normalised columns
   bool weighted;
   double offset = 0;
   std::int64_t width() const { return shape.normed() * shape.head_dim + values; }
@@ -103,7 +103,7 @@ TEST_P(HeadNormTest, ForwardAndGradients) {
                   (of_gradient == DType::kBF16 ? rounding_error(of_gradient) : 0) + 2e-6);
       }
       const Tensor apart = bench.empty(dtype, shape);
-      for (const Tensor& d_x : {apart, d_y_device}) {  // the second call overwrites d_y
+      for (const Tensor& d_x : {apart, d_y_device}) {  // the gradient of the second call overwrites d_y
         bench.run(HeadNormBackwardInput{.shape = c.shape,
                                         .x = x_device,
                                         .weight = weight_device,

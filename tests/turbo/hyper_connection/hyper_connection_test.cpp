@@ -49,7 +49,7 @@ struct Results {
   Values y, mixing, z;
 };
 
-// The definition in the header. `mixing` and `z` are empty for a shape that does not mix.
+// Computes the definition in the header. `mixing` and `z` are empty if the shape does not mix streams.
 Results reference(const Case& c, const Operands& o) {
   const HyperShape s = c.shape();
   const std::int64_t n = c.streams, m = s.products();
@@ -180,7 +180,7 @@ TEST_P(HyperConnectionTest, ForwardAndBackward) {
                                 .d_products = d_products,
                                 .d_base = d_base,
                                 .d_scale = d_scale});
-    // The sum of both gradients is rounded twice.
+    // The sum of the gradients of HyperRead and HyperWrite is rounded twice.
     EXPECT_LE(normalised_error(bench.download(d_x), gradient(c, o, &Operands::x)), 2 * tolerance);
     const double of_factors = 2e-5;
     EXPECT_LE(normalised_error(bench.download(d_products), gradient(c, o, &Operands::products)), of_factors);

@@ -29,7 +29,7 @@ Values reference(const IndexerShape& s, const Operands& x) {
     std::int64_t begin = 0, end = std::min(s.seq_k, (s.q_first + t % s.seq_q + 1) / s.stride);
     if (!x.first_row.empty()) begin = static_cast<std::int64_t>(x.first_row[at(t)]);
     if (!x.end_row.empty()) end = static_cast<std::int64_t>(x.end_row[at(t)]);
-    std::vector<std::pair<double, std::int64_t>> best;  // highest score first, then lowest row
+    std::vector<std::pair<double, std::int64_t>> best;  // in order of descending score, then ascending row
     for (std::int64_t row = begin; row < end; ++row) {
       const double value = score(s, x, t, base + row);
       best.emplace_back(std::isnan(value) ? -INFINITY : -value, base + row);
@@ -45,7 +45,7 @@ Values reference(const IndexerShape& s, const Operands& x) {
   return selected;
 }
 
-// Small integers: all sums are exact, and many scores are equal.
+// Values are small integers, so that all sums are exact and many scores are equal.
 Values whole_numbers(std::int64_t n, std::uint64_t seed) {
   Values values = random_values(n, seed);
   for (double& value : values) value = std::round(value);
@@ -87,10 +87,10 @@ TEST_P(IndexerTest, ChoosesTheHighestScoresOfWhatAQuerySees) {
   const IndexerShape shapes[] = {
       {.batch = 1, .seq_q = 1, .seq_k = 1, .heads = 1, .head_dim = 1, .top_k = 3},
       {.batch = 2, .seq_q = 9, .seq_k = 9, .heads = 2, .head_dim = 5, .top_k = 4},
-      // The last queries of a sequence, with several tiles of heads, columns and keys.
+      // The queries are the last ones of a sequence. There are several tiles of heads, columns and keys.
       {.batch = 1, .seq_q = 3, .seq_k = 600, .heads = 3, .head_dim = 24, .top_k = 100, .q_first = 597},
       {.batch = 1, .seq_q = 2, .seq_k = 70, .heads = 70, .head_dim = 136, .top_k = 20, .q_first = 68},
-      // One key row per four tokens: the first queries see none.
+      // There is one key row per four tokens, so the first queries see no key.
       {.batch = 2, .seq_q = 22, .seq_k = 5, .heads = 4, .head_dim = 8, .top_k = 2, .stride = 4},
   };
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -114,7 +114,7 @@ TEST_P(IndexerTest, DocumentsAndGivenEnds) {
   EXPECT_EQ(run(bench, s, x, DType::kBF16, DType::kF32), reference(s, x));
 }
 
-// Zeros of either sign are equal, and NaN scores are selected.
+// 0 and -0 are equal, and NaN scores are selected.
 TEST_P(IndexerTest, ZerosAndNaNs) {
   OperatorBench bench(GetParam());
   const IndexerShape s{
@@ -126,7 +126,7 @@ TEST_P(IndexerTest, ZerosAndNaNs) {
 }
 
 // Rows selected from pages equal those selected from contiguous keys. The pages of two sequences are
-// interleaved, and the second sequence's new tokens lie within a page.
+// interleaved, and the new tokens of the second sequence begin and end within a page.
 TEST_P(IndexerTest, PagesAreChosenFromLikeRows) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kPage = 64, kPages = 4, kHeads = 3, kDim = 16, kTopK = 30;

@@ -145,7 +145,7 @@ TEST_P(LatentAttentionTest, ProjectsPerHead) {
 }
 
 // The product is linear in both operands, so its gradients satisfy <d_x, x> = <d_up, up> = <d_out, product of
-// x and up>. The definition is summed in double here.
+// x and up>. The expected values are computed in double from the definition.
 TEST_P(LatentAttentionTest, GradientsOfProjections) {
   using Side = LatentProject::Side;
   OperatorBench bench(GetParam());
@@ -162,7 +162,7 @@ TEST_P(LatentAttentionTest, GradientsOfProjections) {
         };
         const Values x = draw(kTokens * s.heads * x_dim, 1), d_out = draw(kTokens * s.heads * out_dim, 2),
                      up = draw(s.heads * s.up_dim() * s.rank, 3);
-        Values d_x(x.size()), d_up(up.size(), 1.0);  // 1: values to which the gradient is added
+        Values d_x(x.size()), d_up(up.size(), 1.0);  // the gradient is added to ones
         for (std::int64_t t = 0; t < kTokens; ++t) {
           for (std::int64_t h = 0; h < s.heads; ++h) {
             for (std::int64_t i = 0; i < width; ++i) {

@@ -99,15 +99,14 @@ TEST_P(LatentPoolingTest, ForwardAndBackward) {
                                     .d_bias = d_bias,
                                     .workspace = {}});
     EXPECT_LE(normalised_error(bench.download(d_x), gradient(c, o, &Operands::x)), tolerance);
-    // A softmax over a single gate is constant, so the bias has no gradient.
+    // A softmax over a single gate is constant, so the gradient of the bias is zero.
     const Values expected =
         s.ratio == 1 && !s.overlap ? Values(o.bias.size()) : gradient(c, o, &Operands::bias);
     EXPECT_LE(normalised_error(bench.download(d_bias), expected), 2 * tolerance);
   }
 }
 
-// Each token selects the tokens of its window, followed by all complete pooled blocks or by the chosen
-// blocks.
+// Each token selects the tokens of its window, and either all complete pooled blocks or the chosen blocks.
 TEST_P(LatentPoolingTest, WindowsAndWhatIsPooled) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kBatch = 2, kSequence = 7;

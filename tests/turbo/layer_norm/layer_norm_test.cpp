@@ -15,7 +15,7 @@ TEST_P(LayerNormTest, IsTheReference) {
     for (const std::int64_t n : {1, 5, 128, 300}) {
       constexpr std::int64_t kRows = 9;
       Values x = random_values(kRows * n, 1);
-      for (double& value : x) value += 3;  // a mean that is far from zero
+      for (double& value : x) value += 3;  // makes the mean far from zero
       x = rounded(x, dtype);
       const Values weight = rounded(random_values(n, 2), dtype),
                    bias = rounded(random_values(n, 3), DType::kF32);
@@ -31,7 +31,7 @@ TEST_P(LayerNormTest, IsTheReference) {
           expected.push_back((of_row[i] - mean) / std::sqrt(variance + kEps) * weight[at] + bias[at]);
         }
       }
-      const Tensor y = bench.upload(x, dtype, {kRows, n});  // in place
+      const Tensor y = bench.upload(x, dtype, {kRows, n});  // the result overwrites x
       bench.run(LayerNorm{.x = y,
                           .weight = bench.upload(weight, dtype, {n}),
                           .bias = bench.upload(bias, DType::kF32, {n}),

@@ -8,7 +8,7 @@
 namespace primus::turbo {
 namespace {
 
-// Operands that are addresses only; no test here multiplies them.
+// Operands with addresses but without data; the tests of this file do not multiply them.
 struct Operands {
   std::array<char, 1> a, b, c, workspace;
 

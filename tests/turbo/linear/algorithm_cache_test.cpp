@@ -24,7 +24,7 @@ class AlgorithmCacheTest : public ::testing::Test {
             .next_microseconds = 13.25,
             .of = 8};
   }
-  // Returns the cache's choice for a key. measurements_ counts the calls that measured.
+  // Returns the choice of the cache for a key. measurements_ counts how often algorithms were measured.
   std::optional<AlgorithmChoice> ask(AlgorithmCache& cache, const std::string& key, std::uint64_t measured,
                                      bool usable = true) {
     return cache.choose(
@@ -47,7 +47,7 @@ TEST_F(AlgorithmCacheTest, WhatWasMeasuredOnceIsKept) {
   EXPECT_EQ(ask(first, "a", 1), choice(1));
   EXPECT_EQ(ask(first, "a", 2), choice(1));
   EXPECT_EQ(ask(first, "b", 3), choice(3));
-  AlgorithmCache second = cache();  // as another process
+  AlgorithmCache second = cache();  // a second cache, as in another process
   EXPECT_EQ(ask(second, "a", 4), choice(1));
   EXPECT_EQ(ask(second, "b", 5), choice(3));
   EXPECT_EQ(measurements_, 2);
@@ -79,7 +79,7 @@ TEST_F(AlgorithmCacheTest, NothingMeasuredIsNothingKept) {
   EXPECT_EQ(ask(first, "a", 2), choice(2));
 }
 
-// If ranks start at the same time, only one measures, and all use its choice.
+// If ranks start at the same time, only one rank measures, and all ranks use its choice.
 TEST_F(AlgorithmCacheTest, RanksAgree) {
   std::atomic<int> measurements{0};
   std::vector<std::optional<AlgorithmChoice>> got(6);
@@ -139,7 +139,7 @@ TEST_F(AlgorithmCacheTest, WhatIsNoneOfOursIsAsIfItWereNotThere) {
     write(text);
     AlgorithmCache one = cache();
     EXPECT_EQ(ask(one, "a", 9), choice(9));
-    AlgorithmCache next = cache();  // the file was rewritten
+    AlgorithmCache next = cache();  // because the file was rewritten
     EXPECT_EQ(ask(next, "a", 10), choice(9));
   }
 }

@@ -15,7 +15,8 @@ using Limits = AlgorithmTrials::Limits;
 // A simulated GPU whose clock falls under load and recovers in pauses.
 class Gpu {
  public:
-  // Seconds per product on a cool GPU and under the load of a training step; 0 if the algorithm does not run.
+  // Seconds per product on a cool GPU, and under the load of a training step; 0 if the algorithm does not
+  // run.
   struct Algorithm {
     double cool, hot;
   };
@@ -58,7 +59,7 @@ class Gpu {
 TEST(AlgorithmTrials, TheFastestInTheStateOfAStepIsChosen) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials();
-  // The second is the fastest on a cool GPU, the third under the load of a step.
+  // The second algorithm is the fastest on a cool GPU, the third algorithm under the load of a step.
   const auto trial = gpu.choose(trials, {{1.00e-3, 1.20e-3}, {0.80e-3, 1.25e-3}, {1.05e-3, 1.10e-3}});
   ASSERT_TRUE(trial);
   EXPECT_EQ(trial->best, 2);
@@ -112,12 +113,12 @@ TEST(AlgorithmTrials, TheDeviceIsWarmedOnceAndAgainAfterAPause) {
   EXPECT_NEAR(seconds(), first, 0.02);
 }
 
-// bursts() times candidates in the GPU's current state, without warm-up.
+// With the limits bursts(), candidates are timed in the current state of the GPU, without warm-up.
 TEST(AlgorithmTrials, BurstsTakeTheGpuAsItComes) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials(AlgorithmTrials::bursts());
   const double before = gpu.now();
-  // The second is the fastest only on a cool GPU.
+  // The second algorithm is the fastest only on a cool GPU.
   const auto trial = gpu.choose(trials, {{1.00e-3, 1.20e-3}, {0.80e-3, 1.25e-3}});
   ASSERT_TRUE(trial);
   EXPECT_EQ(trial->best, 1);
@@ -132,7 +133,7 @@ TEST(AlgorithmTrials, AllOfThemTakeNoMoreThanTheyMay) {
   const double before = gpu.now();
   int sustained = 0;
   for (int shape = 0; shape < 40; ++shape) {
-    // Long products with many candidates.
+    // A trial of long products with many candidates.
     const auto trial = gpu.choose(trials, std::vector<Gpu::Algorithm>(32, {5e-3, 6e-3}));
     ASSERT_TRUE(trial);
     sustained += trial->sustained ? 1 : 0;

@@ -9,14 +9,14 @@
 #include "turbo/linear/hipblaslt.h"
 #include "turbo/linear/rocblas.h"
 
-// Newer rocBLAS headers define a macro with the name of a function.
+// Newer rocBLAS headers define a macro with the name of this function.
 #undef rocblas_gemm_ex
 
 namespace primus::turbo {
 namespace {
 
-// Whether two parameter types are passed alike: both are pointers or neither is, both are floating-point or
-// neither is, and sizes are equal.
+// True if two parameter types are passed in the same way: both or neither are pointers, both or neither are
+// floating-point types, and their sizes are equal.
 template <class Ours, class Theirs>
 constexpr bool kSameArgument =
     std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
@@ -38,7 +38,7 @@ requires(sizeof...(Ours) ==
                     sizeof(std::declval<ours>().our_field) == sizeof(std::declval<theirs>().their_field), \
                 #their_field)
 
-// rocBLAS marks rocblas_set_atomics_mode as deprecated: its default will become the mode that we set.
+// rocBLAS marks rocblas_set_atomics_mode as deprecated, because the mode that we set will become the default.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 SAME_CALL(hipblaslt, create, hipblasLtCreate);

@@ -78,7 +78,7 @@ class AmdProductsTest : public ::testing::Test {
   }
   Gemm small() { return gemm(GemmRole::kForward, {5, 12, 7}, {DType::kBF16, DType::kF32}, false); }
 
-  // The product matches the CPU operator and the definition, rounded once.
+  // Checks that the product equals the result of the CPU operator and of the definition, rounded once.
   void expect_product(GemmRole role, const Layer& layer, Types types, bool accumulate) {
     SCOPED_TRACE("role " + std::to_string(static_cast<int>(role)) + " tokens " +
                  std::to_string(layer.tokens) + " " + std::string(name_of(types.operands)) + " to " +
@@ -107,7 +107,7 @@ class AmdProductsTest : public ::testing::Test {
                                     {DType::kBF16, DType::kBF16},
                                     {DType::kF16, DType::kF32},
                                     {DType::kF16, DType::kF16}}) {
-            // Our kernels compute these, because a library may round twice.
+            // Our own kernels compute these products, because a library may round twice.
             if (accumulate && types.result != DType::kF32 && role != GemmRole::kWeightGradient) continue;
             expect_product(role, layer, types, accumulate);
           }
@@ -119,7 +119,7 @@ class AmdProductsTest : public ::testing::Test {
   FakeAmd& lt_ = state_of(FAKE_HIPBLASLT);
   FakeAmd& rocblas_ = state_of(FAKE_ROCBLAS);
   const std::string folder_ = ::testing::TempDir() + "amd-products-" + std::to_string(getpid());
-  AmdProducts::Options options_;  // finds the fakes by the names of the real libraries
+  AmdProducts::Options options_;  // the fake libraries are found by the names of the real libraries
   int stream_ = 0;
   std::map<std::string, int> choices_;
   OperatorBench bench_;
@@ -166,7 +166,7 @@ TEST_F(AmdProductsTest, AShapeIsAskedAboutOnce) {
   Gemm call = small();
   EXPECT_TRUE(products().multiply({call}));
   EXPECT_TRUE(products().multiply({call}));
-  // hipBLASLt cannot reserve multiprocessors for other kernels, so the product is the same.
+  // hipBLASLt cannot leave multiprocessors to other kernels, so `spared` does not affect the product.
   call.spared = 8;
   EXPECT_TRUE(products().multiply({call}));
   EXPECT_EQ(lt_.questions, 1);
@@ -221,7 +221,7 @@ TEST_F(AmdProductsTest, RocblasMultipliesWhatHipblasltHasNoAlgorithmFor) {
   EXPECT_THAT(choices_, ElementsAre(Pair("products: rocBLAS (hipBLASLt has no algorithm)", 1)));
   forget();
   rocblas_.products = 0;
-  rocblas_.status = 2;  // not implemented
+  rocblas_.status = 2;  // status "not implemented"
   EXPECT_FALSE(products().multiply({call}));
   EXPECT_FALSE(products().multiply({call}));
   EXPECT_THAT(choices_, ElementsAre(Pair("products: own kernel (hipBLASLt has no algorithm; rocBLAS has no "
@@ -233,9 +233,9 @@ TEST_F(AmdProductsTest, RocblasMultipliesWhatHipblasltHasNoAlgorithmFor) {
 // rocBLAS's status "slower than possible" counts as success, and "needs more memory" as a refusal.
 TEST_F(AmdProductsTest, RocblasMayWantMemoryOrBeSlow) {
   options_.hipblaslt = false;
-  rocblas_.status = 7;  // done, but slower than possible
+  rocblas_.status = 7;  // status "done, but slower than possible"
   EXPECT_TRUE(products().multiply({small()}));
-  rocblas_.status = 5;  // the kernel needs a larger workspace
+  rocblas_.status = 5;  // status "the kernel needs a larger workspace"
   EXPECT_FALSE(
       products().multiply({gemm(GemmRole::kForward, {6, 12, 7}, {DType::kF32, DType::kF32}, false)}));
 }
@@ -280,7 +280,7 @@ TEST_F(AmdProductsTest, TheEnvironmentChoosesTheLibraries) {
   unsetenv("PRIMUS_MATMUL_LIBRARY");
 }
 
-// Times algorithms in host memory with the host's clock.
+// Times algorithms in host memory with the clock of the host.
 class HostTrials final : public TrialDevice {
  public:
   void begin() override { ++trials; }
@@ -300,7 +300,7 @@ class AmdTuning : public AmdProductsTest {
  protected:
   AmdTuning() {
     lt_.trials = true;
-    lt_.slow = 2;  // the third is the fastest
+    lt_.slow = 2;  // the third algorithm is the fastest
   }
   // A product of 10^9 operations, enough to be timed.
   const Gemm call_ = gemm(GemmRole::kWeightGradient, {512, 1024, 1024}, {DType::kBF16, DType::kF32}, false);
@@ -314,11 +314,11 @@ TEST_F(AmdTuning, TheFastestAlgorithmIsChosenAndKept) {
   EXPECT_EQ(lt_.last_algorithm, 2);
   EXPECT_THAT(choices_, ElementsAre(Pair("products: hipBLASLt, algorithm chosen by timing", 1)));
   EXPECT_TRUE(std::filesystem::exists(file_));
-  // The next run reads the choice from the file.
+  // As in a new process, the choice is read from the file.
   forget();
   products().tune({call_}, trials_);
   EXPECT_EQ(trials_.trials, 1);
-  Gemm added = call_;  // accumulating microbatches use the same algorithm
+  Gemm added = call_;  // microbatches that accumulate use the same algorithm
   added.accumulate = true;
   EXPECT_TRUE(products().multiply({added}));
   EXPECT_EQ(lt_.last_algorithm, 2);

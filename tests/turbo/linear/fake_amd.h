@@ -1,6 +1,6 @@
-// The state that a test shares with the fakes of hipBLASLt and rocBLAS. Each fake is a separate library that
-// is opened like the real one, computes on the host, and checks its arguments strictly. The state is global,
-// so run one test at a time.
+// The state that a test shares with fake hipBLASLt and rocBLAS libraries. Each fake is a separate library,
+// which is opened as the real library is. It computes on the host, and checks its arguments strictly. The
+// state is global, so run one test at a time.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,19 @@
 
 namespace primus::turbo::test {
 
-// Each library exports it as "fake_amd_state".
+// Each fake library exports its state as "fake_amd_state".
 struct FakeAmd {
-  // Set by the test.
-  int version = 100100;  // of hipBLASLt
+  // These members are set by the test.
+  int version = 100100;  // version of hipBLASLt
   int start_status = 0;  // the status of creating a handle
-  int algorithms = 3;    // per product; 0: hipBLASLt has none
-  bool trials = false;   // products compute nothing, and the first `slow` algorithms take longer
+  int algorithms = 3;    // number of algorithms per product; 0: hipBLASLt has no algorithm
+  bool trials = false;   // true: products compute nothing, and the first `slow` algorithms take longer
   int slow = 0;
   int status = 0;           // the status of a product
   int workspace = 1 << 20;  // bytes that algorithms with even numbers need
-  // Set by the library.
-  char error[200] = "";          // the first misuse
-  int handles = 0, objects = 0;  // not yet destroyed
+  // These members are set by the library.
+  char error[200] = "";          // describes the first wrong call
+  int handles = 0, objects = 0;  // numbers of handles and objects that are not yet destroyed
   int questions = 0, products = 0;
   int last_algorithm = -1;
   void *stream = nullptr, *workspace_memory = nullptr;
@@ -79,7 +79,7 @@ struct FakeMatrix {
   }
 };
 
-// d = alpha * op(a) * op(b) + beta * c. Returns false if sizes do not match.
+// Computes d = alpha * op(a) * op(b) + beta * c. Returns false if sizes do not match.
 inline bool fake_multiply(const FakeMatrix& a, bool a_transposed, const FakeMatrix& b, bool b_transposed,
                           const FakeMatrix& c, const FakeMatrix& d, double alpha, double beta) {
   const std::int64_t m = a_transposed ? a.cols : a.rows, k = a_transposed ? a.rows : a.cols;

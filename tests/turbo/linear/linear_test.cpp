@@ -32,7 +32,7 @@ Benches every_bench() {
   return benches;
 }
 
-// Tests a product on all devices. They share the reference, which is slow.
+// Tests a product on all devices. The reference is slow, so it is computed once for all devices.
 void expect_product(Benches& benches, GemmRole role, const Layer& layer, Types types, bool accumulate) {
   const DType result = types.c;
   SCOPED_TRACE("role " + std::to_string(static_cast<int>(role)) + " tokens " + std::to_string(layer.tokens) +
@@ -55,7 +55,7 @@ void expect_product(Benches& benches, GemmRole role, const Layer& layer, Types t
                     .accumulate = accumulate,
                     .workspace = {}};
     bench.run(call);
-    // A GPU library may round a weight gradient before and after adding it to a bf16 one.
+    // If a weight gradient is bf16, a GPU library may round before and after adding to it.
     const int roundings = role == GemmRole::kWeightGradient && accumulate ? 2 : 1;
     EXPECT_LE(normalised_error(bench.download(call.c), expected), roundings * rounding_error(result) + 2e-6);
     EXPECT_EQ(call.flops(), 2.0 * static_cast<double>(layer.tokens * layer.in * layer.out));
@@ -79,7 +79,7 @@ TEST(Linear, RolesMatchReference) {
 }
 
 // GPUs split the fp32 operands of routers into bf16 parts and use tiles of 64 x 128 (gpu_split.h). The cases
-// have several tiles, edges, long sums in pieces, and as few experts as a line holds.
+// have several tiles, partial tiles, long sums that are divided among blocks, and as few as 8 experts.
 TEST(Linear, ProductsOfRoutersMatchReference) {
   Benches benches = every_bench();
   for (const Layer& layer : {Layer{70, 136, 136}, {300, 72, 24}, {1, 1032, 128}, {40, 264, 8}}) {
@@ -94,8 +94,7 @@ TEST(Linear, ProductsOfRoutersMatchReference) {
   }
 }
 
-// GPUs compute these sums for a 16-bit result in two parts (added_apart.h). Other devices compute one product
-// and are slow.
+// For a 16-bit result, GPUs compute these products in two parts (added_apart.h).
 TEST(Linear, LargeSumsMatchReference) {
   Benches benches;
   for (const DeviceUnderTest& spec : devices_under_test()) {
@@ -106,13 +105,14 @@ TEST(Linear, LargeSumsMatchReference) {
   expect_product(benches, GemmRole::kInputGradient, layer, {DType::kBF16, DType::kBF16, DType::kBF16}, true);
 }
 
-// fp16 operands require fp16 operands, and results are fp16 or fp32. A single row, as in decoding, has no
-// kernel of its own in fp16.
+// If an operand is fp16, both must be fp16, and the result is fp16 or fp32. There is no separate kernel for a
+// single row in fp16.
 TEST(Linear, ProductsInFp16MatchReference) {
   Benches benches = every_bench();
   std::vector<Layer> all = layers();
   all.push_back({1, 256, 40});
-  all.push_back({64, 128, 64});  // all extents are multiples of 16 bytes, which libraries need
+  all.push_back(
+      {64, 128, 64});  // a case in which all extents are multiples of 16 bytes, which libraries require
   for (const Layer& layer : all) {
     for (const GemmRole role : kRoles) {
       for (const bool accumulate : {false, true}) {
@@ -123,7 +123,7 @@ TEST(Linear, ProductsInFp16MatchReference) {
   }
 }
 
-// Sums are computed in fp32: terms beyond the range of fp16 cancel.
+// Sums are computed in fp32, so terms that exceed the range of fp16 may cancel.
 TEST(Linear, SumsInFp16DoNotOverflow) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());
@@ -131,7 +131,7 @@ TEST(Linear, SumsInFp16DoNotOverflow) {
     constexpr std::int64_t kLength = 64;
     Values a(kLength, 1000.0), b(kLength, 1000.0);
     for (std::size_t i = kLength / 2; i < b.size(); ++i) b[i] = -1000;
-    b[0] = 1008;  // 1000 and 1008 are representable in fp16
+    b[0] = 1008;  // 1000 and 1008 are exact in fp16
     const Gemm call{.role = GemmRole::kForward,
                     .a = bench.upload(a, DType::kF16, {1, kLength}),
                     .b = bench.upload(b, DType::kF16, {1, kLength}),
@@ -172,7 +172,7 @@ TEST(Linear, ProductsOfFewRowsMatchReference) {
   }
 }
 
-// The result of a row does not depend on the other rows that are decoded with it, up to eight rows in all.
+// The result of a row does not depend on the other rows of the product, which has at most eight rows.
 void expect_rows_alike(const Layer& layer) {
   const Shapes s = shapes(GemmRole::kForward, layer);
   const Values x = random_values(s.a.elements(), 1), w = random_values(s.b.elements(), 2);
@@ -195,7 +195,7 @@ void expect_rows_alike(const Layer& layer) {
   }
 }
 
-// One or two long rows use another kernel (gpu_few_rows_ring.h) than eight.
+// One or two long rows use a different kernel (gpu_few_rows_ring.h) than eight rows.
 TEST(Linear, ARowIsTheSameAmongFewOthersOnAGpu) {
   expect_rows_alike({8, 1096, 50});
   expect_rows_alike({8, 8208, 34});
@@ -208,7 +208,7 @@ struct Around {
   std::int64_t heads = 0, head_dim = 0;
 };
 
-// A fused product gives the bits of the same operators run one after another.
+// A fused product has the same bits as its operators, run one after the other.
 void expect_steps(OperatorBench& bench, const Around& c) {
   SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " to " + std::to_string(c.out) +
                ", end " + std::to_string(static_cast<int>(c.end)));
@@ -287,7 +287,7 @@ TEST(Linear, WhatIsAroundAProductHasTheBitsOfItsStepsOnAGpu) {
   }
 }
 
-// GPUs fuse the norm with products of one or two rows that fit shared memory.
+// GPUs fuse the norm with products of one or two rows, if the rows fit into shared memory.
 TEST(Linear, WhatIsAroundAProductIsTakenWhereItPays) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());
@@ -302,13 +302,13 @@ TEST(Linear, WhatIsAroundAProductIsTakenWhereItPays) {
     EXPECT_EQ(taken(1, 4096), gpu);
     EXPECT_EQ(taken(2, 4096), gpu);
     EXPECT_FALSE(taken(3, 4096));
-    EXPECT_FALSE(taken(1, 512));    // the bits would differ from those with more rows
-    EXPECT_FALSE(taken(2, 65536));  // does not fit shared memory
+    EXPECT_FALSE(taken(1, 512));    // the bits of a row would depend on the number of rows
+    EXPECT_FALSE(taken(2, 65536));  // the rows do not fit into shared memory
   }
 }
 
-// An fp32 operand times one keeps all bits, for every magnitude whose 24 bits all lie above bf16's smallest
-// normal number.
+// Products of an fp32 operand and 1 have all bits of the operand, if each of its 24 bits is at least the
+// smallest normal number of bf16.
 TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
   const Layer layer{40, 40, 19};
   const Shapes forward = shapes(GemmRole::kForward, layer);
@@ -329,7 +329,7 @@ TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
               .c = bench.empty(DType::kF32, forward.c),
               .workspace = {}};
     bench.run(call);
-    const Values y = bench.download(call.c);  // [tokens, out], the transposed weight
+    const Values y = bench.download(call.c);  // [tokens, out]: the weight, transposed
     for (std::int64_t t = 0; t < layer.tokens; ++t) {
       for (std::int64_t o = 0; o < layer.out; ++o) {
         EXPECT_EQ(y[static_cast<std::size_t>(t * layer.out + o)],
@@ -342,7 +342,7 @@ TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
             .c = bench.empty(DType::kF32, forward.b),
             .workspace = {}};
     bench.run(call);
-    const Values d_w = bench.download(call.c);  // [out, in], the transposed d_y
+    const Values d_w = bench.download(call.c);  // [out, in]: d_y, transposed
     for (std::int64_t t = 0; t < layer.tokens; ++t) {
       for (std::int64_t o = 0; o < layer.out; ++o) {
         EXPECT_EQ(d_w[static_cast<std::size_t>(o * layer.in + t)],
@@ -353,7 +353,7 @@ TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
 }
 
 // A result is rounded once, from a sum whose terms are exact to 2^-14. A few percent of the results are so
-// close to the middle between two bf16 numbers that they may round either way.
+// close to the middle between two bf16 numbers that they may be rounded up or down.
 TEST(Linear, Bf16ResultsOfFp32OperandsAreRoundedOnce) {
   const Layer layer{130, 80, 64};
   const GemmRole role = GemmRole::kInputGradient;

@@ -1,2 +1,2 @@
-// A library with the name of hipBLASLt that has only one of its functions.
+// A library with the name of hipBLASLt that has only one of hipBLASLt's functions.
 extern "C" int hipblasLtCreate(void**) { return 0; }

@@ -28,7 +28,8 @@ void run(OperatorBench& bench, const State& s, const Values& grad, double scale,
                  .weight_decay_factor = 0.5F});
 }
 
-// Lion in double. The mixed gradients are far enough from 0 that rounding cannot change a sign.
+// Compares with Lion in double. The means of moment and gradient are so far from 0 that rounding cannot
+// change a sign.
 TEST_P(LionTest, TenStepsFollowTheReference) {
   OperatorBench bench(GetParam());
   for (const std::int64_t n : {1, 47, 20011}) {
@@ -71,7 +72,7 @@ TEST_P(LionTest, AGradientInBf16IsTakenAsItIs) {
   }
 }
 
-// A zero gradient and momentum only decay the weights, and a bad step is skipped.
+// If gradient and moment are zero, a step only decays the weights. A bad step is skipped.
 TEST_P(LionTest, NothingToFollowOnlyDecaysAndABadStepIsSkipped) {
   OperatorBench bench(GetParam());
   const State state{bench.upload({1, -2, 4}, DType::kF32, {3}), bench.zeros(DType::kF32, {3}),

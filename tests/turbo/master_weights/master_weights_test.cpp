@@ -36,7 +36,7 @@ void for_each_master(Visit visit) {
   }
 }
 
-// Lower halves at, next to and far from the middle between two bf16 neighbours.
+// Lower halves at the middle between two adjacent bf16 numbers, next to it, and far from it.
 template <class Visit>
 void for_each_high_half(Visit visit) {
   for (std::uint32_t high = 0; high < 0x10000U; ++high) {
@@ -66,11 +66,11 @@ void expect_exact(std::uint32_t bits) {
 TEST(SplitMasters, AreExactForEveryRemainder) { for_each_master(expect_exact); }
 TEST(SplitMasters, AreExactForEveryValue) { for_each_high_half(expect_exact); }
 
-// Compared with the definition in double: the value is the bf16 number nearest to the master.
+// Compares with the definition in double: the working value is the bf16 number that is nearest to the master.
 TEST(SplitMasters, TheValueIsTheNearestOne) {
   const auto value_of = [](std::uint32_t high) { return static_cast<double>(of_bits(high << 16)); };
   for (const std::uint32_t high : kHighHalves) {
-    if (high >= 0x7F7FU) continue;  // the next number is infinity
+    if (high >= 0x7F7FU) continue;  // the next bf16 number is infinity
     for (std::uint32_t low = 0; low < 0x10000U; ++low) {
       const double master = of_bits(high << 16 | low);
       const double below = master - value_of(high), above = value_of(high + 1) - master;
@@ -124,7 +124,7 @@ TEST_P(MasterWeightsTest, RoundMastersGivesBothParts) {
   EXPECT_EQ(bench.bytes(working_alone), bench.bytes(working));
 }
 
-// Masters of every magnitude, ties, infinities and NaN.
+// Returns masters of every magnitude, ties, infinities and NaN.
 std::vector<float> odd_masters(std::int64_t n) {
   std::vector<float> masters(static_cast<std::size_t>(n));
   const Values normal = random_values(n, 11);
@@ -144,7 +144,7 @@ std::vector<float> odd_masters(std::int64_t n) {
   return masters;
 }
 
-// The operands of a step, common to all optimizers, in one form of masters.
+// The operands of a step that all optimizers have, with masters in one of the two forms.
 struct Step {
   Tensor param, working, remainder, grad, first, second, grad_scale, scalars;
 };
@@ -162,7 +162,7 @@ struct After {
   bool operator==(const After&) const = default;
 };
 
-// Runs three steps by `run(bench, step)`. The last one has a bad gradient and is skipped.
+// Runs three steps by `run(bench, step)`. The last step has a bad gradient and is skipped.
 template <class Run>
 After steps_with(const DeviceUnderTest& device, const Form& form, std::int64_t n, Run run) {
   OperatorBench bench(device);
@@ -199,7 +199,7 @@ After steps_with(const DeviceUnderTest& device, const Form& form, std::int64_t n
   } else {
     after.masters = download_as<std::uint32_t>(bench, s.param);
   }
-  // NaNs stay NaN in both forms, but a split does not preserve the payloads of GPU NaNs.
+  // NaNs stay NaN in both forms, but a split does not preserve the payload of a NaN that a GPU computes.
   for (std::size_t i = 0; i < after.masters.size(); ++i) {
     if (!std::isnan(of_bits(after.masters[i]))) continue;
     after.masters[i] = bits_of(std::numeric_limits<float>::quiet_NaN());
@@ -211,7 +211,7 @@ After steps_with(const DeviceUnderTest& device, const Form& form, std::int64_t n
 
 template <class Run>
 void expect_equal_forms(const DeviceUnderTest& device, Run run) {
-  for (const std::int64_t n : {1, 47, 4099, 20012}) {  // the last size uses vectors
+  for (const std::int64_t n : {1, 47, 4099, 20012}) {  // with the last size, kernels use vectors
     const After wide = steps_with(device, kWide, n, run), split = steps_with(device, kSplit, n, run);
     EXPECT_EQ(split, wide) << n;
     std::size_t moved = 0;

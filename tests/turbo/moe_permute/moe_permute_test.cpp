@@ -11,8 +11,8 @@ struct Plan {
   std::vector<int> offsets, rows, slots;
 };
 
-// The plan by definition: kept slots ordered by expert, then by number. Slots belong to `sequences` sequences
-// of equal length.
+// The plan by definition: the slots that are kept, ordered by expert, then by index. Slots belong to
+// `sequences` sequences of equal length.
 Plan reference_plan(const std::vector<int>& experts, const Values& weights, int expert_count, int capacity,
                     bool by_weight, int top_k = 1, int sequences = 1) {
   Plan plan;
@@ -55,7 +55,7 @@ struct Slots {
       : tokens(token_count), top_k(choices), expert_count(count) {
     const RandomStream random(seed, RandomPurpose::kTest);
     for (std::int64_t slot = 0; slot < tokens * top_k; ++slot) {
-      // Skewed: the first experts are popular, the last one gets no tokens.
+      // The distribution is skewed: the first experts get most of the slots, and the last expert gets none.
       const float u = random.uniform(static_cast<std::uint64_t>(slot));
       experts.push_back(static_cast<int>(u * u * static_cast<float>(count - 1)));
       weights.push_back(std::floor(8 * random.uniform(static_cast<std::uint64_t>(slot + 100000))) / 8);
@@ -69,8 +69,8 @@ Values doubles(const std::vector<int>& values) { return {values.begin(), values.
 class MoePermuteTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, MoePermuteTest, ::testing::ValuesIn(devices_under_test()));
 
-// Each rank sends a token once to each rank that has one of its experts, and all ranks compute consistent row
-// numbers.
+// Each rank sends a token once to each rank that has one of the token's experts, and row indices of all ranks
+// are consistent.
 TEST_P(MoePermuteTest, PlanDispatch) {
   OperatorBench bench(GetParam());
   struct Case {
@@ -97,7 +97,8 @@ TEST_P(MoePermuteTest, PlanDispatch) {
     const Shape slots{s.tokens, c.top_k};
     const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, slots);
     const Tensor dropped = c.drops ? bench.upload(doubles(kept), DType::kI32, slots) : Tensor();
-    // The tokens of a rank are always enough rows; the fullest part needs exactly `fullest`.
+    // As many rows as a rank has tokens are always enough. `fullest` is the largest number of rows that is
+    // sent from one rank to one rank.
     int fullest = 0;
     for (int from = 0; from < c.ranks; ++from) {
       for (int to = 0; to < c.ranks; ++to) {
@@ -199,8 +200,8 @@ TEST_P(MoePermuteTest, PlanRouting) {
   }
 }
 
-// A plan for a subset of the experts equals the whole plan restricted to them, with fewer rows. Slots that
-// the whole plan dropped stay dropped.
+// A plan for a subset of the experts has the rows that these experts have in the complete plan. Slots that
+// the complete plan has dropped stay dropped.
 TEST_P(MoePermuteTest, APlanForSomeExperts) {
   OperatorBench bench(GetParam());
   for (const std::int64_t tokens : {200, 30}) {
@@ -218,7 +219,7 @@ TEST_P(MoePermuteTest, APlanForSomeExperts) {
       for (const auto& [first, own] : {std::pair{0, 2}, {2, 3}, {5, 4}, {0, 9}}) {
         const int begin = offsets[static_cast<std::size_t>(first)];
         const int end = offsets[static_cast<std::size_t>(first + own)];
-        // Exactly as many rows as needed.
+        // The plan has exactly the number of rows that is needed.
         const Tensor plan = bench.empty(DType::kI32, RoutingPlan::shape(own, tokens, top_k, end - begin));
         bench.run(PlanRouting{.experts = experts,
                               .weights = {},

@@ -66,7 +66,7 @@ TEST_P(MuonTest, NormalizesByTheRootOfASum) {
     const Tensor out = bench.empty(dtype, {n});
     const Tensor from = bench.upload(x, DType::kF32, {n});
     bench.run(MuonNormalize{.x = from, .sum_of_squares = bench.upload({49}, DType::kF64, {1}), .out = out});
-    // The factor and the product are rounded, so there are two rounding errors.
+    // Both the factor and the product are rounded, so there are two rounding errors.
     EXPECT_LE(normalised_error(bench.download(out), expected), rounding_error(dtype) + 2 * 0x1p-24);
     // A zero matrix stays zero.
     const Tensor none = bench.zeros(DType::kF32, {n});
@@ -93,7 +93,7 @@ TEST_P(MuonTest, PolynomialOfASymmetricMatrix) {
                                .a = 3.4375F,
                                .b = -4.75F,
                                .c = 2.03125F});
-      // Two products and two sums, each rounded; the terms may cancel.
+      // Two products and two sums are each rounded, and the terms may cancel.
       EXPECT_LE(normalised_error(bench.download(out), expected), rounding_error(dtype) + 8 * 0x1p-24);
     }
   }

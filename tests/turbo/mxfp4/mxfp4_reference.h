@@ -1,4 +1,4 @@
-// A reference of MXFP4 in double, by tables, for tests of the rounding and of products.
+// A reference of MXFP4 in double, which uses tables. It is for tests of the rounding and of products.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ inline double nearest(double x) {
   return std::copysign(kNumbers[best], x);
 }
 
-// The scale of a block; NaN if one of its elements is not finite.
+// Returns the scale of a block, or NaN if one of its elements is not finite.
 inline double scale_of(const Values& block) {
   double largest = 0;
   for (const double x : block) {
@@ -37,12 +37,13 @@ inline double scale_of(const Values& block) {
   int exponent = 0;  // largest = fraction * 2^exponent, fraction in [1, 2)
   const double fraction = 2 * std::frexp(largest, &exponent);
   --exponent;
-  // fp32 numbers below the smallest normal one have no exponent of their own.
+  // fp32 numbers below the smallest normal number do not have an exponent field, so their magnitude is not
+  // rounded up.
   if (exponent >= -126 && fraction >= 1.75) ++exponent;
   return std::ldexp(1.0, std::clamp(exponent - 2, -127, 125));
 }
 
-// Rounds matrices that are stacked vertically, each with `of_matrix` rows.
+// Rounds matrices whose rows are consecutive in x; each matrix has `of_matrix` rows.
 inline Values expected_numbers(const Values& x, std::int64_t cols, RoundMxfp4::Blocks blocks,
                                std::int64_t of_matrix) {
   const auto rows = static_cast<std::int64_t>(x.size()) / cols;
@@ -66,7 +67,7 @@ inline Values expected_numbers(const Values& x, std::int64_t cols, RoundMxfp4::B
   return out;
 }
 
-// Multiplies each complete run of 16 rows by H/4, where H is Sylvester's Hadamard matrix.
+// Multiplies each complete group of 16 consecutive rows by H/4, where H is Sylvester's Hadamard matrix.
 inline Values transformed(const Values& x, std::int64_t cols, std::int64_t begin, std::int64_t end) {
   Values out = x;
   for (std::int64_t block = begin; block < end; block += kMxBlock) {
@@ -84,7 +85,7 @@ inline Values transformed(const Values& x, std::int64_t cols, std::int64_t begin
   return out;
 }
 
-// Small integers, whose sums are exact.
+// Returns small integers, whose sums are exact.
 inline Values integers(std::int64_t n, std::uint64_t seed) {
   Values x = random_values(n, seed, 40);
   for (double& value : x) value = std::round(value);

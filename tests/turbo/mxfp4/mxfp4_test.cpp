@@ -55,7 +55,8 @@ TEST_P(Mxfp4Test, NumbersAreThoseOfTheFormat) {
   }
 }
 
-// All sixteen codes, every tie, and the floats next to a tie, with scales from the smallest to the largest.
+// Tests all sixteen codes, every tie, and the floats next to a tie, with scales from the smallest to the
+// largest.
 TEST_P(Mxfp4Test, EveryCodeAndEveryTieIsRoundedAsTheFormatSays) {
   OperatorBench bench(GetParam());
   Values x;
@@ -70,11 +71,11 @@ TEST_P(Mxfp4Test, EveryCodeAndEveryTieIsRoundedAsTheFormatSays) {
           of_scale.push_back(sign * static_cast<double>(next));
       }
     }
-    // Two blocks that begin with 6, which determines the scale.
+    // There are two blocks. Each begins with 6, which determines the scale.
     of_scale.insert(of_scale.begin(), 6);
     of_scale.insert(of_scale.begin() + kMxBlock, 6);
     of_scale.resize(2 * kMxBlock);
-    // With the smallest scales, the neighbours of ties are not representable in fp32.
+    // With the smallest scales, floats next to a tie are not exact in fp32.
     for (const double value : of_scale) x.push_back(rounded(std::ldexp(value, exponent), DType::kF32));
   }
   const auto rows = static_cast<std::int64_t>(x.size()) / kMxBlock;
@@ -88,7 +89,8 @@ TEST_P(Mxfp4Test, EveryCodeAndEveryTieIsRoundedAsTheFormatSays) {
               expected_numbers(turned, rows, Blocks::kColumns, kMxBlock), "columns");
 }
 
-// Largest magnitudes just below and above the values at which the scale doubles or an element saturates.
+// Tests largest magnitudes just below and just above the values at which the scale doubles or an element
+// saturates.
 TEST_P(Mxfp4Test, TheLargestMagnitudeDecidesTheScale) {
   OperatorBench bench(GetParam());
   for (const float largest : {3.4999998F, 3.5F, 3.75F, 4.0F, 5.0F, 6.0F, 6.5F, 6.9999995F, 7.0F, 7.5F}) {
@@ -139,7 +141,7 @@ TEST_P(Mxfp4Test, RunsOfSixteenRowsAreTransformedAndTheRestIsNot) {
 TEST_P(Mxfp4Test, GroupsOfPickedRowsHaveBlocksOfTheirOwn) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kTokens = 50, kRows = 130, kCols = 40;
-  const Values offsets = {0, 0, 33, 34, 34, 99, 120};  // for six groups; ten rows belong to none
+  const Values offsets = {0, 0, 33, 34, 34, 99, 120};  // six groups; the last ten rows belong to no group
   const Values x = integers(kTokens * kCols, 5);
   Values picks;
   for (std::int64_t r = 0; r < kRows; ++r) picks.push_back(static_cast<double>(r * 7 % kTokens));
@@ -176,7 +178,7 @@ Values counted(std::int64_t n, double first = 0) {
   return values;
 }
 
-// Every block contains 6, so that scales are 1.
+// Every block contains a 6, so that its scale is 1.
 TEST_P(Mxfp4Test, RoundingAtRandomKeepsTheMean) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kRows = 128, kCols = 256;
@@ -221,7 +223,8 @@ TEST_P(Mxfp4Test, RoundingAtRandomKeepsTheMean) {
   }
 }
 
-// Rows and fused column parts that are computed separately draw the random bits of the whole matrix.
+// Rows, and parts of fused columns, that are rounded separately get the same random bits as in the complete
+// matrix.
 TEST_P(Mxfp4Test, RandomBitsAreThoseOfTheTokenTheColumnTheStepAndTheName) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kRows = 64, kCols = 128;

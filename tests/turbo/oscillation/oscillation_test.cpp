@@ -51,19 +51,19 @@ Values download(OperatorBench& bench, const Masters& masters) {
   return w;
 }
 
-// A window of random walks, compared with the rule in double. Sums of few numbers with few digits are exact
-// in fp32.
+// Compares a window of random walks with the rule in double. Sums are exact in fp32, because they have few
+// terms with few digits.
 TEST_P(OscillationTest, AWindowFollowsTheReference) {
   OperatorBench bench(GetParam());
   constexpr float kRatio = 1.25F;
   for (const Form form : {Form::kWide, Form::kSplit}) {
     for (const std::int64_t n : {1, 47, 4096}) {
-      const auto walk = [&](std::uint64_t seed) {  // multiples of 2^-12
+      const auto walk = [&](std::uint64_t seed) {  // its steps are multiples of 2^-12
         Values w = random_values(n, seed);
         for (double& value : w) value = std::round(value * 0x1p12) * 0x1p-12;
         return w;
       };
-      const auto numbers = [&](std::uint64_t seed) {  // multiples of 1/2
+      const auto numbers = [&](std::uint64_t seed) {  // returns multiples of 1/2
         Values q = random_values(n, seed, 2);
         for (double& value : q) value = std::round(value) / 2;
         return q;
@@ -113,7 +113,8 @@ TEST_P(OscillationTest, AWindowFollowsTheReference) {
   }
 }
 
-// A weight that did not move is not reset at the end of a window, and a skipped step changes nothing.
+// A weight that did not move is not set to its rounded value at the end of a window, and a skipped step does
+// not change any tensor.
 TEST_P(OscillationTest, AWeightThatStoodStillStaysAndASkippedStepChangesNothing) {
   OperatorBench bench(GetParam());
   const Values w = {1, 1, 1};

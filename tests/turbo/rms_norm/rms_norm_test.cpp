@@ -15,17 +15,18 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    all.push_back({1, 3, dtype});  // with fewer columns the gradient cancels: a scalar's norm is its sign
+    all.push_back(
+        {1, 3, dtype});  // with 1 column the gradient would be 0, because the result is the sign of x
     all.push_back({1, 48, dtype});
     all.push_back({7, 129, dtype});
     all.push_back({300, 96, dtype});
-    all.push_back({37, 896, dtype});  // bf16 rows that fit the registers of a warp
+    all.push_back({37, 896, dtype});  // bf16 rows that fit into the registers of a warp
     all.push_back({3, 2048, dtype});
   }
   return all;
 }
 
-// y and rstd of x in double.
+// Returns y and rstd of x in double.
 Values reference_forward(const Values& x, const Values& weight, std::int64_t tokens,
                          Values* rstd_out = nullptr) {
   const std::size_t hidden = weight.size();
@@ -123,8 +124,8 @@ TEST_P(RmsNormTest, ForwardWithResidual) {
   }
 }
 
-// A weight that is stored minus one gives the results of the full weight, for rows that fit a warp's
-// registers and for longer ones.
+// If a weight is stored minus one, results are those of the weight itself, both for rows that fit into the
+// registers of a warp and for longer rows.
 TEST_P(RmsNormTest, WeightsMayBeStoredMinusOne) {
   OperatorBench bench(GetParam());
   for (const auto& [tokens, hidden, dtype] : cases()) {
@@ -180,7 +181,7 @@ TEST_P(RmsNormTest, Backward) {
 
     Values with_residual = expected.d_x;
     for (std::size_t i = 0; i < d_sum.size(); ++i) with_residual[i] += d_sum[i];
-    for (const int in_place : {0, 1, 2}) {  // d_x separate, in d_sum, in d_y
+    for (const int in_place : {0, 1, 2}) {  // 0: d_x has its own memory; 1: d_x is d_sum; 2: d_x is d_y
       input.d_sum = bench.upload(d_sum, dtype, shape);
       input.d_y = bench.upload(d_y, dtype, shape);
       input.d_x = in_place == 0 ? d_x : in_place == 1 ? input.d_sum : input.d_y;
@@ -219,7 +220,7 @@ TEST_P(RmsNormTest, Backward) {
     for (double& value : twice) value *= 2;
     EXPECT_LE(normalised_error(bench.download(d_weight), twice), 2e-6);
 
-    // A bf16 weight gradient is rounded once, also when it accumulates.
+    // A bf16 weight gradient is rounded once, even if it accumulates.
     gradient.accumulate = false;
     gradient.d_weight = bench.empty(DType::kBF16, {hidden});
     bench.run(gradient);

@@ -14,7 +14,7 @@
 namespace primus::turbo::test {
 namespace {
 
-constexpr double kTolerance = 1e-5;  // both sides compute in fp32
+constexpr double kTolerance = 1e-5;  // both Megatron-LM and Primus compute in fp32
 
 const std::filesystem::path kGolden = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/megatron";
 
@@ -29,7 +29,7 @@ Values values_of(const TensorView& tensor) {
   return values;
 }
 
-// The rule for settings of Megatron-LM.
+// Returns the rule for settings of Megatron-LM.
 RouterRule rule_of(const nlohmann::json& settings) {
   RouterRule rule;
   rule.top_k = settings.at("topk");
@@ -38,7 +38,7 @@ RouterRule rule_of(const nlohmann::json& settings) {
   rule.normalise = sigmoid ? rule.top_k > 1 : !settings.value("pre_softmax", false);
   rule.groups = settings.value("groups", 1);
   rule.top_groups = settings.value("group_topk", 1);
-  // A group scores as the sum of its topk / group_topk best experts.
+  // The score of a group is the sum of its topk / group_topk best scores.
   if (rule.groups > 1 && rule.top_k / rule.top_groups == 2)
     rule.group_score = RouterRule::GroupScore::kTwoBest;
   rule.scale = settings.value("scaling", 1.0F);
@@ -111,7 +111,7 @@ class RouterCase {
     EXPECT_EQ(std::count(rows_.begin(), rows_.end(), -1), json_.at("dropped"));
   }
 
-  // The index of a slot's expert in a [tokens, experts] table.
+  // Returns the index of a slot's expert in a [tokens, experts] table.
   std::size_t place(std::size_t slot) const {
     return at(static_cast<std::int64_t>(slot) / k_, chosen_[slot]);
   }
@@ -163,7 +163,7 @@ class RouterCase {
   const nlohmann::json& settings_;
   const SafetensorsFile& file_;
   RouterRule rule_;
-  std::int64_t n_, k_;  // experts, and chosen experts per token
+  std::int64_t n_, k_;  // number of experts, and of chosen experts per token
   Values logits_values_;
   std::int64_t tokens_;
   Tensor logits_, bias_, experts_, weights_, plan_;

@@ -38,7 +38,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// --- The definition in double
+// ---- The definition in double
 
 Values scores_of(Scoring scoring, const Values& logits) {
   Values scores = logits;
@@ -128,7 +128,7 @@ Values row_of(const Values& matrix, std::int64_t row, std::int64_t cols) {
 class RouterTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, RouterTest, ::testing::ValuesIn(devices_under_test()));
 
-// Experts that are given are kept, and their weights follow the rule.
+// If experts are given, they are used, and their weights follow the rule.
 TEST_P(RouterTest, WeighsTheGivenByTheRule) {
   OperatorBench bench(GetParam());
   const Case c = cases().front();
@@ -201,7 +201,7 @@ TEST_P(RouterTest, GradientIsThatOfFiniteDifferences) {
         }
       }
       const double balance_scale = segments > 0 ? 0.7 : 0, z_scale = segments == 3 ? 0 : 0.3;
-      // Chosen experts and loads are constants for the gradient.
+      // For the gradient, chosen experts and loads are constants.
       const auto loss = [&](const Values& l) {
         double sum = dot(previous, l);
         for (std::int64_t t = 0; t < tokens; ++t) {
@@ -272,7 +272,8 @@ RouterRandom random_of(OperatorBench& bench, std::int64_t tokens, RouterRandom r
   return random;
 }
 
-// A running load over two microbatches, with a share of one half, gives the mean balance loss of both.
+// With the running load of two microbatches and load_share = 1/2, the balance losses are those of the mean
+// load.
 TEST_P(RouterTest, LoadsOfMoreMicrobatchesCountByTheirMean) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kMany = 33, kOf = 7;
@@ -299,7 +300,7 @@ TEST_P(RouterTest, LoadsOfMoreMicrobatchesCountByTheirMean) {
   EXPECT_NEAR(balance(load, 0.5F), of_both / 2, 1e-6 * of_both);
 }
 
-// The noise of a token depends on its number in the global batch, not on its microbatch.
+// The noise of a token depends on its index in the global batch, not on its microbatch.
 TEST_P(RouterTest, NoiseBelongsToTheTokenWhateverIsAroundIt) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 24, hidden = 67, experts = 8, k = 2;
@@ -333,7 +334,7 @@ TEST_P(RouterTest, NoiseBelongsToTheTokenWhateverIsAroundIt) {
   EXPECT_EQ(second_half, Values(whole.begin() + static_cast<std::ptrdiff_t>(whole.size() / 2), whole.end()));
   EXPECT_EQ(chosen_half,
             Values(chosen.begin() + static_cast<std::ptrdiff_t>(chosen.size() / 2), chosen.end()));
-  // The noise differs for another token, step, layer or seed.
+  // The noise is different if the token, the step, the layer or the seed is different.
   EXPECT_NE(noise(tokens, random_of(bench, tokens, identity, 4, 1)), whole);
   EXPECT_NE(noise(tokens, random_of(bench, tokens, identity, 5)), whole);
   EXPECT_NE(noise(tokens, random_of(bench, tokens, {.seed = 9, .layer = 3}, 4)), whole);
@@ -390,7 +391,8 @@ TEST_P(RouterTest, ForcedBalance) {
     }
     for (const double e : chosen) ++load[static_cast<std::size_t>(e)];
     const int maximum = *std::max_element(load.begin(), load.end());
-    // 100 are expected; the uniform rule may exceed them by four standard deviations.
+    // An expert is expected to get 100 slots. With random experts, the number may be larger by four standard
+    // deviations.
     EXPECT_LE(maximum, forced == RouterRule::Forced::kEven ? 100 : 140);
   }
 }
@@ -483,7 +485,7 @@ TEST(Router, NoThreadCountChangesABit) {
   }
 }
 
-// Logits for which the square root of softplus is nearly zero or nearly the root of the logit.
+// Tests logits for which sqrt(softplus(x)) is nearly 0 or nearly sqrt(x).
 TEST_P(RouterTest, RootsOfSoftplusFarOut) {
   OperatorBench bench(GetParam());
   const Values logits = {-60, 25, 90, -20};

@@ -45,7 +45,8 @@ struct Gradients {
   Values d_q, d_kv;
 };
 
-// The gradients by the chain rule. Another test compares them with finite differences for small shapes.
+// Computes the gradients by the chain rule. Another test compares them with finite differences for small
+// shapes.
 Gradients reference_gradients(const Sizes& s, const Operands& x, const Values& d_out) {
   const Result forward = reference(s, x);
   Gradients g{Values(x.q.size()), Values(x.kv.size())};
@@ -76,7 +77,7 @@ Gradients reference_gradients(const Sizes& s, const Operands& x, const Values& d
   return g;
 }
 
-// Lists in random order with empty places anywhere; one list is entirely empty.
+// Returns lists in random order with empty entries at any position; all entries of one list are empty.
 Values random_lists(const Sizes& s, std::uint64_t seed) {
   Values lists;
   const Values draws = random_values(s.tokens * s.rows, seed);
@@ -143,7 +144,8 @@ Outputs run(OperatorBench& bench, const Sizes& s, const Uploaded& x, const Tenso
 
 constexpr Sizes kSmall{
     .tokens = 3, .rows = 5, .selected = 4, .heads = 2, .key_dim = 3, .value_dim = 2, .scale = 0.7F};
-// A small case; one key; several tiles of places, heads and columns; a value as wide as the key.
+// Cases: a small case; one key; several tiles of list entries, heads and columns; a value that is as wide as
+// the key.
 constexpr Sizes kShapes[] = {
     kSmall,
     {.tokens = 2, .rows = 1, .selected = 1, .heads = 1, .key_dim = 1, .value_dim = 1, .scale = 1},

@@ -11,7 +11,7 @@ constexpr double kRate = 1e-2, kDecay = 0.1;
 class SgdTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, SgdTest, ::testing::ValuesIn(devices_under_test()));
 
-// torch.optim.SGD in double: weight decay is part of the momentum.
+// Compares with torch.optim.SGD in double, in which weight decay is part of the momentum.
 TEST_P(SgdTest, TenStepsFollowTheReference) {
   OperatorBench bench(GetParam());
   const Tensor scalars = bench.upload({1, kRate, kDecay, 0, 0}, DType::kF64, {kStepScalars});

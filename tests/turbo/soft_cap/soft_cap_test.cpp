@@ -14,7 +14,7 @@ Values capped(const Values& x, double cap) {
   return y;
 }
 
-// Values from far below to far above the cap.
+// The values are from far below to far above the cap.
 constexpr std::int64_t kRows = 37, kCols = 29;
 constexpr float kCaps[] = {0.5F, 30.0F, 1e6F};
 Values some_values(DType dtype) { return rounded(random_values(kRows * kCols, 1, 20), dtype); }

@@ -71,7 +71,8 @@ TEST_P(SwigluTest, ForwardAndBackward) {
     const Values expected = reference_backward(gate_up, d_out, tokens);
     const Tensor d_out_device = bench.upload(d_out, dtype, {tokens, ffn});
     const Tensor apart = bench.empty(dtype, {tokens, 2 * ffn});
-    for (const Tensor& d_gate_up : {apart, gate_up_device}) {  // the second call overwrites gate_up
+    for (const Tensor& d_gate_up :
+         {apart, gate_up_device}) {  // the gradient of the second call overwrites gate_up
       bench.run(SwigluBackward{.gate_up = gate_up_device, .d_out = d_out_device, .d_gate_up = d_gate_up});
       EXPECT_LE(normalised_error(bench.download(d_gate_up), expected), tolerance) << ffn;
     }
@@ -157,7 +158,8 @@ TEST_P(SwigluTest, LargeGatesSaturateAndNanPasses) {
 
 constexpr double kLimit = 1.5;
 
-// The activation of gpt-oss (alpha 1.702, shift 1), or SwiGLU with clamped inputs (alpha 1, shift 0).
+// Parameters of the activation of gpt-oss (alpha = 1.702, shift = 1), or of SwiGLU with clamped inputs (alpha
+// = 1, shift = 0).
 struct Clamp {
   float alpha, shift;
 };
@@ -200,7 +202,8 @@ TEST_P(SwigluTest, ClampedForwardAndBackward) {
   }
 }
 
-// Expert rows weighted by their slots. The last slots are dropped, and the last rows belong to no slot.
+// Rows of experts, weighted by the weights of their slots. The last slots are dropped, and the last rows
+// belong to no slot.
 struct Weighted {
   static constexpr std::int64_t kTokens = 5, kTopK = 3, kSlots = kTokens * kTopK, kOwned = 12;
   Values weights, slots;
@@ -229,7 +232,8 @@ struct WeightedGradients {
   Values by_gate_up, by_weight;
 };
 
-// Gradients by finite differences, computed once for all devices because they are slower than the kernels.
+// Returns gradients by finite differences. They are computed once for all devices, because computing them is
+// slower than the kernels.
 const WeightedGradients& weighted_gradients(DType dtype, std::int64_t ffn, const Weighted& w,
                                             const Values& gate_up, const Values& d_out, bool weigh_input) {
   static std::map<std::tuple<DType, std::int64_t, bool>, WeightedGradients> known;

@@ -27,7 +27,7 @@ Top run(OperatorBench& bench, const Values& logits, DType dtype, std::int64_t wi
   return {bench.download(values), bench.download(ids)};
 }
 
-// The top-k by sorting all logits.
+// Returns the top-k logits, found by sorting all logits.
 Top expected(const Values& logits, std::int64_t width, std::int64_t vocab, std::int64_t k) {
   Top top;
   for (std::size_t row = 0; row < logits.size() / width; ++row) {
@@ -53,11 +53,12 @@ TEST(TopLogits, AreTheFirstOfAllWhenSorted) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         SCOPED_TRACE(spec.name() + ", " + std::to_string(c.width) + ", " + std::string(name_of(dtype)));
         Values logits = rounded(random_values(c.rows * c.width, 5, 3), dtype);
-        // bf16 has ties anyway. This adds ties to fp32 between the halves of the row.
+        // Makes logits of the two halves of the row equal, so that there are ties in fp32, too; in bf16 there
+        // are ties anyway.
         for (std::int64_t i = 0; i < c.width / 2; ++i) logits[c.width - 1 - i] = logits[i];
         logits[0] = -0.0;
         for (std::int64_t row = 0; row < c.rows && c.vocab > 9; ++row) logits[row * c.width + 7] = -INFINITY;
-        // Columns beyond the vocabulary may hold anything.
+        // Columns after the vocabulary may hold any values.
         for (std::int64_t i = c.vocab; i < c.width; ++i) logits[i] = i % 2 == 0 ? NAN : INFINITY;
         const Top actual = run(bench, logits, dtype, c.width, c.vocab, c.k);
         const Top right = expected(logits, c.width, c.vocab, c.k);
@@ -68,7 +69,7 @@ TEST(TopLogits, AreTheFirstOfAllWhenSorted) {
   }
 }
 
-// Rows with NaN or +infinity, and rows that are entirely -infinity, have the ids -1.
+// The ids of a row with NaN or +infinity, or of a row of only -infinity, are -1.
 TEST(TopLogits, WithoutAnOrderThereIsNoId) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     OperatorBench bench(spec);

@@ -4,9 +4,10 @@
 // A formula is compiled once per target, in the namespace of the target's kernels (PRIMUS_KERNELS). Include
 // it only from cpu*.cpp, gpu*.cu and their private headers. It may call functions that every target has:
 //
-//   to_float, from_float, multiply_add, sigmoid turbo/cpu/simd.h and turbo/gpu/values.h exp, softmax_exp,
-//   tanh vectorised code on CPUs, the math library on GPUs fast_root, fast_quotient exact on CPUs,
-//   approximate on NVIDIA GPUs ::sqrtf, ::expf, ::log and so on the math library on all targets
+//   to_float, from_float, multiply_add, sigmoid   turbo/cpu/simd.h and turbo/gpu/values.h
+//   exp, softmax_exp, tanh                        vectorised code on CPUs, the math library on GPUs
+//   fast_root, fast_quotient                      exact on CPUs, approximate on NVIDIA GPUs
+//   ::sqrtf, ::expf, ::log and so on              the math library on all targets
 #pragma once
 
 #include <cmath>

@@ -133,8 +133,8 @@ inline double rounding_error(DType dtype) {
 
 // max |actual - expected| / max |expected|. The error is relative to the largest element, because elements
 // that cancel to nearly zero are only as accurate as the terms of their sum. The result is infinite if sizes
-// differ, or if only one of two elements is NaN or infinite. If all elements of `expected` are zero, the
-// error is absolute.
+// differ, or if an element is NaN or infinite and does not equal the expected element. If all elements of
+// `expected` are zero, the error is absolute.
 inline double normalised_error(const Values& actual, const Values& expected) {
   if (actual.size() != expected.size()) return INFINITY;
   double error = 0, largest = 0;

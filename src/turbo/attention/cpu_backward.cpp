@@ -216,7 +216,7 @@ class Backward {
 
  private:
   // probabilities = exp(scale * q·k - lse); d_scores = scale * probabilities * (d_out·v - delta), times the
-  // slope of the soft cap.
+  // derivative of the soft cap.
   template <bool kKeyGradients, bool kQueryGradients>
   void score_gradients(const Strip& strip) const {
     const float scale = s.scale, base2_scale = score_scale(s) * kLog2E;

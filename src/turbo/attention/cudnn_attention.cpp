@@ -32,7 +32,8 @@ AttentionShape canonical(AttentionShape s, bool documents) {
   return s;
 }
 
-// Fills in the members that forward and backward share. Returns why cuDNN does not support the call, or null.
+// Fills in the members that the forward and the backward pass have in common. Returns why cuDNN does not
+// support the call, or null.
 const char* describe(const AttentionShape& shape, DType dtype, bool documents, std::int64_t q_row,
                      std::int64_t k_row, std::int64_t v_row, CudnnProblem& p) {
   const AttentionShape s = canonical(shape, documents);
@@ -164,9 +165,9 @@ bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& option
   return true;
 }
 
-// Returns whether our own warpgroup backward supports the call and its window is narrow enough that it is
-// faster. On an H200 the library computes the full triangle at 400 TFLOP/s, and our kernel only the band, at
-// 270 to 350 TFLOP/s.
+// Returns whether our own backward kernel for warpgroups supports the call, and the window is so narrow that
+// this kernel is faster than the library. On an H200 the library computes the full triangle at 400 TFLOP/s,
+// and our kernel only the band, at 270 to 350 TFLOP/s.
 bool narrow_window(const CudnnProblem& p) {
   return p.window > 0 && 2 * p.window <= p.seq_q && p.head_dim == p.value_dim &&
          (p.head_dim == 64 || p.head_dim == 128);

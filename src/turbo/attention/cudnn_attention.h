@@ -116,7 +116,7 @@ class CudnnAttention {
   // Returns how the call is executed, or why cuDNN cannot (`plan` is null). Calls of equal shape get the same
   // object. The only property of addresses that matters is whether they are multiples of 16 bytes.
   const CudnnCall& find(const AttentionForward& call);
-  // `own_is_fast`: our own kernel would use warpgroups (gpu_warpgroups_backward.h).
+  // `own_is_fast` tells whether our own kernel would use warpgroups (gpu_warpgroups_backward.h).
   const CudnnCall& find(const AttentionBackward& call, bool own_is_fast = false);
 
  private:

@@ -1,6 +1,6 @@
 // Flash attention for all supported shapes, on any GPU: the forward pass, and joining results over key
 // ranges. If a vendor library is available (gpu_cudnn.h), it computes the calls that it supports, and our own
-// kernels compute all others.
+// kernels compute all other calls.
 #include "turbo/attention/attention.h"
 #include "turbo/attention/gpu_attention.h"
 #include "turbo/attention/gpu_cudnn.h"

@@ -36,7 +36,7 @@ std::int64_t max_runs(const PagedAttention& a) {
 }
 
 // The result of a run for one query and head: the largest score (in base 2), the sum of exponentials relative
-// to it, and the sum of the values weighted by them (one float per column of the head). A block handles a
+// to it, and the sum of the values weighted by them (one float per column of the head). A block processes a
 // row, up to kHeads of the heads that share keys, and a run of keys. kLanes lanes share a row of keys; each
 // lane loads 16 bytes of it.
 template <class T, int kHeads, int kLanes>

@@ -111,7 +111,7 @@ struct DecodeLatents {
   }
 
  private:
-  // Computes the scores of all heads for the keys of a step; a warp handles 16 keys at a time.
+  // Computes the scores of all heads for the keys of a step; a warp processes 16 keys at a time.
   PRIMUS_DEVICE void score(Memory& m, const Query& query, int begin) const {
     for (int t = warp() * kTile; t < kKeys; t += kWarps * kTile) {
       Accumulator sum;
@@ -128,7 +128,7 @@ struct DecodeLatents {
       }
     }
   }
-  // Computes exponentials relative to the largest score so far; a warp handles one head at a time.
+  // Computes exponentials relative to the largest score so far; a warp processes one head at a time.
   PRIMUS_DEVICE void weigh(Memory& m) const {
     for (int h = warp(); h < kTile; h += kWarps) {
       const float before = m.maximum[h];

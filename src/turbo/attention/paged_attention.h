@@ -19,7 +19,7 @@ struct PagedSequences {
   // [B + 1] int32, starting at 0: rows [query_starts[b], query_starts[b + 1]) are the new tokens of sequence
   // b, in order; the range may be empty. Rows from query_starts[B] to T belong to no sequence.
   Tensor query_starts;
-  Tensor key_lengths;  // [B] int32: tokens of each sequence, including the new ones
+  Tensor key_lengths;  // [B] int32: number of tokens of each sequence, including its new tokens
   Tensor block_table;  // [B, blocks] int32: the page of tokens [i * page_size, (i + 1) * page_size)
   std::int64_t page_size;
 

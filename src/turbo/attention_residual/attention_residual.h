@@ -32,8 +32,8 @@ struct AttentionResidualBackward {
   static constexpr KernelId kId = KernelId::kAttentionResidualBackward;
   ResidualCandidates of;
   Tensor d_out;  // [T, hidden]
-  // Gradients of the candidates from their other users; absent: zero. Each may share the memory of the
-  // corresponding output.
+  // Gradients of the candidates from other operators that read them; absent: zero. Each tensor may share the
+  // memory of the corresponding output.
   Tensor previous_checkpoints, previous_stream;
   Tensor d_checkpoints, d_stream;  // out; shapes of `checkpoints` and `stream`
   Tensor factors;  // [T, n + 1] fp32 out: the gradient of w is Σ factor · v over tokens and candidates

@@ -20,7 +20,7 @@ struct ResidualMixture {
     scale[j] = inverse_rms(squares, hidden, eps);
     score[j] = dot * scale[j];
   }
-  // Computes the shares from the scores.
+  // Computes the shares: the softmax of the scores.
   PRIMUS_FORMULA void mix(std::int64_t count) {
     float largest = score[0], sum = 0;
     for (std::int64_t j = 1; j < count; ++j) largest = largest < score[j] ? score[j] : largest;

@@ -15,7 +15,7 @@ struct BackwardBody {
   const float* d_after;
   T* d_bcx;
 
-  // d[j] and reach[j] are of the token j positions back, as are the entries of the window.
+  // d[j], reach[j] and entry j of the window are those of the token j positions back.
   struct State {
     float w[kTaps][kCount], d[kTaps][kCount];
     Window<kCount, kTaps> window;

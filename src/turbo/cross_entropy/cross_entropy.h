@@ -6,7 +6,7 @@
 // logits are not finite.
 //
 // With a cap, each logit is replaced by cap * tanh(logit / cap) (turbo/soft_cap). d_logits is the gradient of
-// the uncapped logits and includes the slope of the cap. Capped logits are never written to memory.
+// the uncapped logits and includes the derivative of the cap. Capped logits are never written to memory.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -141,7 +141,7 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
  private:
   PRIMUS_DEVICE void normalise(Common& m) const {
     if (!in.normalise) return;
-    // Two threads share a row.
+    // Two threads process a row.
     const int i = thread() / 2 % kRows;
     T* const row = thread() < kThreads / 2 ? m.k[i] : m.q[i];
     float square = 0;

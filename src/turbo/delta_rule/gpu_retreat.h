@@ -104,7 +104,7 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {
     }
     PRIMUS_UNROLL
     for (int t = 0; t < kBlocks; ++t) {
-      // One warp computes the even blocks of tokens, the other the odd ones.
+      // One warp computes the even blocks of tokens, and the second warp the odd blocks.
       Accumulator by_read;
       by_read.clear();
       if (t % 2 == warp() % 2) {

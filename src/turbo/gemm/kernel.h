@@ -1,8 +1,9 @@
 // The interface between a provider and the blocked driver (blocked.cpp): the shape of its register tile, the
 // layout of packed operands, and the functions that pack, multiply and store.
 //
-//   Packed A has strips of `mr` rows: [k / kb][mr][kb], zero-padded. Packed B has strips of `nr` columns: [k
-//   / pairs][nr][pairs], zero-padded; pairs is 2 for bf16 (VNNI), 1 for fp32.
+//   Packed A has strips of `mr` rows:    [k / kb][mr][kb], zero-padded.
+//   Packed B has strips of `nr` columns: [k / pairs][nr][pairs], zero-padded;
+//   `pairs` is 2 for bf16 (VNNI), 1 for fp32.
 // Every strip has the complete range of k, so a panel (a part of this range) is contiguous in each strip.
 #pragma once
 

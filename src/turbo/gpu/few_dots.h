@@ -43,9 +43,9 @@ struct MatrixOfExpert {
   PRIMUS_DEVICE std::int64_t first_of(std::int64_t matrix, std::int64_t out) const { return matrix * out; }
 };
 
-// y[r, :] = x[place of r, :] · W[matrix of r]ᵀ, zero for rows without a matrix. A warp computes kOutputs
-// elements of a row; blocks that run concurrently compute the same columns, so rows that use the same matrix
-// read it from the cache. `in` is a multiple of 8, and rows are aligned to 16 bytes.
+// y[r, :] = (row r of x, as given by Rows) · W[matrix of r]ᵀ, zero for rows without a matrix. A warp computes
+// kOutputs elements of a row; blocks that run concurrently compute the same columns, so rows that use the
+// same matrix read it from the cache. `in` is a multiple of 8, and rows are aligned to 16 bytes.
 template <class W, class C, class Rows, int kOutputs>
 struct FewDots {
   static constexpr int kThreads = 256, kOfBlock = kThreads / kWarp * kOutputs, kLine = 8;

@@ -60,8 +60,8 @@ PRIMUS_DEVICE Memory& shared_panels() {
 
 // ---- Gates --------------------------------------------------------------------------------------
 
-// Counts arrivals and bytes of copies in flight, in phases. A phase is complete when the gate has counted all
-// arrivals and all expected bytes; then the next phase begins. Gates are in shared memory.
+// Counts arrivals and copied bytes, in phases. A phase is complete when the gate has counted all arrivals and
+// all expected bytes; then the next phase begins. Gates are in shared memory.
 class Gate {
  public:
   // One thread calls this; show_gates() and a barrier must follow.

@@ -206,7 +206,7 @@ bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   const MatrixOfExpert where{context.data<std::int32_t>(call.offsets),
                              optional<std::int32_t>(context, call.a_rows), experts};
   C* const y = context.data<C>(call.c);
-  // With short rows a warp reads more rows at a time, to keep enough loads in flight.
+  // If rows are short, a warp reads more rows at a time, so that enough loads run concurrently.
   constexpr std::int64_t kShortRow = 1024;
   if (in <= kShortRow) {
     few_dots<4>(context, x, w, y, rows, out, in, where);

@@ -128,7 +128,7 @@ void launch_few_rows(Context& context, const Rows& x, const Results& results, st
     }
   }
   using Product = FewRowProduct<Rows, Results>;
-  // Launches three blocks per multiprocessor, because two blocks do not have enough reads in flight.
+  // Launches three blocks per multiprocessor, because two blocks do not run enough reads concurrently.
   constexpr std::int64_t kBlocks = 3, kUnasked = 40 << 10, kAsked = (48 << 10) + 16;
   // A block also has static shared memory, so it may need more than 48 KiB in total even if `staged` is
   // slightly less than 48 KiB.

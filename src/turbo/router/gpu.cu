@@ -271,7 +271,7 @@ struct Backward {
   const float* previous;     // or null
   float* d_logits;
   float balance_scale, z_scale;
-  std::int64_t segment;  // number of tokens that share a row of load
+  std::int64_t segment;  // number of tokens per row of load
   int n;
 
   struct Memory {

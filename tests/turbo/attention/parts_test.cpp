@@ -242,8 +242,8 @@ TEST(AttentionParts, QueriesThatSeeNoKeyGetZeroAndNoWeight) {
     OperatorBench bench(spec);
     SCOPED_TRACE(spec.name());
     // Keys begin at position 70. The 30 queries begin at 60, so 10 of them precede all keys; the 4 queries
-    // begin at 68, so 2 of them precede all keys. The 30 queries use the tiled kernel; the 4 queries use the
-    // decoding kernel.
+    // begin at 68, so 2 of them precede all keys. On CPUs, the 30 queries use the tiled kernel, and the 4
+    // queries the decoding kernel.
     for (const std::int64_t seq_q : {30, 4}) {
       AttentionShape s = causal_shape(1, 100, 2, 1, 16, 8);
       s.seq_q = seq_q, s.seq_k = s.capacity_k = 100;

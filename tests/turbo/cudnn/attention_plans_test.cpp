@@ -20,7 +20,7 @@ AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, s
   return s;
 }
 
-// Operands of a fused projection. Their addresses are never dereferenced.
+// An address of operands, which is never dereferenced.
 void* const kSomewhere = reinterpret_cast<void*>(4096);
 
 Tensor at(void* address, DType type, Shape extents) { return Tensor(address, type, extents); }
@@ -73,7 +73,7 @@ class CudnnPlans : public ::testing::Test {
   const cudnn::Library library_ = fake::library();
 };
 
-// The graph reads q, k and v in place, with the row stride of the fused projection.
+// The graph reads q, k and v where the fused projection has written them, with its row stride.
 TEST_F(CudnnPlans, OperandsAreSeenInTheRowsOfAFusedProjection) {
   CudnnAttention attention = make();
   const CudnnCall& call = attention.find(forward(shape(2, 96, 4, 2, 64, 32)));

@@ -113,7 +113,7 @@ static_assert(sizeof(DataType) == sizeof(cudnnDataType_t) &&
               sizeof(PointwiseMode) == sizeof(cudnnPointwiseMode_t));
 static_assert(sizeof(NumericalNote) == sizeof(cudnnBackendNumericalNote_t));
 
-// Some of the names that are compared are deprecated in NVIDIA's header.
+// The attributes for our handles have names that are deprecated in NVIDIA's header.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 static_assert(equal(Attribute::kGraphHandle, CUDNN_ATTR_OPERATIONGRAPH_HANDLE));

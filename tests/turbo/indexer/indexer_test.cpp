@@ -87,7 +87,7 @@ TEST_P(IndexerTest, ChoosesTheHighestScoresOfWhatAQuerySees) {
   const IndexerShape shapes[] = {
       {.batch = 1, .seq_q = 1, .seq_k = 1, .heads = 1, .head_dim = 1, .top_k = 3},
       {.batch = 2, .seq_q = 9, .seq_k = 9, .heads = 2, .head_dim = 5, .top_k = 4},
-      // The queries are the last ones of a sequence. There are several tiles of heads, columns and keys.
+      // The queries are the last queries of a sequence. There are several tiles of heads, columns and keys.
       {.batch = 1, .seq_q = 3, .seq_k = 600, .heads = 3, .head_dim = 24, .top_k = 100, .q_first = 597},
       {.batch = 1, .seq_q = 2, .seq_k = 70, .heads = 70, .head_dim = 136, .top_k = 20, .q_first = 68},
       // There is one key row per four tokens, so the first queries see no key.

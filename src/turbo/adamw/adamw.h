@@ -18,13 +18,13 @@ namespace primus::turbo {
 // (turbo/block_moments.h) and all addresses are multiples of 16.
 struct AdamW {
   static constexpr KernelId kId = KernelId::kAdamW;
-  Tensor param;           // [n] fp32 master weights, in place; absent if the masters are split
+  Tensor param;           // [n] fp32 master weights, updated in place; absent if the masters are split
   Tensor grad;            // [n] fp32 or bf16
-  Tensor exp_avg;         // [n] fp32, bf16, or fp8 e4m3, in place
-  Tensor exp_avg_sq;      // [n] fp32, bf16, or uint8 (ue5m3), in place
+  Tensor exp_avg;         // [n] fp32, bf16, or fp8 e4m3, updated in place
+  Tensor exp_avg_sq;      // [n] fp32, bf16, or uint8 (ue5m3), updated in place
   Tensor grad_scale;      // [1] fp32 on the device: ClipCoefficient::scale
-  Tensor working;         // [n] bf16 working values, in place, or absent (turbo/master_weights.h)
-  Tensor remainder = {};  // [n] int16 remainders of split masters, in place; absent if not split
+  Tensor working;         // [n] bf16 working values, updated in place, or absent (turbo/master_weights.h)
+  Tensor remainder = {};  // [n] int16 remainders of split masters, updated in place; absent if not split
   Tensor exp_avg_scale = {}, exp_avg_sq_scale = {};  // [n / kMomentBlock] bf16, for 8-bit moments
   Tensor scalars;                                    // [kStepScalars] fp64
   float beta1, beta2, eps;
@@ -52,8 +52,8 @@ struct SumOfSquares {
 struct ClipCoefficient {
   static constexpr KernelId kId = KernelId::kClipCoefficient;
   Tensor sum_of_squares;  // [1] fp64
-  Tensor norm;            // [1] fp32 out
-  Tensor scale;           // [1] fp32 out
+  Tensor norm;            // output: [1] fp32
+  Tensor scale;           // output: [1] fp32
   float max_norm;
   void check() const;
   double flops() const { return 0; }

@@ -14,7 +14,7 @@ struct ForwardTiles {
   Visibility visibility;
   const T *q, *k, *v, *sinks;  // `sinks` may be null
   T* out;
-  float* lse;  // or null
+  float* lse;  // may be null
   std::int64_t q_stride, k_stride, v_stride;
   std::int64_t batch, capacity_k, heads, group, head_dim, value_dim, tiles, panels;
   ScoreScale scale;

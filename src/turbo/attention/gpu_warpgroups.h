@@ -36,9 +36,9 @@ struct ForwardWarpgroups {
 
   Visibility visibility;
   BoxMap queries, keys, values;
-  const BFloat16* sinks;  // or null
+  const BFloat16* sinks;  // may be null
   BFloat16* out;
-  float* lse;  // or null
+  float* lse;  // may be null
   int batch, heads, group, tiles;
   float scale;
   const std::int32_t* unless_zero;  // if not null and the value is 0, the kernel does nothing

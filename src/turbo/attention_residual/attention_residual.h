@@ -36,7 +36,7 @@ struct AttentionResidualBackward {
   // memory of the corresponding output.
   Tensor previous_checkpoints, previous_stream;
   Tensor d_checkpoints, d_stream;  // out; shapes of `checkpoints` and `stream`
-  Tensor factors;  // [T, n + 1] fp32 out: the gradient of w is Σ factor · v over tokens and candidates
+  Tensor factors;  // output: [T, n + 1] fp32: the gradient of w is Σ factor · v over tokens and candidates
   void check() const;
   double flops() const { return 0; }
 };
@@ -46,7 +46,7 @@ struct AttentionResidualBackwardWeight {
   static constexpr KernelId kId = KernelId::kAttentionResidualBackwardWeight;
   ResidualCandidates of;
   Tensor factors;         // [T, n + 1] fp32
-  Tensor d_norm, d_proj;  // [hidden] fp32 out
+  Tensor d_norm, d_proj;  // output: [hidden] fp32
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }

@@ -10,7 +10,7 @@ struct AddBias {
   static constexpr KernelId kId = KernelId::kAddBias;
   Tensor x;     // [tokens, n] fp32 or bf16
   Tensor bias;  // [n], x's type
-  Tensor y;     // [tokens, n] out, rounded once; may be x
+  Tensor y;     // output: [tokens, n], rounded once; may be x
   void check() const;
   double flops() const { return 0; }
 };

@@ -49,7 +49,7 @@ struct CausalConvForward {
   Tensor bias;    // [channels] fp32; absent: none
   Tensor before;  // edge() fp32; absent: all segments begin at position 0
   Tensor first_key;  // [rows] int32: the first position that a token sees; absent: 0
-  Tensor y;          // [rows, channels] out
+  Tensor y;          // output: [rows, channels]
   void check() const;
   double flops() const { return 0; }
 };
@@ -62,7 +62,7 @@ struct CausalConvBackwardInput {
   // edge() fp32: the part of the gradients of each segment's last width - 1 inputs that comes from tokens
   // after the segment; absent: zero.
   Tensor d_after;
-  Tensor d_bcx;  // [rows, columns] out; must not share memory with an input
+  Tensor d_bcx;  // output: [rows, columns]; must not share memory with an input
   void check() const;
   double flops() const { return 0; }
 };
@@ -118,7 +118,7 @@ struct CachedCausalConv {
   Tensor weight;  // [channels, width], bcx's type
   Tensor bias;    // [channels] fp32; absent: none
   Tensor ring;    // [sequences, ring, channels] fp32, ring >= width; read and written
-  Tensor y;       // [T, channels] out; zero for rows that belong to no sequence
+  Tensor y;       // output: [T, channels]; zero for rows that belong to no sequence
   void check() const;
   double flops() const { return 0; }
 };

@@ -25,8 +25,8 @@ struct ChannelGates {
 struct ChannelGateForward {
   static constexpr KernelId kId = KernelId::kChannelGateForward;
   ChannelGates of;
-  Tensor g;     // [tokens, heads * channels] fp32 out
-  Tensor beta;  // [tokens, heads] fp32 out
+  Tensor g;     // output: [tokens, heads * channels] fp32
+  Tensor beta;  // output: [tokens, heads] fp32
   void check() const;
   double flops() const { return 0; }
 };
@@ -35,7 +35,7 @@ struct ChannelGateBackward {
   static constexpr KernelId kId = KernelId::kChannelGateBackward;
   ChannelGates of;
   Tensor d_g, d_beta;  // fp32
-  Tensor d_z, d_b;     // z's type, out
+  Tensor d_z, d_b;     // output: type of z
   void check() const;
   double flops() const { return 0; }
 };
@@ -44,7 +44,7 @@ struct ChannelGateBackwardWeight {
   static constexpr KernelId kId = KernelId::kChannelGateBackwardWeight;
   ChannelGates of;
   Tensor d_g;       // fp32
-  Tensor d_weight;  // [heads * channels + heads] fp32 out: gradients of the bias, then of a_log
+  Tensor d_weight;  // output: [heads * channels + heads] fp32: gradients of the bias, then of a_log
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }
@@ -54,7 +54,7 @@ struct ChannelGateBackwardWeight {
 // input, x holds normal samples, and u is computed as the normal distribution function of x.
 struct ChannelGateBias {
   static constexpr KernelId kId = KernelId::kChannelGateBias;
-  Tensor x;         // fp32, in place
+  Tensor x;         // fp32, updated in place
   float low, high;  // 0 < low < high
   void check() const;
   double flops() const { return 0; }

@@ -16,13 +16,13 @@ namespace primus::turbo {
 
 struct CrossEntropy {
   static constexpr KernelId kId = KernelId::kCrossEntropy;
-  Tensor logits;   // [tokens, vocab] fp32
-  Tensor labels;   // [tokens] int32
-  Tensor weights;  // [tokens] fp32
-  Tensor loss;     // [tokens] fp32 out
-  Tensor
-      d_logits;   // [tokens, vocab] fp32 or bf16 out; fp32 may use the memory of logits; absent in evaluation
-  float cap = 0;  // >= 0; 0: no cap
+  Tensor logits;    // [tokens, vocab] fp32
+  Tensor labels;    // [tokens] int32
+  Tensor weights;   // [tokens] fp32
+  Tensor loss;      // output: [tokens] fp32
+  Tensor d_logits;  // output: [tokens, vocab] fp32 or bf16; fp32 may use the memory of logits; absent in
+                    // evaluation
+  float cap = 0;    // >= 0; 0: no cap
   void check() const;
   double flops() const { return 0; }
 };
@@ -36,8 +36,9 @@ struct CrossEntropyPart {
   static constexpr KernelId kId = KernelId::kCrossEntropyPart;
   Tensor logits;  // [tokens, columns] fp32: columns [first, first + columns) of the vocabulary
   Tensor labels;  // [tokens] int32
-  // [tokens, 3] fp32 out: the largest logit m, the sum of exp(logit - m), and the label's logit, or -infinity
-  // if these columns do not include the label. With a cap, these values are computed from capped logits.
+  // output: [tokens, 3] fp32: the largest logit m, the sum of exp(logit - m), and the label's logit, or
+  // -infinity if these columns do not include the label. With a cap, these values are computed from capped
+  // logits.
   Tensor part;
   std::int64_t first = 0;  // >= 0
   float cap = 0;           // as in CrossEntropy
@@ -51,7 +52,7 @@ struct CrossEntropyOfParts {
   Tensor logits;                           // as in CrossEntropyPart
   Tensor labels;                           // [tokens] int32
   Tensor weights;                          // [tokens] fp32
-  Tensor loss;                             // [tokens] fp32 out
+  Tensor loss;                             // output: [tokens] fp32
   Tensor d_logits;                         // as in CrossEntropy
   std::int64_t first = 0, vocabulary = 0;  // 0 <= first <= vocabulary - columns
   float cap = 0;                           // the cap with which the parts were computed

@@ -13,7 +13,7 @@ struct DeltaGatesForward {
   static constexpr KernelId kId = KernelId::kDeltaGatesForward;
   Tensor ba;              // [rows, 2 * heads]: b of all heads, then a
   Tensor a_log, dt_bias;  // [heads] fp32
-  Tensor g, beta;         // [rows, heads] fp32 out
+  Tensor g, beta;         // output: [rows, heads] fp32
   void check() const;
   double flops() const { return 0; }
 };
@@ -22,7 +22,7 @@ struct DeltaGatesBackwardInput {
   static constexpr KernelId kId = KernelId::kDeltaGatesBackwardInput;
   Tensor ba, a_log, dt_bias;  // as in the forward pass
   Tensor d_g, d_beta;         // [rows, heads] fp32
-  Tensor d_ba;                // [rows, 2 * heads] out; may be ba
+  Tensor d_ba;                // output: [rows, 2 * heads]; may be ba
   void check() const;
   double flops() const { return 0; }
 };
@@ -32,7 +32,7 @@ struct DeltaGatesBackwardWeight {
   static constexpr KernelId kId = KernelId::kDeltaGatesBackwardWeight;
   Tensor ba, a_log, dt_bias;  // as in the forward pass
   Tensor d_g;                 // [rows, heads] fp32
-  Tensor d_weights;           // [2 * heads] fp32 out: gradients of a_log, then of dt_bias
+  Tensor d_weights;           // output: [2 * heads] fp32: gradients of a_log, then of dt_bias
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }

@@ -59,7 +59,7 @@ struct DeltaRuleForward {
   Tensor g;          // [rows, gates()] fp32, <= 0; channel gates of a head are adjacent
   Tensor beta;       // [rows, value_heads] fp32
   Tensor first_key;  // [rows] int32: first position of the token's document; absent: 0
-  Tensor out;        // [rows, out_width()] out, qkv's type
+  Tensor out;        // output: [rows, out_width()], qkv's type
   Tensor workspace;
   void check() const;
   double flops() const;
@@ -96,7 +96,7 @@ struct CachedDeltaRule {
   Tensor state;              // [sequences, value_heads, key_dim, value_dim] fp32; read and written
   Tensor recent;             // [sequences, ring, value_heads * recent_width()] fp32; read and written
   Tensor committed;          // [sequences] int32; read and written
-  Tensor out;                // [T, out_width()] out; zero for rows that belong to no sequence
+  Tensor out;                // output: [T, out_width()]; zero for rows that belong to no sequence
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }

@@ -36,8 +36,8 @@ struct Cast {
 struct RoundMasters {
   static constexpr KernelId kId = KernelId::kRoundMasters;
   Tensor masters;         // [n] fp32
-  Tensor working;         // [n] bf16 out
-  Tensor remainder = {};  // [n] int16 out, or absent
+  Tensor working;         // output: [n] bf16
+  Tensor remainder = {};  // output: [n] int16, or absent
   void check() const;
   double flops() const { return 0; }
 };
@@ -100,7 +100,7 @@ struct Scale {
 // computed as the normal distribution function of x.
 struct LogUniform {
   static constexpr KernelId kId = KernelId::kLogUniform;
-  Tensor x;         // fp32, in place
+  Tensor x;         // fp32, updated in place
   float low, high;  // 0 < low < high
   void check() const;
   double flops() const { return 0; }

@@ -125,7 +125,7 @@ void cast(Context& context, const Cast& call) {
 struct RoundMastersBody {
   const float* masters;
   BFloat16* working;
-  std::int16_t* remainder;  // or null
+  std::int16_t* remainder;  // may be null
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
     working[i] = working_value(masters[i]);
     if (remainder) remainder[i] = param_remainder(masters[i]);

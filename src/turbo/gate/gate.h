@@ -15,7 +15,7 @@ struct GateForward {
   static constexpr KernelId kId = KernelId::kGateForward;
   Tensor x;     // [rows, n]
   Tensor gate;  // [rows, n] x's type, or [rows, 1] x's type or fp32
-  Tensor y;     // [rows, n] out; may be x
+  Tensor y;     // output: [rows, n]; may be x
   void check() const;
   double flops() const { return 0; }
 };
@@ -24,8 +24,8 @@ struct GateBackward {
   static constexpr KernelId kId = KernelId::kGateBackward;
   Tensor x, gate;  // as in the forward pass
   Tensor d_y;      // [rows, n]
-  Tensor d_x;      // [rows, n] out; may be d_y
-  Tensor d_gate;   // gate's shape and type, out
+  Tensor d_x;      // output: [rows, n]; may be d_y
+  Tensor d_gate;   // output: shape and type of gate
   void check() const;
   double flops() const { return 0; }
 };
@@ -41,8 +41,8 @@ struct GatedNormForward {
   Tensor x;       // [rows, heads * dim]
   Tensor gate;    // [rows, heads * dim]
   Tensor weight;  // [dim], x's type
-  Tensor y;       // [rows, heads * dim] out
-  Tensor rstd;    // [rows, heads] fp32 out
+  Tensor y;       // output: [rows, heads * dim]
+  Tensor rstd;    // output: [rows, heads] fp32
   float eps;
   void check() const;
   double flops() const { return 0; }
@@ -54,7 +54,7 @@ struct GatedNormBackwardInput {
   Tensor x, gate, weight;  // as in the forward pass
   Tensor rstd;             // [rows, heads] fp32
   Tensor d_y;              // [rows, heads * dim]
-  Tensor d_x, d_gate;      // [rows, heads * dim] out; must not share memory with an input
+  Tensor d_x, d_gate;      // output: [rows, heads * dim]; must not share memory with an input
   void check() const;
   double flops() const { return 0; }
 };

@@ -12,7 +12,7 @@ namespace primus::turbo::PRIMUS_GPU {
 // not diverge.
 struct Masters {
   float* param;             // null if masters are split
-  BFloat16* working;        // or null
+  BFloat16* working;        // may be null
   std::int16_t* remainder;  // null if masters are not split
 
   template <int kCount>

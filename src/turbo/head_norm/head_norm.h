@@ -21,8 +21,8 @@ struct HeadNormForward {
   HeadNormShape shape;
   Tensor x;       // [tokens, width], width >= (heads + kv_heads) * head_dim
   Tensor weight;  // [2 * head_dim], x's type: query weights, then key weights; absent: no scaling
-  Tensor y;       // [tokens, width] out
-  Tensor rstd;    // [tokens, heads + kv_heads] fp32 out
+  Tensor y;       // output: [tokens, width]
+  Tensor rstd;    // output: [tokens, heads + kv_heads] fp32
   float eps;
   float offset = 0;
   void check() const;
@@ -36,7 +36,7 @@ struct HeadNormBackwardInput {
   Tensor weight;  // [2 * head_dim], or absent
   Tensor rstd;    // [tokens, heads + kv_heads] fp32
   Tensor d_y;     // [tokens, width]
-  Tensor d_x;     // [tokens, width] out; may be d_y
+  Tensor d_x;     // output: [tokens, width]; may be d_y
   float offset = 0;
   void check() const;
   double flops() const { return 0; }

@@ -44,9 +44,9 @@ struct HyperRead {
   Tensor x;            // [tokens, streams*hidden] fp32 or bf16
   Tensor products;     // [tokens, products()] fp32
   Tensor base, scale;  // [products()], [scales()] fp32
-  Tensor y;            // [tokens, hidden] out, x's type
-  Tensor mixing;       // [tokens, mixing()] fp32 out; absent if iterations is 0
-  Tensor rstd;         // [tokens] fp32 out
+  Tensor y;            // output: [tokens, hidden], x's type
+  Tensor mixing;       // output: [tokens, mixing()] fp32; absent if iterations is 0
+  Tensor rstd;         // output: [tokens] fp32
   void check() const;
   double flops() const { return 0; }
 };
@@ -58,8 +58,8 @@ struct HyperReadBackward {
   Tensor d_y;                             // [tokens, hidden]
   Tensor d_mixing;                        // [tokens, mixing()] fp32; absent: zero
   Tensor previous;                        // [tokens, streams*hidden] added to d_x, or absent; may be d_x
-  Tensor d_x;         // [tokens, streams*hidden] out, without the gradient through products
-  Tensor d_products;  // [tokens, products()] fp32 out
+  Tensor d_x;         // output: [tokens, streams*hidden], without the gradient through products
+  Tensor d_products;  // output: [tokens, products()] fp32
   // The contributions of each token to the gradients of base and scale; the caller sums them over tokens.
   Tensor d_base, d_scale;  // [tokens, products()], [tokens, scales()] fp32 out
   void check() const;
@@ -72,7 +72,7 @@ struct HyperWrite {
   Tensor x;          // [tokens, streams*hidden]
   Tensor out;        // [tokens, hidden]: output of the layer
   Tensor mixing;     // [tokens, mixing()] fp32
-  Tensor z;          // [tokens, streams*hidden] out
+  Tensor z;          // output: [tokens, streams*hidden]
   void check() const;
   double flops() const { return 0; }
 };
@@ -83,9 +83,9 @@ struct HyperWriteBackward {
   Tensor x, out, mixing;  // from the forward pass
   Tensor d_z;             // [tokens, streams*hidden]
   Tensor previous;        // [tokens, streams*hidden] added to d_x, or absent; may be d_x
-  Tensor d_x;             // [tokens, streams*hidden] out; must not share memory with d_z
-  Tensor d_out;           // [tokens, hidden] out
-  Tensor d_mixing;        // [tokens, mixing()] fp32 out
+  Tensor d_x;             // output: [tokens, streams*hidden]; must not share memory with d_z
+  Tensor d_out;           // output: [tokens, hidden]
+  Tensor d_mixing;        // output: [tokens, mixing()] fp32
   void check() const;
   double flops() const { return 0; }
 };

@@ -22,7 +22,7 @@ PRIMUS_DEVICE float reduce_col(float value) {
 template <class T>
 struct RowsOfSequence {
   const T* k;
-  const std::int32_t *first_row, *end_row;  // or null
+  const std::int32_t *first_row, *end_row;  // may be null
   IndexerShape s;
 
   struct Seen {

@@ -39,7 +39,7 @@ struct IndexerSelect {
   // [tokens] int32: each query sees only rows [first_row, end_row) of its sequence. Absent: first_row is 0,
   // and end_row follows from `stride` and the position.
   Tensor first_row, end_row;
-  Tensor selected;  // [tokens, top_k] int32 out: rows of k; rows of sequence b begin at b*seq_k
+  Tensor selected;  // output: [tokens, top_k] int32: rows of k; rows of sequence b begin at b*seq_k
   Tensor workspace;
   void check() const;
   double flops() const;
@@ -56,7 +56,7 @@ struct PagedIndexerSelect {
   Tensor q;         // [T, heads*head_dim]
   Tensor pages;     // [rows of all pages, head_dim], q's type
   Tensor w;         // [T, heads]
-  Tensor selected;  // [T, top_k] int32 out
+  Tensor selected;  // output: [T, top_k] int32
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }

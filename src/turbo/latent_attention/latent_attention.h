@@ -30,7 +30,7 @@ struct LatentQkv {
   Tensor q;         // [tokens, heads * key_dim]
   Tensor kv;        // [tokens, heads * up_dim]: for each head, the nope part of the key, then the value
   Tensor rope_key;  // [tokens, rope_dim]: the rope part of every head's key
-  Tensor qkv;       // [tokens, heads * (2 * key_dim + value_dim)] out
+  Tensor qkv;       // output: [tokens, heads * (2 * key_dim + value_dim)]
   void check() const;
   double flops() const { return 0; }
 };

@@ -132,7 +132,7 @@ void backward(Context& context, const LatentPoolingBackward& a) {
 }
 
 struct Select {
-  const std::int32_t* chosen;  // or null
+  const std::int32_t* chosen;  // may be null
   std::int32_t* selected;
   std::int64_t sequence, window, ratio, blocks, places, tokens;
 

@@ -35,7 +35,7 @@ struct LatentPooling {
   PoolingShape shape;
   Tensor x;     // [rows, width] fp32 or bf16
   Tensor bias;  // [ratio, parts*dim] fp32
-  Tensor out;   // [pooled, dim] out, x's type
+  Tensor out;   // output: [pooled, dim], x's type
   void check() const;
   double flops() const { return 0; }
 };
@@ -45,8 +45,8 @@ struct LatentPoolingBackward {
   PoolingShape shape;
   Tensor x, bias;  // from the forward pass
   Tensor d_out;    // [pooled, dim]
-  Tensor d_x;      // [rows, width] out; zero where the forward pass does not read x
-  Tensor d_bias;   // [ratio, parts*dim] fp32 out; the summation order does not depend on threads
+  Tensor d_x;      // output: [rows, width]; zero where the forward pass does not read x
+  Tensor d_bias;   // output: [ratio, parts*dim] fp32; the summation order does not depend on threads
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }
@@ -60,7 +60,7 @@ struct WindowAndPooled {
   std::int64_t batch, sequence, window;
   std::int64_t ratio;  // tokens per block; 0: no pooling
   Tensor chosen;       // [batch*sequence, k] int32: pooled rows, or -1; absent: all visible rows
-  Tensor selected;     // [batch*sequence, window + (k, or all blocks of a sequence)] int32 out
+  Tensor selected;     // output: [batch*sequence, window + (k, or all blocks of a sequence)] int32
   std::int64_t blocks() const { return ratio > 0 ? sequence / ratio : 0; }
   void check() const;
   double flops() const { return 0; }

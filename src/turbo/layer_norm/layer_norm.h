@@ -13,7 +13,7 @@ struct LayerNorm {
   Tensor x;       // [rows, n]
   Tensor weight;  // [n] in x's type
   Tensor bias;    // [n] fp32
-  Tensor y;       // [rows, n] out; may be x
+  Tensor y;       // output: [rows, n]; may be x
   float eps;
   void check() const;
   double flops() const { return 0; }

@@ -114,7 +114,7 @@ template <class C>
 struct PlainResults {
   static constexpr bool kPaired = false;
   C* y;
-  const BFloat16* bias;  // or null
+  const BFloat16* bias;  // may be null
   int out;
 
   PRIMUS_DEVICE int count() const { return out; }
@@ -148,7 +148,7 @@ struct GatedResults : Pairs {
 // Results are heads of 2 * run columns. The first `heads` heads are rotated by the position of their row.
 struct RotatedResults : Pairs {
   BFloat16* y;
-  const BFloat16* bias;  // or null
+  const BFloat16* bias;  // may be null
   const std::int32_t* positions;
   const float* table;
   int heads;

@@ -37,7 +37,7 @@ struct AroundProduct {
 
   Tensor norm = {};   // [in]; absent: nothing is fused
   Tensor delta = {};  // [rows, in], or absent
-  Tensor sum = {};    // [rows, in] out; shares no memory with other operands; absent if delta is absent
+  Tensor sum = {};    // output: [rows, in]; shares no memory with other operands; absent if delta is absent
   float eps = 0;
   Tensor bias = {};  // [out], or absent; must be absent with kSwiglu
   End end = End::kNone;

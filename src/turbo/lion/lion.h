@@ -12,12 +12,12 @@ namespace primus::turbo {
 // (turbo/step_scalars.h). If grad_scale is negative, the step is skipped and no tensor changes.
 struct Lion {
   static constexpr KernelId kId = KernelId::kLion;
-  Tensor param;           // [n] fp32 master weights, in place; absent if the masters are split
-  Tensor grad;            // [n] fp32 or bf16
-  Tensor exp_avg;         // [n] fp32, in place
-  Tensor grad_scale;      // [1] fp32 on the device: ClipCoefficient::scale
-  Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
-  Tensor remainder = {};  // [n] int16 remainders of split masters, in place; absent if not split
+  Tensor param;       // [n] fp32 master weights, updated in place; absent if the masters are split
+  Tensor grad;        // [n] fp32 or bf16
+  Tensor exp_avg;     // [n] fp32, updated in place
+  Tensor grad_scale;  // [1] fp32 on the device: ClipCoefficient::scale
+  Tensor working;     // [n] bf16 values of the masters, updated in place, or absent (turbo/master_weights.h)
+  Tensor remainder = {};  // [n] int16 remainders of split masters, updated in place; absent if not split
   Tensor scalars;         // [kStepScalars] fp64
   float beta1, beta2;
   float weight_decay_factor = 1;

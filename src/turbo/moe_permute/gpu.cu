@@ -12,7 +12,7 @@ namespace {
 // key is larger if the weight is larger or, for equal weights, if the slot is earlier (by position, sequence,
 // choice). No two slots have equal keys.
 struct SlotKeys {
-  const float* weights;  // or null
+  const float* weights;  // may be null
   std::int64_t sequences, slots_per_sequence, top_k;
 
   PRIMUS_DEVICE std::uint64_t operator()(std::int64_t slot) const {
@@ -32,7 +32,7 @@ constexpr int kSlotsTogether = 8;
 // The slots that get a row in a plan.
 struct Choices {
   const std::int32_t* experts;
-  const std::int32_t* kept;  // or null
+  const std::int32_t* kept;  // may be null
   std::int64_t first;
 
   // Returns a bit mask for kSlotsTogether slots from `begin` on. A bit is set if the slot has a row of this
@@ -304,7 +304,7 @@ void plan_routing(Context& context, const PlanRouting& a) {
 struct PlaceTokens {
   static constexpr int kThreads = 256;
   const std::int32_t* experts;
-  const std::int32_t* kept;  // or null
+  const std::int32_t* kept;  // may be null
   std::int32_t *sends, *receives, *sent, *parts, *sources, *places, *choices;
   std::int64_t tokens, top_k, ranks, rank, maximum, experts_of_rank, ranks_of_expert;
 
@@ -471,7 +471,7 @@ struct Dots {
   static constexpr int kWarps = kThreads / kWarp;
   const T *by_token, *by_row;
   const std::int32_t* rows;
-  const float* previous;  // or null
+  const float* previous;  // may be null
   float* out;
   std::int64_t slots, hidden, top_k;
 

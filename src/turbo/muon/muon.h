@@ -14,8 +14,8 @@ namespace primus::turbo {
 struct MuonMomentum {
   static constexpr KernelId kId = KernelId::kMuonMomentum;
   Tensor grad;        // [n] fp32 or bf16
-  Tensor momentum;    // [n] fp32, in place
-  Tensor direction;   // [n] fp32 out
+  Tensor momentum;    // [n] fp32, updated in place
+  Tensor direction;   // output: [n] fp32
   Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
   float beta;
   bool nesterov;
@@ -48,11 +48,11 @@ struct MuonPolynomial {
 // (turbo/step_scalars.h). If grad_scale is negative, the step is skipped and no tensor changes.
 struct MuonUpdate {
   static constexpr KernelId kId = KernelId::kMuonUpdate;
-  Tensor param;           // [n] fp32 master weights, in place; absent if the masters are split
-  Tensor direction;       // [n] fp32 or bf16
-  Tensor grad_scale;      // [1] fp32 on the device: the clip coefficient
-  Tensor working;         // [n] bf16 values of the masters, in place, or absent (turbo/master_weights.h)
-  Tensor remainder = {};  // [n] int16 remainders of split masters, in place; absent if not split
+  Tensor param;       // [n] fp32 master weights, updated in place; absent if the masters are split
+  Tensor direction;   // [n] fp32 or bf16
+  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
+  Tensor working;     // [n] bf16 values of the masters, updated in place, or absent (turbo/master_weights.h)
+  Tensor remainder = {};  // [n] int16 remainders of split masters, updated in place; absent if not split
   Tensor scalars;         // [kStepScalars] fp64
   float scale;
   float weight_decay_factor = 1;

@@ -73,7 +73,7 @@ struct RoundStrips {
   static constexpr int kThreads = 256, kRows = static_cast<int>(kMxBlock);
   const T* x;
   T* out;
-  const std::int32_t *offsets, *picks;  // or null
+  const std::int32_t *offsets, *picks;  // may be null
   std::int64_t groups, of_matrix, cols, across;
   bool hadamard;
   Rounding<kRandom> rounding;

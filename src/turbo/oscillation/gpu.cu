@@ -18,7 +18,7 @@ struct Track {
   const BFloat16 *before_rounded, *rounded;
   float *moved, *jumped;
   const float* grad_scale;
-  std::int32_t* snapped;  // or null
+  std::int32_t* snapped;  // may be null
   std::int64_t packs;
   float ratio;
   bool ends;

@@ -25,7 +25,7 @@ struct TrackOscillation {
   Tensor working;
   Tensor remainder = {};
   Tensor before_rounded, rounded;  // [n] bf16: q and q'
-  Tensor moved, jumped;            // [n] fp32, in place
+  Tensor moved, jumped;            // [n] fp32, updated in place
   Tensor grad_scale;               // [1] fp32
   Tensor snapped = {};  // [1] int32: incremented by the number of weights set to q'; absent: not counted
   float ratio;

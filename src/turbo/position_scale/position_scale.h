@@ -13,7 +13,7 @@ namespace primus::turbo {
 struct PositionScale {
   static constexpr KernelId kId = KernelId::kPositionScale;
   Tensor x;           // [tokens, width] fp32 or bf16
-  Tensor y;           // [tokens, width] out; may be x. Columns from `cols` on are copied
+  Tensor y;           // output: [tokens, width]; may be x. Columns from `cols` on are copied
   Tensor positions;   // [tokens] int32, >= 0
   std::int64_t cols;  // number of columns to scale, from the first column on
   float floor_scale;  // > 0, in positions

@@ -36,7 +36,7 @@ struct QuantileBiasUpdate {
   MarginBins bins;
   std::int32_t top_k;
   Tensor counts;  // [experts, bins] int32
-  Tensor bias;    // [experts] fp32, in place
+  Tensor bias;    // [experts] fp32, updated in place
   bool centred;
   float kept;  // weight of the old bias in the new bias, in [0, 1)
   void check() const;

@@ -15,9 +15,9 @@ struct RmsNormForward {
   Tensor x;       // [tokens, hidden]
   Tensor delta;   // [tokens, hidden], or absent
   Tensor weight;  // [hidden], x's type
-  Tensor sum;     // [tokens, hidden] out; absent if delta is absent
-  Tensor y;       // [tokens, hidden] out
-  Tensor rstd;    // [tokens] fp32 out
+  Tensor sum;     // output: [tokens, hidden]; absent if delta is absent
+  Tensor y;       // output: [tokens, hidden]
+  Tensor rstd;    // output: [tokens] fp32
   float eps;
   float offset = 0;
   void check() const;
@@ -34,7 +34,7 @@ struct RmsNormBackwardInput {
   Tensor rstd;              // [tokens] fp32
   Tensor d_y;               // [tokens, hidden]
   Tensor d_sum;             // [tokens, hidden], or absent
-  Tensor d_x;               // [tokens, hidden] out
+  Tensor d_x;               // output: [tokens, hidden]
   Tensor d_weight = {};     // [hidden] fp32, or bf16 with one rounding; or absent
   bool accumulate = false;  // d_weight += instead of d_weight =
   float offset = 0;

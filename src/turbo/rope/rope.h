@@ -12,7 +12,7 @@ namespace primus::turbo {
 struct Rope {
   static constexpr KernelId kId = KernelId::kRope;
   Tensor x;          // [tokens, width]: consecutive heads of head_dim
-  Tensor y;          // [tokens, width] out; may be x. Columns outside the rotated heads are copied
+  Tensor y;          // output: [tokens, width]; may be x. Columns outside the rotated heads are copied
   Tensor positions;  // [tokens] int32, row indices of the table
   Tensor
       table;  // [max_positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; scaled by mscale

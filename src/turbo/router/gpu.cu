@@ -37,7 +37,7 @@ TokenRandom random_of(Context& context, const RouterRandom& r) {
 template <class From, class To>
 struct JitterBody {
   const From* x;
-  const To* previous;  // or null
+  const To* previous;  // may be null
   To* out;
   TokenRandom random;
   std::int64_t cols;
@@ -195,7 +195,7 @@ struct Forward {
   RouterRule rule;
   TokenRandom random;
   const float *logits, *bias;  // bias may be null
-  const std::int32_t* given;   // or null
+  const std::int32_t* given;   // may be null
   std::int32_t* experts;
   float* weights;
   int n;
@@ -268,7 +268,7 @@ struct Backward {
   const std::int32_t* experts;
   const float* d_weights;
   const std::int32_t* load;  // null: there is no balance loss
-  const float* previous;     // or null
+  const float* previous;     // may be null
   float* d_logits;
   float balance_scale, z_scale;
   std::int64_t segment;  // number of tokens per row of load
@@ -387,7 +387,7 @@ struct ClearCounts {
 struct CountLoad {
   static constexpr int kThreads = kWarp;
   const float* logits;
-  const std::int32_t* chosen;  // or null
+  const std::int32_t* chosen;  // may be null
   std::int32_t* load;
   std::int64_t segment;
   int n, top_k;
@@ -415,7 +415,7 @@ struct LossParts {
   static constexpr std::int64_t kMaxBlocks = 1 << 17;
   RouterRule rule;
   const float* logits;
-  const std::int32_t* load;  // or null
+  const std::int32_t* load;  // may be null
   double *balance, *z;       // each has one value per block
   std::int64_t tokens, segment;
   int n;

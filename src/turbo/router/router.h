@@ -73,8 +73,8 @@ struct RouterForward {
   Tensor bias;          // [experts] fp32, or absent
   Tensor given;  // [tokens, top_k] int32, each in [0, experts): the experts to use; absent: the best experts
                  // are used
-  Tensor experts;  // [tokens, top_k] int32 out
-  Tensor weights;  // [tokens, top_k] fp32 out
+  Tensor experts;  // output: [tokens, top_k] int32
+  Tensor weights;  // output: [tokens, top_k] fp32
   void check() const;
   double flops() const { return 0; }
 };
@@ -84,7 +84,7 @@ struct RouterTable {
   static constexpr KernelId kId = KernelId::kRouterTable;
   Tensor tokens;   // [tokens] int32, rows of the table
   Tensor table;    // [vocabulary, top_k] fp32: integers
-  Tensor experts;  // [tokens, top_k] int32 out
+  Tensor experts;  // output: [tokens, top_k] int32
   void check() const;
   double flops() const { return 0; }
 };
@@ -96,7 +96,7 @@ struct RouterLoad {
   std::int32_t top_k;
   Tensor logits;  // [tokens, experts] fp32
   Tensor chosen;  // [tokens, top_k] int32: the experts with the largest logits, or absent if not yet known
-  Tensor load;    // [segments, experts] int32 out
+  Tensor load;    // output: [segments, experts] int32
   void check() const;
   double flops() const { return 0; }
 };
@@ -132,7 +132,7 @@ struct RouterBackward {
   Tensor load;       // [segments, experts] int32, or absent: no balance loss
   float balance_scale, z_scale;
   Tensor previous;  // [tokens, experts] fp32, added to d_logits; absent: zero; may be d_logits
-  Tensor d_logits;  // [tokens, experts] fp32 out
+  Tensor d_logits;  // output: [tokens, experts] fp32
   void check() const;
   double flops() const { return 0; }
 };
@@ -141,7 +141,7 @@ struct RouterBackward {
 // microbatches so far.
 struct RunningLoad {
   static constexpr KernelId kId = KernelId::kRunningLoad;
-  Tensor load, running;  // [1, experts] and [experts] int32, in place
+  Tensor load, running;  // [1, experts] and [experts] int32, updated in place
   void check() const;
   double flops() const { return 0; }
 };
@@ -160,7 +160,7 @@ struct ExpertLoad {
 struct ExpertBiasUpdate {
   static constexpr KernelId kId = KernelId::kExpertBiasUpdate;
   Tensor load;  // [experts + 1] int32, from ExpertLoad
-  Tensor bias;  // [experts] fp32, in place
+  Tensor bias;  // [experts] fp32, updated in place
   float rate;
   void check() const;
   double flops() const { return 0; }

@@ -62,9 +62,9 @@ struct Forward : Selected<T> {
   using Base = Selected<T>;
   using Base::s, Base::kSlots;
   using typename Base::Tiles;
-  const T* sinks;  // or null
+  const T* sinks;  // may be null
   T* out;
-  float* lse;  // or null
+  float* lse;  // may be null
   std::int64_t tiles, panels;
 
   PRIMUS_DEVICE void operator()() const {

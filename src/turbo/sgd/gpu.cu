@@ -10,7 +10,7 @@ namespace {
 template <class Gradient, int kCount>
 struct SgdBody {
   Masters masters;
-  float* buffer;  // or null
+  float* buffer;  // may be null
   const Gradient* grad;
   const float* grad_scale;
   const double* scalars;

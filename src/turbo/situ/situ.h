@@ -24,7 +24,7 @@ struct SituBackward {
   static constexpr KernelId kId = KernelId::kSituBackward;
   Tensor gate_up;    // [tokens, 2*ffn]
   Tensor d_out;      // [tokens, ffn]
-  Tensor d_gate_up;  // [tokens, 2*ffn] out; may share the memory of gate_up
+  Tensor d_gate_up;  // output: [tokens, 2*ffn]; may share the memory of gate_up
   float beta, linear_beta;
   void check() const;
   double flops() const { return 0; }

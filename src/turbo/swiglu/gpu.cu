@@ -70,7 +70,7 @@ struct WeightedBackward {
   const float* weights;
   const std::int32_t *offsets, *slots;
   T* d_gate_up;
-  float* d_weights;  // or null
+  float* d_weights;  // may be null
   std::int64_t rows, ffn, experts;
 
   PRIMUS_DEVICE void operator()() const {

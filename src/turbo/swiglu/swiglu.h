@@ -25,7 +25,7 @@ struct SwigluBackward {
   static constexpr KernelId kId = KernelId::kSwigluBackward;
   Tensor gate_up;    // [tokens, 2*ffn]
   Tensor d_out;      // [tokens, ffn]
-  Tensor d_gate_up;  // [tokens, 2*ffn] out; may be gate_up's memory
+  Tensor d_gate_up;  // output: [tokens, 2*ffn]; may be gate_up's memory
   GluGate gate = GluGate::kSilu;
   void check() const;
   double flops() const { return 0; }
@@ -53,10 +53,10 @@ struct WeightedSwigluBackward {
   Tensor offsets, slots;  // from the RoutingPlan
   bool weigh_input;
   Tensor d_out;             // [rows, ffn]
-  Tensor d_gate_up;         // [rows, 2*ffn] out; may be gate_up's memory
+  Tensor d_gate_up;         // output: [rows, 2*ffn]; may be gate_up's memory
   Tensor previous_weights;  // [tokens, top_k] fp32, or absent: zero; may be d_weights
-  Tensor d_weights;  // [tokens, top_k] fp32 out: previous_weights plus the gradients of the slots' weights;
-                     // absent: not computed
+  Tensor d_weights;         // output: [tokens, top_k] fp32: previous_weights plus the gradients of the slots'
+                            // weights; absent: not computed
   void check() const;
   double flops() const { return 0; }
 };
@@ -78,7 +78,7 @@ struct ClampedSwigluBackward {
   static constexpr KernelId kId = KernelId::kClampedSwigluBackward;
   Tensor gate_up;    // [tokens, 2*ffn]
   Tensor d_out;      // [tokens, ffn]
-  Tensor d_gate_up;  // [tokens, 2*ffn] out; may be gate_up's memory
+  Tensor d_gate_up;  // output: [tokens, 2*ffn]; may be gate_up's memory
   float limit;
   float alpha = 1.702F, shift = 1;
   void check() const;

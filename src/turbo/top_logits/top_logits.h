@@ -13,9 +13,9 @@ struct TopLogits {
 
   Tensor logits;       // [rows, vocab] fp32 or bf16
   std::int64_t vocab;  // ids from `vocab` on are ignored; in [values.cols(), logits.cols()]
-  Tensor values;       // [rows, k] fp32 out, k <= kMax
-  // [rows, k] int32 out. All are -1 if a row has a NaN or +infinity, or consists of -infinity, because such a
-  // row has no order.
+  Tensor values;       // output: [rows, k] fp32, k <= kMax
+  // output: [rows, k] int32. All are -1 if a row has a NaN or +infinity, or consists of -infinity, because
+  // such a row has no order.
   Tensor ids;
   Tensor workspace;
   void check() const;

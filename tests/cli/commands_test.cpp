@@ -800,3 +800,17 @@ TEST_F(QuickstartTest, OptionsThatWouldChangeNothingAreRefused) {
 
 }  // namespace
 }  // namespace primus
+// A text that is too short leaves a quickstart without a step, which another text replaces.
+TEST_F(QuickstartTest, TrainsOnAFewKilobytes) {
+  std::string text;
+  for (int i = 0; i < 140; ++i)
+    text += "And the evening and the morning were day " + std::to_string(i) + ". ";
+  write_file(folder_.path() / "small.txt", text);
+  write_file(folder_.path() / "tiny.txt", "tiny");
+  EXPECT_EQ(quickstart({"--text", "tiny.txt", "--steps", "2"}).exit_code, 2);
+  const ProgramResult small = quickstart({"--text", "small.txt", "--steps", "2"});
+  ASSERT_EQ(small.exit_code, 0) << small.err;
+  EXPECT_THAT(small.out, HasSubstr("on held-out text"));
+  EXPECT_THAT(small.out, HasSubstr("/quickstart/checkpoints/iter_0000002 directly"));
+}
+

@@ -65,9 +65,10 @@ class Quickstart final : public Command {
                             .exp_name = "quickstart"});
     const Path file = folder.root() / "quickstart.yaml";
     if (again_ && Env::posix().status(folder.root())) put_aside(folder.root(), console);
-    if (!Env::posix().status(file)) {
+    const bool chosen = text_ || steps_ || seconds_;
+    if (!Env::posix().status(file) || (chosen && !has_trained(folder))) {
       prepare(folder, file, find_text(), console);
-    } else if (text_ || steps_ || seconds_) {
+    } else if (chosen) {
       throw invalid(
           fmt::format("'{}' already has a quickstart, and {} applies only to a new one",
                       folder.root().string(),
@@ -109,6 +110,14 @@ class Quickstart final : public Command {
           fmt::format("--seconds must be above 0 and at most {:.0f}, not {}", kMaxSeconds, *seconds_));
     }
     if (steps_ && seconds_) throw invalid("--steps and --seconds exclude each other");
+  }
+
+  // Returns whether the run has a step. Without one, for example after an error in its text, new options
+  // replace the experiment.
+  static bool has_trained(const RunFolder& folder) {
+    const RunLock nobody_trains_there(folder.root());
+    const auto metrics = Env::posix().status(folder.metrics_file());
+    return (metrics && metrics->size > 0) || Env::posix().status(folder.checkpoints() / "latest").has_value();
   }
 
   // Renames the folder of an earlier run, so that it survives even if the new run fails.
@@ -203,7 +212,6 @@ class Quickstart final : public Command {
         "      weight_decay: 0.1\n"
         "      adam_beta2: 0.95\n"
         "      data_path: [{text}]\n"
-        "      split: \"94,3,3\"\n"
         "      data_cache_path: {cache}\n"
         "      tokenizer_type: HuggingFaceTokenizer\n"
         "      tokenizer_model: {tokenizer}\n"
@@ -275,8 +283,8 @@ class Quickstart final : public Command {
     return summary;
   }
 
-  // Returns the first words of a line (or of a sentence, if there are no lines) near the end of the text,
-  // which the model has not seen.
+  // Returns the first words of a line (or of a sentence, if there are no lines) near the end of the text. In
+  // a text of 400 kB or more, this part is held out, so the model has not seen it.
   static std::string prompt_of(const Path& text) {
     constexpr std::uint64_t kEnd = 8 << 10;
     constexpr std::size_t kWords = 4, kMax = 60;
@@ -335,6 +343,7 @@ class Quickstart final : public Command {
 
   static std::string next_steps(const RunFolder& folder, const Path& file, const std::string& primus) {
     const std::string run = folder.root().string();
+    const std::string model = find_model_folder(folder.root()).path.string();
     return fmt::format(
         "What next:\n"
         "  {2} generate {0} --prompt 'In the beginning'\n"
@@ -343,8 +352,7 @@ class Quickstart final : public Command {
         "  {2} quickstart --again --text your_own.txt\n"
         "Hugging Face transformers loads the model in {3} directly;\n"
         "tensorboard --logdir {4} draws the curves.\n",
-        shell_quoted(run), shell_quoted(file.string()), primus,
-        find_model_folder(folder.root()).path.string(), shell_quoted(run + "/tensorboard"));
+        shell_quoted(run), shell_quoted(file.string()), primus, model, shell_quoted(run + "/tensorboard"));
   }
 
   std::optional<std::string> text_;

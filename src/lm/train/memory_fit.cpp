@@ -240,6 +240,16 @@ bool fits(const MemoryNeed& need, const MemorySupply& supply) {
   return enough(need.device.total(), supply.device) && enough(need.host(), supply.host);
 }
 
+namespace {
+
+// Returns whether `need` claims less than `before` of a memory whose size is known.
+bool is_less(const MemoryNeed& need, const MemoryNeed& before, const MemorySupply& supply) {
+  return claimed(need, supply) < claimed(before, supply) ||
+         (!supply.shared && supply.host > 0 && need.host() < before.host());
+}
+
+}  // namespace
+
 MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const StepMeasurement& measured,
                      const MemorySupply& supply, int world, int rank) {
@@ -273,16 +283,22 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   }
   if (!fit.changes.empty()) return fit;
   // No single change is enough: combines them one after another, each at its strongest level.
-  Search::Run changed = given;
-  MemoryChange together{{}, "all of these combined", {}};
-  for (const Lever& lever : levers(data_ranks)) {
-    const Search::Run before = changed;
-    const bool enough = search.pull(changed, lever, together.need);
-    if (changed.e.trainer != before.e.trainer || changed.model != before.model)
+  // Leaves out changes that alone do not reduce the memory in question, unless the run fits only with them.
+  for (const bool only_helpful : {true, false}) {
+    Search::Run changed = given;
+    MemoryChange together{{}, "all of these combined", fit.need};
+    for (const Lever& lever : levers(data_ranks)) {
+      const Search::Run before = changed;
+      MemoryNeed need = together.need;
+      const bool enough = search.pull(changed, lever, need);
+      if (only_helpful && !enough && !is_less(need, together.need, supply)) changed = before;
+      if (changed.e.trainer == before.e.trainer && changed.model == before.model) continue;
+      together.need = need;
       std::ranges::move(lever.settings(changed.e.trainer), std::back_inserter(together.settings));
-    if (!enough) continue;
-    fit.changes.push_back(std::move(together));
-    break;
+      if (!enough) continue;
+      fit.changes.push_back(std::move(together));
+      return fit;
+    }
   }
   return fit;
 }

@@ -83,6 +83,24 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
 
+// On a device with separate memory, the copy for checkpoints takes no device memory.
+TEST(MemoryFit, ACombinationHasOnlyChangesThatHelp) {
+  const config::Experiment e = experiment({});
+  const ModelConfig model = model_config_of(e, std::nullopt, families());
+  const StepMeasurement measured = measure(e, model);
+  int combined = 0;
+  for (int percent = 101; percent < 130; percent += 2) {
+    const MemoryFit result =
+        fit_memory(e, model, families(), measured,
+                   {.device = measured.memory.persistent / 100 * percent, .host = 0, .shared = false});
+    for (const MemoryChange& change : result.changes) {
+      combined += change.settings.size() > 1;
+      EXPECT_THAT(change.settings, testing::Not(testing::Contains("async_save=false"))) << percent;
+    }
+  }
+  EXPECT_GT(combined, 0);
+}
+
 // If weights, gradients and fp32 moments already exceed the memory, suggests 8-bit moments and, for a loaded
 // model, adapters.
 TEST(MemoryFit, NarrowMomentsAndAdaptersWhereWeightsAloneAreTooMuch) {

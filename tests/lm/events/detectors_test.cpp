@@ -170,6 +170,20 @@ TEST(Detectors, AnEvaluationThatGotWorseThreeTimes) {
               ElementsAre("worse_evaluations@40", "worse_evaluations@80"));
 }
 
+// Evaluations of few tokens differ by chance, because each reads other sequences.
+TEST(Detectors, EvaluationsOfFewTokensMayVary) {
+  const auto reported_with = [](std::int64_t tokens, double step) {
+    Detectors detectors;
+    std::size_t reported = 0;
+    for (int i = 0; i < 5; ++i)
+      reported += detectors.evaluation({.iteration = i, .lm_loss = 1 + step * i, .tokens = tokens}).size();
+    return reported;
+  };
+  EXPECT_EQ(reported_with(1024, 0.05), 0U);  // the noise is 6 sqrt(2 / 1024) = 0.27
+  EXPECT_EQ(reported_with(1024, 0.1), 1U);
+  EXPECT_EQ(reported_with(1 << 20, 0.05), 1U);
+}
+
 // The log and warnings.jsonl have each warning once. A resumed run remembers earlier evaluations.
 TEST(Detectors, WarningsOfAMonitor) {
   FaultEnv env;

@@ -1,4 +1,5 @@
-// Detects overfitting: the validation loss got worse three times in a row.
+// Detects overfitting: the validation loss got worse three times in a row, by more than the noise of
+// evaluations that read different sequences.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -12,6 +13,13 @@ namespace {
 constexpr std::string_view kName = "worse_evaluations";
 constexpr int kInARow = 3;
 
+// Returns the difference that two evaluations of `tokens` tokens each can have by chance: three standard
+// errors. The losses of single tokens have a standard deviation of about 2 nats.
+double noise_of(std::int64_t tokens) {
+  constexpr double kDeviation = 2, kErrors = 3;
+  return tokens > 0 ? kErrors * kDeviation * std::sqrt(2 / static_cast<double>(tokens)) : 0;
+}
+
 class WorseEvaluations final : public Detector {
  public:
   std::optional<RunWarning> evaluation(const EvaluationRecord& record) override {
@@ -23,13 +31,14 @@ class WorseEvaluations final : public Detector {
       best_iteration_ = record.iteration;
       reported_ = false;
     }
-    if (worse_ < kInARow || reported_) return std::nullopt;
+    const double limit = best_ + noise_of(record.tokens);
+    if (worse_ < kInARow || record.lm_loss < limit || reported_) return std::nullopt;
     reported_ = true;
     return RunWarning{
         .iteration = record.iteration,
         .value = record.lm_loss,
         .usual = best_,
-        .limit = best_,
+        .limit = limit,
         .text = fmt::format("the validation loss got worse {} times in a row: {:.4f} now, {:.4f} at "
                             "iteration {}",
                             kInARow, record.lm_loss, best_, best_iteration_),

@@ -25,7 +25,7 @@ void record_lost_rank(const Path& run, int rank, const std::string& text) noexce
     const std::optional<RunEnding> before = read_ending(run);
     if (!before || before->state != RunEnding::State::kRunning || RunLock::held(run)) return;
     const RunEnding ending{.state = RunEnding::State::kFailed,
-                           .reason = "a rank was lost",
+                           .reason = std::string(kLostRank),
                            .text = text,
                            .iteration = before->iteration};
     write_ending(run, ending);

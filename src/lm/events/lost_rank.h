@@ -5,10 +5,14 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "base/files/file.h"
 
 namespace primus {
+
+// The reason of an end (RunEnding::reason) if another rank was lost.
+inline constexpr std::string_view kLostRank = "a rank was lost";
 
 // Appends a fault of `rank` and the run's end to rank 0's events, and writes ending.json. `text`: one
 // sentence that says what happened. Does nothing if rank 0 recorded an end, or if no training had begun.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "lm/events/lost_rank.h"
 
 namespace primus {
 namespace {
@@ -36,12 +37,24 @@ bool says(std::string_view text, int errno_value) {
   return text.find(std::strerror(errno_value)) != std::string_view::npos;
 }
 
+// Returns whether `text` contains "rank N was lost", which the remaining ranks report (comm).
+bool says_a_rank_was_lost(std::string_view text) {
+  constexpr std::string_view kRank = "rank ", kLost = " was lost", kDigits = "0123456789";
+  for (std::size_t at = text.find(kLost); at != text.npos; at = text.find(kLost, at + 1)) {
+    const std::string_view before = text.substr(0, at);
+    const std::size_t name = before.find_last_not_of(kDigits) + 1;
+    if (name < at && before.substr(0, name).ends_with(kRank)) return true;
+  }
+  return false;
+}
+
 std::string reason_of(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error)) return "out of memory";
   const std::string_view text = error.what();
   if (says(text, ENOSPC) || says(text, EDQUOT)) return "disk full";
   if (const auto* file = dynamic_cast<const FileError*>(&error); file && file->out_of_space())
     return "disk full";
+  if (says_a_rank_was_lost(text)) return std::string(kLostRank);
   const auto* known = dynamic_cast<const Error*>(&error);
   return known && known->kind() == ErrorKind::kNumerics ? "NaN" : "error";
 }

@@ -235,6 +235,9 @@ TEST(RunEndings, AreReadAsWritten) {
   // The error text as another rank forwards it.
   EXPECT_EQ(ending_of(Error(ErrorKind::kInvalid, "rank 1: cannot write: No space left on device"), 1).reason,
             "disk full");
+  for (const char* lost : {"rank 1 was lost during all_reduce: closed", "rank 0: rank 12 was lost: killed"})
+    EXPECT_EQ(ending_of(Error(ErrorKind::kIo, lost), 1).reason, "a rank was lost");
+  EXPECT_EQ(ending_of(Error(ErrorKind::kIo, "the rank was lost"), 1).reason, "error");
   write_file_atomic(folder / kEndingFile, "{\"state\":\"", env);
   EXPECT_FALSE(read_ending(folder, env));
 }

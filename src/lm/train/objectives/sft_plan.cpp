@@ -114,8 +114,8 @@ class Fitting {
     choose_length(count, parameters);
     choose_batch(filled, usual_passes(count) * static_cast<double>(all.ids.size()), longest_of(all));
     if (is_open("lr")) set("lr", c.lr, std::max(usual_learning_rate(parameters, bool{model.lora}), c.min_lr));
-    c.sft_fit_to_data = false;  // already applied: the planned settings are now ordinary settings
-    if (chosen_.empty()) return;
+    c.sft_fit_to_data = false;    // the planned settings are now ordinary settings
+    if (chosen_.empty()) return;  // the user set everything
     plan_.facts.push_back(fmt::format("chosen for {} conversations and {} parameters: {}", count,
                                       human_count(static_cast<double>(parameters)),
                                       fmt::join(chosen_, ", ")));

@@ -744,6 +744,13 @@ class QuickstartTest : public ::testing::Test {
  protected:
   QuickstartTest() {
     std::string text;
+TEST(Config, ConversationsWithoutAFileMeanFineTuning) {
+  const ProgramResult result =
+      run_program({"config", "show", "--json", "load=" + kGolden + "llama", "sft_dataset_name=chats.jsonl"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out).at("trainer").at("stage"), "sft");
+}
+
     for (int i = 0; i < 3000; ++i)
       text += "And the evening and the morning were day " + std::to_string(i) + ". ";
     write_file(folder_.path() / "my text.txt", text);

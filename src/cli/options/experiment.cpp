@@ -186,6 +186,15 @@ bool ExperimentArguments::names_a_model() const {
   });
 }
 
+// Returns whether a run without a file fine-tunes, which conversations as data mean for every command.
+bool ExperimentArguments::fine_tunes() const {
+  constexpr std::string_view kConversations = "sft_dataset_name";
+  return module_ == "post_trainer" || std::ranges::any_of(overrides_, [&](std::string_view word) {
+           if (word.starts_with("--")) word.remove_prefix(2);
+           return word.substr(0, word.find('=')) == kConversations;
+         });
+}
+
 // Reports a first word that is not a setting: an experiment without --config, or a model without load=.
 void ExperimentArguments::refuse_lone_word(const std::string& start) const {
   if (overrides_.empty()) return;
@@ -234,7 +243,8 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
 // Builds the experiment when no file is given: one epoch over the data with validation and samples. For
 // conversations, sft_fit_to_data chooses the length.
 config::Experiment ExperimentArguments::load_without_file() const {
-  const bool tunes = module_ == "post_trainer";
+  const bool tunes = fine_tunes();
+  const std::string module = tunes ? "post_trainer" : module_;
   bool whole_sequences = false;  // the model supports neither generation nor packed sequences
   const auto load_as = [&](const std::string& exp_name) {
     return config::load_experiment_text(
@@ -251,7 +261,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     "      eval_interval: 100\n"
                     "      eval_iters: 4\n"
                     "{}{}{}",
-                    json_text(nlohmann::json(exp_name), -1), module_, tunes ? "sft_trainer" : "pre_trainer",
+                    json_text(nlohmann::json(exp_name), -1), module, tunes ? "sft_trainer" : "pre_trainer",
                     whole_sequences ? "" : "      sample_interval: 100\n",
                     tunes ? "      sft_dataset_name: null\n      sft_fit_to_data: true\n" : "",
                     tunes && !whole_sequences ? "      enable_packed_sequences: true\n" : ""),

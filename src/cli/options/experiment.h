@@ -16,8 +16,8 @@ namespace primus::cli {
 class ExperimentArguments {
  public:
   // `arguments` must outlive this object. If `needs_file` is false, the file may be omitted if settings
-  // name data and a model to load. `module`: the module to run if the experiment has several; post_trainer
-  // means fine-tuning if no file is given.
+  // name data and a model to load. `module`: the module to run if the experiment has several; if no file is
+  // given, post_trainer or the setting sft_dataset_name means fine-tuning.
   void declare(Arguments& arguments, bool needs_file = true, const std::string& module = "pre_trainer");
   bool names_a_file() const { return !file_.empty(); }
   bool names_a_model() const;  // has an override load=FOLDER, which can replace the file
@@ -42,6 +42,7 @@ class ExperimentArguments {
 
  private:
   config::Experiment load_without_file() const;
+  bool fine_tunes() const;
   void refuse_unknown_options(const std::string& start) const;
   void refuse_lone_word(const std::string& start) const;
 

@@ -10,7 +10,7 @@ namespace {
 class GemmBenchmark final : public DeviceBenchmark {
   std::vector<BenchmarkOption> options() override {
     return {{"--shape", "MxNxK", "rows, outputs and inputs of a layer; repeat for more shapes", &shapes_},
-            {"--M,-M", "N", "rows; --M, --N and --K together give one shape", &m_},
+            {"--M,-M", "N", "rows of one shape, with --N and --K; a size that is left out is 4096", &m_},
             {"--N,-N", "N", "outputs", &n_},
             {"--K,-K", "N", "inputs", &k_}};
   }

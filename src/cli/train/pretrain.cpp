@@ -54,7 +54,8 @@ class Train : public Command {
                 "with --dry-run: forecast memory, communication and pipeline bubble for N ranks");
     hardware_.declare(args);
     args.option("--export-config,--export_config", "OUT", &export_,
-                "write the resolved experiment to this file");
+                "before training, write the resolved experiment to this file (with --dry-run: without "
+                "training)");
     overwrite_.declare(args, "with --export-config: replace an existing file");
     ranks_.declare(args,
                    "train with N ranks on this machine; each is a process with a GPU, or with a part of the "

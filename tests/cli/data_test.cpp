@@ -314,7 +314,12 @@ TEST_F(DataFiles, NothingToTrainOnIsSaid) {
   };
   EXPECT_THAT(note_of({"empty.txt"}),
               HasSubstr("warning: the input has no text, so the output has no training data"));
-  EXPECT_THAT(note_of({"latin1.txt"}), HasSubstr("warning: the input has no line that could be read, so"));
+  EXPECT_THAT(note_of({"latin1.txt"}), HasSubstr("error: the input has no line that could be read, so"));
+  write_file(folder_.path() / "broken.jsonl", "{\n{\n");
+  const ProgramResult broken =
+      run({"tokenize", "-i", "broken.jsonl", "-o", "n", "--tokenizer-type", "ByteTokenizer", "--skip-bad"});
+  EXPECT_EQ(broken.exit_code, 2);
+  EXPECT_THAT(broken.err, HasSubstr("warning: 2 broken lines were left out, the first: broken.jsonl:1:"));
   EXPECT_THAT(note_of({"a.jsonl"}), testing::Not(HasSubstr("no training data")));
 }
 

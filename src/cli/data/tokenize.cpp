@@ -136,13 +136,16 @@ class DataTokenize final : public Command {
           r.skipped_lines == 1 ? "1 broken line was" : fmt::format("{} broken lines were", r.skipped_lines),
           r.first_skipped));
     }
-    if (r.complete && r.tokens == 0) {
+    const bool all_broken = r.complete && r.tokens == 0 && r.skipped_lines > 0;
+    if (r.complete && r.tokens == 0 && !all_broken) {
       console.note(fmt::format("warning: the input has no {}, so the output has no training data",
-                               r.documents == 0      ? "document"
-                               : r.skipped_lines > 0 ? "line that could be read"
-                                                     : "text"));
+                               r.documents == 0 ? "document" : "text"));
     }
     json_ ? console.write(as_json(r)) : console.print(as_text(r));
+    if (all_broken) {
+      throw invalid("the input has no line that could be read, so the output has no training data",
+                    "correct the lines; the warning above names the first");
+    }
     constexpr int kInterrupted = 130;  // exit code that shells report after Ctrl-C
     return r.complete ? 0 : kInterrupted;
   }

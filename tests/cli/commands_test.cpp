@@ -694,6 +694,42 @@ TEST(EvalLoss, OfATextFile) {
               AllOf(HasSubstr("'/dev/null' is empty, so it has nothing to evaluate"), HasSubstr("hint:")));
 }
 
+TEST(EvalLoss, RefusesOptionsWithoutEffect) {
+  const std::string model = kGolden + "llama";
+  const auto error_of = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"eval", "loss", model});
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    return result.err;
+  };
+  EXPECT_THAT(error_of({"-d", "x.txt", "--template", "auto"}),
+              HasSubstr("--template is for --conversations"));
+  EXPECT_THAT(error_of({"-d", "x.txt", "--skip-bad"}), HasSubstr("--skip-bad is for --conversations"));
+  EXPECT_THAT(error_of({"--conversations", "x.jsonl", "--json-key", "text"}),
+              HasSubstr("--json-key is for --data"));
+  EXPECT_THAT(error_of({"-d", "x.txt", "--tokenizer-type", "ByteTokenizer", "--tokenizer", "nowhere"}),
+              HasSubstr("ByteTokenizer reads no file, but 'nowhere' is given"));
+}
+
+TEST(Options, ThatNeedOthersAreRefusedWithoutThem) {
+  const auto error_of = [](const std::vector<std::string>& words) {
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    return result.err;
+  };
+  EXPECT_THAT(error_of({"train", "pretrain", "--config", kExperiment, "--dry-run", "--overwrite"}),
+              HasSubstr("--overwrite needs --export-config"));
+  const std::string model = kGolden + "llama";
+  EXPECT_THAT(error_of({"model", "verify", model, "--inputs", model + "/io.safetensors", "--all"}),
+              HasSubstr("--all needs --grads"));
+  EXPECT_THAT(error_of({"model", "verify", model, "--inputs", model + "/io.safetensors",
+                        "--trajectory-tolerance", "1"}),
+              HasSubstr("--trajectory-tolerance needs --trajectory"));
+  EXPECT_THAT(error_of({"report", model, "--json", "-o", "page.html"}),
+              HasSubstr("--json writes no file, so --output and --overwrite have no effect"));
+  EXPECT_THAT(error_of({"report", kExperiment}), HasSubstr("is not a folder"));
+}
+
 TEST(Config, ShowsAsJson) {
   const ProgramResult result =
       run_program({"config", "show", "--config", kExperiment, "--json", "--origin", "lr=2e-3"});
@@ -706,6 +742,13 @@ TEST(Config, ShowsAsJson) {
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_EQ(json::parse(wrong.out).at("exit_code"), 2);
   EXPECT_THAT(wrong.err, HasSubstr("did you mean 'lr'?"));
+}
+
+TEST(Config, ConversationsWithoutAFileMeanFineTuning) {
+  const ProgramResult result =
+      run_program({"config", "show", "--json", "load=" + kGolden + "llama", "sft_dataset_name=chats.jsonl"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out).at("trainer").at("stage"), "sft");
 }
 
 TEST(Numbers, BeyondWhatMakesSenseAreRefused) {
@@ -744,13 +787,6 @@ class QuickstartTest : public ::testing::Test {
  protected:
   QuickstartTest() {
     std::string text;
-TEST(Config, ConversationsWithoutAFileMeanFineTuning) {
-  const ProgramResult result =
-      run_program({"config", "show", "--json", "load=" + kGolden + "llama", "sft_dataset_name=chats.jsonl"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(json::parse(result.out).at("trainer").at("stage"), "sft");
-}
-
     for (int i = 0; i < 3000; ++i)
       text += "And the evening and the morning were day " + std::to_string(i) + ". ";
     write_file(folder_.path() / "my text.txt", text);
@@ -773,6 +809,20 @@ TEST_F(QuickstartTest, RefusesWhatIsNoNumberOfStepsOrNoText) {
     EXPECT_THAT(result.err, ::testing::Not(HasSubstr("filesystem error")));
   }
   EXPECT_FALSE(Env::posix().status(folder_.path() / "out put"));
+}
+
+// A text that is too short leaves a quickstart without a step, which another text replaces.
+TEST_F(QuickstartTest, TrainsOnAFewKilobytes) {
+  std::string text;
+  for (int i = 0; i < 140; ++i)
+    text += "And the evening and the morning were day " + std::to_string(i) + ". ";
+  write_file(folder_.path() / "small.txt", text);
+  write_file(folder_.path() / "tiny.txt", "tiny");
+  EXPECT_EQ(quickstart({"--text", "tiny.txt", "--steps", "2"}).exit_code, 2);
+  const ProgramResult small = quickstart({"--text", "small.txt", "--steps", "2"});
+  ASSERT_EQ(small.exit_code, 0) << small.err;
+  EXPECT_THAT(small.out, HasSubstr("on held-out text"));
+  EXPECT_THAT(small.out, HasSubstr("/quickstart/checkpoints/iter_0000002 directly"));
 }
 
 TEST_F(QuickstartTest, OptionsThatWouldChangeNothingAreRefused) {
@@ -807,17 +857,3 @@ TEST_F(QuickstartTest, OptionsThatWouldChangeNothingAreRefused) {
 
 }  // namespace
 }  // namespace primus
-// A text that is too short leaves a quickstart without a step, which another text replaces.
-TEST_F(QuickstartTest, TrainsOnAFewKilobytes) {
-  std::string text;
-  for (int i = 0; i < 140; ++i)
-    text += "And the evening and the morning were day " + std::to_string(i) + ". ";
-  write_file(folder_.path() / "small.txt", text);
-  write_file(folder_.path() / "tiny.txt", "tiny");
-  EXPECT_EQ(quickstart({"--text", "tiny.txt", "--steps", "2"}).exit_code, 2);
-  const ProgramResult small = quickstart({"--text", "small.txt", "--steps", "2"});
-  ASSERT_EQ(small.exit_code, 0) << small.err;
-  EXPECT_THAT(small.out, HasSubstr("on held-out text"));
-  EXPECT_THAT(small.out, HasSubstr("/quickstart/checkpoints/iter_0000002 directly"));
-}
-

@@ -283,6 +283,22 @@ TEST_F(DataFiles, MistakesAreErrorsWithTheNextStep) {
   EXPECT_THAT(error_of({"inspect", a, "--order", "--seq-length", "4"}), HasSubstr("--order needs --samples"));
   EXPECT_THAT(error_of({"inspect", a, "--order", "--seq-length", "0", "--samples", "1"}),
               HasSubstr("--seq-length cannot be 0"));
+  EXPECT_THAT(error_of({"inspect", a, "--seed", "1"}), HasSubstr("--seed needs --order"));
+  EXPECT_THAT(error_of({"inspect", a, "--split", "1,1,1"}), HasSubstr("--split needs --order"));
+  EXPECT_THAT(error_of({"inspect", a, "--samples", "1"}), HasSubstr("--samples needs --order"));
+  EXPECT_THAT(error_of({"inspect", a, "--seq-length", "4"}), HasSubstr("--seq-length needs --order"));
+  EXPECT_THAT(error_of({"inspect", a, "--show", "1"}), HasSubstr("--show needs a tokenizer"));
+  EXPECT_THAT(error_of({"inspect", a, "--order", "--seq-length", "4", "--samples", "1", "--quick"}),
+              HasSubstr("--quick and --order exclude each other"));
+  const std::vector<std::string> bytes = {"--tokenizer-type", "ByteTokenizer", "-t", "nowhere"};
+  for (std::vector<std::string> words :
+       std::initializer_list<std::vector<std::string>>{{"tokenize", "-i", "a.jsonl", "-o", "x"},
+                                                       {"encode"},
+                                                       {"inspect", a},
+                                                       {"conversations", "a.jsonl"}}) {
+    words.insert(words.end(), bytes.begin(), bytes.end());
+    EXPECT_THAT(error_of(words), HasSubstr("ByteTokenizer reads no file, but 'nowhere' is given"));
+  }
   EXPECT_THAT(error_of({"split", a, "-o", "s", "--parts", "100"}),
               HasSubstr("documents are not cut, and 'a_text_document' has 10\n  hint: choose 1 to 10 parts"));
   EXPECT_THAT(error_of({"split", a, "-o", "s"}), HasSubstr("needs --split or --parts"));

@@ -34,6 +34,8 @@ std::array<std::int64_t, 3> parse_samples(std::string_view text) {
                 "e.g. --samples 1000,100,10 for training, validation and test");
 }
 
+constexpr std::int64_t kShown = 3;  // documents shown by default
+
 class DataInspect final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -41,11 +43,11 @@ class DataInspect final : public Command {
     args.option("--tokenizer,-t", "FILE", &tokenizer_,
                 "show texts, and check ids and document ends, with this tokenizer");
     args.option("--tokenizer-type", "TYPE", &type_, "kind of tokenizer, as in experiments");
-    args.option("--show", "N", &show_, "number of documents to show, if a tokenizer is given");
+    args.option("--show", "N", &show_, "with a tokenizer: number of documents to show").default_note(kShown);
     args.flag("--quick", quick_, "read only the index");
     args.flag("--order", order_, "print the samples of training, validation and test in training order");
     args.option("--seq-length", "L", &seq_length_, "with --order: tokens of a sample");
-    args.option("--seed", "S", &seed_, "with --order").default_note(kSeed);
+    args.option("--seed", "S", &seed_, "with --order").default_note(data::DataOptions{}.seed);
     args.option("--split", "A,B,C", &split_, "with --order: shares of training, validation and test");
     args.option("--samples", "N1,N2,N3", &samples_, "with --order: number of samples of each");
     args.option("--blend", "WEIGHT PREFIX", &blend_,
@@ -59,15 +61,10 @@ class DataInspect final : public Command {
       throw invalid("'data inspect' needs either a PREFIX or a --blend",
                     "'data inspect --help' has examples");
     }
+    refuse_unused();
     if (order_) {
       print_order(console);
       return 0;
-    }
-    if (seed_ || !split_.empty() || !samples_.empty()) {
-      throw invalid(fmt::format("{} needs --order", seed_             ? "--seed"
-                                                    : !split_.empty() ? "--split"
-                                                                      : "--samples"),
-                    "add --order, or remove the option");
     }
     if (!blend_.empty()) {
       throw invalid("--blend needs --order", "add --order, or inspect one PREFIX after the other");
@@ -93,6 +90,22 @@ class DataInspect final : public Command {
   }
 
  private:
+  // Refuses options that would have no effect.
+  void refuse_unused() const {
+    const auto refuse = [](bool given, const char* option, const char* needs) {
+      if (given) throw invalid(fmt::format("{} {}", option, needs), "remove one of the options");
+    };
+    constexpr const char *kNeeds = "needs --order", *kExcludes = "and --order exclude each other";
+    refuse(!order_ && seq_length_, "--seq-length", kNeeds);
+    refuse(!order_ && seed_, "--seed", kNeeds);
+    refuse(!order_ && split_, "--split", kNeeds);
+    refuse(!order_ && !samples_.empty(), "--samples", kNeeds);
+    refuse(order_ && quick_, "--quick", kExcludes);
+    refuse(order_ && show_, "--show", kExcludes);
+    if (show_ && tokenizer_.empty() && type_.empty())
+      throw invalid("--show needs a tokenizer", "name its file with --tokenizer, or remove --show");
+  }
+
   static Error beyond_vocabulary(const data::IndexedDataset& dataset, const data::Inspection& found,
                                  const data::InspectOptions& options) {
     return invalid(
@@ -118,9 +131,9 @@ class DataInspect final : public Command {
     const auto samples = parse_samples(samples_);
     data::DataOptions options;
     options.data_path = blend_.empty() ? std::vector<std::string>{prefix_} : blend_;
-    options.split = split_;
+    options.split = split_.value_or("");
     options.seq_length = *seq_length_;
-    options.seed = seed_.value_or(kSeed);
+    if (seed_) options.seed = *seed_;
     options.train_samples = samples[0];
     options.valid_samples = samples[1];
     options.test_samples = samples[2];
@@ -136,7 +149,7 @@ class DataInspect final : public Command {
     for (std::size_t i = 0; i < opened.size(); ++i) {
       if (samples[i] == 0 || opened[i].second != nullptr) continue;
       throw invalid(fmt::format("the split '{}' has no {} data, but --samples asks for {} samples of it",
-                                split_, opened[i].first, samples[i]),
+                                options.split, opened[i].first, samples[i]),
                     "give it a share in --split, or ask for 0 samples");
     }
     std::string text = "{\"splits\":{";
@@ -174,7 +187,8 @@ class DataInspect final : public Command {
     constexpr std::int32_t kTokens = 60;
     std::vector<std::string> texts;
     std::vector<std::int32_t> tokens;
-    for (std::int64_t document = 0; document < std::min(dataset.documents(), show_); ++document) {
+    const std::int64_t shown = std::min(dataset.documents(), show_.value_or(kShown));
+    for (std::int64_t document = 0; document < shown; ++document) {
       const std::int64_t first = dataset.document_start(document);
       if (first == dataset.document_start(document + 1)) {
         texts.emplace_back();
@@ -266,12 +280,11 @@ class DataInspect final : public Command {
     return text;
   }
 
-  std::string prefix_, tokenizer_, type_, split_, samples_;
+  std::string prefix_, tokenizer_, type_, samples_;
+  std::optional<std::string> split_;
   std::vector<std::string> blend_;
   std::optional<std::int64_t> seq_length_;
-  static constexpr std::int64_t kSeed = 1234;
-  std::optional<std::int64_t> seed_;
-  std::int64_t show_ = 3;
+  std::optional<std::int64_t> show_, seed_;
   bool quick_ = false, order_ = false, json_ = false;
 };
 

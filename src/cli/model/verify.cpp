@@ -94,6 +94,9 @@ class ModelVerify final : public Command {
                           .compute = device_.compute()};
     if (gradients_) options.gradients = *gradients_;
     if (trajectory_) options.trajectory = *trajectory_;
+    if (trajectory_tolerance_ && !trajectory_)
+      throw invalid("--trajectory-tolerance needs --trajectory", "add --trajectory FILE, or remove it");
+    if (all_ && !gradients_) throw invalid("--all needs --grads", "add --grads FILE, or remove --all");
     options.tolerance = limit("--tolerance", tolerance_);
     options.trajectory_tolerance = limit("--trajectory-tolerance", trajectory_tolerance_);
     const VerifyReport report =

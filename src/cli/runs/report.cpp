@@ -49,6 +49,9 @@ class Report final : public Command {
       throw invalid("--mlflow excludes a page and JSON",
                     "remove --output, --overwrite and --json, or run the command twice");
     }
+    if (json_ && (output_ != kPage || overwrite_))
+      throw invalid("--json writes no file, so --output and --overwrite have no effect",
+                    "remove --json for a page, or redirect the JSON: primus report RUN --json > FILE");
     const std::vector<Path> folders = find(console);
     if (mlflow_) {
       export_to_mlflow(folders, console);

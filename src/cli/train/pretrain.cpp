@@ -218,6 +218,8 @@ class Train : public Command {
                     "add --dry-run; a run uses the device of the key 'device'");
     }
     hardware_.check();
+    if (!export_ && overwrite_.existing() == Existing::kReplace)
+      throw invalid("--overwrite needs --export-config", "add --export-config FILE, or remove --overwrite");
     if (world_ && !dry_run_)
       throw invalid("--world needs --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
   }

@@ -37,8 +37,6 @@ class Progress {
   ProgressLine line_;
 };
 
-const std::string kTextKey = EvaluateOptions{}.json_key;
-
 class EvalLoss final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -48,11 +46,12 @@ class EvalLoss final : public Command {
     args.option("--conversations", "PATH", &conversations_,
                 "conversations instead of text, with the loss on answers only: a file or glob, or a folder's "
                 "validation part (docs/posttrain.md)");
-    template_.declare(
-        args, "auto", false,
-        "with --conversations: format of turns; auto: the model's fine-tuning format, or its chat template");
+    template_.declare(args, "", false,
+                      "with --conversations: format of turns; auto (the default): the model's fine-tuning "
+                      "format, or its chat template");
     args.flag("--skip-bad", skip_bad_, "with --conversations: leave broken records out and count them");
-    args.option("--json-key", "KEY", &options_.json_key, "key of the text in JSON lines");
+    args.option("--json-key", "KEY", &json_key_, "with --data: key of the text in JSON lines")
+        .default_note(options_.json_key);
     args.option("--max-tokens,-n", "N", &options_.max_tokens, "maximum number of tokens to read; 0: all");
     args.option("--seq-length", "N", &sequence_,
                 "tokens of context (default: the run's seq_length, or the model's context up to 1024; at "
@@ -73,6 +72,7 @@ class EvalLoss final : public Command {
     const auto tokenizer = model_.tokenizer(folder, config, console);
     if (options_.max_tokens < 0)
       throw invalid(fmt::format("--max-tokens must be 0 or more, not {}", options_.max_tokens));
+    if (json_key_) options_.json_key = *json_key_;
     if (conversations_) return evaluate_answers(console, families, folder, config, *tokenizer);
     constexpr std::int64_t kUsualSequence = 1024;
     const EvaluatorSettings settings{
@@ -112,12 +112,12 @@ class EvalLoss final : public Command {
     if (!conversations_ && options_.inputs.empty())
       throw invalid("'eval loss' needs --data PATH or --conversations PATH",
                     "'primus eval loss --help' has examples");
-    const char* const unused = conversations_ ? (options_.json_key != kTextKey ? "--json-key" : nullptr)
-                               : skip_bad_    ? "--skip-bad"
-                                              : (!template_.is_auto() ? "--template" : nullptr);
-    if (unused)
-      throw invalid(fmt::format("{} is for {}", unused, conversations_ ? "--data" : "--conversations"),
-                    fmt::format("remove {}", unused));
+    const auto refuse = [](bool given, const char* option, const char* other) {
+      if (given) throw invalid(fmt::format("{} is for {}", option, other), "remove the option");
+    };
+    refuse(!conversations_ && template_.given(), "--template", "--conversations");
+    refuse(!conversations_ && skip_bad_, "--skip-bad", "--conversations");
+    refuse(conversations_ && json_key_, "--json-key", "--data");
   }
 
   void note_plain_text(const Console& console) const {
@@ -189,7 +189,7 @@ class EvalLoss final : public Command {
 
   ModelArguments model_;
   EvaluateOptions options_;
-  std::optional<std::string> conversations_;
+  std::optional<std::string> conversations_, json_key_;
   TemplateArguments template_;
   std::optional<std::int64_t> sequence_;
   std::int64_t batch_ = 4;

@@ -46,6 +46,11 @@ std::optional<data::ConversationStyle> TemplateArguments::style(const ModelFolde
                                                                 const Tokenizer& tokenizer) const {
   if (template_.empty() || template_ == "plain") return std::nullopt;
   if (template_ != "auto") return data::choose_style(template_, tokenizer).style;
+  return load_automatic_style(folder, tokenizer);
+}
+
+std::optional<data::ConversationStyle> TemplateArguments::load_automatic_style(const ModelFolder& folder,
+                                                                               const Tokenizer& tokenizer) {
   const auto style = load_conversation_style(folder, tokenizer);
   if (!style && !tokenizer.chat_template().empty()) {
     throw unsupported(
@@ -57,7 +62,7 @@ std::optional<data::ConversationStyle> TemplateArguments::style(const ModelFolde
 
 data::ConversationStyle TemplateArguments::required_style(const ModelFolder& folder,
                                                           const Tokenizer& tokenizer) const {
-  const auto chosen = style(folder, tokenizer);
+  const auto chosen = template_.empty() ? load_automatic_style(folder, tokenizer) : style(folder, tokenizer);
   if (chosen) return *chosen;
   throw invalid(fmt::format("'{}' has no chat template, and does not name its fine-tuning format",
                             folder.path.string()),

@@ -25,7 +25,8 @@ class TemplateArguments {
   // nullopt if no format was requested or the model has neither. Throws Error(kUnsupported) if the chat
   // template's format is unknown to Primus.
   std::optional<data::ConversationStyle> style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
-  // Like style(), but a format is required: without one, throws Error(kInvalid) with a hint.
+  // Like style(), but a format is required: without --template, it is "auto". Throws Error(kInvalid) with a
+  // hint if the model has none.
   data::ConversationStyle required_style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
   // Returns a writer for turns in that format; its hints name --template.
   static data::ConversationWriter writer(data::ConversationStyle style, const Tokenizer& tokenizer) {
@@ -37,6 +38,9 @@ class TemplateArguments {
   std::string system() const;
 
  private:
+  static std::optional<data::ConversationStyle> load_automatic_style(const ModelFolder& folder,
+                                                                     const Tokenizer& tokenizer);
+
   std::string template_;
   std::optional<std::string> system_, system_file_;
 };

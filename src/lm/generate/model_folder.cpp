@@ -207,9 +207,8 @@ std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder
 
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {
   if (!source.model.empty() && (source.type == "ByteTokenizer" || source.type == "byte")) {
-    throw invalid(fmt::format("{} reads no file, but the tokenizer '{}' is named, too", source.type,
-                              printable(source.model)),
-                  "give one of the two: the kind of tokenizer, or the file");
+    throw invalid(fmt::format("{} reads no file, but '{}' is given", source.type, printable(source.model)),
+                  "keep one of the two: without a type, Primus detects it from the file");
   }
   if (source.model.empty() || has_tokenizer_files(source.model) || !is_of_a_run(source.model))
     return load_tokenizer(source);

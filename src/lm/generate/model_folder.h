@@ -46,7 +46,7 @@ std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder
                                                                const Tokenizer& tokenizer);
 
 // Like load_tokenizer(), but `source.model` may also be a checkpoint or a run's folder: loads the tokenizer
-// that this model was trained with. Refuses a file for ByteTokenizer.
+// that this model was trained with. Throws Error(kInvalid) if a file is given for the ByteTokenizer.
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source);
 
 // Loads the tokenizer named by `type` and `model` (load_named_tokenizer), or the folder's own tokenizer

@@ -43,7 +43,7 @@ class Held {
   std::int64_t before_ = 0;
 };
 
-// Returns a callback that appends each piece of a reply to `text` and lets the reply go on.
+// Returns a callback that appends each piece of a reply to `text` and lets the reply continue.
 auto collect(std::string& text) {
   return [&](std::string_view piece) {
     text += piece;

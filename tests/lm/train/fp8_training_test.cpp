@@ -2,8 +2,7 @@
 // result of a step. tests/cli/fp8_test.cpp checks that a model learns as in bf16.
 #include <gtest/gtest.h>
 
-#include "lm/train/rank_training.h"
-#include "lm/train/tiny_model.h"
+#include "lm/train/precision_training.h"
 
 namespace primus::test {
 namespace {
@@ -12,22 +11,6 @@ using engine::PrecisionRecipe;
 using turbo::KernelId;
 
 constexpr PrecisionRecipe kHybrid{.fp8 = true, .gradients = DType::kF8E5M2};
-
-SessionSettings settings_with(const PrecisionRecipe& recipe, const ModelConfig& model = tiny_llama()) {
-  SessionSettings settings = tiny_settings(DType::kBF16, model);
-  settings.step.precision = recipe;
-  settings.evaluation = false;
-  return settings;
-}
-
-turbo::Meter kernels_of(const SessionSettings& settings) {
-  engine::Rank rank(turbo::make_cpu_device(1));
-  return measure_session(rank, settings, builtin_families()).kernels;
-}
-
-constexpr engine::MeshShape kAlone{};
-
-Outcome train(const SessionSettings& settings) { return train_on_ranks(settings, 1, kAlone, 3, 2); }
 
 // Only linear layers of blocks use fp8: four matrices in each of four blocks, three products each, for three
 // microbatches.
@@ -77,28 +60,13 @@ TEST(Fp8Training, FormatsAndRolesDecideTheNumbersAndABlockInBf16IsInBf16) {
 }
 
 TEST(Fp8Training, RecomputationAndDeferredWeightGradientsChangeNoBit) {
-  const Outcome expected = train(settings_with(kHybrid));
-  SessionSettings recomputed = settings_with(kHybrid);
-  recomputed.step.recompute.full_layers = 4;
-  EXPECT_TRUE(train(recomputed) == expected);
-  SessionSettings deferred = settings_with(kHybrid);
-  deferred.step.weight_gradients = engine::WeightGradientQueue::Policy::kDeferred;
-  EXPECT_TRUE(train(deferred) == expected);
+  expect_no_bit_changed_by_the_order_of_work(settings_with(kHybrid));
 }
 
 // Each microbatch has its own scales, so quantisation does not depend on the number of ranks. Sums of
 // gradients differ in their last bits, so one code in a thousand rounds the other way.
 TEST(Fp8Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
-  const Outcome one = train_on_ranks(settings_with(kHybrid), 1, kAlone, 5, 4);
-  SessionSettings settings = settings_with(kHybrid);
-  const Outcome replicated = train_on_ranks(settings, 2, kAlone, 5, 4);
-  EXPECT_LE(distance(replicated, one), 1e-3);
-  expect_measured(replicated);
-  for (const engine::Sharding level :
-       {engine::Sharding::kStates, engine::Sharding::kGradients, engine::Sharding::kParameters}) {
-    settings.sharding = level;
-    EXPECT_TRUE(train_on_ranks(settings, 2, kAlone, 5, 4) == replicated) << static_cast<int>(level);
-  }
+  expect_two_ranks_train_as_one(settings_with(kHybrid), 5, 1e-3);
 }
 
 // Each of two tensor ranks quantises its own part of a matrix, so results differ by quantisation errors.

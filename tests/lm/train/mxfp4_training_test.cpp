@@ -7,8 +7,7 @@
 #include <cmath>
 #include <mutex>
 
-#include "lm/train/rank_training.h"
-#include "lm/train/tiny_model.h"
+#include "lm/train/precision_training.h"
 
 namespace primus::test {
 namespace {
@@ -18,29 +17,12 @@ using turbo::KernelId;
 
 constexpr PrecisionRecipe kMxfp4{.fp4 = true};
 constexpr PrecisionRecipe kAtRandom{.fp4 = true, .at_random = true};
-constexpr engine::MeshShape kAlone{};
-
-SessionSettings settings_with(const PrecisionRecipe& recipe, const ModelConfig& model = tiny_llama()) {
-  SessionSettings settings = tiny_settings(DType::kBF16, model);
-  settings.step.precision = recipe;
-  settings.evaluation = false;
-  return settings;
-}
 
 SessionSettings damped(const OscillationSettings& oscillation, const ModelConfig& model = tiny_llama()) {
   SessionSettings settings = settings_with(kMxfp4, model);
   settings.optimizer.oscillation = oscillation;
   settings.optimizer.rules = without_oscillation(settings.optimizer.rules, kMxfp4, oscillation);
   return settings;
-}
-
-turbo::Meter kernels_of(const SessionSettings& settings) {
-  engine::Rank rank(turbo::make_cpu_device(1));
-  return measure_session(rank, settings, builtin_families()).kernels;
-}
-
-Outcome train(const SessionSettings& settings, int steps = 3) {
-  return train_on_ranks(settings, 1, kAlone, steps, 2);
 }
 
 // Linear layers and experts of blocks use MXFP4: four matrices in each of four blocks, three products each,
@@ -76,15 +58,8 @@ TEST(Mxfp4Training, NumbersAreNearThoseOfBf16AndABlockInBf16IsInBf16) {
 }
 
 TEST(Mxfp4Training, RecomputationAndDeferredWeightGradientsChangeNoBit) {
-  for (const PrecisionRecipe& recipe : {kMxfp4, kAtRandom}) {
-    const Outcome expected = train(settings_with(recipe));
-    SessionSettings recomputed = settings_with(recipe);
-    recomputed.step.recompute.full_layers = 4;
-    EXPECT_TRUE(train(recomputed) == expected);
-    SessionSettings deferred = settings_with(recipe);
-    deferred.step.weight_gradients = engine::WeightGradientQueue::Policy::kDeferred;
-    EXPECT_TRUE(train(deferred) == expected);
-  }
+  for (const PrecisionRecipe& recipe : {kMxfp4, kAtRandom})
+    expect_no_bit_changed_by_the_order_of_work(settings_with(recipe));
 }
 
 TEST(Mxfp4Training, GradientsAreRoundedAtRandomByTheSeed) {
@@ -100,20 +75,10 @@ TEST(Mxfp4Training, GradientsAreRoundedAtRandomByTheSeed) {
 // Each microbatch has its own blocks, so rounding does not depend on the number of ranks. Sums of gradients
 // differ in their last bits.
 TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
-  for (SessionSettings settings : {settings_with(kMxfp4), settings_with(kAtRandom),
-                                   damped({.start_step = 1, .period = 2, .ratio = 2})}) {
-    const Outcome one = train_on_ranks(settings, 1, kAlone, 4, 4);
-    const Outcome replicated = train_on_ranks(settings, 2, kAlone, 4, 4);
+  for (const SessionSettings& settings : {settings_with(kMxfp4), settings_with(kAtRandom),
+                                          damped({.start_step = 1, .period = 2, .ratio = 2})}) {
     // If nearly equal values round differently, they differ by one FP4 step.
-    EXPECT_LE(distance(replicated, one), 5e-3);
-    expect_measured(replicated);
-    for (const engine::Sharding level :
-         {engine::Sharding::kStates, engine::Sharding::kGradients, engine::Sharding::kParameters}) {
-      settings.sharding = level;
-      const Outcome sharded = train_on_ranks(settings, 2, kAlone, 4, 4);
-      EXPECT_TRUE(sharded == replicated) << static_cast<int>(level);
-      expect_measured(sharded);
-    }
+    expect_two_ranks_train_as_one(settings, 4, 5e-3);
   }
 }
 

@@ -10,6 +10,24 @@ HERE = pathlib.Path(__file__).resolve().parent / "models"
 ADAMW = {"lr": 0.001, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "decay_all_parameters": True}
 
 
+def initialise(model) -> None:
+    """Draws the parameters of a model with linear attention. The norm of a head's first outputs amplifies rounding errors.
+    The epsilon and the scales of the weights keep the errors within the accuracy of fp32 and bf16."""
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if key.endswith("A_log"):
+                p.copy_(torch.rand_like(p).mul(3).add(0.5).log())
+            elif key.endswith("dt_bias"):
+                p.copy_(torch.randn_like(p) * 0.5 - 1)
+            elif key.endswith(".bias"):
+                p.copy_(torch.randn_like(p) * 0.3)
+            else:
+                norm = "norm" in key or (".attn." in key and p.dim() == 1)
+                scale = (2 if model.config.tie_word_embeddings else 8) if "embed" in key else 0.5
+                fan = 1 if "conv1d" in key else p.shape[-1]
+                p.copy_(torch.randn_like(p) * (0.1 if norm else scale * fan ** -0.5) + norm)
+
+
 def separate_experts(name: str, tensor: torch.Tensor, gate: str, up: str, down: str) -> dict:
     """The tensors of a parameter in a file with a tensor per expert; transformers has one tensor for all."""
     at, _, last = name.rpartition(".")

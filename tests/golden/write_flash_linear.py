@@ -18,7 +18,7 @@ from fla.layers import attn, gated_deltanet, kda, mla
 from fla.models import GatedDeltaNetConfig, GatedDeltaNetForCausalLM, KDAConfig, KDAForCausalLM
 from fla.modules import FusedRMSNormGated, RMSNorm, RotaryEmbedding, ShortConvolution
 from fla.modules import mlp
-from golden_files import HERE, save_golden, ten_steps
+from golden_files import HERE, initialise, save_golden, ten_steps
 
 COMMON = {"hidden_size": 64, "intermediate_size": 112, "vocab_size": 320, "conv_size": 4, "norm_eps": 0.1,
           "max_position_embeddings": 128, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
@@ -87,24 +87,6 @@ def by_definition() -> None:
     RotaryEmbedding.forward = rotated
     gates = {"swish": F.silu, "silu": F.silu, "sigmoid": torch.sigmoid}
     FusedRMSNormGated.forward = lambda self, x, gate: rms(x, self.weight, self.eps) * gates[self.activation](gate)
-
-
-def initialise(model) -> None:
-    # The norm of a head's first outputs amplifies rounding errors. The epsilon and the scales of the weights keep the
-    # errors within the accuracy of fp32 and bf16.
-    with torch.no_grad():
-        for key, p in model.named_parameters():
-            if key.endswith("A_log"):
-                p.copy_(torch.rand_like(p).mul(3).add(0.5).log())
-            elif key.endswith("dt_bias"):
-                p.copy_(torch.randn_like(p) * 0.5 - 1)
-            elif key.endswith(".bias"):
-                p.copy_(torch.randn_like(p) * 0.3)
-            else:
-                norm = "norm" in key or (".attn." in key and p.dim() == 1)
-                scale = (2 if model.config.tie_word_embeddings else 8) if "embed" in key else 0.5
-                fan = 1 if "conv1d" in key else p.shape[-1]
-                p.copy_(torch.randn_like(p) * (0.1 if norm else scale * fan ** -0.5) + norm)
 
 
 def write(name: str, model) -> None:

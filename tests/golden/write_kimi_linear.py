@@ -14,7 +14,7 @@ import inspect
 
 import torch
 import transformers
-from golden_files import HERE, save_golden, separate_experts, ten_steps
+from golden_files import HERE, initialise, save_golden, separate_experts, ten_steps
 from safetensors.torch import load_file, save_file
 
 CONFIG = transformers.KimiLinearConfig(
@@ -48,20 +48,9 @@ def published(name: str, tensor: torch.Tensor) -> dict:
     return separate_experts(name, tensor, "w1", "w3", "w2")
 
 
-# The norm of a head's first outputs amplifies rounding errors. The epsilon and the scales of the weights keep the errors
-# within the accuracy of fp32 and bf16.
-def initialise(model) -> None:
+def initialise_with_bias(model) -> None:
+    initialise(model)
     with torch.no_grad():
-        for key, p in model.named_parameters():
-            if key.endswith("A_log"):
-                p.copy_(torch.rand_like(p).mul(3).add(0.5).log())
-            elif key.endswith("dt_bias"):
-                p.copy_(torch.randn_like(p) * 0.5 - 1)
-            else:
-                norm = "norm" in key
-                scale = 8 if "embed" in key else 0.5
-                fan = 1 if "conv1d" in key else p.shape[-1]
-                p.copy_(torch.randn_like(p) * (0.1 if norm else scale * fan ** -0.5) + norm)
         for key, buffer in model.named_buffers():
             if key.endswith("e_score_correction_bias"):
                 buffer.copy_(torch.randn_like(buffer) * 0.1)
@@ -74,7 +63,7 @@ def main() -> None:
     CONFIG._attn_implementation = "eager"
     CONFIG._experts_implementation = "eager"
     model = module.KimiLinearForCausalLM(CONFIG).float()
-    initialise(model)
+    initialise_with_bias(model)
     model.save_pretrained(folder)
     saved = {k.replace("layers.0.block_sparse_moe.", "layers.0.mlp."): v
              for k, v in load_file(folder / "model.safetensors").items()}

@@ -2,7 +2,7 @@
 // consecutive elements. The first run starts at `begin`, and the starts of consecutive runs are `stride`
 // elements apart.
 //
-// A plain value.
+// StridedRun is a plain value type.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,7 @@ struct AttentionForward {
   std::int64_t q_stride, k_stride, v_stride;
   Tensor first_key;  // [batch*seq_q] int32: the first position in its sequence that a query may see, never
                      // smaller than for the preceding query; absent: 0. Requires a causal shape
-  Tensor sinks;      // [heads] in q's type; absent: none
+  Tensor sinks;      // [heads] in q's type; absent: there are none
   Tensor out;        // [batch*seq_q, heads*value_dim], contiguous
   Tensor lse;        // [heads, batch*seq_q] fp32: log-sum-exp of the scaled scores and the sink; absent if no
                      // backward follows

@@ -19,7 +19,7 @@ constexpr std::int64_t kSplit = 256;
 // The new tokens of one sequence. For one key/value head, the rows are the queries of the group's heads
 // (seq_q per head).
 struct Decoding {
-  AttentionShape s;               // batch 1
+  AttentionShape s;               // batch is 1
   const std::int32_t* first_key;  // one per query, or null
   std::int64_t first_row;         // first row of the sequence in q and out
   std::int64_t first_partial;     // number of tokens before this sequence in the workspace

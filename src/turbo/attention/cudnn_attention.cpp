@@ -126,7 +126,7 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
     }
     if (p.documents) {
       if (p.heads != p.kv_heads) {
-        // Twice the size of bf16: the library may add in fp32.
+        // Elements take twice the bytes of bf16, because the library may add in fp32.
         w.d_k_wide = layout.take(rows * p.heads * p.head_dim * kF32);
         w.d_v_wide = layout.take(rows * p.heads * p.value_dim * kF32);
       }

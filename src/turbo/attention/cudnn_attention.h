@@ -103,8 +103,8 @@ class CudnnAttention {
  public:
   struct Options {
     bool deterministic = true;
-    // Bytes of workspace of the deterministic backward: the target for groups of heads, and the limit above
-    // which a call is refused.
+    // Workspace bytes of the deterministic backward pass. Groups of heads are chosen to need at most
+    // good_workspace. A call that needs more than max_workspace is refused.
     std::int64_t good_workspace = std::int64_t{2} << 30, max_workspace = std::int64_t{9} << 30;
   };
 

@@ -11,7 +11,7 @@ using gpu::PRIMUS_GPU::Context;
 
 // Tells whether our own kernels must still compute a call.
 struct LeftToDo {
-  bool all = true;  // the complete call is left
+  bool all = true;  // true: our own kernels must compute the complete call
   // If not `all`: null means that nothing is left; otherwise the complete call is left if the value at this
   // device address is not 0.
   const std::int32_t* unless_zero = nullptr;

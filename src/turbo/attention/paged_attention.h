@@ -56,7 +56,7 @@ struct PagedAttention {
   Tensor q;                    // first element of [T, heads*head_dim]
   Tensor k, v;                 // first elements in [pages * page_size, kv_heads*dim], including the new rows
   std::int64_t q_stride, k_stride, v_stride;
-  Tensor sinks;  // [heads] in q's type; absent: none
+  Tensor sinks;  // [heads] in q's type; absent: there are none
   Tensor out;    // [T, heads*value_dim], contiguous; zero for rows that belong to no sequence
   Tensor workspace;
   void check() const;

@@ -46,7 +46,7 @@ struct CausalConvForward {
   CausalConvShape shape;
   Tensor bcx;     // [rows, columns]: B, C, x; for kSilu only x
   Tensor weight;  // [channels, width], bcx's type; the last column multiplies the input of the token itself
-  Tensor bias;    // [channels] fp32; absent: none
+  Tensor bias;    // [channels] fp32; absent: there are none
   Tensor before;  // edge() fp32; absent: all segments begin at position 0
   Tensor first_key;  // [rows] int32: the first position that a token sees; absent: 0
   Tensor y;          // output: [rows, channels]
@@ -88,7 +88,7 @@ struct CausalConvEdge {
   static constexpr KernelId kId = KernelId::kCausalConvEdge;
   CausalConvShape shape;  // tokens >= width - 1
   Tensor bcx;             // [rows, columns]
-  Tensor edge;            // edge() fp32 out
+  Tensor edge;            // output: edge() fp32
   void check() const;
   double flops() const { return 0; }
 };
@@ -100,7 +100,7 @@ struct CausalConvBackwardEdge {
   Tensor bcx, weight, first_key;  // as in the forward pass
   Tensor bias, before;  // for kSilu, whose activation depends on the complete sums; absent otherwise
   Tensor d_y;           // [rows, channels]
-  Tensor d_edge;        // edge() fp32 out
+  Tensor d_edge;        // output: edge() fp32
   void check() const;
   double flops() const { return 0; }
 };
@@ -116,7 +116,7 @@ struct CachedCausalConv {
   CausalConvShape::Form form;
   Tensor bcx;     // [T, columns]
   Tensor weight;  // [channels, width], bcx's type
-  Tensor bias;    // [channels] fp32; absent: none
+  Tensor bias;    // [channels] fp32; absent: there are none
   Tensor ring;    // [sequences, ring, channels] fp32, ring >= width; read and written
   Tensor y;       // output: [T, channels]; zero for rows that belong to no sequence
   void check() const;

@@ -143,7 +143,7 @@ struct Loss {
   const std::int32_t* labels;
   const float* weights;
   float* loss;
-  T* d_logits;  // or null; may be the memory of logits
+  T* d_logits;  // may be null; may share the memory of logits
   std::int64_t vocab, kept;
   Fault* fault;
   Cap capped;
@@ -195,7 +195,7 @@ struct LossOfParts {
   const std::int32_t* labels;
   const float* weights;
   float* loss;
-  T* d_logits;  // or null; may be the memory of logits
+  T* d_logits;  // may be null; may share the memory of logits
   std::int64_t count, tokens, columns, first, vocab;
   Fault* fault;
   Cap capped;

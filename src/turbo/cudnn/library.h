@@ -69,9 +69,9 @@ enum class Attribute : int {
   kOperationMatmulB = 1521,
   kOperationMatmulC = 1522,
   kOperationMatmulDescriptor = 1523,
-  kOperationMatmulRows = 1525,   // valid rows of the result, in device memory
-  kOperationMatmulCols = 1526,   // valid columns
-  kOperationMatmulDepth = 1527,  // valid products per sum
+  kOperationMatmulRows = 1525,   // number of valid rows of the result, in device memory
+  kOperationMatmulCols = 1526,   // number of valid columns of the result
+  kOperationMatmulDepth = 1527,  // number of valid products per sum
   kReductionOperator = 1600,
   kReductionComputeType = 1601,
   kOperationReductionX = 1610,

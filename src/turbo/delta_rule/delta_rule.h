@@ -90,8 +90,8 @@ struct DeltaRuleBackward {
 struct CachedDeltaRule {
   static constexpr KernelId kId = KernelId::kCachedDeltaRule;
   PagedSequences sequences;  // the pages are not used
-  DeltaRuleShape shape;      // batch 1, sequence T
-  std::int64_t spare;        // less than ring
+  DeltaRuleShape shape;      // batch is 1, and sequence is T
+  std::int64_t spare;        // spare < ring
   Tensor qkv, g, beta;       // as in DeltaRuleForward, for T tokens
   Tensor state;              // [sequences, value_heads, key_dim, value_dim] fp32; read and written
   Tensor recent;             // [sequences, ring, value_heads * recent_width()] fp32; read and written

@@ -32,7 +32,7 @@ constexpr int kPad = 8;  // padding of rows in shared memory, against bank confl
 // Intermediate results of the kernels, per item. `strips`: ceil(value_dim / kStrip).
 template <class T>
 struct DeltaChunks {
-  T* w;             // [kRows, keys]: minus W
+  T* w;             // [kRows, keys]: -W
   T* p;             // [kRows, kRows]
   Bytes16* u;       // [strips, kBlocks, kWarp] left operands [columns, tokens]: U0, then U
   Bytes16* states;  // [strips, keys / kTile, kWarp] left operands [columns, keys]: S before the chunk

@@ -134,7 +134,7 @@ struct DeltaGradients {
   float *q, *looking,
       *seen;    // [kRows, key_dim]: gradients of queries, and of keys as rows and as columns of the matrices
   float* last;  // [key_dim]: gradient of the sums of gates at the chunk's end
-  T* qkv;       // the caller's
+  T* qkv;       // the tensor of the caller
   float *g, *beta;
 };
 

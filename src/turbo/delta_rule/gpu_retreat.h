@@ -16,11 +16,11 @@ namespace primus::turbo::PRIMUS_GPU {
 
 template <class T>
 struct DeltaChunkGradients {
-  const T* out;     // the caller's
+  const T* out;     // the tensor of the caller
   Bytes16* u;       // gradient of U, in the layout of DeltaChunks::u
   Bytes16* states;  // gradient of the state after the chunk, in the layout of DeltaChunks::states
   float *q, *k;     // [kRows, key_dim] per item
-  T* qkv;           // the caller's
+  T* qkv;           // the tensor of the caller
   float *g, *beta;
 };
 

@@ -47,7 +47,7 @@ class TraceRecorder {
   // Adds a span; begin() and end() set its times later. Its address is valid for the lifetime of the
   // recorder.
   Span* open(WorkLabel label, int track);
-  void begin(Span* span);  // now
+  void begin(Span* span);  // sets the begin to the current time
   void end(Span* span);
   void set_times(Span* span, double begin, double end);
   static double now();

@@ -101,7 +101,7 @@ void run_tasks(ThreadPool& pool, bool serial, std::int64_t tasks, ThreadPool::Bo
 struct Source {
   PackFunction pack = nullptr;
   const char* data = nullptr;
-  const std::int32_t* rows = nullptr;  // indices of gathered rows, or null
+  const std::int32_t* rows = nullptr;  // indices of gathered rows; null: rows are consecutive
   std::int64_t ld = 0, element = 0;
   bool k_contiguous = false;
   std::int64_t extent = 0, k = 0;  // number of rows of A or columns of B, and the size of k
@@ -193,7 +193,8 @@ struct SuperBlock {
   const Kernel& kernel;
   Source a;
   std::int64_t panel;
-  std::int64_t m0, rows, cols;  // the rows of A in this super block
+  std::int64_t m0, rows,
+      cols;  // first row of A, and numbers of rows of A and columns of B in this super block
   std::int64_t k0, k1;
   std::int64_t tasks_m, tasks_n;
   const char* b;  // packed B; points to k0 of the first strip

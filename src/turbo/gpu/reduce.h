@@ -92,7 +92,7 @@ void ordered_sum(Context& context, std::int64_t n, const Term& term, const Store
 // ---- Columns ------------------------------------------------------------------------------------
 
 // Divides rows of n columns into slices of consecutive rows. The division depends only on `rows` and n. If n
-// is small, there are more slices, to keep a GPU busy.
+// is small, there are more slices, so that a GPU stays busy.
 struct RowSlices {
   RowSlices(std::int64_t rows, std::int64_t n)
       : rows_per_slice(std::max<std::int64_t>(

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kLimit = 4 << 20;
 constexpr int kFormat = 2;
-constexpr std::size_t kDigits = 16;  // hexadecimal digits per word
+constexpr std::size_t kDigits = 16;  // number of hexadecimal digits per word
 
 std::string file_name(const std::string& device, const std::string& library) {
   std::string name = "matmul-" + device + "-" + library + ".json";

@@ -16,7 +16,7 @@ struct MuonMomentum {
   Tensor grad;        // [n] fp32 or bf16
   Tensor momentum;    // [n] fp32, updated in place
   Tensor direction;   // output: [n] fp32
-  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
+  Tensor grad_scale;  // [1] fp32 on the device: ClipCoefficient::scale
   float beta;
   bool nesterov;
   void check() const;
@@ -50,7 +50,7 @@ struct MuonUpdate {
   static constexpr KernelId kId = KernelId::kMuonUpdate;
   Tensor param;       // [n] fp32 master weights, updated in place; absent if the masters are split
   Tensor direction;   // [n] fp32 or bf16
-  Tensor grad_scale;  // [1] fp32 on the device: the clip coefficient
+  Tensor grad_scale;  // [1] fp32 on the device: ClipCoefficient::scale
   Tensor working;     // [n] bf16 values of the masters, updated in place, or absent (turbo/master_weights.h)
   Tensor remainder = {};  // [n] int16 remainders of split masters, updated in place; absent if not split
   Tensor scalars;         // [kStepScalars] fp64

@@ -24,7 +24,7 @@ struct MarginHistogram {
   std::int32_t top_k;
   Tensor logits;  // [tokens, experts] fp32
   Tensor bias;    // [experts] fp32
-  Tensor counts;  // [experts, bins] int32, added to
+  Tensor counts;  // [experts, bins] int32; the call adds to it
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }

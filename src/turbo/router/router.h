@@ -58,7 +58,7 @@ struct RouterJitter {
   Tensor previous;      // out's type, or absent; may be out
   Tensor out;           // [tokens, hidden] fp32 or bf16
   float jitter;         // > 0
-  RouterRandom random;  // required
+  RouterRandom random;  // must be present
   void check() const;
   double flops() const { return 0; }
 };
@@ -82,7 +82,7 @@ struct RouterForward {
 // Looks up experts by the token id (DeepSeek-V4's hash routing): experts[t, :] = table[tokens[t], :].
 struct RouterTable {
   static constexpr KernelId kId = KernelId::kRouterTable;
-  Tensor tokens;   // [tokens] int32, rows of the table
+  Tensor tokens;   // [tokens] int32: row indices of the table
   Tensor table;    // [vocabulary, top_k] fp32: integers
   Tensor experts;  // output: [tokens, top_k] int32
   void check() const;
@@ -113,7 +113,7 @@ struct RouterLosses {
   RouterRule rule;
   Tensor logits;  // [tokens, experts] fp32
   Tensor load;    // [segments, experts] int32, or absent: no balance loss
-  Tensor losses;  // [2] fp32, added to
+  Tensor losses;  // [2] fp32; the call adds to it
   // The factor of the load. It is 1/N if `load` is a sum over N microbatches, so that the loss uses the mean
   // load.
   float load_share = 1;
@@ -151,7 +151,7 @@ struct ExpertLoad {
   static constexpr KernelId kId = KernelId::kExpertLoad;
   Tensor experts;  // [tokens, top_k] int32
   Tensor rows;     // [tokens, top_k] int32: `rows` of a RoutingPlan, < 0 for dropped slots
-  Tensor load;     // [experts + 1] int32, added to
+  Tensor load;     // [experts + 1] int32; the call adds to it
   void check() const;
   double flops() const { return 0; }
 };

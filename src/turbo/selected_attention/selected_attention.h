@@ -32,7 +32,7 @@ struct SelectedAttentionForward {
   Tensor q;         // [tokens, heads*key_dim]
   Tensor kv;        // [rows, key_dim]
   Tensor selected;  // [tokens, selected] int32
-  Tensor sinks;     // [heads] in q's type: logits without a value; absent: none
+  Tensor sinks;     // [heads] in q's type: logits without a value; absent: there are none
   Tensor out;       // [tokens, heads*value_dim]
   Tensor lse;  // [heads, tokens] fp32: log-sum-exp of the scaled scores and the sink; absent if no backward
                // follows

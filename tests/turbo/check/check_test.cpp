@@ -11,7 +11,7 @@
 
 namespace primus::turbo::test {
 
-#include "turbo/operator_checks.def"  // generated: kAllOperatorCheck
+#include "turbo/operator_checks.def"  // generated; defines kAllOperatorCheck
 
 namespace {
 

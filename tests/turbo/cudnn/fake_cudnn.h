@@ -29,7 +29,7 @@ Settings& settings();
 struct Compiled {
   std::map<std::int64_t, std::vector<std::int64_t>> dims,
       strides;                             // maps the ids of tensors in memory to their sizes and strides
-  std::map<std::int64_t, DataType> types;  // by id
+  std::map<std::int64_t, DataType> types;  // maps the id of a tensor to its type
   std::map<std::int64_t, std::int64_t> offsets;  // maps the id of a tensor to the id of its offsets
   std::multiset<PointwiseMode> pointwise;
   int matmuls = 0, reductions = 0;

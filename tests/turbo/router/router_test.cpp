@@ -33,7 +33,7 @@ std::vector<Case> cases() {
         all.push_back({rule, 16, bias});
       }
     }
-    all.push_back({RouterRule{.scoring = scoring, .normalise = false}, 4});  // top 1
+    all.push_back({RouterRule{.scoring = scoring, .normalise = false}, 4});  // chooses one expert per token
   }
   return all;
 }

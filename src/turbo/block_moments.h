@@ -72,7 +72,7 @@ struct BlockCodes {
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(units * scale) | sign);
   }
 
-  // `random`: 16 random bits.
+  // `random` holds 16 random bits.
   static constexpr std::uint8_t encoded(float value, std::uint32_t unit_field, std::uint32_t random) {
     return encoded_with(value, unit_field,
                         static_cast<float>(static_cast<std::int32_t>((random & 0xFFFFU) * 2 + 1)) * 0x1p-17F);

@@ -33,8 +33,8 @@ class RoundingBits {
   }
 
  private:
-  // A bijection with full avalanche: every bit of the argument flips each bit of the result with probability
-  // one half.
+  // A bijection with full avalanche: changing any bit of the argument changes each bit of the result with
+  // probability one half.
   static constexpr std::uint32_t mixed(std::uint32_t x) {
     x = (x ^ (x >> 16)) * 0x7FEB352DU;
     x = (x ^ (x >> 15)) * 0x846CA68BU;

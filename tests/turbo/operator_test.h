@@ -97,7 +97,7 @@ inline std::vector<DeviceUnderTest> devices_under_test() {
 
 // ---- Values -------------------------------------------------------------------------------------
 
-// Standard normal numbers times `scale`. Equal seeds give equal numbers.
+// Returns standard normal numbers times `scale`. Equal seeds give equal numbers.
 inline Values random_values(std::int64_t n, std::uint64_t seed, double scale = 1.0) {
   std::vector<float> draws(static_cast<std::size_t>(n));
   fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, draws);
@@ -131,10 +131,10 @@ inline double rounding_error(DType dtype) {
   return dtype == DType::kBF16 ? 0x1p-8 : dtype == DType::kF16 ? 0x1p-11 : 0x1p-24;
 }
 
-// max |actual - expected| / max |expected|. The error is relative to the largest element, because elements
-// that cancel to nearly zero are only as accurate as the terms of their sum. The result is infinite if sizes
-// differ, or if an element is NaN or infinite and does not equal the expected element. If all elements of
-// `expected` are zero, the error is absolute.
+// Returns max |actual - expected| / max |expected|. The error is relative to the largest element, because
+// elements that cancel to nearly zero are only as accurate as the terms of their sum. The result is infinite
+// if sizes differ, or if an element is NaN or infinite and does not equal the expected element. If all
+// elements of `expected` are zero, the error is absolute.
 inline double normalised_error(const Values& actual, const Values& expected) {
   if (actual.size() != expected.size()) return INFINITY;
   double error = 0, largest = 0;

@@ -74,7 +74,7 @@ struct BlockMoment {
     for (std::int64_t i = 0; i < kMomentBlock; ++i) to[i] = Codes::decoded(codes[i], unit);
   }
 
-  // `random`: 32 random bits per element, of which bits [shift, shift + 16) are used.
+  // `random` holds 32 random bits per element, of which bits [shift, shift + 16) are used.
   void put(std::int64_t block, const float (&from)[kMomentBlock], const std::uint32_t (&random)[kMomentBlock],
            int shift) const {
     const std::int64_t first = block * kMomentBlock;

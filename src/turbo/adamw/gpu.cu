@@ -23,7 +23,7 @@ struct FloatMoment {
   PRIMUS_DEVICE void get(std::int64_t i, float (&to)[kCount]) const {
     load<kCount>(at + i, to);
   }
-  // `random`: 32 random bits per element, of which bits [shift, shift + 16) are used.
+  // `random` holds 32 random bits per element, of which bits [shift, shift + 16) are used.
   template <int kCount>
   PRIMUS_DEVICE void put(std::int64_t i, const float (&from)[kCount], const std::uint32_t (&random)[kCount],
                          int shift, bool here) const {

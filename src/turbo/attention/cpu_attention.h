@@ -25,8 +25,8 @@ bool is_decode(const AttentionShape& shape);
 void attention_decode(CpuContext& context, const AttentionForward& call);
 std::int64_t attention_decode_workspace(const AttentionShape& shape);
 
-// The corresponding functions for a paged cache and sequences with few new tokens. paged_shape() returns the
-// shape of one such sequence.
+// These are the corresponding functions for a paged cache and sequences with few new tokens. paged_shape()
+// returns the shape of one such sequence.
 bool is_paged_decode(std::int64_t new_tokens);
 void paged_decode(CpuContext& context, const PagedAttention& call);
 std::int64_t paged_decode_workspace(const PagedAttention& call);

@@ -97,7 +97,7 @@ class Bf16Tiles {
                                .col_blocks = strip.lanes.size() / kBf16Block,
                                .k_blocks = strip.keys.size() / kBf16Block});
   }
-  // `rows`: number of rows in a panel of `sum`.
+  // `rows` is the number of rows in a panel of `sum`.
   void add_by_key(const Strip& strip, std::int64_t dim, const Element* scores, const Element* columns,
                   float* sum, std::int64_t first_row, std::int64_t rows) const {
     unit_.multiply_accumulate({.a = scores + strip.keys.begin * kTile + strip.lanes.begin * kBf16Block,

@@ -70,7 +70,7 @@ class Fp32Tiles {
                         scores + strip.keys.begin * kTile + strip.lanes.begin, kTile, sum + strip.lanes.begin,
                         kTile);
   }
-  // `first_row`: the row of the tile's first key in `sum`, which may have any number of rows.
+  // `first_row` is the row of `sum` for the first key of the tile; `sum` may have any number of rows.
   static void add_by_key(const Strip& strip, std::int64_t dim, const float* scores, const float* columns,
                          float* sum, std::int64_t first_row, std::int64_t) {
     const std::int64_t width = panel_width(dim);

@@ -82,7 +82,7 @@ struct Queries {
 // next.
 class Visibility {
  public:
-  // `first_key`: the array for all sequences, or null.
+  // `first_key` is the array for all sequences, or null.
   Visibility(const AttentionShape& shape, const std::int32_t* first_key, std::int64_t sequence)
       : s(shape), first_key_(first_key ? first_key + sequence * shape.seq_q : nullptr) {}
 

@@ -5,8 +5,8 @@
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-// Worker: the memory that a thread needs for an item. Keys: the packed keys of one (sequence, key/value
-// head). Both are constructed from (carver, engine, shape).
+// A `Worker` has the memory that a thread needs for an item; `Keys` has the packed keys of one (sequence,
+// key/value head). Both are constructed from (carver, engine, shape).
 //
 // With whole_heads() an item is a (sequence, key/value head), and each thread packs the keys it works on into
 // its own buffer. Otherwise there are too few heads to keep all threads busy. The keys of all heads are then
@@ -29,7 +29,7 @@ class Plan {
   bool whole_heads() const { return whole_heads_; }
   std::int64_t bytes() const { return bytes_; }
 
-  // `index`: the thread if whole_heads(), else sequence * kv_heads + kv_head.
+  // `index` is the number of the thread if whole_heads(), else sequence * kv_heads + kv_head.
   Keys keys(std::int64_t index) const {
     Carver carver(keys_ + index * keys_bytes_);
     return Keys(carver, tiles_, s);

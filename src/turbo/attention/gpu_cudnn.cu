@@ -271,7 +271,7 @@ LeftToDo attention_by_library(Context& context, const AttentionBackward& call, s
       memory.add_documents();
       planned->plan->execute(handle, memory.all(), memory.workspace<void>(w.plan));
       if (!p.documents && !p.gradients_apart) continue;
-      // `seq`: rows per sequence; `cols`: columns of the slice's heads.
+      // `seq` is the number of rows per sequence, `cols` the number of columns of the slice's heads.
       const auto spread = [&](std::int64_t from, const Tensor& to, std::int64_t seq, std::int64_t cols,
                               std::int64_t to_stride, bool add) {
         const std::int64_t rows = p.documents ? p.tokens : p.batch * seq;

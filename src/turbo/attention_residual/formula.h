@@ -15,7 +15,7 @@ struct ResidualMixture {
   float score[ResidualCandidates::kMax];
   float scale[ResidualCandidates::kMax];  // 1 / root mean square of a candidate
 
-  // `dot`: the candidate's product with norm * proj.
+  // `dot` is the product of the candidate and norm * proj.
   PRIMUS_FORMULA void set_score(std::int64_t j, float squares, float dot, std::int64_t hidden, float eps) {
     scale[j] = inverse_rms(squares, hidden, eps);
     score[j] = dot * scale[j];

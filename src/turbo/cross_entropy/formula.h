@@ -15,7 +15,7 @@ struct SoftmaxStatistics {
   PRIMUS_FORMULA double relative(float logit) const {
     return static_cast<double>(logit) - static_cast<double>(largest);
   }
-  // Returns weight * (log(sum) - label_logit); `label_logit`: the result of relative().
+  // Returns weight * (log(sum) - label_logit); `label_logit` is a result of relative().
   PRIMUS_FORMULA float loss(float weight, double label_logit) const {
     return static_cast<float>(static_cast<double>(weight) * (::log(sum) - label_logit));
   }

@@ -74,8 +74,8 @@ struct DeltaItems {
     return static_cast<int>(first - begin(item));
   }
 
-  // The sums of gates of an item are [kRows, gate_columns()]. Rows after the last token repeat the last
-  // token's sums.
+  // Sums of gates of an item have the shape [kRows, gate_columns()]. Rows after the last token repeat the
+  // last token's sums.
   PRIMUS_DEVICE std::int64_t gate_columns() const { return channel_gates ? key_dim : 1; }
   PRIMUS_DEVICE const double* sums(const double* all, std::int64_t item) const {
     return all + item * kRows * gate_columns();

@@ -208,7 +208,7 @@ PRIMUS_DEVICE float fast_quotient(float x, float y) {
   return x / y;
 #endif
 }
-// The relative error grows with |x|: for e^-20 it is 1e-6.
+// Returns e^x. The relative error grows with |x|; for x = -20 it is 1e-6.
 PRIMUS_DEVICE float fast_exp(float x) {
 #if defined(__CUDA_ARCH__)
   return __expf(x);

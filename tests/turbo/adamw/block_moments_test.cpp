@@ -30,9 +30,9 @@ double decoded(const Format& format, unsigned char code, double scale) {
   const double magnitude = units_of(format.is_signed ? code & 127 : code) * scale;
   return format.is_signed && code > 127 ? -magnitude : magnitude;
 }
-// The distance between the two codes around a magnitude of `units`.
+// Returns the distance between the two codes around a magnitude of `units`.
 double spacing(double units) { return units < 16 ? 1 : std::exp2(std::ilogb(units) - 3); }
-// The smallest power of two p such that (largest code) * p >= `largest`.
+// Returns the smallest power of two p such that (largest code) * p >= `largest`.
 double scale_for(const Format& format, double largest) {
   double scale = 0x1p-126;
   while (largest > format.top_units() * scale) scale *= 2;

@@ -118,8 +118,8 @@ Values forward(const Case& c, const Operands& o) {
   return y;
 }
 
-// The gradient of dot(y, d_y) with respect to one operand, by differences. The gated form is linear in each
-// operand, so differences are exact for steps of any size.
+// Computes the gradient of dot(y, d_y) with respect to one operand by finite differences. The gated form is
+// linear in each operand, so differences are exact for steps of any size.
 Values gradient(const Case& c, const Operands& o, Values Operands::*by) {
   const double by_much = c.silu() ? 1e-5 : 0.5;
   Values result((o.*by).size());
@@ -135,7 +135,7 @@ Values gradient(const Case& c, const Operands& o, Values Operands::*by) {
   return result;
 }
 
-// The gradient with respect to bcx in closed form, for larger cases.
+// Computes the gradient with respect to bcx in closed form, for larger cases.
 Values gradient_of_bcx(const Case& c, const Operands& o) {
   const Reference r{c, o};
   Values result(o.bcx.size());
@@ -258,7 +258,7 @@ struct OnDevice {
   }
 };
 
-// The error of fp32 sums of at most 16 products, and of rounding the result.
+// Returns the error of fp32 sums of at most 16 products and of rounding the result.
 double tolerance(DType dtype) { return rounding_error(dtype) + 2e-6; }
 
 TEST_P(CausalConvTest, ForwardAndBackwardInput) {

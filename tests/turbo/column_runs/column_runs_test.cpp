@@ -32,7 +32,7 @@ TEST_P(ColumnRunsTest, ColumnsGoWhereTheyAreTold) {
                    back = bench.zeros(dtype, {rows, wide});
       bench.run(CopyColumns{.from = on_from, .to = to, .runs = {queries, rest}, .run_count = 2});
       EXPECT_EQ(bench.download(to), expected) << dim;
-      // Copying back leaves columns outside the runs unchanged.
+      // Copying back does not change columns outside the runs.
       const auto turned = [](ColumnRun run) {
         std::swap(run.from, run.to);
         std::swap(run.from_stride, run.to_stride);

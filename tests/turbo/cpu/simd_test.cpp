@@ -46,15 +46,15 @@ Probes probes_of(IsaLevel level) {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// The spacing of floats at x.
+// Returns the distance between adjacent floats near x.
 double ulp(double x) {
   const auto f = static_cast<float>(x);
   const double above = std::nextafter(f, kInf);
   return std::isinf(above) ? 0x1p104 : above - static_cast<double>(f);
 }
 
-// Every 4099th bit pattern of a float, so that all magnitudes and both signs occur, independent of the ranges
-// of the polynomials.
+// Returns every 4099th bit pattern of a float, so that all magnitudes and both signs occur, independent of
+// the ranges of the polynomials.
 std::vector<float> sweep() {
   std::vector<float> x;
   for (std::uint64_t bits = 0; bits <= 0xFFFFFFFFULL; bits += 4099) {

@@ -37,10 +37,10 @@ struct Compiled {
 const Compiled& compiled();
 int plans_made();
 
-// The addresses passed to the last execution, by id, and its workspace.
+// Return the addresses that were passed to the last execution, by id, and its workspace.
 const std::map<std::int64_t, void*>& executed();
 void* executed_workspace();
-// The number of descriptors that were created and not destroyed.
+// Returns the number of descriptors that were created and not destroyed.
 int alive();
 
 Library library();

@@ -42,7 +42,7 @@ Codes codes_of(const Values& x, DType type) {
   return codes;
 }
 
-// The values of x after quantisation.
+// Returns the values of x after quantisation.
 Values quantized(const Values& x, DType type) {
   const Fp8Scales scales = scales_of(x, type);
   Values values;
@@ -348,7 +348,7 @@ TEST_P(Fp8LinearTest, ExtremeMagnitudesHaveUsableScales) {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// The error of fp32 sums of a few hundred terms. Tensor cores of GPUs keep about 14 bits of a sum
+// Returns the error of fp32 sums of a few hundred terms. Tensor cores of GPUs keep about 14 bits of a sum
 // (fp8_linear.h), and each of about ten consecutive additions truncates at most one unit of the last bit.
 double sum_tolerance(const DeviceUnderTest& device) { return device.plugin.empty() ? 2e-6 : 10 * 0x1p-14; }
 
@@ -455,7 +455,7 @@ TEST_P(Fp8LinearTest, NonFiniteOperandsStayVisible) {
   }
 }
 
-// The values of x after quantisation with a known scale.
+// Returns the values of x after quantisation with a known scale.
 Values quantized_by(const Values& x, DType type, float scale) {
   Values values;
   for (const double v : x)

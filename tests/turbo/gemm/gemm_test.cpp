@@ -122,7 +122,7 @@ GemmArgs arguments(const Problem& p, Operands& x) {
 
 void multiply(ThreadPool& pool, const Problem& p, Operands& x) {
   GemmArgs g = arguments(p, x);
-  // Guard bytes after the workspace reveal writes beyond its size.
+  // Guard bytes after the workspace detect writes after its end.
   constexpr std::size_t kGuard = 256;
   g.workspace_bytes = cpu_gemm_workspace_bytes(g, pool.size());
   std::vector<unsigned char> workspace(g.workspace_bytes + kGuard, 0xff);
@@ -165,7 +165,7 @@ void expect_matches_reference(const Problem& p, FunctionRef<void(Operands&)> com
       }
       double bound = static_cast<double>(p.k + 1) * 0x1p-23 * magnitude;
       if (p.c_type == DType::kBF16) bound += 0x1p-8 * (std::abs(sum) + bound);
-      // The negated comparison also fails for NaN.
+      // The comparison is negated, so that NaN counts as a failure.
       if (!(std::abs(x.c.at(i, j) - sum) <= bound) && ++failures <= 3) {
         ADD_FAILURE() << p.name() << " at " << i << "," << j << ": " << x.c.at(i, j) << " instead of " << sum
                       << ", bound " << bound;

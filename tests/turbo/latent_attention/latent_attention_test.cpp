@@ -10,7 +10,7 @@ constexpr LatentShape kShapes[] = {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-// The index of element `i` of head `h` in a row of `heads` heads of width `dim`.
+// Returns the index of element `i` of head `h` in row `row`; a row has `heads` heads of width `dim`.
 std::size_t in_head(std::int64_t row, std::int64_t heads, std::int64_t h, std::int64_t dim, std::int64_t i) {
   return at((row * heads + h) * dim + i);
 }

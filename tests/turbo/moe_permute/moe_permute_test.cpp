@@ -11,7 +11,7 @@ struct Plan {
   std::vector<int> offsets, rows, slots;
 };
 
-// The plan by definition: the slots that are kept, ordered by expert, then by index. Slots belong to
+// Computes the plan by definition: the slots that are kept, ordered by expert, then by index. Slots belong to
 // `sequences` sequences of equal length.
 Plan reference_plan(const std::vector<int>& experts, const Values& weights, int expert_count, int capacity,
                     bool by_weight, int top_k = 1, int sequences = 1) {

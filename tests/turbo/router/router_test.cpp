@@ -262,7 +262,7 @@ TEST_P(RouterTest, BalancedExpertsHaveABalanceLossOfOne) {
   EXPECT_LE(normalised_error(bench.download(sums), {1, lse * lse}), 1e-6);
 }
 
-// Random numbers of step `step` for the tokens first, first + 1, ...
+// Returns `random` with the scalars of step `step` and the tokens first, first + 1, ...
 RouterRandom random_of(OperatorBench& bench, std::int64_t tokens, RouterRandom random, double step,
                        int first = 0) {
   Values numbers(static_cast<std::size_t>(tokens));

@@ -1,18 +1,21 @@
-// Training checkpoints, which are either complete or absent.
+// Training checkpoints. A checkpoint on disk is either complete or absent.
 //
-//   <root>/latest              one line, the name of the newest complete checkpoint
-//   <root>/iter_0000100/       a Hugging Face model folder (config.json, model*.safetensors, ...), and in it
+//   <root>/latest a text file with one line: the name of the newest complete checkpoint
+//   <root>/iter_0000100/ a Hugging Face model folder (config.json, model*.safetensors, ...), which also
+//   contains
 //     optimizer*.safetensors   master weights and optimizer states, named "<state>.<parameter>"
 //     trainer_state.json       text of the caller: iteration, consumed samples, seed, ...
-//     manifest.json            every file and tensor with size, place and CRC32C (docs/formats/checkpoint.md)
+//     manifest.json every file and tensor with its size, its location and its CRC32C
+//     (docs/formats/checkpoint.md)
 //
 // A save writes `.tmp-iter_0000100`, syncs every file and the folder, renames it, and only then replaces
 // `latest`; old checkpoints are removed last. A crash at any moment therefore leaves the old or the new
 // checkpoint. The next save or recover() removes leftover temporary files.
 //
-// Errors: kInvalid (a corrupt checkpoint: which file or tensor, and how), FileError (full disk: bytes needed
-// and free). Only one job may write to a root at a time. A job is one process, or the ranks of a
-// CheckpointGroup, of which each writes a part. Thread-safety: see each class.
+// Errors: kInvalid for a corrupt checkpoint (the message names the file or tensor and the defect); FileError,
+// for example for a full disk (the message gives the needed and the free bytes). Only one job may write to a
+// root at a time. The job is a single process, or the ranks of a CheckpointGroup, where each rank writes the
+// data that it holds. Thread-safety: see each class.
 #pragma once
 
 #include <condition_variable>
@@ -44,18 +47,20 @@ struct Snapshot {
   std::int64_t iteration = 0;
   std::vector<Blob> files;
   std::string trainer_state = "{}";  // content of trainer_state.json, a JSON object
-  std::vector<TensorSource> model;   // tensors of the model, under Hugging Face names
+  std::vector<TensorSource> model;   // the model's tensors, named by their Hugging Face names
   std::vector<TensorSource> optimizer;
 };
 
-// "exp_avg" of "lm_head.weight" -> "exp_avg.lm_head.weight". If the model's weights are narrower than fp32,
-// the state "fp32_param" holds the master weights; the optimizer names the other states.
+// Returns the name of an optimizer tensor: "exp_avg" and "lm_head.weight" give "exp_avg.lm_head.weight". The
+// optimizer chooses the names of its states. If the model's weights are narrower than fp32, the state
+// "fp32_param" holds the master weights.
 std::string optimizer_tensor_name(std::string_view state, std::string_view parameter);
 
 struct SaveOptions {
   int keep_last = 0;  // number of checkpoints to keep, including the new one; 0: all
   std::uint64_t max_shard_bytes = 5'000'000'000;
-  // The ranks that save together; each writes what its sources hold. Null: only this process.
+  // The ranks that save together; each rank writes the elements that its sources hold. If null, this process
+  // saves alone.
   std::shared_ptr<CheckpointGroup> group = {};
 };
 
@@ -83,13 +88,13 @@ class CheckpointRoot {
 
   // Returns the iteration of the last checkpoint that this object saved durably.
   std::optional<std::int64_t> last_saved() const { return last_saved_; }
-  // Returns the bytes of tensors that this rank wrote for the checkpoint last_saved().
+  // Returns the number of tensor bytes that this rank wrote for the checkpoint last_saved().
   const WrittenBytes& last_written() const { return last_written_; }
 
   // Writes one checkpoint. Returns when the checkpoint is durable and the oldest checkpoints are removed. If
-  // an error occurs before the checkpoint is durable, older checkpoints and `latest` are unchanged. A folder
-  // named `latest` cannot be replaced by a file, so the folder is renamed to `latest-1`, `latest-2`, ... With
-  // a group, all its ranks must call it; `files` and `trainer_state` come from rank 0.
+  // an error occurs before the checkpoint is durable, the older checkpoints and `latest` are unchanged. A
+  // folder named `latest` cannot be replaced by a file, so the folder is renamed to `latest-1`, `latest-2`,
+  // ... With a group, all its ranks must call it; `files` and `trainer_state` come from rank 0.
   void save(const Snapshot& snapshot);
 
  private:
@@ -108,14 +113,14 @@ class CheckpointRoot {
 
 enum class Validation {
   kFull,       // checks the CRC32C of every byte on opening
-  kStructure,  // checks manifest, sizes and headers on opening, and the CRC32C of a tensor on reading
+  kStructure,  // checks manifest, sizes and headers on opening, and a tensor's CRC32C when the tensor is read
 };
 
 // One validated checkpoint. Thread-safety: immutable after opening.
 class CheckpointReader {
  public:
-  // Opens a checkpoint. With a group, all its ranks must call open(). For kFull each rank reads a share of
-  // the bytes; if one rank finds an error, all ranks throw this error.
+  // Opens a checkpoint. With a group, all its ranks must call open(). For kFull each rank reads and checks a
+  // part of the bytes; if one rank finds an error, all ranks throw that error.
   static CheckpointReader open(const Path& folder, Validation validation = Validation::kFull,
                                Env& env = Env::posix(), CheckpointGroup* group = nullptr);
 
@@ -123,21 +128,23 @@ class CheckpointReader {
   const Path& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
   const std::string& trainer_state() const { return trainer_state_; }
-  // Returns the content of another file of the manifest, such as "config.json"; throws kInvalid if the
-  // manifest has no such file.
+  // Returns the content of a file that is not a shard, such as "config.json"; throws kInvalid if the manifest
+  // does not list the file.
   std::string file(std::string_view name) const;
 
   // Finds a tensor. Tensors of the model have Hugging Face names; tensors of the optimizer are named
   // "<state>.<parameter>".
   std::optional<TensorView> find(TensorPart part, std::string_view name) const;
-  // Copies a complete tensor to `out`. Throws kInvalid, naming the difference, unless dtype and shape match
-  // exactly.
+  // Copies a complete tensor to `out`. Throws kInvalid if the stored dtype or shape differs from the
+  // arguments; the message names the difference.
   void read(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
             std::span<std::byte> out) const;
-  // Copies only the elements of `runs`, a rank's share of the tensor. Elements are counted in memory order.
+  // Copies only the elements of `runs`, which are index ranges that a rank holds. Elements are counted in
+  // memory order.
   void read_runs(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
                  const AxisOrder& order, std::span<const StridedRun> runs, std::span<std::byte> out) const;
-  // Copies the box [offset, offset + extent) of a tensor, row-major, for a rank of any mesh.
+  // Copies the elements of the box [offset, offset + extent) of a tensor to `out`, row-major. A rank of any
+  // mesh can so read its box.
   void read_slice(TensorPart part, std::string_view name, const Slice& slice, std::span<std::byte> out) const;
 
  private:
@@ -148,7 +155,7 @@ class CheckpointReader {
   [[noreturn]] void refuse_tensor(const TensorRecord& record) const;
   void check_slice(const TensorRecord& record, const TensorView& tensor, const SliceRecord& slice) const;
   const TensorRecord* find_record(TensorPart part, std::string_view name) const;
-  // Throws kInvalid if there is no such tensor.
+  // Returns the manifest's record of a tensor; throws kInvalid if there is no such tensor.
   const TensorRecord& record(TensorPart part, std::string_view name) const;
 
   Path folder_;
@@ -156,23 +163,24 @@ class CheckpointReader {
   std::string trainer_state_;
   Validation validation_ = Validation::kFull;
   Env* env_ = nullptr;
-  // One entry per file in manifest_.files; empty for files that are not shards.
+  // shards_[i] is the open file manifest_.files[i]; it is empty if that file is not a shard.
   std::vector<SafetensorsFile> shards_;
 };
 
-// The checkpoint to resume from: the checkpoint that `latest` names, else the newest valid checkpoint of an
-// earlier iteration, else the newest valid checkpoint.
+// The checkpoint to resume from. It is the checkpoint that `latest` names, if valid; otherwise the newest
+// valid checkpoint of an earlier iteration; otherwise the newest valid checkpoint.
 struct ResumePoint {
   std::optional<CheckpointReader> reader;  // empty if no checkpoint exists
-  std::vector<std::string>
-      rejected;  // reasons, newest first: "iter_0000200: model.safetensors: CRC32C of ... differs"
-  std::vector<std::string> notes;  // other problems: "latest names ..., which does not exist"
+  std::vector<std::string> rejected;       // reason why each rejected checkpoint is invalid, newest first:
+                                      // "iter_0000200: model.safetensors: CRC32C of ... differs"
+  std::vector<std::string> notes;  // further problems for the log: "latest names ..., which does not exist"
 };
 // Throws kInvalid if checkpoints exist but none is valid. With a group, all ranks get the same result.
 ResumePoint find_resume_point(const Path& root, Validation validation = Validation::kFull,
                               Env& env = Env::posix(), CheckpointGroup* group = nullptr);
 
-// Saves in a background thread; at most one save is in flight. Thread-safety: all calls from one thread.
+// Saves checkpoints in a background thread; at most one save is in progress. Thread-safety: all calls must
+// come from one thread.
 //
 // A save costs training only the time that training waits. save() returns at once; the writer reads the
 // tensors during the next forward and backward passes, because weights and moments change only in the next
@@ -181,22 +189,24 @@ ResumePoint find_resume_point(const Path& root, Validation validation = Validati
 class AsyncWriter {
  public:
   enum class Sources {
-    kLive,      // the tensors will change: reads them in place until wait_copied(), and the rest from a copy
-    kOnDevice,  // like kLive, for tensors in device memory: copies them at once, while the device computes
-    kStable,    // the tensors do not change until wait() returns (or the next save()): needs no copy
+    kLive,      // the tensors will change: the writer reads them in place until wait_copied(), then reads the
+                // rest from a copy
+    kOnDevice,  // like kLive, but for tensors in device memory: the writer copies them at once, while the
+                // device computes
+    kStable,    // the tensors do not change until wait() returns or the next save() begins: no copy is needed
   };
 
   explicit AsyncWriter(Path root, SaveOptions options = {}, Env& env = Env::posix());
-  ~AsyncWriter();  // waits for the save in flight
+  ~AsyncWriter();  // waits until the save in progress ends
   AsyncWriter(const AsyncWriter&) = delete;
   AsyncWriter& operator=(const AsyncWriter&) = delete;
 
-  // Starts a save. If another save is in flight, waits for it first; if that save failed, throws its error
-  // and starts nothing.
+  // Starts a save. If an earlier save is still in progress, waits for it first; if that save failed, throws
+  // its error and starts nothing.
   void save(Snapshot snapshot, Sources sources = Sources::kLive);
   // Returns when the tensors passed to save() may change.
   void wait_copied();
-  // Returns when no save is in flight. Throws the error of a failed save; each error is thrown only once.
+  // Returns when no save is in progress. Throws the error of a failed save; each error is thrown only once.
   void wait();
   // Throws the error of a failed save; each error is thrown only once. Never blocks.
   void check();
@@ -207,7 +217,7 @@ class AsyncWriter {
 
  private:
   void run();
-  void throw_pending();  // the caller holds mutex_
+  void throw_pending();  // the caller must hold mutex_
 
   CheckpointRoot root_;
   SnapshotBuffer buffer_;

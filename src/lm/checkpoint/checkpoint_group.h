@@ -17,14 +17,14 @@ class CheckpointGroup {
   virtual ~CheckpointGroup() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Every rank must call these functions in the same order. On rank 0, gather() returns the `own` of every
-  // rank, ordered by rank; on other ranks it returns nothing.
+  // All ranks must call these functions in the same order. On rank 0, gather() returns the argument `own` of
+  // every rank, ordered by rank; on other ranks it returns an empty vector.
   virtual std::vector<std::string> gather(const std::string& own) = 0;
-  // Returns rank 0's `own` on every rank.
+  // Returns the argument `own` of rank 0 on every rank.
   virtual std::string broadcast(const std::string& own) = 0;
 };
 
-// A group of one rank.
+// A CheckpointGroup with a single rank.
 class SingleRank final : public CheckpointGroup {
  public:
   int rank() const override { return 0; }
@@ -33,7 +33,7 @@ class SingleRank final : public CheckpointGroup {
   std::string broadcast(const std::string& own) override { return own; }
 };
 
-// An error of one rank that all ranks throw.
+// An error that occurred on one rank and that all ranks throw.
 class GroupError : public Error {
  public:
   GroupError(ErrorKind kind, const std::string& what, std::string hint, int file_code)
@@ -44,7 +44,7 @@ class GroupError : public Error {
   int file_code_ = 0;
 };
 
-// Returns the errno value of a file operation's error on any rank; 0 for other errors.
+// Returns the errno value if `error` is the error of a file operation on any rank, else 0.
 int file_code_of(const Error& error);
 
 // Runs one step of the group. Every rank runs `work`. Once all have finished, rank 0 runs `conclude` with

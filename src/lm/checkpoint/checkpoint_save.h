@@ -1,7 +1,7 @@
-// One rank's part of one save, step by step. CheckpointRoot calls the steps in order; every rank finishes a
-// step before any rank begins the next. Internal to lm/checkpoint.
+// One rank's work in one save, divided into steps. CheckpointRoot calls the steps in order; a rank begins a
+// step only after every rank has finished the preceding step. Internal to lm/checkpoint.
 //
-// Errors: as CheckpointRoot::save. Thread-safety: none.
+// Errors: the same as CheckpointRoot::save. Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,14 @@ class CheckpointSave {
 
   // Rank 0: creates the folder, and every shard in its full size.
   void create();
-  // Every rank: writes the data that it holds. Returns a description for rank 0.
+  // Every rank: writes the data that it holds. Returns a text that describes the written data, for collect()
+  // on rank 0.
   std::string write();
-  // Rank 0: checks that the ranks' data covers every tensor, and merges the checksums. Returns the input of
-  // assemble() for every rank; empty if there is nothing to assemble.
+  // Rank 0: checks that the data of all ranks covers every tensor, and merges the checksums. Returns the
+  // argument of assemble(), which is equal for every rank; empty if there is nothing to assemble.
   std::string collect(const std::vector<std::string>& written);
-  // Every rank: writes each slab (AxisOrder) whose first element it holds, including the elements that other
-  // ranks handed over.
+  // Every rank: writes each slab (AxisOrder) of which it holds the first element. Other ranks hand over the
+  // slab's remaining elements in files.
   void assemble(const std::string& collected);
   // Rank 0: removes handover files, writes the manifest, and syncs the folder.
   void finish();
@@ -50,7 +51,8 @@ class CheckpointSave {
     std::uint64_t file_offset;
     std::size_t record;  // index into manifest_.tensors
   };
-  // A part of a slab that this rank holds but another rank writes, by means of this rank's handover file.
+  // A range of a slab's elements that this rank holds but another rank writes. This rank hands the elements
+  // over in a file.
   struct Handed {
     std::size_t tensor;
     ElementRun run;
@@ -82,11 +84,11 @@ class CheckpointSave {
     std::size_t tensor;
     HeldRun part;
   };
-  std::vector<Owned> owned_;  // slabs whose first element this rank holds, but not all elements
+  std::vector<Owned> owned_;  // slabs of which this rank holds the first element, but not all elements
   std::vector<Handed> handed_;
   std::unique_ptr<File> handover_;
   std::uint64_t handover_bytes_ = 0;
-  std::vector<int> handing_ranks_;  // on rank 0: the ranks with handover files
+  std::vector<int> handing_ranks_;  // on rank 0: the ranks that wrote handover files
 };
 
 }  // namespace primus

@@ -9,11 +9,11 @@
 
 namespace primus {
 
-// Throws kUnsupported, naming the tensor, unless its elements are fp32, bf16, fp16 or fp64.
+// Throws kUnsupported, which names the tensor, unless the tensor's elements are fp32, bf16, fp16 or fp64.
 void require_float(const TensorView& tensor);
 
-// Converts out.size() elements of a type that require_float() accepts; the bytes may be unaligned. Exact
-// except for fp64, which is rounded.
+// Converts out.size() elements. `dtype` must be one that require_float() accepts; `from` may be unaligned.
+// fp64 values are rounded to fp32; other conversions are exact.
 void to_float(DType dtype, std::span<const std::byte> from, std::span<float> out);
 
 // Converts to fp32, bf16 or fp16, rounding to nearest even. `out` has room for from.size() elements and may

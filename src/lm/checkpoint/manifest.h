@@ -21,7 +21,7 @@ enum class TensorPart { kModel, kOptimizer };
 
 struct SliceRecord {
   Slice slice;
-  std::uint32_t crc = 0;  // CRC32C of the slice's bytes, row-major
+  std::uint32_t crc = 0;  // CRC32C of the slice's bytes in row-major order
 };
 
 struct TensorRecord {
@@ -36,8 +36,8 @@ struct TensorRecord {
 struct FileRecord {
   std::string name;  // file name without a folder
   std::uint64_t bytes = 0;
-  // CRC32C of the file. For a safetensors file the CRC32C covers only the header, because each tensor has its
-  // own CRC32C.
+  // CRC32C of the complete file. For a safetensors file it is the CRC32C of the header only, because each
+  // tensor has its own CRC32C.
   std::uint32_t crc = 0;
 };
 
@@ -53,7 +53,7 @@ struct Manifest {
   // Returns JSON that ends with the CRC32C of all bytes before it, so parse() refuses a truncated or changed
   // manifest.
   std::string to_json() const;
-  // `where` is used in errors.
+  // Parses a manifest. `where` names the file in error messages.
   static Manifest parse(std::string_view json, std::string_view where);
 };
 

@@ -28,11 +28,11 @@
 
 namespace primus {
 
-// The dtype names of safetensors files: "F32", "BF16", ...
+// Returns the name of a dtype in safetensors files: "F32", "BF16", ...
 std::string_view safetensors_name(DType dtype);
 std::optional<DType> dtype_of_safetensors_name(std::string_view name);
 
-// Returns "[2, 3]", for messages.
+// Returns the shape as text for messages: "[2, 3]".
 std::string shape_text(std::span<const std::int64_t> shape);
 
 // A tensor inside an open file. The spans are valid as long as the reader exists and is not moved.
@@ -40,13 +40,16 @@ struct TensorView {
   std::string_view name;
   DType dtype = DType::kF32;
   std::span<const std::int64_t> shape;  // extents, outermost first; empty for a scalar
-  // Elements in row-major order, little-endian; may be unaligned: copy, do not cast.
+  // Elements in row-major order, little-endian. They may be unaligned, so copy them instead of casting the
+  // pointer.
   std::span<const std::byte> data;
   std::uint64_t file_offset = 0;  // offset of `data` from the start of the file
-  // If above 0, `data` holds a matrix by columns, and consecutive columns start this many elements apart.
+  // If above 0, `data` is a matrix stored by columns, and consecutive columns start column_stride elements
+  // apart.
   std::int64_t column_stride = 0;
 };
-// Copies elements from index `first` on. Indices are row-major, whatever the layout of `tensor`.
+// Copies elements to `out`, beginning with element `first`. Elements are counted in row-major order, whatever
+// the layout of `tensor`.
 void copy_elements(const TensorView& tensor, std::int64_t first, std::span<std::byte> out);
 
 class SafetensorsFile {
@@ -55,27 +58,28 @@ class SafetensorsFile {
   static constexpr std::size_t kMaxRank = 8;
 
   static SafetensorsFile open(const Path& path, Env& env = Env::posix());
-  // Parses bytes, which the caller must keep alive. `name` is used in errors.
+  // Parses the bytes of a file; the caller must keep the bytes alive. `name` names the file in error
+  // messages.
   static SafetensorsFile parse(std::span<const std::byte> file, std::string name);
 
-  // Number of tensors; indices are in file order.
+  // Returns the number of tensors. Tensors are numbered in file order.
   std::size_t size() const { return entries_.size(); }
   TensorView operator[](std::size_t i) const;
   std::optional<TensorView> find(std::string_view name) const;
   std::optional<std::uint32_t> index_of(std::string_view name) const;
-  // "__metadata__", e.g. {"format": "pt"}.
+  // Returns the entry "__metadata__" of the header, e.g. {"format": "pt"}.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  // The 8-byte length and the JSON header.
+  // Returns the header of the file: the 8-byte length and the JSON text.
   std::span<const std::byte> header() const { return bytes_.first(data_begin_); }
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& name() const { return name_; }
 
  private:
   friend class HeaderParser;
-  // An entry has 32 bytes. Names and shapes are in shared pools, so that a header of 2 million tensors does
+  // One tensor, in 32 bytes. Names and shapes are in shared pools, so that a header of 2 million tensors does
   // not need a gigabyte.
   struct Entry {
-    std::uint64_t begin, end;  // offsets of the data, relative to data_begin_
+    std::uint64_t begin, end;  // begin and end of the tensor's bytes, relative to data_begin_
     std::uint32_t name_at, name_size, shape_at;
     DType dtype;
     std::uint8_t rank;
@@ -92,26 +96,27 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// A model folder: model.safetensors, or model.safetensors.index.json with its shards.
+// A model folder: it contains either model.safetensors, or model.safetensors.index.json with the shards that
+// it names.
 class SafetensorsFolder {
  public:
-  // Opens a folder. Refuses shard names with path components, a shard whose tensors differ from those in the
-  // index, and a folder that has neither of the two files. The error says what to do.
+  // Opens a folder. Refuses shard names that contain a folder, shards whose tensors differ from the index,
+  // and a folder without model.safetensors and without an index. The error message says what to do.
   static SafetensorsFolder open(const Path& folder, Env& env = Env::posix());
 
-  // Number of tensors; indices are in name order.
+  // Returns the number of tensors. Tensors are numbered in the order of their names.
   std::size_t size() const { return tensors_.size(); }
   TensorView operator[](std::size_t i) const { return files_[tensors_[i].file][tensors_[i].index]; }
   std::optional<TensorView> find(std::string_view name) const;
   // Like find(), but throws kInvalid with the tensor's name and the nearest existing name.
   TensorView at(std::string_view name) const;
-  // Like the other at(), but also throws kInvalid if the shape differs.
+  // Like at(name), but also throws kInvalid if the tensor's shape is not `shape`.
   TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   const std::vector<SafetensorsFile>& files() const { return files_; }
   const Path& folder() const { return folder_; }
-  // Returns inconsistencies that do not prevent loading: a total_size in the index that differs from that of
-  // the tensors, as in some published models; a single file beside an index of other files, or beside
-  // adapters of PEFT, which are not read.
+  // Returns inconsistencies that do not prevent loading: the index states a total_size that differs from the
+  // tensors' size, as in some published models; the folder also contains a single model file that the index
+  // does not name; or it contains PEFT adapters, which are not read.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -124,22 +129,23 @@ class SafetensorsFolder {
   std::vector<std::string> warnings_;
 };
 
-// Whether a folder contains weights, judged by file names: model*.safetensors, an index of shards, or files
-// that open() refuses with a reason (pytorch_model*.bin, consolidated*.pth).
+// Returns whether a folder contains weights, judged by file names: model*.safetensors, an index of shards, or
+// files that open() refuses with a reason (pytorch_model*.bin, consolidated*.pth).
 bool has_weights(const Path& folder, Env& env = Env::posix());
 
 struct SafetensorsOptions {
-  std::string stem = "model";  // names files model.safetensors, or model-00001-of-00003.safetensors
+  std::string stem = "model";  // prefix of the file names: model.safetensors, or
+                               // model-00001-of-00003.safetensors
   std::uint64_t max_shard_bytes = 5'000'000'000;
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
 };
 
-// The location of every byte of a folder, planned before any is written. The plan lets ranks write their
-// slices of a tensor in place, and gives the required space before a save starts. Depends only on names,
-// dtypes, shapes and their order.
+// The location of every byte in the files of a folder, planned before any byte is written. With the plan,
+// ranks write their slices of a tensor in place, and the required disk space is known before a save starts.
+// The plan depends only on names, dtypes, shapes and their order.
 struct SafetensorsLayout {
   struct Tensor {
-    std::size_t source;         // index of the source
+    std::size_t source;         // index of the tensor in the list of sources
     std::uint64_t file_offset;  // offset of the tensor's first byte
     std::uint64_t bytes;
   };
@@ -147,7 +153,8 @@ struct SafetensorsLayout {
     std::string file;    // file name without a folder
     std::string header;  // length, JSON, and padding spaces to a multiple of 8
     std::vector<Tensor>
-        // In the order of their bytes: by dtype (wide types first, so that all are aligned), then by name.
+        // Tensors in the order of their bytes: sorted by dtype, wide types first so that all tensors are
+        // aligned, then by name.
         tensors;
     std::uint64_t bytes;  // size of the complete file
   };
@@ -159,45 +166,49 @@ struct SafetensorsLayout {
 SafetensorsLayout plan_safetensors(std::span<const TensorSource> sources,
                                    const SafetensorsOptions& options = {});
 
-// The part of a slab (AxisOrder) that this process holds if other processes hold the rest.
+// The elements of a slab (AxisOrder) that this process holds, where other processes hold the slab's other
+// elements.
 struct SharedSlab {
-  std::size_t tensor;  // index of the tensor in shard order
-  HeldRun part;        // this process's part of the tensor, within the slab
+  std::size_t tensor;  // index of the tensor in the shard
+  HeldRun part;        // range of elements that this process holds, within the slab
 };
 
-// The result of one process writing its part of a shard.
+// What one process wrote to one shard.
 struct WrittenShard {
-  // CRC32C of each tensor, in shard order, computed with zeros in place of the data of other processes.
-  // crc32c_merge() combines these into the checksum of the complete tensor.
+  // CRC32C of each tensor of the shard, computed with zeros in place of the bytes that other processes hold.
+  // crc32c_merge() combines the CRC32C values of all processes into the checksum of the complete tensor.
   std::vector<std::uint32_t> tensors;
-  // Slabs that this process holds in part and did not write. One process must assemble and write each of
-  // them.
+  // Slabs that this process holds only partly and therefore did not write. For each of them, one process must
+  // assemble and write the slab.
   std::vector<SharedSlab> shared;
   WrittenBytes bytes = {};
 };
 
-// create_shards() and write_held() write one model in two steps. Every process that holds a part of the model
-// runs the second step. `written`, if given, is called with the byte count of each piece.
+// create_shards() and write_held() write one model in two steps. One process calls create_shards(); then
+// every process that holds data of the model calls write_held(). `written`, if given, is called with a byte
+// count after each write.
 //
-// 1. Creates the shards in an existing folder, in their full size and with their headers, and the index.
-// Syncs only the index.
+// 1. Creates the shards in an existing folder, in their full size and with their headers, and creates the
+//   index.
+// Only the index is synced to disk.
 void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env = Env::posix(),
                    const std::function<void(std::uint64_t)>& written = {});
-// 2. Writes the data of the sources to its places in the shards and syncs the shards that it wrote to. With
+// 2. Writes the data of the sources to their locations in the shards, and syncs the shards that it wrote to.
+//   With
 // `sync_all`, syncs all shards; one process must set this, so that sizes and headers reach the disk. Does not
 // sync the folder. Tensors are streamed. Host data is written without a copy. `fill` gets a buffer of a few
-// MB, or of one slab if the file has another element order.
+// MB, or a buffer for one slab if the file's element order differs from memory.
 std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorSource> sources,
                                      const SafetensorsLayout& layout, bool sync_all, Env& env = Env::posix(),
                                      const std::function<void(std::uint64_t)>& written = {});
 
-// Runs both steps in a single process that holds everything.
+// Runs both steps in one process that holds the complete model.
 std::vector<WrittenShard> write_safetensors(const Path& folder, std::span<const TensorSource> sources,
                                             const SafetensorsLayout& layout, Env& env = Env::posix(),
                                             const std::function<void(std::uint64_t)>& written = {});
 
-// Exports a model in one call: plans, writes under temporary names, replaces existing model files with this
-// stem, and syncs the folder.
+// Exports a model in one call: plans the files, writes them under temporary names, replaces existing model
+// files with the same stem, and syncs the folder.
 void save_safetensors(const Path& folder, std::span<const TensorSource> sources,
                       const SafetensorsOptions& options = {}, Env& env = Env::posix());
 

@@ -11,23 +11,23 @@
 
 namespace primus {
 
-// Names share one pool, so a hostile index cannot need many times its own size in memory.
+// Names share one pool, so even a malicious index needs little more memory than its own size.
 struct ShardIndex {
-  static constexpr std::size_t kMaxShards = 99999;  // largest number in file names: "-00001-of-99999"
+  static constexpr std::size_t kMaxShards = 99999;  // largest shard number in a file name: "-00001-of-99999"
 
   struct Line {
     std::uint32_t name_at, name_size, shard;
   };
   std::string names;
-  std::vector<Line> lines;  // lines sorted by name, without duplicates
-  // File names without folders, with suffix .safetensors, in order of appearance.
+  std::vector<Line> lines;  // one entry per tensor, sorted by name, without duplicates
+  // File names of the shards, without folders, with suffix .safetensors, in order of appearance in the index.
   std::vector<std::string> shards;
   std::optional<std::uint64_t> total_size;
 
   std::string_view name(const Line& line) const {
     return std::string_view(names).substr(line.name_at, line.name_size);
   }
-  // `where` is used in errors.
+  // Parses an index. `where` names the file in error messages.
   static ShardIndex parse(std::string_view text, const std::string& where);
 };
 

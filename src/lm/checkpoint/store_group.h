@@ -1,7 +1,7 @@
 // A CheckpointGroup over the job's key-value store. It needs no communicator, so a thread can save while the
 // rank's collectives run. It has its own timeout, because ranks take different times to write.
 //
-// Errors and thread-safety: as CheckpointGroup. If a rank is lost, the job's abort ends every wait.
+// Errors and thread-safety: as CheckpointGroup. If a rank is lost, the job is aborted, which ends every wait.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ class StoreGroup final : public CheckpointGroup {
 
  private:
   std::string key(const std::string& from) const;
-  // Write, read or erase a text of any length, which is stored as several values.
+  // Write, read or erase a text of any length. The text is stored as several values of the key-value store.
   void put(const std::string& key, const std::string& text);
   std::string take(const std::string& key);
   void erase(const std::string& key, std::size_t bytes);
@@ -40,8 +40,8 @@ class StoreGroup final : public CheckpointGroup {
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   std::uint64_t round_ = 0;
-  // Only on rank 0: keys and lengths of broadcasts. Other ranks may still read them until they join the next
-  // gather.
+  // Only on rank 0: the key and length of each earlier broadcast. Rank 0 erases them after the next gather(),
+  // because until then other ranks may still read them.
   std::vector<std::pair<std::string, std::size_t>> broadcasts_;
 };
 

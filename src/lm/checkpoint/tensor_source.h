@@ -1,9 +1,9 @@
 // A tensor as one rank provides it to a checkpoint: the complete tensor, or the runs of elements that this
 // rank holds.
 //
-// Elements are counted in memory order. A file may have another order (AxisOrder), in which a run of memory
-// is scattered over the tensor. The ranks that share the tensor write each element to the place where a
-// single rank would write the element.
+// Elements are counted in memory order. In a file, the elements may have a different order (AxisOrder), so
+// that a range in memory is scattered over the tensor in the file. The file is the same as if a single rank
+// had written the tensor.
 //
 // Errors: kInvalid. Thread-safety: plain values and pure functions.
 #pragma once
@@ -22,19 +22,19 @@
 
 namespace primus {
 
-// Elements [begin, end) of a tensor.
+// The elements [begin, end) of a tensor.
 struct ElementRun {
   std::int64_t begin = 0, end = 0;
   std::int64_t size() const { return end - begin; }
   bool operator==(const ElementRun&) const = default;
 };
 
-// Ascending, without duplicate elements.
+// Ranges of elements that a rank holds, ascending and without duplicate elements.
 using HeldRuns = std::vector<StridedRun>;
-// Returns the run [begin, end), or no run if it is empty.
+// Returns the single range [begin, end), or no range if begin == end.
 HeldRuns one_run(std::int64_t begin, std::int64_t end);
 std::int64_t elements(std::span<const StridedRun> runs);
-// Calls visit(run, number of elements before this run) for every consecutive run of elements.
+// Calls visit(run, number of elements in earlier runs) for every range of consecutive elements.
 template <class Visit>
 void for_each_run(std::span<const StridedRun> runs, Visit visit) {
   std::int64_t before = 0;
@@ -47,24 +47,26 @@ void for_each_run(std::span<const StridedRun> runs, Visit visit) {
   }
 }
 
-// A run that a rank holds, and the number of held elements before it.
+// A range of elements that a rank holds, and the number of elements that the rank holds before it.
 struct HeldRun {
   ElementRun run;
   std::int64_t before = 0;
 };
 
-// The difference between the order of a tensor's elements in a file and in memory: a permutation of its axes.
+// The difference between the order of a tensor's elements in a file and in memory, given as a permutation of
+// axes.
 struct AxisOrder {
-  std::vector<std::int64_t> dims;  // row-major dimensions of the tensor in memory, at most 4; empty: same
-                                   // order
-  std::vector<int> axes;           // axis i of the file is dims[axes[i]]; the first axis stays first
+  std::vector<std::int64_t> dims;  // row-major dimensions of the tensor in memory, at most 4; empty if file
+                                   // and memory have the same order
+  std::vector<int> axes;           // axis i of the file is axis axes[i] in memory; axes[0] must be 0
 
   bool same() const { return dims.empty(); }
-  // Returns the elements per index of the first axis. These elements are contiguous in both orders.
+  // Returns the number of elements per index of the first axis. They form a slab, which is contiguous in the
+  // file and in memory.
   std::int64_t slab_elements() const;
 };
 
-// Calls visit(index in the file, index in memory) for every element of a slab, in file order.
+// Calls visit(index in the file, index in memory) for every element of a slab, in the file's order.
 template <class Visit>
 void walk_slab(const AxisOrder& order, Visit visit) {
   constexpr std::size_t kMaxInner = 3;
@@ -87,14 +89,13 @@ void walk_slab(const AxisOrder& order, Visit visit) {
   }
 }
 
-// Copy elements of `element_bytes` bytes each between memory order and file order. Both spans hold the same
-// complete slabs.
+// Copy complete slabs from memory order to file order, or back. Elements have `element_bytes` bytes.
 void to_file_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> memory,
                    std::span<std::byte> file);
 void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                      std::span<std::byte> memory);
 
-// Copies the elements of `runs` to `out`, one run after the other. `file` holds the complete tensor in file
+// Copies the elements of `runs` to `out`, one range after the other. `file` is the complete tensor in file
 // order.
 void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                std::span<const StridedRun> runs, std::span<std::byte> out);
@@ -108,17 +109,18 @@ struct TensorSource {
   std::vector<std::int64_t> shape;  // shape of the complete tensor in the file
   const void* data = nullptr;
   std::function<void(std::uint64_t offset, std::span<std::byte> out)> fill;
-  // The runs in `data` and `fill`, concatenated; absent: the complete tensor. A rank without runs still takes
-  // part in planning the files, and other ranks write the tensor.
+  // The elements that `data` or `fill` provide: these ranges, concatenated. nullopt: the complete tensor. A
+  // rank without any range of a tensor must also list the tensor, because all ranks plan the same files.
   std::optional<HeldRuns> runs;
   AxisOrder order;
 
-  std::uint64_t bytes() const;  // size of the complete tensor; throws kInvalid on overflow or a negative
-                                // extent
-  HeldRuns held() const;        // `runs`, or the complete tensor; throws kInvalid if a run is outside the
-                                // tensor
-  std::uint64_t held_bytes() const;  // size of held()
-  // Returns bytes [offset, offset + size) of held(): in place, or copied into `buffer`.
+  std::uint64_t bytes() const;  // Returns the size of the complete tensor; throws kInvalid on overflow or a
+                                // negative extent.
+  HeldRuns held() const;        // Returns `runs`, or one range for the complete tensor; throws kInvalid if a
+                                // range is outside the tensor.
+  std::uint64_t held_bytes() const;  // Returns the number of bytes of held().
+  // Returns the bytes [offset, offset + size) of held(). The result points to the data itself, or to a copy
+  // in `buffer`.
   std::span<const std::byte> read(std::uint64_t offset, std::uint64_t size,
                                   std::vector<std::byte>& buffer) const;
 };

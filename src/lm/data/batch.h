@@ -1,5 +1,6 @@
-// One microbatch of token sequences on the host: an owner (Batch) and a view of it. Row-major [B, S], B
-// sequences of S tokens. The loader fills a batch and a training step reads it in place, without copies.
+// One microbatch of token sequences on the host: Batch owns the data, and BatchView refers to it. Arrays are
+// row-major [B, S]: B sequences of S tokens. The loader fills a Batch, and a training step reads it without
+// copying.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace primus::data {
 
-// Valid as long as the viewed batch.
+// A view of a Batch, valid as long as that Batch exists and is not refilled.
 struct BatchView {
   std::span<const std::int32_t> tokens;  // [B, S] input tokens
   std::span<const std::int32_t> labels;  // [B, S] the token after each input
@@ -19,9 +20,9 @@ struct BatchView {
   // of variable-length attention). Each sequence starts a new document; attention stays within documents.
   // Empty: each sequence is one document.
   std::span<const std::int32_t> document_starts = {};
-  // Divisor of the sum of masked losses; 0: the number of learned labels in this microbatch. If the divisor
-  // is the mean number of learned labels per microbatch of a step, the step's loss is the mean over all
-  // learned labels of the step.
+  // Divisor of the sum of masked losses; 0: the number of labels with loss_mask 1 in this microbatch. If the
+  // divisor is the mean number of learned labels per microbatch of a step, the step's loss is the mean over
+  // all learned labels of the step.
   double loss_divisor = 0;
 };
 
@@ -33,7 +34,7 @@ struct Batch {
 
   operator BatchView() const { return {tokens, labels, loss_mask, positions, document_starts, loss_divisor}; }
 
-  // Copies into the existing buffers.
+  // Copies the arrays of `from` into the existing buffers.
   void assign(const BatchView& from) {
     tokens.assign(from.tokens.begin(), from.tokens.end());
     labels.assign(from.labels.begin(), from.labels.end());

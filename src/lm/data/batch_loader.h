@@ -13,28 +13,29 @@ namespace primus::data {
 
 struct BatchLoaderOptions {
   std::int64_t micro_batch_size = 1;  // B, the sequences per microbatch
-  int dp_rank = 0, dp_size = 1;       // data-parallel rank and group size
+  int dp_rank = 0, dp_size = 1;       // this rank's number among the data-parallel ranks, and the number of
+                                      // these ranks
   std::int64_t consumed_samples = 0;  // number of the first sample; a multiple of micro_batch_size * dp_size
-  int prefetch = 4;  // number of microbatches read ahead; 0: next() reads each microbatch itself
+  int prefetch = 4;  // number of microbatches read ahead by threads; 0: next() reads each microbatch itself
   int threads = 1;
-  // Megatron's options of these names: they fill Batch::positions and Batch::document_starts. Both need
-  // `eod`, the token that ends a document.
+  // Megatron's options with these names. reset_position_ids fills Batch::positions, and the option for the
+  // attention mask fills Batch::document_starts. They need `eod`, the token that ends a document.
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
   std::optional<std::int32_t> eod;
-  // With N > 0, Batch::loss_divisor makes the loss the mean over the learned labels of each N samples of all
-  // ranks, beginning with sample consumed_samples. N is the global batch size and a multiple of
-  // micro_batch_size * dp_size. 0: each microbatch has its own mean.
+  // If N = samples_per_mean > 0, Batch::loss_divisor makes the loss the mean over the learned labels of N
+  // consecutive samples of all ranks, counted from sample consumed_samples. N is the global batch size and a
+  // multiple of micro_batch_size * dp_size. If 0, each microbatch has its own mean.
   std::int64_t samples_per_mean = 0;
 };
 
 // Row m of microbatch i of rank r is sample
 //   consumed_samples + i * B * dp_size + r * B + m.
-// The loader counts i over all steps, from its first microbatch. This is the order of Megatron's sequential
-// sampler.
+// Here i counts all microbatches of this loader, over all steps. Megatron's sequential sampler has the same
+// order.
 //
-// One consumer thread calls next(). If reading ahead fails, the next() that would have returned that
-// microbatch throws the error. The destructor stops the threads.
+// One thread calls next(). If a thread fails to read a microbatch ahead, the call of next() that would return
+// this microbatch throws the error. The destructor stops the threads.
 class BatchLoader {
  public:
   // `dataset` must outlive the loader.
@@ -43,13 +44,14 @@ class BatchLoader {
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  // Returns the next microbatch; the reference is valid until the following call. Error(kInvalid) past the
-  // data set's end.
+  // Returns the next microbatch. The reference is valid until the next call. Error(kInvalid) after the last
+  // sample of the data set.
   const Batch& next();
 
-  // Number of samples of all ranks that the microbatches returned so far consumed, plus the start value.
+  // Returns the start value plus the number of samples in all microbatches that next() has returned, over all
+  // ranks.
   std::int64_t consumed_samples() const;
-  // Total time that next() has waited for data.
+  // Returns the total time that next() has waited for data.
   double wait_seconds() const;
 
  private:

@@ -1,4 +1,5 @@
-// Turns blocks of text into tokens. Each worker of tokenize_corpus() has a BlockEncoder. Private to lm/data.
+// Turns blocks of text into tokens. Each worker thread of tokenize_corpus() has its own BlockEncoder. Private
+// to lm/data.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +18,18 @@
 
 namespace primus::data {
 
-// The tokens of one block for one JSON key.
+// The tokens of one block that come from one JSON key.
 struct EncodedKey {
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> lengths;       // number of tokens of each sequence
-  std::vector<std::size_t> document_ends;  // end of each document, as a count of sequences
+  std::vector<std::size_t> document_ends;  // for each document: the number of sequences up to its end
 };
 
 struct EncodedBlock {
   std::vector<EncodedKey> keys;
   std::uint64_t skipped_lines = 0;
   std::string first_skipped;
-  bool has_words = false;  // at least one text is more than white space
+  bool has_words = false;  // whether at least one text is more than white space
 
   void clear() {
     for (EncodedKey& key : keys) {
@@ -62,7 +63,7 @@ class BlockEncoder {
       out.has_words = holds_words(block.text);
       try {
         encode_parts(block, out.keys.front());
-      } catch (Error& error) {  // thrown by a tokenizer that does not accept all text
+      } catch (Error& error) {  // a tokenizer may refuse some texts
         if (error.location().empty()) error.at(fmt::format("{}:{}", file.path.string(), block.first_line));
         throw;
       }

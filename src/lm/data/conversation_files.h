@@ -13,35 +13,35 @@
 
 namespace primus::data {
 
-// The files that sft_dataset_name names, by split. A split without files is empty.
+// The files that sft_dataset_name names, one list per split. The list of a split without files is empty.
 struct ConversationFiles {
   std::vector<InputFile> train, valid, test;
-  bool divided = false;  // true for a folder with files for each split; otherwise all files are in `train`
+  bool divided = false;  // true: a folder with separate files for each split; false: all files are in `train`
 
-  // If false, validation data may be held out of `train`.
+  // Returns whether files for validation or test exist. If not, a part of `train` may be used for validation.
   bool has_evaluated() const { return !valid.empty() || !test.empty(); }
 };
 
-// `name`: a file or glob of JSON lines or JSON lists (.jsonl, .ndjson, .json, also .gz and .zst), or a folder
-// with files whose names begin with train, validation (valid, val, dev) and test. `split`: the name prefix of
-// training files, if they are not named train. Error(kInvalid) if nothing is found, with a hint if the name
-// looks like a data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which are pickled
-// Python objects.
+// Finds the files. `name`: a file or glob of JSON lines or JSON lists (.jsonl, .ndjson, .json, also .gz and
+// .zst), or a folder with files whose names begin with train, validation (valid, val, dev) and test. `split`:
+// the prefix of training files if it is not "train". Error(kInvalid) if nothing is found, with a hint if the
+// name looks like a data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which are
+// pickled Python objects.
 ConversationFiles find_conversations(const std::string& name, const std::string& split = "train");
 
 // Tokens of conversations, concatenated.
 struct TokenizedConversations {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> learned;
-  // End of each conversation in `ids`; a record of tokens may hold several conversations.
+  // The index in `ids` after each conversation. A record of token ids may hold several conversations.
   std::vector<std::int64_t> ends;
   std::int64_t read = 0;      // number of objects in the files
-  std::int64_t skipped = 0;   // number of records left out as broken (skip_bad)
-  std::string first_skipped;  // reason why the first of these records was left out
-  // For each key, the number of records in which its value is not used (Conversation::unused).
+  std::int64_t skipped = 0;   // number of records that were skipped as broken (skip_bad)
+  std::string first_skipped;  // why the first skipped record is broken
+  // For each ignored key (Conversation::unused), the number of records that have it.
   std::map<std::string, std::int64_t> unused;
-  // For each key in Conversation::replaced, the number of records that ignored this key; and the first of
-  // these records.
+  // For each key in Conversation::replaced, the number of records in which it was ignored, and the first such
+  // record.
   std::map<std::string, std::int64_t> replaced;
   std::string first_replaced;
   std::int64_t unanswered = 0;  // number of conversations whose last turn has no answer
@@ -52,23 +52,24 @@ struct TokenizedConversations {
   std::int64_t tokens(std::size_t i) const { return ends[i] - begin(i); }
 };
 
-// Returns sentences that say how many records of `file` were skipped as broken and which keys were ignored.
-// Empty if nothing was skipped or ignored.
+// Returns sentences for the log: how many records of `file` were skipped as broken, and which keys were
+// ignored. Empty if nothing was skipped or ignored.
 std::string note_on_skipped(const TokenizedConversations& read, std::string_view file);
 std::string note_on_unused(const TokenizedConversations& read, std::string_view file);
-// Returns warnings about records with two contents, of which only one is used, and about conversations that
-// end with a question.
+// Returns warnings about records that have both `input_ids` and texts, of which only one is used, and about
+// conversations that end with a question.
 std::vector<std::string> notes_on_content(const TokenizedConversations& read, std::string_view file);
 
 struct ReadOptions {
-  std::int64_t vocab_size = 0;  // ids must be smaller than this number
+  std::int64_t vocab_size = 0;  // ids must be smaller than vocab_size
   int workers = 0;              // number of threads; 0: one per core
-  bool skip_bad = false;        // skips and counts invalid records instead of stopping at the first
+  bool skip_bad = false;        // true: invalid records are skipped and counted; false: the first invalid
+                                // record is an error
   TokenizeProgressFn progress = {};
 };
 // Reads the files in order and tokenizes each record with `writer`. The result does not depend on the number
-// of workers. Error(kInvalid) at "file:line" for the first record that is no conversation or has an id >=
-// vocab_size; with skip_bad, only if no record is left.
+// of workers. Throws Error(kInvalid) at "file:line" for the first record that is no conversation or has an id
+// >= vocab_size; with skip_bad, throws only if all records are invalid.
 TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                                           const ConversationWriter& writer, const ReadOptions& options);
 

@@ -1,5 +1,5 @@
-// How a conversation becomes tokens, and which tokens are learned: the tokens that the model itself must
-// write.
+// How a conversation becomes tokens, and which of the tokens are learned. Learned tokens are those that the
+// model itself must generate.
 //
 //   alpaca    Below is an instruction that describes a task. ...        (or the system text)
 //
@@ -14,18 +14,19 @@
 //   squad     Context: CONTEXT Question: QUESTION Answer: ANSWER<eos>   one turn, no system text
 //   mistral   [INST] QUESTION [/INST] ANSWER<eos>                       system text before the first question
 //
-// The other formats write all turns in the same way (TurnMarks): chatml, llama3, gemma, phi3, phi4, zephyr.
+// The following formats write all turns in the same way (TurnMarks): chatml, llama3, gemma, phi3, phi4,
+// zephyr.
 //
 //   chatml    <|im_start|>ROLE
-//             TEXT<|im_end|>                                            a newline, then the next turn
+//             TEXT<|im_end|> followed by a newline and the next turn
 //
-// The learned tokens are the assistant's texts and their ends (the EOS token, or the end-of-turn mark), so
-// that the model learns to stop. An answer that is empty or blank is not learned, nor is its end.
+// The assistant's texts and the tokens that end them (the EOS token, or the end-of-turn mark) are learned, so
+// that the model learns to stop. If an answer is empty or blank, neither the answer nor its end is learned.
 //
 // No token spans the border between a prompt and its answer, because at inference the prompt is encoded
 // without the answer. If the tokenizer would merge across the border, the answer is encoded separately.
-// Otherwise the tokens equal those of the full text, which transformers encodes with the template of
-// chat_template.h.
+// Otherwise the tokens are the same as if the full text were encoded at once, as transformers does with the
+// template of chat_template.h.
 #pragma once
 
 #include <cstdint>
@@ -51,33 +52,35 @@ enum class ConversationFormat : std::uint8_t {
   kZephyr
 };
 
-// Also accepts bridge_squad, and messages and openai for chatml. Returns nullopt for another name.
+// Returns the format with this name. Also accepts bridge_squad, and messages and openai for chatml. Returns
+// nullopt for an unknown name.
 std::optional<ConversationFormat> conversation_format(std::string_view name);
 std::string_view name_of(ConversationFormat format);
 inline constexpr std::string_view kConversationFormats =
     "alpaca, squad, chatml, llama3, mistral, gemma, phi3, phi4, zephyr";
 
-// The marks around a turn, in formats that write all turns in the same way. A turn is written as: open ROLE
+// The texts around a turn, for formats that write all turns in the same way. A turn is written as: open ROLE
 // middle TEXT end after.
 struct TurnMarks {
   std::string_view open, middle;
-  std::string_view end;  // the mark that ends a turn; empty: the EOS token
+  std::string_view end;  // mark after the text of a turn; empty: the EOS token
   std::string_view after;
-  std::string_view assistant = kAssistant;  // name of the assistant's role
-  bool system_turn = true;                  // false: the system text precedes the first question
-  bool trimmed = false;                     // whether blanks around texts are removed
+  std::string_view assistant = kAssistant;  // text that stands for ROLE in the assistant's turns
+  bool system_turn = true;                  // true: a system text is a turn of its own; false: it precedes
+                                            // the first question
+  bool trimmed = false;                     // whether white space at both ends of texts is removed
   bool any_role = true;                     // whether roles such as tool and developer are allowed
 };
-// Returns null for alpaca, squad and mistral.
+// Returns the marks of a format; null for alpaca, squad and mistral, which have none.
 const TurnMarks* turn_marks(ConversationFormat format);
 
-// A format with the details of one model's template.
+// A format, together with details that differ between models' templates.
 struct ConversationStyle {
   ConversationFormat format = ConversationFormat::kAlpaca;
   // Megatron Bridge's tokenization (sft_bridge_compat_inline_bos): each text between two borders is encoded
   // separately, with its own BOS and EOS tokens.
   bool inline_bos = false;
-  std::string default_system;  // system text of conversations without a system turn
+  std::string default_system;  // system text for conversations that have no system turn
   // Whether a conversation starts with the BOS token. nullopt: yes if the tokenizer adds a BOS token itself.
   std::optional<bool> begins_with_bos;
   // For mistral: whether a space follows [INST] and precedes an answer, and whether a space precedes [/INST].
@@ -90,48 +93,49 @@ inline constexpr std::string_view kAlpacaPreamble =
     "Below is an instruction that describes a task. Write a response that appropriately completes the "
     "request.";
 
-// Whether the tokenizer has all special tokens of the format.
+// Returns whether the tokenizer has all special tokens of the format.
 bool can_write(ConversationFormat format, const Tokenizer& tokenizer);
-// The EOS token, or else the end-of-document token (eod).
+// Returns the EOS token, or the end-of-document token (eod) if the tokenizer has no EOS token.
 std::optional<std::int32_t> end_of_text(const Tokenizer& tokenizer);
-// Returns the tokens before every conversation.
+// Returns the tokens that precede every conversation.
 std::vector<std::int32_t> beginning_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
 struct LearnedTokens {
   std::vector<std::int32_t> ids;
-  std::vector<std::uint8_t> learned;  // for each id, 1 if it counts as a label
+  std::vector<std::uint8_t> learned;  // one entry per id: 1 if the id is learned, else 0
 };
 
 // Thread-safety: const methods may be called from any number of threads at once.
 class ConversationWriter {
  public:
   // `tokenizer` must outlive the writer. Error(kInvalid) if the tokenizer lacks a special token of the format
-  // or has no EOS token.
-  // `choice`: the option that sets the format, for hints.
+  // or has no EOS token. `choice`: the name of the option that sets the format, for hints in error messages.
   ConversationWriter(ConversationStyle style, const Tokenizer& tokenizer,
                      std::string choice = "sft_conversation_format: ");
   ConversationWriter(ConversationFormat format, const Tokenizer& tokenizer, bool inline_bos = false)
       : ConversationWriter(ConversationStyle{.format = format, .inline_bos = inline_bos}, tokenizer) {}
 
-  // Replaces `out`. `conversation` must have messages. Error(kInvalid), without a file position, for turns
-  // that the format cannot express.
+  // Encodes `conversation` into `out`, whose old content is replaced. `conversation` must have messages.
+  // Error(kInvalid), without a file position, if the format cannot express a turn.
   void write(const Conversation& conversation, LearnedTokens& out) const;
-  // Returns the prompt of a generation: `messages`, followed by the start of the assistant's turn.
+  // Returns the prompt for generating an answer: the tokens of `messages`, followed by the start of the
+  // assistant's turn.
   std::vector<std::int32_t> prompt(const std::vector<Message>& messages) const;
-  // The token that ends an answer.
+  // Returns the token that ends an answer.
   std::int32_t end_id() const { return end_; }
   const ConversationStyle& style() const { return style_; }
-  // Whether a conversation may have several turns.
+  // Returns whether the format allows several turns.
   bool has_turns() const { return style_.format != ConversationFormat::kSquad; }
-  // Whether a conversation may begin with a system text.
+  // Returns whether the format allows a system text.
   bool has_system() const { return style_.format != ConversationFormat::kSquad; }
-  // A space that the format writes before an answer and that is no part of the answer.
+  // Returns the space that the format writes between question and answer, or "". It is not part of the
+  // answer.
   std::string_view answer_prefix() const {
     return style_.format == ConversationFormat::kMistral && style_.space_in ? " " : "";
   }
 
  private:
-  // A text that is encoded separately. `ends`: whether the token that ends an answer follows the text.
+  // A text that is encoded separately. `ends`: whether the token that ends an answer follows it.
   struct Piece {
     std::string text;
     bool learned = false, ends = false;
@@ -141,25 +145,25 @@ class ConversationWriter {
   std::vector<Piece> squad(const std::vector<Message>& messages, bool open) const;
   std::vector<Piece> mistral(const std::vector<Message>& messages, bool open) const;
   std::vector<Piece> turns(const TurnMarks& marks, const std::vector<Message>& messages, bool open) const;
-  // Returns `messages` with the default system text. For formats without a system turn, moves the system text
-  // into the first question.
+  // Returns `messages` with the default system text inserted if they have no system text. For formats without
+  // a system turn, moves the system text into the first question.
   std::vector<Message> prepared(const std::vector<Message>& messages, bool system_turn) const;
   void encode(const std::vector<Piece>& pieces, LearnedTokens& out) const;
-  // Appends the ids that `text` has after the text `before`. If `before` is empty, no token spans the border
-  // before `text`.
+  // Appends the ids of `text`, encoded as the continuation of the text `before`. If `before` is empty, `text`
+  // is encoded separately.
   void encode_behind(std::string_view before, std::string_view text, std::vector<std::int32_t>& ids) const;
 
   // Throws Error(kInvalid) if the format does not support the turn's role.
   void require_role(const Message& message) const;
-  // Returns a hint to choose the format `name`.
+  // Returns a hint for error messages: to choose the format `name`.
   std::string set_format(std::string_view name) const;
 
   ConversationStyle style_;
   const Tokenizer& tokenizer_;
   std::string choice_;
   std::int32_t end_ = 0;
-  // Texts of the tokens that end an answer and begin a conversation; empty if the tokenizer does not parse
-  // them as these tokens.
+  // Texts of the tokens that end an answer and begin a conversation. Empty if the tokenizer does not encode
+  // these texts as these tokens.
   std::string end_text_, beginning_text_;
   std::vector<std::int32_t> beginning_;
 };

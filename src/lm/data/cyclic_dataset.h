@@ -2,8 +2,8 @@
 // permuted differently in each epoch and repeated without end.
 //
 // With N samples, microbatches of B and D data-parallel ranks, an epoch has E = N - N mod (B D) draws; the
-// remaining samples are dropped. Draw p of the run is draw w = p mod E of epoch e = p div E: microbatch i,
-// rank r, row m of that epoch, w = i B D + r B + m. It is sample
+// remaining samples are dropped. Draw p of the run is draw w = p mod E of epoch e = p div E. It belongs to
+// microbatch i, rank r and row m of that epoch, where w = i B D + r B + m. The drawn sample is
 //   sharded      r n + permutation(n, e)[i B + m],         n = (N div (B D)) B
 //   not sharded  permutation(n, e)[(i B + m) D + r],       n = (N div B) B
 // where permutation(n, e) is torch.randperm(n) of a CPU generator seeded with e: for k from 0 to n - 2, entry
@@ -20,8 +20,8 @@
 
 namespace primus::data {
 
-// torch.randperm(n, generator=torch.Generator().manual_seed(seed)). n < 2^32 / 20; from there on torch draws
-// 64 bits.
+// Returns torch.randperm(n, generator=torch.Generator().manual_seed(seed)). n must be below 2^32 / 20,
+// because torch draws 64-bit numbers for larger n.
 std::vector<std::uint32_t> torch_permutation(std::int64_t n, std::uint64_t seed);
 
 struct CyclicOptions {

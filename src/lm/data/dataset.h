@@ -23,8 +23,8 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  // Number of samples: at least the number requested, except for a blend without weights, which repeats
-  // nothing.
+  // Returns the number of samples. It is at least the requested number, except for a blend without weights,
+  // which repeats nothing.
   virtual std::int64_t size() const = 0;
   virtual std::int64_t seq_length() const = 0;
 
@@ -34,23 +34,24 @@ class Dataset {
   virtual void sample(std::int64_t index, std::span<std::int32_t> tokens,
                       std::span<float> loss_mask) const = 0;
 
-  // Whether attention stays within the documents of document_starts() and positions count from 0 in each. If
-  // false, each sample is one document.
+  // Returns whether attention stays within the documents of document_starts(), with positions that count from
+  // 0 in each document. If false, each sample is one document.
   virtual bool separates_documents() const { return false; }
-  // Replaces `starts` by the starts of sample `index`'s documents among its inputs, 0 first. Call it only if
-  // the data set separates documents.
+  // Sets `starts` to the index of each document's first token among the inputs of sample `index`; the first
+  // entry is 0. Call it only if separates_documents().
   virtual void document_starts(std::int64_t index, std::vector<std::int32_t>& starts) const;
-  // Number of labels of sample `index` that count: the sum of its loss_mask. The default reads the sample.
+  // Returns the number of labels of sample `index` that count in the loss: the sum of its loss_mask. The
+  // default implementation reads the sample.
   virtual double learned_tokens(std::int64_t index) const;
 
-  // The data set's source, for messages: "corpus/en_text_document (train)".
+  // Returns the source of the data set, for messages: "corpus/en_text_document (train)".
   virtual std::string description() const = 0;
 };
 
-// Progress of tokenizing on the fly.
+// How far tokenizing of text files has come.
 struct TokenizeProgress {
-  std::string_view input;        // the file being read
-  std::uint64_t bytes_done = 0;  // number of bytes in all inputs
+  std::string_view input;        // the file that is being read
+  std::uint64_t bytes_done = 0;  // number of bytes read, over all inputs
   std::uint64_t bytes_total = 0;
   std::uint64_t documents = 0;
   std::uint64_t tokens = 0;
@@ -75,21 +76,23 @@ struct DataOptions {
   std::vector<std::string> data_path;
   std::vector<std::string> train_data_path, valid_data_path, test_data_path;
   bool mock_data = false;
-  // Shares of train, valid and test in data_path; default "969,30,1". A share of 0 means no such data set. In
-  // text, validation or test data whose share rounds to nothing get enough sequences for one sample.
+  // Shares of train, valid and test in data_path; default "969,30,1". With a share of 0 there is no such data
+  // set. If the source is text and the share of validation or test data rounds to zero sequences, they get
+  // enough sequences for one sample.
   std::string split;
-  // Splits text in data_path differently (.bin/.idx data keep `split`): the last hundredth of the text's
-  // sequences, but at least enough for one sample, is held out for validation; there is no test data. A text
-  // of one sequence is used for training only.
+  // Splits text in data_path differently (.bin/.idx data keep `split`). The last hundredth of the text's
+  // sequences is used for validation, but at least enough sequences for one sample; there is no test data. A
+  // text of one sequence is used for training only.
   bool hold_out_text = false;
 
   std::int64_t seq_length = 0;
   std::int64_t seed = 1234;
-  // Numbers of samples that training, all evaluations, and the final test will draw; a split with 0 is not
-  // opened.
+  // Number of samples that training, all evaluations together, and the final test will draw. A split with 0
+  // is not opened.
   std::int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
-  std::int64_t vocab_size = 0;  // reading a sample with a larger id is an error; 0: the tokenizer's size
-  bool allow_other_tokenizer = false;  // whether ids made by another tokenizer are accepted (made_by.h)
+  std::int64_t vocab_size = 0;  // reading a sample that contains an id >= vocab_size is an error; 0: the
+                                // tokenizer's vocabulary size
+  bool allow_other_tokenizer = false;  // whether data that another tokenizer encoded is accepted (made_by.h)
   bool eod_mask_loss = false;          // whether labels after the end-of-document token have no loss
 
   // data_cache_path: the folder of sample orders (empty: each process builds them in memory) and of text
@@ -105,12 +108,13 @@ struct DataOptions {
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
   bool held_out = false;  // a part of data_path is excluded from training, whether or not validation uses it
-  // Hash of the training data: equal for equal tokens in equal order, independent of their paths. 0 without
+  // Hash of the training data. It depends on the tokens and their order, not on paths. 0 if there is no
   // training data.
   std::uint64_t train_fingerprint = 0;
-  // Texts shown to the user once: skipped lines, a blend smaller than requested.
+  // Texts to show to the user once, for example about skipped lines or a blend that is smaller than
+  // requested.
   std::vector<std::string> notes;
-  std::vector<std::string> facts;  // description of the data for the log
+  std::vector<std::string> facts;  // descriptions of the data, for the log
 };
 
 // Errors (Error): kInvalid for missing, truncated or inconsistent files, a split without data, a sequence
@@ -121,19 +125,20 @@ Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
 // Maximum number of samples in one order.
 inline constexpr std::int64_t kMaxOrderedSamples = std::int64_t{UINT32_MAX} - 1;
 
-// Returns the paths in a list with or without weights. Error(kInvalid) for weights without paths.
+// Returns the paths of a list of paths, with or without weights. Error(kInvalid) for a weight without a path.
 std::vector<std::string> paths_of(const std::vector<std::string>& list);
 
-// Upper bound of the number of tokens in a path of DataOptions, found without reading its text. INT64_MAX if
-// the number is unknown because the path does not exist here or its files are compressed.
+// Upper bound of the number of tokens at a path of DataOptions, computed without reading the text. INT64_MAX
+// if the path does not exist on this machine or its files are compressed.
 struct TokenBound {
   std::int64_t maximum = INT64_MAX;
-  bool exact = false;  // true for .bin and .idx files
+  bool exact = false;  // whether the bound is the exact number, as for .bin and .idx files
 };
 TokenBound bound_tokens(const std::string& path);
 
-// Number of samples in `epochs` passes over the training data; for a blend, over each of its data sets,
-// independent of the weights. Tokenizes text if needed. Errors as open_datasets.
+// Returns the number of samples in `epochs` passes over the training data. For a blend, every one of its data
+// sets is passed over `epochs` times, whatever its weight. Tokenizes text if needed. Errors: as
+// open_datasets.
 std::int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs);
 
 }  // namespace primus::data

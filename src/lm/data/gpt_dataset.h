@@ -17,14 +17,15 @@ namespace primus::data {
 
 // Properties of the tokenizer that samples depend on.
 struct TokenRules {
-  std::int64_t vocab_size = 0;  // larger ids are an error; 0: ids are not checked
+  std::int64_t vocab_size = 0;  // ids >= vocab_size are an error; 0: ids are not checked
   // Padding id: labels with this id have no loss; the model reads id 0 instead.
   std::optional<std::int32_t> pad;
-  std::optional<std::int32_t> loss_end;  // no loss where this id is the input (eod with eod_mask_loss)
+  std::optional<std::int32_t> loss_end;  // labels whose input token is loss_end have no loss (eod, if
+                                         // eod_mask_loss is set)
 };
 
-// Megatron's GPTDataset: samples of L + 1 tokens across sequence borders, in the order of sample_order.h. The
-// folder `cache` stores the order unless its path is empty.
+// Megatron's GPTDataset: samples of L + 1 tokens that continue across sequence borders, in the order of
+// sample_order.h. The order is stored in the folder `cache`, unless that path is empty.
 class GptDataset final : public Dataset {
  public:
   GptDataset(std::shared_ptr<const TokenSource> source, const OrderOptions& order, TokenRules rules,
@@ -39,7 +40,7 @@ class GptDataset final : public Dataset {
 
  private:
   void read(std::int64_t index, std::span<std::int32_t> tokens) const;
-  // Error(kInvalid) if a file of the data set was truncated or overwritten since it was opened.
+  // Throws Error(kInvalid) if a file of the data set was truncated or overwritten since it was opened.
   void check_unchanged() const;
 
   std::shared_ptr<const TokenSource> source_;
@@ -49,22 +50,22 @@ class GptDataset final : public Dataset {
   std::int64_t seq_length_;
 };
 
-// The data set of each sample of a blend, and the sample's number in that data set. Each sample comes from
-// the data set whose share so far is furthest below its weight; ties go to the first data set (Megatron's
-// build_blending_indices).
+// For each sample of a blend: its data set, and its number within that data set. Each sample comes from the
+// data set that is furthest below its weight so far; if several are equally far, the first of them is chosen
+// (Megatron's build_blending_indices).
 struct BlendOrder {
   std::vector<std::uint16_t> dataset;
   std::vector<std::uint32_t> sample;
 };
-// `weights` add up to one.
+// Returns the order of `size` samples. The sum of `weights` must be 1.
 BlendOrder build_blend_order(const std::vector<double>& weights, std::int64_t size);
 // Takes exactly sizes[d] samples from each data set d, evenly spread (build_exhaustive_blending_indices).
 BlendOrder build_exhaustive_blend_order(const std::vector<std::int64_t>& sizes);
 
-// Megatron's BlendedDataset.
+// Megatron's BlendedDataset: samples of several data sets in a given order.
 class BlendedDataset final : public Dataset {
  public:
-  // Error(kInvalid) if the order needs more samples than a data set has.
+  // Throws Error(kInvalid) if the order needs more samples than a data set has.
   BlendedDataset(std::vector<std::unique_ptr<const Dataset>> datasets, BlendOrder order);
 
   std::int64_t size() const override { return static_cast<std::int64_t>(order_.sample.size()); }
@@ -82,8 +83,8 @@ class BlendedDataset final : public Dataset {
 // ..., n - 1 (modulo the vocabulary size), then `eod`.
 std::shared_ptr<const TokenSource> make_mock_source(std::int64_t vocab_size, std::int32_t eod);
 
-// The part of `sequences` for each of train, valid and test: [first, last), empty for a share of zero.
-// `split`: up to three numbers, "969,30,1". Error(kInvalid) for anything else.
+// The range [first, last) of `sequences` for each of train, valid and test; empty for a share of zero.
+// `split` has up to three numbers: "969,30,1". Error(kInvalid) for any other text.
 struct Share {
   std::int64_t first = 0, last = 0;
 };

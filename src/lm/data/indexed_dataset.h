@@ -14,7 +14,7 @@
 
 namespace primus::data {
 
-// Numbered sequences of tokens. Thread-safe.
+// A numbered list of token sequences. Thread-safe.
 class TokenSource {
  public:
   virtual ~TokenSource() = default;
@@ -24,27 +24,30 @@ class TokenSource {
   // Error(kInvalid) for a token that does not fit in int32.
   virtual void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const = 0;
   virtual std::string name() const = 0;
-  // A hash of the tokens and of their division into sequences and documents; independent of the path.
+  // Returns a hash of the tokens and of their division into sequences and documents. The hash does not depend
+  // on the path.
   virtual std::uint64_t fingerprint() const = 0;
-  // Error(kInvalid) if the files changed since they were opened; data read before must then be discarded.
+  // Throws Error(kInvalid) if the files changed since they were opened; the caller must then discard all data
+  // that it read.
   virtual void check_unchanged() const {}
 };
 
-// Storage type of a token; the numbers are the format's codes.
+// Storage type of a token. The values are the codes in the .idx file.
 enum class TokenType : std::uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
-int token_size(TokenType type);               // size of a token in bytes
+int token_size(TokenType type);               // Returns the size of a token in bytes.
 std::string_view token_name(TokenType type);  // Returns the type's name, such as "uint16".
-// The type that Megatron's writer chooses for a vocabulary.
+// Returns the token type that Megatron's writer chooses for a vocabulary of this size.
 TokenType token_type_for(std::int64_t vocab_size);
 
 // Reads one data set through memory maps. Opening checks the complete index without keeping a copy in memory,
 // and refuses an index with more tokens than the data file. Another process may truncate or overwrite the
-// files meanwhile: data that was read is valid only once check_unchanged() returned.
+// files while they are open, so data that was read is valid only after check_unchanged() has returned.
 class IndexedDataset final : public TokenSource {
  public:
-  // Error(kInvalid) for a missing, truncated or inconsistent file; FileError.
+  // Opens PREFIX.bin and PREFIX.idx. Error(kInvalid) for a missing, truncated or inconsistent file; FileError
+  // if the system refuses access.
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix, Env& env = Env::posix());
-  // Opens files that are already in memory; `prefix` is their name in messages.
+  // Opens files that are already mapped; `prefix` names them in messages.
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix, MappedFile index, MappedFile data);
   static bool exists(const Path& prefix, Env& env = Env::posix());
 
@@ -52,14 +55,14 @@ class IndexedDataset final : public TokenSource {
   std::int32_t length(std::int64_t sequence) const override { return load<std::int32_t>(lengths_, sequence); }
   void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const override;
   std::string name() const override { return prefix_.string(); }
-  // For a .bin over 256 MiB, hashes only 64 MiB of it: 4096 pieces, evenly spread from the first byte to the
-  // last.
+  // If the .bin is larger than 256 MiB, the hash covers only 64 MiB of it: 4096 blocks, evenly spaced from
+  // the first byte to the last.
   std::uint64_t fingerprint() const override;
   void check_unchanged() const override;
 
   std::int64_t documents() const { return documents_; }
-  // Returns the first sequence of a document. `document` is in [0, documents]; for `documents` the result is
-  // the number of sequences.
+  // Returns the first sequence of document number `document`, from 0 to the number of documents. For the
+  // number of documents, the result is the number of sequences.
   std::int64_t document_start(std::int64_t document) const {
     return load<std::int64_t>(document_starts_, document);
   }
@@ -68,16 +71,16 @@ class IndexedDataset final : public TokenSource {
   std::int64_t data_bytes() const {
     return static_cast<std::int64_t>(data_.bytes().size());
   }  // size of PREFIX.bin
-  // The tokens of a sequence in the file's storage type.
+  // Returns the tokens of a sequence in the file's storage type.
   std::span<const std::byte> bytes(std::int64_t sequence) const;
 
  private:
   IndexedDataset() = default;
-  // Bytes [offset, offset + size) of a sequence. These bytes are within the file even if the index has
+  // Returns the bytes [offset, offset + size) of a sequence. They lie within the file even if the index has
   // changed since it was opened.
   std::span<const std::byte> bytes(std::int64_t sequence, std::int64_t offset, std::int64_t size) const;
   void check() const;
-  // Copies, because the index's arrays are not aligned.
+  // Copies the value, because the index's arrays are not aligned.
   template <class T>
   static T load(const std::byte* base, std::int64_t i) {
     T value;
@@ -97,16 +100,16 @@ class IndexedDataset final : public TokenSource {
 // Calls refuse_existing for PREFIX.bin and PREFIX.idx.
 void refuse_existing_dataset(const Path& prefix, Existing existing, Env& env);
 
-// Throws Error(kInvalid) for the first of `tokens` beyond the vocabulary. `tokens` begin at `offset` of the
-// source's `sequence`; the message gives the position in the numbering of `data inspect`. `description` names
-// the data.
+// Throws Error(kInvalid) if one of `tokens` is outside the vocabulary; the message describes the first such
+// token. `tokens` begin at `offset` of the source's sequence number `sequence`; the message gives the
+// position as `data inspect` counts it. `description` names the data.
 void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int64_t offset,
                       std::span<const std::int32_t> tokens, std::int64_t vocab_size,
                       std::string_view description);
 
-// Writes a data set, byte for byte as Megatron's builder does. finish() gives the complete and synced files
-// their names, the index last. An object that is destroyed before finish() removes its files. Memory is
-// bounded, because lengths and documents also go to temporary files. Not thread-safe.
+// Writes a data set, byte for byte as Megatron's builder does. finish() renames the complete and synced files
+// to their final names, the index last. An object that is destroyed before finish() removes its files. Memory
+// is bounded, because lengths and documents also go to temporary files. Not thread-safe.
 class IndexedDatasetWriter {
  public:
   struct Progress {
@@ -115,32 +118,33 @@ class IndexedDatasetWriter {
 
   IndexedDatasetWriter(Path prefix, TokenType type, Env& env = Env::posix());
   // Creates a writer for work that may be interrupted. The temporary files are named `temporary` plus an
-  // extension. The writer continues after the data that an earlier writer saved when its save() returned
-  // `from`. Throws Error(kInvalid) if the files hold less.
+  // extension. The new writer continues after the state `from`, which save() of an earlier writer returned.
+  // Throws Error(kInvalid) if the files hold less data than `from` says.
   IndexedDatasetWriter(Path prefix, TokenType type, Path temporary, Progress from, Env& env = Env::posix());
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 
-  // Error(kInvalid) for a token that the type cannot hold.
+  // Appends a sequence. Error(kInvalid) for a token that does not fit the storage type.
   void add_sequence(std::span<const std::int32_t> tokens);
-  // Ends a document: the sequences added since the last call. A document may have no sequences.
+  // Ends a document. It consists of the sequences that were added since the last call, and may have none.
   void end_document();
-  // Appends documents [first, last) of another data set of the same type.
+  // Appends documents [first, last) of another data set with the same token type.
   void append(const IndexedDataset& other, std::int64_t first, std::int64_t last);
-  // Syncs everything added so far to disk, so that another writer can resume from this state.
+  // Syncs all added data to disk. A later writer can resume from the returned state.
   Progress save();
-  // After this call the destructor keeps the temporary files.
+  // Makes the destructor keep the temporary files.
   void keep_unfinished() { keep_ = true; }
-  // No more data can be added: completes and syncs the temporary .bin and .idx. The later steps need no disk
-  // space, so either all or none of several data sets get their final names.
+  // Completes and syncs the temporary .bin and .idx; nothing can be added afterwards. The later steps need no
+  // disk space. A caller that writes several data sets completes all of them first, so that a full disk
+  // prevents none of them only half-way.
   void complete();
-  // After complete(): opens the data set under its temporary names.
+  // Opens the data set under its temporary names. complete() must have been called.
   std::shared_ptr<const IndexedDataset> completed() const;
-  // After complete(): adds one further file, named PREFIX plus `extension`. finish() renames this file and
-  // the .bin to their final names before it renames the index.
+  // Adds one further file, named PREFIX plus `extension`. complete() must have been called. finish() renames
+  // this file and the .bin to their final names before it renames the index.
   void attach(const char* extension, std::string_view contents);
-  // After complete(): renames the files to their final names.
+  // Renames the files to their final names. complete() must have been called.
   void finish();
 
   std::int64_t sequences() const { return progress_.sequences; }
@@ -148,7 +152,7 @@ class IndexedDatasetWriter {
   std::int64_t tokens() const { return progress_.tokens; }
 
  private:
-  // One temporary file, written through a buffer.
+  // A temporary file that is written through a buffer.
   struct Stream {
     std::unique_ptr<File> file;
     std::string buffer;
@@ -169,7 +173,7 @@ class IndexedDatasetWriter {
   TokenType type_;
   Progress progress_;
   Stream data_, lengths_, documents_;
-  const char* attached_ = nullptr;  // extension of the attached file; null: none
+  const char* attached_ = nullptr;  // extension of the file that attach() added; null: none
   bool keep_ = false, complete_ = false, finished_ = false;
 };
 

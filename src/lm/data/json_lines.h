@@ -14,7 +14,7 @@
 
 namespace primus::data {
 
-// The texts of one key in one line. Later lines reuse the memory.
+// The texts of one key in one line. Memory is reused for later lines.
 class JsonTexts {
  public:
   std::span<const std::string> strings() const { return std::span(strings_).first(count_); }
@@ -30,23 +30,23 @@ class JsonTexts {
   std::vector<std::string> strings_;
 };
 
-// Returns Error(kInvalid), without a file position, for an object without `key`; the message lists the keys
-// it has.
+// Returns an Error(kInvalid), without a file position, for an object that lacks `key`; the message lists the
+// object's keys.
 Error missing_key(std::string_view line, std::string_view key);
 
-// Not thread-safe: one per worker.
+// Reads blocks of JSON lines. Not thread-safe: each worker needs its own object.
 class JsonLines {
  public:
   JsonLines(std::vector<std::string> keys, bool skip_bad, ReaderHints hints);
 
   // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
   // "file:line:column" for a line that is not UTF-8 or not a JSON object, has a key twice, lacks a key, or
-  // has a key whose value is not text (half of a surrogate pair is not text either); with skip_bad such lines
+  // has a key whose value is not text (an unpaired surrogate is not text either); with skip_bad such lines
   // are skipped. A byte-order mark at the start of the file is ignored, as RFC 8259 allows.
   void read(const TextBlock& block, std::string_view file,
             FunctionRef<void(std::span<const JsonTexts>)> document);
 
-  // Number of lines skipped in the last block, and the reason why the first was skipped.
+  // Returns the number of lines skipped in the last block, and the reason for the first of them.
   std::uint64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
 

@@ -1,7 +1,7 @@
 // Records which tokenizer made the ids of a data set: the note <prefix>.tokenizer.json next to the data set's
-// .bin and .idx. The note prevents training on ids of another tokenizer with the same vocabulary size.
-// Megatron-LM does not use the note. The note also identifies its data, so that a note left over from other
-// data is ignored.
+// .bin and .idx. With the note, Primus refuses to train on ids of another tokenizer, even if both
+// vocabularies have the same size. Megatron-LM does not use the note. The note also identifies its data, so
+// that a note left over from other data is ignored.
 #pragma once
 
 #include <string>
@@ -15,17 +15,18 @@ namespace primus::data {
 // Attaches the note to a data set after its complete(). Errors: FileError.
 void attach_made_by(IndexedDatasetWriter& writer, const Tokenizer& tokenizer);
 
-// Throws Error(kInvalid) if the note of `source`, at `prefix`, names a tokenizer other than `tokenizer`.
-// NullTokenizer matches any note, because its ids come from elsewhere.
+// Throws Error(kInvalid) if the note at `prefix` belongs to the data of `source` and names another tokenizer
+// than `tokenizer`. NullTokenizer matches any note, because it does not make ids itself.
 void check_made_by(const Path& prefix, const TokenSource& source, const Tokenizer& tokenizer);
 
-// The common tokenizer of several data sets that are merged into one.
+// The tokenizer that encoded all data sets of a merge.
 class MadeBy {
  public:
-  // Throws Error(kInvalid) if the tokenizers of this data set and of an earlier one differ.
+  // Reads the note of one data set. Throws Error(kInvalid) if it names another tokenizer than the note of an
+  // earlier data set.
   void add(const Path& prefix, const TokenSource& source, Env& env = Env::posix());
-  // Attaches the note to the merged data set, after its complete(). Attaches no note if an input has no note,
-  // because the tokenizer is then unknown.
+  // Attaches the note to the merged data set; its complete() must have been called. Attaches nothing if any
+  // input has no note, because the tokenizer of the merged data is then unknown.
   void attach(IndexedDatasetWriter& writer) const;
 
  private:

@@ -1,4 +1,4 @@
-// NumPy's random number generators, bit for bit, as Megatron's sample order needs them.
+// NumPy's random number generators, reproduced bit for bit for Megatron's sample order.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class RandomState {
  public:
   explicit RandomState(std::uint32_t seed) : engine_(seed) {}
 
-  // Uniform in [0, max], by masking and rejection; draws nothing if max = 0.
+  // Returns a uniform integer in [0, max], by masking and rejection; draws no random number if max = 0.
   std::uint64_t interval(std::uint64_t max) {
     if (max == 0) return 0;
     std::uint64_t mask = max;
@@ -27,7 +27,7 @@ class RandomState {
     return value;
   }
 
-  // Fisher-Yates shuffle, from the end.
+  // Fisher-Yates shuffle that begins with the last element.
   template <class T>
   void shuffle(std::span<T> items) {
     for (std::size_t i = items.size(); i-- > 1;) std::swap(items[i], items[interval(i)]);
@@ -37,15 +37,15 @@ class RandomState {
   std::mt19937 engine_;
 };
 
-// numpy.random.default_rng(seed), seed < 2^32: PCG64 (XSL-RR 128/64), seeded through SeedSequence.
+// numpy.random.default_rng(seed) for seed < 2^32: PCG64 (XSL-RR 128/64), seeded with SeedSequence.
 class Generator {
  public:
   explicit Generator(std::uint32_t seed);
 
   std::uint64_t next64();
-  // Uses each 64-bit draw as two values, the low half first.
+  // Returns 32 bits. Each 64-bit draw gives two values, the low half first.
   std::uint32_t next32();
-  // integers(low, high) of 32 bits: Lemire's method. low < high.
+  // NumPy's integers(low, high) with 32 bits, by Lemire's method. Requires low < high.
   std::int32_t integer(std::int32_t low, std::int32_t high);
 
  private:
@@ -56,7 +56,7 @@ class Generator {
   bool has_kept_ = false;
 };
 
-// numpy.sum of doubles: pairwise summation, so that normalised weights have the same bits.
+// numpy.sum of doubles by pairwise summation, so that normalized weights are bitwise equal to NumPy's.
 double pairwise_sum(std::span<const double> values);
 
 }  // namespace primus::data

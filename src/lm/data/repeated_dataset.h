@@ -8,7 +8,8 @@
 
 namespace primus::data {
 
-// A null pointer and a data set that never ends are returned unchanged.
+// Returns the repeated data set. A null pointer, or a data set that already repeats without end, is returned
+// unchanged.
 std::unique_ptr<const Dataset> make_repeated(std::unique_ptr<const Dataset> dataset);
 
 }  // namespace primus::data

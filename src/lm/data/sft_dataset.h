@@ -3,12 +3,12 @@
 // Each sample is a sequence of L = seq_length inputs, plus the label of the last one. A padded sample is one
 // conversation; a packed sample holds several, packed first-fit. A conversation of more than L + 1 tokens is
 // truncated. The rest of a sample is filled with padding tokens, which are never learned. A label counts in
-// the loss if it is a learned token of the same conversation as its input. So the first token of an answer
-// counts, although its input is the last token of the prompt.
+// the loss if it is a learned token and its input belongs to the same conversation. The first token of an
+// answer therefore counts, although its input is the last token of the prompt.
 //
-// Let P be the number of samples. Draw d of the run is sample d mod P of epoch d div P, independent of the
-// mesh. With `shuffle` the order in each epoch depends only on the seed and the epoch, so the number of
-// consumed samples is the only state.
+// Let P be the number of samples. Draw d of the run is sample d mod P of epoch d div P, for every mesh. With
+// `shuffle`, the order in an epoch depends only on the seed and the epoch's number, so the number of consumed
+// samples is the only state to save.
 #pragma once
 
 #include <cstdint>
@@ -22,26 +22,28 @@
 namespace primus::data {
 
 struct SftOptions {
-  std::string dataset;                // the files: see conversation_files.h
+  std::string dataset;                // file, glob or folder with conversations: see conversation_files.h
   std::string train_split = "train";  // name prefix of the training files in a folder
-  std::string format = "alpaca";      // see choose_style in chat_template.h
-  bool skip_bad = false;              // whether broken records are skipped
-  // Packs as Megatron Bridge does. Every text between two borders is encoded separately, with its own BOS
-  // token. Conversations that are too long are left out. Packs are filled in random order.
+  std::string format = "alpaca";      // name of the conversation format, or "auto": see choose_style in
+                                      // chat_template.h
+  bool skip_bad = false;              // whether broken records are skipped and counted
+  // Packs as Megatron Bridge does: every text between two borders is encoded separately, with its own BOS
+  // token; conversations that are too long are left out; packs are filled in random order.
   bool inline_bos = false;
-  bool pack = false;      // whether a sequence packs several conversations ...
-  bool separate = false;  // ... and whether positions and attention are restricted to each conversation
-  bool shuffle = true;    // a different order in each epoch; if false, the order of the files
+  bool pack = false;      // whether several conversations are packed into one sequence
+  bool separate = false;  // with `pack`: whether positions and attention are restricted to each conversation
+  bool shuffle = true;    // true: a different order in each epoch; false: the order of the files
   // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
   // Empty: if validation samples are drawn and there are at least ten conversations, a hundredth of them is
   // held out for validation. A share that rounds to nothing is one conversation if samples of it are drawn.
   std::string shares;
   std::int64_t seq_length = 0, seed = 1234;
-  // Numbers of samples that training, all evaluations and the test will draw; a split with 0 is not opened.
+  // Number of samples that training, all evaluations together, and the test will draw. A split with 0 is not
+  // opened.
   std::int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
-  std::int64_t vocab_size = 0;  // larger ids are an error; 0: the tokenizer's size
+  std::int64_t vocab_size = 0;  // an id >= vocab_size is an error; 0: the tokenizer's vocabulary size
   int workers = 0;              // number of tokenizing threads; 0: one per core
-  // The training files if they have been read already (sft_samples_of_epochs); otherwise null.
+  // The training conversations, if sft_samples_of_epochs() has already read them; otherwise null.
   std::shared_ptr<const TokenizedConversations> conversations;
   TokenizeProgressFn progress;
 };
@@ -56,13 +58,15 @@ class SftDataset final : public Dataset {
     bool leave_out_long = false, random_fit = false;
   };
   struct Counts {
-    std::int64_t conversations = 0;                   // number of conversations in samples
-    std::int64_t truncated = 0;                       // number of these conversations that were truncated
-    std::int64_t too_long = 0, nothing_to_learn = 0;  // number of conversations left out, by reason
+    std::int64_t conversations = 0;                   // number of conversations that the samples contain
+    std::int64_t truncated = 0;                       // number of conversations that were truncated
+    std::int64_t too_long = 0, nothing_to_learn = 0;  // number of conversations left out because they are too
+                                                      // long, or because they have no learned token
     std::int64_t tokens = 0, learned = 0;
   };
 
-  // `which`: indices of the conversations to use. Error(kInvalid) if none of them has a token to learn.
+  // `which`: indices of the conversations to use. Error(kInvalid) if none of these conversations has a
+  // learned token.
   SftDataset(std::shared_ptr<const TokenizedConversations> conversations,
              const std::vector<std::uint32_t>& which, const Layout& layout, std::string description);
   ~SftDataset() override;
@@ -77,7 +81,7 @@ class SftDataset final : public Dataset {
 
   std::int64_t samples() const { return static_cast<std::int64_t>(learned_.size()); }  // P
   const Counts& counts() const { return counts_; }
-  // Hash of the tokens and masks of all samples, in the order before shuffling.
+  // Returns a hash of the tokens and masks of all samples, in the order before shuffling.
   std::uint64_t fingerprint() const;
 
  private:
@@ -85,7 +89,7 @@ class SftDataset final : public Dataset {
   std::int64_t kept_tokens(std::uint32_t conversation) const;
   std::vector<std::uint32_t> usable(const std::vector<std::uint32_t>& which);
   void fill(const std::vector<std::uint32_t>& conversations);
-  // The sample that a draw returns.
+  // Returns the number of the sample that draw `draw` returns.
   std::size_t sample_of(std::int64_t draw) const;
   std::span<const std::uint32_t> contents(std::size_t sample) const;
 
@@ -93,27 +97,27 @@ class SftDataset final : public Dataset {
   Layout layout_;
   std::string description_;
   Counts counts_;
-  std::vector<std::uint32_t> members_;  // conversations of all samples, concatenated
-  std::vector<std::size_t> ends_;       // end of each sample in members_
+  std::vector<std::uint32_t> members_;  // indices of the conversations in all samples, concatenated
+  std::vector<std::size_t> ends_;       // index in members_ after each sample's conversations
   std::vector<std::int32_t> learned_;   // number of learned labels of each sample
-  std::unique_ptr<Order> order_;        // cache of the epochs in use
+  std::unique_ptr<Order> order_;        // cache of the sample orders of recently used epochs
 };
 
-// Returns a writer of the chosen format. Errors of choose_style, and kInvalid if the tokenizer cannot write
-// the format.
+// Returns a writer of the chosen format. Throws the errors of choose_style, and kInvalid if the tokenizer
+// lacks tokens of the format.
 ConversationWriter conversation_writer(const SftOptions& options, const Tokenizer& tokenizer);
 
-// Errors as find_conversations, read_conversations and ConversationWriter; kInvalid for a split without a
-// token to learn.
+// Opens the data sets. Throws the errors of find_conversations, read_conversations and ConversationWriter,
+// and kInvalid for a split without learned tokens.
 Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer);
 
 struct SftEpochs {
   std::int64_t samples = 0;
-  // To be passed on as SftOptions::conversations.
+  // The training conversations that were read; pass them on as SftOptions::conversations.
   std::shared_ptr<const TokenizedConversations> conversations;
 };
 
-// Number of samples in `epochs` passes over the training data.
+// Returns the number of samples in `epochs` passes over the training data.
 SftEpochs sft_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs);
 
 }  // namespace primus::data

@@ -9,13 +9,14 @@
 
 namespace primus::data {
 
-// The broken lines of a block.
+// The broken lines that were removed from a block.
 struct BrokenLines {
   std::uint64_t count = 0;
-  std::string first;  // the first broken line: "file:line:column: why"
+  std::string first;  // the first of these lines: "file:line:column: why"
 };
-// Error(kInvalid) at "file:line" if `text`, which begins at `first_line` of a file, is clearly not UTF-8
-// text: UTF-16 or UTF-32, a compressed file, PDF, Parquet, or at least a quarter NUL bytes.
+// Throws Error(kInvalid) at "file:line" if `text` is clearly not UTF-8 text: UTF-16 or UTF-32, a compressed
+// file, PDF, Parquet, or data in which at least a quarter of the bytes are NUL. `text` begins at line
+// `first_line` of the file.
 void refuse_other_content(std::string_view text, std::string_view file, std::int64_t first_line,
                           bool begins_file);
 // Calls refuse_other_content(), and then throws Error(kInvalid) at "file:line:column", with `hint`, if a

@@ -1,4 +1,5 @@
-// Progress of an unfinished tokenize_corpus: the content of progress.json in its folder. Private to lm/data.
+// The progress of an interrupted tokenize_corpus() call: the content of progress.json in its folder. Private
+// to lm/data.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +13,17 @@ namespace primus::data {
 
 struct TokenizeState {
   std::uint64_t key = 0;  // a hash of everything that the result depends on
-  // Position in the inputs, for BlockReader::go_on_behind.
+  // Position in the inputs: arguments for BlockReader::go_on_behind.
   std::uint64_t file = 0, end = 0;
   std::int64_t next_line = 1;
-  std::uint64_t bytes = 0;  // number of input bytes that were read, as stored on disk
+  std::uint64_t bytes = 0;  // number of bytes that were read from the input files on disk
   std::uint64_t documents = 0, skipped_lines = 0;
   std::string first_skipped;
-  bool has_words = false;  // at least one text so far is more than white space
+  bool has_words = false;  // whether at least one text so far is more than white space
   std::vector<IndexedDatasetWriter::Progress> writers;
 };
 
-// Returns nullopt if the file does not exist, or if another version of Primus wrote it.
+// Reads the file. Returns nullopt if it does not exist, or if another version of Primus wrote it.
 std::optional<TokenizeState> load_state(const Path& file, Env& env);
 void save_state(const TokenizeState& state, const Path& file, Env& env);
 

@@ -11,8 +11,8 @@
 namespace primus::data {
 
 struct TrainTokenizerProgress {
-  std::uint64_t bytes_done = 0, bytes_total = 0;  // numbers of input bytes read and in total
-  // Numbers of merges; merging begins after all inputs were read.
+  std::uint64_t bytes_done = 0, bytes_total = 0;  // number of input bytes read so far, and in total
+  // Number of merges done, and number of merges requested. Merging begins after all inputs were read.
   std::int64_t merges_done = 0, merges_wanted = 0;
 };
 
@@ -25,7 +25,8 @@ struct TrainTokenizerOptions {
   BpeTrainerOptions bpe;
 };
 
-// Returns the content of tokenizer.json. Errors as tokenize_corpus and BpeTrainer.
+// Trains the tokenizer and returns the content of tokenizer.json. Throws the errors of tokenize_corpus and
+// BpeTrainer.
 std::string train_tokenizer(const TrainTokenizerOptions& options,
                             const std::function<void(const TrainTokenizerProgress&)>& progress = {});
 

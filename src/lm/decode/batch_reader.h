@@ -4,16 +4,17 @@
 // sequences, and frees them when it is released. Another object owns the weights. The reader's memory is a
 // phase of the rank (engine/phase.h) that lasts as long as the reader.
 //
-// A pass has one of a few sizes; rows that belong to no sequence pad it to that size. One measurement per
-// size therefore gives the memory that reading needs. Launch arguments contain no lengths: these are in
-// tables on the device, so a recorded pass (Device::capture) can be replayed for every further token.
+// A pass has one of a few fixed numbers of rows; it is padded with rows that belong to no sequence. The
+// memory of every pass is therefore known from one measurement per number of rows. The launch arguments of
+// kernels contain no lengths, which are in tables on the device; so a recorded pass (Device::capture) can be
+// replayed for every further token.
 //
-// Layers that keep a state per sequence instead (short convolutions, delta rules) have no pages. A new
-// sequence copies the states that another sequence holds at the end of a common prefix. Without such states,
-// these layers read all tokens.
+// Some layers keep a state per sequence instead of pages (short convolutions, delta rules). A new sequence
+// with the same prefix as an earlier one copies the states that the earlier sequence has at the end of that
+// prefix. If there are no such states, these layers read all tokens of the new sequence.
 //
 // If ranks share the model (tensor, expert or pipeline parallelism), all ranks of the mesh read the same
-// tokens at the same time, and each gets the logits. Data and context ranks also read the same tokens: a
+// tokens at the same time, and each rank gets the logits. Data and context ranks also read the same tokens: a
 // sequence is not distributed over them.
 //
 // Not thread-safe. Uses the rank's compute stream, stash and scratch; all arguments must outlive it.
@@ -44,82 +45,85 @@ struct ReaderSettings {
   DType compute = DType::kF32;  // compute type: fp32 or bf16
   // Max tokens of a sequence; at most the model's max_positions and the length of its tables.
   std::int64_t capacity = 0;
-  // Max tokens of a pass; every pass has room for at least one token per sequence.
+  // Max tokens of a pass. A pass always has room for at least one token per sequence.
   std::int64_t pass_tokens = 128;
-  std::int64_t sequences = 1;  // max number of sequences read together
-  // Number of pages for all sequences, each of kPageTokens tokens; 0: enough for all at full capacity.
+  std::int64_t sequences = 1;  // max number of sequences that are read concurrently
+  // Number of pages for all sequences together; a page holds kPageTokens tokens. 0: enough pages for all
+  // sequences at full capacity.
   std::int64_t pages = 0;
-  // Allows passes that generate a token to be recorded and replayed. Requires that the rank's stash and
-  // scratch have no other user.
+  // Allows recording and replaying passes that generate a token. Nothing else may use the rank's stash and
+  // scratch.
   bool replay = false;
-  // Gathers the weights if data ranks shard them. Null: all values are on this rank.
+  // Gathers the weights if they are sharded over data ranks. Null: this rank has all weights.
   engine::DataParallel* parallel = nullptr;
-  engine::PipelineShape pipeline = {};  // the pipeline parts of the model
+  engine::PipelineShape pipeline = {};  // division of the model into pipeline stages
 
   std::int64_t pages_for(std::int64_t tokens) const { return (tokens + kPageTokens - 1) / kPageTokens; }
   std::int64_t all_pages() const { return pages > 0 ? pages : sequences * pages_for(capacity); }
 };
 
-// The results of a pass that the caller needs.
+// The results that the caller needs from a pass.
 struct WantedLogits {
-  std::int64_t top_k = 0;  // number of top-k logits that suffice; 0: all logits are needed
-  std::int64_t vocab = 0;  // only logits of ids below this number; 0: of all ids
+  std::int64_t top_k = 0;  // the top_k largest logits suffice; 0: all logits are needed
+  std::int64_t vocab = 0;  // only logits of ids below `vocab` are needed; 0: logits of all ids
   bool log_probs = false;  // whether log_probs() will be called
 };
 
 class BatchReader {
  public:
-  // Allocates pages and tables. Throws Error(kInvalid) for a capacity that the model does not have, or if one
-  // sequence of that capacity needs more pages than exist.
+  // Allocates pages and tables. Throws Error(kInvalid) if the model does not support the capacity, or if one
+  // sequence of that capacity needs more pages than settings.pages.
   BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings);
 
   // On a measuring rank: runs a pass of every size, so that the arenas record the memory that reading needs.
   void measure();
 
-  // Assigns an idle sequence to a text that begins with `tokens` (at least one). Returns nullopt if none is
-  // idle. The sequence's length() is then the number of tokens in a shared prefix, which need not be read.
-  // The last token must always be read.
+  // Assigns an idle sequence to a text that begins with `tokens` (at least one). Returns nullopt if all
+  // sequences are in use. Afterwards length() is the number of leading tokens that need not be read, because
+  // their pages are shared with another sequence. The last of `tokens` must always be read.
   std::optional<std::int64_t> begin(std::span<const std::int32_t> tokens);
-  // Returns the length() that the sequence would have after begin(tokens).
+  // Returns the value that length() would have after begin(tokens).
   std::int64_t shared(std::span<const std::int32_t> tokens) const { return find(tokens).length; }
-  // Whether a new text can reuse the first `length` tokens of a text of which `read` tokens have been read.
-  // For layers with states, only few tokens may lie between `length` and `read`.
+  // Returns whether a new text can reuse the first `length` tokens of a text of which `read` tokens have been
+  // read. With layers that keep states, read - length must be small.
   bool can_share(std::int64_t length, std::int64_t read) const {
     return !keeps_states() || read - length <= kSpareTokens;
   }
-  // Allocates pages for `sequence` to hold `length` tokens. Returns false, without a change, if too few are
-  // free.
+  // Allocates the pages that `sequence` needs to hold `length` tokens. If too few pages are free, changes
+  // nothing and returns false.
   bool reserve(std::int64_t sequence, std::int64_t length);
   // Releases the sequence and frees its pages.
   void release(std::int64_t sequence);
 
   struct Input {
-    std::int64_t sequence;  // index of the sequence, below settings.sequences
+    std::int64_t sequence;  // index of the sequence; must be below settings.sequences
     std::span<const std::int32_t> tokens;
-    bool tells = false;  // whether the pass returns the next token's logits; `tokens` is then one token
+    bool tells = false;  // whether the pass returns logits for the token after the input; `tokens` must then
+                         // be a single token
   };
-  // Throws the errors that read() would throw for these inputs, and reads nothing.
+  // Throws the errors that read() would throw for these inputs, without reading anything.
   void check(std::span<const Input> inputs) const;
   // Runs one pass: appends each input's tokens to its sequence. Inputs must be in ascending order of
   // sequences, and their tokens must fit a pass. Afterwards next() has the logits of the inputs with `tells`.
-  // If top-k logits suffice, the device selects them, and only these are copied to the host. A row that
-  // cannot be sorted (NaN, infinity) is copied completely. Throws Error(kInvalid), before reading anything,
-  // if tokens do not fit the reserved pages or an id is outside the vocabulary.
+  // If the top-k logits suffice, the device selects them, and only the selected logits are copied to the
+  // host. A row with NaN or infinity cannot be sorted, so all its logits are copied. Throws Error(kInvalid),
+  // before reading anything, if tokens do not fit the reserved pages or an id is outside the vocabulary.
   void read(std::span<const Input> inputs, const WantedLogits& wanted = {});
-  // Returns the logits after an input, by its index among those with `tells`; valid until the next read().
+  // Returns the logits for the token after an input. `telling` is the input's index among the inputs with
+  // `tells`. Valid until the next read().
   NextLogits next(std::size_t telling) const;
-  // Returns the log probabilities of `chosen`, one for each input with `tells`, over the model's entire
-  // vocabulary at temperature 1, in fp32. Uses the operator of the training loss. Requires a read() with
-  // WantedLogits::log_probs.
+  // Returns the log probabilities of the tokens `chosen`, one token for each input with `tells`. They are
+  // taken over the model's entire vocabulary at temperature 1, in fp32, with the operator of the training
+  // loss. Requires a preceding read() with WantedLogits::log_probs.
   std::vector<float> log_probs(std::span<const std::int32_t> chosen);
 
-  // Whether all ranks must read the same tokens at the same time.
+  // Returns whether all ranks must read the same tokens at the same time.
   static bool reads_together(engine::Rank& rank, const ReaderSettings& settings);
 
   const ModelConfig& config() const { return model_.config(); }
   const ReaderSettings& settings() const { return settings_; }
   std::int64_t length(std::int64_t sequence) const { return slot(sequence).length; }
-  // Number of free pages, including pages that cache an earlier text.
+  // Returns the number of free pages. Free pages may still contain tokens of earlier texts.
   std::int64_t free_pages() const { return pages_.free(); }
 
  private:
@@ -127,20 +131,21 @@ class BatchReader {
     bool taken = false;
     std::int64_t length = 0;
     PageTable::Pages pages;
-    std::uint64_t released = 0;  // number that orders releases
-    // Used if layers have states: the tokens that the states cover (also after a release), and the largest
-    // number of tokens that they have covered since the last reset.
+    std::uint64_t released = 0;  // counter value at the last release, which orders sequences by the time of
+                                 // their release
+    // Used if layers have states: the tokens that the states have read (kept after a release), and the
+    // largest number of tokens that they have read since the last reset.
     std::vector<std::int32_t> state;
     std::int64_t reached = 0;
   };
   const Slot& slot(std::int64_t sequence) const { return slots_[static_cast<std::size_t>(sequence)]; }
   struct Shared {
     std::int64_t length = 0;
-    std::optional<std::size_t> from = {};  // the sequence whose states hold these tokens
+    std::optional<std::size_t> from = {};  // sequence from which the states of this prefix can be copied
   };
   Shared find(std::span<const std::int32_t> tokens) const;
   std::size_t idle_slot(const Shared& shared) const;
-  // Whether layers keep anything other than pages of keys.
+  // Returns whether any layer keeps a state instead of pages.
   bool keeps_states() const {
     return config().any_keeps(Keeps::kInputs) || config().any_keeps(Keeps::kState);
   }
@@ -148,38 +153,39 @@ class BatchReader {
   void copy_states(std::size_t from, std::size_t to);
   void measure_passes();
   void advance(const Input& input);  // records that the input's tokens have been read
-  // Returns the numbers of rows, ascending, to which passes of up to `maximum` rows are padded.
+  // Returns the possible numbers of rows of a pass, ascending. A pass with up to `maximum` rows is padded to
+  // one of them.
   std::vector<std::int64_t> pass_sizes(std::int64_t maximum) const;
   std::int64_t pass_size(std::int64_t rows, std::int64_t maximum) const;
   void fill(std::span<const Input> inputs, std::int64_t rows);
-  // A pass of `rows` rows that returns the logits of `reported` rows: of no row, of all rows, or of rows
-  // listed in the tables.
+  // A kind of pass. It has `rows` rows and returns the logits of `reported` rows: of none, of all, or of the
+  // rows that a table lists.
   struct Pass {
     std::int64_t rows = 0, reported = 0;
     bool selects = false;
-    std::int64_t top_k = 0, vocab = 0;  // logits to return; 0: all
+    std::int64_t top_k = 0, vocab = 0;  // number of largest logits to return, and limit of their ids; 0: all
     bool log_probs = false;
     auto operator<=>(const Pass&) const = default;
   };
   struct Recorded {
-    // Whether the pass already ran, so that libraries have chosen kernels and allocated memory.
+    // Whether a pass of this kind already ran, so that libraries have chosen kernels and allocated memory.
     bool ran = false;
     std::unique_ptr<Graph> graph;
     Tensor logits;
   };
-  // A pass that returns logits for every row (writing), or for some rows (mixed).
+  // Return a pass that returns logits for every row (writing_pass), or for some of its rows (mixed_pass).
   Pass writing_pass(std::int64_t rows, const WantedLogits& wanted) const;
   Pass mixed_pass(std::int64_t rows, const WantedLogits& wanted) const;
   void forward(const Pass& pass);
   void read_again_without_order(std::span<const Input> telling, const WantedLogits& wanted);
-  // Enqueues a pass. Calls `done` with the logits, if there are any, while they are valid.
+  // Enqueues a pass. If it has logits, calls `done` with them while they are valid.
   template <class Done>
   void enqueue(const Pass& pass, Done done);
-  // Puts the inputs of a pass on the tape and uploads them.
+  // Declares the inputs of a pass on the tape and uploads them to the device.
   ModelInputs inputs(engine::Tape& tape, const Pass& pass);
-  // Returns this rank's part of the hidden states of the rows whose logits are returned.
+  // Returns the hidden states of the rows whose logits are requested, as far as this rank has them.
   engine::Value reported_rows(const Pass& pass, const engine::Value& hidden);
-  // Finds the top-k logits and downloads them to the host. `logits`: on the last stage.
+  // Finds the top-k logits and copies them to the host. `logits` is valid only on the last pipeline stage.
   void choose(const Pass& pass, const engine::Value& logits);
   void download(const Tensor& logits);
   void enqueue_losses(std::int64_t reported);
@@ -199,19 +205,20 @@ class BatchReader {
   PageTable pages_;
   std::vector<Slot> slots_;
   std::uint64_t releases_ = 0;
-  // A pass's host data: tokens and positions of the rows, and the tables. Pinned, so that a recorded pass
-  // finds the next pass's data at the same addresses. Absent while measuring.
+  // The host arrays of a pass: tokens and positions of the rows, and the tables. The memory is pinned, and
+  // every pass uses the same addresses, as a recorded pass requires. Absent while measuring.
   struct HostTables {
     HostTables(Device& device, std::int64_t rows, std::int64_t max_reported,
                const turbo::PagedSequences& sequences);
     PinnedBuffer memory;
     std::span<std::int32_t> tokens, positions, starts, lengths, table;
-    std::span<std::int32_t> reported, ids, chosen;  // indices of the rows with logits, and ids of these rows
-    std::span<float> values, losses, ones;          // values of these rows
+    std::span<std::int32_t> reported, ids, chosen;  // numbers of the rows whose logits are returned, the ids
+                                                    // of their logits, and the tokens chosen from them
+    std::span<float> values, losses, ones;          // logits, losses and loss weights of these rows
   };
   Tensor top_values_, top_ids_;  // top-k logits and their ids, [max rows with logits, kMax]
-  Tensor hidden_, losses_;       // for the rows with logits: this rank's hidden states, and [rows] fp32
-                                 // losses
+  Tensor hidden_, losses_;       // for the rows with logits: the hidden states on this rank, and the fp32
+                                 // losses [rows]
   std::optional<HostTables> host_;
   std::map<Pass, Recorded> recorded_;
   bool replay_;

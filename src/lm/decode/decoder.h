@@ -1,4 +1,4 @@
-// A generator (scheduler.h) that owns its model and weights.
+// A text generator (scheduler.h) that owns its model and weights.
 //
 // All memory is measured and allocated once; generating a token allocates no device memory. Not thread-safe.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace primus {
 
-// The parts of a decoder that exist before its scheduler.
+// The members of a decoder that must be constructed before its scheduler.
 struct OwnModel {
   // Enables replay, which is allowed because the rank has no other user.
   static ReaderSettings single(ReaderSettings settings) {
@@ -27,8 +27,8 @@ struct OwnModel {
 
 class Decoder : private OwnModel, public DecodeScheduler {
  public:
-  // Weights are zero until they are loaded. `families` is used only during construction. Throws
-  // Error(kInvalid) for a capacity that the model does not have.
+  // Creates the model with zero weights, which the caller then loads. `families` is used only during
+  // construction. Throws Error(kInvalid) if the model does not support the capacity.
   Decoder(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
           const ReaderSettings& settings)
       : OwnModel(std::move(device), config, families, settings),

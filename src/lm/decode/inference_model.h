@@ -1,5 +1,5 @@
-// A model for inference. The model has only the weights in the compute type, in the rank's persistent arena.
-// Weights are zero until they are loaded.
+// A model for inference. It has only weights in the compute type, without master weights or optimizer states.
+// They are in the rank's persistent arena, and zero until they are loaded.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace primus {
 struct InferenceModel {
   engine::ParameterStore store;
   LanguageModel model;
-  // `positions`: length of the longest sequence.
+  // `positions`: length in tokens of the longest sequence.
   InferenceModel(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families, DType compute,
                  std::int64_t positions)
       : model(config, families, store) {
@@ -23,7 +23,7 @@ struct InferenceModel {
   }
 };
 
-// Creates the model of a rank that nothing else uses. First runs `use` on a model without memory to measure
+// Creates the model of a rank that nothing else uses. First, runs `use` on a model without memory to measure
 // the required memory, and reserves this memory. `use` must need as much memory as any later use of the
 // model.
 template <class Use>

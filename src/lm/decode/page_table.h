@@ -1,4 +1,5 @@
-// The assignment of a cache's pages to sequences. Contains only page numbers: a KvCache owns the memory.
+// Assigns the pages of a cache to sequences. Contains only page numbers; the pages' memory belongs to a
+// KvCache.
 //
 // A page holds up to page_tokens consecutive tokens. The keys and values in a page depend on these tokens and
 // on all tokens before them. Each page therefore has a parent, which is the page before it, and the pages
@@ -7,7 +8,7 @@
 // its content until it is reused; the page that has been free longest is reused first. A new sequence thus
 // reuses pages that still hold a prefix of an earlier sequence instead of computing them again.
 //
-// Deterministic: ranks that make the same calls get the same pages. Not thread-safe.
+// Deterministic: if two ranks make the same calls, they get the same pages. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -29,30 +30,31 @@ class PageTable {
     std::int32_t from, to;
   };
 
-  // Returns how many of `tokens`, counted from the first, are in pages.
+  // Returns the number of leading tokens of `tokens` that are in pages.
   std::int64_t match(std::span<const std::int32_t> tokens) const;
   // Finds the longest prefix of `tokens` that is in pages, appends these pages to `pages` (which must be
   // empty), and adds a reference to each. Returns the number of tokens in the prefix, as match() does.
   std::int64_t share(std::span<const std::int32_t> tokens, Pages& pages);
-  // Gives a sequence of `length` tokens its own pages for the tokens from `length` to `to`. Appends required
-  // copies to `copies`. Returns false, without a change, if too few pages are free.
+  // Extends a sequence of `length` tokens to `to` tokens, so that no other sequence uses the pages of the new
+  // tokens. Appends the required page copies to `copies`. If too few pages are free, changes nothing and
+  // returns false.
   bool grow(Pages& pages, std::int64_t length, std::int64_t to, std::vector<Copy>& copies);
-  // Records that the sequence has written `tokens` after its first `length` tokens, into pages that grow()
+  // Records that the sequence, which had `length` tokens, has written `tokens` into the pages that grow()
   // provided.
   void write(const Pages& pages, std::int64_t length, std::span<const std::int32_t> tokens);
-  // Drops the references of a sequence.
+  // Drops the references of a sequence to its pages.
   void release(Pages& pages);
 
-  // Number of pages without a reference.
+  // Returns the number of pages without a reference.
   std::int64_t free() const { return static_cast<std::int64_t>(free_.size()); }
   std::int64_t pages_for(std::int64_t tokens) const { return (tokens + page_tokens_ - 1) / page_tokens_; }
 
  private:
-  static constexpr std::int32_t kRoot = -1;     // parent of a sequence's first page
+  static constexpr std::int32_t kRoot = -1;     // parent of the first page of a sequence
   static constexpr std::int32_t kNoPlace = -2;  // parent of a page that is not in the tree
   struct Page {
     std::int64_t references = 0;
-    std::uint64_t freed = 0;  // time at which the last reference was dropped, on `clock_`
+    std::uint64_t freed = 0;  // value of `clock_` when the last reference was dropped
     std::int32_t parent = kNoPlace;
     std::vector<std::int32_t> tokens;
     std::vector<std::int32_t> children;
@@ -60,20 +62,20 @@ class PageTable {
   Page& page(std::int32_t index) { return pages_[static_cast<std::size_t>(index)]; }
   const Page& page(std::int32_t index) const { return pages_[static_cast<std::size_t>(index)]; }
   std::vector<std::int32_t>& children_of(std::int32_t parent);
-  // Walks down the tree along `tokens`; calls visit(page, tokens) for each page.
+  // Follows `tokens` down the tree; calls visit(page, number of tokens) for each page.
   template <class Visit>
   void walk(std::span<const std::int32_t> tokens, Visit visit) const;
   std::int32_t take();  // returns a free page, emptied and with one reference
   void drop(std::int32_t index);
   void place(std::int32_t index, std::int32_t parent);
-  void displace(std::int32_t index);           // removes a page from the tree
-  void displace_children(std::int32_t index);  // removes a page's children from the tree, because they no
-                                               // longer follow its content
+  void displace(std::int32_t index);           // removes page `index` from the tree
+  void displace_children(std::int32_t index);  // removes the children of a page from the tree, because they
+                                               // no longer continue its content
 
   std::int64_t page_tokens_;
   std::vector<Page> pages_;
-  std::vector<std::int32_t> first_;                        // children of the root
-  std::set<std::pair<std::uint64_t, std::int32_t>> free_;  // pairs (freed, page)
+  std::vector<std::int32_t> first_;                        // children of kRoot
+  std::set<std::pair<std::uint64_t, std::int32_t>> free_;  // free pages as pairs (freed, page)
   std::uint64_t clock_ = 0;
 };
 

@@ -8,30 +8,31 @@
 namespace primus {
 
 struct SamplingSettings {
-  double temperature = 0.8;  // 0: always the most probable token
-  std::int64_t top_k = 0;    // > 0: chooses only among the k most probable tokens
-  double top_p = 1.0;        // < 1: chooses only among the most probable tokens whose probabilities sum to p
+  double temperature = 0.8;  // temperature; 0: always chooses the most probable token
+  std::int64_t top_k = 0;    // if above 0: chooses only among the top_k most probable tokens
+  double top_p = 1.0;        // if below 1: chooses only among the most probable tokens whose probabilities
+                             // sum to top_p
   std::uint64_t seed = 1234;
 
-  // Throws Error(kInvalid) naming the setting that is out of range.
+  // Throws Error(kInvalid) if a setting is out of range; the message names it.
   void check() const;
 };
 
-// The logits to choose from: of all tokens, indexed by id; or, with `ids`, only the top-k, by descending
-// logit (ties: lower id first).
+// The logits to choose from. Without `ids`: the logits of all tokens, indexed by id. With `ids`: only the
+// top-k logits, in descending order; of equal logits, the lower id comes first.
 struct NextLogits {
   std::span<const float> values;
   std::span<const std::int32_t> ids = {};
 };
 
-// Returns the k for which the top-k logits suffice; 0: all are needed.
+// Returns k such that the k largest logits suffice; 0: all logits are needed.
 std::int64_t top_k_needed(const SamplingSettings& settings);
 
-// Returns the id of the next token. Ties go to the lower id. Throws Error(kNumerics) for NaN or +infinity
-// among the logits (-infinity excludes a token).
+// Returns the id of the next token. Of equally probable tokens, the lower id is chosen. Throws
+// Error(kNumerics) if a logit is NaN or +infinity; -infinity excludes a token.
 std::int32_t sample_token(std::span<const float> logits, const SamplingSettings& settings,
                           std::int64_t position);
-// Chooses from at least top_k_needed() logits.
+// Chooses from `logits`, which must contain at least the top_k_needed() largest logits.
 std::int32_t sample_token(const NextLogits& logits, const SamplingSettings& settings, std::int64_t position);
 
 }  // namespace primus

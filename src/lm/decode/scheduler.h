@@ -3,14 +3,14 @@
 // being generated, and as many tokens of unread prompts as the pass has space for.
 //
 // A text allocates cache pages as it grows. Texts with a common prefix share the pages of that prefix.
-// Examples are samples of one prompt that are submitted together, and texts with the same system prompt. A
-// prefix that another text is about to read is not read twice. If pages run out, the youngest text frees its
-// pages, waits, and is read again later. Every text is the same as if its request ran separately, because
-// random numbers depend only on seed and position. The only differences come from rounding, which differs
-// between products of few and of many rows.
+// Examples are samples of one prompt that are submitted together, and texts with the same system prompt. If
+// two texts have a common prefix that is not yet read, one of them waits until the other has read it. If
+// pages run out, the youngest text frees its pages, waits, and is read again later. Every text is the same as
+// if its request ran separately, because random numbers depend only on seed and position. Small differences
+// remain, because matrix products of few rows and of many rows round differently.
 //
-// If ranks share the model, all of them must make the same calls in the same order; DecodeScheduler::Agree
-// makes their choices equal. Not thread-safe.
+// If ranks share the model, all of them must make the same calls in the same order. DecodeScheduler::Agree
+// makes all ranks use the same chosen tokens. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,37 +28,39 @@ namespace primus {
 
 struct DecodeCounts {
   std::int64_t steps = 0;
-  std::int64_t read = 0;         // number of tokens read, including tokens read again
-  std::int64_t shared = 0;       // number of prompt tokens that were in shared pages and not read
-  std::int64_t written = 0;      // generated tokens
-  std::int64_t preemptions = 0;  // number of times a text freed its pages before its end
+  std::int64_t read = 0;         // number of tokens read, counting tokens again that were read again
+  std::int64_t shared = 0;       // number of prompt tokens that were not read because they were in shared
+                                 // pages
+  std::int64_t written = 0;      // number of generated tokens
+  std::int64_t preemptions = 0;  // number of times that a text freed its pages before its end
 };
 
 class DecodeScheduler {
  public:
-  using Id = std::uint64_t;  // number of a text, in order of submission from 0
-  // Replaces the tokens that this rank chose in a step by the tokens that all ranks use. In each step that
-  // chooses tokens, every rank calls this function with the same number of tokens. Empty: each rank uses its
+  using Id = std::uint64_t;  // number of a text; texts are numbered from 0 in the order of submission
+  // Replaces the tokens that this rank chose in a step by tokens that are the same on all ranks. In every
+  // step that chooses tokens, all ranks call it with the same number of tokens. If empty, each rank uses its
   // own choices.
   using Agree = std::function<void(std::span<std::int32_t> chosen)>;
 
-  // The conditions of BatchReader apply. At most settings.sequences texts run, the oldest first.
+  // The conditions of BatchReader apply. At most settings.sequences texts run concurrently, the earliest
+  // submitted first.
   DecodeScheduler(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings,
                   Agree agree = {});
 
   // Throws Error(kInvalid) for a prompt that is empty or larger than capacity(), ids outside the vocabulary,
-  // or settings out of range. submit() also checks.
+  // or settings out of range. submit() makes the same checks.
   void check(const DecodeRequest& request) const;
   Id submit(DecodeRequest request);
   // Ends a text; its callback is not called again. Returns false if the text has already ended.
   bool cancel(Id id);
-  // Runs one pass. Returns false if there is no text. Throws Error(kNumerics) if logits are not finite; this
-  // ends only the texts of these logits.
+  // Runs one pass. Returns false if there is no text. Throws Error(kNumerics) if logits are not finite; only
+  // the texts with such logits end.
   bool step();
 
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
-  // max tokens per text, including the prompt
+  // Returns the max number of tokens of a text, including the prompt.
   std::int64_t capacity() const { return reader_.settings().capacity; }
   const DecodeCounts& counts() const { return counts_; }
   BatchReader& reader() { return reader_; }
@@ -67,12 +69,12 @@ class DecodeScheduler {
  private:
   struct Text {
     DecodeRequest request;
-    std::vector<std::int32_t> tokens;  // tokens of the prompt and generated tokens
+    std::vector<std::int32_t> tokens;  // tokens of the prompt, followed by the generated tokens
     std::int64_t written = 0;
-    std::int64_t sequence = -1;  // the reader's sequence, while the text runs
+    std::int64_t sequence = -1;  // the text's sequence in the reader; -1 while the text does not run
     double began = 0;
   };
-  // A chosen token and its text.
+  // A chosen token, and the text to which it belongs.
   struct Shown {
     std::shared_ptr<Text> text;
     Id id;
@@ -84,7 +86,7 @@ class DecodeScheduler {
   bool is_read_elsewhere(const Text& text) const;
   void plan();
   bool make_room(Id id, std::int64_t length);
-  void stop_running(Id id);  // releases the text's sequence in the reader
+  void stop_running(Id id);  // releases the sequence that the text has in the reader
   WantedLogits wanted() const;
   void choose();
   Shown write(Id id, std::int32_t chosen);
@@ -96,7 +98,8 @@ class DecodeScheduler {
   std::set<Id> running_, waiting_;
   Id next_ = 0;
   std::vector<BatchReader::Input> inputs_;  // inputs of the current step
-  std::vector<Id> telling_;                 // texts that get a token, in the order of the inputs
+  std::vector<Id> telling_;                 // texts for which this step chooses a token, in the order of the
+                                            // inputs
   DecodeCounts counts_;
 };
 

@@ -1,8 +1,8 @@
 // A TensorBoard event file, written natively: tfrecord framing with masked CRC32C around protobuf Event
-// messages. The few fields used are encoded by hand (format: docs/formats/run-folder.md), so neither protobuf
-// nor TensorFlow is needed.
+// messages. The few fields that Primus uses are encoded by hand (format: docs/formats/run-folder.md), so
+// neither protobuf nor TensorFlow is needed.
 //
-// Disk errors never throw: an event that cannot be written is dropped and counted. One thread at a time.
+// Disk errors never throw: an event that cannot be written is dropped and counted. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace primus {
 
 struct Scalar {
   std::string_view tag;
-  double value = 0.0;  // value, stored as float
+  double value = 0.0;  // value; the file stores it as float
 };
 
 class EventFile {
@@ -36,15 +36,15 @@ class EventFile {
 
  private:
   AppendFile file_;
-  std::string header_;  // first events of the file, before they are written
+  std::string header_;  // first events of the file, until they are written
   std::uint64_t dropped_ = 0;
 };
 
-// --- Encoding, for tests and other writers
+// --- Encoding functions, for tests and for other writers of this format
 
-// Returns the record: length, masked CRC of the length, `data`, masked CRC of the data.
+// Returns the bytes of a record: length, masked CRC of the length, `data`, masked CRC of `data`.
 std::string tfrecord(std::string_view data);
-// Returns an Event protobuf with a Summary of simple values.
+// Returns an Event protobuf that contains a Summary of simple values.
 std::string scalar_event(std::int64_t step, std::span<const Scalar> scalars, double wall_time);
 
 }  // namespace primus

@@ -12,41 +12,43 @@
 
 namespace primus {
 
-// Memory of the rank's device, in bytes.
+// Memory of this rank's device, in bytes.
 struct DeviceMemory {
   std::string label;  // kind of device: "hip", "cuda" or "cpu"
   double used = 0.0, total = 0.0;
 };
 
-// Token distribution over the experts of one layer in one iteration.
+// How the tokens are distributed over the experts of one layer in one iteration.
 struct ExpertLoads {
   std::int64_t layer = 0;
-  double imbalance = 1.0;                   // the largest load over the mean
-  double dropped = 0.0;                     // fraction of choices beyond the experts' capacity, 0..1
-  std::optional<double> balance_loss = {};  // loss without its coefficient; empty if this loss is not trained
+  double imbalance = 1.0;                   // largest load of an expert divided by the mean load
+  double dropped = 0.0;                     // fraction of the router's choices that exceed the experts'
+                                            // capacity, 0..1
+  std::optional<double> balance_loss = {};  // load-balancing loss before its coefficient; empty if the model
+                                            // is trained without this loss
 };
 
 struct IterationRecord {
-  std::int64_t iteration = 0;  // number of the iteration, counted from 1
+  std::int64_t iteration = 0;  // number of the iteration; the first is 1
   std::int64_t train_iters = 0;
   std::int64_t consumed_samples = 0;
   std::int64_t global_batch_size = 0;
   double learning_rate = 0.0;
-  double lm_loss = 0.0;  // mean over the tokens of the global batch
+  double lm_loss = 0.0;  // mean loss over the tokens of the global batch
   double loss_scale = 1.0;
   std::optional<double> grad_norm = {};        // gradient norm before clipping
   std::optional<std::int64_t> num_zeros = {};  // number of zeros in the gradient
-  std::int64_t skipped_iterations = 0;         // skipped iterations since the run started
-  std::int64_t nan_iterations = 0;             // iterations with NaN since the run started
-  // Other losses by name, such as {"load_balancing_loss", 1.02}.
+  std::int64_t skipped_iterations = 0;         // number of skipped iterations since the run started
+  std::int64_t nan_iterations = 0;             // number of iterations with NaN since the run started
+  // Further losses by name, such as {"load_balancing_loss", 1.02}.
   std::vector<std::pair<std::string, double>> other_losses = {};
-  std::vector<ExpertLoads> routing = {};  // expert loads of each layer with experts
+  std::vector<ExpertLoads> routing = {};  // expert loads of each layer that has experts
   std::optional<DeviceMemory> memory = {};
   Throughput throughput = {};
 };
 
-// Mean imbalance over layers, the layer with the largest imbalance, and the mean fraction of dropped choices.
-// `routing` is not empty.
+// Mean imbalance over the layers, the layer with the largest imbalance, and the mean fraction of dropped
+// choices. `routing` must not be empty.
 struct RoutingSummary {
   double imbalance = 0.0, dropped = 0.0;
   ExpertLoads worst = {};
@@ -59,43 +61,44 @@ struct EvaluationRecord {
   double lm_loss = 0.0;
   std::int64_t tokens = 0;
   double seconds = 0.0;
-  // Bits per byte of text, which can be compared between tokenizers.
+  // Loss in bits per byte of text, which is comparable between tokenizers.
   std::optional<double> bits_per_byte = {};
 };
 
 // A text that the model generated during training.
 struct SampleRecord {
   std::int64_t iteration = 0;
-  std::string prompt, text;  // the prompt, and the generated text after it
+  std::string prompt, text;  // prompt, and text generated after the prompt
   std::int64_t tokens = 0;   // number of generated tokens
   double seconds = 0.0;
 };
 
-// A detector's finding: a line of warnings.jsonl (docs/formats/metrics.md).
+// The finding of a detector: one line of warnings.jsonl (docs/formats/metrics.md).
 struct RunWarning {
   std::int64_t iteration = 0;
   std::string detector = {};  // name of the detector (DetectorEntry::name)
-  double value = 0.0;         // the observed value
-  double usual = 0.0;         // the reference value
-  double limit = 0.0;         // a warning is published for values at or above this limit
-  std::string text = {};      // one sentence with the numbers, without a final period
-  std::string advice = {};    // advice on the next step
+  double value = 0.0;         // the value that caused the warning
+  double usual = 0.0;         // the value to which it is compared
+  double limit = 0.0;         // the smallest value that causes a warning
+  std::string text = {};      // one sentence that states the numbers, without a final period
+  std::string advice = {};    // advice to the user: what to do next
 };
 
-// A value that is NaN or infinite. The trainer stops with to_error().
+// A quantity that is NaN or infinite. The trainer then stops with the error to_error().
 struct NumericsFault {
   std::int64_t iteration = 0;
   std::string quantity = {};  // name of the quantity: "lm loss", "gradient norm"
-  double value = 0.0;         // NaN or an infinity
-  // The first operator that produced the value, e.g. "layers.3.attention"; empty: not searched for.
+  double value = 0.0;         // NaN, +infinity or -infinity
+  // The first operator that produced a non-finite value, e.g. "layers.3.attention"; empty if no search was
+  // made.
   std::string first_operator = {};
   bool clips_gradients = true;  // whether gradients are clipped (clip_grad is not 0)
   Error to_error() const;
 };
 
 // Returns AMD Primus's training line without the log prefix, followed by fields that AMD Primus does not
-// print: MFU, ETA, and the fraction of time spent waiting for data. The text is one line; here it is broken
-// after some "|":
+// print: MFU, ETA, and the fraction of time spent waiting for data. The text is one line; here it is shown in
+// several lines:
 //
 //    iteration        3/      50 | consumed samples:           24 |
 //     elapsed time per iteration (ms): 812.3/810.9 | compute per GPU (TFLOP/s/GPU): 1.2 (avg 1.2) |
@@ -104,12 +107,12 @@ struct NumericsFault {
 //     num zeros: 0 | number of skipped iterations:   0 | number of nan iterations:   0 |
 //     MFU: 41.3% | ETA: 3m 12s | data wait: 0.4%
 //
-// Before there are averages, it uses AMD Primus's other form: "throughput per GPU (TFLOP/s/GPU): 1.2 | tokens
-// per GPU (tokens/s/GPU): 5043.1". Parsers of AMD Primus's logs accept both.
+// While there are no averages, the line uses AMD Primus's other form: "throughput per GPU (TFLOP/s/GPU): 1.2
+// | tokens per GPU (tokens/s/GPU): 5043.1". Parsers of AMD Primus's logs accept both forms.
 std::string format_iteration(const IterationRecord& record);
 
-// Returns the line in Megatron's format: " validation loss at iteration 100 | lm loss value: 3.214567E+00 |
-// lm loss PPL: 2.489...E+01", followed by " | bits per byte: 1.2345" if that is known.
+// Returns the line in Megatron's format, such as " validation loss at iteration 100 | lm loss value:
+// 3.214567E+00 | lm loss PPL: 2.489...E+01". If bits per byte are known, " | bits per byte: 1.2345" follows.
 std::string format_evaluation(const EvaluationRecord& record);
 
 }  // namespace primus

@@ -1,8 +1,8 @@
 // Reads line files from either end in bounded memory. Bytes after the last newline are ignored: they belong
-// to a line that is torn or still being written. Lines longer than kMaxLine are replaced by empty lines; no
-// run writes lines of this length.
+// to a line that was cut by a crash or is still being written. A line longer than kMaxLine is read as an
+// empty line; Primus writes only shorter lines.
 //
-// Errors: FileError. One thread at a time.
+// Errors: FileError. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace primus {
 
 constexpr std::uint64_t kMaxLine = 1 << 20;  // max bytes per line
 
-// Returns the file's bytes from `begin` to `end`; fewer if the file ends earlier.
+// Returns the file's bytes [begin, end), or fewer if the file is shorter.
 std::string read_range(File& file, std::uint64_t begin, std::uint64_t end);
 
 // Calls line(text), or line(text, offset in the file), for each complete line.
@@ -24,19 +24,19 @@ void read_lines(const Path& file, const std::function<void(std::string_view)>& l
 void read_lines(const Path& file, const std::function<void(std::string_view, std::uint64_t)>& line,
                 Env& env = Env::posix());
 
-// Iterates over complete lines from the end of a file.
+// Returns the complete lines of a file, the last line first.
 class LinesBackward {
  public:
   // `file` must outlive this object.
   explicit LinesBackward(File& file);
-  // Returns false if no line is left. `line` is valid until the next call.
+  // Reads the next earlier line; returns false if there is none. `line` is valid until the next call.
   bool previous(std::string_view& line, std::uint64_t& offset);
 
  private:
   bool extend();
 
   File& file_;
-  // text_ holds the file's bytes from begin_ to end_; lines after end_ were already returned
+  // text_ contains the bytes [begin_, end_) of the file; lines after end_ were already returned
   std::uint64_t begin_, end_;
   std::string text_, line_;
 };

@@ -1,5 +1,5 @@
-// Shows a training run on one screen: progress, curves of training and validation loss, speed, memory, the
-// last sample.
+// Shows a training run on one screen: progress, curves of training and validation loss, speed, memory, and
+// the last generated sample.
 //
 //   pretrain  42%  [########------------]  step 420/1000  ETA 3m 12s
 //   loss         3.214  ▇▆▅▄▃▃▂▂▁▁  from 9.013
@@ -22,7 +22,8 @@
 
 namespace primus {
 
-// A series of any length in bounded memory: beyond kMax points, neighbours are averaged.
+// A series of any length in bounded memory: if it has more than kMax points, neighbouring points are
+// averaged.
 class Curve {
  public:
   static constexpr std::size_t kMax = 1024;
@@ -38,15 +39,15 @@ class Curve {
   double sum_ = 0, first_ = 0, last_ = 0;
 };
 
-// Everything that the view shows.
+// Everything that the view displays.
 struct LiveState {
   std::string name;
   RunFacts facts;
   std::string phase;
   std::optional<double> phase_share;
   std::optional<IterationRecord> last;
-  double last_seen = 0;  // time at which `last` arrived, in seconds of the steady clock
-  double began = 0;      // time at which the program started, on the same clock
+  double last_seen = 0;  // time at which `last` was received, in seconds of the steady clock
+  double began = 0;      // time at which the program started, in seconds of the same clock
   Curve losses, validation;
   std::optional<EvaluationRecord> evaluation;
   std::optional<SampleRecord> sample;
@@ -58,8 +59,8 @@ struct LiveState {
 std::vector<std::string> render(const LiveState& state, const Terminal& colors, std::size_t width,
                                 std::size_t height, double now);
 
-// Draws on its own thread, so that the clock runs during a long step and the picture follows window resizes.
-// The block must outlive it. Thread-safe.
+// Draws on its own thread, so that the displayed times advance during a long step and the picture adapts to
+// the window size. The block must outlive this object. Thread-safe.
 class LiveView final : public RunListener {
  public:
   LiveView(const Terminal& terminal, LiveBlock& block, std::string name);
@@ -84,7 +85,7 @@ class LiveView final : public RunListener {
   std::thread thread_;
 };
 
-// A view of one line for `--quiet` on a terminal: progress, loss, speed, ETA.
+// A view with a single line, for `--quiet` on a terminal: progress, loss, speed, ETA.
 class ProgressView final : public RunListener {
  public:
   explicit ProgressView(const Terminal& terminal) : terminal_(terminal) {}

@@ -1,5 +1,5 @@
-// Records the end of a run from the launcher, when the process of rank 0 was lost and could not record the
-// end itself.
+// Records the end of a run in the launcher, if the process of rank 0 was lost before it could record the end
+// itself.
 //
 // Free function without state.
 #pragma once
@@ -15,7 +15,7 @@ namespace primus {
 inline constexpr std::string_view kLostRank = "a rank was lost";
 
 // Appends a fault of `rank` and the run's end to rank 0's events, and writes ending.json. `text`: one
-// sentence that says what happened. Does nothing if rank 0 recorded an end, or if no training had begun.
+// sentence that says what happened. Does nothing if rank 0 has recorded an end, or if training had not begun.
 // Never throws, because the launcher's own message is more important.
 void record_lost_rank(const Path& run, int rank, const std::string& text) noexcept;
 

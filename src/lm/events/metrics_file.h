@@ -2,14 +2,15 @@
 // per iteration, evaluations.jsonl one per evaluation, samples.jsonl one per generated text, warnings.jsonl
 // one per detector warning. Keys and units: docs/formats/metrics.md.
 //
-// Each line is passed to the kernel by one write(2) before the trainer continues, so SIGKILL loses no line.
-// sync() makes lines survive a power failure, and is called before a checkpoint is committed. Opening the
-// file repairs it: a torn last line is removed, and so are the lines after the iteration from which the run
-// resumes. The run writes these lines again. If another program removes the file during the run, the file is
-// restored from its open handle. take_trouble() reports this change and any other.
+// Each line is passed to the operating system by one write(2) before the trainer continues, so all lines
+// survive SIGKILL. sync() makes lines survive a power failure, and is called before a checkpoint is
+// committed. Opening the file repairs it: an incomplete last line is removed, and so are the lines after the
+// iteration from which the run resumes, which the run will write again. If another program removes the file
+// during the run, the file is restored from its open handle. take_trouble() reports such changes by other
+// programs.
 //
 // Disk errors never throw: lines that cannot be written are buffered (up to 1 MiB) and written with the next
-// successful write. One thread at a time.
+// successful write. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +30,10 @@ namespace primus {
 
 class MetricsFile {
  public:
-  // `resume_iteration`: the last iteration in the model's state; 0 if the run starts from the beginning. In
-  // that case a file of an earlier run is renamed to <stem>.previous.jsonl, or to <stem>.previous-2.jsonl and
-  // so on if that file exists. Throws Error(kInvalid) if the path is not a regular file, FileError if the
-  // file cannot be read or truncated.
+  // `resume_iteration`: the last iteration that the loaded model was trained on; 0 if the run starts from the
+  // beginning. In that case a file of an earlier run is renamed to <stem>.previous.jsonl, or to
+  // <stem>.previous-2.jsonl and so on if that file exists. Throws Error(kInvalid) if the path is not a
+  // regular file, FileError if the file cannot be read or truncated.
   MetricsFile(Path path, std::int64_t resume_iteration, Env& env = Env::posix());
 
   // Returns false if the line could not be written now; the line was then buffered or dropped (see
@@ -41,12 +42,12 @@ class MetricsFile {
   bool write(const EvaluationRecord& record);
   bool write(const SampleRecord& record);
   bool write(const RunWarning& warning);
-  // Makes everything written so far durable. Returns false on failure.
+  // Syncs all written lines to disk. Returns false on failure.
   bool sync();
 
   std::uint64_t dropped() const { return dropped_; }
-  // Describes what other programs did to the file since the last call. The text is a predicate that follows
-  // the file name in a message; usually "".
+  // Returns what other programs did to the file since the last call, as a phrase that follows the file name
+  // in a message; usually "".
   std::string take_trouble() { return std::exchange(trouble_, {}); }
   const std::string& last_error() const { return file_.last_error(); }
 
@@ -57,11 +58,11 @@ class MetricsFile {
 
   Env& env_;
   AppendFile file_;
-  // Open handle of the same file, to read the file again after its name was removed.
+  // Open handle of the same file. It is used to read the file again after another program removed its name.
   std::unique_ptr<File> open_file_;
   std::string trouble_;
-  bool changed_ = false;  // whether a change by another program was reported
-  std::string pending_;   // complete lines that could not be written yet
+  bool changed_ = false;  // whether a change by another program has been reported
+  std::string pending_;   // complete lines that are not yet written, because writing failed
   std::uint64_t dropped_ = 0;
 };
 
@@ -74,19 +75,22 @@ std::string to_json(const EvaluationRecord& record);
 std::string to_json(const SampleRecord& record);
 std::string to_json(const RunWarning& warning);
 
-// Returns the iterations up to `last` that are missing from the file, counted from its first line: "3-5, 9";
-// "" if none. Long lists are cut. If the file does not exist, all iterations are missing.
+// Returns the iterations up to `last` that the file should have, counted from its first line, but does not
+// have: "3-5, 9"; "" if it has all. Long lists are truncated. If the file does not exist, all iterations are
+// missing.
 std::string missing_iterations(const Path& file, std::int64_t last, Env& env = Env::posix());
 
-// Returns the losses by data set of this iteration's recorded evaluations; NaN if the line has no number.
+// Returns the loss of each data set in the evaluations recorded for this iteration; NaN if a line has no
+// number.
 std::map<std::string, double> evaluated_losses(const Path& file, std::int64_t iteration,
                                                Env& env = Env::posix());
 
-// Whether the file has a line for this iteration.
+// Returns whether the file has a line for this iteration.
 bool has_iteration(const Path& file, std::int64_t iteration, Env& env = Env::posix());
 
-// Return the recorded evaluations up to iteration `last`, and all recorded warnings: at most the last
-// kMaxRecorded. Other and incomplete lines are skipped. Empty if the file does not exist.
+// Return the recorded evaluations up to iteration `last`, and all recorded warnings; at most the last
+// kMaxRecorded of each. Invalid and incomplete lines are skipped. The result is empty if the file does not
+// exist.
 constexpr std::size_t kMaxRecorded = 1000;
 std::vector<EvaluationRecord> recorded_evaluations(const Path& file, std::int64_t last,
                                                    Env& env = Env::posix());
@@ -95,11 +99,11 @@ std::vector<RunWarning> recorded_warnings(const Path& file, Env& env = Env::posi
 // Parses a line of warnings.jsonl. Empty if the line is not a warning.
 std::optional<RunWarning> warning_from_json(std::string_view line);
 
-// Renames an earlier run's file: metrics.jsonl becomes metrics.previous.jsonl, with the first free number if
-// that exists. Throws FileError.
+// Renames the file of an earlier run: metrics.jsonl becomes metrics.previous.jsonl, or, if that file exists,
+// metrics.previous-N.jsonl with the first free number N. Throws FileError.
 void keep_previous(const Path& path, Env& env = Env::posix());
 
-// Returns the iteration that a line belongs to; -1 if the line is invalid (torn or edited).
+// Returns the iteration that a line belongs to; -1 if the line is invalid (incomplete or edited).
 std::int64_t iteration_of_line(std::string_view line);
 
 }  // namespace primus

@@ -16,8 +16,8 @@
 namespace primus {
 
 struct RunEnding {
-  // kFinished: the last step is completed and saved. kStopped: a request or a limit ended the run. kFailed:
-  // an error ended the run.
+  // kFinished: the last step was completed and saved. kStopped: a request or a limit ended the run early.
+  // kFailed: an error ended the run.
   enum class State : std::uint8_t { kRunning, kFinished, kStopped, kFailed } state = State::kRunning;
   // The reason in a word or two: "SIGTERM", "exit_interval", "NaN", "disk full", "out of memory", "error".
   std::string reason = {};
@@ -30,15 +30,15 @@ constexpr const char* kEndingFile = "ending.json";
 // Writes the file. Never throws, because a run must not fail because of this file. An existing file is
 // overwritten in place, so that the reason for a failure can be recorded even on a full disk.
 void write_ending(const Path& folder, const RunEnding& ending, Env& env = Env::posix()) noexcept;
-// Returns empty if there is no readable file.
+// Reads the file; returns nullopt if there is no readable file.
 std::optional<RunEnding> read_ending(const Path& folder, Env& env = Env::posix());
 
-// Convert to and from ending.json's object, without whitespace. ending_from_json() returns empty if `text` is
-// not such an object, and never throws because of the content.
+// Convert to and from the JSON object in ending.json, without whitespace. ending_from_json() returns nullopt
+// if `text` is not such an object; it never throws because of the content.
 std::string to_json(const RunEnding& ending);
 std::optional<RunEnding> ending_from_json(std::string_view text);
 
-// Returns the ending of a run that failed with `error`.
+// Returns the RunEnding of a run that failed with `error`.
 RunEnding ending_of(const std::exception& error, std::int64_t iteration);
 
 }  // namespace primus

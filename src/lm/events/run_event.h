@@ -16,53 +16,54 @@
 
 namespace primus {
 
-// The run that a process is about to train.
+// Facts about the run that a process is about to train.
 struct RunFacts {
   std::string folder;       // folder of the run
-  std::string description;  // model and device, in one line
+  std::string description;  // the model and the device, in one line
   std::int64_t first_iteration = 0, train_iters = 0;
-  bool trains = true;           // whether steps are left; without them, evaluations may still be due
+  bool trains = true;           // whether steps are left to train; if not, evaluations may still be due
   std::string version = {};     // version of this program
-  std::string model = {};       // the model's family: "llama"
+  std::string model = {};       // name of the model's family: "llama"
   std::int64_t parameters = 0;  // number of parameters of the complete model
   std::string device = {};      // this rank's device: "CPU, 16 threads"
-  std::string compute = {};     // type of activations: "bf16"
+  std::string compute = {};     // data type of activations: "bf16"
   int world = 1;                // number of ranks
-  std::string mesh = {};        // parallel layout: "tensor 2, context 1, pipeline 1, data 4, expert 1"
+  std::string mesh = {};        // sizes of the mesh: "tensor 2, context 1, pipeline 1, data 4, expert 1"
   std::string host = {};        // name of this rank's host
-  std::string experiment = {};  // all settings, in experiment.yaml's format; only on rank 0
+  std::string experiment = {};  // all settings as YAML, as in experiment.yaml; only on rank 0
 };
 
-// An activity of a rank outside of steps: "tokenizing corpus.txt". `share`: completed fraction, 0..1, if
-// known. An empty `what` means that steps continue.
+// What a rank does outside of steps: "tokenizing corpus.txt". `share`: completed fraction, 0..1, if known. An
+// empty `what` means that steps continue.
 struct PhaseFacts {
   std::string what;
   std::optional<double> share = {};
 };
 
-// An evaluation on this data set begins.
+// An evaluation begins; the facts name its data set.
 struct EvaluationStart {
   std::string data_set;
 };
 
-// A checkpoint of the event's step.
+// The checkpoint of the step that the event names.
 struct CheckpointFacts {
   enum class State : std::uint8_t {
     kSaving,   // the checkpoint is being written
-    kDurable,  // the checkpoint survives a power failure; the next start may load it
+    kDurable,  // the checkpoint is synced to disk; the next start may load it
   } state = State::kSaving;
 };
 
-// The run cannot continue. The event's cause is the kind of fault.
+// A fault that ends the run. The event's `cause` is the kind of fault.
 struct FaultFacts {
   std::string text;                 // the fault in one sentence
-  std::string first_operator = {};  // for a NaN: the first operator that produced it, "layers.3.attention"
+  std::string first_operator = {};  // if the fault is a NaN: the first operator that produced it,
+                                    // "layers.3.attention"
 };
 
-// A request to end the run before its last step. The event's cause says who asked.
+// A request to end the run before its last step. The event's `cause` says where the request came from.
 struct StopFacts {};
 
-// The values are in the order of RunEvent::Facts' alternatives.
+// The values have the same order as the alternatives of RunEvent::Facts.
 enum class EventKind : std::uint8_t {
   kBegin,
   kPhase,
@@ -85,14 +86,14 @@ struct RunEvent {
   using Facts = std::variant<RunFacts, PhaseFacts, IterationRecord, EvaluationStart, EvaluationRecord,
                              SampleRecord, CheckpointFacts, RunWarning, FaultFacts, StopFacts, RunEnding>;
 
-  std::int64_t step = 0;   // number of completed steps of the run; for kStep, the step that ended
-  int rank = 0;            // the rank that published the event
+  std::int64_t step = 0;   // number of completed steps of the run; in a kStep event, the step that just ended
+  int rank = 0;            // rank that published the event
   double time = 0;         // time in seconds since 1970
-  std::string cause = {};  // cause of a stop, fault or end in a word or two: "SIGTERM", "NaN"
+  std::string cause = {};  // cause of a stop, a fault or an end, in a word or two: "SIGTERM", "NaN"
   Facts facts = {};
 
   EventKind kind() const { return static_cast<EventKind>(facts.index()); }
-  // Returns null for an event of another kind.
+  // Returns the facts if they have type T, else null.
   template <class T>
   const T* as() const {
     return std::get_if<T>(&facts);
@@ -100,8 +101,8 @@ struct RunEvent {
 };
 
 // Returns the facts as one JSON object. Evaluations, samples, warnings and rank 0's steps have the format of
-// their line files (metrics.jsonl and others). Steps of other ranks have only the keys that differ between
-// ranks: time, wait for data, memory.
+// the lines in metrics.jsonl, evaluations.jsonl and so on. Steps of other ranks have only the keys that
+// differ between ranks: time, wait for data, memory.
 std::string facts_json(const RunEvent& event);
 
 }  // namespace primus

@@ -1,5 +1,5 @@
-// Where a run writes: {workspace}/{work_group}/{user_name}/{exp_name}/, the layout of AMD Primus
-// (docs/formats/run-folder.md).
+// The folder to which a run writes: {workspace}/{work_group}/{user_name}/{exp_name}/, the layout of AMD
+// Primus (docs/formats/run-folder.md).
 //
 //   logs/<module>/rank-N/{debug,info,warning,error}.log    base/log.h
 //   metrics.jsonl, evaluations.jsonl, samples.jsonl        metrics_file.h
@@ -23,26 +23,28 @@
 namespace primus {
 
 struct RunIdentity {
-  std::string workspace = {};   // workspace: any path
-  std::string work_group = {};  // work_group, user_name and exp_name: each a name, or names joined by '/'
+  std::string workspace = {};   // the key `workspace`: any path
+  std::string work_group = {};  // the keys work_group, user_name and exp_name: each is a name, or names
+                                // joined by '/'
   std::string user_name = {};
   std::string exp_name = {};
 };
 
 class RunFolder {
  public:
-  // Throws Error(kInvalid) that names the key if a part is empty or would leave the workspace ("..",
-  // absolute, control characters). Touches no file, so --dry-run may use it.
+  // Throws Error(kInvalid), which names the key, if a component is empty or would lead outside of the
+  // workspace ("..", absolute, control characters). Touches no file, so --dry-run may use it.
   explicit RunFolder(const RunIdentity& identity);
 
   const Path& root() const { return root_; }
   Path logs() const { return root_ / "logs"; }
-  // Throws Error(kInvalid) if `module` is not a plain name.
+  // Returns the folder of a rank's logs. Throws Error(kInvalid) if `module` is not a plain name.
   Path rank_logs(std::string_view module, int rank) const;
   Path tensorboard() const { return root_ / "tensorboard"; }
   Path traces() const { return root_ / "traces"; }
   Path checkpoints() const { return root_ / "checkpoints"; }
-  // The resolved experiment of the last process that trained here. Its `save`, if set, is an absolute path.
+  // The resolved experiment of the last process that trained here. If its key `save` is set, it is an
+  // absolute path.
   Path experiment_file() const { return root_ / kExperimentFile; }
   static constexpr const char* kExperimentFile = "experiment.yaml";
   Path metrics_file() const { return root_ / "metrics.jsonl"; }
@@ -63,12 +65,13 @@ class RunFolder {
 // The lock is released when the process ends, even if it is killed. Not thread-safe.
 class RunLock {
  public:
-  // Throws Error(kInvalid) with `hint` if another process holds the lock, Error(kIo) if the system refuses.
+  // Throws Error(kInvalid), with `hint` in its message, if another process holds the lock; Error(kIo) if the
+  // operating system refuses.
   explicit RunLock(const Path& folder,
                    const char* hint = "wait for it or stop it, or give this run another name (exp_name)");
   ~RunLock();
-  // Whether a process holds the lock now. Read-only, so any process may call it. Returns false if this cannot
-  // be determined.
+  // Returns whether a process holds the lock now. Changes nothing, so any process may call it. Returns false
+  // if the state cannot be determined.
   static bool held(const Path& folder);
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

@@ -1,17 +1,17 @@
-// Publishes a rank's events to all listeners: the event log, the log and the screen, metrics.jsonl,
-// TensorBoard, the MLPerf log, and the detectors. Warnings of detectors are also published as events.
+// Publishes the events of a rank to all listeners: the event log, the log and the screen, metrics.jsonl,
+// TensorBoard, the MLPerf log, and the detectors. Warnings of detectors are published as events, too.
 //
-// Listeners (run_listener.h) are independent. A listener cannot stop training or block other listeners. A
-// listener that fails is logged once, loses the records that it cannot buffer, and is called again for its
-// next event. Every rank has a monitor; ranks other than 0 have only an event log.
+// Listeners (run_listener.h) are independent: a listener can neither stop training nor block other listeners.
+// If a listener fails, this is logged once; the records that it cannot buffer are lost, and it is called
+// again for later events. Every rank has a monitor; on ranks other than 0 the event log is the only listener.
 //
 //   TrainingMonitor monitor(run, {.resume_iteration = 400}, log);
 //   monitor.begin(facts);
 //   monitor.iteration(record);   // after every step
-//   monitor.sync();              // before a checkpoint is committed, so that records are as durable
+//   monitor.sync(); // before a checkpoint is committed, so that records and checkpoint are equally durable
 //   monitor.end(ending);
 //
-// One thread at a time.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -35,42 +35,42 @@ namespace primus {
 
 class TrainingMonitor {
  public:
-  // Creates the listeners, which repair their files for the resumed iteration. Throws FileError if a listener
-  // cannot repair its file. After that, only begin() throws.
+  // Creates the listeners. When a run resumes, they first repair their files; throws FileError if that fails.
+  // Of the other functions, only begin() throws.
   TrainingMonitor(const RunFolder& run, MonitorOptions options, Logger& log, Env& env = Env::posix());
 
-  // Publishes the start of training, after all preparation. Throws Error if the MLPerf log cannot be written.
+  // Publishes the start of training. Call it after all preparation. Throws Error if the MLPerf log cannot be
+  // written.
   void begin(RunFacts facts = {});
   void phase(std::string_view what, std::optional<double> share = {});
   void iteration(const IterationRecord& record);
   void begin_evaluation(std::int64_t iteration, const std::string& data_set);
   void evaluation(const EvaluationRecord& record);
-  // Whether this evaluation has been recorded; at the iteration that the run resumes from, an earlier process
-  // may have recorded it.
+  // Returns whether this evaluation is already recorded. An earlier process may have recorded it, if the run
+  // resumes from this iteration.
   bool evaluated(std::int64_t iteration, const std::string& data_set) const;
-  // Whether the recorded validation loss at this iteration is at or below the target.
+  // Returns whether a validation loss at or below the target is recorded for this iteration.
   bool reached_target(std::int64_t iteration) const;
-  // Does nothing without MonitorOptions::samples.
+  // Publishes a generated text. Does nothing unless MonitorOptions::samples is set.
   void sample(const SampleRecord& record);
-  // Whether a text of this iteration has been recorded; at the iteration that the run resumes from, an
-  // earlier process may have recorded it.
+  // Returns whether a generated text is already recorded for this iteration. An earlier process may have
+  // recorded it, if the run resumes from this iteration.
   bool sampled(std::int64_t iteration) const { return options_.samples && iteration == last_sample_; }
   void checkpoint(std::int64_t iteration, CheckpointFacts::State state);
-  // `cause`: who asked for the stop, or which limit was reached.
+  // Publishes a request to stop. `cause`: the source of the request, or the limit that was reached.
   void stop(std::int64_t iteration, const std::string& cause);
   // Publishes a NaN or infinity that is about to end the run.
   void fault(const NumericsFault& fault);
-  // Publishes the end of the run. For a failed run, publishes a fault first, unless a fault was already
-  // published.
+  // Publishes the end of the run. If the run failed and no fault was published, publishes a fault first.
   void end(const RunEnding& ending);
-  // If records may not survive a power failure, logs this and returns false.
+  // Syncs all records to disk. If that fails, logs this and returns false.
   bool sync();
 
-  // Number of records that listeners have lost so far; 0 in a healthy run.
+  // Returns the number of records that listeners have lost so far; 0 in a healthy run.
   std::uint64_t dropped() const;
 
  private:
-  // A listener, and the words that report its failures.
+  // A listener, and the texts for messages about its failures.
   struct Seat {
     std::string name;
     std::string_view fails, works;
@@ -82,16 +82,17 @@ class TrainingMonitor {
   void add_detectors(const RunFolder& run, Env& env);
   void publish(std::int64_t step, RunEvent::Facts facts, std::string cause = {});
   void deliver(const RunEvent& event);
-  // Calls work(). If work() throws, returns false and logs the failure. The failure is logged only once until
-  // the listener works again.
+  // Calls work(). If it throws, logs the failure and returns false. Further failures are not logged until a
+  // call succeeds.
   template <class Work>
   bool guard(Seat& seat, Work work);
 
   MonitorOptions options_;
   Logger& log_;
   std::vector<Seat> seats_;
-  std::deque<RunEvent> found_;  // warnings of detectors, to be published after the event that caused them
-  std::map<std::pair<std::int64_t, std::string>, double> evaluated_;  // losses by iteration and data set
+  std::deque<RunEvent> found_;  // warnings of detectors; they are published after the event that caused them
+  std::map<std::pair<std::int64_t, std::string>, double> evaluated_;  // recorded losses by iteration and data
+                                                                      // set
   std::int64_t last_sample_ = -1, step_ = 0;
   bool fault_reported_ = false;
 };

@@ -1,9 +1,10 @@
 // Imports and exports model folders: checks a Hugging Face folder or a training checkpoint and copies it to a
 // plain Hugging Face folder, optionally with another element type or number of files.
 //
-// Every tensor is compared with the model that config.json describes: missing, unexpected, or wrongly shaped
-// tensors are rejected by name before anything is written. Elements that keep their type keep their bits.
-// Tensors are streamed: memory use is a few MB, independent of the model's size.
+// Every tensor is compared with the model that config.json describes. A missing, unexpected, or wrongly
+// shaped tensor is an error that names the tensor, thrown before anything is written. Elements whose type
+// does not change are copied bit for bit. Tensors are streamed: memory use is a few MB, independent of the
+// model's size.
 //
 // Adapters (LoraConfig) are merged into their weights: the result is an ordinary model.
 //
@@ -12,10 +13,10 @@
 //   mxfp4  gpt-oss: X_blocks with two e2m1 numbers per byte, and X_scales with an e8m0 exponent
 //          per 32 numbers
 //
-// Errors: kInvalid (a missing, unexpected or wrongly shaped tensor; a number that the new type cannot hold; a
-// target that exists, has no name, or is being written by another process), kUnsupported (a family or an
-// element type), FileError. The target appears atomically: until it is complete, the copy is in TO.partial
-// (base/files/partial_folder.h).
+// Errors: kInvalid for a missing, unexpected or wrongly shaped tensor, for a number that the new type cannot
+// hold, and for a target that exists, has no name, or is being written by another process; kUnsupported for a
+// family or an element type; FileError. The target TO appears only when it is complete: until then the copy
+// is in TO.partial (base/files/partial_folder.h).
 #pragma once
 
 #include <cstdint>
@@ -32,31 +33,32 @@
 namespace primus {
 
 struct ExchangeOptions {
-  // fp32, bf16 or fp16; empty: each tensor keeps its type. Tensors that a model always keeps in fp32 stay
-  // fp32. For a training checkpoint, fp32 uses the master weights.
+  // Element type of the copy: fp32, bf16 or fp16; nullopt: each tensor keeps its type. Tensors that a model
+  // always keeps in fp32 stay fp32. If the source is a training checkpoint, fp32 copies the master weights.
   std::optional<DType> dtype;
   std::uint64_t max_shard_bytes = 5'000'000'000;
-  // kReplace: the target may be another model folder, which remains until the new one is complete.
+  // kReplace: the target may be an existing model folder, which remains until the new one is complete.
   Existing existing = Existing::kRefuse;
 };
 
 struct ExchangeReport {
   ModelConfig config;
-  // Numbers of tensors and parameters; tied and copied tensors count once.
+  // Number of tensors and of parameters; tied and copied tensors count once.
   std::int64_t tensors = 0, parameters = 0;
   std::uint64_t bytes = 0;          // total bytes of all weight files
   std::size_t files = 0;            // number of weight files
-  std::vector<std::string> copied;  // names of other copied files, such as the tokenizer's
-  std::vector<std::string> notes;   // sentences on omissions, changes, and weights that are nan or inf
+  std::vector<std::string> copied;  // names of the other files that were copied, such as the tokenizer's
+  std::vector<std::string> notes;   // sentences for the user on omissions, changes, and weights that are NaN
+                                    // or infinite
 };
 
-// Checks the weights against the folder's config.json with the checks and errors of copy_model(), without
-// writing. Reads data only of tensors that must equal another tensor.
+// Checks the weights against the folder's config.json without writing anything. The checks and errors are
+// those of copy_model(). Reads the data of a tensor only if it must equal another tensor.
 void check_model(const ModelFolder& from, const FamilyRegistry& families);
 
-// Calls `progress` with the bytes written and the total. `to` must be missing or an empty folder. With
-// options.existing, it may also be a model folder: config.json and other files, without subfolders, and no
-// training checkpoint. `to` is written through `env`.
+// Copies a model. Calls `progress` with the bytes written and the total bytes. `to` must be absent or an
+// empty folder. With kReplace, it may also be a model folder, which contains config.json and further files,
+// but no subfolders and no training checkpoint. `to` is written through `env`.
 ExchangeReport copy_model(const ModelFolder& from, const Path& to, const ExchangeOptions& options,
                           const FamilyRegistry& families,
                           const std::function<void(std::uint64_t done, std::uint64_t total)>& progress = {},

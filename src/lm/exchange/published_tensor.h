@@ -1,4 +1,4 @@
-// Reads a published tensor as numbers from any storage: plain, or quantised in one of two formats
+// Reads the numbers of a published tensor, whether it is stored plainly or in one of two quantised formats
 // (lm/exchange/exchange.h).
 #pragma once
 
@@ -17,15 +17,16 @@ namespace primus {
 
 struct PublishedTensor {
   DType dtype = DType::kF32;  // stored type; bf16 for a quantised tensor
-  // The tensor's bytes; empty if the tensor is stored quantised or transposed.
+  // The tensor's bytes; empty if the tensor is stored in quantised or transposed form.
   std::span<const std::byte> plain;
-  // Reads elements [first, first + out.size()) in the order of the published shape.
+  // Reads elements [first, first + out.size()), counted in the order of the published shape.
   std::function<void(std::int64_t first, std::span<float> out)> read;
 };
 
-// Finds the language model's tensor by name and shape; throws kInvalid if the name is missing or the shape
-// differs. Adds the full names of its stored tensors to `used`, except for fused experts, which
-// LanguageTensors::check_copies() adds. The folder must outlive the result. `whole_numbers`: accepts int64.
+// Finds a tensor of the language model by name and shape; throws kInvalid if it is missing or has another
+// shape. Adds the full names of the tensors in which it is stored to `used`; for fused experts,
+// LanguageTensors::check_copies() adds the names instead. The folder must outlive the result.
+// `whole_numbers`: whether int64 is accepted.
 PublishedTensor find_published(const LanguageTensors& tensors, const std::string& name,
                                const std::vector<std::int64_t>& shape, TensorNames& used,
                                bool whole_numbers = false);

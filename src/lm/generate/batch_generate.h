@@ -1,4 +1,4 @@
-// Generates from many prompts at once (lm/decode/scheduler.h). All prompts are known at the start.
+// Generates a text for each of many prompts (lm/decode/scheduler.h). All prompts are known at the start.
 #pragma once
 
 #include <cstdint>
@@ -15,19 +15,19 @@ struct BatchPrompt {
   GenerateSettings settings;
 };
 
-// Returns the number of tokens to reserve for a text: its prompt and its maximum of new tokens, but at most
-// `capacity`.
+// Returns the number of tokens to reserve for a text: the prompt plus the maximum number of new tokens, but
+// at most `capacity`.
 std::int64_t room_for(const BatchPrompt& prompt, std::int64_t capacity);
 
 struct BatchEvents {
-  // Called when text `index` has ended, in the order in which texts end.
+  // Called when the text with this index has ended. Texts may end in any order.
   std::function<void(std::size_t index, Generation&& text)> done;
-  // Called after every pass with the running total of generated tokens, over all texts. May be empty.
+  // Called after every pass with the total number of tokens generated so far, over all texts. May be empty.
   std::function<void(std::int64_t tokens)> progress = {};
 };
 
-// Prompts run in order. Throws Error(kInvalid), before generating anything, if a prompt does not fit a
-// sequence. The decoder must have no other texts.
+// Prompts start in order. If a prompt does not fit a sequence, throws Error(kInvalid) before generating
+// anything. The decoder must have no other texts.
 void generate_batch(DecodeScheduler& decoder, std::span<const BatchPrompt> prompts,
                     const BatchEvents& events);
 

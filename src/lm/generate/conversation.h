@@ -1,16 +1,16 @@
-// A chat with a model that was trained on plain text. Turns are formatted as
+// A chat with a model that was trained on plain text. Turns are formatted like this:
 //
 //   User: How are you?
 //   Assistant: Fine.
 //   User: ...
 //
-// The model writes after "Assistant:" until it begins a line with "User:", ends the text, or reaches the
-// token limit. A model that was fine-tuned on conversations uses their format instead. Keys and values stay
-// in the decoder's pages between turns, so each turn reads only new tokens. When the context is full, the
-// oldest turns are dropped.
+// The model continues the text after "Assistant:" until it begins a line with "User:", ends the text, or
+// reaches the token limit. A model that was fine-tuned on conversations uses their format instead. Keys and
+// values stay in the decoder's pages between turns, so each turn reads only new tokens. When the context is
+// full, the oldest turns are dropped.
 //
-// Models trained on another format come with a Jinja chat template. The plain format above does not
-// approximate such templates, and callers should tell the user about this. Not thread-safe.
+// Models trained on another format come with a Jinja chat template. For such a model the plain format above
+// is wrong, and callers should tell this to the user. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -27,26 +27,29 @@ namespace primus {
 
 class Conversation {
  public:
-  // All references must outlive the conversation. `writer` formats the turns; null: the plain format above is
-  // used. `system`: text before the first turn, which is never dropped; empty: none. Throws Error(kInvalid)
-  // if the format has no place for a system text.
+  // All references must outlive the conversation. `writer` formats the turns; if null, the plain format above
+  // is used. `system`: text before the first turn, which is never dropped; may be empty. Throws
+  // Error(kInvalid) if `system` is not empty and the format does not support a system text.
   Conversation(DecodeScheduler& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
                const data::ConversationWriter* writer = nullptr, std::string system = {});
 
   struct Reply {
     std::string text;
-    StopReason reason = StopReason::kStopToken;  // kCallback: the model began the user's next turn
-    std::size_t forgotten_turns = 0;             // number of turns dropped to make space for this turn
-    // Tokens of the prompt including this turn, and tokens dropped from the turn's beginning because the turn
-    // by itself is too long.
+    StopReason reason = StopReason::kStopToken;  // why the reply ended; kCallback: the model began the user's
+                                                 // next turn
+    std::size_t forgotten_turns = 0;             // number of earlier turns that were dropped to make space
+                                                 // for this turn
+    // Number of tokens in the prompt including this turn, and number of tokens that were cut from the
+    // beginning of this turn because the turn alone exceeds the context.
     std::size_t prompt_tokens = 0, lost_tokens = 0;
   };
-  // Runs one turn: passes the reply piece by piece to `on_text`, which may end the reply by returning false.
+  // Runs one turn. Calls `on_text` for each part of the reply as it is generated; if it returns false, the
+  // reply ends.
   Reply say(std::string_view user, const std::function<bool(std::string_view)>& on_text = {});
-  // Starts over.
+  // Forgets all turns.
   void clear();
 
-  // Number of turns, excluding the system message.
+  // Returns the number of turns, not counting the system message.
   std::size_t turns() const { return writer_ ? messages_.size() / 2 : turns_.size(); }
 
  private:
@@ -58,10 +61,11 @@ class Conversation {
   GenerateSettings settings_;
   const data::ConversationWriter* writer_;
   const std::string system_;
-  // Used with a writer: the optional system message, and then the user's and the model's messages in turn.
+  // Used with a writer: the system message if there is one, then alternating messages of the user and the
+  // model.
   std::vector<data::Message> messages_;
   std::vector<std::int32_t> tokens_;  // tokens of the conversation
-  std::size_t prefix_ = 0;            // number of tokens that every text begins with, such as BOS
+  std::size_t prefix_ = 0;            // number of tokens with which every text begins, such as BOS
   std::vector<std::size_t> turns_;    // index in tokens_ at which each turn begins
 };
 

@@ -1,5 +1,5 @@
-// generation_config.json: how transformers and servers sample a model, and where they stop. This file takes
-// precedence over config.json.
+// generation_config.json tells transformers and model servers how to sample from a model, and at which tokens
+// to stop. It takes precedence over config.json.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,21 @@
 
 namespace primus {
 
-// Returns `text` with `ids` added to its eos_token_id, which stays a number if that suffices; everything else
-// is unchanged. An empty text starts a new file. Throws Error(kInvalid), which names `name`, if `text` is not
-// a JSON object or its eos_token_id does not hold token ids.
+// Returns the JSON text with `ids` added to its eos_token_id; the value stays a number if it has only one id.
+// Everything else is unchanged. If `text` is empty, returns a new file. Throws Error(kInvalid), which names
+// `name`, if `text` is not a JSON object or its eos_token_id is not one or several token ids.
 std::string with_stop_ids(std::string_view text, const std::string& name,
                           const std::vector<std::int64_t>& ids);
 
-// How a model's publisher wants it to be sampled. A value that the file does not have is absent.
+// Sampling settings that the model's publisher recommends. A member is empty if the file does not have the
+// setting.
 struct SamplingDefaults {
-  std::optional<double> temperature;  // 0 if do_sample is false; 1 if it is true and the file has none
+  std::optional<double> temperature;  // 0 if do_sample is false; 1 if do_sample is true and the file has no
+                                      // temperature
   std::optional<std::int64_t> top_k;
   std::optional<double> top_p;
-  // Keys that change the text and are not supported, or have a value out of range: "repetition_penalty 1.1".
+  // Keys that would change the generated text but are not supported or have a value out of range:
+  // "repetition_penalty 1.1".
   std::vector<std::string> unused = {};
 };
 

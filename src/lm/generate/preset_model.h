@@ -1,4 +1,4 @@
-// Models that are given by the name of a preset ("llama3.1_8B"). For models in folders, see model_folder.h.
+// Models that a user names by a preset ("llama3.1_8B"). For models in folders, see model_folder.h.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace primus {
 
-// Returns the model that an experiment with this preset and no other settings describes. `vocab`: used if the
-// preset leaves the vocabulary size to a tokenizer. Throws Error.
+// Returns the model of an experiment that consists of this preset and no other settings. `vocab`: vocabulary
+// size, used if the preset does not set it because it depends on a tokenizer. Throws Error.
 ModelConfig preset_model(const std::string& name, const FamilyRegistry& families,
                          std::optional<std::int64_t> vocab = {});
 
-// Maps a model name of AMD Primus ("Llama3.1_8B", "mistral_8x7B", "Deepseek_V2_Lite") to the preset of this
-// program. Other names are returned unchanged.
+// Returns the Primus preset for a model name of AMD Primus ("Llama3.1_8B", "mistral_8x7B",
+// "Deepseek_V2_Lite"). Other names are returned unchanged.
 std::string preset_of(const std::string& name);
 
-// Whether `text` can only be a preset: the text has no '/', and no folder has this name.
+// Returns whether `text` can only be a preset, because it has no '/' and no folder has this name.
 bool names_a_preset(const std::string& text);
-// Returns the values that are folders.
+// Returns those of `values` that are names of existing folders.
 std::vector<std::string> folders_among(const std::vector<std::string>& values);
 
 }  // namespace primus

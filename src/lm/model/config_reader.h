@@ -30,7 +30,8 @@ class ConfigReader {
   // The largest allowed size of a dimension.
   static constexpr std::int64_t kMaxWidth = std::int64_t{1} << 26;
 
-  // `where` is the location in errors; empty if the caller adds it. The object must outlive the reader.
+  // Reads `object`, which must outlive the reader. `where`: location for error messages; empty if the caller
+  // adds the location.
   explicit ConfigReader(const nlohmann::json& object, std::string where = {})
       : object_(object), where_(std::move(where)) {}
 
@@ -45,12 +46,12 @@ class ConfigReader {
   std::string text_or(const char* key, const std::string& fallback) const;
   // Returns a list of integers; empty if the key is absent.
   std::vector<std::int64_t> integers(const char* key, std::int64_t low, std::int64_t high) const;
-  // Returns a single id or a list of ids.
+  // Reads a single id or a list of ids.
   std::vector<std::int64_t> ids(const char* key) const;
-  // Returns the error "'key' what". `what` may contain text from the file, which is made printable. If it
-  // begins with "must be", the value found is appended.
+  // Returns the error "'key' what". `what` may contain text from the file; unprintable characters are
+  // escaped. If `what` begins with "must be", the value found is appended.
   ConfigKeyError bad(const char* key, const std::string& what) const;
-  // Returns the error "'key'what" for an option that is valid but not supported here.
+  // Returns the error "'key'what" for an option that is valid but that Primus does not support.
   ConfigKeyError not_supported(const char* key, const std::string& what, std::string hint) const;
 
  private:

@@ -1,5 +1,5 @@
-// Short convolutions of a model (LFM2). All members are declared in
-// blocks/short_convolution.cpp (model_fields.def).
+// Short convolutions of a model (LFM2). The members are declared in blocks/short_convolution.cpp
+// (model_fields.def).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Megatron-LM's switches whose value follows from the family.
+// Switches of Megatron-LM whose values follow from the family.
 #pragma once
 
 #include <string_view>
@@ -8,12 +8,12 @@
 
 namespace primus {
 
-// Returns all switches, each with its value in this family.
+// Returns all switches with their values in this family.
 std::vector<FamilySwitch> switches_of(const Family& family);
-// Whether the family ignores this switch.
+// Returns whether the family ignores this switch.
 bool leaves_open(const Family& family, std::string_view key);
-// Whether the family has latent attention for every value of multi_latent_attention. True for Kimi, although
-// AMD Primus's presets of Kimi set the key to false.
+// Returns whether the family always has latent attention, even if multi_latent_attention is false. True for
+// Kimi, because AMD Primus's presets of Kimi set that key to false.
 bool always_latent(const Family& family);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// A residual stream made of parallel streams (hyper-connections, arXiv:2512.24880).
+// A residual stream that consists of several parallel streams (hyper-connections, arXiv:2512.24880).
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace primus {
 
 struct HyperConfig {
   std::int64_t streams = 1;
-  std::int64_t iterations = 20;  // number of iterations that balance the mixing matrix
+  std::int64_t iterations = 20;  // number of iterations that normalize the mixing matrix's rows and columns
   double epsilon = 1e-6;
 
   bool operator==(const HyperConfig&) const = default;

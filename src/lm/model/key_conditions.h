@@ -1,4 +1,4 @@
-// Experiment keys that only some kinds of layers read.
+// Experiment keys that are read only by some kinds of layers.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace primus {
 
-// Appends one sentence to `warnings` for each key that the experiment sets explicitly and that no layer of
-// `model` reads. `model` is made from this experiment.
+// Appends one sentence to `warnings` for each key that `experiment` sets explicitly but that no layer of
+// `model` reads. `model` was made from the same experiment.
 void warn_of_unread_keys(const config::Experiment& experiment, const ModelConfig& model,
                          std::vector<std::string>& warnings);
 

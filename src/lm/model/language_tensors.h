@@ -7,8 +7,8 @@
 // width] (Qwen3.5). If the matrix of one expert, such as <at>.3.up_proj.weight, is not stored separately, it
 // is read from these fused tensors.
 //
-// Loading and copying a folder share these checks. Errors are kInvalid, with the folder as their place.
-// Immutable; the folder must outlive it.
+// The import of a model and the copying of a folder share these checks. Errors are kInvalid and name the
+// folder. Immutable; the folder must outlive this object.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@
 
 namespace primus {
 
-// Full names, as in the folder.
+// Tensor names as they are in the folder.
 using TensorNames = std::set<std::string, std::less<>>;
 
 class LanguageTensors {
@@ -34,7 +34,7 @@ class LanguageTensors {
   explicit LanguageTensors(const SafetensorsFolder& folder);
 
   const SafetensorsFolder& folder() const { return folder_; }
-  // Returns the name of tensor `name` in the folder.
+  // Returns the name that tensor `name` has in the folder.
   std::string full_name(std::string_view name) const;
   std::optional<TensorView> find(std::string_view name) const;
   // Like find(), but throws kInvalid if the tensor is missing or has another shape, as
@@ -42,25 +42,26 @@ class LanguageTensors {
   TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   std::string where() const { return folder_.folder().string(); }
 
-  // Refuses a copy of `part` (CheckpointPart::copies) that exists and differs from it. Adds the names of the
-  // part and of its copies to `used`.
+  // Throws kInvalid if the folder has a copy of `part` (CheckpointPart::copies) that differs from it. Adds
+  // the names of the part and of its copies to `used`.
   void check_copies(const engine::CheckpointPart& part, TensorNames& used) const;
-  // Refuses, by name, a tensor that the model neither uses nor leaves out, and a tied model's head that
-  // differs from the embedding (transformers ties head and embedding only if they are equal). Ignores
-  // redundant tensors. Returns one sentence per redundant tensor, and one for the tensors of other parts of
-  // the folder's model.
+  // Throws kInvalid, naming the tensor, in two cases: the model neither uses nor leaves out a tensor; or the
+  // model is tied, but the folder has a head that differs from the embedding (transformers ties them only if
+  // they are equal). Redundant tensors are ignored. Returns one sentence per redundant tensor, and one
+  // sentence about the tensors outside of the language model.
   std::vector<std::string> refuse_foreign(const TensorNames& used, const engine::ParameterStore& store) const;
 
  private:
-  // The inverse of full_name(); nullopt for tensors outside the language model.
+  // The inverse of full_name(); nullopt if the tensor does not belong to the language model.
   std::optional<std::string_view> own_name(std::string_view full, std::string& storage) const;
 
-  // All experts of a layer, keyed by the common prefix ("model.layers.0.mlp.experts").
+  // The fused tensors of a layer's experts. Layers are identified by the common prefix of the names
+  // ("model.layers.0.mlp.experts").
   struct Fused {
     std::optional<TensorView> gate_up, down;
-    // True: stored as [experts, hidden, 2 ffn] and [experts, ffn, hidden] (Qwen3-VL).
+    // true: stored as [experts, hidden, 2 ffn] and [experts, ffn, hidden] (Qwen3-VL)
     bool by_columns = false;
-    std::array<std::int64_t, 2> of_gate{}, of_down{};  // shapes of the matrices of one expert
+    std::array<std::int64_t, 2> of_gate{}, of_down{};  // shapes of one expert's matrices
   };
   struct Piece {
     TensorView view;
@@ -70,8 +71,8 @@ class LanguageTensors {
 
   const SafetensorsFolder& folder_;
   std::map<std::string, Fused, std::less<>> fused_;
-  std::string prefix_;   // prefix of all names in the folder
-  bool within_ = false;  // whether "model." is stored as "model.language_model."
+  std::string prefix_;   // prefix that all names have in the folder
+  bool within_ = false;  // whether the folder has "model.language_model." in place of "model."
 };
 
 }  // namespace primus

@@ -1,8 +1,8 @@
-// A kind of layer, which is one of the two branches of a block. The kind describes the layer for code that
-// does not run the layer: FLOPs, benchmarks, mesh checks, caches and summaries. A layer names its kinds
-// (lm/model/layer_spec.h). Each kind is defined in a file of blocks/ as extern const LayerKind kMine{.branch
-// = ..., .keeps = ..., .products = ..., .make = ...}; and the build collects these definitions
-// (primus_entry_list in cmake/PrimusBuild.cmake), which blocks/layers.h declares.
+// Describes a kind of layer. A layer is one of the two branches of a block. The description serves code that
+// does not run the layer: FLOPs, benchmarks, mesh checks, caches and summaries. A LayerSpec
+// (lm/model/layer_spec.h) names the kinds of a block's branches. A file of blocks/ defines each kind as
+// extern const LayerKind kMine{.branch = ..., .keeps = ..., .products = ..., .make = ...}; the build collects
+// these definitions (primus_entry_list in cmake/PrimusBuild.cmake), and blocks/layers.h declares them.
 #pragma once
 
 #include <cstdint>
@@ -27,25 +27,26 @@ class Layer;
 struct LayerProduct {
   std::string_view what;  // name of the product, such as "qkv"
   std::int64_t out, in;
-  std::int64_t experts = 0;  // if above 0: number of expert matrices, of which each token uses `per_token`
+  std::int64_t experts = 0;  // if above 0: the product has this number of expert matrices, and each token
+                             // uses `per_token` of them
   std::int64_t per_token = 1;
-  bool trained = true;  // whether the matrix has gradients
-  // Name of the LoRA module (LoraConfig) that adapts the matrix: "linear_qkv"; empty: none.
+  bool trained = true;  // whether gradients of the matrix are computed
+  // Name of the LoRA module (LoraConfig) that adapts the matrix: "linear_qkv". Empty: no module.
   std::string_view module = {};
 
-  // Number of weights: of one matrix, of the matrices that one token uses, and of all matrices.
+  // Number of weights: in one matrix, in the matrices that one token uses, and in all matrices.
   double weights() const { return static_cast<double>(out) * static_cast<double>(in); }
   double met() const { return static_cast<double>(per_token) * weights(); }
   double held() const { return experts > 0 ? static_cast<double>(experts) * weights() : weights(); }
 };
 
-// An extent that tensor ranks split evenly.
+// A dimension that tensor ranks divide evenly.
 struct SharedExtent {
   std::int64_t extent;
   const char* what;  // name for messages: "attention heads (num_attention_heads)"
 };
 
-// The size of a cache: `sequences` sequences, in `pages` pages of `page_size` tokens.
+// The size of a cache: memory for `sequences` sequences, in `pages` pages of `page_size` tokens.
 struct CacheRequest {
   DType dtype = DType::kF32;
   std::int64_t sequences = 0, pages = 0, page_size = 0;
@@ -54,56 +55,59 @@ struct CacheRequest {
 
 struct LayerKind {
   enum class Branch : std::uint8_t { kAttention, kFeedForward } branch;
-  Keeps keeps = Keeps::kNothing;  // data that the branch caches; not kNothing for an attention branch
+  Keeps keeps = Keeps::kNothing;  // what the branch caches; an attention branch never has kNothing
   bool routes = false;            // whether each token is routed to some of many experts
-  // `layer`, here and below, may be a multi-token prediction module, beyond the last layer. Routers and small
-  // gates are left out, as in FLOPs (Megatron-LM's convention).
+  // Returns the matrix products of the layer. `layer`, here and below, may be beyond the last layer; it then
+  // means a multi-token prediction module. Routers and small gates are not listed, because FLOPs do not count
+  // them (Megatron-LM's convention).
   std::vector<LayerProduct> (*products)(const ModelConfig& config, std::int64_t layer);
-  // Attention branch: average number of multiplications that mix a token with other tokens, in a sequence of
-  // `length`.
+  // Attention branch: average number of multiplications per token that combine it with other tokens, in a
+  // sequence of `length` tokens.
   double (*mixing)(const ModelConfig& config, std::int64_t layer, double length) = nullptr;
-  // Multiplications per token, on average, that select the tokens to attend to. Selection is not trained.
+  // Average number of multiplications per token for selecting the tokens to attend to. Selection is not
+  // trained.
   double (*selection)(const ModelConfig& config, double length) = nullptr;
   std::vector<SharedExtent> (*shared_by_tensor_ranks)(const ModelConfig& config) = nullptr;
   // Returns the reason why context parallelism does not support this kind; nullopt if it is supported.
   std::optional<MeshMismatch> (*context_mismatch)(const ModelConfig& config, const engine::MeshShape& shape,
                                                   std::int64_t sequence) = nullptr;
-  // Attention branch: allocates the layer's cache in the persistent arena. Throws Error(kUnsupported) if this
-  // kind has no cache.
+  // Attention branch: allocates the cache of the layer in the persistent arena. Throws Error(kUnsupported) if
+  // this kind cannot have a cache.
   void (*make_cache)(const ModelConfig& config, const CacheRequest& request, engine::Phase& phase,
                      engine::KvCacheLayer& entry) = nullptr;
-  // Attention branch: bytes of cache that are read to decode one more token after `length` tokens. The
-  // elements have type `dtype`. Null if make_cache() throws.
+  // Attention branch: number of bytes of the cache that decoding reads for the token after `length` tokens.
+  // The cache has elements of type `dtype`. Null if make_cache() throws.
   double (*bytes_read)(const ModelConfig& config, std::int64_t layer, std::int64_t length,
                        DType dtype) = nullptr;
-  // Experiment keys that only models with such layers read, and the key that requests such layers.
+  // Experiment keys that only models with such layers read, and the key that selects such layers.
   std::span<const std::string_view> keys = {};
   std::string_view asked_for = {};
-  // A summary for users: sizes and the number of such layers.
+  // Returns a summary for users: the sizes and the number of such layers.
   std::string (*summary)(const ModelConfig& config) = nullptr;
-  // Makes such a layer for a family's block. Null for a kind whose layers have options: blocks/layers.h
-  // declares a function that makes them.
+  // Makes such a layer for a block. Null for a kind whose layers have options; blocks/layers.h declares a
+  // function that makes such a layer.
   std::unique_ptr<Layer> (*make)(const ModelConfig& config, const BlockParameters& parameters) = nullptr;
 };
 
 std::span<const LayerKind* const> layer_kinds();
-// Returns each kind that the model uses, without duplicates.
+// Returns all kinds that the model uses, without duplicates.
 std::vector<const LayerKind*> kinds_of(const ModelConfig& config);
-// Returns the products of both branches.
+// Returns the matrix products of both branches.
 std::vector<LayerProduct> layer_products(const ModelConfig& config, std::int64_t layer);
 
-// Returns the average number of keys that a query in a sequence of `length` attends to: half the length, or
-// fewer with a window or chunk.
+// Returns the average number of keys that a query attends to, in a sequence of `length` tokens: length / 2,
+// or less with a window or chunk.
 double keys_per_query(const ModelConfig& config, std::int64_t layer, double length);
-// Like keys_per_query() for a query that attends to at most `maximum` keys: the nearest or the selected keys.
+// Like keys_per_query(), for queries that attend to at most `maximum` keys, either the nearest keys or
+// selected keys.
 double keys_up_to(double maximum, double length);
 
-// Returns the number of tokens that the token after a sequence of `length` attends to: all tokens, or the
-// tokens in its window or chunk.
+// Returns the number of tokens that the token after `length` tokens attends to: all of them, or those in its
+// window or chunk.
 std::int64_t keys_of_next(const ModelConfig& config, std::int64_t layer, std::int64_t length);
 
-// Refuses slices of a context rank that are shorter than the look-back of a convolution of width `width`.
-// `key` is the setting of that width.
+// Returns a mismatch if a context rank's slice of a sequence is shorter than the number of earlier tokens
+// that a convolution of width `width` reads. `key` is the setting of that width.
 std::optional<MeshMismatch> slices_too_short(std::int64_t width, const char* key,
                                              const engine::MeshShape& shape, std::int64_t sequence);
 

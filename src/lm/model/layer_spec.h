@@ -1,5 +1,6 @@
-// One layer of a model: the kinds of its two branches (lm/model/layer_kind.h) and the properties in which
-// layers of these kinds can differ. Sizes belong to the model (lm/model/model_config.h).
+// One layer of a model, which is a block: the kinds of its two branches (lm/model/layer_kind.h), and
+// properties that may differ between layers of the same kinds. Sizes are equal in all layers and belong to
+// the model (lm/model/model_config.h).
 #pragma once
 
 #include <algorithm>
@@ -11,31 +12,31 @@
 namespace primus {
 
 struct LayerKind;
-// The kinds of a plain layer. blocks/layers.h declares the others.
+// The kinds of a plain layer. blocks/layers.h declares all other kinds.
 extern const LayerKind kSelfAttention, kDenseFeedForward;
 
-// The data of a sequence that a layer caches for the tokens that follow.
+// What a layer caches of a sequence to process its next tokens.
 enum class Keeps : std::uint8_t {
-  kNothing,  // no data; for feed-forwards
-  kKeys,     // keys and values per token
-  kLatents,  // one latent of keys and values per token
-  kPooled,   // latents in a window, and latents pooled over token blocks
+  kNothing,  // nothing; for feed-forward branches
+  kKeys,     // keys and values of each token
+  kLatents,  // one latent of keys and values for each token
+  kPooled,   // latents of the tokens in a window, and latents pooled over blocks of tokens
   kInputs,   // the recent inputs of a short convolution
-  kState,    // a state of fixed size per head
+  kState,    // a state of fixed size for each head
 };
 
 struct LayerSpec {
-  // Blocks of tokens whose latents are pooled, in addition to the window (Keeps::kPooled).
+  // Blocks of tokens whose pooled latents a layer attends to, in addition to its window (Keeps::kPooled).
   enum class Pools : std::uint8_t {
     kNothing,
-    kSparse,  // small blocks, of which an indexer selects some
-    kHeavy,   // large blocks, all of which are used
+    kSparse,  // small blocks; an indexer selects some of them
+    kHeavy,   // large blocks; all of them are used
   };
 
   const LayerKind* attention = &kSelfAttention;
   const LayerKind* feed_forward = &kDenseFeedForward;
   bool local = false;  // whether attention is limited to the model's window or chunk
-  bool rope = true;    // whether queries and keys have rotary positions
+  bool rope = true;    // whether queries and keys are rotated by their positions
   Pools pools = Pools::kNothing;
 
   bool operator==(const LayerSpec&) const = default;

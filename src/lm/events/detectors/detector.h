@@ -1,9 +1,9 @@
 // Detectors report problems that do not stop a run: a growing loss, a gradient spike, slow steps, worsening
-// evaluations. A detector is one file in this folder that ends with its DetectorEntry. The build lists the
-// entries and makes each a listener (run_listener.h). A detector reads a run's records and returns a warning
-// once per episode. It warns again only after the run has recovered.
+// evaluations. A detector is one file in this folder; the file ends with the detector's DetectorEntry. The
+// build collects all entries, and each detector becomes a listener (run_listener.h). A detector reads a run's
+// records and returns a warning once per episode. It warns again only after the run has recovered.
 //
-// Detectors read numbers only, change nothing, and have bounded state. One thread at a time.
+// Detectors only read numbers, and their memory is bounded. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +27,11 @@ class Detector {
 };
 
 struct DetectorEntry {
-  std::string_view name;  // name in warnings.jsonl: "loss_growth"
+  std::string_view name;  // name of the detector in warnings.jsonl: "loss_growth"
   std::unique_ptr<Detector> (*make)();
 };
 
-// All detectors, by name.
+// Returns all detectors, sorted by name.
 std::span<const DetectorEntry* const> detectors();
 
 // Returns the median; for an even number of values, the upper of the two middle values. `values` is not

@@ -1,9 +1,9 @@
-// Attention residuals (Kimi K3): blocks whose branches read a mixture of the residual stream and its
-// checkpoints (engine/attention_residual.h), and the two ends of such a stream.
+// Attention residuals (Kimi K3). Each branch of a block reads a mixture of the residual stream and its
+// checkpoints (engine/attention_residual.h). Also contains the layers at both ends of such a stream.
 //
-// A block whose index is a multiple of attn_res_block_size saves the incoming stream as a checkpoint and
-// starts a new stream with its attention output. The index of a block therefore gives the number of
-// checkpoints before it.
+// If a block's index is a multiple of attn_res_block_size, the block saves the incoming stream as a
+// checkpoint and starts a new stream with the output of its attention. A block's index therefore tells how
+// many checkpoints precede it.
 #pragma once
 
 #include <memory>
@@ -12,17 +12,17 @@
 
 namespace primus {
 
-// Returns the number of checkpoints before a block.
+// Returns the number of checkpoints before block `layer`.
 inline std::int64_t residual_checkpoints(const ModelConfig& config, std::int64_t layer) {
   const std::int64_t size = config.residual_block;
   return size > 0 ? (layer + size - 1) / size : 0;
 }
 
-// A DecoderBlock that also has the parameters {self_attention,mlp}_res_{norm,proj}. The first block has no
-// mixture before its attention, because there is no checkpoint yet.
+// A DecoderBlock with the additional parameters {self_attention,mlp}_res_{norm,proj}. In the first block,
+// attention has no mixture, because there is no checkpoint yet.
 class AttentionResidualBlock final : public Block {
  public:
-  // Creates the parts in the order of the forward pass.
+  // Creates the layers in the order of the forward pass.
   template <class MakeAttention, class MakeFeedForward>
   AttentionResidualBlock(const ModelConfig& config, const BlockParameters& parameters,
                          MakeAttention make_attention, MakeFeedForward make_feed_forward)
@@ -44,7 +44,7 @@ class AttentionResidualBlock final : public Block {
     engine::Parameter *norm = nullptr, *proj = nullptr;
   };
   static Mixture mixture(const BlockParameters& parameters, const std::string& branch);
-  // Returns the normed input of a branch. Requires that the stream has no pending addition.
+  // Returns the normed input of a branch. The stream must have no pending addition.
   engine::Value read(const engine::Residual& x, const Mixture& of, engine::Parameter& norm) const;
 
   std::int64_t layer_;
@@ -58,8 +58,8 @@ class AttentionResidualBlock final : public Block {
   std::unique_ptr<Layer> feed_forward_;
 };
 
-// Returns Family::make_stream_ends for a model with such blocks. The end has the parameters
-// output_attn_res_{norm,proj}. Pipeline stages pass on the stream and space for all checkpoints; checkpoints
+// The function Family::make_stream_ends for models with such blocks. The end of the stream has the parameters
+// output_attn_res_{norm,proj}. Pipeline stages send the stream and memory for all checkpoints; checkpoints
 // that do not exist yet are zero. A multi-token prediction module (depth > 0) has no checkpoints.
 std::unique_ptr<StreamEnds> attention_residual_ends(const ModelConfig& config, engine::ParameterStore& store,
                                                     int depth, int chunk);

@@ -1,8 +1,8 @@
 // Declares the parameters of one block, each with its name in the program ("layers.3.attention.qkv") and the
 // names of its tensors in published checkpoints ("model.layers.3.self_attn.q_proj.weight").
 //
-// If ranks share the layers (ParameterStore::mesh), each rank declares its share of a matrix and the place of
-// that share in the matrix. Extents in this interface are those of the complete parameter;
+// If ranks share the layers (ParameterStore::mesh), each rank declares only its slice of a matrix, and the
+// position of that slice in the matrix. Sizes in this interface are those of the complete parameter;
 // lm/model/mesh_check.h ensures that they divide evenly.
 #pragma once
 
@@ -18,13 +18,13 @@
 
 namespace primus {
 
-// A rank's share of a parameter.
+// The slice of a parameter that a rank holds.
 struct Share {
   Shape shape;
-  engine::Placement placement;  // place of the share; empty: the complete parameter
+  engine::Placement placement;  // position of the slice; empty: the rank holds the complete parameter
 };
 
-// One of `ranks` equal shares.
+// One of `ranks` slices of equal size.
 struct EqualShare {
   int ranks = 1, rank = 0;
 
@@ -32,22 +32,25 @@ struct EqualShare {
   std::int64_t begin(std::int64_t whole) const { return rank * size(whole); }
 };
 
-// Returns how tensor ranks share the vocabulary, and this rank's share of a matrix with one row per token id.
+// Returns how the tensor ranks divide the vocabulary, and this rank's slice of a matrix that has one row per
+// token id.
 engine::SharedVocabulary shared_vocabulary(const ModelConfig& config, const engine::ParameterStore& store);
 Share vocabulary_share(const engine::SharedVocabulary& vocabulary, std::int64_t cols);
 
-// Replacements in published tensor names, for families whose checkpoints do not use the names that parts of
-// blocks declare: {".self_attn.", ".attn."} replaces the first by the second. Pairs apply in order.
+// Text replacements in published tensor names, for families whose checkpoints use other names than the layers
+// of blocks declare. The pair {".self_attn.", ".attn."} replaces ".self_attn." by ".attn.". Pairs are applied
+// in order.
 using NameReplacements = std::span<const std::pair<std::string_view, std::string_view>>;
 
 class BlockParameters {
  public:
-  // Declares in the store's current unit; `chunk` is recorded as the parameters' user. `names` must outlive
-  // this object.
+  // Declares parameters in the unit that is current in the store. `chunk` is recorded as the model chunk that
+  // uses the parameters. `names` must outlive this object.
   BlockParameters(const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer, int chunk,
                   NameReplacements names = {});
 
-  // `name` and the names of `parts` are relative to the block: ".attention.qkv", ".self_attn.q_proj.weight".
+  // Declares a parameter. `name` and the names of `parts` are relative to the block: ".attention.qkv",
+  // ".self_attn.q_proj.weight".
   engine::Parameter& add(const std::string& name, Shape shape, engine::Initializer initializer,
                          std::vector<engine::CheckpointPart> parts) const;
   engine::Parameter& add(const std::string& name, Share share, engine::Initializer initializer,
@@ -55,47 +58,51 @@ class BlockParameters {
   // Declares the matrix of a linear layer, which may use fp8 or fp4 products (engine/precision.h).
   engine::Parameter& linear(const std::string& name, Share share, engine::Initializer initializer,
                             std::vector<engine::CheckpointPart> parts) const;
-  // Also declares adapters if the model has them for `module` (LoraConfig).
+  // Like the other linear(), and also declares LoRA adapters if the model has adapters for `module`
+  // (LoraConfig).
   engine::Parameter& linear(std::string_view module, const std::string& name, Share share,
                             engine::Initializer initializer, std::vector<engine::CheckpointPart> parts) const;
-  // Declares the matrices of a layer's experts, [experts, out, in], and their adapters; each expert has its
-  // own.
+  // Declares the matrices of a layer's experts, [experts, out, in]. If the model has adapters for `module`,
+  // also declares adapters for each expert.
   engine::Parameter& experts(std::string_view module, const std::string& name, Share share,
                              engine::Initializer initializer,
                              std::vector<engine::CheckpointPart> parts) const;
-  // Declares a norm's weight of width hidden, or `width`. Its effective initial value is one, so the stored
-  // value is one minus ModelConfig::norm_offset().
+  // Declares the weight of a norm of size `width`, by default the hidden size. The initial factor is one, so
+  // the stored initial value is 1 - ModelConfig::norm_offset().
   engine::Parameter& norm(const std::string& name, const std::string& published) const;
   engine::Parameter& norm(const std::string& name, std::int64_t width,
                           std::vector<engine::CheckpointPart> parts) const;
 
-  // Returns this tensor rank's slice of each run of rows (q, k and v; gate and up) of a matrix [sum of
-  // `runs`, cols] or, without cols, of a vector.
+  // Divides the rows of a matrix [sum of `runs`, cols] among tensor ranks. `runs` are the heights of the
+  // matrices that are stacked in it, such as q, k and v, or gate and up; returns this rank's slice of each of
+  // them. Without `cols`, the parameter is a vector.
   Share rows(const std::vector<std::int64_t>& runs, std::int64_t cols = 0) const;
   // Returns this tensor rank's slice of the columns of a matrix [rows, cols].
   Share columns(std::int64_t rows, std::int64_t cols) const;
-  // Returns this rank's experts, and its slice of each run, in [experts, sum of `runs`, cols] or, without
-  // cols, of [experts, sum of `runs`].
+  // Returns this rank's experts, and of each expert the slice as in rows(), in [experts, sum of `runs`,
+  // cols]. Without `cols`, the parameter is [experts, sum of `runs`].
   Share expert_rows(std::int64_t experts, const std::vector<std::int64_t>& runs, std::int64_t cols = 0) const;
-  // Returns this rank's experts, and its slice of the columns, in [experts, rows, cols].
+  // Returns this rank's experts, and of each expert this rank's slice of the columns, in [experts, rows,
+  // cols].
   Share expert_columns(std::int64_t experts, std::int64_t rows, std::int64_t cols) const;
 
-  // The ranks that share a block's matrices; null: not shared.
+  // Returns the ranks that share a block's matrices; null if no other rank shares them.
   comm::Communicator* tensor_group() const { return mesh_ ? mesh_->tensor() : nullptr; }
-  // The ranks that share the tokens of a microbatch: tensor and context ranks.
+  // Returns the ranks that share the tokens of a microbatch: tensor and context ranks.
   comm::Communicator* sequence_group() const { return mesh_ ? mesh_->sequence() : nullptr; }
   comm::Communicator* expert_group() const { return mesh_ ? mesh_->experts() : nullptr; }
   EqualShare tensor() const;
-  EqualShare experts() const;        // this rank's share of the number of experts
-  EqualShare expert_tensor() const;  // this rank's share of the width of each expert
+  EqualShare experts() const;        // this rank's slice of the experts
+  EqualShare expert_tensor() const;  // this rank's slice of the width of each expert
 
   std::int64_t layer() const { return layer_; }
-  // Initializers of matrices. Matrices that write into the residual stream start smaller than others.
+  // Return initializers of matrices. A matrix whose output is added to the residual stream starts with
+  // smaller values than other matrices.
   engine::Initializer matrix() const;
   engine::Initializer into_residual() const;
 
  private:
-  // Returns the published name of a name within the block.
+  // Returns the published name of a tensor, given its name within the block.
   std::string published(const std::string& name) const;
   void add_low_rank(engine::Parameter& matrix, const std::string& name,
                     const std::vector<engine::CheckpointPart>& parts) const;

@@ -1,8 +1,8 @@
-// The parts of blocks, and the block with two branches:
+// The layers of blocks, and the block with two branches:
 //
 //   x = x + attention(norm(x));  x = x + feed_forward(norm(x))
 //
-// The output of a branch may be scaled. A norm may be on the branch's output, on its input, or on both.
+// A block may scale the output of a branch. A branch may have a norm on its output, on its input, or on both.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,9 @@
 
 namespace primus {
 
-// One branch of a block: maps the normed residual stream to the addend of the stream. Both are [T, hidden];
-// if ranks share the layer, both have only this rank's tokens (engine/parallel_operators.h). Stateless except
-// for its parameters.
+// One branch of a block. It maps the normed residual stream to the value that is added to the stream. Both
+// tensors are [T, hidden]; if ranks share the layer, they contain only this rank's tokens
+// (engine/parallel_operators.h). Stateless except for its parameters.
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -26,17 +26,17 @@ class Layer {
   virtual void end_step(turbo::Context&, const RoutingStep&) const {}  // see Block::end_step()
 };
 
-// Declares the kinds of all files of blocks/. LayerKind::make makes the layers of a kind without options; the
-// functions below make the others.
+// Declares the layer kinds of all files in blocks/. LayerKind::make makes the layers of a kind without
+// options; the functions below make layers with options.
 #include "lm/model/layer_kinds.def"  // generated: also kAllLayerKind
 
 struct SelfAttentionOptions {
   enum class HeadNorm : std::uint8_t {
     kNone,
     kBeforeRope,  // RMSNorm of each query and key head, with weights: self_attn.{q,k}_norm (Qwen 3)
-    kAfterRope,   // QK norm without weights (Llama 4)
-    // An RMSNorm over all query heads of a token together, and an RMSNorm over all its key heads, before the
-    // rotation (OLMo 2): self_attn.{q,k}_norm. Not supported if tensor ranks share the heads.
+    kAfterRope,   // QK norm without weights, after the rotation (Llama 4)
+    // Before the rotation, one RMSNorm over all query heads of a token together, and one over all its key
+    // heads (OLMo 2): self_attn.{q,k}_norm. Not supported if tensor ranks share the heads.
     kWhole,
   };
   bool qkv_bias = false, out_bias = false;  // whether self_attn.{q,k,v}_proj and self_attn.o_proj have biases
@@ -45,20 +45,20 @@ struct SelfAttentionOptions {
   bool local_rope = false;             // whether the rope table of local layers is used
   std::int64_t window = 0, chunk = 0;  // see turbo::AttentionShape
   bool sinks = false;                  // whether the layer has self_attn.sinks
-  bool fused_qkv = false;  // whether checkpoints fuse q, k and v in one matrix, self_attn.qkv_proj
-  // A sigmoid gate multiplies each column of the attention output (Qwen3-Next). self_attn.q_proj has the gate
-  // of each head after its query. Cannot be combined with qkv_bias.
+  bool fused_qkv = false;  // whether checkpoints store q, k and v as one matrix, self_attn.qkv_proj
+  // A sigmoid gate multiplies each column of the attention output (Qwen3-Next). In self_attn.q_proj, the rows
+  // of a head's gate follow the rows of its query. Cannot be combined with qkv_bias.
   bool output_gate = false;
-  // Names in checkpoints: the name of the output projection, and the suffix of the QK norms' names.
+  // Names in checkpoints: name of the output projection, and suffix of the names of the QK norms.
   std::string_view out_name = "o_proj", norm_name = "norm";
   double score_cap = 0;  // see turbo::AttentionShape::score_cap
-  // Settings that scale queries by position; attn_scale 0: no scaling.
+  // Settings for scaling queries by their position; attn_scale = 0: no scaling.
   double floor_scale = 8192, attn_scale = 0;
   int first_scaled = 1;  // see turbo::PositionScale::first
 };
 
-// Returns the options of this layer that config.attention sets: its window, chunk, rope and gate. The family
-// sets the other options.
+// Returns the options of layer `layer` that follow from config.attention: window, chunk, rope and gate. The
+// family sets the other options.
 SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t layer);
 
 // Grouped-query attention: self_attn.{q,k,v,o}_proj.
@@ -67,13 +67,15 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 
 // Multi-head latent attention (config.attention.latent): self_attn.{q_proj | q_a_proj, q_a_layernorm,
 // q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}, and, with an output gate,
-// self_attn.g_proj. With config.attention.indexer, attention is sparse: an indexer selects its tokens
-// (blocks/indexer.h).
+// self_attn.g_proj. With config.attention.indexer, attention is sparse: each token attends only to tokens
+// that an indexer selects (blocks/indexer.h).
 struct LatentAttentionOptions {
-  bool interleaved = true;  // whether rotary pairs are neighbours; false: half a head apart
-  // Whether checkpoints store the rotated key's projection separately, as self_attn.k_rope.
+  bool interleaved = true;  // true: a rotary pair consists of neighbouring columns; false: of columns half a
+                            // head apart
+  // Whether checkpoints store the projection of the rotated key in a separate tensor, self_attn.k_rope.
   bool own_rope_key = false;
-  double norm_epsilon = 1e-6;  // epsilon of the latents' norms; DeepSeek's models use the norm's default
+  double norm_epsilon = 1e-6;  // epsilon of the norms of latents; DeepSeek's models use the default of their
+                               // RMSNorm
 };
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
                                         const LatentAttentionOptions& options = {});
@@ -86,40 +88,41 @@ std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockPar
 
 // How checkpoints store the input projection of a gated delta network.
 enum class DeltaProjection : std::uint8_t {
-  kByKeyHead,  // in_proj_{qkvz,ba}: grouped by key head (Qwen3-Next)
-  kSeparate,   // in_proj_{qkv,z,b,a} (Qwen3.5)
-  // A separate matrix each for queries, keys, values, gates, b and a, and one convolution each for q, k and
-  // v: self_attn.{q,k,v,g,b,a}_proj, self_attn.{q,k,v}_conv1d, self_attn.{A_log,dt_bias,o_norm,o_proj}
+  kByKeyHead,  // in_proj_{qkvz,ba}, with rows grouped by key head (Qwen3-Next)
+  kSeparate,   // in_proj_{qkv,z,b,a}, four matrices (Qwen3.5)
+  // One matrix each for queries, keys, values, gates, b and a, and one convolution each for q, k and v:
+  // self_attn.{q,k,v,g,b,a}_proj, self_attn.{q,k,v}_conv1d, self_attn.{A_log,dt_bias,o_norm,o_proj}
   // (flash-linear-attention).
   kEach,
 };
-// A gated delta network (config.linear): linear_attn.{in_proj_*,conv1d,A_log,dt_bias,norm,out_proj}, or as
-// DeltaProjection describes.
+// A gated delta network (config.linear): linear_attn.{in_proj_*,conv1d,A_log,dt_bias,norm,out_proj}, or the
+// names that DeltaProjection describes.
 std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockParameters& parameters,
                                        DeltaProjection projection);
 
 // Names of a feed-forward's matrices in checkpoints.
 struct FeedForwardNames {
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
-  std::string_view gate_up = {};  // name of the matrix that fuses gate and up; empty: two matrices
+  std::string_view gate_up = {};  // name of the matrix that contains gate and up; empty: gate and up are
+                                  // separate
 };
 
-// SwiGLU of width `ffn`, or the model's variant of it (SiTU, or GELU instead of SiLU):
+// SwiGLU of width `ffn`, or the model's variant of it (SiTU, or GELU in place of SiLU):
 // <published>.{gate,up,down}_proj.
 class FeedForward final : public Layer {
  public:
-  // `limit` above 0 clamps the inputs of the gate, as in DeepSeek-V4 (turbo::ClampedSwigluForward).
+  // A `limit` above 0 clamps the inputs of the gate, as in DeepSeek-V4 (turbo::ClampedSwigluForward).
   FeedForward(const ModelConfig& config, const BlockParameters& parameters, std::int64_t ffn,
               const std::string& name, const std::string& published, const FeedForwardNames& names = {},
               double limit = 0);
   engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
-  // The two halves, for callers that insert other work between them: widen() maps to [T, this rank's width],
-  // and narrow() maps back.
+  // Both halves of the forward pass, for callers that insert other work between them: widen() computes [T,
+  // this rank's width], and narrow() maps it back to [T, hidden].
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
   engine::Value narrow(const engine::Value& wide, const BlockInputs& in) const;
 
  private:
-  comm::Communicator* group_;  // the ranks that share the width
+  comm::Communicator* group_;  // ranks that share the width
   double limit_;
   double situ_beta_, situ_linear_beta_;
   turbo::GluGate gate_;
@@ -130,16 +133,18 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
                                     const std::string& published = ".mlp",
                                     const FeedForwardNames& names = {});
 
-// Names of a block's norms in checkpoints, relative to the block. An empty name means that the block has no
-// such norm.
+// Names of a block's norms in checkpoints, relative to the block. If a name is empty, the block does not have
+// that norm.
 struct NormNames {
   std::string_view attention = ".input_layernorm.weight", ffn = ".post_attention_layernorm.weight";
-  std::string_view after_attention = {}, after_ffn = {};  // norms on the branches' outputs
+  std::string_view after_attention = {}, after_ffn = {};  // norms on the output of attention and of the
+                                                          // feed-forward branch
 };
 
 class DecoderBlock final : public Block {
  public:
-  // Creates the parts in the order of the forward pass, which determines their order in the store.
+  // Creates the layers in the order of the forward pass, which is also the order of their parameters in the
+  // store.
   template <class MakeAttention, class MakeFeedForward>
   DecoderBlock(const ModelConfig& config, const BlockParameters& parameters, MakeAttention make_attention,
                MakeFeedForward make_feed_forward, const NormNames& names = {})

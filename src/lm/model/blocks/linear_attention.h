@@ -1,5 +1,5 @@
-// Members of LayerKind that the kinds of linear attention share. They describe a short convolution followed
-// by a delta rule with one state per value head (config.linear).
+// Functions for the LayerKind of all linear attention layers, which are a short convolution followed by a
+// delta rule with one state per value head (config.linear).
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ double linear_mixing(const ModelConfig& config, std::int64_t layer, double lengt
 std::vector<SharedExtent> linear_shared_by_tensor_ranks(const ModelConfig& config);
 std::optional<MeshMismatch> linear_context_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                                     std::int64_t sequence);
-// `channel_gates`: whether each key channel has its own gate.
+// Makes the cache of such a layer. `channel_gates`: whether each key channel has its own gate.
 void make_linear_cache(const ModelConfig& config, const CacheRequest& request, bool channel_gates,
                        engine::Phase& phase, engine::KvCacheLayer& entry);
 double linear_bytes_read(const ModelConfig& config, std::int64_t layer, std::int64_t length, DType dtype);

@@ -9,18 +9,22 @@
 
 namespace primus {
 
-// Names of a mixture's tensors in a family's checkpoints, relative to the block.
+// Names of the tensors of a mixture in a family's checkpoints, relative to the block.
 struct ExpertParts {
   std::string router;            // name of the router's weight [experts, hidden]
-  std::string router_bias = {};  // name of a tensor [experts]; with MoeConfig::biases
-  std::string choice_bias = {};  // name of a tensor [experts]; with MoeConfig::choice_bias
-  std::string table = {};        // name of a tensor [vocab, top_k]; with MoeConfig::hash_layers
-  std::vector<engine::CheckpointPart> gate_up;            // parts of [experts, 2*ffn, hidden]: gate, then up
-  std::vector<engine::CheckpointPart> gate_up_bias = {};  // parts of [experts, 2*ffn]
-  std::vector<engine::CheckpointPart> down;               // parts of [experts, hidden, ffn]
-  std::vector<engine::CheckpointPart> down_bias = {};     // parts of [experts, hidden]
+  std::string router_bias = {};  // name of the router's bias [experts]; used with MoeConfig::biases
+  std::string choice_bias = {};  // name of the bias [experts] that affects only the choice of experts; used
+                                 // with MoeConfig::choice_bias
+  std::string table = {};        // name of the table [vocab, top_k] of each token's experts; used with
+                                 // MoeConfig::hash_layers
+  std::vector<engine::CheckpointPart> gate_up;            // published parts of the parameter [experts, 2*ffn,
+                                                          // hidden]: gate, then up
+  std::vector<engine::CheckpointPart> gate_up_bias = {};  // published parts of the bias [experts, 2*ffn]
+  std::vector<engine::CheckpointPart> down;               // published parts of the parameter [experts,
+                                                          // hidden, ffn]
+  std::vector<engine::CheckpointPart> down_bias = {};     // published parts of the bias [experts, hidden]
   // Prefix of the shared experts' matrices, and the names of these matrices. With MoeConfig::shared_gate,
-  // <prefix>_gate exists too.
+  // there is also a tensor <prefix>_gate.
   std::string shared = {};
   FeedForwardNames shared_names = {};
   // With MoeConfig::latent: the projection into the latent [latent, hidden], its norm [latent] if present,
@@ -28,7 +32,8 @@ struct ExpertParts {
   std::string latent_down = {}, latent_norm = {}, latent_up = {};
 };
 
-// Describes one tensor per expert and matrix: <prefix>.<expert>.<gate>.weight and so on.
+// Returns the parts for checkpoints with one tensor per expert and matrix: <prefix>.<expert>.<gate>.weight
+// and so on.
 ExpertParts separate_experts(const ModelConfig& config, std::string router, const std::string& prefix,
                              const std::string& gate, const std::string& up, const std::string& down);
 

@@ -1,6 +1,6 @@
-// Code shared by DeepSeek-V2, V3 and related models. They have latent attention. After the first dense layers
-// they have mixtures of many small experts with shared experts. The models differ in how experts are scored
-// and chosen.
+// Code shared by DeepSeek-V2, V3 and related models. Their attention is latent attention. The first layers
+// are dense; the others have mixtures of many small experts with shared experts. The models differ in how
+// experts are scored and chosen.
 #pragma once
 
 #include <memory>
@@ -13,29 +13,30 @@
 
 namespace primus::deepseek {
 
-// Convert config.json to `config` and back, without the scoring of experts. Errors as Family::read's.
+// Convert config.json to `config` and back, except for the scoring of experts. Errors: as Family::read.
 // read_parts() does not read hidden_act.
 void read_parts(const nlohmann::json& json, ModelConfig& config);
 void read_common(const nlohmann::json& json, ModelConfig& config);
-// Reads the groups of experts; a token may choose experts only from the best groups. Call it after the group
-// score is set.
+// Reads the groups of experts. A token may choose experts only from the groups with the highest scores. Call
+// it after setting the group score.
 void read_groups(const nlohmann::json& json, ModelConfig& config);
-// Reads V3's scoring: sigmoids, a bias that affects only the choice of experts, and groups scored by their
-// two best experts. Call this function after read_experts().
+// Reads V3's scoring: sigmoids, a bias that affects only the choice of experts, and group scores that are
+// computed from the two best experts of a group. Call it after read_experts().
 void read_sigmoid_scores(const nlohmann::json& json, ModelConfig& config);
 void write_common(const ModelConfig& config, nlohmann::json& json);
 
-// Reads only the experts, for families with other attention: their number, their widths, and which layers are
-// dense.
+// Reads only the settings of experts, for families with another attention: the number of experts, their
+// widths, and which layers are dense.
 void read_experts(const nlohmann::json& json, ModelConfig& config);
 void write_experts(const ModelConfig& config, nlohmann::json& json);
-// mlp.{gate, experts, shared_experts}, or in a dense layer mlp.{gate,up,down}_proj.
+// Makes the feed-forward branch: a mixture with the parameters mlp.{gate, experts, shared_experts}, or in a
+// dense layer mlp.{gate,up,down}_proj.
 std::unique_ptr<Layer> feed_forward_or_experts(const ModelConfig& config, const BlockParameters& parameters);
 
 std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterStore& store,
                                   std::int64_t layer, int chunk);
 
-// Return values for the members of Family with these names.
+// Return the values of the members of Family with the same names.
 std::vector<FamilySwitch> switches();
 std::vector<std::string_view> other_keys();
 

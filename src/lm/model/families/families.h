@@ -10,8 +10,8 @@ namespace primus {
 class ConfigReader;
 struct SelfAttentionOptions;
 
-// Llama's block: grouped-query attention with the layer's options in config.attention, and a SwiGLU
-// feed-forward, each after a norm. As Family::make_block.
+// Makes Llama's block: grouped-query attention with the layer's options in config.attention, and a SwiGLU
+// feed-forward branch. A norm precedes each of the two. Parameters: as Family::make_block.
 std::unique_ptr<Block> make_llama_block(const ModelConfig& config, engine::ParameterStore& store,
                                         std::int64_t layer, int chunk);
 // The block with other options of attention.
@@ -19,7 +19,8 @@ std::unique_ptr<Block> make_llama_block_with(const ModelConfig& config, engine::
                                              std::int64_t layer, int chunk,
                                              const SelfAttentionOptions& options);
 
-// Throws Error(kUnsupported) naming `key` when config.json sets it to a value other than `neutral` (or null).
+// Throws Error(kUnsupported), which names `key`, if config.json sets the key to a value other than `neutral`
+// or null.
 void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::json& neutral);
 
 // Reads the number of experts from `key`, and the number of experts per token from num_experts_per_tok. Both
@@ -30,34 +31,36 @@ void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig
 // form in which it was read.
 double shortest(float value);
 
-// Writes the rotated fraction of each head even if it is 1, for families with another default.
+// Writes the fraction of each head that is rotated, even if it is 1. For families whose default is another
+// value.
 void write_rotary_fraction(const ModelConfig& config, nlohmann::json& json);
 
-// Reads which layers are dense: the layers in mlp_only_layers, and all layers except every
-// decoder_sparse_step-th.
+// Reads which layers are dense. A layer is dense if mlp_only_layers lists it, or if its number is not a
+// multiple of decoder_sparse_step.
 void read_sparse_layers(const ConfigReader& reader, ModelConfig& config);
 
-// Returns the names in config.json's `layer_types`, one per layer; each must be in `known`. Empty if
-// config.json has no such list.
+// Returns the layer names in config.json's `layer_types`, one per layer. Each name must be in `known`. Empty
+// if config.json has no such list.
 std::vector<std::string> read_layer_types(const nlohmann::json& json, const ModelConfig& config,
                                           const std::vector<std::string>& known);
-// Marks as local the layers whose entry in config.json's `layer_types` is `local` ("sliding_attention").
-// Without such a list, `otherwise` decides per layer.
+// Marks a layer as local if its entry in config.json's `layer_types` is `local` ("sliding_attention"). If
+// config.json has no such list, `otherwise` decides per layer.
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,
                        bool (*otherwise)(const nlohmann::json& json, std::int64_t layer));
 void write_layer_types(const ModelConfig& config, const char* local, nlohmann::json& json);
 
 // Reads short convolutions: conv_L_cache, conv_bias, and the layers that are "conv" in `layer_types`. `local`
-// is the family's other layer type besides full attention, or null. Call it before read_local_layers(), which
-// then skips these layers; write_layer_types() writes them too.
+// is the family's layer type besides "conv" and full attention, or null. Call it before read_local_layers(),
+// which then skips the convolutions; write_layer_types() also writes them.
 void read_convolutions(const nlohmann::json& json, const char* local, ModelConfig& config);
 void write_convolutions(const ModelConfig& config, nlohmann::json& json);
 
-// Reads sliding_window in families whose windows apply to all layers; null: no layer has a window.
+// Reads sliding_window for families in which the window applies to all layers. If it is null, no layer has a
+// window.
 void read_common_window(const nlohmann::json& json, ModelConfig& config);
 void write_common_window(const ModelConfig& config, nlohmann::json& json);
 
-// Reads the layers without rotary positions: the layers with a zero in no_rope_layers, or every
+// Reads which layers have no rotary positions: layers with a 0 in no_rope_layers, or every
 // no_rope_layer_interval-th layer.
 void read_layers_without_rope(const ConfigReader& reader, ModelConfig& config);
 void write_layers_without_rope(const ModelConfig& config, nlohmann::json& json);

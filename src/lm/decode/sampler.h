@@ -28,7 +28,7 @@ struct NextLogits {
 // Returns k such that the k largest logits suffice; 0: all logits are needed.
 std::int64_t top_k_needed(const SamplingSettings& settings);
 
-// Returns the id of the next token. Of equally probable tokens, the lower id is chosen. Throws
+// Returns the id of the next token. If tokens are equally probable, chooses the lower id. Throws
 // Error(kNumerics) if a logit is NaN or +infinity; -infinity excludes a token.
 std::int32_t sample_token(std::span<const float> logits, const SamplingSettings& settings,
                           std::int64_t position);

@@ -8,7 +8,7 @@
 //   TrainingMonitor monitor(run, {.resume_iteration = 400}, log);
 //   monitor.begin(facts);
 //   monitor.iteration(record);   // after every step
-//   monitor.sync(); // before a checkpoint is committed, so that records and checkpoint are equally durable
+//   monitor.sync(); // before a checkpoint is committed, so that records are durable first
 //   monitor.end(ending);
 //
 // Not thread-safe.
@@ -36,7 +36,7 @@ namespace primus {
 class TrainingMonitor {
  public:
   // Creates the listeners. When a run resumes, they first repair their files; throws FileError if that fails.
-  // Of the other functions, only begin() throws.
+  // Only the constructor and begin() throw.
   TrainingMonitor(const RunFolder& run, MonitorOptions options, Logger& log, Env& env = Env::posix());
 
   // Publishes the start of training. Call it after all preparation. Throws Error if the MLPerf log cannot be

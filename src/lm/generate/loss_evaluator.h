@@ -42,8 +42,7 @@ class LossEvaluator {
   // Ends the text: evaluates the tokens that add() has buffered.
   void finish();
 
-  // Results so far: total() is the sum of -ln p(token), and the next function returns the number of tokens in
-  // this sum.
+  // Return the results so far: the sum of -ln p(token), the number of tokens in this sum, and the mean.
   double total() const { return total_; }
   std::int64_t tokens() const { return predicted_; }
   double mean() const { return predicted_ > 0 ? total_ / static_cast<double>(predicted_) : 0; }

@@ -42,8 +42,8 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
-// The layers of a model, in order. Layers beyond the list equal its last entry; an empty list means plain
-// layers.
+// The layers of a model, in order. If the list has fewer entries than the model has layers, its last entry
+// applies to the further layers; an empty list means plain layers.
 class LayerSpecs {
  public:
   const LayerSpec& operator[](std::int64_t layer) const {
@@ -52,7 +52,7 @@ class LayerSpecs {
     return list_[std::min(static_cast<std::size_t>(layer), list_.size() - 1)];
   }
   LayerSpec& operator[](std::int64_t layer) { return list_[static_cast<std::size_t>(layer)]; }
-  // Extends the list to at least `layers` entries without changing any layer.
+  // Extends the list to at least `layers` entries without changing the meaning of any layer.
   void name(std::int64_t layers) {
     const LayerSpec last = std::as_const(*this)[layers];
     if (layers > size()) list_.resize(static_cast<std::size_t>(layers), last);

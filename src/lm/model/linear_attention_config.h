@@ -1,5 +1,5 @@
 // Linear attention, which keeps a state instead of keys and values: gated delta networks (Qwen3-Next,
-// Qwen3.5) and Kimi delta attention. Members that map one to one to a setting are declared in
+// Qwen3.5) and Kimi delta attention. A member that corresponds to exactly one setting is declared in
 // blocks/linear_attention.cpp and blocks/delta_attention.cpp (model_fields.def).
 #pragma once
 
@@ -11,7 +11,7 @@ struct LinearAttentionConfig {
 #define LINEAR_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
 
-  // Total widths of the keys and of the values. Queries are as wide as keys.
+  // Total width of the keys, and total width of the values. Queries are as wide as keys.
   std::int64_t keys() const { return key_heads * key_dim; }
   std::int64_t values() const { return value_heads * value_dim; }
 

@@ -1,10 +1,10 @@
 // Low-rank adapters (LoRA; Hu et al. 2021, arXiv:2106.09685): two small trained matrices next to the frozen
 // weight of a linear layer:
 //
-//   y = W x + (alpha / dim) B (A x)      A: [dim, in], random at first   B: [out, dim], zero at first
+//   y = W x + (alpha / dim) B (A x) A: [dim, in], initialized randomly; B: [out, dim], initialized to zero
 //
-// Modules are Megatron-LM's modules. If a module fuses several published matrices, these matrices share one
-// A, and B has the rows of all matrices.
+// The names of modules are those of Megatron-LM. If a module consists of several published matrices, they
+// share one A, and B has the rows of all of them.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,17 @@
 namespace primus {
 
 struct LoraConfig {
-  std::int64_t dim = 0;  // rank of the adapters; 0: no adapters, and all weights are trained
+  std::int64_t dim = 0;  // rank of the adapters; 0: the model has no adapters, and all weights are trained
   double alpha = 0;
-  bool kaiming = false;              // whether A starts with Kaiming's standard deviation instead of Xavier's
-  std::vector<std::string> modules;  // names of adapted modules, a subset of config::lora_modules()
+  bool kaiming = false;              // true: A is initialized with Kaiming's standard deviation; false: with
+                                     // Xavier's
+  std::vector<std::string> modules;  // names of the modules that have adapters, a subset of
+                                     // config::lora_modules()
 
-  // How adapters are trained; not part of the architecture.
+  // How adapters are trained. These settings are not part of the architecture.
   struct Training {
     double dropout = 0;        // dropout rate on A's input
-    bool drops_after = false;  // whether dropout is applied to B's output instead
+    bool drops_after = false;  // true: dropout is applied to B's output instead of A's input
     bool operator==(const Training&) const = default;
   } training = {};
 

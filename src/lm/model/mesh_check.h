@@ -1,5 +1,5 @@
-// Checks whether a model can be spread over a mesh: sizes that ranks share must divide evenly, and features
-// that do not support a kind of parallelism must not be used with it.
+// Checks whether a model can run on a mesh: sizes that ranks divide among them must divide evenly, and a
+// model's features must support the kinds of parallelism of the mesh.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,13 @@
 namespace primus {
 
 struct MeshMismatch {
-  std::string key;   // key of the experiment to change
+  std::string key;   // key that the user should change
   std::string what;  // the problem: "6 attention heads cannot be divided evenly among 4 ranks"
   std::string next;  // the advice: "set tensor_model_parallel_size to 2"
 };
 
-// Returns the first reason why the model cannot train on the mesh with microbatches of `micro_batch`
-// sequences of `sequence` tokens, if context ranks exchange data by `exchange`; nullopt if the model can
-// train on the mesh.
+// Returns the first reason why the model cannot train on the mesh, or nullopt if it can. Microbatches have
+// `micro_batch` sequences of `sequence` tokens; context ranks exchange data by `exchange`.
 std::optional<MeshMismatch> mesh_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                           std::int64_t micro_batch, std::int64_t sequence,
                                           engine::ContextParallel::Exchange exchange = {});

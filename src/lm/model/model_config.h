@@ -29,36 +29,37 @@ struct Experiment;
 }
 class FamilyRegistry;
 
-// How rotary frequencies are stretched beyond the pre-training context. Kinds and parameters are those of
-// Hugging Face.
+// How rotary frequencies are stretched for texts longer than in pre-training. Kinds and parameters are those
+// of Hugging Face.
 struct RopeScaling {
   enum class Kind : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kLongrope } kind = Kind::kNone;
   double factor = 1;
-  std::int64_t original_max_positions = 0;           // for llama3, yarn and longrope
-  double low_freq_factor = 1, high_freq_factor = 4;  // for llama3
-  double beta_fast = 32, beta_slow = 1;              // for yarn
-  // for yarn; longrope has only attention_factor
+  std::int64_t original_max_positions = 0;           // used by llama3, yarn and longrope
+  double low_freq_factor = 1, high_freq_factor = 4;  // used by llama3
+  double beta_fast = 32, beta_slow = 1;              // used by yarn
+  // used by yarn; longrope uses only attention_factor
   std::optional<double> attention_factor, mscale, mscale_all_dim;
-  bool truncate = true;  // for yarn: whether the limits of the ramp are rounded to whole dimensions
-  // longrope: divisors of the frequencies, for tables up to original_max_positions and for longer ones.
+  bool truncate = true;  // used by yarn: whether the limits of the ramp are rounded to whole dimensions
+  // Used by longrope: divisors of the frequencies in tables of up to original_max_positions positions, and in
+  // longer tables.
   std::vector<double> short_factor, long_factor;
 
   bool operator==(const RopeScaling&) const = default;
 };
 
-// The name in experiments: "none", "linear", "llama3", "yarn" or "longrope".
+// Returns the name in experiments: "none", "linear", "llama3", "yarn" or "longrope".
 std::string_view name_of(RopeScaling::Kind kind);
 
-// A factor that multiplies the embedding's rows. `rounded`: the factor is first rounded to the type of the
-// rows.
+// A factor by which the rows of the embedding are multiplied. `rounded`: whether the factor is first rounded
+// to the type of the rows.
 struct EmbeddingScale {
   double factor = 1;
   bool rounded = false;
 };
 
 struct ModelConfig {
-  std::string family = "llama";  // Hugging Face's model_type
-  // layers, hidden, ffn, heads ...: members that map one to one to a setting (model_fields.def).
+  std::string family = "llama";  // the family's model_type in Hugging Face
+  // Members that correspond to exactly one setting, such as layers, hidden, ffn and heads (model_fields.def).
 #define MODEL_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
   std::int64_t vocab = 0;  // number of rows of the embedding
@@ -70,36 +71,39 @@ struct ModelConfig {
   MtpConfig mtp;
   LoraConfig lora;
   HyperConfig hyper;
-  LayerSpecs specs;            // read with spec(); changed with at() and set_layers()
-  bool centred_norms = false;  // whether norm weights are stored minus one (Qwen3-Next); set by the family
-  // Embedding rows are multiplied by the square root of their width, and feed-forwards use tanh-GELU gates
-  // instead of SiLU (Gemma). Set by the family.
+  LayerSpecs specs;            // properties of each layer; read them with spec(), change them with at() or
+                               // set_layers()
+  bool centred_norms = false;  // whether checkpoints store norm weights minus one (Qwen3-Next); set by the
+                               // family
+  // Whether embedding rows are multiplied by the square root of their width, and whether feed-forwards use
+  // tanh-GELU gates in place of SiLU (Gemma). Set by the family.
   bool scaled_by_width = false, gelu_gates = false;
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id, pad_id;
   std::vector<std::int64_t> eos_ids;  // each of these ids ends a sequence
-  // Keys of special token ids that config.json omits. For these keys transformers uses the default of the
-  // family's class.
+  // Keys of special token ids that config.json omits. transformers uses the default of the family's class for
+  // them.
   std::vector<std::string> unsaid_ids;
 
-  // The number of columns over which rotary frequencies are spaced: rotary_fraction of each head or, for
-  // latent attention, the rotated part of the keys.
+  // Returns the number of columns over which rotary frequencies are spaced: rotary_fraction of the columns of
+  // a head, or, for latent attention, the rotated columns of the keys.
   std::int64_t rotary_columns() const {
     if (attention.latent.kv_rank > 0) return attention.latent.rope_dim;
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * rotary_fraction);
   }
-  // Columns that are rotated, two per frequency: rotary_columns() rounded up to an even number, as in
-  // transformers.
+  // Returns the number of columns that are rotated, two per frequency: rotary_columns() rounded up to an even
+  // number, as in transformers.
   std::int64_t rotary_dim() const { return (rotary_columns() + 1) / 2 * 2; }
 
-  // Returns the spec of a layer. Multi-token prediction modules, beyond the last layer, equal the last layer.
+  // Returns the spec of a layer. A multi-token prediction module, which has a number beyond the last layer,
+  // has the spec of the last layer.
   const LayerSpec& spec(std::int64_t layer) const { return specs[std::min(layer, layers - 1)]; }
-  // Returns the spec for changes; set `layers` first.
+  // Returns the spec of a layer for changing it; `layers` must be set before.
   LayerSpec& at(std::int64_t layer) {
     specs.name(std::max(layers, layer + 1));
     return specs[layer];
   }
-  // Changes one member of the spec of all layers, or of some layers:
+  // Changes one member of the spec of all layers, or of the given layers:
   //   set_layers(&LayerSpec::feed_forward, &kMixture)
   template <class T>
   void set_layers(T LayerSpec::*member, std::type_identity_t<T> value) {
@@ -111,7 +115,7 @@ struct ModelConfig {
                   std::type_identity_t<T> value) {
     for (const std::int64_t layer : chosen) at(layer).*member = value;
   }
-  // Returns the layers whose spec fulfils the condition, in order.
+  // Returns the numbers of the layers whose spec meets the condition, in order.
   template <class Condition>
   std::vector<std::int64_t> layers_where(Condition condition) const {
     std::vector<std::int64_t> found;
@@ -120,16 +124,17 @@ struct ModelConfig {
     }
     return found;
   }
-  // Properties of a layer's kinds (lm/model/layer_kind.h).
+  // The following functions return properties of the kinds of a layer (lm/model/layer_kind.h).
   Keeps keeps(std::int64_t layer) const;
-  bool attends(std::int64_t layer) const;  // Whether queries of the layer are scored against earlier keys.
-  bool routed(std::int64_t layer) const;   // Whether the layer has a mixture of experts.
+  bool attends(std::int64_t layer) const;  // Returns whether queries of the layer are compared with earlier
+                                           // keys.
+  bool routed(std::int64_t layer) const;   // Returns whether the layer has a mixture of experts.
   bool convolves(std::int64_t layer) const { return keeps(layer) == Keeps::kInputs; }
   bool has_state(std::int64_t layer) const { return keeps(layer) == Keeps::kState; }
-  // Returns the layers that keep `what`, and whether any layer does.
+  // Return which layers cache `what`, and whether any layer does.
   std::vector<std::int64_t> layers_keeping(Keeps what) const;
   bool any_keeps(Keeps what) const;
-  // Returns the layers without a mixture of experts, if the model has any mixture.
+  // Returns the layers without a mixture of experts. Empty if no layer has a mixture.
   std::vector<std::int64_t> dense_layers() const;
   std::vector<std::int64_t> local_layers() const {
     return layers_where([](const LayerSpec& spec) { return spec.local; });
@@ -140,12 +145,12 @@ struct ModelConfig {
   std::vector<std::int64_t> layers_pooling(LayerSpec::Pools what) const {
     return layers_where([what](const LayerSpec& spec) { return spec.pools == what; });
   }
-  // Returns which blocks of tokens a layer pools. Multi-token prediction modules pool none and have only a
-  // window.
+  // Returns which blocks of tokens a layer pools. Multi-token prediction modules have a window but do not
+  // pool.
   LayerSpec::Pools pools(std::int64_t layer) const {
     return layer < layers ? spec(layer).pools : LayerSpec::Pools::kNothing;
   }
-  // Returns the tokens per pooled block; 0: the layer does not pool.
+  // Returns the number of tokens per pooled block; 0 if the layer does not pool.
   std::int64_t pooled_ratio(std::int64_t layer) const {
     using Pools = LayerSpec::Pools;
     const Pools what = pools(layer);
@@ -154,7 +159,7 @@ struct ModelConfig {
                                    : 0;
   }
 
-  // The value that is added to stored norm weights, including the weights of QK norms.
+  // Returns the value to add to stored norm weights, including the weights of QK norms.
   float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 
   EmbeddingScale embedding_factor() const {
@@ -162,8 +167,9 @@ struct ModelConfig {
     return {embedding_scale, false};
   }
 
-  // Number of parallel residual streams, or one stream plus its checkpoints. Blocks and pipeline stages pass
-  // on [T, streams() * hidden]. A family with several streams has Family::make_stream_ends.
+  // Returns the number of parallel residual streams, or for one stream with checkpoints, 1 + the number of
+  // checkpoints. Blocks and pipeline stages exchange [T, streams() * hidden]. A family with several streams
+  // sets Family::make_stream_ends.
   std::int64_t streams() const {
     return residual_block > 0 ? 1 + (layers + residual_block - 1) / residual_block : hyper.streams;
   }
@@ -171,29 +177,30 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// Reads config.json, or its text_config if present. `where` is used in errors. Refuses, by name: an unknown
-// model_type, unsupported options with a value that is not neutral, and contradictory sizes. `notes` gets one
-// sentence about unknown keys.
+// Reads config.json, or its object text_config if present. `where` names the file in errors. Refuses an
+// unknown model_type, contradictory sizes, and unsupported options unless their value is neutral; the error
+// names the key. `notes` receives one sentence about unknown keys.
 ModelConfig read_model_config(std::string_view json, const std::string& where, const FamilyRegistry& families,
                               std::vector<std::string>* notes = nullptr);
-// Returns a config.json that transformers (4.x and 5.x) reads back as the same model.
+// Returns a config.json that transformers (4.x and 5.x) reads as the same model.
 std::string write_model_config(const ModelConfig& config, DType dtype, const FamilyRegistry& families);
-// Makes a model from an experiment. `vocab` is the tokenizer's size, used if the experiment sets no
-// vocabulary size. Settings that the family does not support are refused at their location. Settings without
-// effect on this model are appended to `warnings`, in the style of experiment.warnings.
+// Returns the model that an experiment describes. `vocab` is the size of the tokenizer; it is used if the
+// experiment sets no vocabulary size. A setting that the family does not support is an error at the setting's
+// location. Settings without effect on this model are appended to `warnings`, in the style of
+// experiment.warnings.
 ModelConfig model_config_of(const config::Experiment& experiment, std::optional<std::int64_t> vocab,
                             const FamilyRegistry& families, std::vector<std::string>* warnings = nullptr);
-// Sets every architecture setting that was not set explicitly (layer kDerived or below) to the value of the
-// loaded model, and recomputes derived settings. Training settings do not change.
+// For each architecture setting that was not set explicitly (layer kDerived or below), sets the value that
+// the loaded model has. Then recomputes derived settings. Training settings do not change.
 void fill_model_settings(config::Experiment& experiment, const ModelConfig& model);
 
-// Returns the floating-point operations of one training step over `sequences` of `length` tokens, by
-// Megatron-LM's convention: 6 operations per weight and token (4 for frozen weights with LoRA), half of full
-// attention for causal attention (or its window or chunk), and only the chosen experts. Recomputation and
-// routers are not counted. Multi-token prediction counts if it is trained.
+// Returns the floating-point operations of one training step over `sequences` sequences of `length` tokens,
+// by Megatron-LM's convention: 6 operations per weight and token (4 for weights that LoRA freezes); causal
+// attention counts half of full attention (or its window or chunk); of the experts, only the chosen ones
+// count. Recomputation and routers are not counted. Multi-token prediction counts if it is trained.
 double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
 
-// The struct of each part that PRIMUS_MODEL_FIELD names.
+// The struct that each part name of PRIMUS_MODEL_FIELD means.
 namespace model_part {
 using MODEL = ModelConfig;
 using LATENT = LatentConfig;
@@ -207,8 +214,9 @@ using ROUTER = turbo::RouterRule;
 using ROPE = RopeScaling;
 }  // namespace model_part
 
-// Declares a field of a model in the file of blocks/ or families/ that uses it (lm/model/model_fields.def).
-// The build collects these lines. A line elsewhere does not compile, because the struct lacks the member.
+// Declares a field of a model. It is used in the file of blocks/ or families/ that needs the field
+// (lm/model/model_fields.def), from which the build collects it. In any other file the line does not compile,
+// because the struct does not get the member.
 #define PRIMUS_MODEL_FIELD(part, type, member, initial, setting, when_loaded, keys) \
   static_assert(std::is_same_v<decltype(model_part::part::member), type>)
 

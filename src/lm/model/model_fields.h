@@ -1,4 +1,4 @@
-// The table of model_fields.def as code: visits every field of a model that maps to one setting.
+// The table of model_fields.def as code: visits every model field that corresponds to one setting.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ enum class ModelPart : std::uint8_t {
 };
 enum class WhenLoaded : std::uint8_t { kShape, kFixed, kFlexible, kApart };
 
-// One line of the table. `setting` is a member of TrainerConfig; `of(model)` returns a reference to the
-// model's member.
+// One line of the table. `setting` points to a member of TrainerConfig; `of(model)` returns a reference to
+// the model's member.
 template <class Setting, class Member>
 struct ModelField {
   std::string_view name;  // name of the setting
@@ -35,12 +35,12 @@ struct ModelField {
   Setting config::TrainerConfig::*setting;
   Member of;
 
-  // Sets the member from the setting. A null setting leaves the member unchanged.
+  // Copies the setting to the member. A null setting leaves the member unchanged.
   void read(const config::TrainerConfig& settings, ModelConfig& model) const {
     assign(of(model), settings.*setting);
   }
-  // Sets the setting from the member. A member that is 0 becomes null if the setting is optional and the
-  // member is not.
+  // Copies the member to the setting. If the member is 0 and only the setting is optional, the setting
+  // becomes null.
   void write(const ModelConfig& model, config::TrainerConfig& settings) const {
     const auto& value = of(model);
     if constexpr (requires { (settings.*setting).has_value(); }) {

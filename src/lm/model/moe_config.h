@@ -1,5 +1,5 @@
-// The mixture of experts of a model: its architecture and how its routers are trained. Members that map one
-// to one to a setting are declared in blocks/mixture_of_experts.cpp (model_fields.def).
+// The mixture of experts of a model: its architecture and how its routers are trained. A member that
+// corresponds to exactly one setting is declared in blocks/mixture_of_experts.cpp (model_fields.def).
 #pragma once
 
 #include <cmath>
@@ -12,43 +12,46 @@ namespace primus {
 struct MoeConfig {
 #define MOE_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  turbo::RouterRule router;  // routing rule, including top_k
-  bool choice_bias = false;  // whether a bias per expert affects only the choice of experts (DeepSeek-V3)
+  turbo::RouterRule router;  // rule by which tokens are routed, including top_k
+  bool choice_bias = false;  // whether a bias per expert is added only for the choice of experts
+                             // (DeepSeek-V3)
   // Whether routing weights multiply an expert's input instead of its output (Llama 4).
   bool weigh_input = false;
   bool shared_gate = false;  // whether a sigmoid gate multiplies the shared experts' output (Qwen3-Next)
   bool biases = false;       // whether the router and the experts' matrices have biases (gpt-oss)
-  // Above 0: SwiGLU is clamped to swiglu_limit; alpha and shift are as in turbo::ClampedSwigluForward
-  // (gpt-oss). Without a shift, shared experts are clamped too (DeepSeek-V4).
+  // If above 0: the inputs of SwiGLU are clamped to swiglu_limit; alpha and shift are those of
+  // turbo::ClampedSwigluForward (gpt-oss). If the shift is 0, shared experts are clamped, too (DeepSeek-V4).
   double swiglu_limit = 0, swiglu_alpha = 1.702, swiglu_shift = 1;
 
-  // Training only: evaluation and generation route only by scores and drop no tokens.
+  // Settings for training only. Evaluation and generation route tokens by their scores and drop none.
   struct Training {
     double balance_loss = 0;         // coefficient of the load-balancing loss
-    bool balance_sequences = false;  // whether the balance loss is per sequence instead of per microbatch
-    // If true, choices are counted over all microbatches of the step and all data-parallel ranks, not only in
-    // one microbatch.
+    bool balance_sequences = false;  // true: the balance loss is computed per sequence; false: per microbatch
+    // true: choices are counted over all microbatches of the step and all data-parallel ranks; false: only in
+    // one microbatch
     bool balance_step = false;
     double z_loss = 0;
-    double bias_update_rate = 0;  // step size of choice_bias; 0: no updates
-    // Above 0: the bias is set by quantiles (turbo/quantile_balance) of histograms with this many bins.
+    double bias_update_rate = 0;  // step size of updates of choice_bias; 0: no updates
+    // If above 0: the bias is set by quantiles (turbo/quantile_balance), from histograms with this number of
+    // bins.
     std::int64_t quantile_bins = 0;
     double margin_low = -1, margin_high = 1;
     bool centred_bias = true;
     double kept_bias = 0;
-    double capacity_factor = 0;  // limit of rows per expert, as a multiple of the mean load; 0: no limit
-    // Above the limit, drops the choices with the smallest weights; false: the choices of the last tokens.
+    double capacity_factor = 0;  // max rows per expert, as a multiple of the mean load; 0: no limit
+    // Which choices are dropped above the limit. true: those with the smallest weights; false: those of the
+    // last tokens.
     bool drop_lightest = true;
-    double jitter = 0;  // width of the noise on the router's input
+    double jitter = 0;  // width of the random noise on the router's input; 0: no noise
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
-    // For expert parallelism: if true, tokens are exchanged by all-to-all instead of all-gather.
+    // For expert parallelism. true: tokens are exchanged by all-to-all; false: by all-gather.
     bool all_to_all = false;
     // For expert parallelism: rows whose activations a rank keeps, as a multiple of its equal share of the
     // choices. Does not affect results.
     double capacity_margin = 1.5;
 
-    // Returns the max rows per expert for `choices` choices; 0: no limit. Rounds like get_capacity in
-    // Megatron-LM.
+    // Returns the max rows per expert if tokens make `choices` choices in total; 0: no limit. Rounds like
+    // get_capacity in Megatron-LM.
     std::int64_t capacity(std::int64_t choices, std::int64_t experts) const {
       const double even = static_cast<double>(choices) / static_cast<double>(experts);
       return static_cast<std::int64_t>(std::ceil(even * capacity_factor));
@@ -57,9 +60,10 @@ struct MoeConfig {
     bool operator==(const Training&) const = default;
   } training;
 
-  // Whether the layer looks up a token's experts in a table, by the token's id.
+  // Returns whether the layer looks up the experts of a token in a table, by the token's id.
   bool hashed(std::int64_t layer) const { return layer < hash_layers; }
-  // Width of an expert's input and output, which are hidden states or latents of them.
+  // Returns the width of an expert's input and output, which are hidden states or latents computed from
+  // hidden states.
   std::int64_t width(std::int64_t hidden) const { return latent > 0 ? latent : hidden; }
 
   bool operator==(const MoeConfig&) const = default;

@@ -8,13 +8,13 @@ namespace primus {
 struct MtpConfig {
   static constexpr std::int64_t kMaxLayers = 64;
 
-  std::int64_t layers = 0;  // number of modules, each for one depth (num_nextn_predict_layers)
-  // False in evaluation and generation: modules are neither built nor saved, and their tensors in checkpoints
-  // are ignored.
+  std::int64_t layers = 0;  // number of modules, one for each depth (num_nextn_predict_layers)
+  // In evaluation and generation it is false: modules are neither built nor saved, and their tensors in
+  // checkpoints are ignored.
   bool enabled = false;
 
   struct Training {
-    double loss_scale = 0.1;  // weight of the mean loss over depths in the training loss
+    double loss_scale = 0.1;  // factor of the mean of the losses of all depths in the training loss
 
     bool operator==(const Training&) const = default;
   } training;

@@ -1,4 +1,4 @@
-// The table of rotary cosines and sines of a model, including frequency scaling.
+// A model's table of rotary cosines and sines, including the scaling of frequencies.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@
 namespace primus {
 
 // Returns [positions, rotary_dim] fp32: the cosines of rotary_dim/2 frequencies, then the sines
-// (turbo/rope/rope.h). Angles are computed in double. The attention factor of yarn or longrope multiplies
-// both. With longrope, `positions` selects the short or the long list of divisors, as the sequence length
-// does in transformers.
+// (turbo/rope/rope.h). Angles are computed in double. Cosines and sines are multiplied by the attention
+// factor of yarn or longrope. With longrope, `positions` determines whether the short or the long list of
+// divisors is used, as the sequence length does in transformers.
 std::vector<float> make_rope_table(const ModelConfig& config, std::int64_t positions);
 
-// Returns the factor of latent attention's scores with yarn, in addition to 1/sqrt(dim): the square of yarn's
-// temperature for mscale_all_dim; 1 without mscale_all_dim (DeepSeek).
+// Returns the factor by which latent attention with yarn multiplies its scores, in addition to 1/sqrt(dim).
+// It is the square of yarn's temperature for mscale_all_dim; without mscale_all_dim it is 1 (DeepSeek).
 double yarn_score_scale(const RopeScaling& scaling);
 
 }  // namespace primus

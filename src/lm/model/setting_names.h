@@ -1,4 +1,4 @@
-// Maps keys of a config.json to the experiment's settings.
+// Maps keys of a config.json to settings of an experiment.
 #pragma once
 
 #include <string_view>
@@ -6,8 +6,8 @@
 
 namespace primus {
 
-// Returns the settings that determine a key of config.json or of its rope_scaling, the most probable first;
-// empty if there are none.
+// Returns the settings that determine a key of config.json or of its rope_scaling, the most probable setting
+// first. Empty if no setting does.
 std::vector<std::string_view> settings_behind(std::string_view config_key);
 
 }  // namespace primus

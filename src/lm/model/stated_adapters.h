@@ -1,4 +1,4 @@
-// The adapters (LoRA) that an experiment adds to its model.
+// The LoRA adapters that an experiment adds to its model.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace primus {
 
-// Sets model.lora if the experiment enables `lora`. Throws Error(kInvalid) if the model lacks a module to
-// adapt. `warnings` may be null.
+// Sets model.lora if the experiment enables `lora`. Throws Error(kInvalid) if the model does not have a
+// module that should be adapted. `warnings` may be null.
 void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                   std::vector<std::string>* warnings);
 
-// Returns the overrides that turn the adapters `present` into `wanted`, e.g. "lora.dim=4 lora.alpha=16". If
-// `present` has none, a setting that is not named has its default.
+// Returns the command-line overrides that change the adapter settings `present` to `wanted`, e.g. "lora.dim=4
+// lora.alpha=16". If `present` has no adapters, settings with default values are omitted.
 std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& present);
 
 }  // namespace primus

@@ -6,8 +6,8 @@
 
 namespace primus {
 
-// Writes the described model `said` as config.json of its family, reads it back and returns the result.
-// Throws Error(kInvalid) at a setting that the family refuses or that differs after reading back.
+// Writes the model `said` as a config.json of its family, reads it again, and returns the model read. Throws
+// Error(kInvalid) at a setting that the family refuses, or whose value changes by writing and reading.
 ModelConfig as_its_family_has_it(const StatedModel& stated, const ModelConfig& said);
 
 }  // namespace primus

@@ -1,5 +1,5 @@
-// An experiment's description of its model: the settings, the information which settings are explicit, and
-// errors that point to settings. Internal to lm/model. Const and stateless, so thread-safe.
+// The model that an experiment describes: its settings, which of them are explicit, and errors that point to
+// settings. Internal to lm/model. Const and stateless, so thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,30 +17,30 @@ namespace primus {
 
 enum class ModelPart : std::uint8_t;  // defined in lm/model/model_fields.h
 
-// The model_type of models that match no published architecture.
+// The model_type of a model that matches no published architecture.
 inline constexpr const char* kOwnFamily = "primus_gpt";
-// In lfm_layer_types: a layer with a short convolution.
+// Entry of lfm_layer_types that marks a layer with a short convolution.
 inline constexpr std::string_view kConvolutionType = "conv";
-// Values of experimental_attention_variant.
+// Values of the key experimental_attention_variant.
 inline constexpr const char *kGatedDeltaVariant = "gated_delta_net", *kSparseVariant = "dsa";
 
 class StatedModel {
  public:
-  // All references must outlive this object. `without_effect` may be null.
+  // All referenced objects must outlive this object. `without_effect` may be null.
   StatedModel(const config::Experiment& of, const FamilyRegistry& registry,
               std::vector<std::string>* without_effect)
       : experiment(of), t(of.trainer), families(registry), warnings(without_effect) {}
 
   // Returns the family that the settings select. Throws if Primus has no family of that name.
   const Family& family() const;
-  // Refuses a switch whose value contradicts the family.
+  // Throws an error for a switch whose value contradicts the family.
   void check_switches(const Family& family) const;
-  // Whether the experiment or the command line sets the key explicitly.
+  // Returns whether the experiment or the command line sets the key explicitly.
   bool is_set(std::string_view key) const;
   bool has_sinks() const;
-  // Returns the error for a key that differs from `has`, its value in this model_type.
+  // Returns the error for a key whose value differs from `has`, the value that this model_type requires.
   Error differs(std::string_view key, std::string_view has) const;
-  // Copies the fields of these parts from the settings to `c`.
+  // Copies the fields of the given parts from the settings to `c`.
   void take(std::initializer_list<ModelPart> parts, ModelConfig& c) const;
 
   const config::Experiment& experiment;

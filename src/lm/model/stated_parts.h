@@ -1,4 +1,4 @@
-// Reads parts of a model from an experiment: each layer's attention, positions and experts. Internal to
+// Reads parts of a model from an experiment: the attention, positions and experts of each layer. Internal to
 // lm/model.
 #pragma once
 
@@ -7,9 +7,9 @@
 
 namespace primus {
 
-// Fills in rope_scaling, attention, linear, moe, hyper and the layer specs. The family and the fields of
-// ModelPart::kModel, kAttention and kIndexer in `c` must be set. Throws Error(kInvalid) at an impossible
-// setting.
+// Sets rope_scaling, attention, linear, moe, hyper and the layer specs. The family and the fields of
+// ModelPart::kModel, kAttention and kIndexer in `c` must be set. Throws Error(kInvalid) at the location of an
+// impossible setting.
 void read_stated_parts(const StatedModel& stated, ModelConfig& c);
 
 }  // namespace primus

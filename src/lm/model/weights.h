@@ -15,23 +15,23 @@
 
 namespace primus {
 
-// Whether the checkpoint may lack all adapters of the model (LoraConfig). Missing adapters keep their current
-// values.
+// Whether a checkpoint may lack the model's adapters (LoraConfig). If all adapters are missing, they keep
+// their current values.
 enum class Adapters : std::uint8_t { kRequired, kMayBeMissing };
 
 // Loads every parameter from a Hugging Face folder (fp32, bf16, fp16 or fp64 tensors) into the master weights
-// and refreshes the working copies. Throws Error naming the first tensor that is missing, has a wrong shape,
-// is not used by the model, or differs from the tensor that it must equal (CheckpointPart::copies). A tied
-// model's separate copy of the head is accepted and ignored.
+// and refreshes the working copies. Throws an Error that names the first tensor with a defect: it is missing,
+// has a wrong shape, is not used by the model, or differs from a tensor that it must equal
+// (CheckpointPart::copies). A tied model's separate copy of the head is accepted and ignored.
 void load_weights(const SafetensorsFolder& folder, engine::ParameterStore& store, engine::Rank& rank,
                   Adapters adapters = Adapters::kRequired);
 
-// Runs the checks that need no memory for the model: every tensor that `config` requires exists and has its
-// shape. Call it before allocating the model, because a config.json may claim any size.
+// Makes the checks that need no memory for the model: every tensor that `config` requires must exist with the
+// right shape. Call it before allocating the model, because a config.json may claim any size.
 void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& config,
                          const FamilyRegistry& families, Adapters adapters = Adapters::kRequired);
 
-// Reads device memory for a checkpoint writer over the rank's copy stream. Thread-safe.
+// Copies device memory to the host for a checkpoint writer, on the rank's copy stream. Thread-safe.
 class DeviceReader {
  public:
   explicit DeviceReader(engine::Rank& rank) : rank_(rank) {}
@@ -42,13 +42,14 @@ class DeviceReader {
   std::mutex mutex_;
 };
 
-// Returns the contents of a checkpoint as sources that read from the device: the model in the compute type,
-// under Hugging Face names. `reader` and the store must outlive the sources.
+// Returns the model's tensors for a checkpoint, in the compute type and with Hugging Face names. The sources
+// read the tensors from the device. `reader` and the store must outlive the sources.
 std::vector<TensorSource> model_sources(const engine::ParameterStore& store, DeviceReader& reader);
-// Returns master weights and moments, named "<state>.<name>". Master weights are included only for bf16
-// training; otherwise the model holds them.
+// Returns the master weights and optimizer states for a checkpoint, named "<state>.<name>". Master weights
+// are included only for bf16 training, because fp32 weights are in the model's own tensors.
 std::vector<TensorSource> optimizer_sources(const engine::ParameterStore& store, DeviceReader& reader);
-// Loads everything from a training checkpoint, bit for bit. With `optimizer` false, loads only the weights.
+// Loads weights and optimizer states from a training checkpoint, bit for bit. If `optimizer` is false, loads
+// only the weights.
 void load_checkpoint(const CheckpointReader& checkpoint, engine::ParameterStore& store, engine::Rank& rank,
                      bool optimizer, Adapters adapters = Adapters::kRequired);
 

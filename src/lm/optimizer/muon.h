@@ -1,4 +1,4 @@
-// The matrices that Muon updates.
+// Determines which matrices Muon updates.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,9 @@
 
 namespace primus {
 
-// Returns the matrices of a parameter, as ranges of rows of [rows, last extent]. Each tensor of the published
-// checkpoint is a separate matrix. A tensor of experts has one matrix per expert.
+// Returns the matrices of a parameter as ranges of rows, where the parameter is seen as [rows, last extent].
+// Each tensor of the published checkpoint is a separate matrix; a tensor of experts has one matrix per
+// expert.
 std::vector<engine::FlatRange> muon_matrices(const engine::Parameter& parameter, bool split_qkv);
 
 }  // namespace primus

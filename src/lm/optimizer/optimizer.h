@@ -1,5 +1,5 @@
 // The end of a training step: the norm of all gradients, clipping, and the update by rules (update_rule.h).
-// Everything is enqueued without a host synchronization. Not thread-safe.
+// All work is enqueued without synchronizing with the host. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,24 @@ namespace primus {
 
 class Optimizer {
  public:
-  // Allocates three scalars in the rank's persistent arena. The store must be allocated with the states of
-  // the rules, and with the rule of each parameter.
+  // Allocates three scalars in the rank's persistent arena. `store` must already be allocated, with the
+  // states of the rules and the rule of each parameter.
   Optimizer(const OptimizerSettings& settings, engine::ParameterStore& store, engine::DataParallel& parallel,
             engine::Rank& rank);
 
   // Enqueues the norm of the reduced gradients over all ranks, and the clip coefficient.
   void measure_gradients();
-  // Enqueues the clipped update and distributes the new values to all ranks. Changes nothing if the norm is
-  // not finite. `scalars`: the step's scalars, on the device.
+  // Enqueues the clipped update and the distribution of the new values to all ranks. Nothing is changed if
+  // the gradient norm is not finite. `scalars`: the scalars of this step, on the device.
   void update(const Tensor& scalars, std::int64_t step);
-  // Numbers of weights over all ranks: those that the last update set to an fp4 value because they
-  // oscillated, and all watched weights. Synchronizes with the device; every rank must call it.
+  // Numbers of weights over all ranks: weights that the last update set to an fp4 value because they
+  // oscillated, and weights that are checked for oscillation. Synchronizes with the device; every rank must
+  // call it.
   struct Snapped {
     double weights, of;
   };
   Snapped snapped();
-  // Fills in the scalars that the update reads. `step` counts from 1.
+  // Sets the scalars that the update reads. The first step has `step` 1.
   void set_scalars(std::int64_t step, double learning_rate, double weight_decay,
                    std::span<double, turbo::kStepScalars> scalars) const;
 
@@ -46,7 +47,8 @@ class Optimizer {
   engine::DataParallel& parallel_;
   engine::Rank& rank_;
   Tensor sum_of_squares_, norm_, scale_;
-  Tensor snapped_;  // [units] int32: number of snapped weights, if oscillation is watched
+  Tensor snapped_;  // [units] int32: number of weights set to an fp4 value; allocated if weights are checked
+                    // for oscillation
 };
 
 }  // namespace primus

@@ -12,17 +12,18 @@ namespace primus {
 struct OptimizerSettings {
   UpdateRules rules = default_update_rules();
   double clip_norm = 1.0;  // max norm of the complete gradient; 0: no clipping
-  // Whether masters of bf16 parameters are stored as the bf16 values plus 16 more bits
+  // Whether the master weights of bf16 parameters are stored as the bf16 values plus 16 more bits
   // (turbo/master_weights.h). This does not change the results of training.
   bool split_masters = false;
-  // Whether norms and biases are decayed too; Megatron-LM does not decay them.
+  // Whether weight decay also applies to norms and biases; in Megatron-LM it does not.
   bool decay_all_parameters = false;
 
-  // Settings of the wrapper around `rules` that stops oscillating weights (without_oscillation). Empty: no
-  // wrapper.
+  // Settings of without_oscillation(), which wraps `rules` to stop oscillating weights. Empty: `rules` are
+  // not wrapped.
   std::optional<OscillationSettings> oscillation = {};
 
-  // Throws an Error at the key's place for settings that the chosen optimizer does not support.
+  // Reads the settings. Throws an Error at the location of a setting that the chosen optimizer does not
+  // support.
   static OptimizerSettings from(const config::Experiment& experiment);
 };
 

@@ -1,8 +1,8 @@
 // Learning rate and weight decay over the run, as in Megatron-LM's OptimizerParamScheduler: pure functions of
-// the number of completed steps. So the first step of a warm-up from 0 has learning rate 0, which hardly
-// matters when training from scratch. A run that starts from trained weights may have few steps, and each
-// step should learn. So, without lr_warmup_init, step k of its warm-up of w steps has (k + 1) / (w + 1) of
-// the peak rate. Thread-safe.
+// the number of completed steps. With a warm-up from 0, the first step therefore has learning rate 0, which
+// hardly matters when training from scratch. A run that starts from trained weights may have only a few
+// steps, and each of them should change the weights. Unless lr_warmup_init is set, step k = 0, 1, ... of its
+// warm-up over w steps uses (k + 1) / (w + 1) of the peak rate. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace primus {
 
 class Schedule {
  public:
-  // Reads the fields lr*, min_lr, *weight_decay* and train_iters. `from_weights`: whether the run
-  // starts from trained weights.
+  // Reads the settings lr*, min_lr, *weight_decay* and train_iters. `from_weights`: whether the run starts
+  // from trained weights.
   explicit Schedule(const config::TrainerConfig& config, bool from_weights = false);
 
-  // Return the values for the step after `steps` completed steps.
+  // Return the values for the next step after `steps` completed steps.
   double learning_rate(std::int64_t steps) const { return learning_rate_at(static_cast<double>(steps)); }
   double weight_decay(std::int64_t steps) const { return weight_decay_at(static_cast<double>(steps)); }
-  // `steps` may be between two steps, for runs whose schedule follows time.
+  // Like learning_rate(), for fractional `steps`, which occur in runs whose schedule follows time.
   double learning_rate_at(double steps) const;
   double weight_decay_at(double steps) const;
 

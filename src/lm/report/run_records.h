@@ -1,5 +1,5 @@
-// Reads the records of a run: from rank 0's events (docs/formats/events.md), or from metrics.jsonl and
-// evaluations.jsonl for runs of older versions, which have no events. Free functions without state.
+// Reads the records of a run from rank 0's events (docs/formats/events.md). Runs of older versions have no
+// events; their records are read from metrics.jsonl and evaluations.jsonl. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace primus {
 
-// Returns the file of rank 0's events if the events cover the run from its beginning; else empty.
+// Returns the file of rank 0's events if they cover the run from its beginning, else nullopt.
 std::optional<Path> events_of(const Path& run);
 // Returns the file that contains the run's steps.
 Path steps_file(const Path& run);
 
 using RecordFn = std::function<void(std::string_view line)>;
-// Calls step(line) and evaluation(line) for each record, in order within each kind; `line` is in the format
-// of metrics.jsonl or evaluations.jsonl. Calls damaged(name, lines) for a file with damaged lines. Throws
-// FileError.
+// Calls step(line) for each step and evaluation(line) for each evaluation. Steps come in order, and so do
+// evaluations. `line` is in the format of metrics.jsonl or evaluations.jsonl. Calls damaged(name, lines) for
+// a file with damaged lines. Throws FileError.
 void read_records(const Path& run, const RecordFn& step, const RecordFn& evaluation,
                   const std::function<void(std::string_view name, std::int64_t lines)>& damaged = {});
 
-// Returns the settings of the last process that trained, in experiment.yaml's format; empty if there are
-// none. Throws FileError, or Error(kInvalid) if the file is too large.
+// Returns the settings of the last process that trained, as in experiment.yaml; nullopt if none are recorded.
+// Throws FileError, or Error(kInvalid) if the file is too large.
 std::optional<std::string> recorded_experiment(const Path& run);
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// Turns token ids into text one at a time; used by Tokenizer::decode and StreamDecoder.
+// Converts token ids to text one by one. Used by Tokenizer::decode and StreamDecoder.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,17 @@
 
 namespace primus {
 
-// The state of one stream of tokens. push() and finish() append only complete UTF-8 characters; an
-// implementation holds back characters that a later token may still change.
+// The state of decoding one stream of tokens. push() and finish() append only complete UTF-8 characters;
+// implementations hold back a character that a later token may still change.
 class Decoding {
  public:
   virtual ~Decoding() = default;
   virtual void push(std::int32_t id, std::string& out) = 0;
-  virtual void finish(std::string& out) = 0;  // outputs the rest, and starts a new stream
+  virtual void finish(std::string& out) = 0;  // appends the text held back, and starts a new stream
 };
 
-// Converts byte chunks to valid UTF-8: an unfinished character is held back, invalid bytes become U+FFFD. The
-// result does not depend on the chunk borders.
+// Converts chunks of bytes to valid UTF-8. An incomplete character at the end of a chunk is held back;
+// invalid bytes become U+FFFD. The result does not depend on how the bytes are divided into chunks.
 class Utf8Stream {
  public:
   void push(std::string_view bytes, std::string& out);

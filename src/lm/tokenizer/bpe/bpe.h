@@ -1,9 +1,9 @@
-// Byte-pair encoding: repeatedly merges the adjacent pair of lowest rank (the leftmost if ranks are equal)
-// until no adjacent pair has a rank (Sennrich et al. 2016; in the order of Hugging Face tokenizers and
-// SentencePiece).
+// Byte-pair encoding: repeatedly merges the adjacent pair of symbols with the lowest rank (of equal ranks,
+// the leftmost pair), until no adjacent pair has a rank (Sennrich et al. 2016). Merges in the same order as
+// Hugging Face tokenizers and SentencePiece.
 //
-// Short words are merged by scanning for the lowest rank, long words with a heap over a linked list, so that
-// n symbols cost at most O(n log n). WordCache caches recent words.
+// In short words, the lowest rank is found by scanning; in long words, by a heap over a linked list, so that
+// a word of n symbols costs at most O(n log n). WordCache caches recent words.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,26 @@
 
 namespace primus {
 
-// The merge of two adjacent symbols: an immutable hash table from pairs of ids.
+// An immutable hash table that maps a pair of ids to the merge of these symbols.
 class MergeTable {
  public:
   struct Merge {
     std::int32_t left, right;  // ids of the pair
     std::int32_t result;       // id of the merged symbol
-    std::uint32_t rank;        // lower ranks merge first; pairs of equal rank merge from left to right
+    std::uint32_t rank;        // the pair with the lowest rank merges first; pairs of equal rank merge from
+                               // left to right
   };
   static constexpr std::uint32_t kNoRank = UINT32_MAX;
 
   MergeTable() : MergeTable(std::span<const Merge>()) {}
-  // If a pair has several merges, the last merge counts.
+  // If `merges` has several entries for a pair, the last entry is used.
   explicit MergeTable(std::span<const Merge> merges);
 
   struct Found {
     std::uint32_t rank;
     std::int32_t result;
   };
-  // Returns {kNoRank, -1} for a pair that does not merge. Negative ids never merge.
+  // Returns the merge of a pair; {kNoRank, -1} if the pair does not merge. Negative ids never merge.
   Found find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = pack(left, right);
     for (std::size_t slot = hash(key) >> shift_;; slot = (slot + 1) & mask_) {
@@ -62,10 +63,11 @@ class MergeTable {
   int shift_ = 0;
 };
 
-// Working memory of one merging thread.
+// Working memory for merging; each thread needs its own.
 struct MergeScratch {
   struct Node {
-    // Id and indices of the neighbours (-1: none); id INT32_MIN: already merged into the neighbour.
+    // A symbol: its id, and the indices of its neighbours (-1: none). An id of INT32_MIN means that the
+    // symbol was merged into its neighbour.
     std::int32_t id, previous, next;
   };
   struct Candidate {
@@ -82,7 +84,7 @@ struct MergeScratch {
 void merge_symbols(const MergeTable& merges, std::vector<std::int32_t>& symbols, MergeScratch& scratch);
 
 // Caches the ids of recent short words. The cache is direct-mapped, so its size is bounded without an
-// eviction list. Not thread-safe: one per thread.
+// eviction list. Not thread-safe: each thread needs its own.
 class WordCache {
  public:
   static constexpr std::size_t kMaxBytes = 31;
@@ -92,26 +94,29 @@ class WordCache {
 
   // Appends the ids of `word` if they are cached. Otherwise returns false and prepares store().
   bool lookup(std::string_view word, std::vector<std::int32_t>& ids);
-  // Stores the ids of the word whose lookup last failed, if they are few enough.
+  // Stores the ids of the word for which lookup() last returned false, unless they are too many.
   void store(std::span<const std::int32_t> ids);
 
  private:
-  // The table is small at first, because many tokenizers encode little text, and grows after enough stores.
+  // The table is small at first, because many tokenizers encode only little text. It grows after a number of
+  // stores.
   static constexpr int kFirstBits = 9, kGrowth = 3, kLastBits = 15;
   struct alignas(64) Entry {
-    // The bytes of the word, padded with zeros, and its length in the last byte; all zero: a free entry.
+    // The bytes of the word, padded with zeros; the last byte is the word's length. All bytes are zero in a
+    // free entry.
     std::uint64_t key[4] = {};
     std::int32_t ids[kMaxIds] = {};
     std::uint32_t count = 0;
   };
   int bits_ = kFirstBits;
-  std::vector<Entry> entries_;  // 2^bits_ entries
+  std::vector<Entry> entries_;  // table of 2^bits_ entries
   std::size_t stored_ = 0;      // number of words stored since the last growth
   Entry* missed_ = nullptr;
   std::uint64_t missed_key_[4] = {};
 };
 
-// A pool of objects that threads borrow one at a time; grows to the maximum number in use at once.
+// A pool of objects that threads borrow one at a time. It grows to the largest number of objects in use at
+// once.
 template <class T>
 class Pool {
  public:

@@ -16,12 +16,13 @@
 namespace primus {
 
 struct BpeOptions {
-  bool byte_level = false;  // whether symbols are bytes, written in GPT-2's alphabet (byte_level.h)
-  // Whether a character without a token is encoded as tokens of its bytes, <0xE4>.
+  bool byte_level = false;  // whether symbols are bytes, written in the alphabet of GPT-2 (byte_level.h)
+  // Whether a character without a token is encoded as one token per byte, such as <0xE4>.
   bool byte_fallback = false;
-  bool fuse_unk = false;       // whether a run of unknown characters becomes a single unknown token
-  bool ignore_merges = false;  // whether a word that is a token is encoded directly, without merges
-  std::string unk_token;       // text of the unknown token; empty: text without a token is dropped
+  bool fuse_unk = false;       // whether consecutive unknown characters become a single unknown token
+  bool ignore_merges = false;  // whether a word that is itself a token is encoded as that token, without
+                               // merges
+  std::string unk_token;       // text of the unknown token; empty: characters without a token are dropped
   std::string continuing_subword_prefix, end_of_word_suffix;
 };
 
@@ -31,9 +32,9 @@ class BpeModel {
   // Left and right token of each merge, in order of rank.
   using MergeList = std::vector<std::pair<std::string, std::string>>;
 
-  // Error(kInvalid) naming a merge or token that does not fit the vocabulary.
+  // Throws Error(kInvalid) for a merge or token that does not fit the vocabulary; the message names it.
   BpeModel(BpeOptions options, Vocabulary vocabulary, const MergeList& merges);
-  // Like the other constructor, with merges given by ids.
+  // Like the other constructor, but the merges are given by ids.
   BpeModel(BpeOptions options, Vocabulary vocabulary, std::span<const MergeTable::Merge> merges);
 
   struct Scratch {
@@ -41,7 +42,7 @@ class BpeModel {
     WordCache cache;
     std::vector<std::int32_t> symbols;
   };
-  // Appends the ids of one word of valid UTF-8.
+  // Appends the ids of one word, which must be valid UTF-8.
   void encode(std::string_view word, std::vector<std::int32_t>& ids, Scratch& scratch) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -56,9 +57,9 @@ class BpeModel {
   Vocabulary vocabulary_;
   MergeTable merges_;
   std::array<std::int32_t, 256>
-      byte_ids_{};  // ids of single bytes (byte level) or of <0x..> tokens (fallback); -1: no token
+      byte_ids_{};  // ids of single bytes (byte level) or of the tokens <0x..> (byte fallback); -1: no token
   std::optional<std::int32_t> unk_id_;
-  Vocabulary words_;  // tokens as raw bytes, for looking up complete words in a byte-level vocabulary
+  Vocabulary words_;  // tokens as raw bytes; used to look up complete words in a byte-level vocabulary
 };
 
 }  // namespace primus

@@ -1,5 +1,6 @@
-// GPT-2's byte alphabet: a printable character for every byte, so that a vocabulary of byte strings fits in a
-// text file. Printable Latin-1 bytes map to themselves, the other bytes to U+0100 and up.
+// GPT-2's alphabet of bytes: it has a printable character for every byte, so that a vocabulary of byte
+// strings can be stored in a text file. Printable Latin-1 bytes map to themselves, the other bytes to U+0100
+// and above.
 #pragma once
 
 #include <optional>
@@ -9,9 +10,9 @@
 namespace primus::byte_level {
 
 char32_t to_character(unsigned char byte);
-// Maps " the" to "Ġthe".
+// Converts bytes to text: " the" becomes "Ġthe".
 std::string to_text(std::string_view bytes);
-// Returns the bytes of a token's text; nullopt if the text has a character outside the alphabet.
+// Converts the text of a token to bytes; nullopt if the text has a character outside of the alphabet.
 std::optional<std::string> to_bytes(std::string_view text);
 
 }  // namespace primus::byte_level

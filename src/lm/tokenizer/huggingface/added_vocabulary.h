@@ -1,7 +1,7 @@
-// The ids of added tokens, as the tokenizers library assigns them.
+// The ids of added tokens, assigned in the same way as in the tokenizers library.
 //
-// A token that the model contains keeps the model's id. Every other token gets the next free id, in the order
-// of the tokens. The ids in the files are ignored.
+// A token that the model contains keeps the id that it has in the model. Every other token gets the next free
+// id, in the order of add(). The ids in the files are ignored.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@
 
 namespace primus {
 
-// Filled once, then read by any number of threads.
+// Must be filled by one thread; afterwards any number of threads may read.
 class AddedVocabulary {
  public:
-  // `find` returns the id of a token in the model, which has `count` tokens. `find` is called until the last
-  // add().
+  // `find` returns the id of a token in the model. It is called until the last add(). `count` is the number
+  // of tokens in the model.
   AddedVocabulary(std::function<std::optional<std::int32_t>(std::string_view)> find, std::int32_t count)
       : find_(std::move(find)), next_(count) {}
 
-  // token.id is the file's id, or -1. A token that exists already gets the new flags. Empty tokens are
-  // ignored.
+  // Adds a token. token.id is its id in the file, or -1. If the token was already added, only its flags are
+  // replaced. Empty tokens are ignored.
   void add(AddedToken token);
 
   const std::map<std::int32_t, AddedToken>& tokens() const { return tokens_; }
@@ -36,7 +36,7 @@ class AddedVocabulary {
     const auto it = ids_.find(content);
     return it == ids_.end() ? std::nullopt : std::optional(it->second);
   }
-  // Reports which tokens have ids that differ from those in the files; empty if none has.
+  // Returns a sentence about tokens whose ids differ from those in the files; empty if all ids agree.
   std::string remark() const;
 
  private:

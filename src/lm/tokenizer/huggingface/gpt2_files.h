@@ -1,8 +1,8 @@
-// Byte-level BPE in OpenAI's GPT-2 files: vocab.json (token to id) and merges.txt (two tokens per line, by
-// rank), converted to the tokenizer.json that Hugging Face's converters write.
+// Byte-level BPE in the two GPT-2 files of OpenAI: vocab.json (token to id) and merges.txt (two tokens per
+// line, sorted by rank). They are converted to the tokenizer.json that Hugging Face's converters write.
 //
-// The splitting rule and the special tokens are missing in these two files. Without a model folder, GPT-2's
-// rule and special tokens are used, as in Megatron's GPT2BPETokenizer. In a model folder the class in
+// The two files contain neither the splitting rule nor the special tokens. If the files are given without a
+// model folder, those of GPT-2 are used, as in Megatron's GPT2BPETokenizer. In a model folder, the class in
 // tokenizer_config.json decides: GPT2Tokenizer or Qwen2Tokenizer. Any other class is an error that names the
 // class.
 #pragma once
@@ -12,10 +12,11 @@
 
 namespace primus {
 
-// Error(kInvalid) at "file:line" for a broken file; FileError.
+// Reads the two files. Error(kInvalid) at "file:line" for a broken file; FileError.
 HuggingFaceFiles read_gpt2_files(const Path& vocab_file, const Path& merge_file);
 
-// has_gpt2_files: whether the folder has the two files. The overload reads all tokenizer files of the folder.
+// has_gpt2_files() returns whether the folder has the two files. The overload of read_gpt2_files() reads all
+// tokenizer files of the folder.
 bool has_gpt2_files(const Path& folder);
 HuggingFaceFiles read_gpt2_folder(const Path& folder);
 

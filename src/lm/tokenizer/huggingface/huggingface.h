@@ -1,8 +1,8 @@
 // Hugging Face tokenizer.json: added tokens, normalizer, pre-tokenizer, BPE model, post-processor, decoder.
 //
-// Format: https://huggingface.co/docs/tokenizers. Produces the same ids as the `tokenizers` library; tests
-// contain its output for three tokenizers. Unsupported features (WordPiece, a Unigram model, dropout, some
-// stages) are errors that name the feature.
+// Format: https://huggingface.co/docs/tokenizers. Produces the same ids as the `tokenizers` library; the
+// tests compare with its output for three tokenizers. Unsupported features (WordPiece, a Unigram model,
+// dropout, some stages) are errors that name the feature.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,17 @@
 
 namespace primus {
 
-// The contents of a tokenizer's files in a model folder; empty for a missing file.
+// The contents of the tokenizer files in a model folder; the content of a missing file is empty.
 struct HuggingFaceFiles : SideFiles {
   std::string tokenizer_json;
   std::string path = "tokenizer.json";  // path of tokenizer.json, for messages
 };
 
-// Adds the files next to a tokenizer.json that was read from `path`.
+// Returns `tokenizer`, the content of the tokenizer.json at `path`, together with the contents of the files
+// next to it.
 HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path, std::string tokenizer_json);
 
-// `type` is the result of name().
+// Makes the tokenizer. `type` is the text that its name() returns.
 std::unique_ptr<Tokenizer> make_huggingface_tokenizer(HuggingFaceFiles files, std::string type);
 
 }  // namespace primus

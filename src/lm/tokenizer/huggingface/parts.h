@@ -1,5 +1,5 @@
-// The stages of a Hugging Face tokenizer.json before and after its model, each built from its JSON object.
-// Unsupported components throw Error(kUnsupported) with their name. Private to src/lm/tokenizer.
+// The stages of a Hugging Face tokenizer.json before and after the model. Each is built from its JSON object.
+// An unsupported component throws Error(kUnsupported), which names it. Private to src/lm/tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +22,26 @@ namespace primus::huggingface {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Whether apply() might change this text: a quick test that avoids a copy.
+  // Returns whether apply() might change this text. A quick test that avoids a copy.
   virtual bool may_change(std::string_view text) const = 0;
-  // Error(kInvalid) if the new text is longer than the rest of `budget`. The caller subtracts the length of
-  // the output from `budget`.
+  // Rewrites the text. Error(kInvalid) if the new text is longer than the remaining `budget`. The length of
+  // the output is subtracted from `budget` by the caller.
   virtual void apply(std::string& text, TextBudget& budget) const = 0;
 };
 
-// Maximum length of a chain of normalizers, pre-tokenizers, post-processors or decoders. It is limited
-// because each element reads the complete text. Files of real models have up to seven.
+// Maximum number of normalizers, pre-tokenizers, post-processors or decoders in a sequence. It is limited
+// because each of them reads the complete text. Files of real models have up to seven.
 inline constexpr std::size_t kMaxSteps = 64;
-// Maximum number of ids that a frame adds to one text.
+// Maximum number of ids that post-processing adds to one text.
 inline constexpr std::size_t kMaxFrameIds = 1024;
 
-// Returns null for a null object, which means no stage.
+// Returns null for a JSON null, which means that the stage is absent.
 std::unique_ptr<Normalizer> parse_normalizer(const nlohmann::json& json);
 
 struct PreTokenizerStage {
-  std::vector<std::unique_ptr<PreTokenizer>> steps;  // each step splits the pieces of the previous step
-  bool byte_level = false;                           // whether the pieces are then treated as bytes
+  std::vector<std::unique_ptr<PreTokenizer>> steps;  // each step splits the parts that the previous step
+                                                     // returned
+  bool byte_level = false;                           // whether the parts are then converted to bytes
 };
 PreTokenizerStage parse_pre_tokenizer(const nlohmann::json& json);
 
@@ -51,22 +52,23 @@ Tokenizer::Frame parse_post_processor(const nlohmann::json& json);
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // `text_of(id)` must outlive the returned object.
+  // Starts decoding a stream of tokens. `text_of(id)` must outlive the returned object.
   virtual std::unique_ptr<Decoding> start(std::function<std::string_view(std::int32_t)> text_of) const = 0;
 };
-// The error names `file` if the decoder makes too much text from a token.
+// Returns the decoder. If decoding makes too much text from a token, the error names `file`.
 std::unique_ptr<Decoder> parse_decoder(const nlohmann::json& json, const std::string& file);
 
-// Checked access for the functions above: Error(kInvalid) naming the key that is missing or of the wrong
-// type.
+// Checked access to JSON for the functions above. Error(kInvalid), which names the key, if it is missing or
+// of the wrong type.
 std::string get_string(const nlohmann::json& json, const char* key);
 bool get_bool(const nlohmann::json& json, const char* key, bool fallback);
 // Returns the list `key` of `object`, by reference.
 const nlohmann::json& get_list(const nlohmann::json& object, const char* key);
-// Adds 1 to `steps`. Error(kUnsupported) naming `what` ("a normalizer") above kMaxSteps.
+// Adds 1 to `steps`. Error(kUnsupported), which names `what` ("a normalizer"), if the result exceeds
+// kMaxSteps.
 void count_step(std::size_t& steps, std::string_view what);
-// Replaces every occurrence of `from`, left to right; an empty `from` never occurs. Error(kInvalid), which
-// names `stage`, if the result is longer than the rest of `budget`. Does not change `budget`.
+// Replaces every occurrence of `from`, left to right; if `from` is empty, replaces nothing. Error(kInvalid),
+// which names `stage`, if the result is longer than the remaining `budget`. Does not change `budget`.
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
                         const TextBudget& budget, std::string_view stage);
 

@@ -1,4 +1,4 @@
-// The small files next to a tokenizer.json or tokenizer.model, read as transformers reads them.
+// The small files next to a tokenizer.json or tokenizer.model, interpreted as in transformers.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 namespace primus {
 
-// Contents of the files; empty for a missing file.
+// Contents of the files; the content of a missing file is empty.
 struct SideFiles {
   std::string tokenizer_config_json;
   std::string special_tokens_map_json;
@@ -25,20 +25,22 @@ struct SideFiles {
 
 SideFiles read_side_files(const std::filesystem::path& folder);
 
-// Returns the file with a folder's chat template: chat_template.jinja, else tokenizer_config.json.
+// Returns the file that contains the folder's chat template: chat_template.jinja, or else
+// tokenizer_config.json.
 std::optional<std::filesystem::path> chat_template_file(const std::filesystem::path& folder);
 
 struct SideSettings {
-  // Tokens with their flags (id -1 if the file has none), in the order in which transformers adds them.
+  // Tokens with their flags, in the order in which transformers adds them. The id is -1 if the file has none.
   std::vector<AddedToken> described;
-  // Further special tokens. Each token is added unless an added token has the same text.
+  // Further special tokens. Each is added unless there is already an added token with the same text.
   std::vector<AddedToken> named;
-  std::optional<std::string> bos, eos, pad, unk;  // texts of the tokens with these roles
+  std::optional<std::string> bos, eos, pad, unk;  // texts of the BOS, EOS, padding and unknown tokens
   std::string chat_template;
-  bool legacy = false;  // for SentencePiece models: whether text after an added token begins with a space
+  bool legacy = false;  // for SentencePiece models: whether a space is inserted before text that follows an
+                        // added token
 };
 
-// Error(kInvalid) at the file's name, line and column for a file that is not a JSON object.
+// Parses the files. Error(kInvalid), with file name, line and column, for a file that is not a JSON object.
 SideSettings parse_side_files(const SideFiles& files);
 
 // Parses an added token of tokenizer.json or tokenizer_config.json; the id is -1.

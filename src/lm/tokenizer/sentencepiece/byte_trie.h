@@ -1,4 +1,4 @@
-// A map from byte strings to values that finds all strings starting at a position of a text.
+// A map from byte strings to values. It finds all strings that start at a position of a text.
 #pragma once
 
 #include <array>
@@ -8,15 +8,16 @@
 
 namespace primus {
 
-// Filled by add(), then read by any number of threads. Memory: about 16 bytes per byte of the strings.
+// Must be filled by add() in one thread; afterwards any number of threads may read. Uses about 16 bytes of
+// memory per byte of the strings.
 class ByteTrie {
  public:
   static constexpr std::int32_t kRoot = 0, kNone = -1;
 
-  // `value` >= 0; of equal strings the last one counts.
+  // Adds a string. `value` must be >= 0. Of equal strings, the last is used.
   void add(std::string_view text, std::int32_t value);
 
-  // The node reached from `node` by one byte, or kNone.
+  // Returns the node that `byte` leads to from `node`, or kNone.
   std::int32_t step(std::int32_t node, char byte) const {
     const auto b = static_cast<unsigned char>(byte);
     if (node == kRoot) return first_[b];
@@ -26,10 +27,11 @@ class ByteTrie {
       if (slots_[slot].key == kEmpty) return kNone;
     }
   }
-  // The value of the string that ends at `node`, or -1.
+  // Returns the value of the string that ends at `node`, or -1 if no string ends there.
   std::int32_t value(std::int32_t node) const { return values_[static_cast<std::size_t>(node)]; }
 
-  // Returns the value and length of the longest string at the start of `text`, or -1.
+  // Returns the value of the longest string at the start of `text`, and sets `length` to its length; -1 if
+  // there is none.
   std::int32_t longest(std::string_view text, std::size_t& length) const;
   bool empty() const { return values_.size() == 1; }
 
@@ -52,7 +54,7 @@ class ByteTrie {
 
   std::array<std::int32_t, 256> first_ = no_children();  // children of the root
   std::vector<std::int32_t> values_{-1};
-  // A hash table with open addressing, at most half full.
+  // A hash table with open addressing; at most half of its slots are used.
   std::vector<Slot> slots_ = std::vector<Slot>(2, Slot{kEmpty, kNone});
   std::size_t mask_ = 1;
   std::size_t used_ = 0;

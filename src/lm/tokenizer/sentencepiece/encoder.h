@@ -1,4 +1,4 @@
-// SentencePiece's two models (BPE and unigram): split normalised text into pieces.
+// The encoders of SentencePiece's two models (BPE and unigram), which split normalized text into pieces.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace primus::sentencepiece {
 
-// A part of normalised text: a piece, or unknown characters.
+// A range of normalized text that is a piece, or consists of unknown characters.
 struct Segment {
   static constexpr std::int32_t kUnknown = -1;
   std::int32_t id;
@@ -21,11 +21,11 @@ struct Segment {
 class Encoder {
  public:
   virtual ~Encoder() = default;
-  // Appends the segments of `text`, in order.
+  // Splits `text` and appends its segments, in order.
   virtual void encode(std::string_view text, std::vector<Segment>& segments) const = 0;
 };
 
-// Error(kInvalid) for scores that are NaN, kUnsupported for unused pieces in a BPE model.
+// Make the encoders. Error(kInvalid) for scores that are NaN, kUnsupported for unused pieces in a BPE model.
 std::unique_ptr<Encoder> make_bpe_encoder(const std::vector<Piece>& pieces);
 std::unique_ptr<Encoder> make_unigram_encoder(const std::vector<Piece>& pieces);
 

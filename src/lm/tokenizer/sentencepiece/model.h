@@ -18,11 +18,11 @@ struct Piece {
 
 enum class ModelType { kUnigram = 1, kBpe = 2, kWord = 3, kChar = 4 };
 
-// Default values are the format's defaults.
+// Initial values of the members are the defaults of the format.
 struct NormalizerSpec {
   std::string precompiled_charsmap;
   bool add_dummy_prefix = true;  // whether a space is added before the text
-  // Whether spaces are removed at both ends, and all but one space between words.
+  // Whether spaces at both ends are removed, and consecutive spaces are replaced by one.
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;  // whether spaces are replaced by U+2581
 };
@@ -38,10 +38,11 @@ struct Model {
   bool has_denormalizer = false;
 };
 
-// Whether `bytes` look like a .model file and not like JSON or a list of ranks.
+// Returns whether `bytes` look like a .model file, and not like JSON or a list of ranks.
 bool looks_like_model(std::string_view bytes);
 
-// Error(kInvalid) at `name` for bytes that are not a ModelProto. Unknown fields are ignored.
+// Parses a .model file. Error(kInvalid), which names `name`, for bytes that are not a ModelProto. Unknown
+// fields are ignored.
 Model parse_model(std::string_view bytes, std::string_view name);
 
 }  // namespace primus::sentencepiece

@@ -516,7 +516,7 @@ TEST(Commands, RefuseOptionsWithoutEffect) {
       {{"data", "inspect", "prefix", "--split", "1,0,0"}, "--split needs --order"},
       {{"data", "inspect", "prefix", "--samples", "1,0,0"}, "--samples needs --order"},
       {{"data", "encode", "-t", "nothing", "--tokenizer-type", "ByteTokenizer"},
-       "ByteTokenizer reads no file, but the tokenizer 'nothing' is named, too"},
+       "ByteTokenizer reads no file, but 'nothing' is given"},
       {{"report", text}, "is not a folder"},
   };
   for (const auto& [words, message] : refused) {

@@ -62,7 +62,7 @@ PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T
 
 #else
 
-// Gathers both tiles from all lanes, and multiplies.
+// Gathers the tiles of both operands from all lanes, and multiplies them.
 template <int kHalves = 2, class T>
 void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
   struct Both {

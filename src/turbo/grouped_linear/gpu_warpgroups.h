@@ -12,7 +12,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The kernel: multiplies the operands that its base fetches.
+// "By depth": see turbo/gpu/warpgroup.h. In row sums (the weight gradient) both operands are by depth. Only
+// row sums support `accumulate`.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupWarpgroups : GroupOperands<C, kLeftByDepth, kRightByDepth> {
   using Base = GroupOperands<C, kLeftByDepth, kRightByDepth>;

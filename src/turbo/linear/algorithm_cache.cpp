@@ -99,7 +99,7 @@ std::optional<AlgorithmChoice> AlgorithmCache::choose(
       make_folders(Path(file_).parent_path());
       lock = FileLock::wait(Path(file_ + ".lock"));
     } catch (const Error&) {
-      lock.reset();  // releases the lock, because no process can write to this file
+      lock.reset();  // continues without a lock, because no process can write to this file
     }
     // Another process may have measured while this process waited.
     choice = kept(key);

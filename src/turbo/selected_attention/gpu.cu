@@ -309,7 +309,7 @@ struct AddParts {
   }
 };
 
-// The layout of the workspace, in elements of 4 bytes.
+// The layout of the workspace. Sizes are in elements of 4 bytes.
 struct Plan {
   static constexpr std::int64_t kSlice = std::int64_t{64}
                                          << 20;  // max. number of elements for a slice of queries

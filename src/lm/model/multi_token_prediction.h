@@ -31,7 +31,7 @@ engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
 class MultiTokenPrediction {
  public:
   // Declares the parameters of the module of depth `depth` (1, 2, ...) as a unit of `store`. Records that
-  // `chunk` uses `embedding` and `head` once more (-1: the module is on another rank).
+  // `chunk` uses `embedding` and `head` one additional time (-1: the module is on another rank).
   MultiTokenPrediction(const ModelConfig& config, const Family& family, engine::ParameterStore& store,
                        engine::Parameter& embedding, engine::Parameter& head, int depth, int chunk);
 

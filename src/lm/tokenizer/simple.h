@@ -1,4 +1,4 @@
-// Tokenizers without a file: bytes as tokens, and numbers as text.
+// Tokenizers that need no file: one whose tokens are bytes, and one whose tokens are numbers in decimal.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,15 @@ namespace primus {
 // Ids 0..255 are the bytes of the text. Id 256, <|endoftext|>, ends a document. Any bytes can be encoded.
 std::unique_ptr<const Tokenizer> make_byte_tokenizer();
 
-// Whether two fingerprints are those of tokenizers that make the same ids: they are equal, or one is that of
-// the byte tokenizer and the other that of the tokenizer.json that it saves. Thread-safe.
+// Returns whether two fingerprints belong to tokenizers that make the same ids. This is the case if they are
+// equal, or if one belongs to the byte tokenizer and the other to the tokenizer.json that it saves.
+// Thread-safe.
 bool make_same_ids(std::uint64_t fingerprint, std::uint64_t other);
 
-// Megatron's NullTokenizer: "17 4 99" is [17, 4, 99]. Each id is in [0, vocab_size). The last id, vocab_size
-// - 1, ends a document, as in Megatron since 2026. Before, an additional id, vocab_size, ended a document.
+// Megatron's NullTokenizer: the text "17 4 99" is [17, 4, 99]. Each id is in [0, vocab_size). The last id,
+// vocab_size
+// - 1, ends a document, as in Megatron since 2026. In earlier versions, the additional id vocab_size ended a
+//   document.
 std::unique_ptr<const Tokenizer> make_null_tokenizer(std::int32_t vocab_size);
 
 }  // namespace primus

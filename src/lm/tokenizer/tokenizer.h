@@ -1,8 +1,9 @@
-// Text to token ids and back: the interface used by training, generation and the data tools.
+// Converts text to token ids and back. Training, generation and the data tools use this interface.
 //
 // Implementations: Hugging Face tokenizer.json (huggingface.h), SentencePiece .model (sentencepiece.h),
 // tiktoken rank files (tiktoken.h), and the built-in byte and null tokenizers (simple.h). If a file uses a
-// component that is not supported, loading fails with the component's name; nothing is approximated.
+// component that is not supported, loading fails with an error that names the component; ids are never
+// approximated.
 //
 // Text is UTF-8. Invalid UTF-8 is no error: each maximal invalid part becomes U+FFFD before encoding, as when
 // a file is read with "errors=replace" (only the byte tokenizer encodes the raw bytes). decode() always
@@ -23,14 +24,14 @@
 
 namespace primus {
 
-// Ids with a role. nullopt if the tokenizer does not define the role.
+// Ids of tokens with a special role; nullopt if the tokenizer has no token for the role.
 struct SpecialIds {
   std::optional<std::int32_t> bos;  // token that begins a text
   std::optional<std::int32_t> eos;  // token that ends a text
-  std::optional<std::int32_t> pad;  // token that fills a sequence; never predicted
-  // Token that ends a document in a training corpus (Megatron's name); usually eos.
+  std::optional<std::int32_t> pad;  // token with which a sequence is padded; never predicted
+  // token that ends a document in a training corpus (the name is Megatron's); usually the same as eos
   std::optional<std::int32_t> eod;
-  std::optional<std::int32_t> unk;  // token for text that the vocabulary cannot express
+  std::optional<std::int32_t> unk;  // token for text that cannot be expressed by other tokens
 };
 
 class Decoding;  // state of a conversion from ids to text (decoding.h)
@@ -39,51 +40,51 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // The tokenizer_type with which this tokenizer was loaded, e.g. "HuggingFaceTokenizer".
+  // Returns the tokenizer_type with which this tokenizer was loaded, e.g. "HuggingFaceTokenizer".
   virtual std::string_view name() const = 0;
-  // Largest id plus 1, including added and special tokens.
+  // Returns the largest id plus 1, including added and special tokens.
   virtual std::int32_t vocab_size() const = 0;
   virtual const SpecialIds& special_ids() const = 0;
 
-  // Appends the ids of `text`. `add_special` adds the ids of frame() before and after them. In both cases
-  // special tokens spelled out in the text are recognised, as in Hugging Face.
+  // Appends the ids of `text`. With `add_special`, adds the ids of frame() before and after them. Special
+  // tokens that are spelled out in the text are always recognized, as in Hugging Face.
   void encode(std::string_view text, bool add_special, std::vector<std::int32_t>& ids) const;
   std::vector<std::int32_t> encode(std::string_view text, bool add_special = true) const;
 
-  // Ids that the tokenizer's own post-processing adds before and after a text (BOS for Llama 3, none for
-  // GPT-2).
+  // The ids that the tokenizer itself adds before and after a text (BOS for Llama 3, none for GPT-2).
   struct Frame {
     std::vector<std::int32_t> before, after;
   };
   const Frame& frame() const { return frame_; }
 
-  // Throws Error(kInvalid) for an id outside [0, vocab_size). `skip_special` omits special tokens.
+  // Returns the text of `ids`. Throws Error(kInvalid) for an id outside [0, vocab_size). `skip_special`:
+  // whether special tokens are omitted.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = true) const;
 
-  // The token as written in the vocabulary, for display ("Ġthe", "<|eot_id|>").
+  // Returns a token as it is written in the vocabulary, for display ("Ġthe", "<|eot_id|>").
   virtual std::string token_text(std::int32_t id) const = 0;
-  // The id of a token as written in the vocabulary.
+  // Returns the id of a token, given as it is written in the vocabulary.
   virtual std::optional<std::int32_t> token_id(std::string_view token) const = 0;
   virtual bool is_special(std::int32_t id) const = 0;
 
-  // A hash of everything that the ids of a text depend on. Processes on all machines compute the same hash.
-  // It is part of the cache names of tokenized data.
+  // Returns a hash of everything that affects the ids of a text. All processes on all machines compute the
+  // same hash. The names of cached tokenized data contain it.
   virtual std::uint64_t fingerprint() const = 0;
 
-  // Writes to a model folder the files from which transformers loads this tokenizer (tokenizer.json,
-  // tokenizer_config.json, tokenizer.model ...; each file is replaced atomically). Error(kUnsupported) if
-  // this kind of tokenizer has no such files.
+  // Writes to a model folder the files from which transformers loads this tokenizer: tokenizer.json,
+  // tokenizer_config.json, tokenizer.model and so on. Each file is replaced atomically. Error(kUnsupported)
+  // if this kind of tokenizer has no such files.
   virtual void save(const std::filesystem::path& folder) const = 0;
 
-  // The Jinja chat template that came with the tokenizer (tokenizer_config.json, chat_template.jinja); may be
-  // empty.
+  // Returns the Jinja chat template that came with the tokenizer (tokenizer_config.json,
+  // chat_template.jinja); may be empty.
   virtual std::string_view chat_template() const { return chat_template_; }
-  // Sets the template from a file next to the tokenizer file, for kinds whose own file format has no
-  // template.
+  // Sets the chat template that was found next to the tokenizer file, for kinds of tokenizers whose files
+  // cannot contain a template.
   void set_chat_template(std::string jinja) { chat_template_ = std::move(jinja); }
 
-  // Notes to show to the user once: ignored settings in the tokenizer's files (truncation), and a wrong
-  // tokenizer_type.
+  // Returns notes to show to the user once: ignored settings in the tokenizer's files (truncation), and a
+  // tokenizer_type that does not match the file.
   const std::vector<std::string>& notes() const { return notes_; }
   void add_note(std::string note) { notes_.push_back(std::move(note)); }
 
@@ -99,17 +100,17 @@ class Tokenizer {
   std::string chat_template_;
 };
 
-// Decodes token by token during generation. push() returns only complete UTF-8 characters, and the
-// concatenation of all returned text, including finish(), equals decode() of the same ids. One per stream;
-// not thread-safe. The tokenizer must outlive the decoder.
+// Decodes token by token during generation. push() returns only complete UTF-8 characters. The concatenation
+// of all returned texts, including that of finish(), equals decode() of the same ids. Each stream needs its
+// own object; not thread-safe. The tokenizer must outlive the decoder.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true);
   ~StreamDecoder();
 
-  // Returns the text that this token completes; may be empty.
+  // Decodes one token and returns the characters that are now complete; may be empty.
   std::string push(std::int32_t id);
-  // Returns the remaining text: an unfinished character becomes U+FFFD. Starts a new stream.
+  // Returns the remaining text, in which an incomplete character becomes U+FFFD, and starts a new stream.
   std::string finish();
 
  private:
@@ -118,21 +119,23 @@ class StreamDecoder {
   std::unique_ptr<Decoding> decoding_;
 };
 
-// Loads a tokenizer by tokenizer_type and tokenizer_model, with the names of Megatron and AMD Primus.
+// The tokenizer_type and tokenizer_model to load, with the names that Megatron and AMD Primus use.
 //   HuggingFaceTokenizer, GPT2BPETokenizer, Llama3Tokenizer, and AMD Primus's types named after models
-//                    `model`: a tokenizer.json, or the model folder that holds one, or vocab.json and
+//                    `model`: a tokenizer.json, or a model folder that contains it, or a folder with
+//                    vocab.json and
 //                    merges.txt
-//   GPT2BPETokenizer instead of `model` also the two files `vocab_file` and `merge_file`
+//   GPT2BPETokenizer also accepts the two files `vocab_file` and `merge_file` in place of `model`
 //   Llama2Tokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer   a SentencePiece .model or its folder
 //   TikTokenizer     a tiktoken rank file
 //   NullTokenizer    the number of ids in decimal: text is numbers separated by spaces, the last id ends
 //                    documents
-//   ByteTokenizer    empty: 256 byte values, and id 256, which ends documents
-// The file's content decides among the Hugging Face, SentencePiece and tiktoken formats. An empty `type`
-// means the same, or the byte tokenizer if `model` is empty too. notes() reports if HuggingFaceTokenizer or
-// GPT2BPETokenizer, the types of most presets, name a file of another kind. Errors: kInvalid for an unknown
-// type, a SentencePiece or TikTokenizer type with a file of another kind, a missing or broken file (with its
-// name); kUnsupported naming the unsupported component; FileError if the file cannot be read.
+//   ByteTokenizer `model` is empty: ids are the 256 byte values, and id 256, which ends documents
+// The file's content decides among the Hugging Face, SentencePiece and tiktoken formats. This is also the
+// case if `type` is empty; if `model` is empty, too, the byte tokenizer is loaded. notes() reports if
+// HuggingFaceTokenizer or GPT2BPETokenizer, the types of most presets, name a file of another kind. Errors:
+// kInvalid for an unknown type, for a SentencePiece or TikTokenizer type with a file of another kind, and for
+// a missing or broken file, which the message names; kUnsupported for an unsupported component, which the
+// message names; FileError if the file cannot be read.
 struct TokenizerSource {
   std::string type, model;
   std::string vocab_file, merge_file;
@@ -141,7 +144,7 @@ std::unique_ptr<const Tokenizer> load_tokenizer(const TokenizerSource& source);
 inline std::unique_ptr<const Tokenizer> load_tokenizer(std::string_view type, const std::string& model) {
   return load_tokenizer({std::string(type), model, {}, {}});
 }
-// Whether a folder has files that load_tokenizer would use.
+// Returns whether a folder has files that load_tokenizer() would use.
 bool has_tokenizer_files(const std::filesystem::path& folder);
 
 }  // namespace primus

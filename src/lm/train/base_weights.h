@@ -1,5 +1,5 @@
-// The identity of the weights that a run started from. The identity prevents a run from being resumed with
-// another model.
+// The identity of the weights from which a run started. It prevents a run from being resumed with another
+// model.
 #pragma once
 
 #include "base/files/file.h"
@@ -14,11 +14,11 @@ namespace primus {
 // by blocks sampled evenly from each file, which takes milliseconds for any model size. Errors: kIo.
 InputIdentity identity_of_weights(const Path& folder);
 
-// Compares `load` of `experiment` with the weights that the run of `checkpoint` started from. Refuses a
-// `load` that names other weights, because they would never be read. Returns a warning if `load` names a
-// folder that does not exist, else "". Accepts a `load` that names the run's own checkpoints (`own`), as
-// Megatron's scripts do, or a later checkpoint of the run whose weights this run started from. Compares
-// nothing if the checkpoint has no hash, as checkpoints of older versions.
+// Compares the key `load` of `experiment` with the weights from which the run of `checkpoint` started. A
+// `load` that names other weights is an error, because they would never be read. Returns a warning if `load`
+// names a folder that does not exist, else "". `load` may also name the run's own checkpoints (`own`), as in
+// Megatron's scripts, or a later checkpoint of the run whose weights this run started from. Compares nothing
+// if the checkpoint is of an older version and has no hash.
 std::string check_base_weights(const CheckpointReader& checkpoint, const TrainerState& state,
                                const config::Experiment& experiment, const Path& own);
 

@@ -1,6 +1,6 @@
-// Evaluates a training run on validation and test data when an evaluation is due. All ranks make the same
-// calls. Rank 0's record decides which evaluations this or an earlier process has already done. Internal to
-// lm/train.
+// Evaluates the trained model on validation and test data when an evaluation is due. All ranks make the same
+// calls. The records of rank 0 tell which evaluations are already done, by this process or an earlier one.
+// Internal to lm/train.
 #pragma once
 
 #include <atomic>
@@ -15,29 +15,28 @@ namespace primus {
 
 class Evaluator {
  public:
-  // Reads a batch; the caller handles broken data.
+  // Function that reads the next batch. It handles errors in the data.
   using NextBatch = std::function<const data::Batch&(data::BatchLoader&)>;
   // All arguments must outlive this object. `trace` may be null.
   Evaluator(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace,
             NextBatch next_batch);
 
-  // Whether an evaluation belongs to this iteration, recorded or not. Before evaluate_due(), the result of
-  // the last step must have been read.
+  // Returns whether an evaluation belongs to this iteration, whether it is already recorded or not. Before
+  // calling evaluate_due(), read the result of the last step.
   bool belongs_here() const;
-  // Runs the evaluations of this iteration that have no record yet, and ends the run if it has reached
-  // target_eval_loss. Returns false if `stop` was set first; the evaluation is then still due.
+  // Runs the evaluations of this iteration that are not yet recorded, and ends the run if target_eval_loss is
+  // reached. If `stop` is set before they are complete, returns false, and the evaluations remain due.
   bool evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop);
-  // Ends the run at this iteration if its recorded evaluation has reached target_eval_loss.
+  // Ends the run at this iteration if the loss recorded for this iteration has reached target_eval_loss.
   void end_at_target();
   bool target_reached() const { return target_reached_; }
-  // Returns approximately how many seconds the evaluations at the end of the run take. `step`: the seconds
-  // that a step takes.
+  // Estimates the time in seconds of the evaluations at the end of the run. `step`: seconds per step.
   double seconds_at_end(double step) const;
 
  private:
   bool regular() const;
   bool unrecorded(const char* data_set);
-  // Returns the mean loss; empty if `stop` was set first.
+  // Returns the mean loss; empty if `stop` was set before the evaluation was complete.
   std::optional<double> evaluate(const data::Dataset& dataset, const char* name, std::int64_t first_sample,
                                  const std::atomic<bool>& stop);
 
@@ -46,8 +45,8 @@ class Evaluator {
   TrainingSession& session_;
   RunTrace* trace_;
   NextBatch next_batch_;
-  std::optional<double> bytes_per_token_;  // bytes per token of the validation text; only on rank 0
-  double seconds_ = 0;                     // duration of the last evaluation on validation data
+  std::optional<double> bytes_per_token_;  // text bytes per token of the validation data; set only on rank 0
+  double seconds_ = 0;                     // duration in seconds of the last evaluation on validation data
   bool target_reached_ = false;
 };
 

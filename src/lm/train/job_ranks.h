@@ -1,5 +1,5 @@
-// The ranks that train one run together, as seen from one of them. Rank 0 owns the run's folder, its records
-// and its checkpoint names, and broadcasts values that only rank 0 can find or decide.
+// All ranks that train one run, seen from one of them. Rank 0 owns the run's folder, its records and the
+// names of its checkpoints, and broadcasts values that only rank 0 can determine.
 //
 // Every rank makes the same calls in the same order. Throws Error(kIo) if a rank is lost. Not thread-safe.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace primus {
 
-// The timeout for waiting on other ranks: three times the longest step so far, but at least the minimum of
+// The timeout for waiting for other ranks: three times the longest step so far, but at least the minimum of
 // watchdog_timeout().
 class RankPatience {
  public:
@@ -27,32 +27,34 @@ class RankPatience {
 
 class JobRanks {
  public:
-  // `job` may be null: the process then trains alone. The job must outlive this object.
+  // If `job` is null, this process trains alone. The job must outlive this object.
   explicit JobRanks(comm::Job* job);
 
   int rank() const { return job_ ? job_->rank() : 0; }
   int size() const { return job_ ? job_->size() : 1; }
   bool single() const { return size() == 1; }
   bool first() const { return rank() == 0; }
-  // The number of ranks on this host, which share its cores and memory, and this rank's index among them.
+  // Return the number of ranks on this host, which share its cores and memory, and the index of this rank
+  // among them.
   int on_host() const { return job_ ? job_->environment().local_world : 1; }
   int number_on_host() const { return job_ ? job_->environment().local_rank : 0; }
 
-  // Runs `work` on rank 0, then on the other ranks, which find the files that rank 0 wrote.
+  // Runs `work` first on rank 0, then on the other ranks. They can use the files that rank 0 wrote.
   void first_then_others(const std::function<void()>& work);
-  // Broadcasts rank 0's value.
+  // Returns the argument of rank 0 on every rank.
   std::string from_first(const std::string& own);
   std::int64_t from_first(std::int64_t own);
-  // Throws on all ranks if any two ranks have different values: "ranks 0 and 3 differ in seq_length".
+  // Throws on all ranks if two ranks have different values, with a message such as "ranks 0 and 3 differ in
+  // seq_length".
   void require_same(const std::vector<std::pair<std::string, std::string>>& facts);
-  // Returns the logical OR of `own` over all ranks, on each of them.
+  // Returns on every rank whether `own` is true on any rank.
   bool any(bool own);
-  // Sets how long ranks wait for a rank that is busy(), and the function that reports the wait.
+  // Sets how long ranks wait for a rank that is busy(), and the function that logs the wait.
   void wait_for_busy(std::chrono::minutes limit, std::function<void(const std::string& text)> notice);
-  // Announces an activity outside of steps, so that ranks that wait for this one do not treat it as hanging.
-  // The announcement lasts as long as the returned object.
+  // Announces work outside of steps, so that other ranks do not consider this rank as hanging. The
+  // announcement is valid as long as the returned object exists.
   comm::Activity busy(const char* what) { return {single() ? nullptr : &job_->state().activities, what}; }
-  // Groups for loading, and for the thread that saves; null if this rank trains alone.
+  // Return the groups of ranks for loading, and for the thread that saves; null if this rank trains alone.
   CheckpointGroup* group() const { return group_.get(); }
   std::shared_ptr<CheckpointGroup> saving_group() const { return saving_group_; }
 

@@ -11,19 +11,20 @@ namespace primus {
 
 struct LoadedModel {
   ModelConfig config;
-  // Sentences on differences between experiment and folder, and on the values that are used.
+  // Sentences about differences between the experiment and the folder, and about which values are used.
   std::vector<std::string> notes;
 };
 
-// Returns the architecture to train. `loaded` is the architecture in the config.json named `where`, and takes
-// precedence. `ours` is the architecture that the experiment's keys describe. If a key differs, the result
-// depends on the source of the key:
-//   - set in the experiment or on the command line: rotary keys and max_position_embeddings are used, because
-//     they stretch the context; any other key throws Error(kInvalid) at its place;
-//   - set by a preset: another shape throws; other keys are ignored with a note;
-//   - default value: config.json's value is used silently.
-// Settings for training the model (such as MtpConfig::enabled) come from `ours`. A note names each router
-// loss that the weights were trained with.
+// Returns the architecture to train. `loaded` is the architecture in the config.json named `where`; it takes
+// precedence. `ours` is the architecture that the experiment describes. If a key has different values in
+// both, the result depends on where the experiment's value was set:
+//   - in the experiment file or on the command line: rotary keys and max_position_embeddings are used,
+//   because
+//     they extend the context; any other key throws Error(kInvalid) at its location;
+//   - in a preset: throws if the key determines tensor shapes; other keys are ignored with a note;
+//   - nowhere, so that it has its default value: the value of config.json is used without a note.
+// Settings that affect only training (such as MtpConfig::enabled) come from `ours`. For each router loss with
+// which the weights were trained, a note names it.
 LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const ModelConfig& ours,
                                   const ModelConfig& loaded, const std::string& where);
 

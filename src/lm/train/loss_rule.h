@@ -1,9 +1,9 @@
-// An objective's part of a training step: the work before the step (rollouts, log-probabilities of other
-// models), and the weight of each token's loss, which is computed on the device.
+// How an objective takes part in a training step: it does work before the step (rollouts, log-probabilities
+// of other models), and it sets the weight of each token's loss, which is computed on the device.
 //
-// Every training loss is a weighted sum of -ln p(label) over tokens, and weights are constants in its
-// gradient. So preference and policy-gradient losses are weights that depend on log-probabilities: for a loss
-// L(s_1, ..., s_n) of sequence log-probabilities s_i, the weight of a token of sequence i is -dL/ds_i.
+// Every training loss has the gradient of a weighted sum of -ln p(label) over tokens, with constant weights.
+// For a loss L(s_1, ..., s_n) that depends on the log-probabilities s_i of sequences, such as a preference or
+// policy-gradient loss, the weight of each token of sequence i is -dL/ds_i.
 //
 // A rule belongs to one session. A measuring rank makes the same calls but runs no kernels, so a rule must
 // not read device memory there. Not thread-safe.
@@ -25,7 +25,7 @@ namespace primus {
 
 class TrainingSession;
 
-// A read-only model next to the trained one, sharded over the mesh in the same way.
+// A model besides the trained one that is only read. It is sharded over the mesh in the same way.
 struct FrozenModel {
   std::string name;  // name of the model: "reference"
   ModelConfig model;
@@ -40,15 +40,17 @@ struct BeforeStep {
   std::span<data::Batch> batches;
 };
 
-// The arguments of LossRule::weigh, on ranks with the last part of the model. Per-token tensors are fp32 [T]
-// for the T tokens of this rank's sequences (with context parallelism, this rank's part of them).
+// The arguments of LossRule::weigh, which runs on ranks with the last part of the model. Tensors with one
+// value per token are fp32 [T], where T is the number of tokens on this rank (with context parallelism, a
+// slice of each sequence).
 struct TokenLosses {
   engine::Rank& rank;
   std::int64_t microbatch = 0;  // index in BeforeStep::batches
   Tensor losses;                // -ln p(label) of every token under the trained weights
-  Tensor weights;               // in: the mask divided by its sum over the step; out: the weight of each loss
-  Tensor metrics;  // [metrics().size()] fp32: weigh() adds to it; the result is summed over microbatches and
-                   // ranks
+  Tensor weights;               // at the call: the mask divided by its sum over the step; weigh() replaces it
+                                // by the weight of each loss
+  Tensor metrics;  // [metrics().size()] fp32: weigh() adds its values; the sums over microbatches and ranks
+                   // are the step's metrics
 };
 
 class LossRule {
@@ -57,21 +59,20 @@ class LossRule {
 
   // Returns the frozen models that the rule needs.
   virtual std::vector<FrozenModel> frozen_models(const ModelConfig&) const { return {}; }
-  // Allocates persistent memory. The session is complete except for its first step.
+  // Allocates persistent memory. Called when the session is complete, before its first step.
   virtual void prepare(TrainingSession&) {}
-  // Loads the weights of frozen models. The trained weights, of this run or its checkpoint, are already
-  // loaded.
+  // Loads the weights of frozen models. Called after the trained weights were loaded or initialized.
   virtual void load_weights(TrainingSession&) {}
   // Runs before the microbatches of each step.
   virtual void before_step(const BeforeStep&) {}
-  // Names of the sums that weigh() accumulates, for a step's metrics. The sum named "loss" is the step's
-  // loss.
+  // Returns the names of the sums that weigh() accumulates for the metrics of a step. The sum named "loss" is
+  // the loss of the step.
   virtual std::vector<std::string> metrics() const { return {}; }
   // Enqueues kernels that write `weights`.
   virtual void weigh(const TokenLosses& tokens) = 0;
 };
 
-// Creates a rule for a session. Null: no rule; the loss is the mean of -ln p(label).
+// Creates the rule of a session. If null, there is no rule, and the loss is the mean of -ln p(label).
 using MakeLossRule = std::function<std::unique_ptr<LossRule>()>;
 
 }  // namespace primus

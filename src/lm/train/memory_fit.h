@@ -1,7 +1,7 @@
-// Checks whether a run fits the available memory, and finds changes that make it fit.
+// Checks whether a run fits into the available memory, and finds changes that make it fit.
 //
-// The need is measured, not guessed (session.h). The check is the same for every kind of device: a CPU uses
-// the host's memory, a GPU has separate memory. The check only measures. It throws the errors of the
+// The needed memory is measured, not estimated (session.h). The check is the same for every kind of device; a
+// CPU uses the host's memory, a GPU has its own. The check changes nothing. It throws the errors of the
 // experiment's settings.
 #pragma once
 
@@ -15,28 +15,30 @@
 
 namespace primus {
 
-// In bytes.
+// Memory that a run needs, in bytes.
 struct MemoryNeed {
   engine::MemoryPlan device;  // memory for weights, gradients, optimizer states, activations and workspaces
-  std::int64_t snapshot = 0;  // host memory for the copy of a checkpoint during its write (async_save)
-  // Host memory for prefetched batches and for the batches of the running step.
+  std::int64_t snapshot = 0;  // host memory for the copy of a checkpoint while it is written (async_save)
+  // Host memory for the batches that are read ahead, and for the batches of the current step.
   std::int64_t host_buffers = 0;
   std::int64_t host() const { return snapshot + host_buffers; }
   std::int64_t total() const { return device.total() + host(); }
 };
 
 struct MemorySupply {
-  std::int64_t device = 0, host = 0;  // available bytes; 0: unknown, so everything fits
-  bool shared = true;                 // whether the device uses host memory, so that `device` counts for both
-  std::int64_t total = 0;             // number of installed or allowed bytes, for messages
-  std::string limited_by;             // folder of the control group that limits memory; empty if none does
-  // Whether `device` is a limit set by the user (--fit-memory) instead of the free memory.
+  std::int64_t device = 0, host = 0;  // available bytes; 0: unknown, so that every run fits
+  bool shared = true;                 // whether the device uses host memory, so that the limit `device`
+                                      // applies to both together
+  std::int64_t total = 0;             // number of bytes that are installed or allowed, for messages
+  std::string limited_by;             // folder of the control group that limits memory; empty if there is no
+                                      // limit
+  // true: `device` is a limit that the user set (--fit-memory); false: `device` is the free memory
   bool chosen = false;
-  // set for planned hardware, where `device` is the memory that a run gets; else empty
+  // name of the planned hardware, whose memory for a run is `device`; empty if no hardware is planned
   std::string hardware = {};
 };
 
-// A change of settings, and the memory need with it.
+// A change of settings, and the memory that the run needs after the change.
 struct MemoryChange {
   std::vector<std::string> settings;  // settings in command-line form: "micro_batch_size=1"
   std::string price;                  // cost of the change: "about a third more time"
@@ -47,14 +49,14 @@ struct MemoryFit {
   MemoryNeed need;
   MemorySupply supply;
   bool fits = true;
-  // At most three changes that make the run fit, cheapest first. One change combines several settings if no
+  // At most three changes that make the run fit, the cheapest first. A change combines several settings if no
   // single setting is enough. Empty if the run fits, or if no known change is enough.
   std::vector<MemoryChange> changes;
 };
 
-// Returns the host memory that a rank uses in addition to its MemoryNeed. It is the memory of the program and
-// its libraries, as measured in this process, and the shared memory for exchanges among the `on_host` ranks
-// of this host.
+// Returns the host memory that a rank uses in addition to its MemoryNeed: memory of the program and its
+// libraries, as measured in this process, and shared memory for exchanges among the `on_host` ranks of this
+// host.
 std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host);
 
 // Return the approximate device memory that is used in addition to a run's MemoryNeed: the driver's context
@@ -71,13 +73,15 @@ MemorySupply supply_of(const Device& device);
 
 MemoryNeed memory_need(const config::Experiment& experiment, const SessionSettings& settings,
                        const StepMeasurement& measured);
-// Returns the bytes to compare with supply.device: the complete need if memory is shared, else the device's
-// part.
+// Returns the number of bytes to compare with supply.device: the complete need if host and device share
+// memory, else only the need for device memory.
 std::int64_t claimed(const MemoryNeed& need, const MemorySupply& supply);
-// Keeps a twentieth of the memory, but at most 256 MiB, as a reserve for other programs.
+// Returns whether the need fits. Keeps a twentieth of the memory, at most 256 MiB, as a reserve for other
+// programs.
 bool fits(const MemoryNeed& need, const MemorySupply& supply);
 
-// `measured` is the result of measure_session() for `experiment` and its `model` on rank `rank` of `world`.
+// Compares need and supply, and searches for changes. `measured` is the result of measure_session() for
+// `experiment` and its `model`, on rank `rank` of `world` ranks.
 MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const StepMeasurement& measured,
                      const MemorySupply& supply, int world = 1, int rank = 0);

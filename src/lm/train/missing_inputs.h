@@ -12,7 +12,7 @@ struct MissingInput {
   std::string key, path;
 };
 
-// Lists the missing inputs. Globs are not checked.
+// Returns a list of the missing inputs. Globs are not checked.
 std::vector<MissingInput> missing_inputs(const config::Experiment& experiment);
 
 }  // namespace primus

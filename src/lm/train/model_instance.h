@@ -15,18 +15,19 @@ class ModelInstance {
  public:
   enum class Role : std::uint8_t {
     kTrained,  // the model has master weights, gradients and the optimizer's states
-    kFrozen,   // the model stores only values in the compute type
+    kFrozen,   // the model stores its values only in the compute type
   };
   struct Settings {
     ModelConfig model;
     Role role = Role::kTrained;
-    ModelParts parts = {};                       // parts of this rank
-    engine::ParameterStore::Layout layout = {};  // `train` follows from the role
+    ModelParts parts = {};                       // parts of the model that this rank has
+    engine::ParameterStore::Layout layout = {};  // layout of the parameters; its member `train` is set
+                                                 // according to the role
     engine::DataParallelSettings parallel = {};
     std::int64_t positions = 0;  // number of positions that the rope tables cover
   };
 
-  // Allocates from the rank's persistent arena. Does not initialise weights.
+  // Allocates the model in the rank's persistent arena. Does not initialize weights.
   ModelInstance(engine::Rank& rank, Settings settings, const FamilyRegistry& families);
 
   Role role() const { return role_; }

@@ -1,4 +1,4 @@
-// Cost of a model before it is built: FLOPs, and memory for training it on one device.
+// Reports the cost of a model before it is built: FLOPs, and memory for training on one device.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 namespace primus {
 
 struct TrainingMemory {
-  DType compute;   // compute type; bf16 keeps fp32 master weights
+  DType compute;   // compute type; with bf16, master weights are fp32
   bool recompute;  // whether every block is recomputed in the backward pass
   engine::MemoryPlan plan;
 };
 
 struct ModelReport {
-  double flops_per_token = 0;            // training_flops() per token
+  double flops_per_token = 0;            // training_flops() divided by the number of tokens
   std::vector<TrainingMemory> training;  // memory with fp32 gradients and states, for training in bf16 and in
                                          // fp32
 };

@@ -1,5 +1,5 @@
 // Finds the operator that produced the first NaN or infinity of a training step
-// (check_for_nan_in_loss_and_grad). Internal to lm/train. One thread.
+// (check_for_nan_in_loss_and_grad). Internal to lm/train. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@ class NanSearch {
   NanSearch(const RunPlan& plan, RunProgress& progress, TrainingSession& session)
       : plan_(plan), progress_(progress), session_(session) {}
 
-  // `iteration` is the step whose result is RunProgress::result. If its loss or gradient norm is not finite,
-  // counts the step. With check_for_nan_in_loss_and_grad, also publishes such a step and throws
-  // Error(kNumerics), which names the operator. The weights must still be those of this step.
+  // Checks the result of step `iteration`, which is RunProgress::result. If its loss or gradient norm is not
+  // finite, counts the step. With check_for_nan_in_loss_and_grad, it also publishes a fault and throws
+  // Error(kNumerics), which names the operator. The weights must still be those with which the step was
+  // computed.
   void check(std::int64_t iteration);
 
  private:

@@ -1,4 +1,4 @@
-// Random tokens for timing a step.
+// A batch of random tokens, for measuring the time of a step.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace primus {
 
-// Returns one microbatch of `count` uniformly random tokens, in documents of one sequence each; labels are
-// the next tokens.
+// Returns one microbatch of `count` sequences of uniformly random tokens. Each sequence is one document;
+// labels are the next tokens.
 inline data::Batch random_batch(std::int64_t count, std::int64_t sequence, std::int64_t vocab,
                                 std::uint64_t microbatch) {
   data::Batch batch;

@@ -1,4 +1,4 @@
-// Checks of a training run before its first step. Internal to lm/train. One thread.
+// Checks before the first step of a training run. Internal to lm/train. Not thread-safe.
 #pragma once
 
 #include "engine/rank.h"
@@ -7,9 +7,9 @@
 
 namespace primus {
 
-// Refuses ranks with different settings. Call it before the first collective operation.
+// Throws if ranks have different settings. Call it before the first collective operation.
 void compare_experiments(RunPlan& plan);
-// Throws Error(kInvalid) with changes that would help, if there is not enough memory.
+// Throws Error(kInvalid), which lists changes that would help, if there is not enough memory.
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured);
 // Throws Error(kInvalid) if a checkpoint does not fit on the disk. Call it on rank 0 only.
 void check_disk(const RunPlan& plan, const StepMeasurement& measured);

@@ -1,4 +1,4 @@
-// Opens the data of a training run. Internal to lm/train. One thread.
+// Opens the data of a training run. Internal to lm/train. Not thread-safe.
 #pragma once
 
 #include <string>
@@ -8,9 +8,10 @@
 
 namespace primus {
 
-// Fills in RunPlan::cyclic_order and datasets. Refuses ranks with different data. All ranks must call it.
+// Sets RunPlan::cyclic_order and RunPlan::datasets. Throws if ranks have different data. All ranks must call
+// it.
 void open_run_data(RunPlan& plan);
-// Logs which data and tokenizer the run uses. `facts`: sentences from the objective's plan.
+// Logs which data and which tokenizer the run uses. `facts`: sentences from the plan of the objective.
 void log_run_data(const RunPlan& plan, const std::vector<std::string>& facts);
 
 }  // namespace primus

@@ -1,6 +1,6 @@
-// RunPlan holds all decisions of a run before its first step, which do not change afterwards: ranks, data,
-// and the experiment with all settings that follow from data, weights and time. RunProgress: the run's
-// current state. Internal to lm/train. One thread.
+// RunPlan contains all decisions that are made before the first step of a run and do not change afterwards:
+// ranks, data, and the experiment with all settings that follow from data, weights and time. RunProgress is
+// the current state of the run. Internal to lm/train. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -33,16 +33,17 @@ struct RunPlan {
           const FamilyRegistry& registry, Logger& logger, const TrainerOptions& run_options,
           std::vector<std::string> notes);
 
-  // Returns the device that this rank trains on. With several GPUs on a host, each rank uses a separate GPU.
+  // Returns the device on which this rank trains. If a host has several GPUs, each rank uses a different one.
   DeviceSpec choose_device(std::vector<std::string>* notes = nullptr) const;
-  // Publishes the current activity, and the fraction of it that is done.
+  // Publishes what the run is doing, and which fraction of it is done.
   void phase(std::string_view what, std::optional<double> share = {}) const;
   data::TokenizeProgressFn tokenize_progress() const;
   DataRequest data_request() const;
   InputIdentity tokenizer_identity() const;
-  std::optional<InputIdentity> data_identity() const;  // Empty if there is no training data.
-  // `samples`: the number of samples whose unmasked labels share one mean, if calculate_per_token_loss is
-  // set.
+  std::optional<InputIdentity> data_identity() const;  // Returns the identity of the training data; empty if
+                                                       // there are none.
+  // Returns the options for loading batches. `samples`: if calculate_per_token_loss is set, the loss is the
+  // mean over the unmasked labels of this number of samples.
   data::BatchLoaderOptions loader_options(std::int64_t first_sample, std::int64_t samples) const;
 
   const std::unique_ptr<Objective> objective;
@@ -57,7 +58,7 @@ struct RunPlan {
   const std::unique_ptr<const Tokenizer> tokenizer;
   const ModelConfig model;
   const engine::MeshShape shape;
-  const engine::MeshPlace place;  // place of this rank in the mesh
+  const engine::MeshPlace place;  // position of this rank in the mesh
   SessionSettings settings;
   Schedule schedule;
 
@@ -68,27 +69,28 @@ struct RunPlan {
 };
 
 struct RunProgress {
-  std::int64_t iteration = 0;        // number of steps whose update is enqueued
+  std::int64_t iteration = 0;        // number of steps whose update has been enqueued
   std::int64_t first_iteration = 0;  // number of steps completed when this process started
-  // The step after which the run ends: train_iters, or the step at which it reached its target or its time
-  // limit.
+  // The step after which the run ends: train_iters, or the step at which the target loss or the time limit
+  // was reached.
   std::int64_t last_iteration = 0;
   static constexpr std::int64_t kNoLastIteration = std::numeric_limits<std::int64_t>::max();
   std::int64_t nan_iterations = 0;
-  std::optional<double> last_rate;            // learning rate of the last step, even if an earlier process
-                                              // ran it
-  StepResult result;                          // result of the last step that was reported
-  std::string base;                           // folder of the weights that the run started from; empty: none
-  std::optional<InputIdentity> base_weights;  // identity of that folder when the run started
-  // settings that affect learning and changed since the previous process
+  std::optional<double> last_rate;            // learning rate of the last step; an earlier process may have
+                                              // run that step
+  StepResult result;                          // result of the last step whose result was reported
+  std::string base;                           // folder of the weights from which the run started; empty if it
+                                              // started from scratch
+  std::optional<InputIdentity> base_weights;  // identity of the weights in that folder when the run started
+  // settings that affect learning and have changed since the previous process of this run
   std::vector<std::string> rule_changes;
   std::optional<TrainingClock> clock;  // clock of train_minutes
 
-  // Steps of the run; with train_minutes, the current estimate.
+  // Returns the number of steps of the run; with train_minutes, the current estimate.
   std::int64_t total_steps(const config::TrainerConfig& c) const;
 };
 
-// Seconds of a monotonic clock.
+// Returns the time of a monotonic clock, in seconds.
 double monotonic_seconds();
 
 }  // namespace primus

@@ -1,13 +1,13 @@
 // Writes a rank's trace of some training steps (keys profile, profile_step_start, profile_step_end,
-// profile_ranks): kernels, copies, communication, schedule and host work, as a Chrome trace in
-// traces/steps-A-B/rank-N.json of the run's folder.
+// profile_ranks): kernels, copies, communication, pipeline schedule and host work. The file is a Chrome trace
+// in traces/steps-A-B/rank-N.json of the run's folder.
 //
-// All ranks' files share one time axis, based on their hosts' clocks; in the traces each rank is shown as a
-// process. A file is replaced by rename, so the file is complete whenever the run ends. A is the first traced
-// step, so a run that resumes within the window writes a new folder next to the earlier one. Tracing does not
-// change results. If a trace cannot be written, the log reports it once, and training continues.
+// The files of all ranks share one time axis, which is based on the clocks of their hosts; a trace viewer
+// shows each rank as a process. A file is replaced by rename, so it is always complete, even if the run ends
+// early. A is the first traced step; a run that resumes between A and B therefore writes a new folder.
+// Tracing does not change results. If a trace cannot be written, this is logged once, and training continues.
 //
-// One thread.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,11 @@ class RunTrace {
     std::int64_t origin_us = 0;  // start of the job in microseconds of the system clock
     std::string facts = {};      // additional fields of the file's object "primus"
   };
-  // Whether the experiment requests a trace from `rank`.
+  // Returns whether the experiment requests a trace of rank `rank`.
   static bool wanted(const config::TrainerConfig& config, int rank);
 
   RunTrace(const config::TrainerConfig& config, Options options, Logger& log);
-  // Writes the trace so far.
+  // Writes what was traced so far.
   ~RunTrace();
   RunTrace(const RunTrace&) = delete;
   RunTrace& operator=(const RunTrace&) = delete;
@@ -47,16 +47,17 @@ class RunTrace {
   // Wraps the device that the rank trains on, and keeps its description for the trace.
   std::unique_ptr<Device> watch(std::unique_ptr<Device> device);
 
-  // turns() returns whether the trace begins or ends after `steps` completed steps. turn() begins or ends it;
-  // no kernel may be in flight then.
+  // turns() returns whether the trace begins or ends after `steps` completed steps. In this case, turn()
+  // begins or ends it; no kernel may be running at that time.
   bool turns(std::int64_t steps) const;
   void turn(std::int64_t steps);
-  // Call it after each step. Writes the trace so far after 1, 2, 4, 8, ... steps.
+  // Call it after each step. After 1, 2, 4, 8, ... steps it writes what was traced so far.
   void step_done(std::int64_t steps);
-  // Ends a trace that is still recording when the run ends.
+  // Ends the trace if it is still recording at the end of the run.
   void finish(std::int64_t steps);
 
-  // Records host work that lasts as long as this object. With a null trace it does nothing.
+  // Records host work from the construction to the destruction of this object. Does nothing if the trace is
+  // null.
   class HostWork {
    public:
     HostWork(RunTrace* trace, std::string_view what, std::int64_t number = -1);
@@ -80,7 +81,7 @@ class RunTrace {
   Path file_;
   double origin_ = 0;                   // start of the time axis, in seconds of the steady clock
   std::int64_t first_ = 0, last_ = 0;   // first and last step of the trace, as numbered in the log
-  bool failed_ = false, full_ = false;  // failures that were already logged
+  bool failed_ = false, full_ = false;  // whether a failed write, or a full trace, was already logged
 };
 
 }  // namespace primus

@@ -1,6 +1,6 @@
-// Generates the sample texts that show the model's progress during training (sample_interval). All ranks make
-// the same calls. Rank 0's record decides which texts this or an earlier process has already written.
-// Internal to lm/train. One thread.
+// Generates sample texts during training, which show the progress of the model (sample_interval). All ranks
+// make the same calls. The records of rank 0 tell which texts are already written, by this process or an
+// earlier one. Internal to lm/train. Not thread-safe.
 #pragma once
 
 #include <atomic>
@@ -18,16 +18,16 @@ class Sampler {
   // All arguments must outlive this object. Reads the prompt from the experiment or the data.
   Sampler(RunPlan& plan, const RunProgress& progress, TrainingSession& session);
 
-  // Whether a text is due at this iteration and rank 0 has no record of it.
+  // Returns whether a text is due at this iteration, and rank 0 has not recorded it yet.
   bool is_due();
-  // Writes the text that is due. Requires that the result of the last step has been read. Returns false if
-  // `stop` was set first; the text is then still due.
+  // Writes the text that is due. The result of the last step must have been read before. If `stop` is set
+  // before the text is complete, returns false, and the text remains due.
   bool write(const std::atomic<bool>& stop);
 
  private:
   bool write_own(const std::atomic<bool>& stop, bool together);
   GenerateSettings settings() const;
-  // Returns the experiment's prompt, or complete words near the beginning of the data.
+  // Returns the tokens of the experiment's prompt, or of complete words near the beginning of the data.
   std::vector<std::int32_t> find_prompt() const;
 
   RunPlan& plan_;

@@ -1,6 +1,6 @@
-// Everything that trains a model on one rank: the model, frozen models, optimizer, step. A session is built
-// twice: first on a measuring rank, where one step yields the exact memory plan, and then on a rank with
-// memory. Not thread-safe.
+// Everything that trains a model on one rank: the model, frozen models, the optimizer, and the step. A
+// session is built twice: first on a measuring rank, where one step determines the exact memory plan, and
+// then on a rank with that memory. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -31,44 +31,44 @@ struct SessionSettings {
   bool decay_head_norms = false;  // see ParameterStore::Layout
   StepSettings step;
   OptimizerSettings optimizer;
-  // Settings of data parallelism; no effect on one rank.
+  // Sharding over data-parallel ranks; has no effect on a single rank.
   engine::Sharding sharding = engine::Sharding::kNone;
   bool reduce_each_microbatch = false;
   engine::DataParallelSettings parallel;
-  bool evaluation = false;            // whether evaluation passes will run
-  std::int64_t sample_capacity = 0;   // max tokens of a sample text; 0: the model does not generate
-  std::int64_t sample_sequences = 1;  // number of texts generated together
-  MakeLossRule loss_rule = {};        // null: the loss is the mean of -ln p(label)
+  bool evaluation = false;            // whether evaluations will run
+  std::int64_t sample_capacity = 0;   // max tokens of a sample text; 0: no sample texts are generated
+  std::int64_t sample_sequences = 1;  // number of sample texts that are generated concurrently
+  MakeLossRule loss_rule = {};        // if null, the loss is the mean of -ln p(label)
 };
 
 class TrainingSession {
  public:
-  // Builds everything on the rank's arenas. Does not initialise weights.
+  // Builds the session in the arenas of the rank. Does not initialize weights.
   TrainingSession(engine::Rank& rank, const SessionSettings& settings, const FamilyRegistry& families);
 
   engine::Rank& rank() { return rank_; }
-  // The trained model.
+  // Returns the trained model.
   ModelInstance& trained() { return trained_; }
   engine::ParameterStore& store() { return trained_.store(); }
   engine::DataParallel& parallel() { return trained_.parallel(); }
   const LanguageModel& model() const { return trained_.model(); }
-  // Returns a frozen model of the loss rule by name (FrozenModel). The caller loads its weights.
+  // Returns the frozen model with this name (FrozenModel::name). The caller loads its weights.
   ModelInstance& frozen(std::string_view name);
   const SessionSettings& settings() const { return settings_; }
   Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
-  // Null without SessionSettings::loss_rule. Call before_step() below instead of the rule's own
-  // before_step().
+  // Returns the loss rule; null if SessionSettings::loss_rule is not set. Call before_step() below instead of
+  // the rule's function of the same name.
   LossRule* rule() { return rule_.get(); }
-  // Runs the rule's work before a step, if there is a rule. `batches` are the batches of the step. Call this
-  // before TrainingStep::begin().
+  // If there is a loss rule, runs its work before a step. `batches` are this rank's batches of the step. Call
+  // it before TrainingStep::begin().
   void before_step(std::int64_t step, std::span<data::Batch> batches);
-  // Null if the precision recipe has no delayed scales.
+  // Returns the delayed scales; null if the precision recipe has none.
   engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
-  // Settings for a decoder of these weights; empty without SessionSettings::sample_capacity.
+  // Returns the settings of a decoder for these weights; empty if SessionSettings::sample_capacity is 0.
   const std::optional<ReaderSettings>& decoding() const { return decoding_; }
   // Returns a decoder that generates with the current weights and changes nothing in training. It uses the
-  // memory of steps and evaluations, so no step or evaluation may run while the decoder exists. Ranks that
+  // memory that steps and evaluations also use, so none of them may run while the decoder exists. Ranks that
   // share the model generate together (DecodeScheduler).
   std::unique_ptr<DecodeScheduler> make_decoder(DecodeScheduler::Agree agree = {});
 
@@ -87,7 +87,7 @@ class TrainingSession {
   std::optional<ReaderSettings> decoding_;
 };
 
-// The traffic that a rank sends to a group in one step, by kind of collective.
+// How much data a rank sends to one group of ranks in one step, by kind of collective.
 struct GroupTraffic {
   std::string group;  // name of the group: "tensor", "data", ...
   int ranks = 1;
@@ -97,23 +97,23 @@ struct GroupTraffic {
 // Memory, work and traffic of a step, as counted while measuring it.
 struct StepMeasurement {
   engine::MemoryPlan memory;
-  turbo::Meter kernels;                 // calls and FLOPs by kernel, including recomputation
+  turbo::Meter kernels;                 // number of calls and FLOPs of each kernel, including recomputation
   std::int64_t parameters = 0;          // number of parameters of the complete model
   std::int64_t trained_parameters = 0;  // number of trained parameters; the others are frozen
   double saved_share = 1;               // fraction of `parameters` that this rank writes into a checkpoint
-  std::vector<GroupTraffic> communication = {};  // traffic of the groups that have any
-  // Bytes of optimizer states on all ranks (ParameterStore::state_bytes), and of delayed FP8 scales.
+  std::vector<GroupTraffic> communication = {};  // traffic of each group that has traffic
+  // Bytes of optimizer states on all ranks together (ParameterStore::state_bytes), and of delayed FP8 scales.
   std::int64_t state_bytes = 0;
-  // Why no step is recorded although StepSettings::record_after asks for it; empty if steps are recorded.
+  // Why steps are not recorded although StepSettings::record_after requests it; empty if they are recorded.
   std::string why_not_recorded = {};
 };
 
-// Runs one step on a measuring rank. If the settings request them, also runs an evaluation and decoder
-// passes.
+// Runs one step on a measuring rank, and an evaluation and passes of the decoder if the settings request
+// them.
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families);
 
-// Runs measure_session, reserves the memory, and builds the session.
+// Runs measure_session(), reserves the memory that it determined, and builds the session.
 std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,
                                               const FamilyRegistry& families);
 

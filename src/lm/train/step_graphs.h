@@ -1,14 +1,15 @@
-// Records the work that a training step enqueues, and replays it (Device::capture). A replay starts a part of
-// a step with one host call instead of one per kernel, and does not run the tape and the schedule.
+// Records the work that a training step enqueues, and replays the recording in later steps (Device::capture).
+// A replay starts a part of a step with one host call instead of one call per kernel, and does not run the
+// host code of tape and schedule.
 //
 // The first steps run normally, so that libraries choose algorithms and load kernels. The next step is
 // recorded part by part while it runs; all later steps are replayed. A replay repeats the recorded launches
-// on the recorded addresses. So each part must begin and end with an empty stash, because evaluations and
-// samples may use the stash in between. No launch may contain a value that changes from step to step
+// with the recorded addresses. Evaluations and samples may use the stash between parts, so each part must
+// begin and end with an empty stash. No launch may contain a value that changes from step to step
 // (turbo/step_scalars.h). Copies from the host are enqueued before a part and are never recorded.
 //
-// A step is recorded or replayed completely, because a replay does not update the host's bookkeeping. Only
-// one stream is recorded, so the rank must train without other ranks. Not thread-safe.
+// Either all parts of a step are recorded or replayed, or none, because a replay does not update the state of
+// the host code. Only one stream is recorded, so the rank must train without other ranks. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -23,20 +24,22 @@ namespace primus {
 
 class StepGraphs {
  public:
-  // Parts in the order of a step. The first microbatch assigns gradients; further microbatches add to them.
+  // The parts of a step, in order. The first microbatch overwrites the gradients; further microbatches add to
+  // them.
   enum class Part : std::uint8_t { kFirstMicrobatch, kFurtherMicrobatch, kGradients, kUpdate };
   static constexpr std::size_t kParts = 4;
 
-  // `after`: number of steps that run before one is recorded, if the device supports recording
-  // (DeviceProperties::graphs); 0: never record. `further`: whether steps have more than one microbatch.
+  // `after`: number of steps that run normally before a step is recorded, if the device supports recording
+  // (DeviceProperties::graphs); 0: no step is recorded. `further`: whether steps have more than one
+  // microbatch.
   StepGraphs(engine::Rank& rank, std::int64_t after, bool further)
       : rank_(rank), after_(after), further_(further) {}
 
-  // Decides how the next step runs. `plain`: the step runs kernel by kernel, even if a recording exists.
+  // Decides how the next step runs. `plain`: it runs kernel by kernel, even if there is a recording.
   void begin_step(bool plain);
-  // Whether the step is replayed; the `work` of its parts is then not called.
+  // Returns whether the step is replayed; if so, run() does not call `work`.
   bool replaying() const { return mode_ == Mode::kReplay; }
-  // Whether enqueued work is being recorded.
+  // Returns whether the work that is being enqueued is also recorded.
   bool recording() const { return recording_; }
 
   // Runs a part of the step. `work` enqueues its kernels on the compute stream. `inputs` enqueues the copies
@@ -45,18 +48,19 @@ class StepGraphs {
   void run(
       Part part, const std::function<void()>& work, const std::function<void()>& inputs = [] {});
 
-  // Number of replayed steps so far.
+  // Returns the number of replayed steps so far.
   std::int64_t replayed_steps() const { return replayed_steps_; }
   bool recorded() const;
-  // Device::choices(), including replayed calls.
+  // Returns Device::choices(), with replayed calls counted.
   std::vector<KernelChoice> choices() const;
 
  private:
   enum class Mode : std::uint8_t { kPlain, kRecord, kReplay };
   struct Recorded {
     std::unique_ptr<Graph> graph;
-    std::vector<KernelChoice> choices;  // kernel choices of the part
-    std::int64_t replays = 0;           // number of replays, without the launch in the recorded step
+    std::vector<KernelChoice> choices;  // kernel choices that were made in this part
+    std::int64_t replays = 0;           // number of replays, not counting the launch in the step that was
+                                        // recorded
   };
   Recorded& of(Part part) { return parts_[static_cast<std::size_t>(part)]; }
   void record(Recorded& part, const std::function<void()>& work);

@@ -1,9 +1,9 @@
 // Copies microbatches to the device as a language model's inputs on a tape: tokens, labels and loss weights,
-// positions and documents, and the shifted copies for multi-token prediction. With context parallelism, each
-// rank gets its own tokens of every sequence.
+// positions and documents, and the shifted copies for multi-token prediction. With context parallelism, a
+// rank copies only its own tokens of every sequence.
 //
 // A microbatch is first copied into a Staging on the host, which must not change until the device has read
-// it. A measuring rank copies nothing. Not thread-safe; use one per model and rank.
+// it. A measuring rank copies nothing. Not thread-safe; each model and rank needs its own object.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace primus {
 
 class StepInputs {
  public:
-  // A microbatch on the host.
+  // A microbatch in host memory.
   struct Staging {
     data::Batch batch;
     std::vector<float> loss_weights;
@@ -34,27 +34,28 @@ class StepInputs {
       std::vector<float> loss_weights;
     };
     std::vector<Shifted> mtp;  // one entry per depth of multi-token prediction
-    // for each input above: the values of this context rank's tokens
+    // for each of the inputs above: the values for the tokens of this context rank
     std::vector<std::vector<std::byte>> held;
   };
 
   // All arguments must outlive this object.
   StepInputs(engine::Rank& rank, const LanguageModel& model, const StepSettings& settings);
 
-  // Copies microbatch `number` of the step into `host`. Turns the mask into loss weights with the sum
-  // `weight`: divides the mask by its sum, or by the batch's divisor if the batch has one. `with_mtp` adds
-  // the inputs of multi-token prediction.
+  // Copies microbatch number `number` of the step into `host`. Computes loss weights from the mask: the mask
+  // is divided by its sum, or by the batch's divisor if it has one, and multiplied by `weight`. `with_mtp`:
+  // whether to add the inputs of multi-token prediction.
   void stage(Staging& host, const data::BatchView& batch, std::int64_t number, double weight,
              bool with_mtp) const;
-  // Allocates the inputs of a model chunk on the tape, in stash memory, and copies them from `host`. If
-  // `places` is given, copies nothing and stores the allocated memory in `places`, for copy() in a recorded
-  // step.
+  // Allocates the inputs of a model chunk in stash memory on the tape, and copies them from `host`. If
+  // `places` is given, it only stores the allocated memory in `places`; in a recorded step, copy() then
+  // copies the inputs.
   ModelInputs place(engine::Tape& tape, int chunk, bool with_mtp, Staging& host,
                     std::vector<Tensor>* places = nullptr);
-  // Copies the inputs into the memory from place(), with the same `training` and `with_mtp`.
+  // Copies the inputs into memory that place() allocated. `training` and `with_mtp` must be the same as for
+  // place().
   void copy(const std::vector<Tensor>& places, int chunk, bool training, bool with_mtp, Staging& host);
 
-  // Tokens of a microbatch on this context rank.
+  // Returns the number of tokens of a microbatch on this context rank.
   std::int64_t held_tokens() const;
   // Whether the model draws random numbers by token number: routers, dropout and stochastic rounding do so in
   // training.

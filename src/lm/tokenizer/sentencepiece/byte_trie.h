@@ -14,7 +14,7 @@ class ByteTrie {
  public:
   static constexpr std::int32_t kRoot = 0, kNone = -1;
 
-  // Adds a string. `value` must be >= 0. Of equal strings, the last is used.
+  // Adds a string. `value` must be >= 0. If a string is added twice, its last value is used.
   void add(std::string_view text, std::int32_t value);
 
   // Returns the node that `byte` leads to from `node`, or kNone.

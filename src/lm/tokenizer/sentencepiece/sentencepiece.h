@@ -1,9 +1,9 @@
-// SentencePiece .model files: BPE and unigram, with byte fallback, user-defined pieces and normalisation
-// rules.
+// Tokenizers from SentencePiece .model files: BPE and unigram, with byte fallback, user-defined pieces and
+// normalization rules.
 //
 // Produces the same pieces as the sentencepiece library; tests compare with its output. Formats and rules:
 // https://github.com/google/sentencepiece; unigram model: Kudo 2018. Word and character models, unused pieces
-// in a BPE model, and denormalisation rules are errors that name the feature.
+// in a BPE model, and denormalisation rules are not supported; the error names the feature.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,9 @@
 namespace primus {
 
 // `bytes`: content of the .model file; `path` is its name in messages; `type` is the result of name(). If the
-// files next to the model (`side`) define tokens that the model lacks, all tokens of these files are matched
-// in the text before the model encodes the rest, as in transformers' LlamaTokenizer. The token roles and the
-// chat template in these files are always used.
+// files next to the model (`side`) define tokens that are not in the model, all tokens that they define are
+// matched in the text before the model encodes the rest, as in transformers' LlamaTokenizer. The token roles
+// and the chat template in these files are always used.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
                                                         std::string type, SideFiles side = {});
 

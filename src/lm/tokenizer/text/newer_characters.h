@@ -1,7 +1,7 @@
 // Characters whose general category differs between Unicode 14 and 16.
 //
-// The tokenizers library uses Unicode 16; the system's PCRE2 and utf8proc may be older. This table supplies
-// the difference.
+// The tokenizers library uses Unicode 16, but the system's PCRE2 and utf8proc may use an older version. The
+// table lists the characters that differ.
 #pragma once
 
 #include <span>
@@ -15,10 +15,10 @@ struct NewerCharacters {
   std::string_view script, short_script;  // names of the script: "cyrillic", "cyrl"
 };
 
-// Sorted by code point.
+// Returns the table, sorted by code point.
 std::span<const NewerCharacters> newer_characters();
 
-// The general category of a code point in Unicode 16: "Lu", "Cn" ...
+// Returns the general category of a code point in Unicode 16: "Lu", "Cn" ...
 std::string_view category(char32_t c);
 
 }  // namespace primus::unicode

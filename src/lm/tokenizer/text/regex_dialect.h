@@ -7,11 +7,13 @@
 namespace primus {
 
 struct PcrePattern {
-  std::string plain;  // expression for text without unicode::kNewer characters
-  std::string exact;  // expression for any text; its classes also list the newer characters, so it is slower
+  std::string plain;  // expression for text that contains no character with unicode::kNewer
+  std::string exact;  // expression for any text; it is slower, because its character classes also list the
+                      // newer characters
 };
 
-// Error(kUnsupported) quoting the expression if a part of it has another meaning in PCRE2 and no translation.
+// Error(kUnsupported), which quotes the expression, if a part of it means something else in PCRE2 and has no
+// translation.
 PcrePattern to_pcre(std::string_view pattern);
 
 }  // namespace primus

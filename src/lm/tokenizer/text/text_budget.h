@@ -1,11 +1,11 @@
 // Limits the cost of a tokenizer file's rules on one text.
 //
-// The rules (normalizers, expressions, word marks) come from a file that may be hostile: a few kilobytes of
-// rules can require hours of work or terabytes of text. The rules of real tokenizers need work proportional
-// to the text, so each text gets a budget proportional to its length. A text that exceeds its budget is an
-// error.
+// The rules (normalizers, expressions, marks between words) come from a file that may be malicious: a few
+// kilobytes of rules can cause hours of work or terabytes of text. Rules of real tokenizers need work
+// proportional to the length of the text. Therefore each text gets a budget proportional to its length, and a
+// text that exceeds its budget is an error.
 //
-// Not thread-safe: one budget per text.
+// Not thread-safe: each text needs its own budget.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +19,10 @@ class TextBudget {
   // Creates the budget for a text of `bytes` bytes.
   explicit TextBudget(std::size_t bytes);
 
-  // Checks that `bytes` more of changed text are within the budget. All stages together may produce 32 times
-  // the text plus 4 KiB. The largest growth of a real rule is 13 (U+FDFA under NFKC, with its spaces marked).
-  // Error(kInvalid) naming `stage` ("the normalizer 'Replace'") if the budget is exceeded.
+  // Checks that stages may produce `bytes` more bytes of changed text. All stages together may produce 32
+  // times the length of the text plus 4 KiB. The largest growth by a real rule is a factor of 13 (U+FDFA
+  // under NFKC, with its spaces marked). Error(kInvalid), which names `stage` ("the normalizer 'Replace'"),
+  // if the budget is exceeded.
   void require_output(std::size_t bytes, std::string_view stage) const {
     if (bytes > output_left_) refuse_output(stage);
   }
@@ -30,18 +31,18 @@ class TextBudget {
     output_left_ -= bytes;
   }
 
-  // Throws Error(kInvalid) quoting `expression` if the expressions used more CPU time of this thread on this
-  // text than 1 s plus 2 us per byte: ten times what the slowest expressions of real tokenizers need. Reads
-  // the clock at the first call, at every 64th call, and if `due` is set.
+  // Throws Error(kInvalid), which quotes `expression`, if matching this text has used more CPU time of this
+  // thread than 1 s plus 2 us per byte. This is ten times the time that the slowest expressions of real
+  // tokenizers need. Reads the clock at the first call, at every 64th call, and if `due` is set.
   void take_match(std::string_view expression, bool due = false) {
     if (due || calls_ % kCallsPerCheck == 0) check_time(expression);
     ++calls_;
   }
-  // Maximum steps of one match (PCRE2's match limit).
+  // Returns the maximum number of steps of one match (PCRE2's match limit).
   std::uint32_t steps_per_match() const { return steps_per_match_; }
 
  private:
-  // Reading the thread's CPU time costs as much as a few matches.
+  // The time is read only at every 64th call, because reading it costs as much as a few matches.
   static constexpr std::uint64_t kCallsPerCheck = 64;
   void check_time(std::string_view expression);
   [[noreturn]] void refuse_output(std::string_view stage) const;

@@ -14,10 +14,10 @@ namespace primus::unicode {
 
 inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // the character U+FFFD
 
-// The character U+FEFF, which may begin a file.
+// The character U+FEFF, with which a file may begin.
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// Length of the UTF-8 character that starts with `lead`; text must be valid.
+// Returns the length in bytes of the UTF-8 character whose first byte is `lead`; the text must be valid.
 inline int char_length(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
@@ -42,16 +42,16 @@ inline char32_t decode(const char*& p) {
   return c;
 }
 
-// Error(kInvalid) at "name:line:column" of the first byte that is not UTF-8. `first_line` is the number of
-// the text's first line; columns count bytes from 1.
+// Throws Error(kInvalid) at "name:line:column" of the first byte that is not UTF-8. `first_line` is the line
+// number of the text's first line; columns are bytes, counted from 1.
 void require_valid(std::string_view text, std::string_view name, std::int64_t first_line);
-// Appends `text` with each maximal invalid part replaced by U+FFFD (the WHATWG and Rust from_utf8_lossy
-// rule).
+// Appends `text`. Each maximal invalid part is replaced by U+FFFD (the rule of WHATWG and of Rust's
+// from_utf8_lossy).
 void append_lossy(std::string_view text, std::string& out);
 // Returns `text` itself if it is valid, otherwise a repaired copy in `storage`.
 std::string_view valid_or_repaired(std::string_view text, std::string& storage);
 
-// Property bits of a code point.
+// Properties of a code point, as bits.
 using Properties = std::uint16_t;
 enum : Properties {
   kLetter = 1,          // \p{L}
@@ -62,11 +62,11 @@ enum : Properties {
   kLowerLike = 32,      // Ll, Lm, Lo, M
   kPunctuation = 64,    // as in the pre-tokenizer Punctuation: \p{P} of Unicode 8, and all ASCII symbols
   kWord = 128,          // \w
-  kNewer = 256,         // set if the character's category differs in Unicode 14 (newer_characters.h)
+  kNewer = 256,         // set if the character's category in Unicode 14 differs (newer_characters.h)
   kNumericDigit = 512,  // as in the pre-tokenizer Digits: \p{N} of Unicode 17
 };
 
-// Property bits by code point: a two-level table, filled once.
+// The property bits of every code point, in a two-level table that is filled once.
 class PropertyTable {
  public:
   Properties operator[](char32_t c) const { return blocks_[stage1_[c >> 8]][c & 0xFF]; }
@@ -76,15 +76,15 @@ class PropertyTable {
   friend const PropertyTable& properties();
   PropertyTable();
   std::array<std::uint16_t, 0x1100> stage1_;
-  std::vector<std::array<Properties, 256>> blocks_;  // block 0 holds ASCII
+  std::vector<std::array<Properties, 256>> blocks_;  // blocks of 256 code points; block 0 contains ASCII
 };
 const PropertyTable& properties();
-// Whether valid UTF-8 `text` has a character that is kNewer.
+// Returns whether `text`, which must be valid UTF-8, has a character with kNewer.
 bool has_newer(std::string_view text);
 
 enum class Form { kNfc, kNfd, kNfkc, kNfkd };
-// Returns the normal form of valid UTF-8, in time n log n for any text (including long runs of combining
-// marks).
+// Returns the normal form of valid UTF-8. Takes time n log n for any text, even with many consecutive
+// combining marks.
 std::string normalize(std::string_view text, Form form);
 // Returns true only if `text` is certainly in NFC; false may mean "perhaps".
 bool is_surely_nfc(std::string_view text);

@@ -1,10 +1,11 @@
-// tiktoken vocabularies: byte strings with ranks. Two neighbours merge if their concatenation has a rank.
+// tiktoken vocabularies: byte strings with ranks. Two neighbouring strings merge if their concatenation has a
+// rank.
 //
-// Reads two kinds of files: rank files (each line is base64 of the bytes, a blank, the rank), as published
-// for cl100k, o200k, r50k and Llama 3; and Megatron's JSON list of {"rank", "token_bytes", "token_str"},
-// whose ids are shifted by 1000 special tokens. A rank file does not contain its splitting expression and its
-// special tokens, so both are chosen by the number of ranks. If that number is unknown, Llama 3's expression
-// and <|endoftext|> are used, and notes() reports this.
+// Reads two kinds of files. In rank files, published for cl100k, o200k, r50k and Llama 3, each line consists
+// of the bytes in base64, a blank, and the rank. Megatron's files are a JSON list of {"rank", "token_bytes",
+// "token_str"}; the ids follow 1000 special tokens. A rank file does not contain its splitting expression and
+// its special tokens, so both are chosen by the number of ranks. If that number is unknown, Llama 3's
+// expression and <|endoftext|> are used, and notes() reports this.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@ namespace primus {
 
 bool looks_like_tiktoken(std::string_view bytes);
 
-// Error(kInvalid) at "path:line" for a broken file.
+// Makes the tokenizer. Error(kInvalid) at "path:line" for a broken file.
 std::unique_ptr<Tokenizer> make_tiktoken_tokenizer(std::string bytes, const std::string& path,
                                                    std::string type);
 

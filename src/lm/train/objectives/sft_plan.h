@@ -10,26 +10,28 @@
 namespace primus {
 
 struct SftPlan : ObjectivePlan {
-  // The training data, if planning has read it; otherwise null.
+  // The training data, if the plan required reading them; otherwise null.
   std::shared_ptr<const data::TokenizedConversations> conversations;
 };
 
-// Returns how to read the experiment's conversations.
+// Returns the options for reading the conversations of the experiment.
 data::SftOptions sft_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
 
-// Sets sft_conversation_format to the name of a format: the user's choice, else the format of the run being
-// resumed, else the format that choose_style returns. Changes nothing if the tokenizer is missing, as it may
-// be in a dry run. With sft_fit_to_data, it also chooses the settings that the command line and the
-// experiment file leave open, for `world` ranks:
-//   - train_epochs: shows about 1000 conversations, within 3 to 25 epochs; 1 epoch for 5000 conversations or
+// Sets sft_conversation_format to the name of a format: the user's choice, or else the format of the run that
+// is resumed, or else the result of choose_style(). Changes nothing if the tokenizer is missing, which is
+// possible in a dry run. With sft_fit_to_data, the function also chooses the settings that the command line
+// and the experiment file leave open, for `world` ranks:
+//   - train_epochs: so many epochs that about 1000 conversations are trained on, from 3 to 25; 1 epoch for
+//   5000 conversations or
 //     more. With fewer than 1000 conversations, models below 1e8 parameters get up to 12 times as many
 //     epochs.
-//   - seq_length, global_batch_size: give a large model about 200 steps, with sequences of at least the
+//   - seq_length, global_batch_size: a large model gets about 200 steps, with sequences at least as long as
+//   the
 //     longest conversation, and 1 to 8 sequences per step.
 //   - lr: 1e-5 for 8e9 parameters, growing with the inverse square root of the number of parameters for
 //     smaller models; ten times that for adapters.
-//   - eval_iters: 0 for fewer than 1000 conversations, so that all of them are trained on.
-// Throws Error(kInvalid, kUnsupported) at the key.
+//   - eval_iters: 0 for fewer than 1000 conversations, so that all of them are used for training.
+// Throws Error(kInvalid, kUnsupported) at the location of the key.
 SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& families, int world);
 
 }  // namespace primus

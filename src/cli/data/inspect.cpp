@@ -92,16 +92,17 @@ class DataInspect final : public Command {
  private:
   // Refuses options that would have no effect.
   void refuse_unused() const {
-    const auto refuse = [](bool given, const char* option, const char* needs) {
-      if (given) throw invalid(fmt::format("{} {}", option, needs), "remove one of the options");
+    const auto refuse_without = [&](bool given, const char* option) {
+      if (!order_ && given)
+        throw invalid(fmt::format("{} needs --order", option), "add --order, or remove the option");
     };
-    constexpr const char *kNeeds = "needs --order", *kExcludes = "and --order exclude each other";
-    refuse(!order_ && seq_length_, "--seq-length", kNeeds);
-    refuse(!order_ && seed_, "--seed", kNeeds);
-    refuse(!order_ && split_, "--split", kNeeds);
-    refuse(!order_ && !samples_.empty(), "--samples", kNeeds);
-    refuse(order_ && quick_, "--quick", kExcludes);
-    refuse(order_ && show_, "--show", kExcludes);
+    refuse_without(seq_length_.has_value(), "--seq-length");
+    refuse_without(seed_.has_value(), "--seed");
+    refuse_without(split_.has_value(), "--split");
+    refuse_without(!samples_.empty(), "--samples");
+    if (order_ && (quick_ || show_))
+      throw invalid(fmt::format("{} and --order exclude each other", quick_ ? "--quick" : "--show"),
+                    "remove one of the options");
     if (show_ && tokenizer_.empty() && type_.empty())
       throw invalid("--show needs a tokenizer", "name its file with --tokenizer, or remove --show");
   }

@@ -89,7 +89,7 @@ TEST(MemoryFit, ACombinationHasOnlyChangesThatHelp) {
   const ModelConfig model = model_config_of(e, std::nullopt, families());
   const StepMeasurement measured = measure(e, model);
   int combined = 0;
-  for (int percent = 101; percent < 130; percent += 2) {
+  for (int percent = 101; percent < 120; percent += 6) {
     const MemoryFit result =
         fit_memory(e, model, families(), measured,
                    {.device = measured.memory.persistent / 100 * percent, .host = 0, .shared = false});

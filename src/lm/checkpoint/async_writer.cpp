@@ -23,8 +23,8 @@ AsyncWriter::~AsyncWriter() {
 void AsyncWriter::save(Snapshot snapshot, Sources sources) {
   wait();
   if (sources != Sources::kStable) {
-    // If the next update began before most of the last save was read, copies the tensors during a step this
-    // time. The update then does not wait.
+    // If most of the last save's data was not yet read when the update began, copies the tensors during the
+    // step this time, so that the update does not wait.
     copy_first_ = sources == Sources::kOnDevice || buffer_.was_late();
     std::vector<TensorSource> all = snapshot.model;
     all.insert(all.end(), snapshot.optimizer.begin(), snapshot.optimizer.end());
@@ -51,8 +51,8 @@ void AsyncWriter::wait_copied() {
   try {
     buffer_.before_change();
   } catch (...) {
-    // The thread that reads the missing data gets the error and reports it. If no thread reads that data any
-    // more, it needs no copy.
+    // The thread that reads the missing data gets the error and reports it. If no thread reads the data any
+    // more, the copy is not needed.
   }
 }
 
@@ -82,10 +82,10 @@ WrittenBytes AsyncWriter::last_written() const {
 }
 
 void AsyncWriter::run() {
-  // Lower priority than training threads: their idle time is sufficient, and wait_copied() does not depend on
-  // this thread.
+  // The priority is lower than that of training threads. Their idle time is enough for this thread, and
+  // wait_copied() does not depend on it.
   constexpr int kNice = 10;
-  // Sets the niceness of this thread only (Linux); a failure only costs speed.
+  // Sets the niceness of this thread only (Linux). A failure affects only speed, so it is ignored.
   ::setpriority(PRIO_PROCESS, 0, kNice);
   std::unique_lock lock(mutex_);
   for (;;) {

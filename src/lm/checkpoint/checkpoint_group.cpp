@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// Encodes a rank's outcome: a result or an error.
+// Encodes the outcome of a rank, which is a result or an error.
 std::string encode(const std::string& result) { return "+" + result; }
 std::string encode(const Error& error) {
   return "-" + json{{"kind", static_cast<int>(error.kind())},

@@ -45,8 +45,9 @@ std::uint32_t crc_of(const TensorView& tensor, const Slice& slice, std::uint64_t
   return crc;
 }
 
-// Calls visit(index of the slice, record, slice, begin, end) for each slice in which rank `rank` of `ranks`
-// checks bytes: bytes [begin, end) of the slice. Together the ranks check every byte, in equal shares.
+// Calls visit(index of the slice, record, slice, begin, end) for each slice of which rank `rank` of `ranks`
+// checks the bytes [begin, end). Together the ranks check every byte, and each rank checks about the same
+// number of bytes.
 template <class Visit>
 void for_each_share(const Manifest& manifest, int rank, int ranks, Visit visit) {
   std::uint64_t total = 0;
@@ -69,8 +70,8 @@ void for_each_share(const Manifest& manifest, int rank, int ranks, Visit visit) 
   }
 }
 
-// Whether an error means that the checkpoint is damaged. A file that this process cannot read now
-// (permission, too many open files) or a lost rank is no sign of damage.
+// Returns whether an error means that the checkpoint is damaged. It does not if this process cannot read a
+// file now (permission, too many open files) or a rank is lost.
 bool condemns(const Error& error, const CheckpointGroup& group) {
   if (group.size() > 1 && dynamic_cast<const GroupError*>(&error) == nullptr) return false;
   const int code = file_code_of(error);
@@ -144,7 +145,7 @@ void CheckpointReader::check_tensors() const {
   }
 }
 
-// Returns the checksums of this rank's share of the bytes, as pairs of slice index and checksum.
+// Returns the checksums of the bytes that this rank checks, as pairs of slice index and checksum.
 std::string CheckpointReader::check_share(int rank, int ranks) const {
   nlohmann::json share = nlohmann::json::array();
   for_each_share(manifest_, rank, ranks,
@@ -278,11 +279,12 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
   SingleRank single;
   if (group == nullptr) group = &single;
   const CheckpointRoot checkpoints(root, {}, env);
-  // Rank 0 lists the checkpoints, so that all ranks try the same checkpoints.
+  // Rank 0 lists the checkpoints, so that all ranks try the same ones.
   const std::string there = in_step(
       *group, [] { return std::string(); },
       [&](const std::vector<std::string>&) {
-        // First come the iterations up to `latest`, newest first. As a last resort, later iterations follow.
+        // The iterations up to `latest` come first, the newest at the beginning. Later iterations follow, to
+        // be used only if all of these are damaged.
         std::vector<std::int64_t> order = checkpoints.iterations();
         std::reverse(order.begin(), order.end());
         std::string problem;

@@ -27,7 +27,7 @@ std::optional<std::int64_t> iteration_of(std::string_view name) {
   std::int64_t iteration = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), iteration);
   if (error != std::errc() || end != digits.data() + digits.size() || iteration < 0) return std::nullopt;
-  // "iter_100" or "iter_+0000100" were not created by Primus.
+  // Primus does not create names such as "iter_100" or "iter_+0000100".
   if (folder_name(iteration) != name) return std::nullopt;
   return iteration;
 }
@@ -110,8 +110,8 @@ void CheckpointRoot::recover() {
   for (const auto& name : env_.list(root_)) {
     const Path path = root_ / name;
     if (name.starts_with(kReplaced)) {
-      // An earlier save of this iteration stopped after moving the old checkpoint away and before moving the
-      // new checkpoint in.
+      // An earlier save of this iteration was interrupted after it moved the old checkpoint away, and before
+      // it moved the new checkpoint to its final name.
       const Path original = root_ / name.substr(kReplaced.size());
       if (!env_.is_link(original) && !env_.status(original)) {
         env_.rename(path, original);
@@ -153,7 +153,7 @@ void CheckpointRoot::save(const Snapshot& snapshot) {
                                  last ? fmt::format("; {} is intact", folder_name(*last)) : std::string()));
   };
   const auto clean_up = [&](const Error& error) {
-    // Frees the space of the unfinished save. If this fails too, the next start removes the folder.
+    // Frees the disk space of the unfinished save. If removing fails, too, the next start removes the folder.
     try_remove_tree(temporary, env_);
     if (const int code = file_code_of(error); code != 0 && FileError("", code).out_of_space()) {
       throw no_space(code, env_.free_space(root_));
@@ -237,13 +237,14 @@ void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
 
 void CheckpointRoot::retire_old(std::int64_t newest) {
   if (options_.keep_last <= 0) return;
-  // Removes only checkpoints of earlier iterations: after resuming from an older checkpoint, later
-  // checkpoints are not from this run.
+  // Removes only checkpoints of earlier iterations. If the run resumed from an older checkpoint, later
+  // checkpoints are from the time before, and are not removed here.
   auto old = iterations();
   std::erase_if(old, [&](std::int64_t iteration) { return iteration > newest; });
   const auto keep = static_cast<std::size_t>(options_.keep_last);
   for (std::size_t i = 0; i + keep < old.size(); ++i) {
-    // Renames it first, so that a partly removed checkpoint is never taken for a complete one.
+    // Renames the folder before removing it, so that a partly removed checkpoint is not mistaken for a
+    // complete one.
     const Path doomed = root_ / fmt::format("{}{}", kTemporary, folder_name(old[i]));
     env_.rename(folder(old[i]), doomed);
     env_.sync_folder(root_);

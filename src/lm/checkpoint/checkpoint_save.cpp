@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-// One rank's part of a tensor, and its checksum with zeros in place of the parts of other ranks.
+// The range of a tensor that one rank holds, and its checksum with zeros in place of the data of other ranks.
 struct HeldPart {
   HeldRuns runs;
   std::uint32_t crc = 0;
@@ -29,7 +29,7 @@ struct HeldPart {
                 "the ranks' shards do not fit together: please report this bug");
 }
 
-// Returns the checksum of a tensor from parts that together hold each element exactly once.
+// Returns the checksum of a tensor from the parts of all ranks, which contain each element exactly once.
 std::uint32_t merged(const TensorSource& source, const std::vector<HeldPart>& parts) {
   const std::uint64_t bytes = source.bytes();
   std::uint32_t crc = crc32c_zeros(0, bytes);
@@ -73,7 +73,7 @@ CheckpointSave::CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard
   add_tensors(TensorPart::kModel, snapshot.model, model_);
   add_tensors(TensorPart::kOptimizer, snapshot.optimizer, optimizer_);
   for (const auto& file : manifest_.files) bytes_ += file.bytes;
-  // Final, because checksums have a fixed width.
+  // This size is final, because checksums have a fixed width.
   const std::uint64_t manifest_bytes = manifest_.to_json().size();
   if (manifest_bytes > Manifest::kMaxBytes)
     throw invalid("the checkpoint has too many tensors for its manifest");
@@ -171,8 +171,9 @@ std::string CheckpointSave::write() {
 
 Path CheckpointSave::handover_file(int rank) const { return folder_ / fmt::format(".handover-{:05}", rank); }
 
-// A slab with another element order in the file is written by a single rank: the rank that holds its first
-// element in memory. The reason is that the parts of the ranks may interleave in the file element by element.
+// If elements have another order in the file, one rank writes the complete slab: the rank that holds its
+// first element in memory. Other ranks hand over their elements, because in the file they may interleave
+// element by element.
 void CheckpointSave::hand_over(std::size_t tensor, const HeldRun& part) {
   const TensorSource& source = *tensors_[tensor].source;
   const ElementRun& run = part.run;

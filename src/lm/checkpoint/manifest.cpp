@@ -18,7 +18,7 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kFormat = "primus-checkpoint";
-// The manifest ends with the checksum of all bytes before its digits.
+// The manifest ends with the checksum of all bytes that precede the checksum's digits.
 constexpr std::string_view kSealKey = "\"manifest_crc32c\":\"";
 constexpr std::string_view kSealEnd = "\"}\n";
 constexpr std::size_t kDigits = 8;

@@ -16,7 +16,8 @@ namespace primus {
 namespace {
 
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::size_t kMaxMetadata = 65536;  // max number of entries; each costs more memory than its input
+constexpr std::size_t kMaxMetadata = 65536;  // max number of metadata entries, because each entry uses more
+                                             // memory than its text
 
 constexpr std::array<std::pair<std::string_view, DType>, 12> kDTypes{{{"F64", DType::kF64},
                                                                       {"F32", DType::kF32},
@@ -111,8 +112,8 @@ class HeaderParser {
     return text;
   }
 
-  // Allocates once, because a growing array would hold its old and its new copy at the same time. The upper
-  // bounds are generous: untouched memory costs nothing.
+  // Allocates memory once, because a growing array would need memory for its old and its new copy at the same
+  // time. The estimates are upper bounds; memory that is not touched costs nothing.
   void reserve(std::string_view text) {
     // Size of the shortest entry: {"":{"dtype":"U8","shape":[],"data_offsets":[0,0]}.
     constexpr std::size_t kMinTensor = 50;
@@ -253,8 +254,8 @@ class HeaderParser {
   }
 
   std::uint64_t bytes_of(const SafetensorsFile::Entry& entry) const {
-    // Multiplies in the reference implementation's order (elements, then bits), so that this program refuses
-    // the same shapes as too large.
+    // Multiplies in the same order as the reference implementation (elements, then bits), so that the same
+    // shapes are refused as too large.
     std::uint64_t bits = 1;
     bool overflow = false;
     for (const std::int64_t extent : shape(entry)) {

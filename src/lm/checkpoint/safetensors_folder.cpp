@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
-// A model's files, found by name. Each member is the last file of its kind, or empty. Folders also have
+// The model files in a folder. Each member is the last file of its kind, or empty. Folders also contain
 // tensor files that are not weights: training_args.bin, optimizer.pt, test data.
 struct WeightFiles {
   std::string index, safetensors, pickle;
@@ -32,7 +32,7 @@ WeightFiles find_weight_files(const Path& folder, Env& env) {
   return found;
 }
 
-// Explains why this folder has no model, as helpfully as its content allows.
+// Throws an error that explains, as far as the folder's content shows, why it contains no model.
 [[noreturn]] void refuse_folder(const Path& folder, Env& env) {
   const WeightFiles found = find_weight_files(folder, env);
   for (const std::string& name : {found.index, found.safetensors}) {
@@ -56,7 +56,7 @@ WeightFiles find_weight_files(const Path& folder, Env& env) {
   throw invalid(what, "give the folder that transformers' save_pretrained wrote");
 }
 
-// Returns "bias" for "model.layers.0.self_attn.q_proj.bias".
+// Returns the last component of a name, such as "bias" for "model.layers.0.self_attn.q_proj.bias".
 std::string_view last_word(std::string_view name) { return name.substr(name.rfind('.') + 1); }
 
 std::string without_digits(std::string_view name) {
@@ -86,7 +86,7 @@ std::optional<std::string> warning_on_index(const Path& folder, Env& env) {
       (folder / kSingle).string(), kIndex, content);
 }
 
-// Returns a warning if a folder also has adapters of PEFT, which transformers would add to the weights.
+// Returns a warning if a folder also contains PEFT adapters, which transformers would add to the weights.
 std::optional<std::string> warning_on_adapters(const Path& folder, Env& env) {
   for (const char* name : {"adapter_model.safetensors", "adapter_model.bin"}) {
     if (!env.status(folder / name)) continue;

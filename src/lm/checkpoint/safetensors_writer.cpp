@@ -16,7 +16,7 @@
 namespace primus {
 namespace {
 
-// Bytes read at a time: few enough to stay in the CPU cache between checksum and write.
+// Number of bytes read at a time. They stay in the CPU cache between computing the checksum and writing.
 constexpr std::uint64_t kReadBytes = 256U << 10;
 
 // The order of the reference implementation: wide types first, so that every tensor is aligned to its
@@ -78,8 +78,8 @@ std::string index_of(std::span<const TensorSource> sources, const SafetensorsLay
   return index.dump(2, ' ', true) + "\n";
 }
 
-// Splits tensors into shards: in the caller's order, with a new shard if the next tensor would exceed the
-// limit.
+// Splits tensors into shards, in the caller's order. A new shard begins where the next tensor would exceed
+// the size limit.
 std::vector<std::vector<std::size_t>> split(std::span<const TensorSource> sources,
                                             std::uint64_t max_shard_bytes) {
   std::vector<std::vector<std::size_t>> shards(1);
@@ -96,7 +96,7 @@ std::vector<std::vector<std::size_t>> split(std::span<const TensorSource> source
   return shards;
 }
 
-// Writes one process's part of a tensor that begins at `offset` of the file.
+// Writes the elements of a tensor that this process holds. The tensor begins at `offset` of the file.
 class TensorWriter {
  public:
   TensorWriter(PieceWriter& file, std::uint64_t offset, const TensorSource& source,
@@ -120,7 +120,7 @@ class TensorWriter {
     return crc_;
   }
 
-  // Parts of slabs that are held but not written.
+  // Returns the parts of slabs that this process holds but does not write.
   const std::vector<HeldRun>& shared() const { return shared_; }
 
  private:
@@ -128,7 +128,7 @@ class TensorWriter {
     return static_cast<std::uint64_t>(elements) * element_;
   }
 
-  // If the source has a `fill` function, fills long runs directly into the write buffer. Writes at most
+  // If the source has a `fill` function, it fills long ranges directly into the write buffer. Writes at most
   // `left` bytes of the held data, beginning at offset `read`. Returns the number of bytes written.
   std::uint64_t fill_room(std::uint64_t read, std::uint64_t left) {
     if (source_.data != nullptr || left < kReadBytes) return 0;
@@ -144,7 +144,7 @@ class TensorWriter {
     return bytes;
   }
 
-  // Reads pieces of many runs at once, because runs may be short.
+  // Reads data of many ranges at once, because ranges may be short.
   void write_runs() {
     std::span<const std::byte> piece;
     const std::uint64_t bytes = bytes_of(elements(runs_));
@@ -173,7 +173,7 @@ class TensorWriter {
 
   void write_slabs() {
     const std::int64_t slab = source_.order.slab_elements();
-    std::vector<HeldRun> parts;  // held parts of the slab that begins at `first`
+    std::vector<HeldRun> parts;  // held parts of the slab that begins at element `first`
     std::int64_t first = 0;
     const auto write = [&] {
       if (!parts.empty()) write_slab(first, slab, parts);
@@ -193,7 +193,7 @@ class TensorWriter {
     write();
   }
 
-  // Writes the elements of the slab [first, first + slab), in memory order, that this process holds.
+  // Writes those elements of the slab [first, first + slab), in memory order, that this process holds.
   void write_slab(std::int64_t first, std::int64_t slab, const std::vector<HeldRun>& parts) {
     skip_to(bytes_of(first));
     published_.assign(bytes_of(slab), std::byte{0});
@@ -204,7 +204,7 @@ class TensorWriter {
       to_file_order(source_.order, element_, memory_of(parts.front()), published_);
       put(published_, at_);
     } else {
-      // The elements of a part are spread over the slab, interleaved with elements of other processes.
+      // In the file, the elements of a part are spread over the slab, between elements of other processes.
       for (const HeldRun& part : parts) {
         const auto memory = memory_of(part);
         shared_.push_back(part);
@@ -238,7 +238,7 @@ class TensorWriter {
   const std::function<void(std::uint64_t)>& written_;
   std::uint64_t element_;
   HeldRuns runs_;
-  std::vector<std::byte> published_;  // a slab in file order
+  std::vector<std::byte> published_;  // a complete slab in file order
   std::vector<HeldRun> shared_;
   std::uint64_t at_ = 0;  // number of the tensor's bytes that crc_ covers
   std::uint32_t crc_ = 0;

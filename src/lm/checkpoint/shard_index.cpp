@@ -17,13 +17,13 @@
 namespace primus {
 namespace {
 
-// The value is used only for warnings, so a value that is not a byte count is ignored.
+// The value is used only for warnings, so an invalid value is ignored.
 std::optional<std::uint64_t> read_total_size(JsonReader& json) {
   if (json.peek() != JsonReader::Kind::kNumber) {
     json.skip();
     return std::nullopt;
   }
-  constexpr double kExact = 9007199254740992.0;  // doubles represent every integer below this number
+  constexpr double kExact = 9007199254740992.0;  // doubles represent every integer below this number exactly
   const std::string_view text = json.skip();
   std::uint64_t whole = 0;
   const char* const end = text.data() + text.size();

@@ -38,7 +38,7 @@ bool tile(std::span<const Slice* const> slices, std::span<const std::int64_t> sh
   }
   if (left != 0) return false;
   if (shape.empty()) return slices.size() == 1;
-  // The boxes have as many elements as the tensor, so they leave a gap if and only if two of them overlap.
+  // The boxes together have as many elements as the tensor, so they cover it unless two of them overlap.
   // Along the first dimension, each box is compared with the boxes that begin before its end.
   std::vector<const Slice*> sorted(slices.begin(), slices.end());
   std::ranges::sort(sorted, {}, [](const Slice* slice) { return slice->offset[0]; });

@@ -29,7 +29,7 @@ void take(const TensorSource& source, std::uint64_t offset, std::span<std::byte>
 
 void SnapshotBuffer::reserve(std::uint64_t bytes) {
   if (bytes <= capacity_) return;
-  memory_.reset();  // freed first, so that both buffers never exist at once
+  memory_.reset();  // freed before the new buffer is allocated, so that they never exist at the same time
   capacity_ = 0;
   memory_ = allocate_large(bytes);
   if (!memory_) {
@@ -107,7 +107,7 @@ void SnapshotBuffer::copy_pieces() {
     try {
       take(source, piece.offset, {memory_.get() + piece.at, piece.size});
     } catch (...) {
-      error = std::current_exception();  // the piece counts as copied, because other threads would otherwise
+      error = std::current_exception();  // counts the piece as copied, because other threads would otherwise
                                          // wait forever
     }
   }
@@ -140,7 +140,7 @@ void SnapshotBuffer::read(std::size_t source, std::uint64_t offset, std::span<st
     if (live) {
       take(sources_[source], offset, out);
     } else {
-      copy_pieces();  // helps to finish the copy, if necessary
+      copy_pieces();  // takes part in the remaining copies, if there are any
       std::memcpy(out.data(), memory_.get() + starts_[source] + offset, out.size());
     }
   } catch (...) {

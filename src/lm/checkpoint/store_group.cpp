@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-// Bytes of text per value, in addition to the length.
+// Number of text bytes in each value; the length of the text precedes them.
 constexpr std::size_t kPiece = comm::wire::kMaxValue - 32;
 
 std::size_t pieces_of(std::size_t bytes) { return std::max<std::size_t>(1, (bytes + kPiece - 1) / kPiece); }
@@ -28,7 +28,7 @@ std::string StoreGroup::key(const std::string& from) const {
   return fmt::format("{}/{}/{}", name_, round_, from);
 }
 
-// Each value consists of the length of the complete text, a space, and a piece of the text.
+// Each value consists of the length of the complete text, a space, and a section of the text.
 void StoreGroup::put(const std::string& key, const std::string& text) {
   for (std::size_t i = 0; i < pieces_of(text.size()); ++i) {
     store_.set(piece_key(key, i),

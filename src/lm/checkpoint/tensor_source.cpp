@@ -24,7 +24,7 @@ void for_each_element(const AxisOrder& order, std::size_t element_bytes, std::si
   }
 }
 
-// Copies the elements of one run to the beginning of `out`.
+// Copies the elements of one range to the beginning of `out`.
 void copy_run(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
               ElementRun run, std::span<std::byte> out) {
   if (order.same()) {

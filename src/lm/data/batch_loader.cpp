@@ -17,7 +17,7 @@ namespace primus::data {
 
 namespace {
 
-// A buffer for one microbatch, being filled or waiting for the consumer.
+// A buffer for one microbatch, which is being filled or waits for next().
 struct Slot {
   Batch batch;
   std::int64_t index = -1;  // number of the microbatch in this slot
@@ -41,7 +41,7 @@ struct BatchLoader::Impl {
     try {
       for (int i = 0; i < options.threads; ++i) threads.start([this] { read_ahead(); }, "reads data ahead");
     } catch (const Error&) {
-      // Fewer threads give the same result, but at least one thread is needed.
+      // Fewer threads give the same result, but there must be at least one.
       if (threads.size() == 0) throw;
     }
   }
@@ -85,10 +85,10 @@ struct BatchLoader::Impl {
     batch.loss_divisor = loss_divisor(index);
   }
 
-  // Returns the mean number of learned labels per microbatch, over all samples that share a mean.
+  // Returns the mean number of learned labels per microbatch, over all samples whose loss is one mean.
   double loss_divisor(std::int64_t index) const {
     if (options.samples_per_mean == 0) return 0;
-    // Microbatches of each rank that share one mean.
+    // Number of microbatches of each rank that belong to the same mean.
     const std::int64_t together = options.samples_per_mean / samples_per_microbatch();
     const std::lock_guard lock(mean_mutex);
     if (mean_of != index / together) {
@@ -99,7 +99,7 @@ struct BatchLoader::Impl {
         learned += dataset.learned_tokens(begin + i);
       learned_in_mean = learned;
     }
-    // If the step learns nothing, its loss is 0 for any divisor.
+    // If a step has no learned label, its loss is 0 whatever the divisor is.
     const double microbatches =
         static_cast<double>(options.samples_per_mean) / static_cast<double>(options.micro_batch_size);
     return std::max(learned_in_mean, 1.0) / microbatches;
@@ -151,7 +151,7 @@ struct BatchLoader::Impl {
   void read_ahead() {
     std::unique_lock lock(mutex);
     while (true) {
-      // A slot is free once the consumer has returned its microbatch.
+      // A slot is free after the consumer has returned its microbatch.
       changed.wait(
           lock, [this] { return stopped || to_fill < given_back + static_cast<std::int64_t>(slots.size()); });
       if (stopped) return;
@@ -175,7 +175,7 @@ struct BatchLoader::Impl {
       given_back = taken;
       changed.notify_all();
       changed.wait(lock, [&] { return slot.ready && slot.index == taken; });
-      slot.ready = slot.error != nullptr;  // keeps the error, so that every further call throws it
+      slot.ready = slot.error != nullptr;  // keeps the error, so that all further calls throw it, too
     }
     wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (slot.error != nullptr) std::rethrow_exception(slot.error);
@@ -186,8 +186,8 @@ struct BatchLoader::Impl {
   const Dataset& dataset;
   const BatchLoaderOptions options;
   std::vector<Slot> slots;
-  double wait_seconds = 0;  // used only by the consumer
-  std::int64_t taken = 0;   // microbatches returned so far; used only by the consumer
+  double wait_seconds = 0;  // used only by the thread that calls next()
+  std::int64_t taken = 0;   // number of microbatches that next() has returned; used only by its thread
 
   mutable std::mutex mean_mutex;      // guards the next two members
   mutable std::int64_t mean_of = -1;  // the mean for which `learned_in_mean` was counted; -1: none

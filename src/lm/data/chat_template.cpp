@@ -14,7 +14,8 @@ namespace {
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Whether a string literal of the template has this text; the literal may spell line ends as "\n".
+// Returns whether a string literal in the template has this text. In the literal, line ends may be spelled
+// "\n".
 bool has_literal(std::string_view jinja, std::string_view text) {
   std::string escaped;
   for (const char c : text) c == '\n' ? escaped += "\\n" : escaped += c;
@@ -44,9 +45,9 @@ std::string without_escapes(std::string_view literal) {
   return text;
 }
 
-// Returns TEXT of a literal "<|im_start|>system\nTEXT<|im_end|>", or "" if the template has none.
+// Returns the TEXT of a literal "<|im_start|>system\nTEXT<|im_end|>"; "" if the template has no such literal.
 std::string default_system_of(std::string_view jinja, const TurnMarks& marks, std::string_view end) {
-  // Max length of a system text with its end; limits the time spent on a hostile template.
+  // Max length of a system text including its end. It limits the time spent on a malicious template.
   constexpr std::size_t kLongest = 16384;
   std::string plain = fmt::format("{}{}{}", marks.open, kSystem, marks.middle), escaped;
   for (const char c : plain) c == '\n' ? escaped += "\\n" : escaped += c;
@@ -54,8 +55,8 @@ std::string default_system_of(std::string_view jinja, const TurnMarks& marks, st
     for (std::size_t at = jinja.find(front); at != std::string_view::npos; at = jinja.find(front, at + 1)) {
       const std::string_view rest = jinja.substr(at + front.size(), kLongest);
       const std::string_view text = rest.substr(0, rest.find(end));
-      // Accepts only a fixed text. A quote at its start, a brace or a plus sign means that template code
-      // follows `front`.
+      // Accepts only a fixed text: a quote, a brace or a plus sign at its start means that template code
+      // follows.
       const bool is_text = text.size() < rest.size() && !text.empty() && text.front() != '\'' &&
                            text.front() != '"' && !has(text, "{") && !has(text, "}}") && !has(text, "+ ");
       if (is_text) return without_escapes(text);
@@ -64,7 +65,7 @@ std::string default_system_of(std::string_view jinja, const TurnMarks& marks, st
   return "";
 }
 
-// `end_of_text`: spelling of the EOS token; empty if the tokenizer has none.
+// `end_of_text`: text of the EOS token; empty if the tokenizer has none.
 std::optional<ConversationFormat> format_of(std::string_view jinja, std::string_view end_of_text) {
   const bool ends_by_assistant = has_literal(jinja, "<|assistant|>\n");
   if (has(jinja, "<|start_header_id|>") && has(jinja, "<|eot_id|>")) return ConversationFormat::kLlama3;
@@ -129,8 +130,8 @@ class TemplateWriter {
     return text;
   }
 
-  // Writes template code that sets `turns` to the messages without a system turn, and `first` to the system
-  // text that precedes the first turn.
+  // Writes template code that sets `turns` to all messages except the system turn, and `first` to the system
+  // text, which precedes the first turn.
   std::string joined(std::string_view filter) const {
     return fmt::format(
         "{{% set first = {} %}}{{% set turns = messages %}}{{% if messages[0]['role'] == 'system' %}}"
@@ -209,7 +210,7 @@ std::optional<ConversationStyle> style_of_template(std::string_view jinja, const
   ConversationStyle style{.format = *format};
   const std::optional<std::int32_t> bos = tokenizer.special_ids().bos;
   if (bos) {
-    // Some templates spell the BOS token as a literal at the start of the template.
+    // Some templates contain the text of the BOS token as a literal at their start.
     const std::string front = fmt::format("{{{{ {} }}}}", literal_of(tokenizer.token_text(*bos)));
     style.begins_with_bos =
         has(jinja, "bos_token") || jinja.starts_with(front) || has(jinja, "<|begin_of_text|>");

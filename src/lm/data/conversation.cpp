@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "ans
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
-// Keys that change the meaning of a conversation and that no format here can write.
+// Keys that change the meaning of a conversation, but that no format of Primus can express.
 struct Unsupported {
   std::string_view key, what, next;
 };
@@ -68,7 +68,7 @@ constexpr std::array<Unsupported, 11> kUnsupported = {
 // Keys that exclude an answer from the loss.
 constexpr std::array<std::string_view, 4> kMasks = {"weight", "train", "loss", "trainable"};
 
-// Holds the values of alternative names of one key.
+// The values of keys that are alternative names for the same thing.
 template <std::size_t N>
 using Texts = std::array<std::optional<std::string>, N>;
 
@@ -136,7 +136,7 @@ class Reader {
     }
   }
 
-  // Skips an ignored value. Records the key's name in `unused`, unless the value is null or "".
+  // Skips an ignored value. Records its key in `unused`, unless the value is null or "".
   void pass(const std::string& name) {
     const std::string_view value = json_.skip();
     if (value != "null" && value != "\"\"") note_unused(name);
@@ -145,7 +145,7 @@ class Reader {
     if (std::ranges::find(out_.unused, name) == out_.unused.end()) out_.unused.emplace_back(name);
   }
 
-  // Whether `key` is one of `keys` and its value is empty. Throws if the value is not empty.
+  // Returns whether `key` is one of `keys` and has an empty value. Throws if it has another value.
   bool refuse_unsupported(std::span<const Unsupported> keys, std::string_view key) {
     const auto found = std::ranges::find(keys, key, &Unsupported::key);
     if (found == keys.end()) return false;
@@ -153,8 +153,7 @@ class Reader {
     json_.refuse(fmt::format("{} ('{}'), which is not supported; {}", found->what, key, found->next));
   }
 
-  // Skips null, "", false, [] and {}. Returns false for any other value; some of that value has then been
-  // read.
+  // Skips null, "", false, [] and {}. Returns false for any other value, part of which has then been read.
   bool is_empty_value() {
     if (json_.read_null()) return true;
     switch (json_.peek()) {
@@ -175,7 +174,7 @@ class Reader {
     }
   }
 
-  // Earlier turns: [[question, answer], ...].
+  // Reads earlier turns: [[question, answer], ...].
   void read_history() {
     if (json_.read_null()) return;
     json_.require(Kind::kArray, "the value of", "history");
@@ -202,8 +201,8 @@ class Reader {
     return json_.read_string();
   }
 
-  // Reads a list of correct answers and keeps the first. The value is {"text": ["Paris", "in Paris"], ...} or
-  // only the list.
+  // Reads a list of correct answers, of which only the first is used. The value is {"text": ["Paris", "in
+  // Paris"], ...}, or only the list.
   void read_answers() {
     if (json_.read_null()) return;
     if (json_.peek() != Kind::kObject) return read_answer_list();
@@ -402,8 +401,8 @@ class Reader {
     out_.starts = starts_;
   }
 
-  // Records the keys of questions or answers that are ignored because the record has messages or tokens.
-  // Skips a key if a message has the same text.
+  // Records the keys of questions or answers that are ignored because the record has messages or token ids. A
+  // key is not recorded if a message has the same text.
   template <std::size_t N>
   void note_replaced_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
     for (std::size_t i = 0; i < N; ++i) {
@@ -413,7 +412,7 @@ class Reader {
     }
   }
 
-  // Records the texts that are ignored because another key replaces them.
+  // Records the keys of texts that are ignored because another key takes precedence.
   template <std::size_t N>
   void note_unused_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
     for (std::size_t i = 0; i < N; ++i) {

@@ -23,13 +23,13 @@ namespace {
 // Max size of a JSON-list file, which is loaded as one block.
 constexpr std::size_t kMaxListBytes = std::size_t{4} << 30;
 
-// The text of one JSON object, and its line number in the file.
+// The text of one JSON object, and the line in the file at which it begins.
 struct Place {
   std::string_view text;
   std::int64_t line = 0;
 };
 
-// Objects that are processed together, and the memory that holds them.
+// Objects that are processed together, and the memory that contains their text.
 struct Part {
   std::vector<std::unique_ptr<const std::string>> memory;
   std::vector<Place> objects;
@@ -59,7 +59,7 @@ void add_lines(std::string_view text, std::int64_t line, std::vector<Place>& obj
 }
 
 void read_lines(const InputFile& file, PartFn visit) {
-  constexpr std::size_t kTogether = 16;  // blocks that are processed together
+  constexpr std::size_t kTogether = 16;  // number of blocks that are processed together
   BlockReader reader({file});
   Part part{.file = file.path.string()};
   bool more = true;
@@ -146,7 +146,7 @@ Error at_line(Error error, const Place& place, const std::string& file) {
   return error;
 }
 
-// Whether a file name begins with one of the names of a split.
+// Returns whether a file name begins with one of the names of a split.
 bool is_part(std::string_view file, std::initializer_list<std::string_view> names) {
   return std::ranges::any_of(names, [file](std::string_view name) {
     if (!file.starts_with(name)) return false;
@@ -171,7 +171,7 @@ std::string how_to_export(const std::string& name) {
   return text.replace(text.find("NAME"), 4, name);
 }
 
-// Whether `name` looks like "tatsu-lab/alpaca", not like "./data/x.jsonl".
+// Returns whether `name` looks like the hub's "tatsu-lab/alpaca", and not like the path "./data/x.jsonl".
 bool looks_like_hub(const std::string& name) {
   const std::size_t slash = name.find('/');
   const bool pair = slash != std::string::npos && slash > 0 && slash + 1 < name.size() &&
@@ -199,7 +199,7 @@ Error no_such_data(const std::string& name) {
                                                          std::filesystem::current_path().string())));
 }
 
-// Returns the input files; all of them must be JSON.
+// Returns the input files. Throws if one of them is not JSON.
 std::vector<InputFile> json_files(const std::vector<std::string>& patterns) {
   std::vector<InputFile> files = find_inputs(patterns);
   for (const InputFile& file : files) {
@@ -408,7 +408,7 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
         fmt::format("none of {} records is a conversation; the first: {}", all.read, all.first_skipped),
         "'primus data conversations' shows what is read");
   }
-  // Frees unused capacity, because the arrays stay in memory.
+  // Frees unused capacity, because the arrays are kept for a long time.
   all.ids.shrink_to_fit();
   all.learned.shrink_to_fit();
   all.ends.shrink_to_fit();

@@ -15,7 +15,7 @@ struct Named {
   std::string_view name;
   ConversationFormat format;
 };
-// The first name of each format is its canonical name.
+// The names of all formats. If a format has several names, its first name is the one shown to users.
 constexpr std::array<Named, 12> kNames = {{{"alpaca", ConversationFormat::kAlpaca},
                                            {"squad", ConversationFormat::kSquad},
                                            {"bridge_squad", ConversationFormat::kSquad},
@@ -79,14 +79,14 @@ std::string_view without_spaces(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
-// Returns the id of `text` if `text` is exactly one token.
+// Returns the id of `text` if it is encoded as exactly one token.
 std::optional<std::int32_t> single_token(const Tokenizer& tokenizer, std::string_view text) {
   const std::optional<std::int32_t> id = tokenizer.token_id(text);
   if (id && tokenizer.encode(text, false) == std::vector<std::int32_t>{*id}) return id;
   return std::nullopt;
 }
 
-// Characters that Python's str.strip removes, as Jinja's trim does.
+// Characters that Python's str.strip removes, and therefore Jinja's trim.
 constexpr std::array<std::string_view, 29> kBlanks = {
     " ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\x1c",   "\x1d",   "\x1e",   "\x1f",
     "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",
@@ -220,7 +220,7 @@ std::vector<ConversationWriter::Piece> ConversationWriter::alpaca(const std::vec
                                                                   bool open) const {
   std::vector<Piece> pieces;
   std::string prompt(kAlpacaPreamble);
-  bool begun = false;  // whether a turn was written; a system text can then no longer follow
+  bool begun = false;  // whether a turn was already written, so that a system text can no longer follow
   const auto separate = [&] {
     if (!begun || prompt.empty()) prompt += "\n\n";
     begun = true;
@@ -320,7 +320,9 @@ std::vector<ConversationWriter::Piece> ConversationWriter::turns(const TurnMarks
   std::vector<Piece> pieces;
   std::string prompt;
   const auto begin_turn = [&](std::string_view role) {
-    if (!pieces.empty() && prompt.empty()) prompt += marks.after;  // this turn follows an answer
+    if (!pieces.empty() && prompt.empty())
+      prompt += marks.after;  // this turn follows an answer, so the text
+                              // after a turn comes first
     prompt += fmt::format("{}{}{}", marks.open, role, marks.middle);
   };
   for (const Message& message : prepared(messages, marks.system_turn)) {
@@ -369,7 +371,7 @@ std::vector<std::int32_t> ConversationWriter::prompt(const std::vector<Message>&
 void ConversationWriter::encode(const std::vector<Piece>& pieces, LearnedTokens& out) const {
   out.ids.clear();
   out.learned.clear();
-  std::string_view before;  // text that the next piece could merge with
+  std::string_view before;  // preceding text with which the next piece could merge
   for (const Piece& piece : pieces) {
     if (style_.inline_bos) {
       tokenizer_.encode(piece.text, true, out.ids);

@@ -88,7 +88,7 @@ void add_folder(const Path& folder, std::vector<InputFile>& files, SkippedFiles&
   });
 }
 
-// "12 .py, 3 .c and 5 more", the most frequent first.
+// Returns a text such as "12 .py, 3 .c and 5 more", the most frequent extension first.
 std::string counts_text(const SkippedFiles& skipped) {
   constexpr std::size_t kShown = 5;
   std::vector<std::pair<std::string, std::int64_t>> counts(skipped.counts.begin(), skipped.counts.end());
@@ -131,7 +131,7 @@ std::vector<Path> expand_all_below(const std::string& pattern, std::size_t stars
 }
 
 std::vector<Path> expand_glob(const std::string& pattern) {
-  // Handles "FOLDER/**/NAME". In other places, glob(3) treats "**" as "*".
+  // Expands "FOLDER/**/NAME". In other positions, glob(3) treats "**" as "*".
   const std::size_t stars = pattern.find("**");
   const bool whole = stars != std::string::npos && (stars == 0 || pattern[stars - 1] == '/') &&
                      (stars + 2 == pattern.size() || pattern[stars + 2] == '/');
@@ -151,7 +151,7 @@ std::vector<Path> expand_glob(const std::string& pattern) {
   return paths;
 }
 
-// Whether the file is an archive or has an unsupported compression.
+// Returns whether the file is an archive or has an unsupported compression.
 bool is_archive(const Path& path) {
   constexpr std::array<std::string_view, 10> kEndings = {".xz",     ".bz2", ".lz4", ".zip", ".tar",
                                                          ".tar.gz", ".tgz", ".7z",  ".rar", ".tar.zst"};
@@ -159,7 +159,7 @@ bool is_archive(const Path& path) {
   return std::ranges::any_of(kEndings, [&name](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// Their JSON files would otherwise be read as text.
+// Refuses folders of runs and models, because their JSON files would otherwise be read as text.
 void refuse_run_or_model(const Path& folder) {
   const auto has = [&folder](const char* name) { return Env::posix().status(folder / name).has_value(); };
   const auto is_checkpoint = [](const std::string& name) { return name.starts_with("iter_"); };
@@ -291,7 +291,7 @@ class BlockReader::Source {
   explicit Source(const InputFile& input)
       : input_(input), file_(Env::posix().open(input.path, OpenMode::kRead)), packed_(kBufferBytes, '\0') {
     if (input.compression == Compression::kGzip) {
-      // 15 + 32: detect zlib and gzip headers.
+      // 15 + 32: detects zlib and gzip headers
       if (::inflateInit2(&inflate_, 15 + 32) != Z_OK) throw std::bad_alloc();
     } else if (input.compression == Compression::kZstd) {
       zstd_ = ::ZSTD_createDStream();
@@ -308,7 +308,7 @@ class BlockReader::Source {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
 
-  // Appends some bytes; returns false at the end.
+  // Appends more bytes; returns false at the end of the file.
   bool read(std::string& out) {
     switch (input_.compression) {
       case Compression::kNone:
@@ -321,7 +321,7 @@ class BlockReader::Source {
     return false;
   }
   std::uint64_t position() const { return offset_; }
-  // Continues at this offset. Only for files that are not compressed.
+  // Continues at this offset; only for files that are not compressed.
   void skip(std::uint64_t offset) { offset_ = offset; }
 
  private:
@@ -359,7 +359,7 @@ class BlockReader::Source {
   }
 
   std::size_t inflate_some(std::string& out, std::size_t before) {
-    // Zeros may pad a file after its last member (tape blocks).
+    // A file may be padded with zeros after its last member (tape blocks).
     while (member_ended_ && used_ < have_ && packed_[used_] == '\0') ++used_;
     if (used_ == have_) return 0;
     member_ended_ = false;
@@ -476,7 +476,7 @@ void BlockReader::fill(std::size_t wanted) {
 }
 
 void BlockReader::take(std::size_t size, TextBlock& block) {
-  // Copies the rest, which is usually far shorter than the block.
+  // Copies the rest of the buffer, which is usually far shorter than the block.
   std::string rest = buffer_.substr(size);
   buffer_.resize(size);
   block.text = std::exchange(buffer_, std::move(rest));
@@ -518,7 +518,8 @@ void BlockReader::next_parts(TextBlock& block) {
   constexpr std::uint64_t kParts = 32, kSmallest = 1 << 10, kLargest = 64 << 10;
   std::uint64_t share = file.size / kParts;
   if (file.compression != Compression::kNone) {
-    // A packed file's size is known only if all of it was read at once, which only the largest parts allow.
+    // The decompressed size of a file is known only if the file was read completely at once; the buffer must
+    // hold more than the largest parts for that.
     const std::uint64_t read_at_once = block_size_ + 2 * kLargest + 1;
     fill(read_at_once);
     const std::uint64_t size = offset_ + buffer_.size();
@@ -542,14 +543,14 @@ std::size_t part_end(std::string_view text, std::size_t target) {
   for (const std::string_view border : {"\n\n", "\n", " "}) {
     const std::size_t found = window.find(border, target);
     if (found == std::string_view::npos) continue;
-    // All following line ends belong to this part.
+    // Line ends that follow directly belong to this part.
     const std::size_t end = found + border.size();
     const std::size_t after_stars = border == " " ? end : window.find_first_not_of('\n', end);
     return after_stars == std::string_view::npos ? window.size() : after_stars;
   }
   std::size_t end = window.size();
   if (end == text.size()) return end;
-  // No border was found: cuts between two characters.
+  // No border was found, so the text is cut between two characters.
   for (int i = 0; i < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; ++i) --end;
   return end;
 }

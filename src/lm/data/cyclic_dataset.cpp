@@ -50,7 +50,7 @@ class CyclicDataset final : public Dataset {
     std::vector<std::uint32_t> entries;
   };
 
-  // The permutation of this epoch. Threads that read ahead are in at most two adjacent epochs.
+  // Returns the permutation of this epoch. Threads that read ahead use at most two adjacent epochs at a time.
   std::shared_ptr<const Permutation> permutation(std::int64_t epoch) const {
     const std::lock_guard lock(mutex_);
     std::shared_ptr<const Permutation>& kept = kept_[epoch % 2];
@@ -63,9 +63,10 @@ class CyclicDataset final : public Dataset {
 
   std::unique_ptr<const Dataset> dataset_;
   CyclicOptions options_;
-  std::int64_t step_;        // samples of one microbatch of all ranks
-  std::int64_t epoch_size_;  // draws
-  std::int64_t permuted_;    // samples permuted together: all, or one rank's if sharded
+  std::int64_t step_;        // number of samples in one microbatch of all ranks
+  std::int64_t epoch_size_;  // number of draws per epoch
+  std::int64_t permuted_;    // number of samples that are permuted together: all samples, or if sharded those
+                             // of one rank
   mutable std::mutex mutex_;
   mutable std::shared_ptr<const Permutation> kept_[2];
 };

@@ -31,7 +31,7 @@ void GptDataset::check_unchanged() const {
 }
 
 void GptDataset::read(std::int64_t index, std::span<std::int32_t> tokens) const {
-  // Checks every index: the files of the order and of the data may change at any time.
+  // Checks every index, because the files of the order and of the data may change at any time.
   const auto check = [this](bool inside) {
     if (inside) return;
     check_unchanged();
@@ -191,7 +191,7 @@ class MockSource final : public TokenSource {
     }
   }
   std::string name() const override { return "mock data"; }
-  // Excludes the lengths, which never vary.
+  // The hash does not include the lengths, because they never vary.
   std::uint64_t fingerprint() const override {
     return static_cast<std::uint64_t>(vocab_size_) << 32 | static_cast<std::uint32_t>(eod_);
   }
@@ -202,7 +202,8 @@ class MockSource final : public TokenSource {
   std::vector<std::int32_t> lengths_;
 };
 
-// Parses the numbers in "969, 30, 1". As in Megatron, every character except digits and dots is a separator.
+// Parses the numbers of a text like "969, 30, 1". As in Megatron, all characters except digits and dots
+// separate numbers.
 std::vector<double> parse_split(std::string_view split) {
   std::vector<double> shares;
   constexpr std::string_view kNumber = ".0123456789";
@@ -239,7 +240,7 @@ std::vector<Share> split_sequences(std::string_view split, std::int64_t sequence
     const double high = low + share / total;
     Share& part = result.emplace_back();
     if (high > low) {
-      // nearbyint rounds ties to even, as Python's round does.
+      // nearbyint() rounds ties to even, like Python's round().
       part.first = static_cast<std::int64_t>(std::nearbyint(low * static_cast<double>(sequences)));
       part.last = static_cast<std::int64_t>(std::nearbyint(high * static_cast<double>(sequences)));
     }

@@ -185,8 +185,8 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   d.pointers_ = d.lengths_ + 4 * d.sequences_;
   d.document_starts_ = d.pointers_ + 8 * d.sequences_;
   d.check();
-  // The number of tokens must not exceed the file size. Otherwise overlapping sequences could make a pass
-  // over all sequences very long.
+  // The number of tokens must not exceed the file size. Otherwise sequences could overlap, so that a pass
+  // over all sequences would take very long.
   const std::int64_t room = d.data_bytes() / token_size(d.type_);
   for (std::int64_t i = 0; i < d.sequences_; ++i) {
     d.tokens_ += d.length(i);
@@ -286,7 +286,7 @@ std::uint64_t IndexedDataset::fingerprint() const {
   if (data_bytes() <= kRead) {
     add(data, data_bytes());
   } else {
-    const std::int64_t last = data_bytes() - kPiece;  // offset of the last piece
+    const std::int64_t last = data_bytes() - kPiece;  // offset of the last of the hashed blocks
     for (std::int64_t i = 0; i < kPieces; ++i) add(data + last / (kPieces - 1) * i, kPiece);
     add(data + last, kPiece);
   }
@@ -311,7 +311,7 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
   const auto beyond =
       std::ranges::find_if(tokens, [&](std::int32_t token) { return token < 0 || token >= vocab_size; });
   if (beyond == tokens.end()) return;
-  // Sources without documents (mock data) count each sequence as a document.
+  // In sources without documents (mock data), each sequence counts as a document.
   std::int64_t document = sequence, position = offset + (beyond - tokens.begin());
   if (const auto* const indexed = dynamic_cast<const IndexedDataset*>(&source)) {
     std::int64_t end = indexed->documents();
@@ -332,14 +332,14 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
 namespace {
 
 constexpr const char* kDataFile = ".bin";
-constexpr const char* kLengthsFile = ".lengths";  // holds int32 values, as the index does
-// Holds int64 values, as the index does, without the leading 0.
+constexpr const char* kLengthsFile = ".lengths";  // file of int32 values, the same type as in the index
+// File of int64 values, the same type as in the index, without the leading 0.
 constexpr const char* kDocumentsFile = ".documents";
 constexpr const char* kIndexFile = ".idx";
 
 Path folder_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
 
-// Calls use(bytes) for a file's content, piece by piece; pieces are multiples of eight bytes.
+// Calls use(bytes) for consecutive sections of a file. The size of a section is a multiple of eight bytes.
 template <class Use>
 void for_each_piece(Env& env, const Path& path, const Use& use) {
   const auto file = env.open(path, OpenMode::kRead);
@@ -388,7 +388,7 @@ IndexedDatasetWriter::~IndexedDatasetWriter() {
   try {
     remove_temporaries();
   } catch (const std::exception&) {
-    // Ignores this error, because the original error matters more.
+    // Ignores this error, because the earlier error is more important.
   }
 }
 
@@ -454,7 +454,9 @@ void IndexedDatasetWriter::append(const IndexedDataset& other, std::int64_t firs
   }
   for (std::int64_t document = first; document < last; ++document) {
     const std::int64_t end = other.document_start(document + 1);
-    if (end > other.sequences()) other.check_unchanged();  // the range was valid when the data set was opened
+    if (end > other.sequences())
+      other.check_unchanged();  // the range was valid when the data set was
+                                // opened, so the files may have changed
     for (std::int64_t i = other.document_start(document); i < end; ++i) {
       const std::span<const std::byte> bytes = other.bytes(i);
       add_length(static_cast<std::size_t>(other.length(i)));
@@ -527,8 +529,8 @@ void IndexedDatasetWriter::attach(const char* extension, std::string_view conten
 void IndexedDatasetWriter::finish() {
   complete();
   const Path index = with_extension(prefix_, kIndexFile), folder = folder_of(prefix_);
-  // Removes the old index first and renames the new one last. Even after a power failure, an index then
-  // matches the data next to it.
+  // Removes the old index first and renames the new one last, so that an index always matches the data file,
+  // even after a power failure.
   if (env_.status(index)) {
     env_.remove_file(index);
     env_.sync_folder(folder);
@@ -548,7 +550,7 @@ void IndexedDatasetWriter::finish() {
     try {
       for (const auto& [from, to] : renamed) env_.rename(to, from);
     } catch (const FileError&) {
-      // The files stay; without an index they are no data set.
+      // The files remain, but without an index they are no data set.
     }
     throw;
   }

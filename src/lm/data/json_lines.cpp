@@ -26,14 +26,14 @@ Error missing_key(std::string_view line, std::string_view key) {
 
 namespace {
 
-// Whether the file seems to be a single JSON value: a list of all objects, or an object that spans several
-// lines.
+// Returns whether the file seems to be a single JSON value: a list of all objects, or an object that spans
+// several lines.
 bool begins_one_value(std::string_view line) {
   const std::size_t begin = line.find_first_not_of(" \t\r"), end = line.find_last_not_of(" \t\r");
   return line[begin] == '[' || (line[begin] == '{' && begin == end);
 }
 
-// Whether the object has a key that conversation data sets use for their turns.
+// Returns whether the object has a key with which conversation data sets name their turns.
 bool is_conversation(std::string_view line) {
   std::string key;
   JsonReader reader(line, "", {.python = true});
@@ -76,7 +76,7 @@ void JsonLines::read(const TextBlock& block, std::string_view file,
     }
     try {
       document(texts_);
-    } catch (Error& error) {  // thrown by a tokenizer that does not accept all text
+    } catch (Error& error) {  // a tokenizer may refuse some texts
       if (error.location().empty()) error.at(fmt::format("{}:{}", file, line));
       throw;
     }

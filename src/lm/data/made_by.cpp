@@ -20,12 +20,13 @@ std::string hex(std::uint64_t fingerprint) { return fmt::format("{:016x}", finge
 
 struct Note {
   std::string tokenizer, fingerprint;  // name of the tokenizer, and its fingerprint in hex()
-  // "HuggingFaceTokenizer 89abcdef"; the digits distinguish tokenizers with the same name.
+  // Returns a text such as "HuggingFaceTokenizer 89abcdef". The digits distinguish tokenizers with the same
+  // name.
   std::string describe() const { return tokenizer + " " + fingerprint.substr(0, 8); }
 };
 
-// Reads the note of `source`, at `prefix`. Returns nullopt if no note exists or if the note belongs to other
-// data.
+// Reads the note at `prefix`. Returns nullopt if there is no note, or if the note belongs to other data than
+// `source`.
 std::optional<Note> read_note(const Path& prefix, const TokenSource& source, Env& env) {
   constexpr std::uint64_t kMaxBytes = 64 << 10;
   const Path file = note_of(prefix);

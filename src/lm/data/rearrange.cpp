@@ -15,7 +15,7 @@ namespace primus::data {
 
 namespace {
 
-// Copies in pieces, so that progress can be shown.
+// Copies in several steps, so that progress can be reported.
 void copy_documents(const IndexedDataset& from, std::int64_t first, std::int64_t last,
                     IndexedDatasetWriter& to, const std::function<void()>& report) {
   constexpr std::int64_t kDocuments = 1024;
@@ -25,7 +25,8 @@ void copy_documents(const IndexedDataset& from, std::int64_t first, std::int64_t
   }
 }
 
-// Differs from tokenize_corpus's folder for this prefix, which may hold work to resume.
+// Returns the folder for unfinished work. It differs from the folder of tokenize_corpus() for the same
+// prefix, which may contain work to resume.
 Path folder_for(const Path& output) { return output.string() + ".bin"; }
 
 void refuse_input_as_output(const Path& input, const Path& output) {

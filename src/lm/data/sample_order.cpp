@@ -15,14 +15,14 @@ namespace primus::data {
 
 namespace {
 
-constexpr std::int64_t kExtra = 1;  // a sample's last label is one token after its inputs
+constexpr std::int64_t kExtra = 1;  // the label of a sample's last input is one token after its inputs
 
 // Number of epochs, and whether the last epoch is shuffled separately.
 struct Epochs {
   std::int64_t count = 1;
-  std::int64_t rows = 0;  // number of rows of all epochs
+  std::int64_t rows = 0;  // number of rows in all epochs together
   bool separate_last = false;
-  std::int64_t rows_before_last = 0;  // with separate_last: number of rows of the epochs before the last
+  std::int64_t rows_before_last = 0;  // with separate_last: number of rows in all epochs before the last
 };
 
 Epochs plan_epochs(std::int64_t tokens, const OrderOptions& options) {
@@ -68,9 +68,9 @@ void append_rows(std::int64_t rows, std::int64_t seq_length, FunctionRef<std::in
                  Arrays& order) {
   order.rows.push_back({});
   std::uint32_t document = 0;
-  std::int64_t offset = 0;  // token offset in sequence `document`
+  std::int64_t offset = 0;  // token offset within sequence `document`
   for (std::int64_t row = 0; row < rows; ++row) {
-    // Skips L tokens: the next row begins with the token that ends this one.
+    // Skips L tokens, because the next row begins with the last token of this row.
     std::int64_t remaining = seq_length;
     std::int64_t left;
     while ((left = length(order.documents[document]) - offset) <= remaining) {

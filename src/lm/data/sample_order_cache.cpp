@@ -25,13 +25,13 @@ struct Header {
   std::uint64_t magic = kOrderMagic, version = kOrderVersion;
   std::array<std::uint64_t, 2> key = {};
   std::uint64_t documents = 0,
-                samples = 0;  // sizes of the arrays that follow the header; rows has samples + 1 entries
+                samples = 0;  // sizes of the arrays that follow the header; `rows` has samples + 1 entries
   std::uint64_t epochs = 0, separate_last_epoch = 0;
-  std::uint64_t checksum = 0;  // XXH3 of the arrays
+  std::uint64_t checksum = 0;  // XXH3 hash of the arrays
 };
 static_assert(sizeof(Header) == 72);
 
-// Hash of everything that the order depends on.
+// Returns a hash of everything that the order depends on.
 std::array<std::uint64_t, 2> key_of(const OrderOptions& options,
                                     FunctionRef<std::int32_t(std::int64_t)> length) {
   XXH3_state_t state;
@@ -57,8 +57,8 @@ std::array<std::uint64_t, 2> key_of(const OrderOptions& options,
 std::optional<SampleOrder> load(const Path& path, const std::array<std::uint64_t, 2>& key) {
   if (!Env::posix().status(path)) return std::nullopt;
   MappedFile file = Env::posix().map(path);
-  file.tolerate_truncation();  // truncation is detected by the checksum below, and later by GptDataset at
-                               // each sample
+  file.tolerate_truncation();  // the checksum below detects truncation; later, GptDataset checks it at each
+                               // sample
   const std::span<const std::byte> bytes = file.bytes();
   Header header;
   if (bytes.size() < sizeof header) return std::nullopt;
@@ -73,7 +73,7 @@ std::optional<SampleOrder> load(const Path& path, const std::array<std::uint64_t
       XXH3_64bits(arrays.data(), arrays.size()) != header.checksum) {
     return std::nullopt;
   }
-  // A mapping starts at a page, and each array at a multiple of four bytes.
+  // The mapping begins at a page border, and each array at a multiple of four bytes.
   const auto* documents = reinterpret_cast<const std::int32_t*>(arrays.data());
   const auto* places = reinterpret_cast<const SampleOrder::Place*>(documents + header.documents);
   const auto* shuffle = reinterpret_cast<const std::uint32_t*>(places + rows);
@@ -126,7 +126,7 @@ SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<std::in
   if (auto order = load(path, key)) return *std::move(order);
   make_folders(cache);
   const FileLock lock = FileLock::wait(path.string() + ".lock");
-  if (auto order = load(path, key)) return *std::move(order);  // another process has built the file
+  if (auto order = load(path, key)) return *std::move(order);  // another process has built the file meanwhile
   save(build_sample_order(options, length, name), key, path);
   if (auto order = load(path, key)) return *std::move(order);
   throw invalid(fmt::format("the sample order reads back differently than it was written"),

@@ -22,7 +22,7 @@
 namespace primus::data {
 namespace {
 
-// Purpose of a shuffle; each purpose gets its own random stream of the seed.
+// The purpose of a shuffle. Each purpose has its own stream of random numbers.
 enum class Shuffle : std::uint32_t { kEpoch = 0x5F70, kHeldOut, kPacks };
 
 void shuffle(std::vector<std::uint32_t>& entries, std::int64_t seed, Shuffle purpose,
@@ -39,14 +39,16 @@ std::vector<std::uint32_t> up_to(std::size_t n) {
   return numbers;
 }
 
-// Bins of equal size for first-fit packing: a tree in which each node holds the maximum room of its subtree.
+// Bins of equal size for first-fit packing. They are leaves of a tree in which each node stores the largest
+// free space in its subtree.
 class FirstFit {
  public:
   FirstFit(std::size_t maximum, std::int64_t room)
       : leaves_(std::bit_ceil(std::max<std::size_t>(maximum, 1))) {
     room_.assign(2 * leaves_, room);
   }
-  // Puts `size` into the first bin with room and returns its index. `size` is at most the size of a bin.
+  // Puts `size` into the first bin that has enough space, and returns the bin's index. `size` must not exceed
+  // the size of a bin.
   std::size_t put(std::int64_t size) {
     std::size_t node = 1;
     while (node < leaves_) node = 2 * node + (room_[2 * node] >= size ? 0 : 1);

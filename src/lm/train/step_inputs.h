@@ -57,10 +57,10 @@ class StepInputs {
 
   // Returns the number of tokens of a microbatch on this context rank.
   std::int64_t held_tokens() const;
-  // Whether the model draws random numbers by token number: routers, dropout and stochastic rounding do so in
-  // training.
+  // Returns whether the model draws random numbers by token number. In training, routers, dropout and
+  // stochastic rounding do.
   bool draws_random() const { return draws_random_; }
-  // Resets the exchange state after an error within a step.
+  // Resets the state of exchanges between ranks after an error within a step.
   void abandon() noexcept {
     if (experts_) experts_->abandon();
   }
@@ -72,7 +72,7 @@ class StepInputs {
                 Visit&& visit) const;
   Staging::Shifted shifted(const data::BatchView& batch, std::int64_t depth, double weight) const;
   std::vector<std::int32_t> first_key(std::span<const std::int32_t> document_starts) const;
-  // Selects the values of the tokens that this context rank holds.
+  // Selects the values of those tokens that are on this context rank.
   template <class T>
   const void* held_of(Staging& host, const std::vector<T>& values) const;
 

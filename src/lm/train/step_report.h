@@ -1,4 +1,4 @@
-// Reports the steps of a training run: losses, speed and memory. Internal to lm/train. One thread.
+// Reports the steps of a training run: losses, speed and memory. Internal to lm/train. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace primus {
 
-// A step whose update is enqueued and whose result was not read yet.
+// A step whose update is enqueued and whose result has not been read yet.
 struct EnqueuedStep {
   std::int64_t iteration = 0;
   double learning_rate = 0;
@@ -25,10 +25,10 @@ class StepReport {
   StepReport(const RunPlan& plan, const RunProgress& progress, engine::Rank& rank,
              const engine::MemoryPlan& memory);
 
-  // Returns the seconds of the step whose result is RunProgress::result and was read at `ended`
-  // (monotonic_seconds()).
+  // Returns the duration in seconds of the step whose result is RunProgress::result. `ended`: the time at
+  // which the result was read (monotonic_seconds()).
   double seconds_of(const EnqueuedStep& step, double ended);
-  // Publishes this step.
+  // Publishes the record of this step.
   void publish(const EnqueuedStep& step, double seconds, double ended);
 
  private:

@@ -1,5 +1,5 @@
-// Reads results of a training step on the host. The device copies them after the step's work, and the next
-// step may already run. Not thread-safe.
+// Reads the results of training steps on the host. The device copies them after the work of the step; the
+// next step may already be running. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@
 
 namespace primus {
 
-// Token distribution over the experts of one layer.
+// How the tokens were distributed over the experts of one layer.
 struct LayerRouting {
   std::int64_t layer = 0;
   std::vector<std::int32_t> load;  // number of tokens routed to each expert, including dropped tokens
-  double imbalance = 1;            // the largest load over the mean
-  double dropped = 0;              // fraction of choices beyond the capacity
+  double imbalance = 1;            // largest load of an expert divided by the mean load
+  double dropped = 0;              // fraction of the router's choices that exceed the capacity
   // Mean losses over microbatches, without their coefficients (turbo::RouterLosses); balance_loss is set only
   // if it is trained.
   double balance_loss = 0, z_loss = 0;
@@ -41,15 +41,16 @@ struct StepResult {
   // Metrics of a loss rule (LossRule::metrics), except "loss".
   std::vector<std::pair<std::string, double>> metrics;
   // Seconds on the device clock (TrainingStep::set_timing), from the end of the previous step's gradients to
-  // the end of this step's gradients. If no earlier step was in flight, the time counts from this step's
-  // start and includes no update. Empty if the device has no clock, or if the result was read before.
+  // the end of this step's gradients. If the previous step had already ended when this step began, the time
+  // counts from this step's start and includes no update. Empty if the device has no clock, or if the result
+  // was already read.
   std::optional<double> seconds;
 };
 
-// Reads the results of two alternating steps: the running one and the previous one.
+// Reads the results of the current step and of the previous step; consecutive steps use different buffers.
 class StepResults {
  public:
-  // `at` points to the value's copy on the host.
+  // Function that stores a value in the result. `at` points to the copy of the value on the host.
   using Read = std::function<void(const std::byte* at, StepResult& result)>;
 
   // `rank` must have memory and outlive this.
@@ -59,22 +60,22 @@ class StepResults {
   // absent tensors.
   void add(const Tensor& from, Read read);
   void reserve();
-  // Sets the clock of the rank's device; null: none. Call it before the first step.
+  // Sets the clock of the rank's device; null: times are not measured. Call it before the first step.
   void set_timing(const DeviceTiming* timing);
 
-  // Marks the beginning of a step. Call it before enqueueing any of its work.
+  // Marks the beginning of a step. Call it before enqueueing work of the step.
   void begin_clock();
-  // Switches to the other of the two buffers (sides_). Waits for the step before the previous one, which used
-  // this buffer last.
+  // Switches to the other of the two buffers (sides_). First waits for the last step that used this buffer,
+  // which is the step before the previous one.
   void take_turn();
   std::size_t turn() const { return turn_; }
-  // Enqueues the copies. Call it after the step's work.
+  // Enqueues the copies to the host. Call it after enqueueing the step's work.
   void enqueue();
-  // Returns the result of the earliest step that was enqueued and not read. Waits for that step, but not for
-  // later work.
+  // Returns the result of the earliest enqueued step whose result has not been read. Waits for that step, but
+  // not for later work.
   StepResult result();
-  std::size_t last_read() const { return last_read_; }  // turn() of the step that result() returned last
-  // Waits for the previous step, unless result() did.
+  std::size_t last_read() const { return last_read_; }  // turn() of the step whose result was returned last
+  // Waits for the previous step, unless result() has already waited for it.
   void wait_for_last() const;
 
  private:
@@ -83,11 +84,11 @@ class StepResults {
     Read read;
   };
   struct Side {
-    PinnedBuffer values;  // the values, one after the other
+    PinnedBuffer values;  // copies of the values, one after the other
     std::unique_ptr<Event> finished;
-    bool unread = false;  // whether `finished` is recorded and the result was not read
-    // Used with a clock: `begun` is the event at the step's start, unused if the step follows a step in
-    // flight. The index locates the step's end event in ends_.
+    bool unread = false;  // whether `finished` has been recorded and the result has not been read
+    // Used with a clock: the event at the start of the step. It is not used if the previous step is still
+    // running at that time. The index is the position of the step's end event in ends_.
     std::unique_ptr<Event> begun;
     bool follows = false;
     std::size_t end = 0;
@@ -100,9 +101,9 @@ class StepResults {
   std::array<Side, 2> sides_;
   std::size_t turn_ = 0, last_read_ = 0;  // indices in sides_ of the current step and of the last result()
   const DeviceTiming* timing_ = nullptr;
-  // Used with a clock: the events at the end of the gradients of the last three steps. Three events are
-  // needed, because the host may read a step after the next step has ended, and because a step's interval
-  // starts at the end of the previous step.
+  // Used with a clock: the events at the end of the gradients of the last three steps. Three are needed: the
+  // time of a step is measured from the end of the previous step, and the host may read the step only after
+  // the next step has ended.
   std::array<std::unique_ptr<Event>, 3> ends_;
   std::size_t last_end_ = 0;
 };

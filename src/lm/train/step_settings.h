@@ -15,11 +15,12 @@
 
 namespace primus {
 
-// How pipeline stages share a model and its microbatches. The mesh sets the number of stages.
+// How pipeline stages divide a model and its microbatches. The mesh determines the number of stages.
 struct PipelineSettings {
   engine::ScheduleKind schedule = engine::ScheduleKind::kOneForwardOneBackward;
   int chunks = 1;                         // number of model parts per stage
-  std::vector<std::int64_t> blocks = {};  // number of blocks in each model part; empty: even distribution
+  std::vector<std::int64_t> blocks = {};  // number of blocks in each model part; empty: blocks are
+                                          // distributed evenly
 
   engine::PipelineShape shape(const engine::Mesh& mesh) const {
     return {mesh.shape().pipeline, chunks, engine::traits_of(schedule).v_shaped};
@@ -35,15 +36,16 @@ struct StepSettings {
   engine::PrecisionRecipe precision = {};
   engine::WeightGradientQueue::Policy weight_gradients = engine::WeightGradientQueue::Policy::kInline;
   std::uint64_t seed = 0;  // seed of random numbers in the model
-  // How context ranks exchange data. Used only with context parallelism.
+  // How context ranks exchange keys and values. Used only with context parallelism.
   engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
   // Whether gathers and scatters of tensor parallelism overlap with matrix products.
   engine::TensorParallel::Options tensor_overlap = {};
   // Whether the token exchange of expert parallelism overlaps with shared experts.
   bool expert_overlap = true;
   PipelineSettings pipeline = {};
-  DType compute = DType::kF32;  // type of activations; set by TrainingSession
-  // Number of steps before one is recorded and then replayed (lm/train/step_graphs.h), if possible; 0: never.
+  DType compute = DType::kF32;  // data type of activations; set by TrainingSession
+  // Number of steps that run before a step is recorded for replay (lm/train/step_graphs.h), if that is
+  // possible; 0: no step is recorded.
   std::int64_t record_after = 0;
 };
 

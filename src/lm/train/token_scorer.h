@@ -1,6 +1,6 @@
 // Computes per-token losses of a model on this rank, without gradients: log-probabilities of a reference
-// model, or of the trained model without its adapters. Passes run between steps, outside of their schedule;
-// all ranks of the mesh make the same passes in the same order. Not thread-safe.
+// model, or of the trained model without its adapters. Its forward passes run between steps; all ranks of the
+// mesh make the same passes in the same order. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace primus {
 class TokenScorer : private engine::ChunkedModel {
  public:
   struct Options {
-    bool adapters = true;  // false: evaluates the base model without LoRA adapters
+    bool adapters = true;  // false: LoRA adapters are ignored, so that the base model is evaluated
   };
 
   // `settings`: the settings of the training step whose batches are scored. All arguments must outlive this

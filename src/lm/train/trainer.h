@@ -26,30 +26,33 @@
 
 namespace primus {
 
-// A plan for hardware that may be absent.
+// The part of a forecast that concerns hardware which may not be in this machine.
 struct HardwarePlan {
   std::shared_ptr<const config::Hardware> profile;
-  // True if the hardware's plug-in is missing, so that workspace sizes are those of CPU kernels.
+  // Whether the hardware's plug-in is missing, so that workspace sizes are those of CPU kernels.
   bool by_cpu_kernels = false;
-  PlannedMemory memory;             // memory of a rank in the stage that needs most
+  PlannedMemory memory;             // memory of a rank in the stage that needs the most
   PlannedTime time;                 // time of a step
-  std::vector<std::string> doubts;  // features that the hardware or the program lacks
+  std::vector<std::string> doubts;  // sentences about features that the hardware or Primus lacks
 };
 
 // The forecast of a run. Computing it does not touch the output folder.
 struct TrainingForecast {
-  config::Experiment experiment;  // the experiment with the objective's planned settings (Objective::plan)
+  config::Experiment experiment;  // the experiment, with the settings that the objective planned
+                                  // (Objective::plan)
   ModelConfig model;
   int world = 1;           // number of ranks
   engine::MeshShape mesh;  // parallel layout of the ranks
-  // First rank of each pipeline stage: memory by arena, kernels, parameters, communication.
+  // Measurements of the first rank of each pipeline stage: memory by arena, kernels, parameters,
+  // communication.
   std::vector<StepMeasurement> stages;
-  std::size_t neediest = 0;  // index of the stage that `memory` describes
+  std::size_t neediest = 0;  // index of the stage that needs the most memory, which `memory` describes
   const StepMeasurement& step() const { return stages[neediest]; }
-  double bubble = 0;  // idle fraction of the pipeline, if backward takes twice as long as forward
+  double bubble = 0;  // fraction of time in which stages are idle, if the backward pass takes twice as long
+                      // as the forward pass
   double model_flops_per_step = 0;  // training_flops() of the global batch
-  // The stages if experts get equal shares of the tokens. Memory is planned for the worst case, but work and
-  // time are planned for this expected case.
+  // Returns the measurements for the case that experts get equal numbers of tokens. Memory is planned for the
+  // worst case, but work and time are planned for this expected case.
   const std::vector<StepMeasurement>& expected_stages() const { return balanced.empty() ? stages : balanced; }
   // FLOPs of the kernels of all ranks; the ranks of a stage do equal work.
   double executed_flops_per_step() const {
@@ -57,17 +60,22 @@ struct TrainingForecast {
     for (const StepMeasurement& stage : expected_stages()) sum += stage.kernels.total_flops();
     return sum * mesh.stage_ranks(world);
   }
-  // `steps` is 0 if it is unknown, because it depends on train_epochs and the data was not read.
+  // Number of steps, and tokens per step. `steps` is 0 if it depends on train_epochs and the data was not
+  // read.
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t checkpoint_bytes = 0;   // size of a checkpoint on disk
-  std::int64_t program_bytes = 0;      // see memory_fit.h; 0 if the device has its own memory
-  double matmul_flops_per_second = 0;  // rate per rank, from a short measurement on this machine
-  double seconds_per_step = 0;         // seconds of a step; with several ranks, of its computation only
-  bool timed = false;                  // whether a small part of a step was measured; false: estimated
+  std::int64_t program_bytes = 0;      // memory of the program itself (memory_fit.h); 0 if the device has its
+                                       // own memory
+  double matmul_flops_per_second = 0;  // matrix product FLOP/s per rank, from a short measurement on this
+                                       // machine
+  double seconds_per_step = 0;         // seconds per step; with several ranks, without communication
+  bool timed = false;                  // true: seconds_per_step comes from running a small part of a step;
+                                       // false: it is estimated
   MemoryFit memory;
-  std::optional<HardwarePlan> hardware;  // set with Experiment::hardware
-  // With expert parallelism, ranks reserve memory for the largest possible number of rows. `balanced` has the
-  // same stages with tokens balanced over all experts. Empty if the reserved memory is for balanced tokens.
+  std::optional<HardwarePlan> hardware;  // set if Experiment::hardware is set
+  // Measurements of the stages with tokens distributed evenly over all experts. With expert parallelism,
+  // ranks reserve memory for the largest possible number of rows, as in `stages`. Empty if the reserved
+  // memory is also for evenly distributed tokens.
   std::vector<StepMeasurement> balanced;
 };
 
@@ -77,8 +85,8 @@ struct TrainingSummary {
   std::optional<double> validation_loss = {}, test_loss = {};
   bool reached_target = false;  // whether the run ended because it reached target_eval_loss
   bool interrupted = false;     // whether the run stopped by request, with a checkpoint saved
-  std::string stopped_by = {};  // cause of an interruption: "SIGTERM", "exit_interval"
-  // Settings that changed since training, if the run had nothing left to do: "lr was 1e-3, and is 1e-4".
+  std::string stopped_by = {};  // why the run was interrupted: "SIGTERM", "exit_interval"
+  // Settings that have changed since training, if the run had no steps left: "lr was 1e-3, and is 1e-4".
   std::vector<std::string> unused_changes = {};
   double seconds = 0;
   std::optional<std::string> checkpoint = {};  // folder of the newest checkpoint
@@ -87,9 +95,9 @@ struct TrainingSummary {
 struct TrainerOptions {
   comm::Job* job = nullptr;     // the ranks that train together; null: only this process
   RunListener* view = nullptr;  // terminal view; must outlive the trainer
-  bool ignore_memory = false;   // whether to start even if memory looks too small
+  bool ignore_memory = false;   // true: the run starts even if the memory seems too small
   std::string version = {};     // version of this program; all ranks must have the same version
-  // Returns who asked the run to stop, for its record: "SIGTERM". May be empty.
+  // Returns what requested the stop, for the record of the run: "SIGTERM". May be empty.
   std::function<std::string()> asked_by = {};
 };
 
@@ -99,23 +107,24 @@ class Trainer {
           const TrainerOptions& options = {});
   ~Trainer();
 
-  // Forecasts a run on one device, or on `world` ranks with `on_host` of them on this machine.
+  // Forecasts a run on one device, or on `world` ranks, `on_host` of which are on this machine.
   TrainingForecast forecast(int world = 1, int on_host = 1);
-  // Chooses microbatch size and recomputation for the device's memory (fit_choice.h), or for the given bytes
-  // or fraction of the installed memory. A run that resumes keeps its microbatch size. Throws Error(kInvalid)
-  // if nothing fits, or if the device's memory is unknown. Writes no file.
+  // Chooses microbatch size and recomputation for the device's memory (fit_choice.h), or for the given number
+  // of bytes or fraction of the installed memory. A run that resumes keeps its microbatch size. Throws
+  // Error(kInvalid) if no choice fits, or if the device's memory is unknown. Writes no file.
   struct Fit {
     FitChoice choice;
     MemorySupply supply;
   };
   struct FitMemory {
-    std::int64_t bytes = 0;  // memory in bytes; 0: not given
-    double share = 0;        // fraction of the installed memory; 0: not given
+    std::int64_t bytes = 0;  // memory in bytes; 0: not specified
+    double share = 0;        // fraction of the installed memory; 0: not specified
   };
   Fit fit(const FitMemory& memory, int world = 1, int on_host = 1);
-  // Does everything before the first step: opens data (tokenising it if necessary), checks memory, loads
-  // weights or a checkpoint. Locks the output folder for this process. If the process is killed meanwhile,
-  // nothing is lost. Throws Error(kInvalid) with changes that would help if there is not enough memory.
+  // Does everything that precedes the first step: opens data (tokenizing it if necessary), checks memory,
+  // loads weights or a checkpoint. Locks the output folder for this process. The process may be killed at any
+  // time without loss of data. If there is not enough memory, throws Error(kInvalid), which lists changes
+  // that would help.
   void prepare();
   // Trains. When a signal handler sets `stop`, the run leaves its current step, saves, and returns. Call
   // prepare() first.
@@ -123,8 +132,8 @@ class Trainer {
 
  private:
   struct Run;
-  std::vector<std::string> notes_;       // texts shown to the user once
-  const config::Experiment experiment_;  // the experiment with the loaded model's tokenizer
+  std::vector<std::string> notes_;       // texts to show to the user once
+  const config::Experiment experiment_;  // the experiment, with the tokenizer of the loaded model
                                          // (loaded_tokenizer.h)
   const FamilyRegistry& families_;
   Logger& log_;

@@ -1,4 +1,4 @@
-// A training run from start to end: the state of a prepared Trainer. Internal to lm/train. One thread.
+// A training run from start to end: the state of a prepared Trainer. Internal to lm/train. Not thread-safe.
 //
 // A run carries out a RunPlan with one class per task: RunLength, Evaluator, Checkpointer, Sampler,
 // NanSearch, StepReport. training_start.cpp prepares the first step; training_loop.cpp runs the steps.
@@ -29,7 +29,7 @@
 
 namespace primus {
 
-// With enable_cuda_graph: warns why steps still run kernel by kernel. An empty `why` means that steps are
+// With enable_cuda_graph: logs a warning if steps run kernel by kernel. `why`: the reason; empty if steps are
 // recorded.
 inline void warn_without_graphs(Logger& log, const std::string& why) {
   if (!why.empty()) log.warning("enable_cuda_graph: steps are not recorded: {}", why);
@@ -51,7 +51,7 @@ struct Trainer::Run {
   void record_failure(const std::exception& error) const;
 
  private:
-  // Parts of prepare().
+  // The following functions are parts of prepare().
   void lock_folder();
   void record_experiment() const;
   void open_rank();
@@ -65,21 +65,21 @@ struct Trainer::Run {
 
   // Trains until the end of the run, a limit, or a stop request. Returns whether a stop request ended it.
   bool run_steps(TrainingSummary& summary, const std::atomic<bool>& stop, double began);
-  // Returns false if `stop` was set first and the step was abandoned without effect. Ranks that train
-  // together always complete a step.
+  // Trains one step. Returns false if `stop` was set and the step was therefore abandoned without effect.
+  // Ranks that train together always complete a step.
   bool train_step(const std::atomic<bool>& stop);
-  // Reads the result of the last enqueued step, unless it was already read. Refuses to continue after a NaN,
-  // and reports the step. On an asynchronous device it is called only after the next step is enqueued.
+  // Reads the result of the last enqueued step, unless it was already read, and reports the step. Throws
+  // after a NaN. On an asynchronous device it is called only after the next step has been enqueued.
   void finish_step();
   // Returns the next batch for training or evaluation. If the data is broken, saves the model before
   // throwing.
   const data::Batch& next_batch(data::BatchLoader& batches);
-  // These first read the last step's result. They return false if `stop` was set before the work was done;
-  // the work is then still due.
+  // The following functions first read the last step's result. They return false if `stop` was set before the
+  // work was complete; the work then remains due.
   bool evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop);
   bool sample_due(const std::atomic<bool>& stop);
   void save();
-  // Waits for kernels and collectives in flight.
+  // Waits until all kernels and collectives have ended.
   void drain();
   // Begins or ends the trace between steps, if it is due to begin or end.
   void turn_trace();
@@ -89,7 +89,7 @@ struct Trainer::Run {
   std::string asked() const;  // Returns who asked the run to stop.
   // Completes the summary at the end of the run.
   TrainingSummary conclude(TrainingSummary summary, double began);
-  // If a window of weight_deosc ends with this step, logs one line about it.
+  // If a window of weight_deosc ends with this step, logs one line about oscillating weights.
   void log_oscillation();
   void log_choices();
   // Logs once that a step was recorded.
@@ -102,7 +102,7 @@ struct Trainer::Run {
   const std::int64_t init_ms = unix_milliseconds();
   std::optional<RunLock> lock;
   std::unique_ptr<engine::Rank> rank;
-  std::unique_ptr<RunTrace> trace;  // may be null; destroyed after the device that the trace watches
+  std::unique_ptr<RunTrace> trace;  // trace, or null; declared before the device, which it must outlive
   std::unique_ptr<TrainingSession> session;
   std::unique_ptr<TrainingMonitor> run_monitor;
   std::unique_ptr<Checkpointer> checkpointer;
@@ -111,7 +111,7 @@ struct Trainer::Run {
   std::unique_ptr<NanSearch> nan_search;
   std::unique_ptr<StepReport> report;
   std::unique_ptr<data::BatchLoader> loader;
-  std::optional<EnqueuedStep> pending;  // a step that was not reported yet
+  std::optional<EnqueuedStep> pending;  // a step that has not been reported yet
   RankPatience patience;
   bool graphs_logged = false;
 };

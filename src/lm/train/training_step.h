@@ -2,9 +2,9 @@
 // parallelism, microbatches are distributed as in Megatron-LM: local microbatch i of rank r is number i *
 // ranks + r of the global batch. Losses and expert loads cover all ranks.
 //
-// This class both measures (on a rank without memory, with empty batches) and trains. Host buffers are passed
-// to the device without waiting, and there are two of each. The next step may begin before result() has
-// waited for this step, so the device never waits for the host. Not thread-safe.
+// This class is used for measuring (on a rank without memory, with empty batches) and for training. Host
+// buffers are passed to the device without waiting; there are two of each, so that the next step may begin
+// before this step's result is read. The device therefore never waits for the host. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -40,15 +40,15 @@ class TrainingStep : private engine::ChunkedModel {
                Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings,
                LossRule* rule = nullptr);
 
-  // `step` counts from 1 and is the key of random numbers. The previous step may still run. Waits for the
-  // step before the previous one, unless result() already did.
+  // Begins a step. `step` is 1 for the first step and determines the random numbers. The previous step may
+  // still be running. Waits for the step before the previous one, unless result() has already waited for it.
   void begin(std::int64_t step = 1);
-  // Adds a microbatch of this rank, in order from 0, and runs the schedule as far as the available
-  // microbatches allow. `batch` is copied before the call returns. It is not read while measuring.
+  // Adds microbatch number `index` of this rank, from 0 in order, and runs the schedule as far as the
+  // available microbatches allow. `batch` is copied before the call returns. It is not read while measuring.
   void microbatch(std::int64_t index, const data::BatchView& batch);
-  // Makes microbatch() and evaluate() throw StopRequest once `stop` is set, on synchronous devices even
-  // within an operator. The step is then abandoned, and the model is as after the last update. Null: the
-  // functions do not stop.
+  // Makes microbatch() and evaluate() throw StopRequest when `stop` is set; on synchronous devices this is
+  // possible even within an operator. The step is then abandoned, and the model is as it was after the last
+  // update. If null, the functions do not stop.
   void set_stop(const std::atomic<bool>* stop) {
     stop_ = stop;
     runner_->set_stop(stop);
@@ -56,29 +56,31 @@ class TrainingStep : private engine::ChunkedModel {
   // Sets this rank's vote on whether the run stops after this step. Call it for each step, before
   // finish_gradients().
   void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
-  // Records or replaces the routing of steps with one microbatch. `trace` must outlive these steps; null:
-  // routing is neither recorded nor replaced.
+  // Records the routing of steps with one microbatch, or replaces it by recorded routing. `trace` must
+  // outlive these steps. If null, routing is neither recorded nor replaced.
   void set_routing_trace(const RoutingTrace* trace) { for_blocks_.trace = trace; }
   // Sets the clock of the rank's device, for the times in results. Call it before the first step, on a rank
   // with memory; null: no clock.
   void set_timing(const DeviceTiming* timing) { results_.set_timing(timing); }
-  // Ends accumulation: enqueues the sums over ranks, the norm, and the copies that result() reads.
+  // Ends the accumulation of gradients: enqueues the sums over ranks, the gradient norm, and the copies that
+  // result() reads.
   void finish_gradients();
-  // Returns the result of the earliest step that ended accumulation and was not read. Waits for its loss and
-  // norm, but not for later work, so the host may read a step after enqueueing the next one.
+  // Returns the result of the earliest step that has called finish_gradients() and whose result was not read.
+  // Waits for that step's loss and norm, but not for later work, so the host may read a step after enqueueing
+  // the next one.
   StepResult result();
-  // Enqueues the update. Waits for the previous step, unless result() did.
+  // Enqueues the update. Waits for the previous step, unless result() has already waited for it.
   void update(std::int64_t step, double learning_rate, double weight_decay);
 
-  // Evaluate without gradients. evaluate() adds the loss of one batch to a sum. evaluation_loss() waits and
-  // returns the mean over batches.
+  // Evaluation without gradients: evaluate() adds the loss of one batch to a sum; evaluation_loss() waits for
+  // the device and returns the mean over the batches.
   void begin_evaluation();
   void evaluate(const data::BatchView& batch);
   double evaluation_loss();
 
-  // Repeats the forward passes of the step that result() returned last, and returns the first operator of
-  // this rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if no operator does; the
-  // value then first appears in the backward pass. Valid only while the weights are those of that step.
+  // Repeats the forward passes of the step whose result was returned last, and returns the first operator on
+  // this rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if no operator does, in
+  // which case the value first appears in the backward pass. The weights must still be those of that step.
   std::string find_non_finite();
 
   const StepSettings& settings() const { return settings_; }
@@ -95,11 +97,11 @@ class TrainingStep : private engine::ChunkedModel {
   void begin_losses();
   Outputs forward(engine::Tape& tape, int chunk, std::int64_t microbatch, engine::Value x) override;
   void losses_ready(const std::vector<engine::Value>& losses) override;
-  // Returns the losses of the tokens that this rank counts.
+  // Returns the losses of those tokens that this rank counts.
   Tensor own_losses(const engine::Value& losses) const;
   void evaluate(const data::BatchView& batch, bool with_mtp);
-  // Uploads through a part of the pinned buffer that no pending copy reads. begin() and update() each have
-  // such a part.
+  // Which function uploads scalars. begin() and update() have separate ranges of the pinned buffer, so that
+  // no pending copy reads the range that is written.
   enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
   void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
   // Weight of a microbatch in the mean over the global batch.
@@ -107,7 +109,7 @@ class TrainingStep : private engine::ChunkedModel {
   double read_scalar(const Tensor& scalar);
   std::vector<LayerRouting> routing_of(const std::byte* load) const;
   void add_router_losses(const std::byte* losses, std::vector<LayerRouting>& layers) const;
-  // Lists the values that the host reads after a step.
+  // Lists the device values that the host reads after a step.
   void list_results();
 
   engine::Rank& rank_;
@@ -120,7 +122,7 @@ class TrainingStep : private engine::ChunkedModel {
   StepInputs inputs_;
   std::unique_ptr<engine::ScheduleRunner> runner_;
   StepGraphs graphs_;
-  // Device inputs of recorded steps: of the first microbatch, and of further microbatches.
+  // Device memory for the inputs of recorded steps: for the first microbatch, and for further microbatches.
   std::array<std::vector<Tensor>, 2> recorded_inputs_;
   Tensor scalars_;  // see turbo/step_scalars.h
   // Accumulators on the device.
@@ -128,8 +130,8 @@ class TrainingStep : private engine::ChunkedModel {
     Tensor loss, stop_votes;  // fp32 sums
     Tensor mtp_loss;          // exists only with multi-token prediction
     Tensor metrics;           // exists only if the rule has metrics
-    bool begun = false;       // whether a microbatch of this step, or a batch of this evaluation, has added
-                              // to the sums
+    bool begun = false;       // whether a microbatch of this step, or a batch of this evaluation, was already
+                              // added to the sums
   };
   Sums sums_;
   // Values that blocks need in addition to their inputs.
@@ -149,9 +151,10 @@ class TrainingStep : private engine::ChunkedModel {
   const std::atomic<bool>* stop_ = nullptr;
   bool votes_to_stop_ = false;
 
-  // The host's side of a step. Steps alternate between two of them (StepResults::turn).
+  // Host memory of a step. There are two, which steps use in turn (StepResults::turn).
   struct HostSide {
-    std::vector<StepInputs::Staging> staging;  // one slot per microbatch, because the device reads them later
+    std::vector<StepInputs::Staging> staging;  // one entry per microbatch, because the device reads the
+                                               // entries later
     PinnedBuffer scalars;                      // scalars of begin() and update()
   };
   std::array<HostSide, 2> host_;

@@ -1,5 +1,5 @@
-// A model on its own rank with a reference's weights and inputs: computes logits of the inputs, and training
-// steps on them, for verify_model(). Not thread-safe.
+// A model on its own rank, with the weights and inputs of a reference. Computes logits of the inputs, and
+// training steps on them, for verify_model(). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ std::vector<float> download(engine::Rank& rank, const Tensor& tensor);
 
 class VerifiedSession {
  public:
-  // The choices for every token in every layer, in the layout of RoutingTrace.
+  // The chosen experts, or latents, of every token in every layer, in the layout of RoutingTrace.
   struct Choices {
     std::vector<std::int32_t> experts, selected;
     bool empty() const { return experts.empty(); }
@@ -35,17 +35,17 @@ class VerifiedSession {
   VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,
                   const FamilyRegistry& families, const SafetensorsFolder& weights, data::Batch batch);
 
-  // Returns [tokens, vocab].
+  // Returns the logits, [tokens, vocab].
   std::vector<float> logits();
-  // Computes complete gradients.
+  // Computes the gradients of the inputs.
   StepResult forward_backward();
   void update(std::int64_t step, double learning_rate, double weight_decay);
-  // Calls `use` with the gradient of each trained weight and with the weight's name and element order in
+  // Calls `use` for each trained weight, with its gradient, its published name, and its element order in
   // published checkpoints. Requires forward_backward().
   void for_each_gradient(
       const std::function<void(const std::string& name, const std::vector<float>& values)>& use);
 
-  // Sets the experts for all following passes; empty: the routers choose.
+  // Sets the experts that all following passes use. If empty, the routers choose.
   void prescribe(const Choices& choices);
   // Returns the choices of the last pass.
   Choices choices();

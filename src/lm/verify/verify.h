@@ -1,5 +1,5 @@
-// Compares a model with its reference: logits, loss, every gradient and a few AdamW steps, against files
-// written by another implementation (tests/golden/models shows the format):
+// Compares a model with its reference: logits, loss, every gradient, and a few AdamW steps. The reference's
+// results are in files that another implementation wrote (tests/golden/models shows the format):
 //
 //   io.safetensors     input_ids [batch, sequence] int64, logits [batch, sequence, vocab]
 //   grads.safetensors  d loss / d weight, named like the model's weights
@@ -27,8 +27,8 @@ struct VerifyOptions {
   std::filesystem::path inputs;
   std::optional<std::filesystem::path> gradients, trajectory;
   DType compute = DType::kF32;
-  // Limits, finite and not negative; none: the compute type's default (fp32 2e-5, trajectory 1e-4 relative;
-  // bf16 2e-2 for both).
+  // Limits, finite and not negative. If empty, the default of the compute type is used (fp32: 2e-5,
+  // trajectory 1e-4, relative; bf16: 2e-2 for both).
   std::optional<double> tolerance, trajectory_tolerance;
 };
 
@@ -53,21 +53,23 @@ struct VerifyReport {
   // In fp32 `tolerance` applies to the logits and each gradient, `trajectory_tolerance` to each loss and
   // gradient norm. In bf16 they apply to the logits, to all gradients together, and to each loss; a single
   // gradient tensor may differ by single_factor times as much (2, for some models more), and a gradient norm
-  // by twice as much. Rounding only the weights to bf16, with exact arithmetic from there on, already moves
-  // single tensors of a two-layer model by 2.5e-2, and transformers in bf16 by 4.9e-2
-  // (tests/golden/README.md). Tensors of fewer than kFewElements get a factor of single_factor + 1: errors
-  // are normalised by the largest element, which is hardly above the mean in such small tensors.
+  // by twice as much. In a two-layer model, rounding only the weights to bf16 and computing exactly changes
+  // the gradient of a single tensor by up to 2.5e-2; transformers in bf16 differs by 4.9e-2
+  // (tests/golden/README.md). For tensors with fewer than kFewElements elements, the factor is single_factor
+  // + 1: errors are divided by the largest element, which is hardly larger than the mean in such small
+  // tensors.
   double tolerance = 0, trajectory_tolerance = 0;
   double single_factor = 1;
   static constexpr std::int64_t kFewElements = 16;
-  // Used for bf16 with a mixture of experts. If two experts have almost equal scores, rounding in bf16
-  // decides between them, and a token that is routed to other experts cannot be compared. So the model's fp32
-  // run determines the experts of each token in each step; the bf16 run computes only their weights. The
-  // choices of the fp32 run equal the reference's, because otherwise fp32 would not verify. This member
-  // counts the tokens that bf16 would have routed differently.
+  // Number of tokens that bf16 would have routed to other experts than fp32. Used for bf16 with a mixture of
+  // experts. If two experts have almost equal scores, rounding in bf16 decides between them, and a token that
+  // is routed to other experts cannot be compared. So the model's fp32 run determines the experts of each
+  // token in each step; the bf16 run computes only their weights. The fp32 run chooses the same experts as
+  // the reference, because otherwise the verification in fp32 would fail.
   std::int64_t rerouted_tokens = 0;
-  std::vector<std::string> notes;     // sentences on oddities of config.json
-  std::vector<std::string> failures;  // sentences on results out of tolerance; empty: verified
+  std::vector<std::string> notes;     // sentences about unusual values in config.json
+  std::vector<std::string> failures;  // sentences about results that exceed the tolerance; empty: the model
+                                      // is verified
 
   bool passed() const { return failures.empty(); }
 };

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/random/random.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus {

@@ -17,7 +17,7 @@
 #include "config/trainer_config.h"
 #include "launch/process.h"
 #include "lm/events/training_monitor.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus::backends {
 namespace {

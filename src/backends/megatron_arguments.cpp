@@ -7,7 +7,7 @@
 
 #include "config/keys.h"
 #include "config/trainer_config.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus::backends::megatron {
 

@@ -8,7 +8,7 @@
 #include "backends/log_text.h"
 #include "backends/own_settings.h"
 #include "config/foreign.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus::backends {
 namespace {

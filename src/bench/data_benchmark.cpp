@@ -18,7 +18,7 @@
 #include "config/trainer_config.h"
 #include "lm/data/batch_loader.h"
 #include "lm/train/objectives/objective.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "bench/device_timer.h"
-#include "engine/mxfp4_products.h"
+#include "engine/operators/mxfp4_products.h"
 #include "turbo/attention/attention.h"
 #include "turbo/fp8_linear/fp8_product.h"
 #include "turbo/grouped_linear/grouped_linear.h"

@@ -13,8 +13,8 @@
 #include "bench/model_shapes.h"
 #include "bench/operator_benchmark.h"
 #include "config/trainer_config.h"
-#include "lm/train/random_batch.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
+#include "lm/train/step/random_batch.h"
 #include "turbo/devices/devices.h"
 #include "turbo/linear/gemm_rate.h"
 

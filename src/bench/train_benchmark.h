@@ -11,7 +11,7 @@
 
 #include "bench/report.h"
 #include "config/experiment.h"
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "lm/model/family.h"
 #include "turbo/devices/tracing_device.h"
 
@@ -57,7 +57,7 @@ struct TrainBenchmarkReport {
   // Median host time to enqueue the first microbatch of a step on an idle device; 0 on devices that compute
   // synchronously.
   double enqueue_seconds = 0;
-  std::int64_t replayed_steps = 0;  // timed and later steps that ran as graphs (lm/train/step_graphs.h)
+  std::int64_t replayed_steps = 0;  // timed and later steps that ran as graphs (lm/train/step/step_graphs.h)
   // With TrainBenchmarkOptions::ceiling_seconds: the time of a step with only matrix products and attention,
   // at the speeds that this run measured for each of them separately. Excludes recomputation.
   struct Ceiling {

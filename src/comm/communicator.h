@@ -69,7 +69,7 @@ bool supports(DType dtype);
 enum class Overlap : std::uint8_t {
   kNothing,   // no kernels, or kernels that end earlier (expert all-to-all): the collective decides the time
   kKernels,   // any kernels: for parameters, gradients, and keys and values of context ranks
-  kProducts,  // GEMMs that are divided to match the collective's length (engine/tensor_parallel.h)
+  kProducts,  // GEMMs that are divided to match the collective's length (engine/parallel/tensor_parallel.h)
 };
 
 // One send or receive of a batch.

@@ -98,7 +98,7 @@ struct Experiment {
   std::map<std::string, Provenance, std::less<>> provenance;
 
   // config.json of the model that `load` names; null before with_loaded_model()
-  // (lm/train/training_settings.h) has read it.
+  // (lm/train/settings/training_settings.h) has read it.
   std::shared_ptr<const Source> loaded_config;
 
   // The hardware to plan for (--hardware), which this machine need not have; null: this machine's device.

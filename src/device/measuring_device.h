@@ -1,5 +1,6 @@
 // A device without hardware, which supports only one operation: its kernels report their workspace sizes.
-// DevicePlugin::measuring creates one for any kind of device. engine/rank.h describes the measure mode.
+// DevicePlugin::measuring creates one for any kind of device. engine/runtime/rank.h describes the measure
+// mode.
 #pragma once
 
 #include <memory>

@@ -43,8 +43,8 @@ struct DevicePlugin {
   DeviceProperties (*properties)(int ordinal);
   // Opens a device. Throws Error if it cannot be used.
   std::unique_ptr<Device> (*open)(const DeviceSpec& spec);
-  // Creates a device only for measuring (engine/rank.h): its kernels report their workspace sizes. Needs
-  // neither hardware nor driver.
+  // Creates a device only for measuring (engine/runtime/rank.h): its kernels report their workspace sizes.
+  // Needs neither hardware nor driver.
   std::unique_ptr<Device> (*measuring)(const DeviceSpec& spec);
   // Services for the vendor's collectives (device/collectives.h). Null if the devices have none; they then
   // use the communicators of src/comm.

@@ -1,6 +1,6 @@
 // Functions by which an asynchronous device reports when its work ran. A device plug-in fills this table; the
-// tracing device (turbo/devices/tracing_device.h) and training steps (lm/train/training_step.h) call through
-// it.
+// tracing device (turbo/devices/tracing_device.h) and training steps (lm/train/step/training_step.h) call
+// through it.
 #pragma once
 
 #include <memory>

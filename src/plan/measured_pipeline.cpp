@@ -66,7 +66,7 @@ void read_facts(JsonReader& json, Trace& trace) {
   });
 }
 
-// Reads the fields that the schedule runner writes for its work (engine/schedule_runner.cpp).
+// Reads the fields that the schedule runner writes for its work (engine/parallel/schedule_runner.cpp).
 void read_work(JsonReader& json, const std::string& name, Work& work) {
   const auto bounded = [&](const char* key, std::int64_t maximum) {
     const std::int64_t x = json.read_int();

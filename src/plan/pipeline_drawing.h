@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/pipeline_schedule.h"
+#include "engine/parallel/pipeline_schedule.h"
 #include "plan/pipeline_plan.h"
 
 namespace primus::drawing {

@@ -1,11 +1,12 @@
-// Pictures of pipeline schedules, drawn from the lists that training runs (engine/pipeline_schedule.h): each
-// stage's work, its gaps, and the number of activations that it holds.
+// Pictures of pipeline schedules, drawn from the lists that training runs
+// (engine/parallel/pipeline_schedule.h): each stage's work, its gaps, and the number of activations that it
+// holds.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
-#include "engine/pipeline_schedule.h"
+#include "engine/parallel/pipeline_schedule.h"
 
 namespace primus {
 

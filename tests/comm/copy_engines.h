@@ -1,5 +1,5 @@
 // A communicator that claims to exchange by copy engines and forwards every call to another one. With it,
-// code for copy engines (engine/tensor_parallel.h) can be tested on any device.
+// code for copy engines (engine/parallel/tensor_parallel.h) can be tested on any device.
 #pragma once
 
 #include <memory>

@@ -16,7 +16,7 @@
 
 #include "comm/conformance.h"
 #include "comm/nccl_job.h"
-#include "engine/tensor_parallel.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "tensor/bfloat16.h"
 #include "turbo/cpu/cpu_kernels.h"
 

@@ -2,10 +2,10 @@
 // name.
 #include <gtest/gtest.h>
 
-#include "engine/operators.h"
-#include "engine/rank.h"
+#include "engine/operators/operators.h"
 #include "engine/refusal.h"
-#include "engine/weight_gradient_queue.h"
+#include "engine/runtime/rank.h"
+#include "engine/runtime/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {

@@ -1,5 +1,5 @@
 // Tests that attention over sequences split between context ranks equals attention over whole sequences.
-#include "engine/context_attention.h"
+#include "engine/parallel/context_attention.h"
 
 #include <gtest/gtest.h>
 
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "engine/context_ranks.h"
-#include "engine/data_parallel.h"
 #include "engine/device_values.h"
-#include "engine/weight_gradient_queue.h"
+#include "engine/parallel/data_parallel.h"
+#include "engine/runtime/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {

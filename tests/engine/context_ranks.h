@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/context_attention.h"
-#include "engine/tape.h"
+#include "engine/parallel/context_attention.h"
+#include "engine/runtime/tape.h"
 #include "engine/thread_ranks.h"
 #include "turbo/elementwise/elementwise.h"
 

@@ -1,6 +1,6 @@
 // Tests that the delta rule over sequences split between context ranks, and over a cache, equals that over
 // whole sequences.
-#include "engine/delta_rule.h"
+#include "engine/operators/delta_rule.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <string>
 
 #include "engine/context_ranks.h"
-#include "engine/data_parallel.h"
 #include "engine/device_values.h"
-#include "engine/weight_gradient_queue.h"
+#include "engine/parallel/data_parallel.h"
+#include "engine/runtime/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {

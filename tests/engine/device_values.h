@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/random/random.h"
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 
 namespace primus::test {
 

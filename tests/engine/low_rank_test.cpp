@@ -1,6 +1,6 @@
 // Tests LoRA adapters with dropout on a tape: outputs and gradients are compared with explicit masks in
 // double.
-#include "engine/low_rank.h"
+#include "engine/operators/low_rank.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 #include "base/random/random.h"
 #include "device/guard_device.h"
 #include "engine/device_values.h"
-#include "engine/operators.h"
-#include "engine/rank.h"
-#include "engine/weight_gradient_queue.h"
+#include "engine/operators/operators.h"
+#include "engine/runtime/rank.h"
+#include "engine/runtime/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/step_scalars.h"
 

@@ -1,5 +1,5 @@
 // Tests which ranks form the groups of each mesh axis, which must be as in Megatron-LM.
-#include "engine/mesh.h"
+#include "engine/parallel/mesh.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Tests expert operators on a tape: several users of a value, and gradients that are not needed.
-#include "engine/moe_operators.h"
+#include "engine/operators/moe_operators.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 
 #include "device/guard_device.h"
 #include "engine/device_values.h"
-#include "engine/rank.h"
-#include "engine/tape.h"
-#include "engine/weight_gradient_queue.h"
+#include "engine/runtime/rank.h"
+#include "engine/runtime/tape.h"
+#include "engine/runtime/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/moe_permute/moe_permute.h"
 

@@ -1,5 +1,5 @@
 // Tests that MXFP4 products equal products of the rounded operands.
-#include "engine/mxfp4_products.h"
+#include "engine/operators/mxfp4_products.h"
 
 #include <gtest/gtest.h>
 

@@ -15,10 +15,10 @@
 #include "base/random/random.h"
 #include "comm/local/thread_group.h"
 #include "comm/measuring.h"
-#include "engine/expert_dispatch.h"
-#include "engine/rank.h"
-#include "engine/tensor_parallel.h"
-#include "engine/weight_gradient_queue.h"
+#include "engine/parallel/expert_dispatch.h"
+#include "engine/parallel/tensor_parallel.h"
+#include "engine/runtime/rank.h"
+#include "engine/runtime/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {

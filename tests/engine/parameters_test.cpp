@@ -1,12 +1,12 @@
 // Tests the memory of parameters, their shards, and their initial values, which depend on a parameter's name.
-#include "engine/parameters.h"
+#include "engine/runtime/parameters.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {

@@ -1,6 +1,6 @@
 // Tests pipeline schedules of every kind and many sizes: work follows its inputs, sends match receives, no
 // stage deadlocks, and idle time and memory are as the papers state.
-#include "engine/pipeline_schedule.h"
+#include "engine/parallel/pipeline_schedule.h"
 
 #include <gtest/gtest.h>
 

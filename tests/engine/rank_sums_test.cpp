@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/data_parallel.h"
 #include "engine/device_values.h"
-#include "engine/rank.h"
+#include "engine/parallel/data_parallel.h"
+#include "engine/runtime/rank.h"
 #include "engine/thread_ranks.h"
 #include "turbo/cpu/cpu_kernels.h"
 

@@ -1,5 +1,5 @@
 // Tests that a rank reserves the planned memory, and that its error states the purposes of the memory.
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

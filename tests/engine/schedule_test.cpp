@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "engine/schedule_runner.h"
+#include "engine/parallel/schedule_runner.h"
 #include "lm/train/tiny_model.h"
 
 namespace primus::engine {

@@ -1,5 +1,5 @@
 // Tests that the stash allocates blocks from an arena and frees each with its last owner.
-#include "engine/stash.h"
+#include "engine/runtime/stash.h"
 
 #include <gtest/gtest.h>
 

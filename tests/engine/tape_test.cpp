@@ -1,6 +1,6 @@
 // Tests the tape with operators that exist only here: the order of calls, lifetimes and addresses of memory,
 // and refused calls.
-#include "engine/tape.h"
+#include "engine/runtime/tape.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "engine/refusal.h"
-#include "engine/weight_gradient_queue.h"
+#include "engine/runtime/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {

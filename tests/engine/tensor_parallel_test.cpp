@@ -1,5 +1,5 @@
 // Tests products that overlap collectives, without a model (for models see tests/lm/train/mesh_test.cpp).
-#include "engine/tensor_parallel.h"
+#include "engine/parallel/tensor_parallel.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "engine/device_values.h"
+#include "engine/runtime/weight_gradient_queue.h"
 #include "engine/thread_ranks.h"
-#include "engine/weight_gradient_queue.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::engine {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/local/thread_group.h"
-#include "engine/mesh.h"
+#include "engine/parallel/mesh.h"
 
 namespace primus::test {
 

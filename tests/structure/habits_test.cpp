@@ -94,7 +94,7 @@ TEST(Habits, AFolderHasOneNamespace) {
   }
 }
 
-// Functions of engine/operator_call.h that take an input or output.
+// Functions of engine/runtime/operator_call.h that take an input or output.
 const std::string kOperandOf =
     R"(\b(in|out|has_in|optional_in|in_shape|in_or_out|d_in|fresh_d_in|d_in_over_in|needs_d_in|pass_d_in)"
     R"(|take_d_in|d_out|complete_d_out)\()";
@@ -122,7 +122,7 @@ TEST(Habits, OperandsHaveNames) {
       calls += std::regex_search(line, named) ? 1 : 0;
       const std::optional<std::string> wrong = unnamed_operand(line);
       EXPECT_FALSE(wrong) << "src/" << text.file << ":" << i + 1 << ": " << *wrong
-                          << " (engine/operator_call.h): " << line;
+                          << " (engine/runtime/operator_call.h): " << line;
     }
   }
   EXPECT_GT(calls, 300);

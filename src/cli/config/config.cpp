@@ -8,7 +8,7 @@
 #include "cli/options/experiment.h"
 #include "cli/problem_json.h"
 #include "cli/train/external.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus::cli {
 namespace {

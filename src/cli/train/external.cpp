@@ -20,7 +20,7 @@
 #include "launch/local_launch.h"
 #include "launch/process.h"
 #include "lm/report/metrics_line.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus::cli {
 namespace {

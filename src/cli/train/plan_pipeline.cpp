@@ -8,7 +8,7 @@
 #include "cli/command.h"
 #include "cli/options/experiment.h"
 #include "config/trainer_config.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 #include "plan/measured_pipeline.h"
 #include "plan/pipeline_plan.h"
 

@@ -26,10 +26,10 @@
 #include "lm/events/live_view.h"
 #include "lm/events/lost_rank.h"
 #include "lm/events/run_folder.h"
-#include "lm/train/missing_inputs.h"
 #include "lm/train/objectives/objective.h"
+#include "lm/train/settings/missing_inputs.h"
+#include "lm/train/settings/training_settings.h"
 #include "lm/train/trainer.h"
-#include "lm/train/training_settings.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::cli {

@@ -2,7 +2,7 @@
 // sequence. The keys and values of the tokens read stay on the device, in pages that sequences share
 // (page_table.h). A sequence allocates pages as it grows, shares those of a common prefix with other
 // sequences, and frees them when it is released. Another object owns the weights. The reader's memory is a
-// phase of the rank (engine/phase.h) that lasts as long as the reader.
+// phase of the rank (engine/runtime/phase.h) that lasts as long as the reader.
 //
 // A pass has one of a few fixed numbers of rows; it is padded with rows that belong to no sequence. The
 // memory of every pass is therefore known from one measurement per number of rows. The launch arguments of
@@ -27,12 +27,12 @@
 #include <span>
 #include <vector>
 
-#include "engine/data_parallel.h"
-#include "engine/expert_parallel.h"
-#include "engine/phase.h"
-#include "engine/pipeline_schedule.h"
-#include "engine/rank.h"
-#include "engine/stage_pass.h"
+#include "engine/parallel/data_parallel.h"
+#include "engine/parallel/expert_parallel.h"
+#include "engine/parallel/pipeline_schedule.h"
+#include "engine/parallel/stage_pass.h"
+#include "engine/runtime/phase.h"
+#include "engine/runtime/rank.h"
 #include "lm/decode/page_table.h"
 #include "lm/decode/sampler.h"
 #include "lm/model/language_model.h"

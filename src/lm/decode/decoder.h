@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "device/device.h"
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "lm/decode/inference_model.h"
 #include "lm/decode/scheduler.h"
 

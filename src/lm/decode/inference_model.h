@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/parameters.h"
-#include "engine/rank.h"
+#include "engine/runtime/parameters.h"
+#include "engine/runtime/rank.h"
 #include "lm/model/language_model.h"
 
 namespace primus {

@@ -18,7 +18,7 @@
 #include "base/files/partial_folder.h"
 #include "base/text/json_reader.h"
 #include "base/text/utf8.h"
-#include "engine/parameters.h"
+#include "engine/runtime/parameters.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/checkpoint/safetensors.h"

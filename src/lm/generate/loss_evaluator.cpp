@@ -8,7 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "engine/tape.h"
+#include "engine/runtime/tape.h"
 #include "lm/checkpoint/elements.h"
 
 namespace primus {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "lm/decode/inference_model.h"
 
 namespace primus {

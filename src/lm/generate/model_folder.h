@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/files/file.h"
-#include "engine/parameters.h"
-#include "engine/rank.h"
+#include "engine/runtime/parameters.h"
+#include "engine/runtime/rank.h"
 #include "lm/data/conversation_format.h"
 #include "lm/generate/generation_config.h"
 #include "lm/model/family.h"

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/data_parallel.h"
-#include "engine/low_rank.h"
-#include "engine/operators.h"
-#include "engine/parameters.h"
+#include "engine/operators/low_rank.h"
+#include "engine/operators/operators.h"
+#include "engine/parallel/data_parallel.h"
+#include "engine/runtime/parameters.h"
 #include "lm/model/model_config.h"
 #include "turbo/router/router.h"
 
@@ -79,11 +79,11 @@ struct BlockInputs {
   // Context parallelism: the ranks that hold the other slices of each sequence. `sequence` counts only the
   // tokens on this rank. Null: no context parallelism.
   engine::ContextParallel* context = nullptr;
-  // Tensor parallelism that overlaps collectives with matrix products (engine/tensor_parallel.h). Null: no
-  // overlap.
+  // Tensor parallelism that overlaps collectives with matrix products (engine/parallel/tensor_parallel.h).
+  // Null: no overlap.
   engine::TensorParallel* tensor = nullptr;
-  // Expert parallelism: sends tokens to the experts on other ranks (engine/expert_parallel.h). Null: no
-  // expert parallelism.
+  // Expert parallelism: sends tokens to the experts on other ranks (engine/parallel/expert_parallel.h). Null:
+  // no expert parallelism.
   engine::ExpertParallel* experts = nullptr;
 };
 

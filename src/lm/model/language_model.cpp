@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "engine/select_rows.h"
+#include "engine/operators/select_rows.h"
 #include "lm/model/blocks/block_parameters.h"
 #include "lm/model/layer_kind.h"
 #include "lm/model/rope_table.h"

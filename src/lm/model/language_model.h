@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "base/system/thread_pool.h"
-#include "engine/delta_rule.h"
-#include "engine/parallel_operators.h"
-#include "engine/parameters.h"
-#include "engine/phase.h"
-#include "engine/rank.h"
+#include "engine/operators/delta_rule.h"
+#include "engine/parallel/parallel_operators.h"
+#include "engine/runtime/parameters.h"
+#include "engine/runtime/phase.h"
+#include "engine/runtime/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 #include "lm/model/model_parts.h"

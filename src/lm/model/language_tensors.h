@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/parameters.h"
+#include "engine/runtime/parameters.h"
 #include "lm/checkpoint/safetensors.h"
 
 namespace primus {

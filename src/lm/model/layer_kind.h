@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/operators.h"
-#include "engine/phase.h"
+#include "engine/operators/operators.h"
+#include "engine/runtime/phase.h"
 #include "lm/model/mesh_check.h"
 #include "lm/model/model_config.h"
 

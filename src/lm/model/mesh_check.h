@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "engine/context_attention.h"
-#include "engine/mesh.h"
+#include "engine/parallel/context_attention.h"
+#include "engine/parallel/mesh.h"
 #include "lm/model/model_config.h"
 
 namespace primus {

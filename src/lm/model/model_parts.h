@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/pipeline_schedule.h"
+#include "engine/parallel/pipeline_schedule.h"
 
 namespace primus {
 

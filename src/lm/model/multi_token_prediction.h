@@ -15,8 +15,8 @@
 
 #include <memory>
 
-#include "engine/parallel_operators.h"
-#include "engine/parameters.h"
+#include "engine/parallel/parallel_operators.h"
+#include "engine/runtime/parameters.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 

@@ -1,11 +1,12 @@
 // Maps the elements of a parameter in memory to tensors of published checkpoints: which elements a tensor
-// contains, and in which order (CheckpointPart in engine/parameters.h). Pure functions on host memory.
+// contains, and in which order (CheckpointPart in engine/runtime/parameters.h). Pure functions on host
+// memory.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/parameters.h"
+#include "engine/runtime/parameters.h"
 #include "lm/checkpoint/tensor_source.h"
 
 namespace primus {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/parameters.h"
-#include "engine/rank.h"
+#include "engine/runtime/parameters.h"
+#include "engine/runtime/rank.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/model/family.h"

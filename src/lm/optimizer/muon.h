@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "engine/parameters.h"
+#include "engine/runtime/parameters.h"
 
 namespace primus {
 

@@ -6,9 +6,9 @@
 #include <memory>
 #include <span>
 
-#include "engine/data_parallel.h"
-#include "engine/parameters.h"
-#include "engine/rank.h"
+#include "engine/parallel/data_parallel.h"
+#include "engine/runtime/parameters.h"
+#include "engine/runtime/rank.h"
 #include "lm/optimizer/optimizer_settings.h"
 
 namespace primus {

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "engine/precision.h"
+#include "engine/runtime/precision.h"
 #include "lm/optimizer/update_rule.h"
 
 namespace primus {

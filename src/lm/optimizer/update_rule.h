@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/data_parallel.h"
-#include "engine/parameters.h"
-#include "engine/rank.h"
+#include "engine/parallel/data_parallel.h"
+#include "engine/runtime/parameters.h"
+#include "engine/runtime/rank.h"
 #include "turbo/step_scalars.h"
 
 namespace primus::config {

@@ -11,8 +11,8 @@
 #include "base/terminal/terminal.h"
 #include "config/keys.h"
 #include "config/trainer_config.h"
-#include "lm/train/base_weights.h"
-#include "lm/train/fp8_state.h"
+#include "lm/train/settings/base_weights.h"
+#include "lm/train/step/fp8_state.h"
 
 namespace primus {
 namespace {

@@ -10,7 +10,7 @@
 #include "lm/model/weights.h"
 #include "lm/train/run_plan.h"
 #include "lm/train/run_trace.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 
 namespace primus {
 

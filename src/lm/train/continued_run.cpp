@@ -5,7 +5,7 @@
 
 #include "config/trainer_config.h"
 #include "lm/checkpoint/checkpoint.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "comm/job.h"
-#include "engine/mesh.h"
+#include "engine/parallel/mesh.h"
 #include "lm/checkpoint/store_group.h"
 
 namespace primus {

@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/mesh.h"
-#include "engine/parameters.h"
+#include "engine/parallel/mesh.h"
+#include "engine/runtime/parameters.h"
 #include "lm/events/mlperf_log.h"
 #include "lm/events/run_folder.h"
 

@@ -1,7 +1,7 @@
 #include "lm/train/model_report.h"
 
 #include "config/trainer_config.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 #include "turbo/devices/devices.h"
 
 namespace primus {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 #include "lm/optimizer/optimizer_settings.h"

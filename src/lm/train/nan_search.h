@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "lm/train/run_plan.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 
 namespace primus {
 

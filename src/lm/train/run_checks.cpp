@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "config/trainer_config.h"
-#include "lm/train/memory_fit.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/forecast/memory_fit.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus {
 

@@ -1,9 +1,9 @@
 // Checks before the first step of a training run. Internal to lm/train. Not thread-safe.
 #pragma once
 
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "lm/train/run_plan.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 
 namespace primus {
 

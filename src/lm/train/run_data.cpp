@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "config/trainer_config.h"
 #include "lm/train/continued_run.h"
-#include "lm/train/loaded_tokenizer.h"
+#include "lm/train/settings/loaded_tokenizer.h"
 
 namespace primus {
 namespace {

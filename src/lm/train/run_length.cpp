@@ -11,10 +11,10 @@
 
 #include "base/error.h"
 #include "config/trainer_config.h"
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "lm/data/cyclic_dataset.h"
 #include "lm/train/continued_run.h"
-#include "lm/train/step_time.h"
+#include "lm/train/step/step_time.h"
 #include "turbo/devices/devices.h"
 
 namespace primus {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "config/trainer_config.h"
-#include "lm/train/loaded_tokenizer.h"
+#include "lm/train/settings/loaded_tokenizer.h"
 #include "turbo/devices/devices.h"
 
 namespace primus {

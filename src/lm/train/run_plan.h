@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/mesh.h"
+#include "engine/parallel/mesh.h"
 #include "lm/data/batch_loader.h"
 #include "lm/data/cyclic_dataset.h"
 #include "lm/data/dataset.h"
@@ -21,9 +21,9 @@
 #include "lm/train/job_ranks.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/resume.h"
+#include "lm/train/settings/training_settings.h"
 #include "lm/train/trainer.h"
 #include "lm/train/training_clock.h"
-#include "lm/train/training_settings.h"
 
 namespace primus {
 

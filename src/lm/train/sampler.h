@@ -9,7 +9,7 @@
 
 #include "lm/generate/generate.h"
 #include "lm/train/run_plan.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 
 namespace primus {
 

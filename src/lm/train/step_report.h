@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "lm/events/device_peak.h"
 #include "lm/events/training_monitor.h"
 #include "lm/train/run_plan.h"

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "lm/train/loaded_tokenizer.h"
 #include "lm/train/objectives/objective.h"
+#include "lm/train/settings/loaded_tokenizer.h"
 #include "lm/train/training_run.h"
 
 namespace primus {

@@ -19,10 +19,10 @@
 #include "lm/events/run_listener.h"
 #include "lm/model/family.h"
 #include "lm/tokenizer/tokenizer.h"
-#include "lm/train/fit_choice.h"
-#include "lm/train/memory_fit.h"
-#include "lm/train/planned_hardware.h"
-#include "lm/train/session.h"
+#include "lm/train/forecast/fit_choice.h"
+#include "lm/train/forecast/memory_fit.h"
+#include "lm/train/forecast/planned_hardware.h"
+#include "lm/train/step/session.h"
 
 namespace primus {
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "lm/data/batch_loader.h"
 #include "lm/events/run_ending.h"
 #include "lm/events/run_folder.h"

@@ -11,11 +11,11 @@
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
-#include "lm/train/fp8_state.h"
-#include "lm/train/loaded_tokenizer.h"
 #include "lm/train/mlperf_run.h"
 #include "lm/train/run_checks.h"
 #include "lm/train/run_data.h"
+#include "lm/train/settings/loaded_tokenizer.h"
+#include "lm/train/step/fp8_state.h"
 #include "lm/train/training_run.h"
 #include "turbo/devices/devices.h"
 

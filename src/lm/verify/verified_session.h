@@ -11,7 +11,7 @@
 
 #include "lm/checkpoint/safetensors.h"
 #include "lm/data/batch.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 
 namespace primus {
 

@@ -10,7 +10,7 @@
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/model/family.h"
-#include "lm/train/missing_inputs.h"
+#include "lm/train/settings/missing_inputs.h"
 #include "lm/train/trainer.h"
 
 namespace primus::preflight {

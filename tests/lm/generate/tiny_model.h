@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/tape.h"
+#include "engine/runtime/tape.h"
 #include "lm/decode/decoder.h"
 #include "lm/decode/token_reader.h"
 #include "turbo/cpu/cpu_kernels.h"

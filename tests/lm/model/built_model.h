@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/parameters.h"
-#include "engine/rank.h"
+#include "engine/runtime/parameters.h"
+#include "engine/runtime/rank.h"
 #include "lm/model/language_model.h"
 #include "lm/model/weights.h"
 #include "turbo/cpu/cpu_kernels.h"

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "config_json.h"
-#include "engine/parameters.h"
+#include "engine/runtime/parameters.h"
 #include "lm/model/family.h"
 #include "lm/model/language_model.h"
 #include "lm/model/rope_table.h"

@@ -1,5 +1,5 @@
 // A run is resumed only with the weights that it started from.
-#include "lm/train/base_weights.h"
+#include "lm/train/settings/base_weights.h"
 
 #include <gmock/gmock.h>
 

@@ -12,8 +12,8 @@
 #include "base/temporary_folder.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/model/weights.h"
-#include "lm/train/fp8_state.h"
 #include "lm/train/rank_training.h"
+#include "lm/train/step/fp8_state.h"
 #include "lm/train/tiny_model.h"
 
 namespace primus::test {

@@ -12,9 +12,9 @@
 #include "config/trainer_config.h"
 #include "lm/data/batch_loader.h"
 #include "lm/events/run_folder.h"
-#include "lm/train/session.h"
+#include "lm/train/settings/training_settings.h"
+#include "lm/train/step/session.h"
 #include "lm/train/trainer.h"
-#include "lm/train/training_settings.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::test {

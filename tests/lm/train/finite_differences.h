@@ -8,7 +8,7 @@
 #include <functional>
 #include <vector>
 
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 
 namespace primus::test {
 

@@ -1,6 +1,6 @@
 // The choice of microbatches and recomputation: it fits into memory, nothing cheaper does, and the global
 // batch is unchanged.
-#include "lm/train/fit_choice.h"
+#include "lm/train/forecast/fit_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "lm/model/family.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus {

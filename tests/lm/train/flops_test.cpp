@@ -7,7 +7,7 @@
 #include "base/files/file.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus {

@@ -1,6 +1,6 @@
 // Model settings of an experiment that loads weights: each is applied, refused, or ignored with a note, but
 // never dropped silently.
-#include "lm/train/loaded_model.h"
+#include "lm/train/settings/loaded_model.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -19,7 +19,7 @@
 #include "lm/model/published_layout.h"
 #include "lm/model/weights.h"
 #include "lm/train/finite_differences.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::test {

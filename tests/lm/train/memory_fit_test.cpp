@@ -1,5 +1,5 @@
 // Whether a run fits into memory, and whether the suggested changes make it fit.
-#include "lm/train/memory_fit.h"
+#include "lm/train/forecast/memory_fit.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "device/forwarding_device.h"
 #include "lm/model/family.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus {

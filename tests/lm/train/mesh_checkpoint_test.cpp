@@ -19,7 +19,7 @@
 #include "lm/checkpoint/elements.h"
 #include "lm/checkpoint/rank_threads.h"
 #include "lm/model/weights.h"
-#include "lm/train/fp8_state.h"
+#include "lm/train/step/fp8_state.h"
 #include "lm/train/tiny_model.h"
 
 namespace primus::test {

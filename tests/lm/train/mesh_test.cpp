@@ -1,7 +1,7 @@
 // Every mesh gives the results of one device, up to the rounding of sums. Ranks are threads, and share
 // tokens, heads, the vocabulary and experts in every way. The tests compare the losses of 20 steps, the final
 // weights, and the logits of a text before and after training.
-#include "engine/mesh.h"
+#include "engine/parallel/mesh.h"
 
 #include <gtest/gtest.h>
 

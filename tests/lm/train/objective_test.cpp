@@ -9,7 +9,7 @@
 #include "config/experiment.h"
 #include "config/stages.h"
 #include "lm/train/rank_training.h"
-#include "lm/train/token_scorer.h"
+#include "lm/train/step/token_scorer.h"
 
 namespace primus {
 namespace {

@@ -1,6 +1,6 @@
 // Plans for hardware that is not present: its memory decides whether a run fits, and its profile gives the
 // time.
-#include "lm/train/planned_hardware.h"
+#include "lm/train/forecast/planned_hardware.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "device/plugin_loader.h"
 #include "lm/model/family.h"
+#include "lm/train/settings/training_settings.h"
 #include "lm/train/trainer.h"
-#include "lm/train/training_settings.h"
 
 namespace primus {
 namespace {

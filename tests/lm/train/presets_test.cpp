@@ -12,11 +12,11 @@
 
 #include "config/experiment.h"
 #include "config/trainer_config.h"
-#include "engine/rank.h"
+#include "engine/runtime/rank.h"
 #include "lm/model/family.h"
 #include "lm/model/language_model.h"
 #include "lm/model/model_size.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 #include "turbo/cpu/cpu_kernels.h"
 
 namespace primus {

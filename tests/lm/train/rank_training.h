@@ -18,7 +18,7 @@
 
 #include "comm/copy_engines.h"
 #include "comm/local/thread_group.h"
-#include "engine/mesh.h"
+#include "engine/parallel/mesh.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/generate/generate.h"
 #include "lm/model/outside_families.h"

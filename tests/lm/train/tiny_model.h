@@ -12,7 +12,7 @@
 #include "device/guard_device.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/blocks/mixture_of_experts.h"
-#include "lm/train/session.h"
+#include "lm/train/step/session.h"
 #include "turbo/cpu/cpu_kernels.h"
 #include "turbo/master_weights.h"
 

@@ -1,5 +1,5 @@
 // From an experiment to the settings of a session, and errors for settings that do not fit the ranks.
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,12 +1,12 @@
 #include "lm/model/blocks/attention_residual.h"
 
-#include "engine/attention_residual.h"
+#include "engine/operators/attention_residual.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus {
 
-// Layers between checkpoints of the residual stream (engine/attention_residual.h); 0: no checkpoints,
-// branches read the stream.
+// Layers between checkpoints of the residual stream (engine/operators/attention_residual.h); 0: no
+// checkpoints, branches read the stream.
 PRIMUS_MODEL_FIELD(MODEL, std::int64_t, residual_block, 0, attn_res_block_size, kShape,
                    "attn_res_block_size");
 

@@ -1,5 +1,6 @@
 // Attention residuals (Kimi K3). Each branch of a block reads a mixture of the residual stream and its
-// checkpoints (engine/attention_residual.h). Also contains the layers at both ends of such a stream.
+// checkpoints (engine/operators/attention_residual.h). Also contains the layers at both ends of such a
+// stream.
 //
 // If a block's index is a multiple of attn_res_block_size, the block saves the incoming stream as a
 // checkpoint and starts a new stream with the output of its attention. A block's index therefore tells how

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/parallel_operators.h"
-#include "engine/parameters.h"
+#include "engine/parallel/parallel_operators.h"
+#include "engine/runtime/parameters.h"
 #include "lm/model/model_config.h"
 
 namespace primus {
@@ -55,7 +55,7 @@ class BlockParameters {
                          std::vector<engine::CheckpointPart> parts) const;
   engine::Parameter& add(const std::string& name, Share share, engine::Initializer initializer,
                          std::vector<engine::CheckpointPart> parts) const;
-  // Declares the matrix of a linear layer, which may use fp8 or fp4 products (engine/precision.h).
+  // Declares the matrix of a linear layer, which may use fp8 or fp4 products (engine/runtime/precision.h).
   engine::Parameter& linear(const std::string& name, Share share, engine::Initializer initializer,
                             std::vector<engine::CheckpointPart> parts) const;
   // Like the other linear(), and also declares LoRA adapters if the model has adapters for `module`

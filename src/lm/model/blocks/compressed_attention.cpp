@@ -2,7 +2,7 @@
 // back, so that it depends only on distances. A query sees the tokens in its window. Earlier tokens are seen
 // through latents pooled over blocks: all large blocks, or the small blocks that an indexer selects. The
 // indexer is not trained.
-#include "engine/compressed_attention.h"
+#include "engine/operators/compressed_attention.h"
 
 #include <fmt/format.h>
 
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/moe_operators.h"
-#include "engine/selected_attention.h"
-#include "engine/tensor_parallel.h"
+#include "engine/operators/moe_operators.h"
+#include "engine/operators/selected_attention.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/layer_kind.h"
 

@@ -1,10 +1,10 @@
 #include <cmath>
 
-#include "engine/channel_gate.h"
-#include "engine/delta_rule.h"
-#include "engine/gates.h"
-#include "engine/short_convolution.h"
-#include "engine/tensor_parallel.h"
+#include "engine/operators/channel_gate.h"
+#include "engine/operators/delta_rule.h"
+#include "engine/operators/gates.h"
+#include "engine/operators/short_convolution.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/blocks/linear_attention.h"
 #include "lm/model/layer_kind.h"

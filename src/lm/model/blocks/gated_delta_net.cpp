@@ -1,10 +1,10 @@
 // A gated delta network instead of attention (Yang et al. 2024, arXiv:2412.06464), as in Qwen3-Next.
 #include <cmath>
 
-#include "engine/delta_rule.h"
-#include "engine/gates.h"
-#include "engine/short_convolution.h"
-#include "engine/tensor_parallel.h"
+#include "engine/operators/delta_rule.h"
+#include "engine/operators/gates.h"
+#include "engine/operators/short_convolution.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/blocks/linear_attention.h"
 #include "lm/model/layer_kind.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/tensor_parallel.h"
+#include "engine/parallel/tensor_parallel.h"
 
 namespace primus {
 

@@ -5,8 +5,8 @@
 // loaded or initial values. Every tensor rank has the complete indexer, and all ranks select the same tokens.
 #pragma once
 
-#include "engine/operators.h"
-#include "engine/selected_attention.h"
+#include "engine/operators/operators.h"
+#include "engine/operators/selected_attention.h"
 #include "lm/model/blocks/block_parameters.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
@@ -18,8 +18,8 @@ class Indexer {
   Indexer(const ModelConfig& config, const BlockParameters& parameters);
 
   // Returns, for each token of the microbatch, the tokens that the indexer selects for it
-  // (engine/selected_attention.h). `h`: the normed stream, only this rank's tokens; `latents`: the normed
-  // query latents of all tokens.
+  // (engine/operators/selected_attention.h). `h`: the normed stream, only this rank's tokens; `latents`: the
+  // normed query latents of all tokens.
   engine::Value select(const engine::Value& h, const engine::Value& latents, const BlockInputs& in) const;
 
  private:

@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "engine/gates.h"
-#include "engine/moe_operators.h"
-#include "engine/situ.h"
-#include "engine/tensor_parallel.h"
+#include "engine/operators/gates.h"
+#include "engine/operators/moe_operators.h"
+#include "engine/operators/situ.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "lm/model/layer_kind.h"
 
 namespace primus {

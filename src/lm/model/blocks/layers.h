@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/normed.h"
+#include "engine/operators/normed.h"
 #include "lm/model/blocks/block_parameters.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
@@ -18,7 +18,7 @@ namespace primus {
 
 // One branch of a block. It maps the normed residual stream to the value that is added to the stream. Both
 // tensors are [T, hidden]; if ranks share the layer, they contain only this rank's tokens
-// (engine/parallel_operators.h). Stateless except for its parameters.
+// (engine/parallel/parallel_operators.h). Stateless except for its parameters.
 class Layer {
  public:
   virtual ~Layer() = default;

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "engine/delta_rule.h"
+#include "engine/operators/delta_rule.h"
 #include "lm/model/language_model.h"
 
 namespace primus {

@@ -6,11 +6,11 @@
 #include <stdexcept>
 #include <utility>
 
-#include "engine/context_attention.h"
-#include "engine/expert_dispatch.h"
-#include "engine/gates.h"
-#include "engine/parallel_operators.h"
-#include "engine/situ.h"
+#include "engine/operators/gates.h"
+#include "engine/operators/situ.h"
+#include "engine/parallel/context_attention.h"
+#include "engine/parallel/expert_dispatch.h"
+#include "engine/parallel/parallel_operators.h"
 #include "lm/model/layer_kind.h"
 
 namespace primus {

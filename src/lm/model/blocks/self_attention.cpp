@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/gates.h"
-#include "engine/tensor_parallel.h"
+#include "engine/operators/gates.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/layer_kind.h"
 

@@ -1,9 +1,9 @@
-#include "engine/short_convolution.h"
+#include "engine/operators/short_convolution.h"
 
 #include <fmt/format.h>
 
-#include "engine/context_attention.h"
-#include "engine/tensor_parallel.h"
+#include "engine/parallel/context_attention.h"
+#include "engine/parallel/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/language_model.h"
 #include "lm/model/layer_kind.h"

@@ -10,7 +10,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/hyper_connection.h"
+#include "engine/operators/hyper_connection.h"
 #include "lm/model/blocks/layers.h"
 #include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/config_reader.h"

@@ -24,9 +24,9 @@
 #include "lm/data/dataset.h"
 #include "lm/model/family.h"
 #include "lm/tokenizer/tokenizer.h"
-#include "lm/train/loss_rule.h"
-#include "lm/train/missing_inputs.h"
 #include "lm/train/resume.h"
+#include "lm/train/settings/missing_inputs.h"
+#include "lm/train/step/loss_rule.h"
 
 namespace primus {
 
@@ -109,8 +109,8 @@ class Objective {
 
   // ---- training
 
-  // Returns the loss rule (lm/train/loss_rule.h): frozen models, work before a step, and loss weights. Null:
-  // the loss is the mean of -ln p(label) over unmasked labels.
+  // Returns the loss rule (lm/train/step/loss_rule.h): frozen models, work before a step, and loss weights.
+  // Null: the loss is the mean of -ln p(label) over unmasked labels.
   virtual MakeLossRule loss_rule(const config::Experiment& experiment) const;
 };
 

@@ -17,7 +17,7 @@
 #include "lm/data/repeated_dataset.h"
 #include "lm/generate/generate.h"
 #include "lm/train/objectives/objective.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus {
 namespace {

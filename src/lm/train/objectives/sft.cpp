@@ -14,7 +14,7 @@
 #include "lm/generate/generation_config.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/objectives/sft_plan.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus {
 namespace {

@@ -17,7 +17,7 @@
 #include "lm/model/model_size.h"
 #include "lm/tokenizer/huggingface/side_files.h"
 #include "lm/train/resume.h"
-#include "lm/train/training_settings.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus {
 namespace {

@@ -1,0 +1,49 @@
+// Low-rank adapters on the tape (LowRank): the operations before A's product and after B's product. Several
+// kinds of operators share this code.
+//
+// Dropout zeroes random elements of A's input or of B's output (turbo/dropout/dropout.h). The mask is not
+// stored: the backward pass draws the same random numbers again. A's input is also recomputed for A's
+// gradient.
+#pragma once
+
+#include <utility>
+
+#include "engine/runtime/tape.h"
+
+namespace primus::engine {
+
+// The random source of dropout. Together with the adapter's name it determines the mask.
+struct DropoutSource {  // also for stochastic rounding of gradients (PrecisionRecipe::at_random)
+  std::uint64_t seed = 0;
+  Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)
+  // Each token's number within the step's global batch, int32. of_layer: the tokens that this rank's layers
+  // process together with their tensor group. own: the tokens that this rank holds between layers. Both are
+  // equal without a tensor group.
+  Value of_layer = {}, own = {};
+};
+
+// While this object lives, adapters on the tape apply their dropout (LowRank::dropout). Without this object,
+// as in evaluation and generation, adapters apply no dropout.
+class DropoutScope {
+ public:
+  DropoutScope(Tape& tape, DropoutSource source) : tape_(tape), source_(std::move(source)) {
+    tape_.set_dropout(&source_);
+  }
+  ~DropoutScope() { tape_.set_dropout(nullptr); }
+  DropoutScope(const DropoutScope&) = delete;
+  DropoutScope& operator=(const DropoutScope&) = delete;
+
+ private:
+  Tape& tape_;
+  DropoutSource source_;
+};
+
+// Selects DropoutSource's token numbers for the rows.
+enum class RowsOf : std::uint8_t { kLayer, kOwn };
+
+// Returns A's input for x: [rows, in].
+Value before_low_rank(const Value& x, const LowRank& adapter, RowsOf rows);
+// Returns the term that B's product y adds to the matrix's output: [rows, out].
+Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows);
+
+}  // namespace primus::engine

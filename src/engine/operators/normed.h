@@ -1,0 +1,44 @@
+// The norm of a residual stream, fused where possible into the product that reads it.
+//
+// During bf16 decoding, on devices that support it, a product of a few rows also adds the pending addend,
+// norms the rows and applies the epilogue (turbo/linear/linear.h, AroundProduct). Otherwise, norm() and the
+// named operators run one after the other.
+#pragma once
+
+#include "engine/operators/operators.h"
+#include "turbo/linear/linear.h"
+
+namespace primus::engine {
+
+class Normed {
+ public:
+  // `decoding`: calls are not recorded, and all parameters are resident. Without it, the norm runs
+  // immediately. The stream and the weight must outlive this object.
+  Normed(Residual& x, Parameter& weight, double epsilon, bool decoding);
+  // Wraps a normed value, which several branches may read.
+  Normed(Value value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+
+  // Returns the normed value. The first call computes the norm.
+  const Value& value() const;
+
+  // value() · weightᵀ, plus an optional bias (null: none): [T, hidden] -> [T, out].
+  Value linear(Parameter& weight, Parameter* bias = nullptr) const;
+  // rope() of the product that linear() computes.
+  Value rotated_linear(Parameter& weight, Parameter* bias, const Value& positions, const Tensor& table,
+                       const RopeShape& shape) const;
+  // swiglu() of value() · weightᵀ.
+  Value gated_linear(Parameter& weight, turbo::GluGate gate = turbo::GluGate::kSilu) const;
+
+ private:
+  struct Fused;
+  bool fuses(const Parameter& weight, turbo::AroundProduct::End end) const;
+  Value multiply(Parameter& weight, const Fused& how, std::int64_t cols, const Value& positions) const;
+  Fused fused(Parameter* bias) const;
+
+  Residual* x_ = nullptr;  // null: value_ is set
+  Parameter* weight_ = nullptr;
+  double epsilon_ = 0;
+  mutable Value value_;  // empty: the norm has not run yet
+};
+
+}  // namespace primus::engine

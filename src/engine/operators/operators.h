@@ -1,0 +1,166 @@
+// The training operators, as model code calls them. Each call checks shapes, runs immediately, and is
+// recorded on its tape. The rows of a tensor are the tokens of a microbatch, sequence after sequence: T =
+// batch
+// * sequence.
+#pragma once
+
+#include <utility>
+
+#include "engine/runtime/tape.h"
+#include "turbo/attention/attention.h"
+#include "turbo/attention/paged_attention.h"
+#include "turbo/head_norm/head_norm.h"
+#include "turbo/latent_attention/latent_attention.h"
+#include "turbo/swiglu/swiglu.h"
+
+namespace primus::engine {
+
+// The residual stream of a transformer: a sum, and an addend that the next norm adds in its own kernel.
+struct Residual {
+  Value sum;
+  Value pending;           // empty: no addend
+  Value checkpoints = {};  // [T, n * hidden]: the sum before n earlier layers, for attention residuals
+};
+
+// Looks up each token's row of the table: [T] int32 -> [T, hidden].
+Value embedding(const Value& tokens, Parameter& table);
+
+// RMSNorm of x: [T, hidden] -> [T, hidden].
+Value norm(const Value& x, Parameter& weight, double epsilon);
+// RMSNorm of a residual stream; also adds the pending addend.
+Value norm(Residual& x, Parameter& weight, double epsilon);
+// Makes y the pending addend of x.
+void add(Residual& x, Value y);
+// Adds the pending addend now; afterwards x.sum is the complete stream.
+void flush(Residual& x);
+
+// Operators called while this object lives belong to block `layer`, the unit of recomputation. The first
+// block of a group of dropped blocks adds the pending addend, so the tape keeps one tensor per group.
+class BlockScope {
+ public:
+  BlockScope(Residual& x, std::int64_t layer);
+  ~BlockScope() { tape_.leave_block(); }
+  BlockScope(const BlockScope&) = delete;
+  BlockScope& operator=(const BlockScope&) = delete;
+
+ private:
+  Tape& tape_;
+};
+
+// Operators called while this object lives are replayed in the backward pass instead of keeping their
+// outputs, under any recompute policy: for large outputs of small inputs.
+class ReplayScope {
+ public:
+  explicit ReplayScope(Tape& tape) : tape_(tape), before_(tape.set_replay(true)) {}
+  ~ReplayScope() { tape_.set_replay(before_); }
+  ReplayScope(const ReplayScope&) = delete;
+  ReplayScope& operator=(const ReplayScope&) = delete;
+
+ private:
+  Tape& tape_;
+  bool before_;
+};
+
+// x · Wᵀ, including the weight's low-rank adapter: [T, in] -> [T, out].
+Value linear(const Value& x, Parameter& weight);
+
+// x · Wᵀ without an adapter.
+Value product(const Value& x, Parameter& weight);
+
+// scale: factor · x. sum: a + b. Pass x or a by std::move to run in place.
+Value scale(Value x, float factor);
+Value sum(Value a, const Value& b);
+
+// x + bias: [T, n]. Pass x by std::move to run in place.
+Value add_bias(Value x, Parameter& bias);
+
+// Columns [0, at) and [at, n) of x: [T, n] -> [T, at], [T, n - at].
+std::pair<Value, Value> split(const Value& x, std::int64_t at);
+
+// Concatenates columns, the reverse of split(): [T, m], [T, n] -> [T, m + n].
+Value concat(const Value& a, const Value& b);
+
+// RMSNorm of each query head and each key head of a fused projection, [T, width]. `weight`: [2 * head_dim],
+// the queries' weight and then the keys', or null.
+Value head_norm(const Value& x, Parameter* weight, const turbo::HeadNormShape& shape, double epsilon);
+
+// Rotates the first `heads` heads of each row (queries and then keys of a fused projection): rotary_dim
+// columns of each head, starting at rotary_begin. Pass x by std::move to run in place.
+struct RopeShape {
+  std::int64_t heads, head_dim, rotary_dim;
+  std::int64_t rotary_begin = 0;
+  bool interleaved = false;  // rotates pairs of neighbouring columns (turbo/rope/rope.h)
+  bool inverse = false;      // rotates by the negative angle
+};
+Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape& shape);
+
+// Scales the first `cols` columns of each row by its position (turbo/position_scale/position_scale.h). Pass x
+// by std::move to run in place.
+struct PositionScaling {
+  std::int64_t cols;
+  float floor_scale, attn_scale;
+  int first = 1;  // as turbo::PositionScale::first
+};
+Value scale_by_position(Value x, const Value& positions, const PositionScaling& scaling);
+
+// Keys and values of one layer for generation, in pages that sequences share
+// (turbo/attention/paged_attention.h): [pages, page_size, kv_heads * dim] each. Latent attention has only k:
+// [pages, page_size, rank + rope_dim]. A short convolution has only `ring`, the last inputs of each sequence,
+// [sequences, ring, channels] fp32 (turbo/causal_conv/causal_conv.h). A delta rule has the state and the
+// recent inputs of each sequence (CachedDeltaRule in turbo/delta_rule/delta_rule.h).
+struct KvCacheLayer {
+  Tensor k, v, ring;
+  Tensor state, recent, committed;
+  Tensor index;  // keys of an indexer (turbo/indexer), [pages, page_size, head_dim]
+};
+// For inference: appends the pass's new tokens to the pages; each new token attends to its entire sequence so
+// far.
+struct CachedSequences {
+  const KvCacheLayer* layer = nullptr;
+  const turbo::PagedSequences* sequences = nullptr;  // which rows belong to which sequence
+};
+class ContextParallel;  // engine/parallel/context_attention.h
+class TensorParallel;   // engine/parallel/tensor_parallel.h
+class ExpertParallel;   // engine/parallel/expert_parallel.h
+struct AttentionOptions {
+  CachedSequences cache = {};
+  // Training: the ranks that share the sequences. Null: this rank holds complete sequences.
+  ContextParallel* context = nullptr;
+  // [T] int32: each token's first visible key, for sequences packed from several documents
+  // (turbo/attention/attention.h). Unsupported with a cache.
+  Value first_key = {};
+  Parameter* sinks = nullptr;  // [heads]
+};
+// Causal grouped-query attention over a fused projection [T, heads*head_dim + kv_heads*(head_dim +
+// value_dim)] -> [T, heads*value_dim]. Callers need not set `shape.seq_k` and `shape.capacity_k`.
+Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options = {});
+
+// Multi-head latent attention (turbo/latent_attention/latent_attention.h), for training: builds the input of
+// attention() from queries [T, heads*key_dim], up-projected latents [T, heads*up_dim], and the key columns
+// that all heads share [T, rope_dim].
+Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const turbo::LatentShape& shape);
+// For inference: appends latent [T, rank] and rope_key to the pages, and attends to all tokens up to now
+// without the up-projection: [T, heads*value_dim]. `up`: [heads*up_dim, rank].
+Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
+                              const turbo::LatentShape& shape, float scale, const CachedSequences& cache);
+
+// silu(gate) * up, or gelu(gate) * up (turbo/swiglu): [T, 2*ffn] -> [T, ffn].
+Value swiglu(const Value& gate_up, turbo::GluGate gate = turbo::GluGate::kSilu);
+
+// cap · tanh(x / cap) of each element (turbo/soft_cap), which caps router scores and LM logits. Pass x by
+// std::move to run in place. Recompute policies treat it as routing. lm_head_loss() has its own cap.
+Value soft_cap(Value x, double cap);
+
+// The LM head and the weighted cross-entropy, in slices of tokens, so the complete logits never exist: [T,
+// hidden] -> [T] fp32, the weighted loss per token (turbo/cross_entropy/cross_entropy.h).
+//
+// In training the entire classifier runs in the backward pass, where loss, hidden gradient and (unless
+// deferred) weight gradient share one product per slice. The returned Value holds the loss only after
+// Tape::backward().
+Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
+// Tokens per slice of lm_head_loss(), for `vocab` columns. On a CPU, the fp32 logits of a slice take at most
+// about 256 MiB. On a GPU the limit is 2 GiB or 1/40 of its memory, whichever is less. With bf16 gradients,
+// only a quarter of these logits exists at a time.
+std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
+
+}  // namespace primus::engine

@@ -1,0 +1,371 @@
+#include "engine/parallel/expert_dispatch.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "tensor/scratch_tensor.h"
+#include "turbo/elementwise/elementwise.h"
+#include "turbo/moe_permute/moe_permute.h"
+
+namespace primus::engine {
+namespace {
+
+using comm::Communicator;
+using turbo::DispatchPlan;
+using turbo::launch;
+
+struct RowAttributes {
+  ExpertParallel* parallel;
+  std::int64_t tokens, top_k;
+  std::int64_t maximum;  // maximum rows per rank for all-to-all; 0: all-gather
+  bool overlap;
+
+  bool all_to_all() const { return maximum > 0; }
+  std::int64_t ranks() const { return parallel->group().size(); }
+  std::int64_t rows() const { return ranks() * (all_to_all() ? maximum : tokens); }
+  DispatchPlan plan(const Tensor& of) const {
+    return {of, static_cast<int>(ranks()), tokens, top_k, maximum};
+  }
+};
+
+struct RowTransfer {
+  enum In : InputName { kRows, kPlan };  // kPlan: DispatchPlan, only for all-to-all
+  enum Out : OutputName { kMoved };
+};
+
+// One call of an operator that sends rows or waits for them.
+class Call {
+ public:
+  explicit Call(OperatorCall& op) : op_(op), a_(op.attributes<RowAttributes>()) {}
+
+  bool all_to_all() const { return a_.all_to_all(); }
+  DispatchPlan plan() const { return a_.plan(op_.in(RowTransfer::kPlan)); }
+  Tensor of_tokens(const Buffer& buffer, const Tensor& like) const {
+    return buffer.view(like.dtype, {a_.tokens, like.cols()});
+  }
+  Tensor of_rows(const Buffer& buffer, const Tensor& like) const {
+    return buffer.view(like.dtype, {a_.rows(), like.cols()});
+  }
+  Buffer buffer(std::int64_t rows, const Tensor& like) const {
+    return a_.parallel->allocate(rows * like.cols() * size_of(like.dtype));
+  }
+  Buffer token_buffer(const Tensor& like) const { return buffer(a_.tokens, like); }
+  Buffer row_buffer(const Tensor& like) const { return buffer(a_.rows(), like); }
+
+  // Each of the following functions starts a collective and keeps `held` until finish().
+  void gather(const Tensor& own, const Tensor& all, Buffer held) const {
+    start([&](Communicator& group, Stream& stream) { group.all_gather(stream, own, all); }, std::move(held));
+  }
+  void scatter(const Tensor& all, const Tensor& own, Buffer held) const {
+    start([&](Communicator& group,
+              Stream& stream) { group.reduce_scatter(stream, all, own, comm::Reduction::kSum); },
+          std::move(held));
+  }
+  // Packs x's rows into `packed`, and sends each row to the ranks that have experts of its token.
+  void send(const Tensor& x, const Tensor& packed, const Tensor& out, Buffer held) const {
+    const DispatchPlan p = plan();
+    launch(op_.context(),
+           turbo::CombineRows{.x = x, .rows = p.sent, .weights = {}, .previous = {}, .out = packed});
+    start([&](Communicator& group,
+              Stream& stream) { group.all_to_all_rows(stream, packed, p.sends, out, p.receives); },
+          std::move(held));
+  }
+  // Sends rows back to the ranks that they came from.
+  void send_back(const Tensor& rows, const Tensor& returned, Buffer held) const {
+    const DispatchPlan p = plan();
+    start([&](Communicator& group,
+              Stream& stream) { group.all_to_all_rows(stream, rows, p.receives, returned, p.sends); },
+          std::move(held));
+  }
+  Buffer finish() const { return a_.parallel->finish(); }
+
+  // Sums the returned rows of each token, and adds `previous`.
+  void sum(const Tensor& returned, const Tensor& previous, const Tensor& out) const {
+    launch(op_.context(),
+           turbo::CombineRows{
+               .x = returned, .rows = plan().parts, .weights = {}, .previous = previous, .out = out});
+  }
+
+ private:
+  void start(ExpertParallel::Collective collective, Buffer held) const {
+    a_.parallel->start(a_.overlap, collective, std::move(held));
+  }
+
+  OperatorCall& op_;
+  RowAttributes a_;
+};
+
+void begin_dispatch_forward(OperatorCall& op) {
+  const Call call(op);
+  const Tensor x = op.in(RowTransfer::kRows), rows = op.out(RowTransfer::kMoved);
+  if (!call.all_to_all()) return call.gather(x, rows, {});
+  const Buffer packed = call.row_buffer(x);
+  call.send(x, call.of_rows(packed, x), rows, packed);
+}
+
+// Waits for the rows, which are already in the output's memory.
+void finish_forward(OperatorCall& op) {
+  PRIMUS_CHECK("expert dispatch", op.in_or_out(RowTransfer::kRows, RowTransfer::kMoved).data ==
+                                      op.out(RowTransfer::kMoved).data);
+  Call(op).finish();
+}
+
+void end_dispatch_backward(OperatorCall& op) {
+  const Call call(op);
+  const Tensor d_rows = op.d_out(RowTransfer::kMoved);
+  op.pass_d_in(RowTransfer::kRows, RowTransfer::kMoved);  // keeps the gradient's memory during the transfer
+  if (call.all_to_all()) {
+    const Buffer returned = call.row_buffer(d_rows);
+    call.send_back(d_rows, call.of_rows(returned, d_rows), returned);
+  } else {
+    const Buffer own = call.token_buffer(d_rows);
+    call.scatter(d_rows, call.of_tokens(own, d_rows), own);
+  }
+}
+
+void begin_dispatch_backward(OperatorCall& op) {
+  const Call call(op);
+  Buffer arrived = call.finish();
+  if (!call.all_to_all()) return op.take_d_in(RowTransfer::kRows, std::move(arrived));
+  const auto [d_x, previous] = op.d_in(RowTransfer::kRows);
+  call.sum(call.of_rows(arrived, d_x), previous, d_x);
+}
+
+void begin_return_forward(OperatorCall& op) {
+  const Call call(op);
+  if (call.all_to_all()) return call.send_back(op.in(RowTransfer::kRows), op.out(RowTransfer::kMoved), {});
+  call.scatter(op.in(RowTransfer::kRows), op.out(RowTransfer::kMoved), {});
+}
+
+void end_return_sum_forward(OperatorCall& op) {
+  const Call call(op);
+  call.finish();
+  call.sum(op.in(RowTransfer::kRows), {}, op.out(RowTransfer::kMoved));
+}
+
+void end_return_backward(OperatorCall& op) {
+  const Call call(op);
+  const Tensor d_y = op.d_out(RowTransfer::kMoved);
+  const Buffer d_rows = call.row_buffer(d_y);
+  if (call.all_to_all()) {
+    // Each returned row has the gradient of its token, so the ranks send token gradients.
+    const Tensor packed = op.fresh_d_in(RowTransfer::kRows).out;
+    call.send(d_y, packed, call.of_rows(d_rows, d_y), d_rows);
+  } else {
+    op.pass_d_in(RowTransfer::kRows, RowTransfer::kMoved);
+    call.gather(d_y, call.of_rows(d_rows, d_y), d_rows);
+  }
+}
+
+void begin_return_backward(OperatorCall& op) { op.take_d_in(RowTransfer::kRows, Call(op).finish()); }
+
+constexpr Operator kBeginDispatch{.name = "begin_dispatch",
+                                  .operator_class = OperatorClass::kCommunication,
+                                  .forward = begin_dispatch_forward,
+                                  .backward_input = begin_dispatch_backward,
+                                  .for_input = saves(RowTransfer::kPlan),
+                                  .unsettled = true};
+constexpr Operator kEndDispatch{.name = "end_dispatch",
+                                .operator_class = OperatorClass::kCommunication,
+                                .forward = finish_forward,
+                                .backward_input = end_dispatch_backward,
+                                .for_input = saves(RowTransfer::kPlan),
+                                .in_place = true,
+                                .unsettled = true};
+constexpr Operator kBeginReturn{.name = "begin_return",
+                                .operator_class = OperatorClass::kCommunication,
+                                .forward = begin_return_forward,
+                                .backward_input = begin_return_backward,
+                                .for_input = saves(RowTransfer::kPlan),
+                                .unsettled = true};
+constexpr Operator kEndReturn{.name = "end_return",
+                              .operator_class = OperatorClass::kCommunication,
+                              .forward = finish_forward,
+                              .backward_input = end_return_backward,
+                              .in_place = true};
+constexpr Operator kEndReturnSum{.name = "end_return",
+                                 .operator_class = OperatorClass::kCommunication,
+                                 .forward = end_return_sum_forward,
+                                 .backward_input = end_return_backward,
+                                 .for_input = saves(RowTransfer::kPlan)};
+
+// --- plan_dispatch by all-to-all
+
+struct DispatchAttributes {
+  RowAttributes rows;
+  SharedExperts experts;
+  std::int64_t all;  // number of experts on all ranks
+  bool dropping;
+  OwnRows chosen;
+
+  Tensor own(const Tensor& of_microbatch) const { return own_tokens(of_microbatch, experts.tokens); }
+};
+
+struct PlanDispatch {
+  enum In : InputName { kWeights, kExperts, kPlan };
+  // kRowWeights and kRowPlan describe the incoming rows.
+  enum Out : OutputName { kRowWeights, kRowPlan, kDispatchPlan };
+};
+
+void plan_dispatch_forward(OperatorCall& op) {
+  const auto a = op.attributes<DispatchAttributes>();
+  Communicator& group = a.rows.parallel->group();
+  const std::int64_t ranks = group.size(), tokens = ranks * a.rows.tokens;
+  const Shape slots{tokens, a.rows.top_k};
+  const auto gather = [&](const Tensor& of_microbatch, const Tensor& all) {
+    group.all_gather(op.context().stream, a.own(of_microbatch), all);
+  };
+  const ScratchTensor weights(op.context().scratch, DType::kF32, slots);
+  const ScratchTensor choices(op.context().scratch, DType::kI32, slots);
+  gather(op.in(PlanDispatch::kWeights), weights.get());
+  gather(op.in(PlanDispatch::kExperts), choices.get());
+  std::optional<ScratchTensor> kept;
+  if (a.dropping) {
+    kept.emplace(op.context().scratch, DType::kI32, slots);
+    gather(turbo::RoutingPlan(op.in(PlanDispatch::kPlan), a.all, op.in(PlanDispatch::kExperts).shape[0],
+                              a.rows.top_k)
+               .rows,
+           kept->get());
+  }
+  launch(op.context(), turbo::PlanDispatch{.experts = choices.get(),
+                                           .kept = kept ? kept->get() : Tensor(),
+                                           .plan = op.out(PlanDispatch::kDispatchPlan),
+                                           .ranks = ranks,
+                                           .rank = group.rank(),
+                                           .maximum = a.rows.maximum,
+                                           .experts_of_rank = a.experts.count,
+                                           .ranks_of_expert = ranks * a.experts.count / a.all});
+  const DispatchPlan plan = a.rows.plan(op.out(PlanDispatch::kDispatchPlan));
+  launch(op.context(), turbo::CombineRows{.x = weights.get(),
+                                          .rows = plan.sources,
+                                          .weights = {},
+                                          .previous = {},
+                                          .out = op.out(PlanDispatch::kRowWeights)});
+  // Choices are below 0 for other ranks' experts.
+  plan_own_rows(op, a.experts, a.all, a.chosen, plan.choices, plan.choices, op.out(PlanDispatch::kRowPlan));
+}
+
+void plan_dispatch_backward(OperatorCall& op) {
+  const auto a = op.attributes<DispatchAttributes>();
+  const DispatchPlan plan = a.rows.plan(op.out(PlanDispatch::kDispatchPlan));
+  Communicator& group = a.rows.parallel->group();
+  const std::int64_t tokens = group.size() * a.rows.tokens;
+  const auto [d_weights, previous] = op.fresh_d_in(PlanDispatch::kWeights);
+  const ScratchTensor of_all(op.context().scratch, DType::kF32, {tokens, a.rows.top_k});
+  launch(op.context(), turbo::CombineRows{.x = op.d_out(PlanDispatch::kRowWeights),
+                                          .rows = plan.places,
+                                          .weights = {},
+                                          .previous = {},
+                                          .out = of_all.get()});
+  // Each rank computes the gradient of its own tokens, so other tokens get zeros here.
+  launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
+  group.reduce_scatter(op.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
+  add_previous(op, {d_weights, previous});
+}
+
+constexpr Operator kPlanDispatch{.name = "plan_dispatch",
+                                 .operator_class = OperatorClass::kRouting,
+                                 .forward = plan_dispatch_forward,
+                                 .backward_input = plan_dispatch_backward,
+                                 .for_input = saves(PlanDispatch::kDispatchPlan)};
+
+RowAttributes attributes_of(const Dispatch& d) {
+  return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.maximum, d.overlap};
+}
+
+Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::int64_t capacity,
+                         Dispatch dispatch) {
+  const std::int64_t of_microbatch = r.weights.shape()[0], top_k = r.weights.shape()[1];
+  const std::int64_t tokens = dispatch.tokens, ranks = dispatch.ranks;
+  PRIMUS_CHECK("plan_dispatch", ranks * experts.count % r.expert_count == 0);
+  // A token is sent to a rank at most once. A rank's tokens belong to one microbatch, and an expert accepts
+  // at most its capacity of these.
+  const std::int64_t maximum = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
+  const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.overlap};
+  const std::int64_t of_experts = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);
+  const OwnRows chosen{rows.rows(), top_k, of_experts, std::min(experts.keeps, of_experts)};
+  const DispatchAttributes a{rows, experts, r.expert_count, capacity > 0, chosen};
+  const Shape dispatch_plan = DispatchPlan::shape(static_cast<int>(ranks), tokens, top_k, maximum);
+  Tape::Outputs recorded =
+      r.weights.tape().record(kPlanDispatch,
+                              {{PlanDispatch::kWeights, r.weights},
+                               {PlanDispatch::kExperts, r.experts},
+                               {PlanDispatch::kPlan, r.plan}},
+                              nullptr,
+                              {{PlanDispatch::kRowWeights, DType::kF32, {rows.rows(), top_k}},
+                               {PlanDispatch::kRowPlan, DType::kI32, chosen.plan_shape(experts), false},
+                               {PlanDispatch::kDispatchPlan, DType::kI32, dispatch_plan, false}},
+                              a);
+  dispatch.routing = {.weights = std::move(recorded[PlanDispatch::kRowWeights]),
+                      .experts = {},
+                      .plan = std::move(recorded[PlanDispatch::kRowPlan]),
+                      .expert_count = experts.count,
+                      .rows = chosen.maximum,
+                      .kept = chosen.kept,
+                      .by_logits = false};
+  dispatch.plan = std::move(recorded[PlanDispatch::kDispatchPlan]);
+  dispatch.maximum = maximum;
+  return dispatch;
+}
+
+}  // namespace
+
+Dispatch plan_dispatch(const Routing& r, const SharedExperts& experts, std::int64_t capacity,
+                       const DispatchOptions& options) {
+  const int sharing = experts.tokens ? experts.tokens->size() : 1;
+  const std::int64_t of_microbatch = r.weights.shape()[0];
+  PRIMUS_CHECK("plan_dispatch",
+               of_microbatch % sharing == 0 &&
+                   (experts.group ? options.parallel && &options.parallel->group() == experts.group
+                                  : !options.parallel));
+  Dispatch dispatch;
+  dispatch.parallel = options.parallel;
+  dispatch.tokens = of_microbatch / sharing;
+  if (options.parallel) {
+    dispatch.ranks = experts.group->size();
+    dispatch.overlap = options.overlap && options.parallel->overlaps();
+    if (options.all_to_all) return plan_all_to_all(r, experts, capacity, std::move(dispatch));
+  }
+  dispatch.routing = share_routing(r, experts, capacity);
+  return dispatch;
+}
+
+InFlight begin_dispatch(const Value& x, const Dispatch& d) {
+  if (!d.parallel) return {x, {}};
+  const ReplayScope replay(x.tape());
+  const RowAttributes a = attributes_of(d);
+  const Tape::Output out{RowTransfer::kMoved, x.dtype(), {a.rows(), x.shape()[1]}};
+  return {x.tape().record(kBeginDispatch, {{RowTransfer::kRows, x}, {RowTransfer::kPlan, d.plan}}, nullptr,
+                          {out}, a)[RowTransfer::kMoved],
+          x};
+}
+
+Value end_dispatch(InFlight t, const Dispatch& d) {
+  if (!d.parallel) return std::move(t.rows);
+  const ReplayScope replay(t.rows.tape());
+  const Tape::Output out{RowTransfer::kMoved, t.rows.dtype(), t.rows.shape()};
+  return t.rows.tape().record(kEndDispatch, {{RowTransfer::kRows, t.rows}, {RowTransfer::kPlan, d.plan}},
+                              nullptr, {out}, attributes_of(d))[RowTransfer::kMoved];
+}
+
+InFlight begin_return(Value rows, const Dispatch& d) {
+  if (!d.parallel) return {std::move(rows), {}};
+  const Tape::Output out{
+      RowTransfer::kMoved, rows.dtype(), {d.plan ? d.ranks * d.maximum : d.tokens, rows.shape()[1]}};
+  Tape& tape = rows.tape();
+  Value sent = tape.record(kBeginReturn, {{RowTransfer::kRows, rows}, {RowTransfer::kPlan, d.plan}}, nullptr,
+                           {out}, attributes_of(d))[RowTransfer::kMoved];
+  return {std::move(sent), std::move(rows)};
+}
+
+Value end_return(InFlight t, const Dispatch& d) {
+  if (!d.parallel) return std::move(t.rows);
+  const Tape::Output out{RowTransfer::kMoved, t.rows.dtype(), {d.tokens, t.rows.shape()[1]}};
+  return t.rows.tape().record(d.plan ? kEndReturnSum : kEndReturn,
+                              {{RowTransfer::kRows, t.rows}, {RowTransfer::kPlan, d.plan}}, nullptr, {out},
+                              attributes_of(d))[RowTransfer::kMoved];
+}
+
+}  // namespace primus::engine

@@ -1,0 +1,65 @@
+// Sends tokens to experts on other ranks, and the experts' outputs back.
+//
+//   Dispatch d = plan_dispatch(routing, experts, capacity, {.parallel = ...});
+//   InFlight there = begin_dispatch(x, d);
+//   ...                                                  // overlaps the transfer
+//   rows = linear_combine(..., dispatch_linear(end_dispatch(there, d), gate_up, d.routing))
+//   InFlight back = begin_return(rows, d);
+//   ...
+//   y = end_return(back, d);
+//
+// There are two methods. With all-gather, every rank gets all tokens of the group, and each token gets the
+// sum of the rows that all ranks return. With all-to-all, each rank sends a token's row once to each rank
+// that holds an expert of the token. From each of these ranks, it receives the sum of that rank's expert
+// outputs for the row. For the all-to-all, all ranks gather the experts chosen by all tokens, a few numbers
+// per token. From these, each rank computes on the device which rows it sends and receives, without a host
+// sync (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a rank's tokens, or the
+// number that capacities allow.
+//
+// The two transfers are each other's gradients. When the backward pass reaches end_return(), it sends the
+// gradient of its result; at begin_return() it waits for that transfer, which overlaps the gradients of the
+// operators between the two. Dispatch works in the same way. Results have the same bits with and without
+// overlap.
+//
+// All ranks of a group make the same calls in the same order, replays included. Transfers end in reverse
+// order: last begun, first ended.
+#pragma once
+
+#include "engine/parallel/expert_parallel.h"
+#include "engine/parallel/parallel_operators.h"
+
+namespace primus::engine {
+
+struct DispatchOptions {
+  ExpertParallel* parallel = nullptr;  // null if and only if SharedExperts::group is null
+  bool all_to_all = false;
+  bool overlap = false;  // lets other work overlap the transfers; needs ExpertParallel::overlaps()
+};
+
+struct Dispatch {
+  Routing routing;  // routing of the rows that reach this rank's experts; with all-to-all, row `rank *
+                    // maximum + i` is the i-th row from that rank
+  Value plan;       // turbo::DispatchPlan; empty for all-gather
+  ExpertParallel* parallel = nullptr;  // null: this rank has all experts and sends no rows
+  std::int64_t tokens = 0, ranks = 1;  // `tokens`: per rank
+  std::int64_t maximum = 0;            // maximum number of rows from one rank to another
+  bool overlap = false;
+};
+
+// `routing`: the routing of a microbatch, as for share_routing(). The gradient of the weights is complete for
+// this rank's tokens, and zero for other tokens.
+Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std::int64_t capacity,
+                       const DispatchOptions& options);
+
+// Rows in flight, and the memory from which they are sent. That memory is held until the rows have arrived.
+struct InFlight {
+  Value rows, from;
+};
+// [tokens, c] -> [ranks * maximum, c]. With all-to-all, unused rows have undefined contents.
+InFlight begin_dispatch(const Value& x, const Dispatch& dispatch);
+Value end_dispatch(InFlight rows, const Dispatch& dispatch);
+// [ranks * maximum, c] -> [tokens, c]: the sum of each token's rows; with all-to-all, added in rank order.
+InFlight begin_return(Value rows, const Dispatch& dispatch);
+Value end_return(InFlight rows, const Dispatch& dispatch);
+
+}  // namespace primus::engine

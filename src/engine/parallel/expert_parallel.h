@@ -1,0 +1,59 @@
+// Collectives that send tokens to experts of other ranks and return the results. They overlap other work of
+// the rank, such as its shared experts (engine/parallel/expert_dispatch.h has the operators).
+//
+// One operator begins a collective, and a later operator waits for it. Collectives are waited for in reverse
+// order, because a replay (engine/runtime/tape.h) may dispatch other tokens while gradients are in flight.
+//
+// Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/system/thread_pool.h"
+#include "engine/runtime/rank.h"
+
+namespace primus::engine {
+
+class ExpertParallel {
+ public:
+  // `group`: the ranks that share experts. `group` and `rank` must outlive this object. `overlap` false: no
+  // collective overlaps other work.
+  ExpertParallel(Rank& rank, comm::Communicator& group, bool overlap);
+
+  comm::Communicator& group() { return group_; }
+  bool overlaps() const { return overlap_; }
+  // Allocates stash memory for a transfer.
+  Buffer allocate(std::int64_t bytes) { return rank_.stash().allocate(bytes); }
+
+  // Calls `collective` with the stream to run it on, after the work enqueued on the compute stream up to now.
+  // `overlap`: uses a separate stream, so the collective overlaps later work of the compute stream. The
+  // operators' inputs and outputs must live until finish(); `buffer` is held until then.
+  using Collective = FunctionRef<void(comm::Communicator& group, Stream& stream)>;
+  void start(bool overlap, Collective collective, Buffer buffer);
+  // Makes the compute stream wait for the most recent collective, and returns the buffer of that collective.
+  Buffer finish();
+  // Abandons a step half-way, after an error: the compute stream waits for the transfers in flight, and their
+  // memory returns to the stash.
+  void abandon() noexcept;
+
+ private:
+  struct Flight {
+    std::unique_ptr<Event> arrived;  // null: the collective runs on the compute stream
+    Buffer buffer;
+  };
+  // Leaves multiprocessors free for collectives that overlap products.
+  void spare_processors();
+
+  Rank& rank_;
+  comm::Communicator& group_;
+  bool overlap_;
+  // A separate stream: transfers of data-parallel shards use the rank's communication stream, and must not
+  // delay these transfers.
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> computed_;
+  std::vector<Flight> flights_;
+  std::vector<std::unique_ptr<Event>> events_;  // unused events, for reuse
+};
+
+}  // namespace primus::engine

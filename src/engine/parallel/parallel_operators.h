@@ -1,0 +1,96 @@
+// Operators of several ranks that work on the same tokens: tensor, sequence and expert parallelism.
+//
+// Between layers every rank holds its own rows: of the T tokens of a microbatch, rank r of n has rows [r T/n,
+// (r + 1) T/n). A layer gathers the rows that it needs, applies its part of the weights, and scatters the
+// sums:
+//
+//   h [T/n, c] --gather_tokens--> [T, c] --part of the weights-->
+//       partial sums [T, c] --scatter_tokens--> [T/n, c]
+//
+// Gather and scatter are each other's gradients.
+//
+// `group` null means a single rank: the functions return their argument and record no call. All ranks of a
+// group make the same calls in the same order, replays included. Collectives run on the compute stream.
+#pragma once
+
+#include "comm/communicator.h"
+#include "engine/operators/moe_operators.h"
+#include "engine/operators/operators.h"
+
+namespace primus::engine {
+
+// How the backward pass obtains gathered rows. kAgain: it gathers them again. kKept: the forward pass keeps
+// them.
+enum class Gathered : std::uint8_t { kAgain, kKept };
+
+// Gathers the rows of all ranks, in rank order: [T/n, c] -> [T, c]. For operators that compute a part on each
+// rank: the backward pass sums the ranks' gradients.
+Value gather_tokens(const Value& x, comm::Communicator* group, Gathered gathered = Gathered::kAgain);
+// Gathers rows for operators that compute the same on every rank. The backward pass only selects a rank's own
+// rows, whose gradient is already complete.
+Value replicate_tokens(const Value& x, comm::Communicator* group);
+// Sums x over all ranks. Each rank gets its own rows of the sum: [T, c] -> [T/n, c].
+Value scatter_tokens(const Value& x, comm::Communicator* group);
+// Selects this rank's rows of a value that all ranks hold: [T] or [T, c] -> [T/n] or [T/n, c]. Not
+// differentiable.
+Value own_tokens(const Value& x, comm::Communicator* group);
+Tensor own_tokens(const Tensor& x, const comm::Communicator* group);
+
+// A vocabulary split over the ranks of a group: rank r has the rows vocabulary_rows(size, n, r) of the
+// embedding and of the head. Parts differ by fewer than 128 rows.
+FlatRange vocabulary_rows(std::int64_t size, int ranks, int rank);
+struct SharedVocabulary {
+  comm::Communicator* group = nullptr;
+  std::int64_t size = 0;
+
+  FlatRange own() const { return vocabulary_rows(size, group->size(), group->rank()); }
+};
+// Looks up tokens in this rank's part of the table, with zero rows for tokens of other parts: [T] int32 ->
+// [T, hidden], a partial sum for scatter_tokens().
+Value embedding(const Value& tokens, Parameter& table, const SharedVocabulary& vocabulary);
+// lm_head_loss(hidden, weight, labels, weights) with this rank's part of the head. `hidden`: all T tokens.
+// Every rank gets the loss of all tokens, with the same bits; the gradient of `hidden` is a partial sum.
+// `cap` above 0: applies soft_cap() to the logits.
+Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
+                   const SharedVocabulary& vocabulary, double cap = 0);
+// -ln p(label) of every token, [T] fp32, on any tape. This is lm_head_loss with weights of 1. The values are
+// available immediately. Not differentiable. `ones`: [T] fp32, all 1.
+Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, const Value& ones,
+                   const SharedVocabulary& vocabulary, double cap = 0);
+// Gathers the logits of the entire vocabulary on every rank: [T, own] -> [T, size]. Not differentiable:
+// training works on parts (lm_head_loss).
+Value gather_logits(const Value& own, const SharedVocabulary& vocabulary);
+
+// Experts split over the ranks of `group`. Each rank has the experts [first, first + count), or a part of the
+// width of these experts. `tokens`: the ranks that route a microbatch together and share its rows.
+struct SharedExperts {
+  comm::Communicator* group = nullptr;
+  const comm::Communicator* tokens = nullptr;
+  std::int64_t first = 0, count = 0;
+  std::int64_t limit = 0;  // a known maximum number of rows of this rank's experts; 0: none is known
+  std::int64_t keeps = 0;  // above 0: a plan with more rows than this has two parts (Routing::kept)
+
+  // Maximum number of rows of this rank's experts, for `tokens_of_all` tokens. A token chooses an expert at
+  // most once, and an expert accepts at most its capacity from a microbatch of `of_microbatch` tokens (0: all
+  // tokens).
+  std::int64_t max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch, std::int64_t top_k,
+                        std::int64_t capacity) const;
+};
+// The rows of a rank's experts, and how its plan stores them.
+struct OwnRows {
+  std::int64_t tokens = 0, top_k = 0;  // of the tokens whose choices are planned
+  std::int64_t maximum = 0;            // Routing::rows
+  std::int64_t kept = 0;               // Routing::kept
+
+  Shape plan_shape(const SharedExperts& experts) const;
+};
+// Plans the rows of this rank's experts. `choices`: [tokens, top_k], each below `all`. `kept`: as for
+// turbo::PlanRouting. `plan`: out.
+void plan_own_rows(OperatorCall& op, const SharedExperts& experts, std::int64_t all, const OwnRows& rows,
+                   const Tensor& choices, const Tensor& kept, const Tensor& plan);
+// Restricts the routing of a microbatch to this rank's experts and to the tokens that the group's ranks hold,
+// in rank order. The result dispatches the rows of gather_tokens(x, group). `capacity`: RoutingRule's. The
+// gradient of the weights is complete for this rank's tokens, and zero for other tokens.
+Routing share_routing(const Routing& routing, const SharedExperts& experts, std::int64_t capacity);
+
+}  // namespace primus::engine

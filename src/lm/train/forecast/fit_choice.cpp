@@ -1,0 +1,283 @@
+#include "lm/train/forecast/fit_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+#include "config/trainer_config.h"
+#include "engine/parallel/pipeline_schedule.h"
+#include "lm/train/forecast/planned_hardware.h"
+#include "lm/train/settings/training_settings.h"
+
+namespace primus {
+namespace {
+
+using config::TrainerConfig;
+
+// Relative differences of work below this value are rounding errors, because the same products are summed in
+// another order.
+constexpr double kSameWork = 1e-3;
+
+void without_recomputation(TrainerConfig& c) {
+  c.recompute_granularity = "none";
+  c.recompute_method.reset();
+  c.recompute_num_layers.reset();
+  c.recompute_layer_ids.clear();
+}
+
+void with_full_recomputation(TrainerConfig& c, const char* method, std::int64_t layers) {
+  c.recompute_granularity = "full";
+  c.recompute_method = method;
+  c.recompute_num_layers = layers;
+  c.recompute_layer_ids.clear();
+}
+
+// Returns overrides for all of these keys, so that the experiment's values have no effect.
+std::vector<std::string> settings_of(const TrainerConfig& c) {
+  std::vector<std::string> settings = {fmt::format("micro_batch_size={}", c.micro_batch_size),
+                                       "recompute_granularity=" + c.recompute_granularity};
+  if (c.recompute_granularity == "selective") {
+    settings.push_back(fmt::format("recompute_modules=[{}]", fmt::join(c.recompute_modules, ",")));
+  }
+  settings.push_back("recompute_method=" + c.recompute_method.value_or("null"));
+  settings.push_back(c.recompute_num_layers ? fmt::format("recompute_num_layers={}", *c.recompute_num_layers)
+                                            : "recompute_num_layers=null");
+  settings.push_back("recompute_layer_ids=null");
+  return settings;
+}
+
+// The settings that are not null.
+std::vector<std::string> shown(std::vector<std::string> settings) {
+  std::erase_if(settings, [](const std::string& setting) { return setting.ends_with("=null"); });
+  return settings;
+}
+
+// Whether the change sets the key of "key=value".
+bool sets_key_of(const MemoryChange& change, std::string_view setting) {
+  const std::string_view key = setting.substr(0, setting.find('=') + 1);
+  return std::ranges::any_of(change.settings, [&](const std::string& s) { return s.starts_with(key); });
+}
+
+struct Candidate {
+  TrainerConfig trainer;
+  std::vector<StepMeasurement> stages;
+  std::size_t neediest = 0;
+  MemoryNeed need;
+  std::int64_t microbatches = 1;
+  double work = 0;
+  bool fits = false;
+};
+
+class Search {
+ public:
+  Search(const config::Experiment& experiment, const ModelConfig& model, const FamilyRegistry& families,
+         const MemorySupply& supply, int world, bool keep_microbatch)
+      : experiment_(experiment),
+        model_(model),
+        families_(families),
+        supply_(supply),
+        world_(world),
+        keep_microbatch_(keep_microbatch) {}
+
+  FitChoice run();
+
+ private:
+  // Returns empty if the ranks cannot share such microbatches.
+  std::optional<Candidate> measure(const TrainerConfig& c) const;
+  // Tries larger microbatches with the recomputation of `best`.
+  void enlarge(Candidate& best);
+  // Returns the least recomputation that fits with the microbatch size of `light`, which recomputes nothing.
+  std::optional<Candidate> least_recomputation(const Candidate& light);
+  // `light` is the choice without recomputation, which does not fit either.
+  [[noreturn]] void refuse(const Candidate& light, const Candidate& minimum) const;
+  MemoryFit fit_of(const Candidate& candidate) const;
+  void note_too_large(const Candidate& candidate);
+
+  const config::Experiment& experiment_;
+  const ModelConfig& model_;
+  const FamilyRegistry& families_;
+  const MemorySupply& supply_;
+  int world_;
+  bool keep_microbatch_;
+  std::string next_;
+};
+
+std::optional<Candidate> Search::measure(const TrainerConfig& c) const {
+  config::Experiment e = experiment_;
+  e.trainer = c;
+  Candidate found{.trainer = c};
+  std::optional<SessionSettings> settings;
+  try {
+    settings = session_settings_of(e, model_, world_);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  const engine::MeshShape mesh = mesh_shape_of(e, world_);
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    engine::Rank rank(planning_device(e).device, measuring_mesh(e, world_, stage * mesh.stage_ranks(world_)));
+    const StepMeasurement measured = measure_session(rank, *settings, families_);
+    const MemoryNeed need = memory_need(e, *settings, measured);
+    if (stage == 0 || claimed(need, supply_) > claimed(found.need, supply_)) {
+      found.need = need;
+      found.neediest = found.stages.size();
+    }
+    found.work = std::max(found.work, measured.kernels.total_flops());
+    found.stages.push_back(measured);
+  }
+  found.microbatches = settings->step.microbatches;
+  found.fits = fits(found.need, supply_);
+  if (mesh.pipeline > 1) {
+    const PipelineSettings& pipeline = settings->step.pipeline;
+    const double bubble = engine::simulate(engine::make_schedule(pipeline.schedule, mesh.pipeline,
+                                                                 pipeline.chunks, found.microbatches))
+                              .bubble;
+    found.work /= 1 - bubble;
+  }
+  return found;
+}
+
+void Search::note_too_large(const Candidate& candidate) {
+  const TrainerConfig& c = candidate.trainer;
+  next_ = fmt::format("micro_batch_size={}{} would need {}", c.micro_batch_size,
+                      c.recompute_granularity == "none" ? " without recomputation" : "",
+                      human_bytes(static_cast<double>(claimed(candidate.need, supply_))));
+}
+
+void Search::enlarge(Candidate& best) {
+  if (keep_microbatch_) return;
+  TrainerConfig c = best.trainer;
+  while (++c.micro_batch_size <= c.global_batch_size) {
+    if (c.global_batch_size % c.micro_batch_size != 0) continue;
+    std::optional<Candidate> larger = measure(c);
+    if (!larger) continue;
+    if (!larger->fits) return note_too_large(*larger);
+    if (larger->work > best.work * (1 + kSameWork)) return;  // fewer microbatches make stages wait longer
+    best = std::move(*larger);
+  }
+}
+
+std::optional<Candidate> Search::least_recomputation(const Candidate& light) {
+  const TrainerConfig& smallest = light.trainer;
+  std::optional<Candidate> best, minimum;
+  const auto consider = [&](const TrainerConfig& c) {
+    std::optional<Candidate> found = measure(c);
+    if (!found) return false;
+    const bool enough = found->fits;
+    if (enough && (!best || found->work < best->work)) best = found;
+    if (!minimum || claimed(found->need, supply_) < claimed(minimum->need, supply_))
+      minimum = std::move(found);
+    return enough;
+  };
+  TrainerConfig c = smallest;
+  c.recompute_granularity = "selective";
+  c.recompute_modules = {"core_attn"};
+  consider(c);
+  // Each recomputed block saves memory: a binary search finds the smallest number that is enough.
+  const std::int64_t layers = model_.layers;
+  c = smallest;
+  with_full_recomputation(c, "block", layers);
+  if (consider(c)) {
+    std::int64_t few = 0, enough = layers;
+    while (enough - few > 1) {
+      const std::int64_t middle = few + (enough - few) / 2;
+      with_full_recomputation(c, "block", middle);
+      (consider(c) ? enough : few) = middle;
+    }
+  } else {
+    // Recomputation in groups takes the same work and keeps fewer activations between groups.
+    for (std::int64_t group = 2; group <= layers; group *= 2) {
+      with_full_recomputation(c, "uniform", group);
+      if (consider(c)) break;
+    }
+  }
+  if (!best) refuse(light, *minimum);
+  return best;
+}
+
+MemoryFit Search::fit_of(const Candidate& candidate) const {
+  config::Experiment e = experiment_;
+  e.trainer = candidate.trainer;
+  const engine::MeshShape mesh = mesh_shape_of(e, world_);
+  return fit_memory(e, model_, families_, candidate.stages[candidate.neediest], supply_, world_,
+                    static_cast<int>(candidate.neediest) * mesh.stage_ranks(world_));
+}
+
+// The changes are measured with recomputation of all blocks. Each change therefore also names the settings of
+// this recomputation, without which the run would not fit. A sharding level that is enough without
+// recomputation is preferred, because it costs less time.
+void Search::refuse(const Candidate& light, const Candidate& minimum) const {
+  constexpr std::string_view kSharding = "data_parallel_sharding_strategy=";
+  const auto shards = [&](const MemoryChange& change) {
+    return change.settings.size() == 1 && change.settings.front().starts_with(kSharding);
+  };
+  MemoryFit fit = fit_of(minimum);
+  const std::vector<MemoryChange> of_light = fit_of(light).changes;
+  for (MemoryChange& change : fit.changes) {
+    const auto lighter = std::ranges::find_if(of_light, shards);
+    const bool spares = shards(change) && lighter != of_light.end();
+    if (spares) change = *lighter;
+    for (std::string& setting : shown(settings_of(spares ? light.trainer : minimum.trainer))) {
+      if (!sets_key_of(change, setting)) change.settings.push_back(std::move(setting));
+    }
+  }
+  throw invalid(fmt::format("--fit: with micro_batch_size={} and all blocks recomputed, {}",
+                            minimum.trainer.micro_batch_size, describe_lack(fit)),
+                describe_changes(fit));
+}
+
+FitChoice Search::run() {
+  // Throws for errors of the experiment's own settings, so at least one size below can be measured.
+  session_settings_of(experiment_, model_, world_);
+  TrainerConfig smallest = experiment_.trainer;
+  without_recomputation(smallest);
+  std::optional<Candidate> best;
+  if (keep_microbatch_) best = measure(smallest);
+  for (smallest.micro_batch_size = 1; !best; ++smallest.micro_batch_size) {
+    if (smallest.global_batch_size % smallest.micro_batch_size == 0) best = measure(smallest);
+  }
+  const double min_work = best->work;
+  if (!best->fits) {
+    note_too_large(*best);
+    const std::string cheaper = next_;
+    best = least_recomputation(*best);
+    enlarge(*best);
+    next_ = cheaper;
+  } else {
+    enlarge(*best);
+  }
+  return {.settings = settings_of(best->trainer),
+          .need = best->need,
+          .microbatches = best->microbatches,
+          .microbatch_was_given = keep_microbatch_,
+          .extra_work = std::max(0.0, best->work / min_work - 1),
+          .next = next_};
+}
+
+}  // namespace
+
+FitChoice choose_fit(const config::Experiment& experiment, const ModelConfig& model,
+                     const FamilyRegistry& families, const MemorySupply& supply, int world,
+                     bool keep_microbatch) {
+  return Search(experiment, model, families, supply, world, keep_microbatch).run();
+}
+
+std::string describe_choice(const FitChoice& choice, const MemorySupply& supply) {
+  const auto bytes = [](std::int64_t count) { return human_bytes(static_cast<double>(count)); };
+  const std::string work =
+      choice.extra_work < kSameWork
+          ? std::string("no recomputation")
+          : fmt::format("{:.1f} % more work than without recomputation", 100 * choice.extra_work);
+  return fmt::format(
+      "fit: {}, {} microbatch{} a step{}\nfit: needs {} of {}; {}{}", fmt::join(shown(choice.settings), " "),
+      choice.microbatches, choice.microbatches == 1 ? "" : "es",
+      choice.microbatch_was_given ? ", as in the run so far" : "", bytes(claimed(choice.need, supply)),
+      bytes(supply.device), work, choice.next.empty() ? "" : "; " + choice.next);
+}
+
+}  // namespace primus

@@ -1,0 +1,199 @@
+// Trainer::forecast() and Trainer::fit(): plans a run before it has a folder.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "config/trainer_config.h"
+#include "lm/train/continued_run.h"
+#include "lm/train/run_length.h"
+#include "lm/train/step/step_time.h"
+#include "lm/train/training_run.h"
+#include "turbo/devices/devices.h"
+#include "turbo/linear/gemm_rate.h"
+
+namespace primus {
+namespace {
+
+// Fraction of the rate of large matrix products that a complete step usually reaches (docs/performance.md).
+constexpr double kUsualShare = 0.5;
+
+// Returns the memory for a rank: the memory of the planned hardware, else of this machine's device.
+MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host) {
+  const turbo::PlannedDevice planned = planning_device(e, on_host);
+  if (!e.hardware) return supply_of(*planned.device);
+  return supply_of(*e.hardware, planned_memory(*e.hardware, *planned.device, measuring_mesh(e, world, 0),
+                                               planned.by_cpu_kernels));
+}
+
+}  // namespace
+
+Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
+  config::Experiment e = with_loaded_model(
+      make_objective(experiment_.trainer)->plan(experiment_, families_, world).experiment, families_);
+  const bool there = !e.trainer->vocab_size || !missing_tokenizer(e.trainer);
+  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
+  const ModelConfig model = model_of(e, families_, tokenizer.get());
+  Fit fit;
+  fit.supply = supply_of_plan(e, world, on_host);
+  MemorySupply& supply = fit.supply;
+  supply.host /= on_host;
+  if (supply.shared) supply.device /= on_host;
+  if (memory.share > 0) {
+    const auto whole = static_cast<double>(supply.shared ? supply.total / on_host : supply.total);
+    supply.device = static_cast<std::int64_t>(memory.share * whole);
+  }
+  if (memory.bytes > 0) {
+    supply.device = memory.bytes;
+    supply.host = 0;  // ignores other memory, so that the choice is the same on every machine
+  }
+  supply.chosen = memory.share > 0 || memory.bytes > 0;
+  if (supply.device == 0) {
+    throw invalid("--fit: the memory of the device is unknown", "set it: --fit-memory 80GiB");
+  }
+  // A resumed run keeps its microbatch size, because another size changes the order of sums and of cyclic
+  // data.
+  const std::optional<std::int64_t> kept = continued_microbatch(e);
+  if (kept) e.trainer->micro_batch_size = *kept;
+  fit.choice = choose_fit(e, model, families_, supply, world, kept.has_value());
+  return fit;
+}
+
+namespace {
+
+// Returns the stages of a run with tokens balanced over all experts. Empty if memory is reserved for that
+// already, or if the settings exclude such a run.
+std::vector<StepMeasurement> balanced_stages(config::Experiment e, const MoeConfig& moe,
+                                             const FamilyRegistry& families, const Tokenizer* tokenizer,
+                                             int world, int on_host) {
+  std::vector<StepMeasurement> stages;
+  const engine::MeshShape mesh = mesh_shape_of(e, world);
+  if (mesh.expert * mesh.expert_tensor == 1 || e.trainer->moe_expert_capacity_factor) return stages;
+  if (moe.training.forced == turbo::RouterRule::Forced::kEven && moe.hash_layers == 0) return stages;
+  e.trainer->moe_expert_capacity_factor = 1;
+  try {
+    const SessionSettings settings = session_settings_of(e, model_of(e, families, tokenizer, nullptr), world);
+    for (int stage = 0; stage < mesh.pipeline; ++stage) {
+      engine::Rank rank(planning_device(e, on_host).device,
+                        measuring_mesh(e, world, stage * mesh.stage_ranks(world)));
+      stages.push_back(measure_session(rank, settings, families));
+    }
+  } catch (const Error&) {  // thrown for settings that exclude capacities
+    stages.clear();
+  }
+  return stages;
+}
+
+// Estimates the time of a step on hardware that may be absent, and adds doubts about it.
+void plan_time(TrainingForecast& f, DType compute) {
+  HardwarePlan& plan = *f.hardware;
+  const std::vector<StepMeasurement>& stages = f.expected_stages();
+  plan.time = planned_time(*plan.profile, stages, f.mesh, f.world, compute, f.bubble);
+  plan.doubts = doubts_about(*plan.profile, stages);
+  f.seconds_per_step = plan.time.slowest;
+}
+
+// Estimates the time of a step on this machine: measures a short part of it, or else uses the rate of matrix
+// products.
+void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSettings& settings,
+               const FamilyRegistry& families) {
+  f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute,
+                                                       {.seconds = 0.2, .settled = 0.01});
+  // Runs a part of the step if it is short, else estimates it from the matrix products. With several ranks it
+  // always estimates, from the stage with the most work; waiting between ranks is not included.
+  constexpr double kLongestPart = 2, kSeconds = 0.5;
+  double maximum = 0;
+  for (const StepMeasurement& stage : f.expected_stages())
+    maximum = std::max(maximum, stage.kernels.total_flops());
+  f.seconds_per_step = maximum / (kUsualShare * f.matmul_flops_per_second) / (1 - f.bubble);
+  f.timed = f.world == 1 && f.memory.fits &&
+            f.seconds_per_step / static_cast<double>(settings.step.microbatches) < kLongestPart;
+  if (!f.timed) return;
+  engine::Rank trial(turbo::open_device(device));
+  f.seconds_per_step = measure_step_time(trial, settings, families, kSeconds);
+}
+
+}  // namespace
+
+TrainingForecast Trainer::forecast(int world, int on_host) {
+  std::vector<std::string> notes = notes_;
+  const std::unique_ptr<Objective> objective = make_objective(experiment_.trainer);
+  const ObjectivePlan plan = objective->plan(experiment_, families_, world);
+  for (const std::string& fact : plan.facts) log_.info("{}", fact);
+  config::Experiment e = with_loaded_model(plan.experiment, families_, &notes);
+  const config::TrainerConfig& c = e.trainer;
+  // A forecast needs no tokenizer file if the experiment sets the number of tokens.
+  const bool there = !c.vocab_size || !missing_tokenizer(c);
+  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
+  const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
+  for (const std::string& note : notes) log_.warning("{}", note);
+  objective->check_samples(e);
+  const SessionSettings settings = session_settings_of(e, model, world);
+  notes.clear();
+  TrainingForecast f{
+      .experiment = plan.experiment, .model = model, .world = world, .mesh = mesh_shape_of(e, world)};
+  MemorySupply supply;
+  if (e.hardware) f.hardware = HardwarePlan{.profile = e.hardware};
+  for (int stage = 0; stage < f.mesh.pipeline; ++stage) {
+    turbo::PlannedDevice planned = planning_device(e, on_host, stage == 0 ? &notes : nullptr);
+    const bool by_cpu_kernels = planned.by_cpu_kernels;
+    engine::Rank rank(std::move(planned.device), measuring_mesh(e, world, stage * f.mesh.stage_ranks(world)));
+    f.stages.push_back(measure_session(rank, settings, families_));
+    if (f.step().memory.total() < f.stages.back().memory.total()) f.neediest = f.stages.size() - 1;
+    const std::int64_t groups = group_bytes(rank.device(), rank.mesh());
+    f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
+    if (f.hardware) {
+      const PlannedMemory memory = planned_memory(*e.hardware, rank.device(), rank.mesh(), by_cpu_kernels);
+      // Plans every rank with the memory of the stage that reserves most.
+      if (memory.reserved() >= f.hardware->memory.reserved()) f.hardware->memory = memory;
+      f.hardware->by_cpu_kernels = by_cpu_kernels;
+      supply = supply_of(*e.hardware, f.hardware->memory);
+    } else {
+      supply = supply_of(rank.device());
+      if (!supply.shared) supply.device -= groups;
+    }
+  }
+  for (const std::string& note : notes) log_.warning("{}", note);
+  warn_without_graphs(log_, f.step().why_not_recorded);
+  supply.host /= on_host;
+  if (supply.shared) {
+    supply.device /= on_host;
+    f.program_bytes = program_bytes(f.mesh, world, on_host);
+  }
+  if (f.mesh.pipeline > 1) {
+    f.bubble =
+        engine::simulate(engine::make_schedule(settings.step.pipeline.schedule, f.mesh.pipeline,
+                                               settings.step.pipeline.chunks, settings.step.microbatches))
+            .bubble;
+  }
+  f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
+  f.tokens_per_step = c.global_batch_size * c.seq_length;
+  f.checkpoint_bytes = checkpoint_bytes(f.step(), settings, !c.no_save_optim);
+  f.memory = fit_memory(e, model, families_, f.step(), supply, world,
+                        static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
+  f.balanced = balanced_stages(e, model.moe, families_, tokenizer.get(), world, on_host);
+  f.steps = c.train_iters;
+  if (tokenizer && c.train_epochs && length_is_open(c)) {
+    const auto samples =
+        objective->planned_samples({.experiment = e, .tokenizer = *tokenizer}, *c.train_epochs);
+    if (samples) f.steps = *samples / c.global_batch_size + (*samples % c.global_batch_size != 0);
+  }
+  if (f.hardware) {
+    plan_time(f, settings.compute);
+  } else {
+    const DeviceSpec device = turbo::choose_device(device_spec_of(e, on_host));
+    try {
+      time_here(f, device, settings, families_);
+    } catch (const Error& error) {
+      if (device.kind == "cpu") throw;
+      log_.warning("planned without the device, so the time is unknown: {}", error.what());
+      return f;
+    }
+  }
+  if (c.train_minutes && length_is_open(c))
+    f.steps = steps_within(*c.train_minutes * 60, f.seconds_per_step, c);
+  return f;
+}
+
+}  // namespace primus

@@ -1,0 +1,239 @@
+// Derives the model, its initial weights and the tokenizer from an experiment.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "config/trainer_config.h"
+#include "lm/checkpoint/checkpoint.h"
+#include "lm/generate/model_folder.h"
+#include "lm/train/objectives/objective.h"
+#include "lm/train/resume.h"
+#include "lm/train/settings/loaded_model.h"
+#include "lm/train/settings/loaded_tokenizer.h"
+#include "lm/train/settings/training_settings.h"
+
+namespace primus {
+
+namespace {
+
+// A preset's tokenizer is only a default: any other setting of a tokenizer replaces it.
+bool has_preset_tokenizer(const config::Experiment& e) {
+  return !e.trainer->tokenizer_model || e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
+}
+
+// Whether Megatron-LM saved the folder.
+bool is_of_megatron(const Path& folder) {
+  Env& env = Env::posix();
+  for (const char* name :
+       {"latest_checkpointed_iteration.txt", "common.pt", ".metadata", "model_optim_rng.pt"}) {
+    if (env.status(folder / name)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Path loaded_root(const Path& load) {
+  Env& env = Env::posix();
+  const auto status = env.status(load);
+  // `load` is a file, not a model folder: the error names the folder to use.
+  if (status && status->type != FileStatus::Type::kFolder) return find_model_folder(load).path;
+  if (env.status(load / "config.json") || env.status(load / "latest")) return load;
+  if (env.status(load / "checkpoints")) return load / "checkpoints";
+  // `load` is the folder of a run that saves elsewhere.
+  return env.status(load / RunFolder::kExperimentFile) ? find_model_folder(load).path : load;
+}
+
+Path loaded_folder(const Path& load) {
+  const Path root = loaded_root(load);
+  if (Env::posix().status(root / "config.json")) return root;
+  const ResumePoint point = find_resume_point(root, Validation::kStructure);
+  return point.reader ? point.reader->folder() : root;
+}
+
+Error nothing_to_load(const config::Experiment& e) {
+  const std::string& load = *e.trainer->load;
+  if (!Env::posix().status(load)) {
+    return e.error_for("load", fmt::format("the model folder '{}' does not exist", load),
+                       "give the folder of a Hugging Face model, a checkpoint or a run; Primus does not "
+                       "download models ('hf download NAME --local-dir FOLDER' does)");
+  }
+  if (is_of_megatron(load)) {
+    return e.error_for(
+        "load",
+        fmt::format("'{}' is a checkpoint of Megatron-LM, which is made of pickled Python objects "
+                    "and not read",
+                    load),
+        "name the Hugging Face folder that it was made from, or convert it to one");
+  }
+  return e.error_for(
+      "load", "found neither a model nor a checkpoint in " + load,
+      "a model folder has config.json and *.safetensors; a checkpoint has manifest.json; the folder of a run "
+      "has checkpoints");
+}
+
+namespace {
+
+// Reads config.json of the weights that `load` names. Returns null without such weights.
+std::shared_ptr<const config::Source> read_loaded_config(const config::Experiment& e) {
+  if (!e.trainer->load) return nullptr;
+  Path file = loaded_folder(*e.trainer->load) / "config.json";
+  if (!Env::posix().status(file)) {
+    // A run that resumes does not need the weights that it started from.
+    const ResumePoint own = e.trainer->auto_continue_train
+                                ? find_resume_point(checkpoint_root_of(e), Validation::kStructure)
+                                : ResumePoint();
+    if (own.reader) {
+      file = own.reader->folder() / "config.json";
+    } else if (e.trainer->num_layers > 0) {
+      return nullptr;
+    } else {
+      throw nothing_to_load(e);
+    }
+  }
+  return std::make_shared<config::Source>(config::Source{.name = file.string(), .text = read_file(file)});
+}
+
+}  // namespace
+
+std::optional<ModelConfig> loaded_model(const config::Experiment& e, const FamilyRegistry& families,
+                                        std::vector<std::string>* notes) {
+  const std::shared_ptr<const config::Source> file =
+      e.loaded_config ? e.loaded_config : read_loaded_config(e);
+  if (!file) return std::nullopt;
+  return read_model_config(file->text, file->name, families, notes);
+}
+
+config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry& families,
+                                     std::vector<std::string>* notes) {
+  if (!e.loaded_config) e.loaded_config = read_loaded_config(e);
+  const std::optional<ModelConfig> model = loaded_model(e, families, nullptr);
+  if (!model) return e;
+  fill_model_settings(e, *model);
+  config::TrainerConfig& c = e.trainer;
+  if (c.seq_length <= model->max_positions ||
+      e.provenance_of("seq_length").layer >= config::Layer::kOverrides) {
+    return e;
+  }
+  c.seq_length = model->max_positions;
+  if (notes)
+    notes->push_back(fmt::format("seq_length is set to {}, the maximum of the loaded model", c.seq_length));
+  return e;
+}
+
+std::string experiment_text(config::Experiment e) {
+  config::TrainerConfig& c = e.trainer;
+  if (has_loaded_tokenizer(e)) {
+    c.tokenizer_model.reset();  // `load` sets it again
+    return config::to_yaml(e);
+  }
+  const bool of_preset = has_preset_tokenizer(e);
+  const bool files = c.vocab_file || c.merge_file;
+  const bool only_ids = !files && of_preset && c.vocab_size && c.mock_data && missing_tokenizer(c);
+  const bool reads_no_file =
+      c.tokenizer_type == "ByteTokenizer" || (c.tokenizer_type == "NullTokenizer" && c.vocab_size);
+  if (only_ids) c.tokenizer_type.reset();
+  if (only_ids || (of_preset && (files || reads_no_file))) c.tokenizer_model.reset();
+  return config::to_yaml(e);
+}
+
+std::string exported_text(const config::Experiment& experiment) {
+  if (experiment.framework != "native") return config::to_yaml(experiment);
+  std::vector<std::string> notes;  // the run itself prints them
+  return experiment_text(with_loaded_tokenizer(experiment, notes));
+}
+
+std::optional<std::string> missing_tokenizer(const config::TrainerConfig& c) {
+  if (c.tokenizer_type == "NullTokenizer" || c.tokenizer_type == "ByteTokenizer") return std::nullopt;
+  for (const auto* file : {&c.tokenizer_model, &c.vocab_file, &c.merge_file}) {
+    if (*file && !Env::posix().status(**file)) return **file;
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::vector<std::string>* notes) {
+  const config::TrainerConfig& c = e.trainer;
+  const bool of_preset = has_preset_tokenizer(e);
+  if (c.vocab_file || c.merge_file) {
+    return load_tokenizer({.type = c.tokenizer_type.value_or(""),
+                           .model = of_preset ? "" : c.tokenizer_model.value_or(""),
+                           .vocab_file = c.vocab_file.value_or(""),
+                           .merge_file = c.merge_file.value_or("")});
+  }
+  if (!c.tokenizer_type && !c.tokenizer_model) {
+    // Mock data and tokenised files need no text, only the number of ids.
+    if (c.vocab_size) return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
+    if (c.load) {
+      try {
+        return load_own_tokenizer(find_model_folder(loaded_folder(*c.load)));
+      } catch (const Error& error) {
+        const bool folder_exists = Env::posix().status(loaded_folder(*c.load)).has_value();
+        throw e.error_for("load", error.what(),
+                          folder_exists ? "set tokenizer_type and tokenizer_model" : error.hint());
+      }
+    }
+    throw e.error_for(
+        "tokenizer_model", "no tokenizer is set",
+        "set tokenizer_type and tokenizer_model (or vocab_size for data that is tokenised already)");
+  }
+  if (of_preset && c.vocab_size) {
+    const std::string ids = std::to_string(*c.vocab_size);
+    if (c.tokenizer_type == "NullTokenizer") return load_tokenizer("NullTokenizer", ids);
+    // If the preset's tokenizer exists, mock data uses its ids and ends documents with its end token.
+    const std::optional<std::string> missing = c.mock_data ? missing_tokenizer(c) : std::nullopt;
+    if (missing) {
+      if (notes) {
+        notes->push_back(
+            fmt::format("the tokenizer '{}' does not exist: mock data is drawn from the {} ids of vocab_size",
+                        *missing, ids));
+      }
+      return load_tokenizer("NullTokenizer", ids);
+    }
+  }
+  return load_tokenizer(c.tokenizer_type.value_or(""), c.tokenizer_model.value_or(""));
+}
+
+ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families, const Tokenizer* tokenizer,
+                     std::vector<std::string>* notes) {
+  const std::optional<std::int64_t> size = e.trainer->vocab_size;
+  if (tokenizer && size && tokenizer->vocab_size() > *size) {
+    throw e.error_for(
+        "vocab_size",
+        fmt::format("vocab_size is {}, but the tokenizer has {} tokens", *size, tokenizer->vocab_size()),
+        "omit vocab_size, or set the tokenizer that it belongs to");
+  }
+  const std::optional<std::int64_t> vocab =
+      tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt;
+  const std::optional<ModelConfig> loaded = loaded_model(e, families, notes);
+  // The architecture comes from the folder of the weights; the experiment must not contradict it.
+  config::Experiment filled = e;
+  if (loaded) fill_model_settings(filled, *loaded);
+  ModelConfig model =
+      model_config_of(filled, loaded && !vocab ? std::optional(loaded->vocab) : vocab, families);
+  if (tokenizer) {
+    model.bos_id = tokenizer->special_ids().bos;
+    if (const auto eos = tokenizer->special_ids().eos) model.eos_ids = {*eos};
+  }
+  const auto taught = [&](ModelConfig config) {
+    if (tokenizer) objective_of(e.trainer).teach(e, *tokenizer, config);
+    return config;
+  };
+  if (!loaded) return taught(std::move(model));
+  const std::string config_json = (loaded_folder(*e.trainer->load) / "config.json").string();
+  LoadedModel reconciled = reconcile_with_loaded(filled, model, *loaded, config_json);
+  if (notes) std::ranges::move(reconciled.notes, std::back_inserter(*notes));
+  if (tokenizer && tokenizer->vocab_size() > loaded->vocab) {
+    throw e.error_for("tokenizer_model",
+                      "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
+                          " ids, but the weights are made for " + std::to_string(loaded->vocab),
+                      "use the tokenizer that came with the weights");
+  }
+  return taught(std::move(reconciled.config));
+}
+
+}  // namespace primus

@@ -1,0 +1,92 @@
+// Converts an experiment into the settings of data, model and step.
+//
+// Free functions without state. Errors are Error(kInvalid) at the offending key.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/files/file.h"
+#include "config/experiment.h"
+#include "device/plugin.h"
+#include "engine/parallel/mesh.h"
+#include "lm/data/dataset.h"
+#include "lm/events/run_folder.h"
+#include "lm/model/family.h"
+#include "lm/tokenizer/tokenizer.h"
+#include "lm/train/step/session.h"
+
+namespace primus {
+
+RunFolder run_folder_of(const config::Experiment& experiment);
+// Returns the folder for checkpoints: `save`, or the run's folder.
+Path checkpoint_root_of(const config::Experiment& experiment);
+// Resolves `load`: a Hugging Face folder, a Primus checkpoint or a folder of checkpoints. If `load` is a
+// run's folder, returns the folder of its checkpoints.
+Path loaded_root(const Path& load);
+// Returns the folder of the model to load, which is loaded_root() or a folder in it. In a folder of
+// checkpoints, it is the checkpoint from which a run would resume.
+Path loaded_folder(const Path& load);
+// Returns the error for a `load` without weights.
+Error nothing_to_load(const config::Experiment& experiment);
+// If `load` is set: keys that are not set get their values from the loaded config.json; and unless the
+// experiment sets the sequence length, it is limited to the length that the model supports.
+config::Experiment with_loaded_model(config::Experiment experiment, const FamilyRegistry& families,
+                                     std::vector<std::string>* notes = nullptr);
+
+// Returns the tokenizer file that the experiment names, if it does not exist.
+std::optional<std::string> missing_tokenizer(const config::TrainerConfig& trainer);
+// Converts the keys `device` and `num_threads` for one of `ranks` ranks that share the cores of this host.
+DeviceSpec device_spec_of(const config::Experiment& experiment, int ranks = 1);
+
+// Loads the experiment's tokenizer; if the experiment sets only `load`, loads the tokenizer of the loaded
+// folder. If a preset's tokenizer is missing, but data is mock data and vocab_size is set, the tokenizer is
+// skipped with a note.
+std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment,
+                                              std::vector<std::string>* notes = nullptr);
+// Returns the architecture to train: the architecture of the loaded weights, reconciled with the experiment
+// (loaded_model.h, which adds `notes`). Without `load`, returns the experiment's architecture.
+ModelConfig model_of(const config::Experiment& experiment, const FamilyRegistry& families,
+                     const Tokenizer* tokenizer, std::vector<std::string>* notes = nullptr);
+// Returns the settings of `experiment` for one of `ranks` ranks: batch shape, recomputation, optimizer and
+// sharding. Throws if batches do not divide evenly.
+SessionSettings session_settings_of(const config::Experiment& experiment, const ModelConfig& model,
+                                    int ranks = 1);
+// Makes the checks of session_settings_of() that need no model: throws if `ranks` ranks cannot divide the
+// batches evenly.
+void check_batches(const config::Experiment& experiment, int ranks);
+
+// Returns a sentence that says why the run cannot write a checkpoint of `checkpoint_bytes` into `folder`; ""
+// if there is room, or if the run writes none. If the folder does not exist yet, it checks the nearest
+// existing parent.
+std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std::int64_t checkpoint_bytes);
+// Returns the mesh shape for `ranks` ranks. Throws if the sizes do not divide the number of ranks.
+engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
+engine::Sharding sharding_of(const config::TrainerConfig& trainer);
+// Returns the mesh of rank `rank`, without connections to other ranks, for measuring.
+engine::Mesh measuring_mesh(const config::Experiment& experiment, int ranks, int rank);
+data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
+// Returns whether a run starts from trained weights, and does not resume another run. In such a run every
+// step matters.
+bool starts_from_weights(const config::TrainerConfig& trainer);
+
+// Returns the number of microbatches to read ahead.
+int batches_read_ahead(std::int64_t microbatches);
+
+// Returns the experiment as YAML that needs no presets and describes the same run.
+std::string experiment_text(config::Experiment experiment);
+
+// Like experiment_text(), for an experiment as loaded from a file of any framework. Errors: as
+// with_loaded_tokenizer().
+std::string exported_text(const config::Experiment& experiment);
+
+// Returns the size of one checkpoint in bytes: the model in the compute type, with a copy of embedding and
+// head for each multi-token prediction module. If `optimizer` is true, adds the optimizer states, and master
+// weights if the model is stored in a narrower type.
+std::int64_t checkpoint_bytes(const StepMeasurement& measured, const SessionSettings& settings,
+                              bool optimizer);
+
+}  // namespace primus

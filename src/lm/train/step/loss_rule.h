@@ -1,0 +1,78 @@
+// How an objective takes part in a training step: it does work before the step (rollouts, log-probabilities
+// of other models), and it sets the weight of each token's loss, which is computed on the device.
+//
+// Every training loss has the gradient of a weighted sum of -ln p(label) over tokens, with constant weights.
+// For a loss L(s_1, ..., s_n) that depends on the log-probabilities s_i of sequences, such as a preference or
+// policy-gradient loss, the weight of each token of sequence i is -dL/ds_i.
+//
+// A rule belongs to one session. A measuring rank makes the same calls but runs no kernels, so a rule must
+// not read device memory there. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/rank.h"
+#include "lm/data/batch.h"
+#include "lm/model/model_config.h"
+#include "tensor/tensor.h"
+
+namespace primus {
+
+class TrainingSession;
+
+// A model besides the trained one that is only read. It is sharded over the mesh in the same way.
+struct FrozenModel {
+  std::string name;  // name of the model: "reference"
+  ModelConfig model;
+};
+
+// The arguments of LossRule::before_step.
+struct BeforeStep {
+  TrainingSession& session;
+  std::int64_t step = 1;
+  // This rank's microbatches of the step. A rule may replace the batches by other batches of the same size
+  // (rollouts). Empty on a measuring rank.
+  std::span<data::Batch> batches;
+};
+
+// The arguments of LossRule::weigh, which runs on ranks with the last part of the model. Tensors with one
+// value per token are fp32 [T], where T is the number of tokens on this rank (with context parallelism, a
+// slice of each sequence).
+struct TokenLosses {
+  engine::Rank& rank;
+  std::int64_t microbatch = 0;  // index in BeforeStep::batches
+  Tensor losses;                // -ln p(label) of every token under the trained weights
+  Tensor weights;               // at the call: the mask divided by its sum over the step; weigh() replaces it
+                                // by the weight of each loss
+  Tensor metrics;  // [metrics().size()] fp32: weigh() adds its values; the sums over microbatches and ranks
+                   // are the step's metrics
+};
+
+class LossRule {
+ public:
+  virtual ~LossRule() = default;
+
+  // Returns the frozen models that the rule needs.
+  virtual std::vector<FrozenModel> frozen_models(const ModelConfig&) const { return {}; }
+  // Allocates persistent memory. Called when the session is complete, before its first step.
+  virtual void prepare(TrainingSession&) {}
+  // Loads the weights of frozen models. Called after the trained weights were loaded or initialized.
+  virtual void load_weights(TrainingSession&) {}
+  // Runs before the microbatches of each step.
+  virtual void before_step(const BeforeStep&) {}
+  // Returns the names of the sums that weigh() accumulates for the metrics of a step. The sum named "loss" is
+  // the loss of the step.
+  virtual std::vector<std::string> metrics() const { return {}; }
+  // Enqueues kernels that write `weights`.
+  virtual void weigh(const TokenLosses& tokens) = 0;
+};
+
+// Creates the rule of a session. If null, there is no rule, and the loss is the mean of -ln p(label).
+using MakeLossRule = std::function<std::unique_ptr<LossRule>()>;
+
+}  // namespace primus

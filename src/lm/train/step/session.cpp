@@ -1,0 +1,190 @@
+#include "lm/train/step/session.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace primus {
+namespace {
+
+// Returns this rank's parts of a model.
+ModelParts parts_of(const engine::Mesh& mesh, const PipelineSettings& pipeline, const ModelConfig& model) {
+  const engine::PipelineShape shape = pipeline.shape(mesh);
+  ModelParts parts{.blocks = pipeline.blocks, .own = {}};
+  if (parts.blocks.empty()) parts.blocks = split_blocks(model.layers, shape);
+  for (int chunk = 0; chunk < shape.chunks; ++chunk)
+    parts.own.push_back(shape.part(mesh.place().stage, chunk));
+  return parts;
+}
+
+}  // namespace
+
+ModelInstance::Settings TrainingSession::instance_settings(const ModelConfig& model,
+                                                           ModelInstance::Role role) const {
+  const UpdateRules& rules = settings_.optimizer.rules;
+  return {.model = model,
+          .role = role,
+          .parts = parts_of(rank_.mesh(), settings_.step.pipeline, model),
+          .layout = {.compute = settings_.compute,
+                     .gradients = settings_.gradients,
+                     .states = states_of(rules),
+                     .rule_of = [&rules](const engine::Parameter& p) { return rule_of(rules, p); },
+                     .sharding = settings_.sharding,
+                     .groups = engine::group_places(rank_.mesh()),
+                     .split_masters = settings_.optimizer.split_masters,
+                     .reduce_each_microbatch = settings_.reduce_each_microbatch,
+                     .decay_head_norms = settings_.decay_head_norms},
+          .parallel = settings_.parallel,
+          .positions = std::max(settings_.step.sequence, settings_.sample_capacity)};
+}
+
+TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& settings,
+                                 const FamilyRegistry& families)
+    : rank_(rank),
+      settings_(settings),
+      rule_(settings.loss_rule ? settings.loss_rule() : nullptr),
+      trained_(rank, instance_settings(settings.model, ModelInstance::Role::kTrained), families) {
+  optimizer_ = std::make_unique<Optimizer>(settings_.optimizer, store(), parallel(), rank);
+  StepSettings step = settings.step;
+  step.compute = settings.compute;
+  if (step.precision.fp8 && step.precision.delayed.steps > 0) scales_.emplace(rank, store(), step.precision);
+  if (rule_) {
+    for (const FrozenModel& frozen : rule_->frozen_models(settings.model)) {
+      frozen_.emplace_back(
+          frozen.name, std::make_unique<ModelInstance>(
+                           rank, instance_settings(frozen.model, ModelInstance::Role::kFrozen), families));
+    }
+  }
+  step_ = std::make_unique<TrainingStep>(rank, parallel(), model(), *optimizer_, scales(), step, rule_.get());
+  if (settings.sample_capacity > 0) {
+    // Number of prompt tokens per pass, small because prompts are short.
+    constexpr std::int64_t kPassTokens = 32;
+    const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
+    decoding_ = {.compute = settings.compute,
+                 .capacity = settings.sample_capacity,
+                 .pass_tokens = kPassTokens,
+                 .sequences = settings.sample_sequences,
+                 .parallel = gathers ? &parallel() : nullptr,
+                 .pipeline = settings.step.pipeline.shape(rank.mesh())};
+  }
+  if (rule_) rule_->prepare(*this);
+}
+
+ModelInstance& TrainingSession::frozen(std::string_view name) {
+  const auto found =
+      std::ranges::find(frozen_, name, [](const auto& model) -> std::string_view { return model.first; });
+  PRIMUS_CHECK("TrainingSession::frozen", found != frozen_.end());
+  return *found->second;
+}
+
+void TrainingSession::before_step(std::int64_t step, std::span<data::Batch> batches) {
+  if (rule_) rule_->before_step({.session = *this, .step = step, .batches = batches});
+}
+
+std::unique_ptr<DecodeScheduler> TrainingSession::make_decoder(DecodeScheduler::Agree agree) {
+  return std::make_unique<DecodeScheduler>(rank_, model(), *decoding_, std::move(agree));
+}
+
+namespace {
+
+// Returns the traffic sent so far by each of the rank's communicators.
+std::vector<comm::Traffic> traffic_of(engine::Rank& rank) {
+  std::vector<comm::Traffic> all;
+  for (const comm::Communicator* group : rank.mesh().groups()) all.push_back(group->traffic());
+  return all;
+}
+
+// Returns the traffic from `begin` to `end`, plus `more` times the traffic from `first` to `second`.
+comm::Traffic::Line line_of(const comm::Traffic::Line& begin, const comm::Traffic::Line& end,
+                            const comm::Traffic::Line& first, const comm::Traffic::Line& second,
+                            std::int64_t more) {
+  return {.calls = end.calls - begin.calls + more * (second.calls - first.calls),
+          .bytes = end.bytes - begin.bytes + static_cast<double>(more) * (second.bytes - first.bytes)};
+}
+
+}  // namespace
+
+StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
+                                const FamilyRegistry& families) {
+  SessionSettings measured = settings;
+  // On one stage, all microbatches between the first and the last do the same work.
+  if (rank.mesh().shape().pipeline * settings.step.pipeline.chunks == 1 && !settings.loss_rule)
+    measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 3);
+  TrainingSession session(rank, measured, families);
+  session.store().initialize(rank.context(), 0);
+  TrainingStep& step = session.step();
+  turbo::Meter& meter = rank.meter();
+  turbo::Meter first, second;  // work after the first and after the second microbatch
+  // Traffic before the step, after each of these microbatches, and after the step.
+  std::vector<comm::Traffic> sent[4];
+  const auto whole_step = [&] {
+    meter.reset();
+    sent[0] = traffic_of(rank);
+    std::vector<data::Batch> batches(static_cast<std::size_t>(measured.step.microbatches));
+    session.before_step(1, batches);
+    step.begin();
+    for (std::int64_t i = 0; i < measured.step.microbatches; ++i) {
+      step.microbatch(i, {});
+      if (i == 0) first = meter;
+      if (i <= 1) second = meter;
+      if (i == 0) sent[1] = traffic_of(rank);
+      if (i <= 1) sent[2] = traffic_of(rank);
+    }
+    step.finish_gradients();
+    step.update(1, 0, 0);
+    sent[3] = traffic_of(rank);
+  };
+  const auto evaluate = [&] {
+    if (!settings.evaluation) return;
+    step.begin_evaluation();
+    step.evaluate({});
+    step.evaluation_loss();
+  };
+  whole_step();
+  turbo::Meter kernels = meter;
+  const auto more = static_cast<double>(settings.step.microbatches - measured.step.microbatches);
+  for (std::size_t i = 0; i < kernels.lines.size(); ++i) {
+    kernels.lines[i].calls +=
+        static_cast<std::int64_t>(more) * (second.lines[i].calls - first.lines[i].calls);
+    kernels.lines[i].flops += more * (second.lines[i].flops - first.lines[i].flops);
+  }
+  evaluate();
+  if (settings.sharding == engine::Sharding::kParameters) {
+    // The previous passes recorded the order in which parameters are gathered; prefetching in that order
+    // needs memory, so the step is measured again.
+    whole_step();
+    evaluate();
+  }
+  if (session.decoding()) BatchReader(rank, session.model(), *session.decoding()).measure();
+  std::vector<GroupTraffic> communication;
+  const std::vector<comm::Communicator*> groups = rank.mesh().groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::string& name = groups[g]->name();
+    GroupTraffic group{.group = name.substr(0, name.find_last_of('.')), .ranks = groups[g]->size()};
+    for (std::size_t kind = 0; kind < group.traffic.lines.size(); ++kind) {
+      group.traffic.lines[kind] =
+          line_of(sent[0][g].lines[kind], sent[3][g].lines[kind], sent[1][g].lines[kind],
+                  sent[2][g].lines[kind], settings.step.microbatches - measured.step.microbatches);
+    }
+    if (group.traffic.total_bytes() > 0) communication.push_back(std::move(group));
+  }
+  const std::int64_t parameters = session.store().elements();
+  return {
+      .memory = rank.high_water(),
+      .kernels = kernels,
+      .parameters = parameters,
+      .trained_parameters = session.store().trained_elements(),
+      .saved_share =
+          static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
+      .communication = std::move(communication),
+      .state_bytes = session.store().state_bytes() + (session.scales() ? session.scales()->state_bytes() : 0),
+      .why_not_recorded = settings.step.record_after > 0 ? step.why_not_recorded() : ""};
+}
+
+std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,
+                                              const FamilyRegistry& families) {
+  rank.reserve(measure_session(rank, settings, families).memory);
+  return std::make_unique<TrainingSession>(rank, settings, families);
+}
+
+}  // namespace primus

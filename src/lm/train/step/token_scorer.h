@@ -1,0 +1,44 @@
+// Computes per-token losses of a model on this rank, without gradients: log-probabilities of a reference
+// model, or of the trained model without its adapters. Its forward passes run between steps; all ranks of the
+// mesh make the same passes in the same order. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/parallel/schedule_runner.h"
+#include "engine/runtime/tape.h"
+#include "lm/train/step/model_instance.h"
+#include "lm/train/step/step_inputs.h"
+
+namespace primus {
+
+class TokenScorer : private engine::ChunkedModel {
+ public:
+  struct Options {
+    bool adapters = true;  // false: LoRA adapters are ignored, so that the base model is evaluated
+  };
+
+  // `settings`: the settings of the training step whose batches are scored. All arguments must outlive this
+  // object.
+  TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSettings& settings, const Options& options);
+
+  // Enqueues out = -ln p(label) for each token of the batch: fp32 [tokens()], written only on ranks with the
+  // last part of the model. Waits for the previous batch, because the host copy of that batch is reused. Does
+  // not read the batch while measuring.
+  void score(const data::BatchView& batch, const Tensor& out);
+  std::int64_t tokens() const { return inputs_.held_tokens(); }
+
+ private:
+  Outputs forward(engine::Tape& tape, int chunk, std::int64_t microbatch, engine::Value x) override;
+  void losses_ready(const std::vector<engine::Value>& losses) override;
+
+  engine::Rank& rank_;
+  ModelInstance& model_;
+  StepInputs inputs_;
+  StepInputs::Staging staging_;
+  engine::ScheduleRunner runner_;
+  engine::Tape tape_;
+  Tensor out_;
+};
+
+}  // namespace primus

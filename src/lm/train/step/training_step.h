@@ -1,0 +1,164 @@
+// One optimizer step of a language model: microbatches forward and backward, gradient norm, update. With data
+// parallelism, microbatches are distributed as in Megatron-LM: local microbatch i of rank r is number i *
+// ranks + r of the global batch. Losses and expert loads cover all ranks.
+//
+// This class is used for measuring (on a rank without memory, with empty batches) and for training. Host
+// buffers are passed to the device without waiting; there are two of each, so that the next step may begin
+// before this step's result is read. The device therefore never waits for the host. Not thread-safe.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/timing.h"
+#include "engine/parallel/data_parallel.h"
+#include "engine/parallel/schedule_runner.h"
+#include "engine/runtime/delayed_scales.h"
+#include "engine/runtime/rank.h"
+#include "engine/runtime/tape.h"
+#include "lm/data/batch.h"
+#include "lm/model/language_model.h"
+#include "lm/optimizer/optimizer.h"
+#include "lm/train/step/loss_rule.h"
+#include "lm/train/step/step_graphs.h"
+#include "lm/train/step/step_inputs.h"
+#include "lm/train/step/step_results.h"
+#include "lm/train/step/step_settings.h"
+
+namespace primus {
+
+class TrainingStep : private engine::ChunkedModel {
+ public:
+  // Allocates the step's scalars in the rank's persistent arena. The model's rope tables must cover
+  // `sequence` positions. `scales`: null unless the precision recipe has delayed scales. `rule` sets the loss
+  // weights; if null, the mask sets them.
+  TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
+               Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings,
+               LossRule* rule = nullptr);
+
+  // Begins a step. `step` is 1 for the first step and determines the random numbers. The previous step may
+  // still be running. Waits for the step before the previous one, unless result() has already waited for it.
+  void begin(std::int64_t step = 1);
+  // Adds microbatch number `index` of this rank, from 0 in order, and runs the schedule as far as the
+  // available microbatches allow. `batch` is copied before the call returns. It is not read while measuring.
+  void microbatch(std::int64_t index, const data::BatchView& batch);
+  // Makes microbatch() and evaluate() throw StopRequest when `stop` is set; on synchronous devices this is
+  // possible even within an operator. The step is then abandoned, and the model is as it was after the last
+  // update. If null, the functions do not stop.
+  void set_stop(const std::atomic<bool>* stop) {
+    stop_ = stop;
+    runner_->set_stop(stop);
+  }
+  // Sets this rank's vote on whether the run stops after this step. Call it for each step, before
+  // finish_gradients().
+  void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
+  // Records the routing of steps with one microbatch, or replaces it by recorded routing. `trace` must
+  // outlive these steps. If null, routing is neither recorded nor replaced.
+  void set_routing_trace(const RoutingTrace* trace) { for_blocks_.trace = trace; }
+  // Sets the clock of the rank's device, for the times in results. Call it before the first step, on a rank
+  // with memory; null: no clock.
+  void set_timing(const DeviceTiming* timing) { results_.set_timing(timing); }
+  // Ends the accumulation of gradients: enqueues the sums over ranks, the gradient norm, and the copies that
+  // result() reads.
+  void finish_gradients();
+  // Returns the result of the earliest step that has called finish_gradients() and whose result was not read.
+  // Waits for that step's loss and norm, but not for later work, so the host may read a step after enqueueing
+  // the next one.
+  StepResult result();
+  // Enqueues the update. Waits for the previous step, unless result() has already waited for it.
+  void update(std::int64_t step, double learning_rate, double weight_decay);
+
+  // Evaluation without gradients: evaluate() adds the loss of one batch to a sum; evaluation_loss() waits for
+  // the device and returns the mean over the batches.
+  void begin_evaluation();
+  void evaluate(const data::BatchView& batch);
+  double evaluation_loss();
+
+  // Repeats the forward passes of the step whose result was returned last, and returns the first operator on
+  // this rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if no operator does, in
+  // which case the value first appears in the backward pass. The weights must still be those of that step.
+  std::string find_non_finite();
+
+  const StepSettings& settings() const { return settings_; }
+  const StepGraphs& graphs() const { return graphs_; }
+  // Returns why no step can be recorded, regardless of StepSettings::record_after; "" if nothing prevents it.
+  std::string why_not_recorded() const;
+
+ private:
+  bool drops_out() const {
+    return model_.config().lora.training.dropout > 0 || settings_.precision.at_random;
+  }
+  engine::ScheduleRunner::Settings runner_settings() const;
+  // Resets the sums of losses.
+  void begin_losses();
+  Outputs forward(engine::Tape& tape, int chunk, std::int64_t microbatch, engine::Value x) override;
+  void losses_ready(const std::vector<engine::Value>& losses) override;
+  // Returns the losses of those tokens that this rank counts.
+  Tensor own_losses(const engine::Value& losses) const;
+  void evaluate(const data::BatchView& batch, bool with_mtp);
+  // Which function uploads scalars. begin() and update() have separate ranges of the pinned buffer, so that
+  // no pending copy reads the range that is written.
+  enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
+  void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
+  // Weight of a microbatch in the mean over the global batch.
+  double loss_weight() const;
+  double read_scalar(const Tensor& scalar);
+  std::vector<LayerRouting> routing_of(const std::byte* load) const;
+  void add_router_losses(const std::byte* losses, std::vector<LayerRouting>& layers) const;
+  // Lists the device values that the host reads after a step.
+  void list_results();
+
+  engine::Rank& rank_;
+  engine::DataParallel& parallel_;
+  const LanguageModel& model_;
+  Optimizer& optimizer_;
+  engine::DelayedScales* scales_;
+  StepSettings settings_;
+  LossRule* rule_;
+  StepInputs inputs_;
+  std::unique_ptr<engine::ScheduleRunner> runner_;
+  StepGraphs graphs_;
+  // Device memory for the inputs of recorded steps: for the first microbatch, and for further microbatches.
+  std::array<std::vector<Tensor>, 2> recorded_inputs_;
+  Tensor scalars_;  // see turbo/step_scalars.h
+  // Accumulators on the device.
+  struct Sums {
+    Tensor loss, stop_votes;  // fp32 sums
+    Tensor mtp_loss;          // exists only with multi-token prediction
+    Tensor metrics;           // exists only if the rule has metrics
+    bool begun = false;       // whether a microbatch of this step, or a batch of this evaluation, was already
+                              // added to the sums
+  };
+  Sums sums_;
+  // Values that blocks need in addition to their inputs.
+  struct ForBlocks {
+    RoutingStep routing;  // exists only with experts
+    engine::DropoutSource dropout;
+    const RoutingTrace* trace = nullptr;
+  };
+  ForBlocks for_blocks_;
+  struct Evaluation {
+    engine::Tape tape;
+    bool with_mtp = false;
+    std::int64_t batches = 0;
+    Tensor non_finite;  // used by find_non_finite()
+  };
+  Evaluation evaluation_;
+  const std::atomic<bool>* stop_ = nullptr;
+  bool votes_to_stop_ = false;
+
+  // Host memory of a step. There are two, which steps use in turn (StepResults::turn).
+  struct HostSide {
+    std::vector<StepInputs::Staging> staging;  // one entry per microbatch, because the device reads the
+                                               // entries later
+    PinnedBuffer scalars;                      // scalars of begin() and update()
+  };
+  std::array<HostSide, 2> host_;
+  StepResults results_;
+};
+
+}  // namespace primus

@@ -402,7 +402,7 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
               ElementsAre(HasSubstr("but the balance loss of experts (aux_loss) is not trained: no published "
                                     "model of this family was trained with it")));
   EXPECT_EQ(taken(published, {"moe_aux_loss_coeff=0.9"}).config.moe.training.balance_loss, 0.9);
-  // The authors of the model chose any other coefficient, and any coefficient of another family.
+  // Another coefficient, or that of another family, is used.
   EXPECT_EQ(taken(published_with("gpt_oss", 0.7), {}).config.moe.training.balance_loss, 0.7);
   EXPECT_EQ(taken(published_with("mixtral", 0.9), {}).config.moe.training.balance_loss, 0.9);
 }

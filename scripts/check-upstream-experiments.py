@@ -130,10 +130,13 @@ def plan_on_hosts(primus, path):
     command = "posttrain" if re.search(r"^\s+post_trainer:", path.read_text(errors="replace"), re.M) else "pretrain"
     first = ""
     for world in (8, 16, 32, 64, 128, 256, 512, 1024):
-        code, out, err = run(primus, ["train", command, "--config", str(path), "--framework", "native", "--dry-run",
-                                      "--json", "--hardware", gpu.lower(), "--world", str(world)], env)
-        if code in (0, 1) and out.startswith("{"):
-            return gpu, world, json.loads(out), err
+        _, out, err = run(primus, ["train", command, "--config", str(path), "--framework", "native", "--dry-run",
+                                   "--json", "--hardware", gpu.lower(), "--world", str(world)], env)
+        answer = json.loads(out) if out.startswith("{") else {}
+        if "memory_bytes" in answer:
+            return gpu, world, answer, err
+        if "error" in answer:  # with --json, an error is also an answer
+            err = f"error: {answer['error']}\n{err}"
         first = first or err
         if "does not divide" not in err and "global_batch_size" not in err:
             break
@@ -153,9 +156,9 @@ def plan_hardware(args, found):
                 problems = [p for p in re.findall(r"error: (.*)", err) if not p.startswith("the settings have ")]
                 refused[(problems or [err.strip()[-120:]])[0][:150]] += 1
                 continue
-            memory = forecast["memory_bytes"]
+            memory, mesh = forecast["memory_bytes"], forecast["mesh"]
             kind = ("one host" if world == 8 else "several hosts") + (
-                ", experts over ranks" if "device_with_equal_shares_of_experts" in memory else "")
+                ", experts over ranks" if mesh["expert"] * mesh["expert_tensor"] > 1 else "")
             room = forecast["hardware"]["memory_bytes"]["for_the_run"]
             need = memory["persistent"] + memory["stash"] + memory["scratch"]
             expected = memory.get("device_with_equal_shares_of_experts", need)

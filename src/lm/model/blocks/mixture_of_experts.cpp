@@ -185,7 +185,7 @@ class MixtureOfExperts final : public Layer {
     return moe_.training.forced == turbo::RouterRule::Forced::kEven && !moe_.hashed(layer_);
   }
 
-  // Whether the rank keeps activations for fewer rows than its experts can get. The same for every call,
+  // Whether the rank keeps activations for fewer rows than its experts can get. Does not depend on the call,
   // because the number of uses of a parameter is fixed.
   bool in_parts() const {
     return experts_.group && plain_ && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&

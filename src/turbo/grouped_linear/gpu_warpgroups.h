@@ -78,8 +78,7 @@ struct GroupWarpgroups : GroupOperands<C, kLeftByDepth, kRightByDepth> {
       }
       wait_for_sums(sums);
       if (steps > 0 && lane() == 0) memory.empty[(count - 1) % kStages].arrive();
-      // An expert without rows adds nothing to its gradient.
-      if (steps > 0 || !accumulate) write(memory, sums, where, group * WideSums::kRows);
+      if (steps > 0 || !accumulate) write(memory, sums, where, group * WideSums::kRows);  // else adds nothing
       if (tile + stride < all) where = at(tile + stride);  // overlaps with the writes
     }
     if constexpr (kBoxes) {

@@ -30,7 +30,7 @@ namespace {
 constexpr const char* kSeal = "checksums";   // name of the checksum file in a folder of cached tokens
 constexpr std::int64_t kCacheVersion = 1;    // increased when text is converted to tokens differently
 constexpr std::uint64_t kPackedVersion = 1;  // increased when only packed text is cut differently
-// Each data set of a blend prepares this fraction of samples more than its share (Megatron's
+// Each part of a blend prepares this fraction of samples beyond its share (Megatron's
 // mid_level_dataset_surplus).
 constexpr double kSurplus = 0.005;
 constexpr const char* kMockSplit = "1,1,1";
@@ -193,7 +193,7 @@ class Opener {
   }
 
  private:
-  // Reads one sample, so that data of another tokenizer are refused before training begins.
+  // Refuses data of another tokenizer before training begins.
   static void check_first_sample(const Dataset& dataset) {
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(dataset.seq_length()) + 1);
     std::vector<float> mask(static_cast<std::size_t>(dataset.seq_length()));
@@ -278,8 +278,8 @@ class Opener {
     return facts;
   }
 
-  // Returns the sequences of `source` that belong to split number `split`. `shares`: the split of the data;
-  // nullopt: all sequences belong to it.
+  // The sequences of `source` that belong to train, valid or test. `shares`: the split; nullopt: all
+  // sequences.
   Share share_of(const TokenSource& source, std::size_t split,
                  const std::optional<std::string>& shares) const {
     const std::int64_t all = source.sequences();
@@ -345,8 +345,7 @@ class Opener {
                                         options_.cache_dir);
   }
 
-  // Returns the name that the user gave. For text, `source` is a file of cached tokens whose name is only a
-  // hash.
+  // The name that the user gave: text is trained on from cached tokens, whose file name is only a hash.
   std::string given_name(const TokenSource& source) const {
     for (const auto& [path, opened] : sources_) {
       if (opened.get() == &source) return path;
@@ -589,8 +588,8 @@ std::vector<std::string> paths_of(const std::vector<std::string>& list) { return
 TokenBound bound_tokens(const std::string& path) {
   if (IndexedDataset::exists(path)) return {IndexedDataset::open(path)->tokens(), true};
   if (!Env::posix().status(path)) return {};
-  // A text has at most one token per byte, plus an EOS and a BOS token per file or line. In a JSON line, the
-  // braces and the key have more bytes than these two tokens.
+  // A text has at most one token per byte, plus an EOS and a BOS token per file or line. In JSON lines the
+  // braces and the key have more bytes than this.
   constexpr std::int64_t kFrame = 16;
   TokenBound bound{0, false};
   for (const InputFile& file : find_inputs({path})) {

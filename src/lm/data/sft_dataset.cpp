@@ -62,10 +62,10 @@ class FirstFit {
   std::vector<std::int64_t> room_;
 };
 
-// Number of learned labels of a conversation, after truncation to a sequence.
+// Returns the number of learned labels of a conversation after truncation to one sequence.
 std::int64_t labels_of(const TokenizedConversations& all, std::size_t conversation, std::int64_t seq_length) {
   const std::int64_t kept = std::min(all.tokens(conversation), seq_length + 1);
-  // The first token is no label.
+  // The first token is not a label.
   const auto learned = all.learned.begin() + all.begin(conversation);
   return kept > 1 ? std::count(learned + 1, learned + kept, std::uint8_t{1}) : 0;
 }
@@ -80,7 +80,7 @@ std::int32_t pad_of(const Tokenizer& tokenizer) {
 
 }  // namespace
 
-// The orders of two epochs: threads that read ahead are in at most two adjacent epochs.
+// The sample orders of two epochs. Threads that read ahead use at most two adjacent epochs at a time.
 struct SftDataset::Order {
   struct Epoch {
     std::int64_t number = -1;
@@ -127,7 +127,7 @@ std::int64_t SftDataset::kept_tokens(std::uint32_t conversation) const {
   return std::min(conversations_->tokens(conversation), layout_.seq_length + 1);
 }
 
-// Returns the conversations that have a token to learn, and counts the others.
+// Returns those conversations that have a learned token, and counts the others.
 std::vector<std::uint32_t> SftDataset::usable(const std::vector<std::uint32_t>& which) {
   std::vector<std::uint32_t> kept;
   for (const std::uint32_t i : which) {
@@ -161,7 +161,7 @@ void SftDataset::fill(const std::vector<std::uint32_t>& conversations) {
     if (layout_.random_fit) {
       shuffle(order, layout_.seed, Shuffle::kPacks);
     } else if (layout_.shuffle) {
-      // Packing the longest conversations first wastes the least room.
+      // Packing the longest conversations first leaves the least unused space.
       std::ranges::stable_sort(order, std::greater<>(), [this](std::uint32_t i) { return kept_tokens(i); });
     }
     FirstFit bins(order.size(), layout_.seq_length + 1);
@@ -332,8 +332,8 @@ class SftOpener {
            labels_of(*conversations_, conversation, options_.seq_length) > 0;
   }
 
-  // Moves held-out conversations from `all` to `result`. Unusable conversations stay in `all`, where they are
-  // counted.
+  // Moves conversations for validation or test from `all` to `result`. Unusable conversations stay in `all`,
+  // where they are counted.
   void hold_out(std::vector<std::uint32_t>& all, Datasets& result) {
     constexpr std::size_t kFewest = 10;
     constexpr std::int64_t kHundredth = 100;
@@ -391,7 +391,7 @@ class SftOpener {
                                                 const std::string& name, std::string_view part,
                                                 std::int64_t samples, Datasets& result) {
     auto made = make(std::move(conversations), members, name, part, /*shuffled=*/false, result);
-    // `samples` are those of all evaluations of a run; the test is as long as each of them.
+    // `samples` is the number for all evaluations of a run together; the test is as long as one evaluation.
     const std::int64_t each = options_.test_samples > 0 ? std::min(samples, options_.test_samples) : samples;
     if (made->samples() < each) {
       result.facts.push_back(

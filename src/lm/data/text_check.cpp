@@ -13,7 +13,7 @@ namespace primus::data {
 
 namespace {
 
-// Formats that are not text, by their first bytes.
+// Formats that are not text, recognized by their first bytes.
 struct OtherContent {
   std::string_view first_bytes, what, hint;
 };
@@ -37,7 +37,7 @@ constexpr std::array<OtherContent, 9> kOtherContents = {
       "7zXZ"sv,
       "the file is xz-compressed, which is not supported", "unpack it: xz -d"}}};
 
-// Returns "file:7" for the line of text[at].
+// Returns "file:7", where 7 is the number of the line that contains text[at].
 std::string line_of(std::string_view text, std::size_t at, std::string_view file, std::int64_t first_line) {
   const auto before = text.substr(0, at);
   return fmt::format("{}:{}", file, first_line + std::count(before.begin(), before.end(), '\n'));
@@ -86,7 +86,7 @@ BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad,
   for (std::size_t& end : block.parts) {
     std::string_view part = std::string_view(block.text).substr(begin, end - begin);
     while (!part.empty()) {
-      // If no newline was found, npos + 1 is 0.
+      // If there is no newline, find() returns npos, and npos + 1 is 0.
       const std::string_view line = part.substr(0, part.find('\n') + 1);
       const std::string_view whole = line.empty() ? part : line;
       if (whole.find('\0') == std::string_view::npos && unicode::is_valid(whole)) {

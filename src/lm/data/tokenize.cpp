@@ -34,7 +34,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The output: one data set per JSON key, or one per key and partition, which are merged at the end.
+// The output: one data set per JSON key; or, with partitions, one per key and partition, which are merged at
+// the end.
 class Output {
  public:
   Output(const TokenizeOptions& options, TokenType type, const Path& folder, Env& env)
@@ -44,7 +45,7 @@ class Output {
         env_(env),
         partitions_(static_cast<std::size_t>(options.partitions)) {}
 
-  // `from`: the result of an earlier save(); empty for a fresh start.
+  // `from`: the result of an earlier save(), to resume from; empty for a new start.
   void open(const std::vector<IndexedDatasetWriter::Progress>& from) {
     for (const std::string& key : options_.json_keys) {
       for (std::size_t partition = 0; partition < partitions_; ++partition) {
@@ -74,7 +75,7 @@ class Output {
   std::uint64_t tokens() const { return total(&IndexedDatasetWriter::tokens); }
   std::uint64_t sequences() const { return total(&IndexedDatasetWriter::sequences); }
 
-  // Renames each data set to its final name, with a note on `tokenizer`, which made its ids.
+  // Renames each data set to its final name, with a note that `tokenizer` made its ids.
   void finish(const Tokenizer& tokenizer) {
     for (const auto& writer : writers_) writer->complete();
     std::vector<std::unique_ptr<IndexedDatasetWriter>> joined;
@@ -87,7 +88,7 @@ class Output {
   }
 
  private:
-  // Merges all partitions of a key; the result is complete but not renamed yet.
+  // Merges all partitions of a key. The result is complete but not yet renamed.
   std::unique_ptr<IndexedDatasetWriter> join(const std::string& key) const {
     auto joined =
         std::make_unique<IndexedDatasetWriter>(tokenized_prefix(options_.output_prefix, key), type_,
@@ -117,8 +118,8 @@ class Output {
 };
 
 // Workers fetch blocks one after another and encode them concurrently. The blocks are written in the order in
-// which they were read, so the result is the same for any number of workers. A few blocks per worker are in
-// memory.
+// which they were read, so the result is the same for any number of workers. At most a few blocks per worker
+// are in memory.
 class BlockWorkers {
  public:
   using Write = std::function<void(const TextBlock& block, const EncodedBlock& encoded)>;
@@ -131,13 +132,13 @@ class BlockWorkers {
                                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))),
         reader_(reader) {}
 
-  // Throws the earliest error.
+  // Processes all blocks. If blocks fail, throws the error of the earliest block.
   void run() {
     ThreadGroup threads;
     try {
       for (int i = 1; i < workers_; ++i) threads.start([this] { work(); }, "encodes");
     } catch (const Error&) {
-      // The result does not depend on the number of threads; the calling thread always works.
+      // Fewer threads than requested do not change the result, and the calling thread always works.
     }
     work();
     threads.join();
@@ -205,8 +206,8 @@ class BlockWorkers {
     return work;
   }
 
-  // If no worker is writing, writes all blocks that are next in order. Waits only if this block is too far
-  // ahead of the last block written.
+  // Adds a finished block. If no worker is writing, writes all blocks that are next in order. Waits only if
+  // this block is too far ahead of the last written block.
   void hand_in(std::uint64_t turn, std::unique_ptr<Work> work) {
     std::unique_lock lock(output_mutex_);
     finished_.emplace(turn, std::move(work));
@@ -231,7 +232,8 @@ class BlockWorkers {
     });
   }
 
-  // Reports the error of the earliest block, independent of which worker fails first.
+  // Writes a block or throws its error. Blocks come in order, so the earliest error is reported, whichever
+  // worker fails first.
   void write_or_fail(const Work& work) {
     if (failure_ != nullptr) return;
     try {
@@ -244,7 +246,8 @@ class BlockWorkers {
     }
   }
 
-  static constexpr std::uint64_t kAhead = 4;  // max blocks per worker that wait for an earlier block
+  static constexpr std::uint64_t kAhead = 4;  // max number of blocks per worker that wait for an earlier
+                                              // block
 
   const TokenizeOptions& options_;
   const Tokenizer& tokenizer_;
@@ -267,7 +270,7 @@ class BlockWorkers {
   std::exception_ptr failure_;
 };
 
-// One call of tokenize_corpus().
+// The work of one call of tokenize_corpus().
 class Pipeline {
  public:
   Pipeline(const TokenizeOptions& options, const Tokenizer& tokenizer, const TokenizeProgressFn& progress,
@@ -294,7 +297,7 @@ class Pipeline {
           .run();
       finish();
     } catch (FileError& error) {
-      // If the disk is full or was removed, the saved work is kept.
+      // If the error is a full or removed disk, the saved work is kept.
       if (saved_) {
         keep_unfinished();
         error.add_hint("run the same command again to continue from the saved progress");
@@ -305,7 +308,7 @@ class Pipeline {
   }
 
  private:
-  // Hash of everything that the result depends on, and of the inputs' modification times.
+  // Returns a hash of everything that the result depends on, and of the modification times of the inputs.
   std::uint64_t key() const {
     std::string text =
         fmt::format("{:016x} {} {} {} {} {}", tokenizer_.fingerprint(), options_.append_eod,
@@ -332,7 +335,7 @@ class Pipeline {
         if (!saved) refuse_existing_dataset(prefix, options_.existing, env_);
       }
     } catch (const Error&) {
-      if (saved_) folder_.keep();  // preserves unfinished work that another call left
+      if (saved_) folder_.keep();  // keeps the unfinished work of an earlier call
       throw;
     }
     if (saved) {
@@ -370,7 +373,8 @@ class Pipeline {
                                       : fmt::format("the {} inputs hold", options_.inputs.size())),
                       "put text into it, or choose other data");
       }
-      // If the process is killed during renaming, a later call must recognize the files as its own.
+      // Saves the state, so that a later call recognizes the files as its own if the process is killed during
+      // renaming.
       save();
       output_.finish(tokenizer_);
       output_.close();
@@ -393,7 +397,7 @@ class Pipeline {
     for (std::size_t key = 0; key < encoded.keys.size(); ++key) {
       const EncodedKey& part = encoded.keys[key];
       std::span<const std::int32_t> tokens = part.tokens;
-      std::uint64_t document = 0;  // number of documents that ended so far in this block
+      std::uint64_t document = 0;  // number of documents in this block that have ended so far
       for (std::size_t i = 0; i <= part.lengths.size(); ++i) {
         for (; document < part.document_ends.size() && part.document_ends[document] == i; ++document) {
           output_.writer(key, state_.documents + document).end_document();
@@ -451,7 +455,7 @@ class Pipeline {
   PartialFolder folder_;
   Output output_;  // declared after folder_, so that its files are closed before the folder is removed
   TokenizeState state_;
-  bool saved_ = false;  // whether the folder holds work that can be resumed
+  bool saved_ = false;  // whether the folder contains work that can be resumed
   TokenizeResult result_;
   std::size_t current_file_ = 0;
   std::uint64_t bytes_before_ = 0, bytes_total_ = 0;

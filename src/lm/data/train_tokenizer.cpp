@@ -19,7 +19,7 @@ std::string train_tokenizer(const TrainTokenizerOptions& options,
   JsonLines lines({options.json_key}, options.skip_bad, hints);
   TrainTokenizerProgress state;
   for (const InputFile& file : reader.files()) state.bytes_total += file.size;
-  std::uint64_t bytes_before = 0;  // total size of the files already read
+  std::uint64_t bytes_before = 0;  // total size of the files that were read before the current one
   TextBlock block;
   while (reader.next(block)) {
     const InputFile& file = reader.files()[block.file];

@@ -43,7 +43,7 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
                settings.pass_tokens > 0 && !(settings.replay && reads_together(rank, settings)));
   settings_.pass_tokens =
       std::clamp(settings.pass_tokens, settings.sequences, settings.capacity * settings.sequences);
-  // Does not overlap exchange and computation, because only few tokens are exchanged.
+  // Exchange and computation do not overlap, because only few tokens are exchanged.
   if (comm::Communicator* const group = rank.mesh().experts()) experts_.emplace(rank, *group, false);
   cache_ = model.make_kv_cache(phase_, settings.compute, settings.sequences, settings.capacity,
                                settings.all_pages(), ReaderSettings::kPageTokens);
@@ -94,8 +94,8 @@ bool BatchReader::reads_together(engine::Rank& rank, const ReaderSettings& setti
   return settings.parallel || mesh.tensor() || mesh.context() || mesh.pipeline() || mesh.experts();
 }
 
-// Returns powers of two, then multiples of 16, so that only a few rows are padding. Each size is a multiple
-// of the number of tensor ranks, because each tensor rank holds the same number of rows.
+// Returns powers of two, then multiples of 16, so that a pass has few padding rows. Each size is a multiple
+// of the number of tensor ranks, because all tensor ranks must have the same number of rows.
 std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t maximum) const {
   const std::int64_t ranks = rank_.mesh().shape().tensor;
   std::vector<std::int64_t> sizes;
@@ -115,8 +115,8 @@ std::int64_t BatchReader::pass_size(std::int64_t rows, std::int64_t maximum) con
 
 void BatchReader::measure() {
   measure_passes();
-  // The first run of the passes records which parameters to prefetch. The second run prefetches them, which
-  // needs more memory.
+  // When the passes first run, this records which parameters to prefetch. The second time they are
+  // prefetched, which needs more memory.
   if (settings_.parallel) measure_passes();
 }
 
@@ -125,7 +125,7 @@ void BatchReader::measure_passes() {
   for (const std::int64_t rows : pass_sizes(settings_.pass_tokens)) {
     forward({.rows = rows});
     if (settings_.sequences == 1)
-      continue;  // one sequence needs no pass that both reads tokens and returns logits
+      continue;  // if there is only one sequence, no pass both reads a prompt and generates
     forward(mixed_pass(rows, {.log_probs = true}));
     forward(mixed_pass(rows, {.top_k = top_k, .log_probs = true}));
   }
@@ -136,8 +136,8 @@ void BatchReader::measure_passes() {
   }
 }
 
-// If layers keep states, returns the sequence whose states cover the longest prefix of these tokens. Only
-// tokens that are both in pages and covered by a state count.
+// If layers keep states, returns the sequence whose states cover the longest prefix of these tokens. A token
+// counts only if it is in a page and a state covers it.
 BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) const {
   const auto maximum = tokens.first(tokens.size() - 1);
   if (!keeps_states()) return {pages_.match(maximum)};
@@ -152,8 +152,8 @@ BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) cons
   return best;
 }
 
-// Returns the sequence whose states are needed, or else the sequence that was released first, because
-// recently released states are more likely to be reused.
+// Returns the idle sequence whose states are needed. If there is none, returns the one that was released
+// first, because states of recently released sequences are more likely to be reused.
 std::size_t BatchReader::idle_slot(const Shared& shared) const {
   if (shared.from && !slots_[*shared.from].taken) return *shared.from;
   std::size_t idle = slots_.size();
@@ -326,7 +326,7 @@ void BatchReader::advance(const Input& input) {
   s.reached = std::max(s.reached, s.length);
 }
 
-// Two top-k sizes (1 and the maximum) suffice; a pass is recorded for each.
+// A pass is recorded for each k of top-k logits, so only two values of k are used: 1 and the maximum.
 BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogits& wanted) const {
   Pass pass{.rows = rows, .reported = rows, .log_probs = wanted.log_probs};
   const std::int64_t vocab = wanted.vocab > 0 ? std::min(wanted.vocab, config().vocab) : config().vocab;
@@ -339,7 +339,7 @@ BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogit
 
 BatchReader::Pass BatchReader::mixed_pass(std::int64_t rows, const WantedLogits& wanted) const {
   Pass pass = writing_pass(rows, wanted);
-  // `reported` depends only on `rows`, which bounds the number of sizes to record.
+  // `reported` depends only on `rows`, so that there are few kinds of passes to record.
   pass.reported = pass_size(std::min(rows, settings_.sequences), settings_.sequences);
   pass.selects = true;
   return pass;
@@ -356,7 +356,7 @@ void BatchReader::forward(const Pass& pass) {
   }
   if (recorded && recorded->graph) {
     recorded->graph->launch(stream);
-    // The stash has not been used since the pass, so its logits are still valid.
+    // Nothing has used the stash since the pass, so its logits are still valid.
     if (pass.top_k == 0) download(recorded->logits);
   } else {
     if (recorded) recorded->ran = true;
@@ -364,7 +364,7 @@ void BatchReader::forward(const Pass& pass) {
       if (pass.top_k == 0) download(logits);
     });
   }
-  stream.synchronize();  // waits, because the next pass overwrites the host tables
+  stream.synchronize();  // waits for the copies, because the next pass overwrites the host tables
   if (pass.reported == 0 || pass.top_k > 0) return;
   const bool wide = downloaded_.size() == 4 * logits_.size();
   for (std::size_t i = 0; i < logits_.size(); ++i) {
@@ -459,7 +459,7 @@ void BatchReader::enqueue_losses(std::int64_t reported) {
   engine::Tape tape(rank_.context(), rank_.stash());
   for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
     if (!model_.last(chunk)) continue;
-    // For weight gathering, this starts an evaluation pass that uses only the head.
+    // The gathering of weights treats this as an evaluation pass that uses only the head.
     tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
     const Value hidden = tape.input(settings_.compute, {part_of(reported), config().hidden}, false);
     const ModelInputs in{.labels = tape.input(DType::kI32, {reported}, false),

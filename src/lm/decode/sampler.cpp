@@ -36,7 +36,7 @@ double uniform(const SamplingSettings& settings, std::int64_t position) {
   return static_cast<double>(high << 26 | low) * 0x1p-53;
 }
 
-// Returns the index at which the running sum of `weights` passes `u` of the total.
+// Returns the first index at which the running sum of `weights` exceeds u * (sum of all weights).
 std::size_t pick(std::span<const double> weights, double u) {
   const double target = u * std::accumulate(weights.begin(), weights.end(), 0.0);
   double sum = 0;
@@ -47,10 +47,10 @@ std::size_t pick(std::span<const double> weights, double u) {
     sum += weights[i];
     if (sum > target) break;
   }
-  return last;  // rounding may leave the sum just below the target
+  return last;  // because of rounding, the running sum may stay just below the target
 }
 
-// Samples one of these tokens, the only candidates, which are sorted by descending logit.
+// Samples one of the tokens `ids`, which are the only candidates and are sorted by descending logit.
 std::int32_t choose_from_top(std::span<const float> values, std::span<const std::int32_t> ids,
                              const SamplingSettings& settings, double u) {
   std::vector<double> weights;
@@ -110,7 +110,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingSettings&
   }
   double total = 0;
   for (const std::int32_t id : ids) total += weight(id);
-  // Sorts only as many tokens as top-p needs: usually a few dozen tokens of a large vocabulary.
+  // Sorts only as many tokens as top-p needs, which are usually a few dozen of a large vocabulary.
   double sum = 0;
   std::size_t sorted = 0;
   while (sorted < ids.size() && sum < settings.top_p * total) {

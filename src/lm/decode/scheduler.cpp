@@ -60,7 +60,8 @@ std::int64_t DecodeScheduler::unread(const Text& text) const {
   return std::ssize(text.tokens) - reader_.length(text.sequence);
 }
 
-// Whether another text is reading a common prefix that is long enough to wait for.
+// Returns whether another text is currently reading a prefix that both texts share, and that is long enough
+// to wait for.
 bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   constexpr std::int64_t kShort = 16;
   const auto maximum = std::span(text.tokens).first(text.tokens.size() - 1);
@@ -74,15 +75,16 @@ bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   return false;
 }
 
-// Admits texts, oldest first, while there are pages for their tokens. A text that waits for pages blocks
-// later texts. A text that waits until another text has read a prefix does not block later texts.
+// Lets waiting texts run, the oldest first, while there are pages for their tokens. If a text must wait for
+// pages, later texts wait, too. If it waits until another text has read a shared prefix, later texts need not
+// wait.
 void DecodeScheduler::admit() {
   for (auto next = waiting_.begin(); next != waiting_.end() && running() < reader_.settings().sequences;) {
     const Id id = *next++;
     Text& t = text(id);
     if (is_read_elsewhere(t)) continue;
     const std::int64_t sequence = *reader_.begin(t.tokens);
-    // Reserves now, so that the next admissions count only the remaining pages.
+    // Reserves the pages now, so that later texts can count only on the remaining pages.
     if (!reader_.reserve(sequence, std::ssize(t.tokens))) {
       reader_.release(sequence);
       return;
@@ -95,8 +97,8 @@ void DecodeScheduler::admit() {
   }
 }
 
-// Reserves pages, if necessary by preempting younger texts. Returns false if this text was the youngest and
-// was preempted.
+// Reserves pages for a text. If too few are free, younger texts give up their pages. Returns false if this
+// text is itself the youngest and gives up its pages.
 bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   while (!reader_.reserve(text(id).sequence, length)) {
     const Id youngest = *running_.rbegin();
@@ -108,9 +110,9 @@ bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   return true;
 }
 
-// Plans a step. The step reads the single unread token of each text being generated, and prompts without
-// their last tokens, oldest prompt first. The last token of a prompt is read like a generated token, in a
-// pass that may be recorded.
+// Plans a step. It reads the single unread token of each text that is being generated, and the tokens of
+// prompts except for their last tokens, the oldest prompt first. The last token of a prompt is read like a
+// generated token, in a pass that may be a recorded one.
 void DecodeScheduler::plan() {
   inputs_.clear();
   telling_.clear();
@@ -119,7 +121,7 @@ void DecodeScheduler::plan() {
   std::vector<std::pair<Id, BatchReader::Input>> all;
   for (const Id id : std::vector<Id>(running_.begin(), running_.end())) {
     Text& t = text(id);
-    if (t.sequence < 0) continue;  // the text has just been preempted
+    if (t.sequence < 0) continue;  // the text has just given up its pages
     const std::int64_t left = unread(t), length = reader_.length(t.sequence);
     const std::int64_t count = left == 1 ? 1 : std::min(left - 1, room);
     if (count == 0) continue;
@@ -136,7 +138,8 @@ void DecodeScheduler::plan() {
   }
 }
 
-// Returns the logits that suffice for all texts that get a token. Different vocabularies need all logits.
+// Returns the logits that suffice for all texts that get a token. If texts have different vocabularies, all
+// logits are needed.
 WantedLogits DecodeScheduler::wanted() const {
   std::optional<WantedLogits> all;
   for (const Id id : telling_) {
@@ -203,9 +206,9 @@ void DecodeScheduler::choose() {
     if (last.text->request.settings.log_probs && chosen[i] != kNone) last.token.log_prob = values[i];
   }
   for (const Id id : failed) erase(id);
-  // All texts are in a consistent state before the callbacks run.
+  // Before the callbacks run, all texts are in a consistent state.
   for (const Shown& s : shown) {
-    // A callback of another text cancelled this text.
+    // The callback of another text has cancelled this text.
     if (s.token.end == std::nullopt && !texts_.contains(s.id)) continue;
     const auto& on_token = s.text->request.on_token;
     if (on_token && !on_token(s.token)) cancel(s.id);
@@ -213,7 +216,7 @@ void DecodeScheduler::choose() {
   if (failure) std::rethrow_exception(failure);
 }
 
-// Appends the chosen token to the text.
+// Appends the chosen token to its text.
 DecodeScheduler::Shown DecodeScheduler::write(Id id, std::int32_t chosen) {
   const std::shared_ptr<Text> t = texts_.at(id);
   const GenerateSettings& settings = t->request.settings;

@@ -43,7 +43,7 @@ DevicePeak::DevicePeak(std::string device, Path file, Env& env)
 void DevicePeak::seen(double flops_per_second) {
   if (!std::isfinite(flops_per_second) || flops_per_second <= value_.value_or(0)) return;
   value_ = flops_per_second;
-  // Keeps the higher peak, because another process may have written the file in the meantime.
+  // Another process may have written the file in the meantime; if its peak is higher, keeps that peak.
   if (const auto other = peak_in(read_peaks(file_, env_), device_); other && *other >= *value_) {
     value_ = other;
     return;

@@ -58,7 +58,7 @@ std::string event_head(std::int64_t step, double wall_time) {
   return event;
 }
 
-// A CRC over data that contains CRCs is weak, so the format masks CRCs by this rotation.
+// A CRC over data that contains CRCs is weak, so the format rotates stored CRCs and adds a constant.
 std::uint32_t masked_crc(std::string_view data) {
   return std::rotr(crc32c(0, as_bytes(data)), 15) + 0xa282ead8U;
 }
@@ -66,7 +66,7 @@ std::uint32_t masked_crc(std::string_view data) {
 std::string first_events(std::int64_t first_step, double wall_time) {
   std::string version = event_head(0, wall_time);
   put_bytes(version, kFileVersion, "brain.Event:2");
-  // SessionLog START at a step invalidates what earlier files contain for this and later steps.
+  // A SessionLog event START at a step invalidates what earlier files contain for this step and later ones.
   std::string log;
   put_key(log, kStatus, kVarint);
   put_varint(log, kStatusStart);
@@ -102,7 +102,7 @@ std::string scalar_event(std::int64_t step, std::span<const Scalar> scalars, dou
 }
 
 EventFile::EventFile(const Path& folder, std::int64_t first_step, double wall_time, Env& env)
-    // The time has ten digits, because TensorBoard reads the files of a folder in name order.
+    // The time has ten digits, because TensorBoard reads the files of a folder in alphabetical order.
     : file_(folder / fmt::format("events.out.tfevents.{:010}.{}.{}", static_cast<std::int64_t>(wall_time),
                                  host_name(), getpid()),
             env),

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
 
-// Whether the line is a step or a phase. Such lines need no parsing in a search for rare events.
+// Returns whether the line is a step or a phase. A search for rare events need not parse such lines.
 bool looks_frequent(std::string_view line) {
   return line.starts_with(R"({"event":"step")") || line.starts_with(R"({"event":"phase")");
 }
@@ -26,7 +26,7 @@ bool looks_frequent(std::string_view line) {
 // Reads the event that begins at `offset`; returns false if there is none.
 bool read_event_at(File& file, std::uint64_t offset, std::string& text, EventLine& event) {
   constexpr std::size_t kFirst = 1 << 10;
-  // The byte before `offset` must be the end of a line.
+  // The byte before `offset` must be a newline.
   const std::uint64_t from = offset == 0 ? 0 : offset - 1;
   for (std::size_t bytes = kFirst; bytes <= 2 * kMaxLine; bytes *= 8) {
     text.resize(bytes);
@@ -42,13 +42,14 @@ bool read_event_at(File& file, std::uint64_t offset, std::string& text, EventLin
   return false;
 }
 
-// Returns the offsets of rare lines, newest first; empty if a line contains a wrong offset.
+// Returns the offsets of lines with rare events, the newest first; empty if a line contains a wrong offset.
 std::optional<std::vector<std::uint64_t>> follow_offsets(File& file) {
   LinesBackward lines(file);
   std::string_view line;
   std::uint64_t offset = 0;
   EventLine event;
-  // Some lines at the end may be damaged, such as a torn line to which the next process has added a newline.
+  // Number of lines at the end that may be damaged, such as an incomplete line after which the next process
+  // wrote a newline.
   constexpr int kTried = 16;
   bool found = false;
   for (int i = 0; i < kTried && !found && lines.previous(line, offset); ++i) found = read_event(line, event);
@@ -62,7 +63,7 @@ std::optional<std::vector<std::uint64_t>> follow_offsets(File& file) {
     if (!read_event_at(file, offset, text, event) || !event.is_rare()) return std::nullopt;
     offsets.push_back(offset);
   }
-  // Only the first event of a file, which is always rare, has no preceding rare event.
+  // Every rare event has a preceding rare event, except the first event of a file, which is always rare.
   if (offset != 0) return std::nullopt;
   return offsets;
 }
@@ -80,7 +81,8 @@ std::vector<std::uint64_t> find_offsets(const Path& path, Env& env) {
   return offsets;
 }
 
-// Pairs of an offset and a step, by ascending offset: events before the offset are valid only up to the step.
+// Pairs of an offset and a step, by ascending offset. Events before the offset are valid only if their step
+// is not later.
 using Limits = std::vector<std::pair<std::uint64_t, std::int64_t>>;
 
 // Calls use(event, offset) for the rare events, the last one first, until it returns false.
@@ -121,7 +123,7 @@ EventLog::~EventLog() {
   try {
     flush();
   } catch (const std::exception&) {
-    // The last lines of a rank are lost if the disk is full.
+    // The disk is full, so the last lines of this rank are lost.
   }
 }
 
@@ -141,10 +143,10 @@ void EventLog::write(const RunEvent& event) {
   }
   line.tail = ",\"facts\":" + facts_json(event) + "}\n";
   const std::size_t bytes = line.head.size() + line.tail.size();
-  // Rare events may use twice the space.
+  // Rare events may fill the buffer to twice the size.
   const std::size_t room = (line.rare ? 2 : 1) * kMaxPending;
   if (waiting_bytes_ + bytes > room && failure_.empty()) {
-    // Events arrive faster than they are written, and no write has failed.
+    // Lines arrive faster than they are written, but no write has failed.
     try {
       flush();
     } catch (const Error&) {
@@ -157,7 +159,7 @@ void EventLog::write(const RunEvent& event) {
     if (steady_seconds() - flushed_ >= kRetryPause) return flush();
     throw Error(ErrorKind::kIo, failure_);
   }
-  // While writes fail, steps retry only once a second, because many lines are waiting.
+  // While writes fail, steps cause a retry only once a second, because many lines are waiting.
   const bool now = line.rare || steady_seconds() - flushed_ >= (failure_.empty() ? kStepPause : kRetryPause);
   waiting_bytes_ += bytes;
   waiting_.push_back(std::move(line));
@@ -201,7 +203,8 @@ void EventLog::flush() {
 void EventLog::append() {
   if (waiting_.empty()) return;
   if (!opened_) open();
-  // The newline turns the torn line of a killed process into a complete but damaged line, which readers skip.
+  // A process that was killed may have left an incomplete last line. The newline ends this line, which
+  // readers skip because it is damaged.
   std::string text = torn_ ? "\n" : "";
   std::optional<std::uint64_t> newest = newest_;
   for (const Line& line : waiting_) {
@@ -212,7 +215,7 @@ void EventLog::append() {
     if (line.rare) newest = offset;
   }
   if (!file_.append(as_bytes(text))) {
-    opened_ = false;  // the file may have been replaced before the next attempt
+    opened_ = false;  // the file may be replaced before the next attempt
     throw Error(ErrorKind::kIo, file_.last_error());
   }
   waiting_.clear();

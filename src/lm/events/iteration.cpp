@@ -72,10 +72,10 @@ std::string format_iteration(const IterationRecord& record) {
   }
   fmt::format_to(out, " | number of skipped iterations: {:3} | number of nan iterations: {:3}",
                  record.skipped_iterations, record.nan_iterations);
-  // Host memory is omitted, because the planned amount was already logged at the start.
+  // Host memory is omitted, because the planned amount was logged at the start.
   if (record.memory && record.memory->label != "cpu") append_memory(line, *record.memory);
 
-  // The time that a single iteration waits for data is noisy, so the average is used if it is known.
+  // The waiting time of a single iteration is noisy, so the average is used if it exists.
   const Speed& speed = record.throughput.average.value_or(record.throughput.now);
   if (speed.mfu) fmt::format_to(out, " | MFU: {:.1f}%", *speed.mfu * 100.0);
   if (record.throughput.eta) fmt::format_to(out, " | ETA: {}", human_duration(*record.throughput.eta));
@@ -85,7 +85,7 @@ std::string format_iteration(const IterationRecord& record) {
 }
 
 std::string format_evaluation(const EvaluationRecord& record) {
-  // Megatron caps the exponent so that the perplexity stays finite.
+  // Megatron limits the exponent, so that the perplexity stays finite.
   constexpr double kLargestExponent = 20.0;
   std::string line = fmt::format(" {} loss at iteration {} | lm loss value: {:.6E} | lm loss PPL: {:.6E}",
                                  record.data_set, record.iteration, drop_nan_sign(record.lm_loss),

@@ -51,7 +51,7 @@ void read_lines(const Path& path, const std::function<void(std::string_view, std
 }
 
 LinesBackward::LinesBackward(File& file) : file_(file), begin_(file.size()), end_(begin_) {
-  // Skips the torn end.
+  // Skips an incomplete line at the end.
   while (extend()) {
     const std::size_t newline = text_.rfind('\n');
     text_.resize(newline == std::string::npos ? 0 : newline + 1);
@@ -64,7 +64,7 @@ bool LinesBackward::extend() {
   if (begin_ == 0) return false;
   const std::uint64_t from = begin_ > kStride ? begin_ - kStride : 0;
   const std::string piece = read_range(file_, from, begin_);
-  if (piece.size() != begin_ - from) {  // the file was truncated meanwhile
+  if (piece.size() != begin_ - from) {  // the file was truncated while it was read
     begin_ = end_ = 0;
     text_.clear();
     return false;
@@ -81,7 +81,7 @@ bool LinesBackward::previous(std::string_view& line, std::uint64_t& offset) {
       if (begin_ == 0) return false;
       continue;
     }
-    // The length excludes the final newline.
+    // The length of the line without its newline.
     const std::size_t length = end_ - begin_ - (too_long ? 0 : 1);
     const std::size_t newline =
         length == 0 ? std::string::npos : std::string_view(text_).substr(0, length).rfind('\n');

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kLabel = 12;  // width of the name column on the left
 constexpr std::size_t kSampleLines = 4;
 
-// A line of the picture. If space is short, the lines with the highest rank are dropped first.
+// A line of the picture. If space is short, lines with the highest `rank` are dropped first.
 struct Row {
   int rank;
   std::string text;
@@ -50,7 +50,7 @@ class Picture {
   void labelled(int rank, std::string_view label, const std::string& text) {
     rows_.push_back({rank, paint(colors_, Color::kCyan, fmt::format("{:<{}}", label, kLabel)) + text});
   }
-  // Joins as many values as fit into one row.
+  // Joins values, as many as fit into one row.
   std::string figures(const std::vector<std::string>& all) const {
     std::string text;
     for (const std::string& figure : all) {
@@ -76,7 +76,7 @@ class Picture {
         r.train_iters > 0 ? static_cast<double>(r.iteration) / static_cast<double>(r.train_iters) : 0;
     std::string text = fmt::format("{:.0f}%  {}  step {}/{}", std::floor(share * 100), bar(share, bar_width),
                                    r.iteration, r.train_iters);
-    // The ETA was computed when the last step ended, so the time since then is subtracted.
+    // The ETA was computed when the last step ended; the time that has passed since then is subtracted.
     if (r.throughput.eta && r.iteration < r.train_iters)
       text += "  ETA " + human_duration(std::max(0.0, *r.throughput.eta - (now_ - s_.last_seen)));
     text += fmt::format("  {} so far", elapsed);
@@ -88,7 +88,7 @@ class Picture {
     }
   }
 
-  // Returns the columns that remain for a curve if `used` columns are taken.
+  // Returns the number of columns that remain for a curve if `used` columns are occupied.
   std::size_t room(std::size_t used) const {
     const std::size_t taken = kLabel + used;
     return width_ > taken + 4 ? std::min<std::size_t>(width_ - taken, 60) : 0;
@@ -143,7 +143,7 @@ class Picture {
     for (std::size_t line = 0; line < kSampleLines && !text.empty(); ++line) {
       std::string part = fit_width(text, columns);
       if (part.empty()) break;
-      // Breaks at a space, if there is one.
+      // Breaks the text at a space, if there is one.
       if (part.size() < text.size() && text[part.size()] != ' ') {
         const std::size_t blank = part.find_last_of(' ');
         if (blank != std::string::npos && blank > 0) part.resize(blank);
@@ -213,7 +213,7 @@ LiveView::~LiveView() {
 
 void LiveView::draw() {
   const std::size_t width = std::max<std::size_t>(terminal_.width(), 2) - 1;
-  // Leaves one row for the prompt or for a line of output.
+  // Keeps one row free for the prompt or for a line of output.
   const std::size_t height = std::max<std::size_t>(terminal_.height(), 2) - 1;
   std::vector<std::string> lines;
   {

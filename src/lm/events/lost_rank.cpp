@@ -10,7 +10,7 @@
 namespace primus {
 namespace {
 
-// Returns the newest step of the process that started after step `began`.
+// Returns the newest step that was recorded by the process that started after step `began`.
 std::int64_t last_step(const Path& file, std::int64_t began) {
   std::string text;
   EventLine step;
@@ -41,7 +41,7 @@ void record_lost_rank(const Path& run, int rank, const std::string& text) noexce
     event.facts = ending;
     log.write(event);
   } catch (const std::exception&) {
-    // The folder was removed or is full.
+    // The folder was removed, or the disk is full.
   }
 }
 

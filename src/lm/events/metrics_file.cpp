@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxPending = std::size_t{1} << 20;
-// Bytes per read when reading lines backwards.
+// Number of bytes per read when lines are read backwards.
 constexpr std::uint64_t kReadStep = 64 << 10;
 
 Json number(double value) {
@@ -27,16 +27,16 @@ Json number(double value) {
   return value;
 }
 
-// Returns the file's size up to and including its last line with an iteration of at most `last`. Reads
-// backwards over torn and later lines only, so a long history costs nothing.
+// Returns the size of the file up to the end of its last line whose iteration is at most `last`. Reads
+// backwards from the end, so the time does not depend on the length of the history.
 std::uint64_t good_size(File& file, std::int64_t last) {
   const std::uint64_t size = file.size();
-  std::uint64_t end = size;  // end of the unchecked part, just after a newline
+  std::uint64_t end = size;  // end of the part that is not checked yet; it follows a newline
   std::uint64_t begin = size;
   std::string text;  // text of the file from begin to end
   bool ends_with_newline = false;
   while (true) {
-    // One line, starting after the last newline before `end - 1`.
+    // A line; it begins after the last newline before `end - 1`.
     const std::size_t line_end = text.size() - (ends_with_newline ? 1 : 0);
     const std::size_t newline = line_end == 0 ? std::string::npos : text.rfind('\n', line_end - 1);
     if (newline == std::string::npos && begin > 0 && text.size() <= kMaxLine) {
@@ -78,7 +78,7 @@ void for_each_line(const Path& path, Env& env, FunctionRef<bool(std::string_view
   }
 }
 
-// Parses the iteration of lines that to_json wrote, without parsing the JSON of a long history.
+// Finds the iteration in a line that to_json() wrote, without parsing JSON, because the history may be long.
 std::int64_t quick_iteration(std::string_view line) {
   constexpr std::string_view kBegin = "{\"iteration\":";
   std::int64_t iteration = -1;
@@ -90,7 +90,7 @@ std::int64_t quick_iteration(std::string_view line) {
   return iteration_of_line(line);
 }
 
-// Returns a number in number()'s format.
+// Reads a number in the format that number() writes.
 std::optional<double> number_in(const Json& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end()) return std::nullopt;
@@ -161,7 +161,8 @@ void add_memory(Json& json, const IterationRecord& record) {
   json["memory_total_bytes"] = number(record.memory->total);
 }
 
-// Writes each quantity as a list over layers: lists compress, plot and compare better than objects.
+// Writes each quantity as a list over layers, because lists are easier to compress, plot and compare than
+// objects.
 void add_routing(Json& json, const std::vector<ExpertLoads>& routing) {
   Json& lists = json["routing"];
   for (const ExpertLoads& layer : routing) {
@@ -193,7 +194,7 @@ std::string to_json(const IterationRecord& record) {
   if (record.throughput.average) add_speed(json, *record.throughput.average, "_avg");
   if (record.throughput.eta) json["eta_seconds"] = number(*record.throughput.eta);
   add_memory(json, record);
-  // Names of losses come from the experiment; invalid UTF-8 must not stop the run.
+  // The names of losses come from the experiment. Invalid UTF-8 in them must not stop the run.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -225,7 +226,7 @@ std::string to_json(const SampleRecord& record) {
   json["text"] = record.text;
   json["tokens"] = record.tokens;
   json["seconds"] = number(record.seconds);
-  // A text may end in the middle of a character.
+  // A generated text may end in the middle of a character.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -366,7 +367,7 @@ bool MetricsFile::flush() {
   return true;
 }
 
-// Ignores errors, because the next write encounters and reports them.
+// Ignores errors, because the next write meets and reports them.
 void MetricsFile::look_after_file() {
   try {
     const auto there = env_.status(file_.path());

@@ -21,12 +21,12 @@ std::string text_of(const MlperfValue& value) {
   return std::visit(
       [](const auto& v) -> std::string {
         using T = std::decay_t<decltype(v)>;
-        // NaN and infinities become strings, as in metrics.jsonl.
+        // NaN and infinities are written as strings, as in metrics.jsonl.
         if constexpr (std::is_same_v<T, double>) {
           if (std::isnan(v)) return "\"NaN\"";
           if (std::isinf(v)) return v > 0 ? "\"Infinity\"" : "\"-Infinity\"";
         }
-        // Names come from the environment; invalid UTF-8 must not stop the run.
+        // The names come from the environment. Invalid UTF-8 in them must not stop the run.
         return nlohmann::json(v).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       },
       value);
@@ -36,7 +36,7 @@ std::string stat(std::string_view name, double value) {
   return fmt::format("{{\"{}\": {}}}", name, text_of(value));
 }
 
-// Returns this file's name from src/ on, so that logs do not depend on the build folder.
+// Returns the path of the source file from src/ on, so that logs do not depend on the build folder.
 std::string_view name_of(const std::source_location& place) {
   const std::string_view name = place.file_name();
   const std::size_t source = name.rfind("src/");
@@ -121,7 +121,7 @@ bool MlperfLog::evaluation(const EvaluationRecord& record, bool reached) {
 
 bool MlperfLog::end() {
   if (!std::exchange(running_, false)) return true;
-  // Ends an evaluation that was interrupted before its loss was known.
+  // Ends an evaluation that was interrupted before it had a loss.
   if (in_evaluation_) add(Event::kEnd, "eval_stop", kNone, samples());
   end_block();
   Metadata metadata = samples();
@@ -153,7 +153,7 @@ MlperfLog::Metadata MlperfLog::samples() const {
   return {{"samples_count", iteration_ * options_.global_batch_size}};
 }
 
-// Uses the separators of Python's json, because scripts search for '"key": "run_stop"'.
+// Writes the same separators as Python's json, because scripts search for '"key": "run_stop"'.
 void MlperfLog::add(Event event, std::string_view key, const std::string& value, const Metadata& metadata,
                     std::int64_t time_ms, std::source_location place) {
   constexpr const char* kEvents[] = {"INTERVAL_START", "INTERVAL_END", "POINT_IN_TIME"};

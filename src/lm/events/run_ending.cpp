@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using State = RunEnding::State;
 
-// The file always has this size, so that it can be overwritten on a full disk.
+// The file always has this size, so that it can be overwritten when the disk is full.
 constexpr std::size_t kBytes = 2048, kMaxText = 1000;
 
 constexpr std::array<std::pair<State, std::string_view>, 4> kStates = {{{State::kRunning, "running"},
@@ -32,7 +32,8 @@ std::string name_of(State state) {
   return {};
 }
 
-// Errors from other ranks arrive as text.
+// Returns whether the text of an error contains this errno's message. Errors of other ranks arrive only as
+// text.
 bool says(std::string_view text, int errno_value) {
   return text.find(std::strerror(errno_value)) != std::string_view::npos;
 }
@@ -69,7 +70,8 @@ std::string padded(const RunEnding& ending) {
 
 std::string to_json(const RunEnding& ending) {
   Json json{{"state", name_of(ending.state)}, {"reason", ending.reason}, {"iteration", ending.iteration}};
-  // Writes only the first line, because the text of a lost rank continues with the rank's last output lines.
+  // Writes only the first line, because the text about a lost rank continues with the last lines of that
+  // rank's output.
   if (!ending.text.empty()) json["text"] = ending.text.substr(0, std::min(ending.text.find('\n'), kMaxText));
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -105,7 +107,7 @@ void write_ending(const Path& folder, const RunEnding& ending, Env& env) noexcep
     file->write_at(as_bytes(text), 0);
     file->sync();
   } catch (const std::exception&) {
-    // A failure to write the record must not hide how the run ended.
+    // If the record cannot be written, this must not hide how the run ended.
   }
 }
 

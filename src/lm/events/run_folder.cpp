@@ -10,7 +10,7 @@
 namespace primus {
 namespace {
 
-// Returns `name` as a path below `parent`.
+// Returns the path `name` below `parent`.
 Path below(const Path& parent, std::string_view key, std::string_view name) {
   Path path = parent;
   std::string_view rest = name;
@@ -46,7 +46,7 @@ RunLock::RunLock(const Path& folder, const char* hint) {
   const Path path = folder / ".lock";
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) throw io_error(fmt::format("cannot open '{}'", path.string()), errno);
-  // Retries, because a call of held() in another process takes the lock for a moment.
+  // Retries, because held() in another process takes the lock for a short time.
   constexpr int kTries = 20;
   constexpr useconds_t kPause = 5000;  // pause between tries in microseconds
   int reason = 0;
@@ -60,7 +60,7 @@ RunLock::RunLock(const Path& folder, const char* hint) {
   if (reason == EWOULDBLOCK) {
     throw invalid(fmt::format("another process is training in '{}'", folder.string()), hint);
   }
-  // The file system has no locks, so the run continues without a lock.
+  // The file system does not support locks, so the run continues without one.
   file_ = -1;
 }
 

@@ -5,7 +5,7 @@
 namespace primus {
 
 Speed ThroughputMeter::speed(const IterationWork& work, double iterations) const {
-  // Keeps rates finite if the clock is too coarse to measure the iteration.
+  // Keeps rates finite if the clock is too coarse to measure an iteration.
   const double seconds = std::max(work.seconds, 1e-9);
   const double devices = std::max(options_.world_size, 1);
   Speed result;
@@ -28,8 +28,7 @@ Throughput ThroughputMeter::update(std::int64_t iteration, const IterationWork& 
   if (work.exact && options_.peak_flops_per_device > 0 && believable) {
     options_.peak_flops_per_device = std::max(options_.peak_flops_per_device, achieved);
   }
-  // The first iteration warms caches and touches pages. So the ETA's clock starts at the end of this
-  // iteration, whose time does not count in the rate.
+  // The first iteration is slower than the others. Therefore the clock of the ETA starts when it ends.
   eta_.update(static_cast<std::uint64_t>(iteration), now);
 
   if (seen_ > options_.avg_skip_iterations) {

@@ -35,7 +35,7 @@ namespace {
 using engine::CheckpointPart;
 using engine::Parameter;
 
-// Files that are copied with the weights. Everything else in such folders is for other programs.
+// Files that are copied together with the weights. All other files in such folders are for other programs.
 constexpr std::array<std::string_view, 11> kCompanions = {"generation_config.json",
                                                           "tokenizer.json",
                                                           "tokenizer_config.json",
@@ -51,8 +51,9 @@ constexpr std::uint64_t kCompanionLimit = 256U << 20;
 
 constexpr const char* kReplace = "get it again from the model's source, or remove it";
 
-// Parses a non-JSON tokenizer file the way training does. Throws if the file is broken. A file of an
-// unsupported kind is still copied: the returned note says why it is unchecked. Otherwise the note is empty.
+// Parses a tokenizer file that is not JSON, as training does. Throws if the file is broken. If Primus does
+// not support its kind, the file is copied all the same, and the returned note says why it was not checked.
+// Otherwise the note is empty.
 std::string note_on_tokenizer(const Path& path) {
   try {
     load_tokenizer({}, path.string());
@@ -63,8 +64,7 @@ std::string note_on_tokenizer(const Path& path) {
   return {};
 }
 
-// Checks that a companion file is JSON or text, as its name suggests. The file may be a link to any other
-// file.
+// Checks that a file is JSON or text, as its name says, because it may be a link to any other file.
 void check_companion(const Path& path, std::string_view content) {
   const std::string file = path.string(), name = path.filename().string();
   if (name.ends_with(".json")) {
@@ -86,7 +86,7 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// Layers of multi-token prediction follow the model's own layers.
+// Returns whether the folder has layers of multi-token prediction; they follow the model's own layers.
 bool has_mtp_layers(const LanguageTensors& tensors, const ModelConfig& config) {
   const std::string prefix = tensors.full_name(fmt::format("model.layers.{}.", config.layers));
   const SafetensorsFolder& folder = tensors.folder();
@@ -96,8 +96,8 @@ bool has_mtp_layers(const LanguageTensors& tensors, const ModelConfig& config) {
   return false;
 }
 
-// Rejects a target that must not be replaced: a run, a checkpoint, a folder with other contents, or the
-// source itself.
+// Throws if the target must not be replaced: a run, a checkpoint, a folder with other contents, or the source
+// itself.
 void refuse_no_model(const Path& to, const Path& target, const Path& from, Env& env) {
   const auto status = env.status(target);
   bool model = status && status->type == FileStatus::Type::kFolder && is_file(target / "config.json") &&
@@ -117,7 +117,7 @@ void refuse_no_model(const Path& to, const Path& target, const Path& from, Env& 
   }
 }
 
-// Rejects a target that looks like a file name: the user may expect another format.
+// Throws if the target looks like a file name, because the user may expect another format.
 void refuse_file_name(const Path& to) {
   std::string ending = (to.has_filename() ? to : to.parent_path()).extension().string();
   std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -132,8 +132,8 @@ void refuse_file_name(const Path& to) {
                 "name a folder: its model.safetensors has the weights");
 }
 
-// Returns the final path of the folder `to`, with links resolved, as rename needs it. Rejects an unsuitable
-// target before anything is written.
+// Returns the final path of the folder `to`, with links resolved, as rename() needs it. Throws for an
+// unsuitable target, before anything is written.
 Path target_of(const Path& to, const Path& from, Existing existing, Env& env) {
   if (to.empty()) throw invalid("the target has no name", "name a folder that does not exist");
   refuse_file_name(to);
@@ -169,7 +169,7 @@ float overflow_of(DType dtype) {
                                  : std::numeric_limits<float>::infinity();
 }
 
-// Rejects finite numbers that would become infinite; existing infinities are allowed.
+// Throws if a finite number would become infinite; numbers that are already infinite are allowed.
 void refuse_overflow(const std::string& name, DType dtype, std::span<const float> values) {
   const float overflow = overflow_of(dtype);
   for (const float value : values) {
@@ -180,7 +180,7 @@ void refuse_overflow(const std::string& name, DType dtype, std::span<const float
   }
 }
 
-// Whether an element has all exponent bits set: infinity or NaN.
+// Returns whether all exponent bits of an element are set, so that it is infinite or NaN.
 template <class Bits>
 bool any_not_finite(std::span<const std::byte> data, Bits exponent) {
   bool found = false;
@@ -248,7 +248,7 @@ class Copy {
     const Path replaced = target.string() + ".replaced";
     refuse_existing(replaced, Existing::kRefuse, env_);
     PartialFolder unfinished(target, env_);
-    unfinished.clear();  // removes the rest of a copy that was killed
+    unfinished.clear();  // removes the rest of an earlier copy that was killed
     const bool replaces = env_.status(target) && !env_.list(target).empty();
     if (env_.status(target) && !replaces) env_.remove_folder(target);
     std::uint64_t done = 0;
@@ -262,7 +262,7 @@ class Copy {
     for (const std::string_view name : kCompanions) {
       if (!is_file(from_.path / name)) continue;
       std::string text = read_file(from_.path / name, kCompanionLimit);
-      // Adds the stop ids from training. For a published model, the files are kept unchanged.
+      // Adds the stop ids that training used. The files of a published model are copied unchanged.
       if (name == "generation_config.json" && from_.iteration)
         text = with_stop_ids(text, (from_.path / name).string(), config_.eos_ids);
       write_file_atomic(unfinished.path() / name, text, env_);
@@ -316,7 +316,7 @@ class Copy {
     source.name = part.name;
     source.shape = shape;
     source.dtype = stored_as_it_is ? tensor.dtype : p.full_precision ? DType::kF32 : *options_.dtype;
-    // fp64 is written as fp32, because no published model and no computation here uses fp64.
+    // fp64 is written as fp32, because no published model and no computation in Primus uses fp64.
     if (source.dtype == DType::kF64) {
       source.dtype = DType::kF32;
       ++narrowed_;
@@ -355,7 +355,7 @@ class Copy {
         others == 0 ? " has" : fmt::format(" and {} other tensor{} have", others, others == 1 ? "" : "s")));
   }
 
-  // Returns the fp32 master weight of a tensor; empty if the checkpoint has none.
+  // Returns the fp32 master weights of a tensor; empty if the checkpoint has none.
   std::optional<PublishedTensor> master_of(const std::string& name) const {
     if (!checkpoint_) return std::nullopt;
     const auto master = checkpoint_->find(TensorPart::kOptimizer, optimizer_tensor_name("fp32_param", name));
@@ -368,7 +368,7 @@ class Copy {
                            }};
   }
 
-  // Returns the elements of the adapter parts within rows [row, row + rows), in the best available precision.
+  // Returns rows [row, row + rows) of an adapter, in the best precision that the checkpoint has.
   std::vector<float> adapter(const Parameter& p, std::int64_t row, std::int64_t rows) {
     std::vector<float> values;
     for (const CheckpointPart& part : p.parts) {
@@ -383,7 +383,7 @@ class Copy {
     return values;
   }
 
-  // Returns W + scale B A, summed in fp64 and rounded once. For experts, uses the adapter of each expert.
+  // Returns W + scale B A, summed in fp64 and rounded once. For experts, each expert has its own adapter.
   PublishedTensor folded(PublishedTensor base, const Parameter& p, const CheckpointPart& part) {
     const Parameter &down = *p.low_rank.down, &up = *p.low_rank.up;
     const std::int64_t out_rows = p.shape[p.shape.rank() - 2], rank = down.shape[down.shape.rank() - 2];
@@ -397,7 +397,8 @@ class Copy {
       read(first, out);
       std::vector<double> added, column(static_cast<std::size_t>(rank));
       for (std::size_t i = 0; i < out.size();) {
-        // Neighbouring elements of a row, or of a column if the published tensor is transposed.
+        // Where the neighbouring elements of a row are in memory; of a column, if the published tensor is
+        // transposed.
         const PlacesInMemory places = places_in_memory(part, first + static_cast<std::int64_t>(i), cols);
         const std::int64_t row = places.first / cols, col = places.first % cols;
         const float* const of_a = a->data() + row / out_rows * rank * cols + col;
@@ -439,7 +440,7 @@ class Copy {
   std::vector<TensorSource> sources_;
   DType most_common_ = DType::kF32;
   std::int64_t narrowed_ = 0;         // number of tensors that were narrowed
-  std::set<std::string> not_finite_;  // names of written tensors that contain nan or inf
+  std::set<std::string> not_finite_;  // names of written tensors that contain NaN or infinity
 };
 
 }  // namespace

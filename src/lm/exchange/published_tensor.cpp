@@ -13,7 +13,8 @@
 namespace primus {
 namespace {
 
-// Converts float8 e4m3 (OCP 8-bit floating point, the variant without infinities): bias 7, 0x7f is NaN.
+// Converts float8 e4m3 (OCP 8-bit floating point, the variant without infinities): the exponent's bias is 7,
+// and 0x7f is NaN.
 float e4m3_to_float(std::uint8_t x) {
   const float sign = (x & 0x80U) != 0 ? -1.0F : 1.0F;
   const int exponent = x >> 3 & 0xf, mantissa = x & 7;
@@ -73,7 +74,8 @@ PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const
 }
 
 // Reads blocks [..., rows, groups, 16] with two numbers per byte, low half first, and scales [..., rows,
-// groups]. Tensors published in other types have the last two axes exchanged: [..., groups * 32, rows].
+// groups]. In types other than float4, the same tensors are published with exchanged last axes: [..., groups
+// * 32, rows].
 PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const std::string& name,
                        const std::vector<std::int64_t>& shape, const Path& folder) {
   const std::size_t rank = shape.size();
@@ -109,7 +111,7 @@ PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const
   return result;
 }
 
-// Rejects finite `doubles` that became infinite when rounded to `values`.
+// Throws if a finite number in `doubles` became infinite in `values` by rounding.
 void refuse_beyond_float(std::string_view name, std::span<const std::byte> doubles,
                          std::span<const float> values) {
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -10,12 +10,12 @@ namespace {
 
 constexpr std::string_view kUser = "User: ", kAssistant = "\nAssistant:", kNextTurn = "\nUser:";
 
-// Passes text on as it arrives, except for a tail that may be the beginning of the user's next turn.
+// Passes text on as it is generated, except for an end that may be the beginning of the user's next turn.
 class ReplyText {
  public:
   explicit ReplyText(const std::function<bool(std::string_view)>& on_text) : on_text_(on_text) {}
 
-  // Returns false when the reply is over.
+  // Adds a piece of text. Returns false when the reply is complete.
   bool push(std::string_view piece) {
     text_ += piece;
     if (shown_ == 0 && text_.starts_with(' ')) shown_ = 1;  // skips the space after "Assistant:"
@@ -74,8 +74,8 @@ void Conversation::clear() {
   prefix_ = tokens_.size();
 }
 
-// Drops complete turns, oldest first, until `tokens` more tokens and a reply fit or no turn is left. Returns
-// the number of dropped turns.
+// Drops complete turns, the oldest first, until `tokens` more tokens and a reply fit into the context, or no
+// turn is left. Returns the number of dropped turns.
 std::size_t Conversation::make_room(std::size_t tokens) {
   const std::int64_t reserve = std::min(settings_.max_tokens, decoder_.capacity() / 2);
   const auto room = static_cast<std::size_t>(decoder_.capacity() - reserve);
@@ -102,7 +102,7 @@ Conversation::Reply Conversation::say(std::string_view user,
   const std::vector<std::int32_t> ids = tokenizer_.encode(turn, false);
   Reply reply;
   reply.forgotten_turns = make_room(ids.size());
-  // Drops the beginning of a turn that is longer than the context.
+  // If a turn is longer than the context, drops its beginning.
   const auto kept =
       fit_prompt(ids, decoder_.capacity() - static_cast<std::int64_t>(prefix_), settings_.max_tokens);
   reply.prompt_tokens = ids.size();
@@ -116,8 +116,8 @@ Conversation::Reply Conversation::say(std::string_view user,
       generate(decoder_, tokens_, settings_, [&](std::int32_t id) { return text.push(stream.push(id)); });
   if (!text.next_turn()) text.finish(stream.finish());
 
-  // The model may have begun the user's next turn. Drops that part; the next turn reads the reply again
-  // without it.
+  // The model may have begun the user's next turn. That text is dropped, so the next turn reads the reply
+  // again without it.
   const std::vector<std::int32_t> written =
       text.next_turn() ? tokenizer_.encode(text.text(), false) : generation.ids;
   tokens_.insert(tokens_.end(), written.begin(), written.end());
@@ -141,7 +141,7 @@ Conversation::Reply Conversation::answer_formatted(std::string_view user,
     ids = writer_->prompt(messages_);
     ++reply.forgotten_turns;
   }
-  // Drops the beginning of a turn that is longer than the context.
+  // If the turn is longer than the context, drops its beginning.
   const auto kept = fit_prompt(ids, decoder_.capacity(), settings_.max_tokens);
   reply.prompt_tokens = ids.size();
   reply.lost_tokens = ids.size() - kept.size();

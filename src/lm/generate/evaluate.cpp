@@ -26,7 +26,7 @@ class Evaluation {
     ++inputs_read_;
   }
 
-  // max_tokens counts predicted tokens. The first added token is not predicted.
+  // max_tokens limits the predicted tokens, which do not include the first added token.
   bool done() const { return options_.max_tokens > 0 && added_ > options_.max_tokens; }
 
   void read_indexed(const std::string& prefix) {
@@ -58,8 +58,8 @@ class Evaluation {
       throw invalid(fmt::format("'{}' is empty, so it has nothing to evaluate", pattern),
                     "put text into it, or name other data (--data)");
     }
-    // Bytes of all files, of the files before the current file, and of the current file up to the current
-    // block.
+    // Number of bytes in all files, in the files before the current one, and in the current file up to the
+    // current block.
     std::uint64_t total = 0, before = 0, position = 0;
     for (const data::InputFile& file : files) total += file.size;
     std::size_t last = 0;
@@ -127,7 +127,7 @@ class Evaluation {
     is_new_ = false;
   }
   void end_document() {
-    count_document();  // perhaps an empty one
+    count_document();  // counts the document even if it is empty
     const SpecialIds& special = tokenizer_->special_ids();
     if (const auto end = special.eod ? special.eod : special.eos) add({&*end, 1});
   }
@@ -138,13 +138,13 @@ class Evaluation {
     const std::span<const std::int32_t> added = add(ids_);
     bytes_ += added.size() == ids_.size() ? text.size() : tokenizer_->decode(added).size();
   }
-  // Returns the leading `ids` that max_tokens still allows.
+  // Returns the first of `ids`, as many as max_tokens still allows.
   std::span<const std::int32_t> within_limit(std::span<const std::int32_t> ids) const {
     if (options_.max_tokens == 0) return ids;
     const std::int64_t room = options_.max_tokens + 1 - added_;
     return ids.first(std::min(ids.size(), static_cast<std::size_t>(std::max<std::int64_t>(room, 0))));
   }
-  // Returns the ids that were added.
+  // Adds ids to the text, and returns those that were added.
   std::span<const std::int32_t> add(std::span<const std::int32_t> ids) {
     ids = within_limit(ids);
     if (!ids.empty()) count_document();
@@ -165,8 +165,8 @@ class Evaluation {
     options_.progress(
         {.tokens = evaluator_.tokens(), .loss = evaluator_.mean(), .share = std::min(1.0, share)});
   }
-  // Begins a part of an input with `size` bytes of text. Its progress goes from the fraction `begin` of the
-  // input to the fraction `end`.
+  // Begins a part of an input; the part has `size` bytes of text. During the part, progress goes from `begin`
+  // to `end`, both fractions of the input.
   void begin_part(double begin, double end, std::size_t size) {
     part_begin_ = begin, part_end_ = end, part_size_ = size, part_done_ = 0;
   }
@@ -177,7 +177,7 @@ class Evaluation {
   std::vector<std::int32_t> ids_;
   std::int64_t added_ = 0;  // number of tokens passed to the evaluator
   std::int64_t documents_ = 0, inputs_read_ = 0;
-  bool is_new_ = false;  // the current document is not counted yet
+  bool is_new_ = false;  // whether the current document is still to be counted
   double part_begin_ = 0, part_end_ = 0;
   std::size_t part_size_ = 0, part_done_ = 0;
   std::uint64_t bytes_ = 0;

@@ -51,7 +51,7 @@ std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, s
 std::string_view opening_words(std::string_view text, std::size_t maximum) {
   constexpr std::string_view kBlanks = " \t\r\n";
   constexpr std::size_t kEnough = 3;
-  // Returns the words from `begin` on that are followed by a blank, and sets their number.
+  // Returns the words after `begin` that are followed by a blank, and sets `words` to their number.
   const auto words_at = [&](std::size_t begin, std::size_t& words) {
     std::size_t end = begin;
     words = 0;

@@ -13,8 +13,8 @@
 namespace primus {
 namespace {
 
-// Keys that change the text and are not supported, and the value that changes nothing. null always changes
-// nothing.
+// Keys that would change the text but are not supported, each with the value that has no effect. null never
+// has an effect.
 const std::vector<std::pair<const char*, nlohmann::json>>& unsupported_keys() {
   static const std::vector<std::pair<const char*, nlohmann::json>> keys = {
       {"bad_words_ids", nullptr},

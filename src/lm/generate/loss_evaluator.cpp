@@ -80,7 +80,7 @@ void LossEvaluator::add_row(std::span<const std::int32_t> tokens, Counts&& count
   if (++rows_ == settings_.batch) run_batch();
 }
 
-// Makes pending_ the next row. The last token of pending_ also begins the following row.
+// Makes the pending tokens the next row. Their last token is also the first token of the following row.
 void LossEvaluator::add_window() {
   add_row(pending_, [](std::size_t) { return true; });
   pending_.erase(pending_.begin(), pending_.end() - 1);

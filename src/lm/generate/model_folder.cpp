@@ -28,7 +28,7 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// Returns a root's newest checkpoint, or nothing if no save is complete.
+// Returns the newest checkpoint in a folder of checkpoints; nullopt if no save was completed.
 std::optional<Path> newest_checkpoint(const Path& root) {
   if (!is_file(root / "latest")) return std::nullopt;
   const CheckpointRoot checkpoints(root);
@@ -36,7 +36,8 @@ std::optional<Path> newest_checkpoint(const Path& root) {
   return iteration ? std::optional(checkpoints.folder(*iteration)) : std::nullopt;
 }
 
-// Returns the fields that identify an experiment's run folder, from its text as written by config::to_yaml.
+// Returns the fields that identify the run folder of an experiment, whose text was written by
+// config::to_yaml.
 std::string identity_of(const config::Value& experiment) {
   std::string identity;
   for (const char* key : {"workspace", "work_group", "user_name", "exp_name"}) {
@@ -46,8 +47,8 @@ std::string identity_of(const config::Value& experiment) {
   return Path(identity).lexically_normal().string();
 }
 
-// Whether both texts identify the same run. The workspace is an absolute path in experiment.yaml; in a
-// checkpoint it is the value that the user wrote.
+// Returns whether both texts identify the same run. In experiment.yaml the workspace is an absolute path; in
+// a checkpoint it is the value that the user wrote.
 bool is_same_run(const std::string& recorded, std::string writer) {
   while (writer.starts_with("../")) writer.erase(0, 3);
   return recorded == writer || recorded.ends_with("/" + writer);
@@ -62,11 +63,12 @@ std::string identity_of_writer(const Path& checkpoint) {
   return identity_of(config::read_yaml(config::make_source(file, state["experiment"].get<std::string>())));
 }
 
-// Returns the checkpoint of a run that saves to another folder (`save`), which several experiments may share.
+// Returns the newest checkpoint of a run that saves to another folder (`save`); several experiments may use
+// that folder.
 std::optional<Path> checkpoint_elsewhere(const Path& run) {
   const Path file = run / RunFolder::kExperimentFile;
   if (!is_file(file)) return std::nullopt;
-  // Reads only the text and does not validate it: its variables may belong to another environment.
+  // Reads only the text without validating it, because variables in it may belong to another environment.
   const config::Value experiment =
       config::read_document(config::make_source(file.string(), read_file(file, kConfigLimit)));
   const config::Value* const modules = experiment.find("modules");
@@ -90,7 +92,7 @@ std::optional<Path> checkpoint_elsewhere(const Path& run) {
   return newest;
 }
 
-// Returns the tokenizer that a run's experiment names if this tokenizer has no file: the byte tokenizer, or
+// Returns the tokenizer that a run's experiment names, if it is one without a file: the byte tokenizer, or
 // the NullTokenizer with its vocabulary size. Null if the experiment names no tokenizer.
 std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& trainer) {
   const std::string type = trainer.tokenizer_type.value_or(""), model = trainer.tokenizer_model.value_or("");
@@ -100,8 +102,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& t
   return type.empty() ? nullptr : load_tokenizer(type, model);
 }
 
-// Returns the experiment that a checkpoint was trained with. Returns nothing if the checkpoint contains no
-// experiment.
+// Returns the experiment with which a checkpoint was trained; nullopt if the checkpoint does not contain it.
 std::optional<config::Experiment> experiment_of(const ModelFolder& folder) {
   if (!folder.iteration) return std::nullopt;
   const CheckpointReader checkpoint = CheckpointReader::open(folder.path, Validation::kStructure);
@@ -112,14 +113,14 @@ std::optional<config::Experiment> experiment_of(const ModelFolder& folder) {
                                           (folder.path / "trainer_state.json").string());
 }
 
-// Whether training wrote this folder: a run's folder, its checkpoints' folder, or a checkpoint.
+// Returns whether training wrote this folder: a run's folder, a folder of checkpoints, or a checkpoint.
 bool is_of_a_run(const Path& folder) {
   return is_file(folder / RunFolder::kExperimentFile) || is_file(folder / "latest") ||
          is_file(folder / "checkpoints" / "latest") || is_file(folder / Manifest::kFileName);
 }
 
-// Whether `given` may be a name on the Hub like "meta-llama/Llama-3.2-1B", instead of a path with a typo in
-// its last part.
+// Returns whether `given` may be a name on the Hub like "meta-llama/Llama-3.2-1B", and not a path whose last
+// component is misspelled.
 bool may_be_of_the_hub(const Path& given) {
   const std::string text = given.string();
   return std::ranges::count(text, '/') == 1 && text.front() != '.' && given.has_filename() &&
@@ -182,7 +183,8 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
   return read_model_config(read_file(file, kConfigLimit), file.string(), families, notes);
 }
 
-// A checkpoint of a model without a tokenizer file still contains its experiment.
+// A model may have no tokenizer file; its checkpoint then still contains the experiment, which names the
+// tokenizer.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
   if (is_file(folder.path / "tokenizer.json")) return load_tokenizer({}, folder.path.string());
   if (const auto experiment = experiment_of(folder)) {
@@ -220,14 +222,14 @@ std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {
 
 namespace {
 
-// Warns if the folder has its own tokenizer and `chosen` encodes texts as other ids.
+// Adds a note if the folder has its own tokenizer and `chosen` encodes texts with other ids.
 void note_other_tokenizer(const ModelFolder& folder, const Tokenizer& chosen,
                           std::vector<std::string>& notes) {
   std::unique_ptr<const Tokenizer> trained;
   try {
     trained = load_own_tokenizer(folder);
   } catch (const Error&) {
-    return;  // the folder has no tokenizer, or a broken one, which --tokenizer replaces
+    return;  // the folder has no tokenizer, or a broken one, so --tokenizer replaces nothing useful
   }
   if (make_same_ids(trained->fingerprint(), chosen.fingerprint())) return;
   notes.push_back(

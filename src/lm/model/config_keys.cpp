@@ -12,7 +12,7 @@ using Names = std::span<const std::string_view>;
 
 bool contains(Names names, std::string_view name) { return std::ranges::find(names, name) != names.end(); }
 
-// Keys that every family reads or refuses, and that Primus does not always write.
+// Keys that every family reads or refuses, but that Primus does not always write.
 constexpr std::string_view kRead[] = {"attention_dropout",
                                       "aux_loss_alpha",
                                       "bos_token_id",
@@ -31,8 +31,8 @@ constexpr std::string_view kRead[] = {"attention_dropout",
                                       "seq_aux",
                                       "transformers_weights"};
 
-// Keys of transformers' configuration classes that do not describe the architecture: how a model runs, its
-// origin, and other uses. Element types, including quantised ones, are read from the tensors instead.
+// Keys in transformers' configuration classes that do not describe the architecture: how a model is run,
+// where it comes from, and other uses. Element types, including quantized ones, are read from the tensors.
 constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "attn_implementation",
                                             "auto_map",
@@ -67,7 +67,8 @@ constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "use_bfloat16",
                                             "use_cache"};
 
-// Sampling options. Older versions of transformers write them here, newer ones in generation_config.json.
+// Sampling options. Older versions of transformers write them to config.json, newer ones to
+// generation_config.json.
 constexpr std::string_view kSampling[] = {"assistant_confidence_threshold",
                                           "assistant_lookbehind",
                                           "bad_words_ids",
@@ -103,8 +104,7 @@ constexpr std::string_view kSampling[] = {"assistant_confidence_threshold",
                                           "top_p",
                                           "typical_p"};
 
-// Rotary keys, including those of multimodal models for image positions. Text positions do not depend on the
-// keys for image positions.
+// Rotary keys. Some are for the image positions of multimodal models and do not affect text positions.
 constexpr std::string_view kRope[] = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"};
 constexpr std::string_view kLinear[] = {"factor"};

@@ -1,4 +1,4 @@
-// Detects a gradient norm of ten times the norm of recent steps. The cause is a bad batch or the start of
+// Detects a gradient norm that is ten times the norm of recent steps. Causes are a bad batch or the start of
 // divergence.
 #include <fmt/format.h>
 
@@ -12,9 +12,10 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kName = "gradient_spike";
-constexpr std::size_t kWindow = 64, kFewest = 20;  // lengths in steps
+constexpr std::size_t kWindow = 64, kFewest = 20;  // window, and min number of steps in it
 constexpr double kFactor = 10;
-constexpr double kMin = 1e-3;  // norms below this limit mean that the model has nothing left to learn
+constexpr double kMin = 1e-3;  // smaller norms mean that the model has hardly anything to learn, so they are
+                               // ignored
 
 class GradientSpike final : public Detector {
  public:

@@ -13,16 +13,17 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kName = "loss_growth";
-// Number of steps in the median, so that a single bad batch does not count as divergence.
+// Number of steps over which the median is taken, so that a single bad batch does not count as divergence.
 constexpr std::size_t kWindow = 5;
-// Allowed ratio to the lowest median so far. A loss near zero (memorized answers) must also rise by
-// kMinRise.
+// Allowed ratio of the median to the lowest median so far. The loss must also have risen by kMinRise, because
+// a loss near zero (memorized answers) easily grows tenfold.
 constexpr double kFactor = 10;
-constexpr double kMinRise = 1;  // min rise in nats per token
-// A loss this much above the first steps is worse than before training. There are two limits because the
-// first step alone is noisy, but a run may diverge within the first window.
+constexpr double kMinRise = 1;  // minimum rise, in nats per token
+// A loss that exceeds that of the first steps by this amount is worse than before training. There are two
+// limits, because the loss of the first step alone is noisy, but a run may already diverge within the first
+// window.
 constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token
-// The episode ends when the loss is within this factor of its best.
+// The episode ends when the loss is at most this factor times its best value.
 constexpr double kRecovered = 2;
 
 class LossGrowth final : public Detector {

@@ -11,17 +11,19 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kName = "slow_steps";
-// Steps are grouped into blocks, whose medians are compared, so that short interruptions on a shared machine
-// cause no warning.
+// Steps are grouped into blocks, and the medians of blocks are compared, so that short interruptions on a
+// shared machine cause no warning.
 constexpr std::size_t kSteps = 10;
 constexpr double kSeconds = 10;
 constexpr double kFactor = 2, kRecovered = 1.5;
-constexpr std::size_t kMax = 100'000;  // max steps per block, however short they are
+constexpr std::size_t kMax = 100'000;  // max number of steps per block, however short the steps are
 
 class SlowSteps final : public Detector {
  public:
   std::optional<RunWarning> iteration(const IterationRecord& record) override {
-    if (!std::exchange(began_, true)) return std::nullopt;  // excludes the first step, which warms caches
+    if (!std::exchange(began_, true))
+      return std::nullopt;  // ignores the first step, which is slower because
+                            // caches are empty
     const double seconds = record.throughput.now.seconds_per_iteration;
     block_.push_back(seconds);
     sum_ += seconds;

@@ -1,5 +1,4 @@
-// Detects overfitting: the validation loss got worse three times in a row, by more than the noise of
-// evaluations that read different sequences.
+// Detects overfitting: the validation loss has increased three times in a row.
 #include <fmt/format.h>
 
 #include <cmath>

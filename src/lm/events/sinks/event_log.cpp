@@ -23,11 +23,11 @@ class EventLogSink final : public RunListener {
   std::uint64_t dropped() const override { return log_.dropped(); }
 
  private:
-  // Space reserved for the last event, so that a run that ends because the disk is full can record why.
+  // Space reserved for the last event, so that a run that ends because of a full disk can still record the
+  // reason.
   static constexpr std::size_t kReserve = std::size_t{16} << 10;
 
-  // Does not sync, because only this process uses the space, and it cannot write after a crash of the
-  // machine.
+  // Does not sync: only this process uses the space, and after a crash of the machine it no longer runs.
   void reserve_space() {
     const std::string room(kReserve, '\n');
     const auto file = env_.open(reserve_, OpenMode::kWrite);

@@ -81,7 +81,7 @@ engine::Parameter& BlockParameters::experts(std::string_view module, const std::
   return matrix;
 }
 
-// Uses PEFT's names. All parts of a fused matrix share the adapter matrix A.
+// The names are those of PEFT. All parts of a fused matrix share the adapter matrix A.
 void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string& name,
                                    const std::vector<engine::CheckpointPart>& parts) const {
   // [out, in] or, with experts, [experts, out, in]
@@ -130,8 +130,8 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
   down.is_low_rank = up.is_low_rank = true;
   if (of_experts) {
     down.per_expert = up.per_expert = true;
-    // If the expert's width is split, only one of the two adapter matrices is split. For the other matrix,
-    // every rank computes a partial gradient of each expert.
+    // If the width of experts is divided among ranks, only one of the two adapter matrices is divided. For
+    // the other matrix, every rank computes partial sums of the gradients.
     const auto group = [](bool split) {
       return split ? engine::ReduceGroup::kExperts : engine::ReduceGroup::kExpertTokens;
     };

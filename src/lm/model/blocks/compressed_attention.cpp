@@ -1,8 +1,8 @@
 // DeepSeek-V4's attention. One latent serves as key and value of all heads. The output of a head is rotated
-// back, so that it depends only on distances. A query sees the tokens in its window. Earlier tokens are seen
-// through latents pooled over blocks: all large blocks, or the small blocks that an indexer selects. The
-// indexer is not trained.
-#include "engine/operators/compressed_attention.h"
+// back, so that it depends only on distances. A query attends to the tokens in its window, and to latents
+// that are pooled over blocks of earlier tokens: all large blocks, or the small blocks that an indexer
+// selects. The indexer is not trained.
+#include "engine/compressed_attention.h"
 
 #include <fmt/format.h>
 
@@ -21,8 +21,8 @@
 
 namespace primus {
 
-// DeepSeek-V4: the rotary base of layers with pooled latents, the indexer, and the output projection by
-// groups of heads.
+// DeepSeek-V4: rotary base of layers with pooled latents, sizes of the indexer, and number of head groups in
+// the output projection.
 PRIMUS_MODEL_FIELD(POOLED, double, theta, 0, compress_rope_theta, kFixed, "compress_rope_theta");
 PRIMUS_MODEL_FIELD(POOLED, std::int64_t, index_heads, 0, index_n_heads, kShape, "index_n_heads");
 PRIMUS_MODEL_FIELD(POOLED, std::int64_t, index_dim, 0, index_head_dim, kShape, "index_head_dim");
@@ -70,8 +70,8 @@ class Compressor {
     for (Parameter* p : {project_, bias_, norm_}) p->trainable = false;
   }
 
-  // Returns [batch * blocks, dim], with rotary_dim columns rotated by the position of each block's first
-  // token.
+  // Returns the pooled latents, [batch * blocks, dim]. Their rotary_dim columns are rotated by the position
+  // of each block's first token.
   Value forward(const Value& h, const BlockInputs& in, std::int64_t rotary_dim) const {
     const turbo::PoolingShape shape{
         .batch = in.batch, .sequence = in.sequence, .ratio = ratio_, .dim = dim_, .overlap = overlap_};
@@ -87,8 +87,8 @@ class Compressor {
   Parameter *project_, *bias_, *norm_;
 };
 
-// Selects the pooled blocks that each query sees, by scores of separate heads: indexer.{compressor, wq_b,
-// weights_proj}. Its parameters are not trained.
+// Selects the pooled blocks that each query attends to, by scores of the indexer's own heads:
+// indexer.{compressor, wq_b, weights_proj}. Its parameters are not trained.
 class BlockSelector {
  public:
   BlockSelector(const ModelConfig& c, const BlockParameters& p)
@@ -108,8 +108,8 @@ class BlockSelector {
     queries_->trainable = weights_->trainable = false;
   }
 
-  // Returns the blocks that each query sees. Scores have no common factor, because it would not change the
-  // selection.
+  // Returns the blocks that each query attends to. The scores are not scaled, because a common factor would
+  // not change the selection.
   Value choose(const Value& hidden, const Value& q_latent, std::int64_t blocks, const BlockInputs& in) const {
     const Value h = engine::detached(hidden);
     const Value q = rope(linear(engine::detached(q_latent), *queries_), in.positions,
@@ -124,7 +124,8 @@ class BlockSelector {
                         .stride = ratio_});
   }
 
-  // Returns this layer's row of the routing trace, [T, number of selected blocks]; absent without a trace.
+  // Returns this layer's row of the routing trace, [T, number of selected blocks]; absent if there is no
+  // trace.
   Tensor traced_rows(const BlockInputs& in, std::int64_t blocks) const {
     if (!in.trace) return {};
     const Shape shape{in.batch * in.sequence, std::min(top_k_, blocks)};
@@ -176,8 +177,8 @@ class CompressedAttention final : public Layer {
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {
-    // Every rank computes all latents but uses them only for its own heads, so its gradients of the latents
-    // are partial sums.
+    // Every rank computes all latents, but uses them only for its own heads. Its gradients of the latents are
+    // therefore partial sums.
     const Value h = gather_tokens(normed.value(), group_);
     const Value q_latent = norm(linear(h, *q_down_), *q_norm_, epsilon_);
     Value kv = rotated(norm(linear(h, *kv_), *kv_norm_, epsilon_), 1, in);
@@ -219,14 +220,16 @@ class CompressedAttention final : public Layer {
                 rope_shape(heads, dim_, rotary_));
   }
 
-  // Heads are wide and come from a small latent: only the latent is kept for the backward pass.
+  // All heads together are wide, but are computed from a small latent. Only the latent is kept for the
+  // backward pass.
   Value queries(const Value& latent, const BlockInputs& in) const {
     const engine::ReplayScope replay(latent.tape());
     const turbo::HeadNormShape shape{.heads = heads_, .kv_heads = 0, .head_dim = dim_};
     return rotated(head_norm(linear(latent, *q_up_), nullptr, shape, epsilon_), heads_, in);
   }
 
-  // Rotates the attention output back: values carry positions because they are also keys.
+  // Rotates the attention output back, because values are also keys and have therefore been rotated by their
+  // positions.
   Value turned_back(const Value& mixed, const BlockInputs& in) const {
     const engine::ReplayScope replay(mixed.tape());
     engine::RopeShape shape = rope_shape(heads_, dim_, rotary_);
@@ -235,7 +238,7 @@ class CompressedAttention final : public Layer {
   }
 
   comm::Communicator* group_;    // the ranks that share the heads
-  std::int64_t heads_, groups_;  // number on this rank
+  std::int64_t heads_, groups_;  // numbers of heads and of groups on this rank
   std::int64_t dim_, rotary_, window_, ratio_;
   double epsilon_;
   Parameter *q_down_, *q_norm_, *q_up_, *kv_, *kv_norm_, *sinks_, *out_down_, *out_up_;
@@ -243,7 +246,8 @@ class CompressedAttention final : public Layer {
   std::optional<BlockSelector> selector_;
 };
 
-// The first output projection works on each group of heads separately. The indexer is frozen and not counted.
+// The first output projection has a separate matrix for each group of heads. The indexer is frozen and not
+// counted.
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t layer) {
   const AttentionConfig& a = c.attention;
   const std::int64_t queries = c.heads * c.head_dim, q_rank = a.latent.q_rank;

@@ -23,8 +23,8 @@ using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
-// Heads are independent between the two projections, so tensor ranks share them. The gates' latents are
-// small: each rank computes them for its own tokens.
+// Heads are independent between the two projections, so tensor ranks divide them. The latents of the gates
+// are small, so each rank computes them for its own tokens.
 class DeltaAttention final : public Layer {
  public:
   DeltaAttention(const ModelConfig& c, const BlockParameters& p, bool gate_bias)
@@ -54,7 +54,7 @@ class DeltaAttention final : public Layer {
                      {{".self_attn.q_proj.weight", 0, keys},
                       {".self_attn.k_proj.weight", keys, keys},
                       {".self_attn.v_proj.weight", 2 * keys, values}});
-    // PyTorch's initial spread of Conv1d weights.
+    // The range of PyTorch's initial Conv1d weights.
     const double spread = 1 / std::sqrt(3 * static_cast<double>(width_));
     const auto of = [&](std::int64_t channels) {
       return engine::PublishedLayout{.shape = {channels, 1, width_}};
@@ -67,7 +67,8 @@ class DeltaAttention final : public Layer {
     gate_down_ = matrix("gate_down", {{linear.value_dim, c.hidden}, {}}, "f_a_proj");
     gate_up_ = matrix("gate_up", p.rows({gates}, linear.value_dim), "f_b_proj");
     beta_ = matrix("beta", p.rows({heads}, c.hidden), "b_proj");
-    // Kimi Linear draws decay rates from 1 to 16 and stores them in four dimensions; K3 starts at 1.
+    // Kimi Linear draws initial decay rates from 1 to 16 and stores them with four dimensions; in K3 they are
+    // 1.
     const bool of_k3 = linear.gate_lower_bound < 0;
     a_log_ =
         small(p, "a_log", heads, of_k3 ? Initializer::constant(0) : Initializer::log_uniform(1, 16), "A_log");
@@ -79,7 +80,7 @@ class DeltaAttention final : public Layer {
       out_gate_down_ = matrix("out_gate_down", {{linear.value_dim, c.hidden}, {}}, "g_a_proj");
       out_gate_ = matrix("out_gate", p.rows({values}, linear.value_dim), "g_b_proj");
     }
-    // PyTorch's initial spread of Linear biases, as in Megatron-LM.
+    // The range of PyTorch's initial Linear biases, as in Megatron-LM.
     if (gate_bias) {
       out_gate_bias_ = &p.add(".attention.out_gate_bias", p.rows({values}),
                               Initializer::normal(1 / std::sqrt(3 * static_cast<double>(linear.value_dim))),
@@ -136,8 +137,9 @@ class DeltaAttention final : public Layer {
   std::int64_t width_, layer_;
   Parameter *qkv_ = nullptr, *kernel_ = nullptr;
   Parameter *gate_down_ = nullptr, *gate_up_ = nullptr, *beta_ = nullptr, *a_log_ = nullptr, *bias_ = nullptr;
-  Parameter *out_gate_down_ = nullptr, *out_gate_ = nullptr;  // out_gate_down_ null: the gate has full rank
-  Parameter* out_gate_bias_ = nullptr;                        // null: the output gate has no bias
+  Parameter *out_gate_down_ = nullptr, *out_gate_ = nullptr;  // if out_gate_down_ is null, the gate has a
+                                                              // single matrix of full rank
+  Parameter* out_gate_bias_ = nullptr;                        // null if the output gate has no bias
   Parameter *norm_ = nullptr, *out_ = nullptr;
 };
 

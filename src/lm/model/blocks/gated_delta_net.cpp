@@ -19,7 +19,7 @@ using engine::Parameter;
 using engine::Value;
 using turbo::ColumnRun;
 
-// Returns a run of adjacent columns, beginning at `from`.
+// Returns a range of adjacent columns that begins at `from`.
 ColumnRun run(std::int64_t from, std::int64_t columns) {
   return {.from = static_cast<std::int32_t>(from),
           .to = 0,
@@ -27,7 +27,7 @@ ColumnRun run(std::int64_t from, std::int64_t columns) {
           .columns = static_cast<std::int32_t>(columns)};
 }
 
-// Tensor ranks share the key heads, and each key head's value heads belong to the same rank.
+// Tensor ranks divide the key heads. The value heads of a key head are on the same rank.
 class GatedDeltaNet final : public Layer {
  public:
   GatedDeltaNet(const ModelConfig& c, const BlockParameters& p, DeltaProjection projection)
@@ -77,13 +77,14 @@ class GatedDeltaNet final : public Layer {
     if (each)
       kernels = {part("q_conv1d.weight", 0, k), part("k_conv1d.weight", k, k),
                  part("v_conv1d.weight", 2 * k, v)};
-    // PyTorch's initial spread of convolution weights, as in Megatron-LM and the published models. The spread
-    // is wide, because a kernel sums only a few numbers.
+    // The range of PyTorch's initial convolution weights, as in Megatron-LM and in the published models. It
+    // is wide, because a convolution sums only a few numbers.
     kernel_ =
         &p.add(".linear.kernel", p.rows({k, k, v}, width_),
                Initializer::normal(1 / std::sqrt(3.0 * static_cast<double>(width_))), std::move(kernels));
     kernel_->kernel = true;
-    // With zero inputs the state decays by exp(-1 * softplus(1)) to exp(-16 * softplus(1)) per token.
+    // If the inputs are zero, the state decays by exp(-1 * softplus(1)) to exp(-16 * softplus(1)) per token,
+    // depending on the head.
     a_log_ =
         &p.add(".linear.a_log", p.rows({heads}), Initializer::log_uniform(1, 16), {{at + "A_log", 0, heads}});
     dt_bias_ = &p.add(".linear.dt_bias", p.rows({heads}),
@@ -117,8 +118,8 @@ class GatedDeltaNet final : public Layer {
   }
 
  private:
-  // For each key head the projection holds the query and the key, and then the values and gates of all its
-  // value heads. The columns of b and a are also grouped by key head.
+  // For each key head, the projection's columns are its query, its key, and then the values and gates of all
+  // its value heads. The columns of b and a are also grouped by key head.
   std::vector<ColumnRuns> parts_by_key_head() const {
     const turbo::DeltaRuleShape& s = shape_;
     const std::int64_t per_key = s.value_heads / s.key_heads, dim = s.key_dim, values = per_key * s.value_dim;
@@ -142,7 +143,8 @@ class GatedDeltaNet final : public Layer {
   double epsilon_;
   std::int64_t layer_, width_;
   turbo::DeltaRuleShape shape_;    // shape of this rank's heads
-  std::vector<ColumnRuns> parts_;  // parts of the projection: convolved columns, output gates, b and a
+  std::vector<ColumnRuns> parts_;  // column ranges of the projection: columns for the convolution, output
+                                   // gates, b and a
   Parameter *in_ = nullptr, *kernel_ = nullptr, *a_log_ = nullptr, *dt_bias_ = nullptr, *norm_ = nullptr,
             *out_ = nullptr;
 };

@@ -6,10 +6,10 @@
 
 namespace primus {
 
-// Heads of the indexer that selects the tokens for sparse attention; 0: full attention.
+// Number of heads of the indexer that selects tokens for sparse attention; 0: full attention.
 PRIMUS_MODEL_FIELD(INDEXER, std::int64_t, heads, 0, dsa_indexer_n_heads, kShape, "index_n_heads");
 PRIMUS_MODEL_FIELD(INDEXER, std::int64_t, head_dim, 0, dsa_indexer_head_dim, kShape, "index_head_dim");
-// Tokens selected per token.
+// Number of tokens that are selected for each token.
 PRIMUS_MODEL_FIELD(INDEXER, std::int64_t, top_k, 0, dsa_indexer_topk, kFixed, "index_topk");
 
 using engine::Initializer;
@@ -58,7 +58,7 @@ Value Indexer::select(const Value& h, const Value& latents, const BlockInputs& i
   return select_keys(q, k, w, shape, in.first_key);
 }
 
-// Rotates the leading columns of each head; the other columns carry no position.
+// Rotates the first columns of each head; the other columns do not depend on the position.
 Value Indexer::rotated(Value x, std::int64_t heads, const BlockInputs& in) const {
   return rope(std::move(x), in.positions, in.rope_table,
               {.heads = heads,

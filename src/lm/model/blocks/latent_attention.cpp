@@ -21,12 +21,13 @@ namespace primus {
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, q_rank, 0, q_lora_rank, kShape, "q_lora_rank");
 // Width of the latent of keys and values; 0: no latent attention.
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, kv_rank, 0, kv_lora_rank, kShape, "kv_lora_rank");
-// Query and key columns per head: without rotation, and with.
+// Columns of queries and keys per head: columns without rotation, and rotated columns.
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, nope_dim, 0, qk_head_dim, kShape, "qk_nope_head_dim");
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, rope_dim, 0, qk_pos_emb_head_dim, kShape, "qk_rope_head_dim");
 // Value columns per head.
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, value_dim, 0, v_head_dim, kShape, "v_head_dim");
-// nope: no columns are rotated. output_gate: sigmoids of a further projection multiply the attention output.
+// nope: no columns are rotated. output_gate: the attention output is multiplied by sigmoids of a further
+// projection.
 PRIMUS_MODEL_FIELD(LATENT, bool, nope, false, mla_use_nope, kFixed, "mla_use_nope");
 PRIMUS_MODEL_FIELD(LATENT, bool, output_gate, false, mla_use_output_gate, kShape, "mla_use_output_gate");
 
@@ -81,8 +82,8 @@ class LatentAttention final : public Layer {
       gate_ = matrix("gate", p.rows({c.heads * shape_.value_dim}, c.hidden), "g_proj");
     if (c.attention.indexer.heads > 0) {
       indexer_.emplace(c, p);
-      // Sparse attention uses this weight twice, per head before and after attention, and not as a linear
-      // layer.
+      // Sparse attention does not use this weight as a linear layer. It uses it twice per head, before and
+      // after attention.
       kv_up_->uses.push_back(kv_up_->uses.back());
       kv_up_->linear_of = -1;
     }
@@ -104,8 +105,8 @@ class LatentAttention final : public Layer {
   }
 
  private:
-  // Every rank computes and keeps only the latents of its own tokens. To compute its heads, a rank gathers
-  // the latents of all tokens. It gathers them again in the backward pass.
+  // Every rank computes and keeps only the latents of its own tokens. To compute its heads, it gathers the
+  // latents of all tokens, in the forward pass and again in the backward pass.
   Value parallel(const Value& h, const BlockInputs& in) const {
     const Value own_q = q_down_ ? linear(h, *q_down_) : h, own_kv = linear(h, *kv_down_);
     if (indexer_) {
@@ -139,7 +140,7 @@ class LatentAttention final : public Layer {
   }
 
   // Returns the output of this rank's heads over the tokens that the indexer selects. Queries are projected
-  // into the latent space, so all heads use the same keys; the backward pass recomputes them.
+  // into the latent space, so all heads use the same keys; the backward pass recomputes the queries.
   Value sparse(const Value& h, const Value& q_latent, const Value& kv_latent, const Value& rope_key,
                const BlockInputs& in) const {
     using Side = turbo::LatentProject::Side;
@@ -166,7 +167,7 @@ class LatentAttention final : public Layer {
                                    in.cache->layer(layer_));
   }
 
-  // Splits the latent of keys and values from the rotated key part that all heads share.
+  // Separates the latent of keys and values from the rotated columns of the key, which all heads share.
   std::pair<Value, Value> latents(const Value& joined, const BlockInputs& in) const {
     auto [latent, rope_key] = split(joined, shape_.rank);
     return {std::move(latent), rotated(std::move(rope_key), 1, shape_.rope_dim, in)};
@@ -186,7 +187,7 @@ class LatentAttention final : public Layer {
                    shape_.key_dim(), in);
   }
 
-  // Rotates the last rope_dim columns of each head, unless the layer has no positions.
+  // Rotates the last rope_dim columns of each head, unless the layer uses no positions.
   Value rotated(Value x, std::int64_t heads, std::int64_t head_dim, const BlockInputs& in) const {
     if (!rotates_) return x;
     return rope(std::move(x), in.positions, in.rope_table,
@@ -219,7 +220,7 @@ class LatentAttention final : public Layer {
   double epsilon_;  // epsilon of the latents' norms
   Parameter *q_down_ = nullptr, *q_norm_ = nullptr, *q_up_ = nullptr;
   Parameter *kv_down_ = nullptr, *kv_norm_ = nullptr, *kv_up_ = nullptr, *out_ = nullptr;
-  Parameter* gate_ = nullptr;       // null: no output gate
+  Parameter* gate_ = nullptr;       // null if there is no output gate
   std::optional<Indexer> indexer_;  // set for sparse attention
 };
 

@@ -10,8 +10,8 @@
 
 namespace primus {
 
-// Soft caps of SiTU (turbo/situ). If the first is not 0, feed-forwards use SiTU instead of SwiGLU; if the
-// second is 0, it does not apply.
+// Limits of soft capping in SiTU (turbo/situ). If the first is not 0, feed-forwards use SiTU in place of
+// SwiGLU; if the second is 0, it is not applied.
 PRIMUS_MODEL_FIELD(MODEL, double, situ_beta, 0, activation_situ_beta, kFixed, "activation_situ_beta");
 PRIMUS_MODEL_FIELD(MODEL, double, situ_linear_beta, 0, activation_situ_linear_beta, kFixed,
                    "activation_situ_linear_beta");
@@ -76,7 +76,7 @@ std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParame
 
 namespace {
 
-// Copies x into separate memory.
+// Copies x to other memory.
 Value copy_of(const Value& x) {
   const turbo::ColumnRun all{
       .from = 0, .to = 0, .groups = 1, .columns = static_cast<std::int32_t>(x.shape()[1])};
@@ -94,9 +94,9 @@ void DecoderBlock::forward(engine::Residual& x, const BlockInputs& in) const {
 void DecoderBlock::run(const Branch& branch, engine::Residual& x, const BlockInputs& in) const {
   const bool decoding = in.cache && !x.sum.tape().gathers_parameters();
   if (!branch.norm) flush(x);
-  // Without a norm the branch reads a copy of the stream. If the branch read the stream itself, rounding
-  // would depend on a performance setting: the policy of weight gradients decides whether a product
-  // accumulates into the stream's gradient.
+  // If there is no norm, the branch reads a copy of the stream. If it read the stream itself, rounding would
+  // depend on a setting that only affects speed: depending on how weight gradients are computed, a product
+  // may accumulate into the gradient of the stream.
   Value y = branch.layer->forward(
       branch.norm ? Normed(x, *branch.norm, epsilon_, decoding) : Normed(copy_of(x.sum)), in);
   if (branch.norm_after) y = norm(y, *branch.norm_after, epsilon_);

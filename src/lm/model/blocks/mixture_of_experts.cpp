@@ -15,29 +15,29 @@
 
 namespace primus {
 
-// Routed experts of a layer; 0: the model is dense.
+// Number of routed experts in a layer; 0: the model is dense.
 PRIMUS_MODEL_FIELD(MOE, std::int64_t, experts, 0, num_experts, kShape,
                    "num_experts num_local_experts n_routed_experts");
-// Width of one expert. Unset: the width of a dense layer.
+// Width of one expert. If not set: the width of a dense layer.
 PRIMUS_MODEL_FIELD(MOE, std::int64_t, ffn, 0, moe_ffn_hidden_size, kShape,
                    "moe_intermediate_size intermediate_size");
 // Total width of the shared experts; 0: no shared experts.
 PRIMUS_MODEL_FIELD(MOE, std::int64_t, shared_ffn, 0, moe_shared_expert_intermediate_size, kShape,
                    "n_shared_experts shared_expert_intermediate_size");
-// Number of leading layers that look up a token's experts in a table by its id.
+// Number of leading layers in which a table maps token ids to experts.
 PRIMUS_MODEL_FIELD(MOE, std::int64_t, hash_layers, 0, num_hash_layers, kShape,
                    "mlp_layer_types num_hash_layers");
-// Width of a latent of the hidden states that routed experts read and write (0: they use hidden states), and
-// whether their output is normed.
+// Width of latents, computed from hidden states, that routed experts read and write (0: they use hidden
+// states); and whether their output is normed.
 PRIMUS_MODEL_FIELD(MOE, std::int64_t, latent, 0, routed_expert_hidden_size, kShape,
                    "routed_expert_hidden_size");
 PRIMUS_MODEL_FIELD(MOE, bool, latent_norm, false, latent_moe_use_norm, kShape, "latent_moe_use_norm");
-// Soft cap of the router's logits, applied first; 0: no cap.
+// Limit of soft capping for the router's logits, which is applied first; 0: no capping.
 PRIMUS_MODEL_FIELD(MOE, double, logit_cap, 0, router_logit_softcapping, kFixed, "router_logit_softcapping");
 PRIMUS_MODEL_FIELD(ROUTER, std::int32_t, top_k, 1, moe_router_topk, kFixed,
                    "num_experts_per_tok experts_per_token");
 PRIMUS_MODEL_FIELD(ROUTER, std::int32_t, groups, 1, moe_router_num_groups, kFixed, "n_group topk_method");
-// Unset: all groups.
+// If not set: all groups.
 PRIMUS_MODEL_FIELD(ROUTER, std::int32_t, top_groups, 1, moe_router_group_topk, kFixed, "topk_group");
 PRIMUS_MODEL_FIELD(ROUTER, float, scale, 1, moe_router_topk_scaling_factor, kFixed, "routed_scaling_factor");
 
@@ -247,8 +247,8 @@ class MixtureOfExperts final : public Layer {
     return shared_gate_ ? gated(y, router_logits(h.value(), *shared_gate_)) : y;
   }
 
-  // Runs this rank's experts and returns the result per token. With `shared`, whose value is h, adds the
-  // output of the shared experts.
+  // Runs this rank's experts, and returns the result per token. If `shared` is given, its value must be h,
+  // and the output of the shared experts is added.
   Value through_experts(const Value& h, const Routing& routing, const Normed* shared = nullptr,
                         const BlockInputs* in = nullptr) const {
     const auto addend = [&] {
@@ -258,8 +258,8 @@ class MixtureOfExperts final : public Layer {
     Value rows = dispatch_linear(h, gate_up_, routing);
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
     if (!plain_) {
-      // The bias after the last product is weighted too, so the routing weights apply to the output of
-      // experts.
+      // The bias after the last product must be weighted, too. Therefore routing weights are applied to the
+      // output of experts.
       rows = grouped_linear(activated(rows), down_, routing);
       if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
       return combine(rows, routing, addend());
@@ -297,7 +297,7 @@ class MixtureOfExperts final : public Layer {
     rule.capacity = t.capacity(tokens * moe_.router.top_k, moe_.experts);
     rule.drop_lightest = t.drop_lightest;
     rule.sequences = in.batch;
-    // A balance loss cannot change choices that come from a table.
+    // If choices come from a table, a balance loss cannot change them.
     rule.balance_scale = table_ ? 0.0F : static_cast<float>(t.balance_loss * in.routing->loss_weight);
     rule.z_scale = static_cast<float>(t.z_loss * in.routing->loss_weight);
     rule.segments = t.balance_sequences ? in.batch : 1;
@@ -313,7 +313,7 @@ class MixtureOfExperts final : public Layer {
     return row_of(table).reshaped({moe_.experts, moe_.training.quantile_bins});
   }
 
-  // Returns this layer's row of a table for all layers.
+  // Returns the row of this layer in a table for all layers.
   Tensor row_of(const Tensor& table) const {
     return table.slice(layer_, layer_ + 1).reshaped({table.cols()});
   }
@@ -323,11 +323,11 @@ class MixtureOfExperts final : public Layer {
   double situ_beta_, situ_linear_beta_, epsilon_;
   std::int64_t layer_;
   comm::Communicator* tokens_;     // the ranks that route a microbatch together
-  engine::SharedExperts experts_;  // share of this rank in the experts
+  engine::SharedExperts experts_;  // slice of the experts on this rank
   Parameter &router_, &gate_up_, &down_;
   Parameter *router_bias_ = nullptr, *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   Parameter *choice_bias_ = nullptr, *table_ = nullptr, *shared_gate_ = nullptr;
-  // The latent that the experts read and write (MoeConfig::latent).
+  // The parameters for the latents that experts read and write (MoeConfig::latent).
   struct {
     Parameter *down = nullptr, *norm = nullptr, *up = nullptr;
   } latent_;

@@ -12,10 +12,10 @@
 
 namespace primus {
 
-// Chunk size of local layers, in positions; 0: no chunks.
+// Size in positions of the chunks in local layers; 0: no chunks.
 PRIMUS_MODEL_FIELD(ATTENTION, std::int64_t, chunk, 0, attention_chunk_size, kFixed, "attention_chunk_size");
-// Layers without rotary positions (Llama 4), or all layers (Ministral 3), scale their queries by position
-// (turbo/position_scale); attn_scale 0: no scaling.
+// Queries are scaled by their position (turbo/position_scale) in layers without rotary positions (Llama 4),
+// or in all layers (Ministral 3); attn_scale = 0: no scaling.
 PRIMUS_MODEL_FIELD(ATTENTION, std::int64_t, floor_scale, 8192, attention_temperature_floor, kFixed,
                    "floor_scale");
 PRIMUS_MODEL_FIELD(ATTENTION, double, attn_scale, 0, attention_temperature_scale, kFixed,
@@ -23,9 +23,9 @@ PRIMUS_MODEL_FIELD(ATTENTION, double, attn_scale, 0, attention_temperature_scale
 // Factor of attention scores; 0: 1 / sqrt(head_dim).
 PRIMUS_MODEL_FIELD(ATTENTION, double, score_scale, 0, attention_multiplier, kFixed,
                    "attention_multiplier query_pre_attn_scalar");
-// Soft cap of attention scores (turbo/attention/attention.h); 0: no cap.
+// Limit of soft capping for attention scores (turbo/attention/attention.h); 0: no capping.
 PRIMUS_MODEL_FIELD(ATTENTION, double, score_cap, 0, attn_logit_softcapping, kFixed, "attn_logit_softcapping");
-// Base of the rotation in local layers, whose frequencies are not stretched; 0: the base of other layers.
+// Rotary base of local layers, whose frequencies are not stretched; 0: the base of the other layers.
 PRIMUS_MODEL_FIELD(ATTENTION, double, local_theta, 0, rotary_base_local, kFixed, "rope_local_base_freq");
 
 namespace {
@@ -158,7 +158,7 @@ class SelfAttention final : public Layer {
     return concat(concat(norm(queries, *query_norm_, epsilon_), norm(keys, *key_norm_, epsilon_)), values);
   }
 
-  // The columns are each head's query and gate side by side, and then all keys and values. Splits them into
+  // The columns are the query and the gate of each head, followed by all keys and values. Divides them into
   // the inputs of attention and the gates.
   std::vector<engine::ColumnRuns> queries_and_gates() const {
     const auto dim = static_cast<std::int32_t>(head_dim_), heads = static_cast<std::int32_t>(heads_);
@@ -171,7 +171,7 @@ class SelfAttention final : public Layer {
   }
 
   comm::Communicator* group_;      // the ranks that share the heads
-  std::int64_t heads_, kv_heads_;  // numbers of heads on this rank
+  std::int64_t heads_, kv_heads_;  // numbers of query heads and of key/value heads on this rank
   std::int64_t head_dim_, rotary_dim_;
   double score_scale_;  // factor of scores; 0: 1 / sqrt(head_dim)
   double epsilon_;

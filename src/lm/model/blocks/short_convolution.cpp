@@ -21,7 +21,7 @@ using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
-// Channels are independent between the two projections: tensor ranks share them like heads.
+// Channels are independent between the two projections, so tensor ranks divide them as they divide heads.
 class ShortConvolution final : public Layer {
  public:
   ShortConvolution(const ModelConfig& c, const BlockParameters& p)
@@ -92,7 +92,7 @@ void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase
       DType::kF32, {request.sequences, conv_ring(c.convolution.width), c.hidden / request.tensor_ranks});
 }
 
-// The inputs are fp32, and each token adds one of them.
+// Counts the fp32 inputs of the convolution; each token adds one of them.
 double bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
   return static_cast<double>(c.convolution.width * c.hidden) * 4;
 }

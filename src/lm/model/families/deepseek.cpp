@@ -21,9 +21,9 @@ constexpr double kMaxScale = 1e6;
 void read_attention(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "rope_interleave", true);
-  // transformers repeats keys by heads / kv_heads, but latent attention has one key per head. Fewer key-value
-  // heads break transformers' code, more have no effect. The V3 class of transformers writes 128 if the file
-  // gives no number.
+  // transformers repeats keys heads / kv_heads times, but latent attention has one key per head. A smaller
+  // kv_heads makes transformers fail; a larger one has no effect. If the file has no value, V3's class in
+  // transformers writes 128.
   if (c.heads / c.kv_heads > 1) refuse_unless(json, "num_key_value_heads", c.heads);
   const ConfigReader r(json);
   const RopeScaling& rope = c.rope_scaling;
@@ -158,7 +158,8 @@ std::vector<FamilySwitch> switches() {
   return {{"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
 }
 
-// A model without experts is written without the experts' keys. ep_size describes only the training setup.
+// The keys of experts are not written for a model without experts. ep_size describes only how the model was
+// trained.
 std::vector<std::string_view> other_keys() {
   return {"ep_size",
           "mlp_bias",

@@ -24,13 +24,13 @@ constexpr const char* kGlmDefaults =
   "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "num_experts_per_tok": 8,
   "n_group": 1, "topk_group": 1, "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048})";
 
-// Refuses a list unless each layer has the entry `word`.
+// Throws unless each entry of the list is `word`.
 void refuse_lists_but(const nlohmann::json& json, const char* key, const std::string& word,
                       std::int64_t layers) {
   refuse_unless(json, key, std::vector<std::string>(static_cast<std::size_t>(layers), word));
 }
 
-// Reads which layers are dense; overrides first_k_dense_replace.
+// Reads which layers are dense. This replaces the value of first_k_dense_replace.
 void read_dense_layers(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   const nlohmann::json* const types = r.find("mlp_layer_types");
@@ -53,7 +53,7 @@ void read(const nlohmann::json& json, ModelConfig& c, bool interleaved) {
   refuse_unless(json, "topk_method", "noaux_tc");
   refuse_unless(json, "indexer_rope_interleave", interleaved);
   refuse_lists_but(json, "layer_types", "indexed_attention", c.layers);
-  // Layers that reuse the selection of the previous layer are not supported.
+  // Layers that use the selection of the previous layer are not supported.
   refuse_lists_but(json, "indexer_types", "full", c.layers);
   refuse_unless(json, "index_topk_freq", 1);
   refuse_unless(json, "index_topk_pattern", std::string(static_cast<std::size_t>(c.layers), 'F'));

@@ -1,8 +1,8 @@
 // DeepSeek-V4 (2026): parallel residual streams, mixed by hyper-connections; attention over a window and
 // pooled latents, without separate keys for tokens before the window; experts scored by the square root of a
-// softplus, except in the first layers, which choose experts by the token id. Computes what transformers
-// computes. transformers omits multi-token prediction, so this part follows AMD Primus. In AMD Primus, a
-// module concatenates the embedding with the last hidden state and projects the result, attends only to a
+// softplus, except in the first layers, which choose experts by the token id. Computes the same results as
+// transformers. Multi-token prediction, which transformers does not have, follows AMD Primus. In AMD Primus,
+// a module concatenates the embedding with the last hidden state and projects the result, attends only to a
 // window, and has its own weights for the sum of the streams after the block.
 #include <fmt/format.h>
 
@@ -51,7 +51,7 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
     a.pooled.sparse_ratio = of.integer_or(kSparse, a.pooled.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
     a.pooled.heavy_ratio = of.integer_or(kHeavy, a.pooled.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
   }
-  // The former names of these keys.
+  // Older names of these keys.
   a.pooled.sparse_ratio =
       r.integer_or("compress_rate_csa", a.pooled.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
   a.pooled.heavy_ratio =
@@ -59,11 +59,11 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
   const bool by_type = r.find("layer_types") != nullptr;
   const nlohmann::json* const list = r.find(by_type ? "layer_types" : "compress_ratios");
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
-    // transformers' default: two heavy layers, then alternating.
+    // transformers' default: two heavy layers, then sparse and heavy layers alternate.
     bool sparse = layer >= 2 && layer % 2 == 1, heavy = !sparse;
     if (list) {
       const char* const key = by_type ? "layer_types" : "compress_ratios";
-      // Released files also list the layers of multi-token prediction.
+      // Released files also list the layers of multi-token prediction modules.
       const auto entries = list->is_array() ? static_cast<std::int64_t>(list->size()) : 0;
       if (entries != c.layers && (by_type || entries != c.layers + c.mtp.layers))
         throw r.bad(key, fmt::format("must be a list with an entry for each of {} layers", c.layers));
@@ -80,7 +80,7 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
   }
 }
 
-// Reads the number of layers that route by a table; they must come first.
+// Reads the number of layers that choose experts by a table. These layers must be the first ones.
 void read_hash_layers(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   const nlohmann::json* const types = r.find("mlp_layer_types");
@@ -103,7 +103,7 @@ void read_hash_layers(const nlohmann::json& json, ModelConfig& c) {
   }
 }
 
-// Whether the rotation settings have an attention_factor, which may be null.
+// Returns whether the rotation settings contain an attention_factor, which may be null.
 bool names_attention_factor(const nlohmann::json& json) {
   return std::ranges::any_of(std::array{"rope_scaling", "rope_parameters"}, [&](const char* key) {
     const auto found = json.find(key);
@@ -190,7 +190,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
                                      c.moe.ffn, c.moe.shared_ffn),
                          "set moe_shared_expert_intermediate_size to a multiple of moe_ffn_hidden_size");
   }
-  // transformers reads this key as an alias of moe_intermediate_size.
+  // transformers interprets this key as another name of moe_intermediate_size.
   json.erase("intermediate_size");
   json["attention_bias"] = json["mlp_bias"] = false;
   json["attention_dropout"] = 0.0;
@@ -232,7 +232,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
     throw ConfigKeyError(ErrorKind::kInvalid, "compress_rope_theta", "compress_rope_theta is not set",
                          "set compress_rope_theta, the RoPE base of layers with pooled latents");
   }
-  // Rotation is written by branch; only the branch of pooling layers has stretched frequencies.
+  // Rotation is written separately for each kind of layer; only in pooling layers are frequencies stretched.
   nlohmann::json pooled = json["rope_parameters"], plain = {{"rope_type", "default"}};
   pooled["rope_theta"] = a.pooled.theta;
   plain["rope_theta"] = c.rope_theta;
@@ -326,7 +326,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
   return std::make_unique<HyperBlock>(config, store, layer, chunk);
 }
 
-// All streams start as the embedding, and their weighted sum is the output.
+// At the start, each stream is the embedding; at the end, the output is their weighted sum.
 class HyperEnds final : public StreamEnds {
  public:
   HyperEnds(const ModelConfig& c, engine::ParameterStore& store, int depth, int chunk)

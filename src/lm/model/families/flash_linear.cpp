@@ -14,7 +14,7 @@
 namespace primus {
 namespace {
 
-// fla's defaults for keys that config.json omits. Models without attention do not give the number of
+// The defaults of fla for keys that config.json omits. Models without attention do not state the number of
 // attention heads.
 constexpr const char* kGatedDefaults =
     R"({"num_attention_heads": 1, "linear_num_key_heads": 6, "linear_key_head_dim": 256, "expand_v": 2.0})";
@@ -35,7 +35,8 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {{".self_attn
 
 constexpr const char* kAttention = "attn";
 
-// Fills in the default width of fla's GatedMLP: two thirds of hidden_ratio, rounded up to a multiple of 256.
+// Sets the default width of fla's GatedMLP: 2/3 * hidden_ratio * hidden size, rounded up to a multiple of
+// 256.
 void prepare(nlohmann::json& root) {
   const ConfigReader r(root);
   if (!r.find("intermediate_size")) {
@@ -65,7 +66,7 @@ void read_latents(const ConfigReader& part, ModelConfig& c) {
   c.set_layers(&LayerSpec::attention, &kLatentAttention);
 }
 
-// Reads which layers have attention; layers that `attn` does not list have linear attention of kind `linear`.
+// Reads which layers have attention. A layer that `attn` does not list has linear attention of kind `linear`.
 void read_attention(const nlohmann::json& json, ModelConfig& c, const LayerKind& linear) {
   const ConfigReader r(json);
   std::vector<std::int64_t> attends;
@@ -162,7 +163,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["use_short_conv"] = true;
   json["norm_eps"] = c.norm_epsilon;
   json.erase("rms_norm_eps");
-  // transformers would interpret these keys as settings of rotary positions.
+  // transformers would interpret these keys as rotary settings.
   if (c.rope_scaling.kind == RopeScaling::Kind::kNone)
     json.erase("rope_scaling"), json.erase("rope_parameters");
   const bool attends = static_cast<std::int64_t>(c.layers_keeping(Keeps::kState).size()) < c.layers;

@@ -29,7 +29,7 @@ constexpr NormNames kNorms{.ffn = ".pre_feedforward_layernorm.weight",
                            .after_attention = ".post_attention_layernorm.weight",
                            .after_ffn = ".post_feedforward_layernorm.weight"};
 
-// Decides which layers have a window if the file has no layer_types: all layers except every n-th.
+// Returns whether a layer has a window, for files without layer_types: all layers have one except every n-th.
 using IsLocal = bool (*)(const nlohmann::json& json, std::int64_t layer);
 bool every_other(const nlohmann::json&, std::int64_t layer) { return (layer + 1) % 2 != 0; }
 bool by_pattern(const nlohmann::json& json, std::int64_t layer) {
@@ -70,7 +70,7 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   }
   json[kLogitCap] = cap_or_null(c.logit_cap);
   json[kScoreCap] = cap_or_null(c.attention.score_cap);
-  // Without window layers, writes transformers' default.
+  // If no layer has a window, writes the default of transformers.
   json["sliding_window"] = c.attention.window > 0 ? c.attention.window : kWindow;
   write_layer_types(c, kLocal, json);
 }

@@ -30,7 +30,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["hidden_act"] = "silu";
   json["use_qk_norm"] = c.attention.qk_norm;
   write_rotary_fraction(c, json);
-  json["num_nextn_predict_layers"] = c.mtp.modules();  // written even if 0, because the default is 1
+  json["num_nextn_predict_layers"] = c.mtp.modules();  // written even if it is 0, because the default is 1
   deepseek::write_experts(c, json);
 }
 
@@ -52,7 +52,7 @@ extern const FamilyEntry kGlm4Moe{[]() -> Family {
   family.switches = {{"add_qkv_bias", kEither}, {"qk_layernorm", kEither}};
   family.defaults = kDefaults;
   family.partial_rotary = true;
-  // The first two keys are refused unless they have their usual value. The other keys are not written for a
+  // The first two keys are refused unless they have their usual values. The other keys are not written for a
   // model without experts.
   family.other_keys = {"mlp_bias",         "moe_layer_freq", "moe_intermediate_size", "n_group",
                        "n_shared_experts", "norm_topk_prob", "num_experts_per_tok",   "routed_scaling_factor",

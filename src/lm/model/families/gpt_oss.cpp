@@ -49,7 +49,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["attention_dropout"] = 0.0;
   json["hidden_act"] = "silu";
   json["swiglu_limit"] = kSwigluLimit;
-  // Without window layers, writes transformers' default.
+  // If no layer has a window, writes the default of transformers.
   json["sliding_window"] = c.attention.window > 0 ? c.attention.window : kWindow;
   write_layer_types(c, kLocal, json);
   json["num_local_experts"] = c.moe.experts;

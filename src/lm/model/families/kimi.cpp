@@ -27,7 +27,7 @@ constexpr const char* kDefaults =
 constexpr const char* kLinear = "linear_attn_config";
 constexpr double kMaxCap = 1e6;
 
-// Kimi's names for keys of DeepSeek.
+// Kimi's names of keys that DeepSeek names differently.
 constexpr std::array<std::pair<const char*, const char*>, 6> kNames = {{
     {"num_experts", "n_routed_experts"},
     {"num_experts_per_token", "num_experts_per_tok"},
@@ -45,7 +45,7 @@ std::vector<std::int64_t> other_layers(std::int64_t layers, const std::vector<st
   return others;
 }
 
-// Returns the layers with entry `name` in a list of one name per layer; all other entries must be `other`.
+// Returns the layers whose entry in a list of names is `name`; all other entries must be `other`.
 std::vector<std::int64_t> named_layers(const ConfigReader& r, const char* key, const ModelConfig& c,
                                        const char* name, const char* other) {
   const nlohmann::json& names = *r.find(key);
@@ -94,7 +94,7 @@ void read_linear(const nlohmann::json& json, ModelConfig& c) {
   const nlohmann::json none = nlohmann::json::object(), *const found = r.find(kLinear);
   if (found && !found->is_object()) throw r.bad(kLinear, "must be an object");
   const ConfigReader part(found ? *found : none);
-  // Keys in the object override keys outside it.
+  // Keys in the object take precedence over keys outside of it.
   const auto size = [&](const char* in_part, const char* alternative, std::int64_t otherwise,
                         std::int64_t maximum) {
     return part.integer_or(in_part, r.integer_or(alternative, otherwise, 1, maximum), 1, maximum);
@@ -174,8 +174,8 @@ void read(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "mla_use_output_gate", false);
   refuse_unless(json, "attn_res_block_size", 0);
   refuse_unless(json, "routed_expert_hidden_size", nullptr);
-  // transformers never ties the head of this family. If an export lacked the head, transformers would
-  // initialise it at random.
+  // transformers never ties the head of this family. If an exported folder had no head, transformers would
+  // initialize it randomly.
   refuse_unless(json, "tie_word_embeddings", false);
   read_common(json, c);
 }
@@ -244,10 +244,10 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
     parts.latent_up = at + ".routed_expert_up_proj.weight";
     return mixture_of_experts(config, parameters, parts);
   };
-  // A multi-token prediction module reads hidden states, which have no checkpoints.
+  // A multi-token prediction module reads hidden states, for which there are no checkpoints.
   if (config.residual_block == 0 || layer >= config.layers)
     return std::make_unique<DecoderBlock>(config, parameters, attention, of_ffn);
-  // Published models also have a mixture before the first attention, where there is nothing to mix.
+  // Published models also have these parameters before the first attention, where there is nothing to mix.
   if (layer == 0) store.leave_out("model.layers.0.self_attention_res_");
   return std::make_unique<AttentionResidualBlock>(config, parameters, attention, of_ffn);
 }

@@ -1,4 +1,4 @@
-// Reads and writes which layers attend to only a window or chunk, and which are short convolutions.
+// Reads and writes which layers attend only to a window or chunk, and which layers are short convolutions.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -107,7 +107,7 @@ void read_sliding_layers(const nlohmann::json& json, ModelConfig& config) {
                                 ? r.integer_or("sliding_window", 4096, 0, ConfigReader::kMaxWidth)
                                 : 0;
   if (config.attention.window == 0) {
-    read_layer_types(json, config, {kFull, "sliding_attention"});  // refuses a list of another length
+    read_layer_types(json, config, {kFull, "sliding_attention"});  // throws if the list has another length
     return;
   }
   read_local_layers(json, "sliding_attention", config, [](const nlohmann::json& root, std::int64_t layer) {

@@ -25,7 +25,7 @@ constexpr FeedForwardNames kMatrices{.gate = "w1", .up = "w3", .down = "w2"};
 constexpr double kMaxScale = 1e6;
 
 // Unless block_auto_adjust_ff_dim is false, intermediate_size is the width of a feed-forward without a gate.
-// The real width is two thirds of intermediate_size, multiplied by a factor and rounded up to a multiple.
+// The actual width is 2/3 * intermediate_size, multiplied by a factor and rounded up to a multiple.
 void adjust_width(const ConfigReader& r, ModelConfig& c) {
   if (!r.flag_or("block_auto_adjust_ff_dim", true)) return;
   const std::int64_t maximum = ConfigReader::kMaxWidth,
@@ -38,8 +38,8 @@ void adjust_width(const ConfigReader& r, ModelConfig& c) {
   c.ffn = static_cast<std::int64_t>(multiples) * multiple;
 }
 
-// Without `layer_types`, full_attn_idxs lists the layers with attention. Without both keys, all layers have
-// attention.
+// If `layer_types` is missing, full_attn_idxs lists the layers with attention. If both are missing, all
+// layers have attention.
 void read_attention_layers(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   if (r.find("layer_types") || !r.find("full_attn_idxs")) return;
@@ -131,8 +131,8 @@ Family family(const char* model_type, const char* architecture) {
 extern const FamilyEntry kLfm2{[]() -> Family {
   Family dense = family("lfm2", "Lfm2ForCausalLM");
   dense.aliases.emplace_back("block_ff_dim", "intermediate_size");
-  // These are keys of the feed-forward's width, and keys of the original trainer, which repeat other keys or
-  // describe initialisation.
+  // Keys of the width of the feed-forward, and keys of the original trainer, which repeat other keys or
+  // describe the initialization.
   dense.other_keys = {"block_dim",
                       "block_ff_dim",
                       "block_ffn_dim_multiplier",

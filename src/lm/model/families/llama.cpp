@@ -12,7 +12,7 @@ void read(const nlohmann::json& json, ModelConfig&) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "mlp_bias", false);
   refuse_unless(json, "hidden_act", "silu");
-  // pretraining_tp > 1 only splits products into parts, which does not change the result.
+  // pretraining_tp > 1 only divides products into parts, which does not change the result.
 }
 
 void write(const ModelConfig&, nlohmann::json& json) {

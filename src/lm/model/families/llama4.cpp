@@ -12,7 +12,7 @@
 
 namespace primus {
 
-// QK norm, in families whose models differ in it.
+// QK norm, for families in which only some models have it.
 PRIMUS_MODEL_FIELD(ATTENTION, bool, head_norm, false, qk_l2_norm, kFixed, "use_qk_norm");
 
 namespace {

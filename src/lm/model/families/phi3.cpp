@@ -18,7 +18,7 @@ void read(const nlohmann::json& json, ModelConfig& config) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "embd_pdrop", 0);
   refuse_unless(json, "resid_pdrop", 0);
-  // transformers treats yarn as longrope here and supports no other kind for this family.
+  // For this family, transformers treats yarn as longrope and supports no other kind.
   const RopeScaling::Kind kind = config.rope_scaling.kind;
   if (kind != RopeScaling::Kind::kNone && kind != RopeScaling::Kind::kLongrope) {
     throw ConfigReader(json).not_supported("rope_type", " is not supported for this model family",
@@ -31,7 +31,7 @@ void write(const ModelConfig& config, nlohmann::json& json) {
   json["attention_bias"] = false;
   json["attention_dropout"] = json["embd_pdrop"] = json["resid_pdrop"] = 0.0;
   json["hidden_act"] = "silu";
-  // This key is also written outside rope_parameters, because transformers otherwise assumes 4096.
+  // This key is also written outside of rope_parameters, because transformers would otherwise assume 4096.
   if (config.rope_scaling.kind == RopeScaling::Kind::kLongrope)
     json["original_max_position_embeddings"] = config.rope_scaling.original_max_positions;
   write_common_window(config, json);
@@ -54,7 +54,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 extern const FamilyEntry kPhi3{[]() -> Family {
   Family family{"phi3", "Phi3ForCausalLM", read, write, make_block, {}, kDefaults};
   family.partial_rotary = true;
-  // Keys of the image encoders of other models with this name.
+  // Keys of the image encoders of other models with the same model_type.
   family.other_keys = {"embd_layer", "img_processor"};
   return family;
 }};

@@ -38,7 +38,7 @@ constexpr std::array<std::string_view, 3> kSplitNames = {"train", "valid", "test
 
 struct BlendList {
   std::vector<std::string> paths;
-  std::vector<double> weights;  // normalized weights; empty if the list has no weights
+  std::vector<double> weights;  // normalised weights; empty for a list without weights
 };
 
 std::optional<double> parse_weight(std::string_view text) {
@@ -55,12 +55,12 @@ std::vector<double> normalized(const std::vector<double>& weights) {
   return result;
 }
 
-// Returns whether `entry` is a number, and not the name of existing data.
+// Whether `entry` is a number and not the name of existing data.
 bool is_weight(const std::string& entry) {
   return parse_weight(entry) && !IndexedDataset::exists(entry) && !Env::posix().status(entry);
 }
 
-// Returns the error for a list with weights that does not alternate weight and path.
+// The error for a list that has weights but does not alternate weight and path.
 Error uneven_blend(const std::vector<std::string>& list) {
   const std::string hint = "write weights and paths alternately ('0.7 data/a 0.3 data/b'), or only paths";
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -117,7 +117,7 @@ class Opener {
         requested_{options.train_samples, options.valid_samples, options.test_samples} {
     const SpecialIds& special = tokenizer.special_ids();
     rules_.vocab_size = options.vocab_size > 0 ? options.vocab_size : tokenizer.vocab_size();
-    // If the padding id also had another role, real tokens would be excluded from the loss.
+    // A padding id that also has another role would mask real tokens out of the loss.
     if (special.pad && special.pad != special.eos && special.pad != special.eod &&
         special.pad != special.bos) {
       rules_.pad = special.pad;
@@ -170,7 +170,7 @@ class Opener {
       for (std::size_t split = 0; split < 3; ++split) {
         if (requested_[split] == 0) continue;
         if (per_split[split]->empty()) {
-          if (split > 0) continue;  // without a path from the user, the split stays empty
+          if (split > 0) continue;  // the user set no path for this split
           throw invalid("validation or test data is given, but no training data", "set train_data_path");
         }
         result[split] = open_blend(parse_blend(*per_split[split]), split, std::nullopt);
@@ -254,7 +254,7 @@ class Opener {
     return parts;
   }
 
-  // Returns whether some sequences in data_path are not used for training.
+  // Whether data_path has sequences that are not trained on.
   bool holds_out(const BlendList& blend) {
     return std::ranges::any_of(blend.paths, [this](const std::string& path) {
       const std::shared_ptr<const TokenSource> data = source(path);
@@ -263,7 +263,7 @@ class Opener {
     });
   }
 
-  // Shares consist of complete sequences, so they may differ from `split` if the text is small.
+  // Shares are whole sequences, so they differ from `split` for a small text.
   std::vector<std::string> facts_on_shares(const Splits& opened) {
     std::vector<std::string> facts;
     for (const std::string& path : parse_blend(options_.data_path).paths) {
@@ -298,7 +298,7 @@ class Opener {
   std::unique_ptr<const Dataset> open_blend(const BlendList& blend, std::size_t split,
                                             const std::optional<std::string>& shares) {
     const std::int64_t requested = requested_[split];
-    // A single data set needs no blend if it has no weight, or if its path belongs to one split only.
+    // A single data set needs no blend if it has no weight, or if its path belongs to one split.
     if (blend.paths.size() == 1 && (blend.weights.empty() || !shares)) {
       return open_split(source(blend.paths[0]), split, shares, requested);
     }
@@ -353,7 +353,7 @@ class Opener {
     return source.name();
   }
 
-  // Throws if a split is shorter than one sample; Megatron would repeat it.
+  // Megatron would repeat a split that is shorter than one sample; here that is an error.
   void check_length(const TokenSource& source) const {
     std::int64_t tokens = 0;
     for (std::int64_t i = 0; i < source.sequences(); ++i) {
@@ -370,8 +370,7 @@ class Opener {
         "shorten seq_length, or add data");
   }
 
-  // Opens the data set with the prefix `path`; if `path` is text, tokenizes it first. All splits share the
-  // result.
+  // Opens the data set with the prefix `path`; text is tokenized first. The splits share the result.
   std::shared_ptr<const TokenSource> source(const std::string& path) {
     for (const auto& [known, opened] : sources_) {
       if (known == path) return opened;
@@ -384,8 +383,7 @@ class Opener {
     return opened;
   }
 
-  // Returns the prefix of the tokens of text files. Tokenizes the files if the cache does not contain their
-  // tokens.
+  // Returns the prefix of the tokens of text files; tokenizes them unless the cache has the tokens.
   Path tokenized(const std::string& pattern) {
     if (!Env::posix().status(pattern) && pattern.find_first_of("*?[") == std::string::npos) {
       throw invalid(
@@ -418,8 +416,7 @@ class Opener {
     return tokenized_prefix(folder / "tokens", options_.text.json_key);
   }
 
-  // Returns a hash of everything that the tokens depend on. It depends on the files' contents, not on names
-  // or dates.
+  // Hash of everything that the tokens depend on: contents, not names or dates.
   std::uint64_t cache_key(const std::vector<InputFile>& files) const {
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
@@ -449,7 +446,7 @@ class Opener {
     return XXH3_64bits_digest(&state);
   }
 
-  // Returns a description of the tokens in a cache folder: one line per file, with size and checksum.
+  // Describes the tokens in a cache folder: one line per file with size and checksum.
   std::string seal_of(const Path& folder) const {
     std::string seal;
     std::vector<std::byte> buffer(1 << 20);
@@ -468,9 +465,8 @@ class Opener {
     return seal;
   }
 
-  // Returns nullopt if the cached tokens match their checksums, "" if there are none yet, and otherwise a
-  // description of the damage. Reading the tokens costs less than reading the text, which was necessary for
-  // the hash.
+  // Returns nullopt if the cached tokens match their checksums, "" if there are none yet, otherwise what is
+  // wrong. Reading the tokens costs less than reading the text, which the hash already required.
   std::optional<std::string> damage_of(const Path& folder) const {
     if (!Env::posix().status(folder)) return "";
     const Path prefix = tokenized_prefix(folder / "tokens", options_.text.json_key);
@@ -484,8 +480,8 @@ class Opener {
     return "they differ from their checksum";
   }
 
-  // Builds the tokens in a separate folder and renames it at the end, so that other processes see either all
-  // tokens or none. If the process is interrupted, the next run resumes its work.
+  // Builds the tokens in a separate folder and renames it at the end, so that other processes see all tokens
+  // or none. The next run resumes what an interrupted run left there.
   void build_cache(const std::string& pattern, const Path& cache, const Path& folder) {
     try {
       make_folders(cache);
@@ -495,7 +491,7 @@ class Opener {
     }
     const FileLock lock = FileLock::wait(folder.string() + ".lock");
     const std::optional<std::string> damage = damage_of(folder);
-    if (!damage) return;  // the tokens are valid, because another process has built them
+    if (!damage) return;  // another process has built the tokens
     if (!damage->empty()) {
       notes_.push_back(fmt::format("the cached tokens of '{}' in '{}' are not used: {}; they are rebuilt",
                                    pattern, folder.string(), *damage));
@@ -540,7 +536,7 @@ class Opener {
   std::vector<std::string> notes_;
   std::vector<std::uint64_t> training_;  // fingerprints of the training data
   std::vector<std::pair<std::string, std::shared_ptr<const TokenSource>>> sources_;
-  std::vector<const TokenSource*> text_;  // token sources that were made from text
+  std::vector<const TokenSource*> text_;  // token sources made from text
 };
 
 }  // namespace

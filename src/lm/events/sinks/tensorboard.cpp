@@ -1,5 +1,5 @@
 // Writes scalars for TensorBoard under Megatron's tags, so that runs of Megatron and of Primus share charts.
-// Of the tags "throughput/...", Megatron has only TFLOP/s.
+// Tags "throughput/" other than TFLOP/s exist only here.
 #include <cmath>
 #include <vector>
 

@@ -5,8 +5,8 @@
 
 namespace primus {
 
-// Number of layers between checkpoints of the residual stream (engine/attention_residual.h); 0: there are no
-// checkpoints, and branches read the stream.
+// Number of layers between checkpoints of the residual stream (engine/operators/attention_residual.h); 0:
+// there are no checkpoints, and branches read the stream.
 PRIMUS_MODEL_FIELD(MODEL, std::int64_t, residual_block, 0, attn_res_block_size, kShape,
                    "attn_res_block_size");
 

@@ -2,7 +2,7 @@
 // back, so that it depends only on distances. A query attends to the tokens in its window, and to latents
 // that are pooled over blocks of earlier tokens: all large blocks, or the small blocks that an indexer
 // selects. The indexer is not trained.
-#include "engine/compressed_attention.h"
+#include "engine/operators/compressed_attention.h"
 
 #include <fmt/format.h>
 

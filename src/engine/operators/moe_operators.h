@@ -111,7 +111,7 @@ Value combine(const Value& rows, const Routing& routing, const Value& addend = {
 // grouped_linear() followed by combine(), for rows that are already weighted. As one operator, it stores the
 // experts' output only briefly.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
-// Like linear_combine() above, for rows of both parts; the parameter has no adapter.
+// Does this for rows of both parts; the parameter has no adapter.
 Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts);
 
 // Adds to each row the bias of its expert, [E, n]. Pass rows by std::move to run in place.

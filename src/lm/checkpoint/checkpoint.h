@@ -171,7 +171,8 @@ class CheckpointReader {
 // valid checkpoint of an earlier iteration; otherwise the newest valid checkpoint.
 struct ResumePoint {
   std::optional<CheckpointReader> reader;  // empty if no checkpoint exists
-  std::vector<std::string> rejected;       // reason for each rejected checkpoint, newest first
+  std::vector<std::string> rejected;       // reasons for rejecting checkpoints, newest checkpoint first:
+                                           // "iter_0000200: model.safetensors: ..."
   std::vector<std::string> notes;  // further problems for the log: "latest names ..., which does not exist"
 };
 // Throws kInvalid if checkpoints exist but none is valid. With a group, all ranks get the same result.

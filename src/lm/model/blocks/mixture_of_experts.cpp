@@ -185,8 +185,8 @@ class MixtureOfExperts final : public Layer {
     return moe_.training.forced == turbo::RouterRule::Forced::kEven && !moe_.hashed(layer_);
   }
 
-  // Whether the rank keeps activations for fewer rows than its experts can get. Does not depend on the call,
-  // because the number of uses of a parameter is fixed.
+  // Whether the rank keeps activations for fewer rows than its experts can get. The result is equal in all
+  // calls, because the number of uses of a parameter is fixed.
   bool in_parts() const {
     return experts_.group && plain_ && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&
            moe_.training.capacity_factor == 0 &&

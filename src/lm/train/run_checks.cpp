@@ -29,13 +29,34 @@ void compare_experiments(RunPlan& plan) {
   plan.ranks.require_same({{"the experiment", text}});
 }
 
-void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured) {
+namespace {
+
+// Returns the memory for one of this host's ranks.
+MemorySupply supply_for(RunPlan& plan, engine::Rank& rank) {
   MemorySupply supply = supply_of(rank.device());
   if (!supply.shared) supply.device -= group_bytes(rank.device(), rank.mesh());
   supply.host /= plan.ranks.on_host();
   if (supply.shared) supply.device /= plan.ranks.on_host();
-  const MemoryFit fit =
-      fit_memory(plan.e, plan.model, plan.families, measured, supply, plan.ranks.size(), plan.ranks.rank());
+  return supply;
+}
+
+}  // namespace
+
+StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank) {
+  StepMeasurement measured = measure_session(rank, plan.settings, plan.families);
+  if (!may_keep_fewer_rows(plan.c, plan.model)) return measured;
+  const bool lacks = !fits(memory_need(plan.e, plan.settings, measured), supply_for(plan, rank));
+  if (!plan.ranks.any(lacks)) return measured;
+  constexpr double kMargin = MoeConfig::Training::kFewerRows;
+  plan.settings.model.moe.training.capacity_margin = kMargin;
+  plan.log.info("{}", describe_fewer_rows());
+  return measure_session(rank, plan.settings, plan.families);
+}
+
+void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured) {
+  const MemorySupply supply = supply_for(plan, rank);
+  const MemoryFit fit = fit_memory(plan.e, plan.settings.model, plan.families, measured, supply,
+                                   plan.ranks.size(), plan.ranks.rank());
   if (fit.fits) return;
   if (plan.options.ignore_memory) {
     plan.log.warning("{}: started anyway (--force)", describe_lack(fit));

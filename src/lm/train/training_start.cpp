@@ -84,7 +84,7 @@ void Trainer::Run::open_rank() {
 }
 
 StepMeasurement Trainer::Run::measure() {
-  StepMeasurement measured = measure_session(*rank, plan.settings, plan.families);
+  StepMeasurement measured = measure_within_memory(plan, *rank);
   const engine::MemoryPlan& memory = measured.memory;
   warn_without_graphs(plan.log, measured.why_not_recorded);
   constexpr double kMiB = 1 << 20;

@@ -196,17 +196,35 @@ TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
       experiment(experts + ", expert_model_parallel_size: 4, moe_router_force_load_balancing: true", gpu), 4);
   EXPECT_TRUE(even.balanced.empty());
   EXPECT_LT(even.step().memory.total(), spread.step().memory.total());
-  // A rank keeps activations for a part of the rows that it can get.
-  const auto with_margin = [&](const char* margin) {
+}
+
+// A rank keeps activations for all rows of its experts. If memory is too small for all, it keeps fewer.
+TEST(PlannedHardware, FewerRowsOfExpertsAreKeptOnlyIfAllDoNotFit) {
+  const auto plan = [](const std::string& margin, double gib) {
+    config::Hardware gpu = a_gpu();
+    gpu.memory_gib = gib;
     return forecast(
-               experiment(experts + ", expert_model_parallel_size: 4, moe_expert_capacity_margin: " + margin,
-                          gpu),
-               4)
-        .step()
-        .memory.stash;
+        experiment(", num_layers: 24, num_experts: 8, ffn_hidden_size: 64, moe_ffn_hidden_size: 64, "
+                   "moe_router_topk: 2, model_type: mixtral, expert_model_parallel_size: 4, "
+                   "moe_expert_capacity_margin: " +
+                       margin,
+                   std::make_shared<const config::Hardware>(gpu)),
+        4);
   };
-  EXPECT_LT(with_margin("1"), with_margin("2"));
-  EXPECT_LT(with_margin("2"), with_margin("1000"));
+  constexpr double kGpu = 80, kBytes = 1 << 30;
+  const TrainingForecast all = plan("1000", kGpu), fewer = plan("1.5", kGpu), least = plan("1", kGpu);
+  const std::int64_t need_all = claimed(all.memory.need, all.memory.supply);
+  const std::int64_t need_fewer = claimed(fewer.memory.need, fewer.memory.supply);
+  EXPECT_LT(need_fewer, need_all);
+  EXPECT_LT(claimed(least.memory.need, least.memory.supply), need_fewer);
+  EXPECT_EQ(claimed(plan("null", kGpu).memory.need, all.memory.supply), need_all);
+  // A GPU with room for the smaller need only. fits() leaves a twentieth free.
+  const double room = static_cast<double>(need_all + need_fewer) / 2 / 0.95;
+  const double gib = kGpu + (room - static_cast<double>(all.memory.supply.device)) / kBytes;
+  const TrainingForecast small = plan("null", gib);
+  EXPECT_TRUE(small.memory.fits);
+  EXPECT_EQ(claimed(small.memory.need, small.memory.supply), need_fewer);
+  EXPECT_FALSE(plan("1000", gib).memory.fits);
 }
 
 }  // namespace

@@ -250,6 +250,20 @@ bool is_less(const MemoryNeed& need, const MemoryNeed& before, const MemorySuppl
 
 }  // namespace
 
+bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig& model) {
+  const bool shared = config.expert_model_parallel_size > 1 ||
+                      config.expert_tensor_parallel_size.value_or(config.tensor_model_parallel_size) > 1;
+  return shared && model.moe.experts > 0 && !config.moe_expert_capacity_margin;
+}
+
+std::string describe_fewer_rows() {
+  return fmt::format(
+      "a rank keeps activations for {} times its equal share of rows of experts "
+      "(moe_expert_capacity_margin), "
+      "because all rows do not fit: further rows are computed again in the backward pass",
+      MoeConfig::Training::kFewerRows);
+}
+
 MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const StepMeasurement& measured,
                      const MemorySupply& supply, int world, int rank) {

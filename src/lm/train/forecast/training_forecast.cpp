@@ -172,6 +172,16 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   f.checkpoint_bytes = checkpoint_bytes(f.step(), settings, !c.no_save_optim);
   f.memory = fit_memory(e, model, families_, f.step(), supply, world,
                         static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
+  if (!f.memory.fits && may_keep_fewer_rows(c, model)) {
+    config::Experiment fewer = experiment_;
+    fewer.trainer->moe_expert_capacity_margin = MoeConfig::Training::kFewerRows;
+    Logger quiet(LogOptions{.console_level = LogLevel::kError});  // the notes were logged above
+    TrainingForecast kept = Trainer(fewer, families_, quiet).forecast(world, on_host);
+    if (kept.memory.fits) {
+      log_.info("{}", describe_fewer_rows());
+      return kept;
+    }
+  }
   f.balanced = balanced_stages(e, model.moe, families_, tokenizer.get(), world, on_host);
   f.steps = c.train_iters;
   if (tokenizer && c.train_epochs && length_is_open(c)) {

@@ -1,5 +1,5 @@
-// The experts' computation on the rows of tokens that chose them, with dispatch and combination of rows
-// (moe_operators.h).
+// The experts' computation on the rows of the tokens that chose them, and the operators that move rows to
+// experts and combine them per token (moe_operators.h).
 #include <optional>
 #include <utility>
 
@@ -23,7 +23,7 @@ using turbo::launch;
 
 struct PlanAttributes {
   std::int64_t expert_count, tokens, top_k;
-  std::int64_t begin, end;  // the range of the plan in its tensor; end 0: all of it
+  std::int64_t begin, end;  // the plan's range of elements in its tensor; end = 0: the complete tensor
 };
 
 turbo::RoutingPlan plan_of(OperatorCall& op, InputPlace plan) {
@@ -32,7 +32,7 @@ turbo::RoutingPlan plan_of(OperatorCall& op, InputPlace plan) {
   return {a.end > 0 ? all.slice(a.begin, a.end) : all, a.expert_count, a.tokens, a.top_k};
 }
 
-// The plan of the second part, for operators whose attributes are those of the first.
+// Returns the plan of the routing's second part, for operators whose attributes describe the first part.
 turbo::RoutingPlan rest_of(OperatorCall& op, InputPlace plan) {
   const auto a = op.attributes<PlanAttributes>();
   const Tensor all = op.in(plan);
@@ -40,7 +40,7 @@ turbo::RoutingPlan rest_of(OperatorCall& op, InputPlace plan) {
 }
 
 struct Combine {
-  enum In : InputName { kRows, kPlan, kWeights, kAddend };  // kAddend: optional
+  enum In : InputName { kRows, kPlan, kWeights, kAddend };  // the input kAddend is optional
   enum Out : OutputName { kOut };
 };
 
@@ -139,7 +139,12 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
 // tape does not store top_k copies of tokens or results.
 
 struct DispatchLinear {
-  enum In : InputName { kX, kPlan, kGradient };  // kGradient: for a part of a routing
+  enum In : InputName {
+    kX,
+    kPlan,
+    kGradient
+  };  // kGradient: only if the routing is one part of a divided
+      // routing
   enum Out : OutputName { kRows };
 };
 
@@ -200,7 +205,13 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
                                    .for_weight = saves(DispatchLinear::kX, DispatchLinear::kPlan)};
 
 struct LinearCombine {
-  enum In : InputName { kRows, kPlan, kAddend, kRest };  // an addend: if given; kRest: rows of a second part
+  enum In : InputName {
+    kRows,
+    kPlan,
+    kAddend,
+    kRest
+  };  // kAddend: only if an addend is given; kRest: only
+      // with the rows of a routing's second part
   enum Out : OutputName { kOut };
 };
 
@@ -429,7 +440,8 @@ PlanAttributes attributes_of(const Routing& r) {
   return {r.expert_count, r.weights.shape()[0], r.weights.shape()[1], r.plan_begin, r.plan_end};
 }
 
-// Dropout is not supported: it would need the token numbers of rows from other ranks.
+// Adapters of experts do not support dropout, because it would need the token numbers of rows from other
+// ranks.
 const LowRank& adapter_of(const Value& rows, const Parameter& weight) {
   PRIMUS_CHECK("experts", weight.low_rank.dropout == 0);
   return rows.tape().adapter_of(weight);

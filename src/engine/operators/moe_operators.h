@@ -1,7 +1,8 @@
-// The training operators of a mixture of experts. T tokens choose top_k of E experts each: T · top_k rows,
-// sorted by expert. The number of rows per expert is known only on the device, so memory and the shapes on
-// the tape are the same for every routing. If ranks share the experts, a routing covers only some of them
-// (engine/parallel/parallel_operators.h), and the number of rows is the maximum that these experts can get.
+// The training operators of a mixture of experts. Each of T tokens chooses top_k of E experts, which results
+// in T · top_k rows, sorted by expert. The number of rows per expert is known only on the device, so memory
+// and the shapes on the tape are the same for every routing. If ranks share the experts, a routing covers
+// only some of them (engine/parallel/parallel_operators.h), and the number of rows is the maximum that these
+// experts can get.
 //
 //   Routing r = route(router_logits(x, gate, {}), rule);
 //   y = linear_combine(weighted_swiglu(dispatch_linear(x, gate_up, r), r), down, r);
@@ -13,34 +14,35 @@
 
 namespace primus::engine {
 
-// Raw router scores, in fp32 from the fp32 master weight: [T, hidden] · [E, hidden]ᵀ -> [T, E] fp32. `jitter`
-// multiplies every element of x by a random number in [1 - jitter, 1 + jitter], drawn from `random` and the
-// numbers of `tokens` (turbo::RouterRandom::tokens).
+// Returns the router's raw scores, computed in fp32 from the fp32 master weight: [T, hidden] · [E, hidden]ᵀ
+// -> [T, E] fp32. `jitter` multiplies every element of x by a random number in [1 - jitter, 1 + jitter],
+// drawn from `random` and the numbers of `tokens` (turbo::RouterRandom::tokens).
 Value router_logits(const Value& x, Parameter& weight, double jitter = 0,
                     const turbo::RouterRandom& random = {}, const Value& tokens = {});
 
-// logits + bias, [T, E] fp32, from the fp32 master. Pass logits by std::move to add in place.
+// Returns logits + bias, [T, E] fp32, computed from the fp32 master of the bias. Pass logits by std::move to
+// add in place.
 Value router_bias(Value logits, Parameter& bias);
 
 struct RoutingRule {
   turbo::RouterRule router;
   turbo::RouterRandom random = {};  // used by RouterRule::forced; leave `tokens` unset
   std::int64_t capacity = 0;        // maximum rows per expert; 0: no limit
-  bool drop_lightest = true;        // rows above the capacity: true drops the smallest weights, false the
-                                    // last rows
+  bool drop_lightest = true;        // which rows above the capacity are dropped; true: the rows with the
+                                    // smallest weights; false: the last rows
   std::int64_t sequences = 1;       // number of sequences, which defines "last rows" (turbo::PlanRouting)
   // Auxiliary losses, whose gradients are added to the gradient of the logits: load balance over `segments`
-  // equal runs of tokens, and z loss (turbo::RouterLosses).
+  // token ranges of equal length, and z loss (turbo::RouterLosses).
   float balance_scale = 0, z_scale = 0;
   std::int64_t segments = 1;
-  // 1 / (number of token runs whose loads are summed) (StepLoad).
+  // 1 / (number of token ranges whose loads are summed) (StepLoad).
   float load_share = 1;
 };
 
 // Returns the expert loads for the balance loss of this microbatch: [1, E] int32, summed over all data ranks
 // and over the step's microbatches up to this one. `running` [E] int32, in persistent memory, holds them
-// between microbatches; it is zero when a step begins. Counts exactly once, even if later operators are
-// recomputed. All ranks of the stage call it in the same order.
+// between microbatches; it is zero when a step begins. Counts each microbatch exactly once, even if later
+// operators are recomputed. All ranks of the stage call it in the same order.
 Value step_load(const Value& logits, const RoutingRule& rule, const Tensor& running, DataParallel& parallel);
 
 // The experts that each token chose, the weight of each choice, and the position of its row.
@@ -49,28 +51,30 @@ struct Routing {
   Value experts;  // [T, top_k] int32
   Value plan;     // turbo::RoutingPlan
   std::int64_t expert_count = 0;
-  std::int64_t rows = 0;  // maximum
-  std::int64_t kept = 0;  // above 0: the plan is in two parts, and the first has at most this many rows
-  std::int64_t plan_begin = 0, plan_end = 0;  // of a part: the range of its plan in `plan`
+  std::int64_t rows = 0;  // maximum number of rows
+  std::int64_t kept = 0;  // above 0: the plan has two parts, and the first part has at most this many rows
+  std::int64_t plan_begin = 0, plan_end = 0;  // only for one part of a routing: the range of this part's plan
+                                              // in `plan`
   bool by_logits = true;  // the chosen experts are exactly the experts with the largest logits
 };
 
 // `choice_bias`, [E] fp32 or absent, is added to the scores only for the choice. `given`, [T, top_k] int32 in
-// memory that outlives the tape, or absent: replaces the choice; weights still come from the scores.
-// `tokens`: as for router_logits, or empty if no random numbers are drawn.
-// `load`: the result of step_load(); empty: the load of these tokens. `by_table`: like `given`, from
-// experts_by_table(), or empty.
+// memory that outlives the tape, or absent: the experts to use in place of a choice; weights still come from
+// the scores. `by_table`: like `given`, but a result of experts_by_table(), or empty. `tokens`: as for
+// router_logits, or empty if no random numbers are drawn. `load`: the result of step_load(), or empty: the
+// load of these tokens is used.
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {},
               const Tensor& given = {}, const Value& tokens = {}, const Value& load = {},
               const Value& by_table = {});
 
-// Looks up the experts of each token by its id: [T, top_k] int32, rows of `table`, [vocabulary, top_k] fp32.
+// Returns the experts of each token, [T, top_k] int32: row `id` of `table`, [vocabulary, top_k] fp32, for a
+// token with this id.
 Value experts_by_table(const Value& tokens, Parameter& table);
 
 // Copies the chosen experts to `experts` [T, top_k] int32 in memory that outlives the tape. Runs once, like
 // observe().
 void record(const Routing& routing, const Tensor& experts);
-// Copies int32 numbers on which a pass bases choices.
+// Copies int32 numbers on which a pass bases choices to `to`, in memory that outlives the tape.
 void record(const Value& numbers, const Tensor& to);
 
 // Adds this routing to counters in persistent memory: `load` [E + 1] int32 (turbo::ExpertLoad) and `losses`
@@ -84,25 +88,26 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
 void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
                      const turbo::MarginBins& bins, const Tensor& counts);
 
-// The two parts of a routing that has parts (Routing::kept): the first experts, as many as have at most that
-// number of rows, and all others, usually none. If the operators of the second part are replayed
-// (ReplayScope), a step keeps no activations for it, and has memory for its maximum number of rows only once.
+// The two parts of a routing with Routing::kept > 0. The first part has experts 0, 1, ... as long as they
+// have at most `kept` rows together. The second part has the remaining experts, usually none. If the
+// operators of the second part are replayed (ReplayScope), a step keeps no activations for it, and has memory
+// for its maximum number of rows only once.
 //
 // Results have the same bits as without parts: an expert's rows are multiplied together, and a token's rows
 // are summed in the same order.
 struct RoutingParts {
   Routing head, rest;
-  // These stand for the rows of each part and have only gradients, [rows, c]: the gradient of x is summed
-  // from both parts at once.
+  // These values have no data. They only receive the gradients of each part's rows, [rows, c], so that the
+  // gradient of x is summed from both parts at once.
   Value head_gradient, rest_gradient;
 };
 // `x`: the input of dispatch_linear().
 RoutingParts parts_of(const Routing& routing, const Value& x);
 
-// Products with experts' matrices, including their low-rank adapters, one per expert.
-// Multiplies each token's row by the matrix of each expert that it chose: [T, in] · [E, out, in]ᵀ -> [T ·
-// top_k, out].
-// `gradient`: for a part of a routing, whose parameter has no adapter: RoutingParts' value for this part.
+// Products with experts' matrices, including their low-rank adapters, one per expert. Multiplies each token's
+// row by the matrix of each expert that it chose: [T, in] · [E, out, in]ᵀ -> [T · top_k, out]. `gradient`: if
+// `routing` is one part of a divided routing, this part's gradient value in RoutingParts; `weight` then has
+// no adapter.
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing, const Value& gradient = {});
 // Multiplies each row by the matrix of its expert: [rows, in] · [E, out, in]ᵀ -> [rows, out].
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
@@ -111,7 +116,7 @@ Value combine(const Value& rows, const Routing& routing, const Value& addend = {
 // grouped_linear() followed by combine(), for rows that are already weighted. As one operator, it stores the
 // experts' output only briefly.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
-// Does this for rows of both parts; the parameter has no adapter.
+// Like linear_combine() above, for the rows of both parts of a routing; the parameter has no adapter.
 Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts);
 
 // Adds to each row the bias of its expert, [E, n]. Pass rows by std::move to run in place.
@@ -123,8 +128,8 @@ Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
 Value weighted_swiglu(const Value& gate_up, const Routing& routing, bool weigh_input = false);
 // SwiGLU with clamping (turbo::ClampedSwigluForward): [rows, 2*ffn] -> [rows, ffn].
 struct SwigluClamp {
-  double limit, alpha = 1.702, shift = 1;  // defaults are gpt-oss's; alpha 1 and shift 0: SwiGLU of clamped
-                                           // inputs
+  double limit, alpha = 1.702, shift = 1;  // the defaults are gpt-oss's values; alpha = 1 and shift = 0 give
+                                           // SwiGLU of clamped inputs
 };
 Value clamped_swiglu(const Value& gate_up, const SwigluClamp& clamp);
 

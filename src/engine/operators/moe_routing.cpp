@@ -21,7 +21,7 @@ struct LogitsAttributes {
   turbo::RouterRandom random;
 };
 
-// The router's random source, with the token numbers of input `i` if the call has it.
+// Returns `random` with the token numbers from input `i`, if the call has this input.
 turbo::RouterRandom with_tokens(const OperatorCall& op, turbo::RouterRandom random, InputPlace i) {
   if (op.has_in(i)) random.tokens = op.in(i);
   return random;
@@ -140,14 +140,14 @@ constexpr Operator kStepLoad{.name = "step_load",
 struct RouteAttributes {
   RoutingRule rule;
   std::int64_t expert_count;
-  void *choice_bias, *given;  // null: none
+  void *choice_bias, *given;  // null if not given
   bool by_logits;
 };
 
-// Loads per segment for the balance loss; empty without such a loss.
+// The loads per segment for the balance loss; empty if there is no balance loss.
 class Loads {
  public:
-  // `by_logits` [T, top_k]: the experts of the largest logits, if known.
+  // `by_logits` [T, top_k]: the experts with the largest logits; absent if they are not known.
   Loads(OperatorCall& op, const RoutingRule& rule, const Tensor& logits, const Tensor& by_logits) {
     if (rule.balance_scale == 0) return;
     load_.emplace(op.context().scratch, DType::kI32, Shape{rule.segments, logits.cols()});
@@ -262,7 +262,7 @@ void observe_forward(OperatorCall& op) {
 constexpr Operator kObserve{
     .name = "observe_routing", .operator_class = OperatorClass::kRouting, .forward = observe_forward};
 
-// The operator has no outputs, like observe.
+// Like observe, the operator has no outputs, so it is never replayed.
 struct MarginAttributes {
   turbo::MarginBins bins;
   std::int32_t top_k;
@@ -286,7 +286,7 @@ void observe_margins_forward(OperatorCall& op) {
 constexpr Operator kObserveMargins{
     .name = "observe_margins", .operator_class = OperatorClass::kRouting, .forward = observe_margins_forward};
 
-// The operator has no outputs, like observe.
+// Like observe, the operator has no outputs, so it is never replayed.
 struct RecordAttributes {
   void* to;
 };

@@ -30,7 +30,7 @@ namespace {
 constexpr const char* kSeal = "checksums";   // name of the checksum file in a folder of cached tokens
 constexpr std::int64_t kCacheVersion = 1;    // increased when text is converted to tokens differently
 constexpr std::uint64_t kPackedVersion = 1;  // increased when only packed text is cut differently
-// Each part of a blend prepares this fraction of samples beyond its share (Megatron's
+// Each data set of a blend prepares this fraction of samples in addition to its share (Megatron's
 // mid_level_dataset_surplus).
 constexpr double kSurplus = 0.005;
 constexpr const char* kMockSplit = "1,1,1";
@@ -141,7 +141,7 @@ class Opener {
       const Share share = share_of(*data, 0, shared ? std::optional(shares()) : std::nullopt);
       double tokens = 0;
       for (std::int64_t i = share.first; i < share.last; ++i) tokens += data->length(i);
-      // The number of rows in the sample order of this many epochs (sample_order.h).
+      // Adds the number of rows in the sample order of this many epochs (sample_order.h).
       samples += std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
     }
     if (samples > static_cast<double>(kMaxOrderedSamples)) {
@@ -193,7 +193,7 @@ class Opener {
   }
 
  private:
-  // Refuses data of another tokenizer before training begins.
+  // Refuses data that another tokenizer produced, before training begins.
   static void check_first_sample(const Dataset& dataset) {
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(dataset.seq_length()) + 1);
     std::vector<float> mask(static_cast<std::size_t>(dataset.seq_length()));
@@ -234,7 +234,7 @@ class Opener {
     return result;
   }
 
-  // Returns the parts of a blend that have validation or test data although no split was set.
+  // Returns the data sets of a blend that have validation or test data although no split was set.
   BlendList with_held_out(const BlendList& blend, std::size_t split) {
     BlendList parts;
     for (std::size_t i = 0; i < blend.paths.size(); ++i) {
@@ -263,7 +263,7 @@ class Opener {
     });
   }
 
-  // Shares are whole sequences, so they differ from `split` for a small text.
+  // For a small text, the real shares differ from `split`, because a share consists of whole sequences.
   std::vector<std::string> facts_on_shares(const Splits& opened) {
     std::vector<std::string> facts;
     for (const std::string& path : parse_blend(options_.data_path).paths) {
@@ -278,7 +278,7 @@ class Opener {
     return facts;
   }
 
-  // The sequences of `source` that belong to train, valid or test. `shares`: the split; nullopt: all
+  // Returns the sequences of `source` that belong to train, valid or test. `shares`: the split; nullopt: all
   // sequences.
   Share share_of(const TokenSource& source, std::size_t split,
                  const std::optional<std::string>& shares) const {
@@ -322,7 +322,7 @@ class Opener {
         weights.push_back(static_cast<double>(dataset->size()));
         available += dataset->size();
       }
-      // More than one epoch: each part repeats as often as the others.
+      // More than one epoch: all data sets repeat equally often.
       if (requested > available) {
         if (split == 0) training_.clear();
         return open_blend({blend.paths, normalized(weights)}, split, shares);
@@ -345,7 +345,8 @@ class Opener {
                                         options_.cache_dir);
   }
 
-  // The name that the user gave: text is trained on from cached tokens, whose file name is only a hash.
+  // Returns the name that the user gave. For text, `source` has only the name of the file of cached tokens,
+  // which is a hash.
   std::string given_name(const TokenSource& source) const {
     for (const auto& [path, opened] : sources_) {
       if (opened.get() == &source) return path;
@@ -383,7 +384,8 @@ class Opener {
     return opened;
   }
 
-  // Returns the prefix of the tokens of text files; tokenizes them unless the cache has the tokens.
+  // Returns the path prefix of the cached tokens of text files. Tokenizes the files unless the cache has
+  // their tokens.
   Path tokenized(const std::string& pattern) {
     if (!Env::posix().status(pattern) && pattern.find_first_of("*?[") == std::string::npos) {
       throw invalid(
@@ -416,7 +418,7 @@ class Opener {
     return tokenized_prefix(folder / "tokens", options_.text.json_key);
   }
 
-  // Hash of everything that the tokens depend on: contents, not names or dates.
+  // Returns a hash of everything that the tokens depend on: contents, not names or dates.
   std::uint64_t cache_key(const std::vector<InputFile>& files) const {
     XXH3_state_t state;
     XXH3_64bits_reset(&state);

@@ -31,8 +31,8 @@ constexpr std::string_view kRead[] = {"attention_dropout",
                                       "seq_aux",
                                       "transformers_weights"};
 
-// Keys in transformers' configuration classes that do not describe the architecture: how a model is run,
-// where it comes from, and other uses. Element types, including quantized ones, are read from the tensors.
+// Keys in transformers' configuration classes that do not describe the architecture, but how a model is run,
+// where it comes from, and other things. Element types, including quantized ones, are read from the tensors.
 constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "attn_implementation",
                                             "auto_map",

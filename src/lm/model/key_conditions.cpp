@@ -23,7 +23,7 @@ struct Condition {
 };
 
 constexpr auto kStreams = std::to_array<std::string_view>({"hc_sinkhorn_iters", "hc_eps"});
-// config/validate.cpp checks the other keys of experts, because the settings suffice for them.
+// config/validate.cpp checks the other keys of experts, because they can be checked without the model.
 constexpr auto kExperts =
     std::to_array<std::string_view>({"num_hash_layers", "routed_expert_hidden_size", "latent_moe_use_norm"});
 constexpr auto kExpertLatents = std::to_array<std::string_view>({"latent_moe_use_norm"});

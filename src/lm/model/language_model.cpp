@@ -110,7 +110,7 @@ void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) 
     local_rope_table_ = allocate(local);
     return;
   }
-  // Only layers with pooled latents stretch their frequencies.
+  // Only layers with pooled latents use stretched rotary frequencies.
   ModelConfig plain = config_, compressed = config_;
   plain.rope_scaling = {};
   compressed.rope_theta = config_.attention.pooled.theta;

@@ -96,7 +96,7 @@ void note_unreachable_ids(const ModelConfig& c, const std::string& where, std::v
   for (const std::int64_t id : c.eos_ids) check(kEos, id);
 }
 
-// Writes null too: for an absent key transformers uses the id of the family's class.
+// Also writes ids that are null, because for an absent key transformers uses the id of the family's class.
 void write_token_ids(const ModelConfig& c, json& root) {
   const auto id = [](const std::optional<std::int64_t>& value) { return value ? json(*value) : json(); };
   root[kBos] = id(c.bos_id);
@@ -523,7 +523,8 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
     adapters += adapter_weights(c, layer);
     selection += selection_products(c, layer, s);
   }
-  // Each module has the projection of the joined input, a block, and another product with the head.
+  // Each module of multi-token prediction has the projection of the joined input, a block, and another
+  // product with the head.
   const double modules = static_cast<double>(c.mtp.modules());
   per_token += modules * (2 * h * h + block(c.layers) + head);
   selection += modules * selection_products(c, c.layers, s);

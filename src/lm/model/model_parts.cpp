@@ -99,7 +99,7 @@ ModelParts even_parts(std::int64_t blocks, int parts) {
 
 namespace {
 
-// Splits into equal parts, with the embedding and the loss counted as blocks.
+// Divides the blocks into equal parts, with the embedding and the loss counted as blocks.
 std::vector<std::int64_t> split_with_ends(std::int64_t blocks, std::int64_t parts,
                                           const UnevenStages& uneven) {
   const std::int64_t extra = (uneven.embedding ? 1 : 0) + (uneven.loss ? 1 : 0);

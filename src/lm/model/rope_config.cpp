@@ -114,8 +114,8 @@ double fraction_of(const ConfigReader& rope, double otherwise) {
   return fraction;
 }
 
-// Reads the branches. Like transformers, uses only a few keys next to the branches, and only for keys that a
-// branch omits.
+// Reads the rotary settings of both branches. Like transformers, uses only a few keys next to the branches,
+// and only for keys that a branch omits.
 void read_branches(const json& rope, const char* key, const std::string& where, const ConfigReader& common,
                    ModelConfig& config) {
   const json &main = rope.at(kMain), &compress = rope.at(kCompress);
@@ -194,8 +194,8 @@ void read_by_layer_type(const std::string& where, const ConfigReader& common, Mo
   config.attention.local_theta = alike ? 0 : theta;
 }
 
-// Returns the value of a key in one object that describes a rotation, where some keys may have other names,
-// be next to the object, or be left out.
+// Returns the value of `key` in one object that describes a rotation. Some keys may have another name, stand
+// next to the object, or be absent.
 json rope_value(const json& root, const json& rope, const std::string& key) {
   const auto in = [](const json& object, const std::string& name) {
     const auto found = object.find(name);
@@ -289,7 +289,7 @@ std::string note_on_two_rotations(const json& root, const Family& family) {
   std::string place = kParameters;
   const json* replaced = &*parameters;
   if (family.rope_by_layer_type) {
-    // rope_scaling replaces single values of one layer type.
+    // rope_scaling may replace single values of one layer type.
     if (!parameters->contains(kFull) || !parameters->at(kFull).is_object()) return {};
     replaced = &parameters->at(kFull);
     place += fmt::format(".{}", kFull);

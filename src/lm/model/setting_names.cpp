@@ -10,7 +10,8 @@
 namespace primus {
 namespace {
 
-// Origins that model_fields.def does not list. A key may have several lines, the most probable setting first.
+// Keys of a model's config.json, each with a setting that it comes from, if model_fields.def does not list
+// the pair. A key may have several lines; the line with the most probable setting comes first.
 constexpr auto kOrigins = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"model_type", "model_type"},
     {"architectures", "model_type"},

@@ -172,7 +172,7 @@ class Filler {
     fill("moe_router_enable_expert_bias", t_.moe_router_enable_expert_bias, moe.choice_bias);
     if (moe.router.scoring == turbo::RouterRule::Scoring::kSoftmax)
       fill("moe_router_pre_softmax", t_.moe_router_pre_softmax, !moe.router.normalise);
-    // gpt-oss's config.json has transformers' default: no such model was trained with it.
+    // gpt-oss's config.json contains the default of transformers, but no such model was trained with it.
     constexpr double kDefaultOfGptOss = 0.9;
     const bool balanced = m_.family != "gpt_oss" || moe.training.balance_loss != kDefaultOfGptOss;
     fill("moe_aux_loss_coeff", t_.moe_aux_loss_coeff, balanced ? moe.training.balance_loss : 0);

@@ -140,7 +140,7 @@ class Agreement {
     if (said) same(key, *said, has);
   }
 
-  // Two settings that the family stores as one number: both must be set to the same value.
+  // Checks two settings that the family stores as one number: both must be set to the same value.
   void one_width(std::string_view a, std::int64_t value_a, std::string_view b, std::int64_t value_b) const {
     if (value_a == value_b) return;
     if (experiment_.provenance_of(b).layer >= experiment_.provenance_of(a).layer) {

@@ -149,7 +149,7 @@ class PartsReader {
     if (c.any_keeps(Keeps::kInputs)) refuse_modules("short convolutions");
   }
 
-  // Refuses multi-token prediction in models with such layers.
+  // Refuses multi-token prediction. `layers`: the kind of layers with which it is not supported.
   void refuse_modules(std::string_view layers) const {
     if (t_.mtp_num_layers.value_or(0) == 0) return;
     throw experiment_.error_for("mtp_num_layers",
@@ -281,7 +281,9 @@ class PartsReader {
   }
 
   void experts(ModelConfig& c) const {
-    if (!t_.num_experts) return;  // other expert settings have no effect, and a warning says so
+    if (!t_.num_experts)
+      return;  // without experts, the other expert settings have no effect, and a warning
+               // says so
     MoeConfig& moe = c.moe;
     RouterRule& router = moe.router;
     stated_.take({ModelPart::kMoe, ModelPart::kRouter}, c);

@@ -35,8 +35,8 @@ engine::FlatRange elements_of(const Parameter& p, const CheckpointPart& part) {
   return engine::elements_in_rows(p, part.row, part.rows);
 }
 
-// Return the subsets of elements_of() that this rank stores, and that this rank writes into a checkpoint.
-// Across ranks, each element is written once.
+// These functions return the subset of elements_of() that this rank stores, and the subset that it writes
+// into a checkpoint. Each element is written by exactly one rank.
 engine::FlatRange stored_of(const Parameter& p, const CheckpointPart& part) {
   return p.unit ? elements_of(p, part).intersect(engine::stored_range(p)) : engine::FlatRange();
 }
@@ -46,7 +46,8 @@ engine::FlatRange written_of(const Parameter& p, const CheckpointPart& part) {
   return elements_of(p, part).intersect({slice.begin - p.offset, slice.end - p.offset});
 }
 
-// Returns the runs of these elements in the published tensor, counted in memory order.
+// Returns the ranges of consecutive elements that these elements form in the published tensor, in memory
+// order.
 HeldRuns runs_of(const engine::FlatRange& range, const Parameter& p, const CheckpointPart& part) {
   const Shape& whole = p.whole_shape();
   const std::int64_t first = part.row * (whole.rank() > 1 ? whole[whole.rank() - 1] : 1);
@@ -55,9 +56,9 @@ HeldRuns runs_of(const engine::FlatRange& range, const Parameter& p, const Check
   return runs;
 }
 
-// A buffer of a unit, with the values of these elements. With remainders, the full values are fp32, and
-// `values` holds the bf16 numbers that operators read. With scales, `values` holds codes, and `scales` holds
-// one scale per block, from element `scaled_from` of the unit on.
+// The buffers of a unit (ParameterUnit), with values of the unit's range `elements`. With remainders, the
+// full values are fp32, and `values` holds the bf16 numbers that operators read. With scales, `values` holds
+// codes, and `scales` holds one scale per block, from element `scaled_from` of the unit on.
 struct UnitBuffer {
   Tensor values;
   engine::FlatRange elements;
@@ -368,7 +369,7 @@ std::vector<TensorSource> optimizer_sources(const ParameterStore& store, DeviceR
 
 namespace {
 
-// Loads states with one scale per block. `read_state` reads this rank's share of a part into `staging`.
+// Loads states with one scale per block. `read_state` reads this rank's elements of a part into `staging`.
 template <class ReadState>
 void load_scaled_states(const ParameterStore& store, engine::Rank& rank,
                         const std::vector<std::byte>& staging, const ReadState& read_state) {
@@ -428,7 +429,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     checkpoint.read_runs(where, name, dtype, published_shape(p, part), axis_order(part),
                          runs_of(range, p, part), staging);
   };
-  // Reads a state in the same way, in its saved type.
+  // Like `read`, but reads a state, in its saved type.
   const auto read_state = [&](const engine::UnitState& state, const Parameter& p,
                               const CheckpointPart& part) {
     const std::string name = optimizer_tensor_name(state.spec.name, part.name);

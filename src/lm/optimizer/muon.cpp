@@ -57,7 +57,7 @@ struct MuonSettings {
   Scale scale;
   double extra_scale;
   std::int64_t steps;                       // number of Newton-Schulz iterations
-  std::span<const Polynomial> polynomials;  // used by the iterations in turn, and then again from the first
+  std::span<const Polynomial> polynomials;  // iteration i uses polynomial i % polynomials.size()
   bool fp32_products;                       // whether operands of the iterations are fp32; false: bf16
   bool split_qkv;  // whether the projections of queries, keys and values are separate matrices
 };
@@ -232,7 +232,7 @@ std::vector<FlatRange> muon_matrices(const Parameter& p, bool split_qkv) {
   const std::int64_t cols = p.shape[p.shape.rank() - 1], rows = p.shape.elements() / cols;
   const std::int64_t of_expert = p.shape.rank() > 2 ? rows / p.shape[0] : rows;
   const bool whole = !split_qkv && p.name.ends_with(".attention.qkv");
-  // Rows where matrices begin: at each expert, and at each published tensor (limited to this rank's part).
+  // The rows where matrices begin: at each expert, and at each published tensor that this rank has a part of.
   std::vector<std::int64_t> begins;
   for (std::int64_t row = 0; row < rows; row += of_expert) begins.push_back(row);
   for (const engine::CheckpointPart& part : p.parts) {

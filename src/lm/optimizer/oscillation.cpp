@@ -17,7 +17,8 @@ using engine::FlatRange;
 using engine::Parameter;
 using engine::ParameterUnit;
 
-// Complete squares of a parameter that this rank's shard overlaps.
+// The rows of a matrix that contain all squares (kMxBlock x kMxBlock elements) that this rank's shard
+// overlaps.
 struct Squares {
   FlatRange elements;  // range of elements within the unit
   Shape shape;

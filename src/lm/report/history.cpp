@@ -24,7 +24,7 @@ bool is_position(std::string_view key) {
   return key == "iteration" || key == "consumed_samples" || key == "elapsed_time_per_iteration_ms";
 }
 
-// Keys without a curve: their values are elsewhere in the line or never change.
+// Returns whether the key gets no curve, because its values are elsewhere in the line or never change.
 bool is_passed_over(std::string_view key) {
   return key == "train_iters" || key == "global_batch_size" || key == "eta_seconds" ||
          key == "memory_total_bytes" || key.ends_with("_avg");
@@ -51,7 +51,7 @@ bool parse(std::string_view text, Line& line) {
 }
 
 // Filters records of one kind: calls use(line) for each valid record whose iteration has advanced enough, and
-// counts the others.
+// counts the other records of that kind.
 template <typename Use>
 class Records {
  public:

@@ -13,7 +13,7 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// NaN and infinities are strings in these files.
+// In these files NaN and infinities are strings.
 std::optional<double> named_number(std::string_view text) {
   if (text == "NaN") return kNaN;
   if (text == "Infinity") return kInfinity;

@@ -31,7 +31,7 @@ bool is_plain(std::string_view name) {
   });
 }
 
-// Keys that never change or are derived from others.
+// Returns whether the key is left out, because it never changes or is derived from other keys.
 bool is_left_out(std::string_view key) {
   return key == "iteration" || key == "train_iters" || key == "global_batch_size" || key == "eta_seconds" ||
          key == "memory_total_bytes" || key.ends_with("_avg");
@@ -69,7 +69,7 @@ void put(const Path& file, const std::string& content) {
 
 // The time at which each step ended.
 struct Times {
-  std::int64_t start = 0, end = 0;  // times in milliseconds since 1970
+  std::int64_t start = 0, end = 0;  // start and end of the run, in milliseconds since 1970
   // Pairs of an iteration and its end in milliseconds since the start.
   std::vector<std::pair<std::int64_t, double>> steps = {};
 
@@ -146,7 +146,7 @@ std::string experiment_id(const Path& store, const std::string& name) {
       const config::Value* const named = document.find("name");
       if (named && named->is_scalar() && named->text == name) return id;
     } catch (const Error&) {
-      // The file belongs to another program. MLflow also ignores damaged files.
+      // Another program wrote this file. MLflow also ignores damaged files.
     }
   }
   // The id has eighteen digits, as MLflow's ids do, and is the same for every export of this name.
@@ -155,7 +155,7 @@ std::string experiment_id(const Path& store, const std::string& name) {
                         std::stoull(hash.substr(0, 15), nullptr, 16) % 900'000'000'000'000'000ULL);
 }
 
-// MLflow's status codes.
+// Returns MLflow's code for the status of a run.
 int status_of(RunState state) {
   switch (state) {
     case RunState::kRunning:

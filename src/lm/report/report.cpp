@@ -44,7 +44,7 @@ constexpr ChartKind kCharts[] = {
     {"z_loss", "Router z-loss", "", "number"},
 };
 
-// Whether the curve is shown: some are only interesting if they change.
+// Whether the curve is shown: some curves are shown only if their values change.
 bool is_shown(std::string_view key, const std::vector<Bucket>& buckets) {
   const bool only_if_changing =
       key == "loss_scale" || key == "skipped_iterations" || key == "nan_iterations" || key == "dropped";

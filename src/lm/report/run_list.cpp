@@ -129,7 +129,7 @@ std::optional<std::int64_t> take_validation(std::string_view line, RunStatus& ru
   return step;
 }
 
-// State of a run beyond RunStatus.
+// What the records of a run say in addition to RunStatus.
 struct Marks {
   std::int64_t evaluated = 0;              // step of the newest evaluation on validation data
   std::optional<std::int64_t> saved = {};  // step of the newest checkpoint
@@ -293,7 +293,7 @@ RunStatus run_status(const Path& folder) {
 }
 
 std::vector<std::string> differing_settings(const std::vector<RunStatus>& runs) {
-  // Location and name of a run, and keys that are derived from the number of steps.
+  // The location and the name of a run, and keys that are derived from the number of steps, are not listed.
   constexpr std::array<std::string_view, 4> kPassedOver = {"exp_name", "workspace", "save", "lr_decay_iters"};
   std::map<std::string, std::set<std::string>> values;
   std::size_t count = 0;

@@ -22,7 +22,7 @@ namespace primus {
 
 namespace {
 
-// First Megatron's names, then the names that AMD Primus adds for its models.
+// Types that need a file: first Megatron's names, then the names that AMD Primus adds for its models.
 constexpr std::array<std::string_view, 17> kFileTypes = {
     "HuggingFaceTokenizer", "SentencePieceTokenizer", "GPTSentencePieceTokenizer", "TikTokenizer",
     "GPT2BPETokenizer",     "Llama2Tokenizer",        "Llama3Tokenizer",           "Llama4Tokenizer",
@@ -46,7 +46,7 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// The content of a tokenizer file, and its name in messages.
+// The formats of tokenizer files, and their names in messages.
 enum class Kind { kSentencePiece, kTiktoken, kHuggingFace };
 constexpr std::array<std::string_view, 3> kKindNames = {"a SentencePiece model", "a tiktoken vocabulary",
                                                         "a Hugging Face tokenizer.json"};

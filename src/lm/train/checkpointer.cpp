@@ -49,7 +49,7 @@ bool decides_learning(std::string_view key) {
   return false;
 }
 
-// Returns the experiment that a checkpoint was saved with. Nothing if it cannot be read by this version.
+// Returns the experiment that a checkpoint was saved with, or nullopt if this version cannot read it.
 std::optional<config::Experiment> recorded_experiment(const TrainerState& state) {
   try {
     return config::load_recorded_experiment(state.experiment, "trainer_state.json");
@@ -72,7 +72,7 @@ Checkpointer::Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession
 void Checkpointer::open() {
   if (plan_.ranks.first()) {
     make_folders(root_);
-    // The folder may be shared by several experiments.
+    // Several experiments may share the folder that `save` names.
     if (plan_.c.save)
       lock_.emplace(root_, "wait for it or stop it, or save this run to another folder (save)");
     CheckpointRoot(root_).recover();
@@ -249,7 +249,8 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
     bool keeps = renamed || plan_.objective->keeps_order(change.key) ||
                  (progress_.clock && change.key == "train_minutes" && state.clock);
     if (change.moves_data && !keeps && change.key.starts_with("train_") && !names_data) {
-      // The comparison opens the data of the former length, so only one rank makes it and logs the change.
+      // The comparison opens the data of the former length, so only one rank makes the comparison and logs
+      // the change.
       if (!plan_.ranks.first()) continue;
       if (!same_samples) same_samples = !state.clock && keeps_samples(state.train_iters);
       keeps = *same_samples;
@@ -262,7 +263,7 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
   log_rate(state, changes);
 }
 
-// The run that `load` names may have trained further since this one started from it.
+// Logs if the run that `load` names has trained further since this run started from it.
 void Checkpointer::log_newer_base(const TrainerState& state) {
   progress_.base = state.base;
   if (progress_.base.empty() || !plan_.c.load || !Env::posix().status(*plan_.c.load)) return;

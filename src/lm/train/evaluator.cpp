@@ -110,7 +110,7 @@ std::optional<double> Evaluator::evaluate(const data::Dataset& dataset, const ch
   data::BatchLoader batches(dataset, plan_.loader_options(first_sample, c.eval_iters * c.global_batch_size));
   TrainingStep& step = session_.step();
   step.begin_evaluation();
-  // number of microbatches on this rank
+  // the number of microbatches on this rank
   const std::int64_t count = c.eval_iters * plan_.settings.step.microbatches;
   EvaluationProgress progress(plan_.log, name, count);
   try {

@@ -28,7 +28,7 @@ std::int64_t steps_of(const std::string& name, const std::string& text) {
   return value;
 }
 
-// Submitter fields. Appends the names of missing fields to `notes`.
+// Adds the fields about the submitter. Appends the names of missing fields to `notes`.
 void add_submission(MlperfEntries& entries, const ReadVariable& variable, std::vector<std::string>& notes) {
   struct Name {
     const char *key, *variable;

@@ -23,7 +23,8 @@
 namespace primus {
 namespace {
 
-// Includes train_iters, because the number of samples determines how many epochs the order is drawn for.
+// Keys that affect the data. Includes train_iters, because the number of samples determines how many epochs
+// the order is drawn for.
 constexpr std::array<std::string_view, 20> kDataKeys = {"seed",
                                                         "seq_length",
                                                         "data_path",
@@ -133,7 +134,7 @@ std::pair<Difference, std::string> cause(const std::vector<Difference>& differen
   return best;
 }
 
-// 16 hexadecimal digits, because some JSON readers do not keep 64-bit numbers exactly.
+// Writes numbers as 16 hexadecimal digits, because some JSON readers do not keep 64-bit numbers exactly.
 nlohmann::json to_json(const InputIdentity& identity) {
   return {{"name", identity.name}, {"fingerprint", fmt::format("{:016x}", identity.fingerprint)}};
 }
@@ -309,7 +310,7 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
                                                       : "with LoRA adapters");
     const std::string hint = fmt::format("to continue this run, set {}; for another run, use a new exp_name",
                                          adapter_overrides(saved.lora, model.lora));
-    // Without adapters in the experiment, its place would be a line of a preset.
+    // If the experiment has no adapters, the position of lora in it would be a line of a preset.
     throw model.lora ? experiment.error_for("lora", what, hint) : invalid(what, hint);
   }
   const std::string what = fmt::format("'{}' was saved with {} {}, but the experiment has {}", folder,

@@ -25,7 +25,7 @@ void compare_experiments(RunPlan& plan) {
   for (const auto& [key, value] : settings_of(text)) settings_now.emplace_back(key, value);
   settings_now.emplace_back("the tokenizer", fmt::format("{:016x}", plan.tokenizer->fingerprint()));
   plan.ranks.require_same(settings_now);
-  // The rest of the experiment, which is not a single setting.
+  // Compares the rest of the experiment, which is not a single setting.
   plan.ranks.require_same({{"the experiment", text}});
 }
 

@@ -99,8 +99,8 @@ std::optional<ClockState> RunLength::continued_clock() const {
     kept.finished = false;
     return kept;
   }
-  // If the checkpoint is from an older version that counted only steps, or from a run with train_iters, time
-  // is measured in steps of that run.
+  // If the checkpoint is from an older version that counted only steps, or from a run with train_iters, the
+  // time is given in steps of that run.
   if (!same || state.train_iters == 0) return ClockState{.seconds = static_cast<double>(state.iteration)};
   const double each = *plan_.c.train_minutes * 60 / static_cast<double>(state.train_iters);
   return ClockState{.seconds = static_cast<double>(state.iteration) * each,

@@ -31,8 +31,8 @@ RunTrace::RunTrace(const config::TrainerConfig& config, Options options, Logger&
       end_(config.profile_step_end),
       options_(std::move(options)),
       log_(log) {
-  // Returns the system clock's time at the origin: of several readings, uses the one that took the shortest
-  // time.
+  // Returns the system clock's time at the origin. Reads the clocks several times, and uses the reading that
+  // took the shortest time.
   double minimum = 1e9;
   for (int i = 0; i < 16; ++i) {
     const double before = TraceRecorder::now();

@@ -7,8 +7,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A lane's rows of queries: the keys that they see, relative to the tile's first key, and the running maxima
-// and sums. kKeys: keys per step.
+// The state of a lane's query rows: the keys that they see, relative to the tile's first key, and the running
+// maxima and sums. kKeys: keys per step.
 template <int kKeys>
 struct AttendedRows {
   static constexpr int kSlots = 2;  // rows per lane
@@ -18,7 +18,7 @@ struct AttendedRows {
   int whole_begin, whole_end;  // the keys that all rows of the warpgroup see
   float maximum[kSlots], total[kSlots], shrink[kSlots];
 
-  // `first_row`: the first of the warpgroup's `count` rows; `first_key`: the tile's.
+  // `first_row`: the first of the warpgroup's `count` rows; `first_key`: the tile's first key.
   PRIMUS_DEVICE AttendedRows(const Visibility& visibility, int sequence, int first_key, int first_row,
                              int count) {
     PRIMUS_UNROLL
@@ -57,11 +57,12 @@ struct AttendedRows {
       largest[s] = ::fmaxf(largest[s], from_lane_xor(largest[s], 1));
       largest[s] = ::fmaxf(largest[s], from_lane_xor(largest[s], 2));
       const float next = ::fmaxf(maximum[s], largest[s] * factor);
-      // No visible key yet: any finite base will do, since all exponentials are zero.
+      // No key is visible yet, so all exponentials are zero and any finite base works.
       largest[s] = next == -infinity() ? 0.0F : next;
       shrink[s] = exp2_flushed(maximum[s] - largest[s]);
       maximum[s] = next;
-      total[s] *= shrink[s];  // over this lane's columns only: joined at the end
+      total[s] *= shrink[s];  // the sum covers only this lane's columns; joined() adds the sums of the other
+                              // lanes
     }
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {
@@ -71,16 +72,16 @@ struct AttendedRows {
     }
   }
 
-  // A row's sum over all keys and the sink.
+  // A row's maximum and sum over all keys and the sink.
   struct Joined {
     float maximum, total;
-    float share;   // the factor of the weighted values
-    bool nothing;  // the query sees no key, and gets zeros
+    float share;   // factor by which the weighted sum of values is multiplied
+    bool nothing;  // the query sees no key, so its result is zero
 
     PRIMUS_DEVICE float log_sum() const { return nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2; }
   };
-  // Joins the sums of the lanes that share the row. `sink`, in base 2, counts only with `has_sink`, and is
-  // -infinity without.
+  // Joins the sums of the lanes that share the row. `sink` is in base 2; without a sink (has_sink is false)
+  // it must be -infinity.
   PRIMUS_DEVICE Joined joined(int s, float sink, bool has_sink) const {
     float sum = total[s];
     sum += from_lane_xor(sum, 1);

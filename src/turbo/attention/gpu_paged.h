@@ -58,10 +58,10 @@ void paged_append(Context& context, const PagedAppend& call);
 void paged_attention(Context& context, const PagedAttention& call);
 std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 
-// Computes attention of few queries over many keys (decoding), whose time is that of reading keys and values
-// once. One block processes one run (a range of consecutive keys), so that one sequence can keep a GPU busy.
-// The results of the runs are merged in order. The result depends neither on the other sequences of the pass
-// nor on the GPU.
+// Computes attention of few queries over many keys (decoding). The time is mainly that of reading keys and
+// values once. One block processes one run (a range of consecutive keys), so that one sequence can keep a GPU
+// busy. The results of the runs are merged in order. The result depends neither on the other sequences of the
+// pass nor on the GPU.
 //
 // Enqueues the kernel and returns true if there are about as many rows as sequences, and if heads share
 // latents or have a width that can be read in vectors. Otherwise returns false.

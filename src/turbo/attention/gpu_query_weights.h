@@ -1,5 +1,5 @@
-// The weights of the forward pass, recomputed from scores, in the backward pass of attention by warpgroups
-// (gpu_warpgroups_backward.h).
+// Recomputes the attention weights of the forward pass from scores, in the backward pass of attention by
+// warpgroups (gpu_warpgroups_backward.h).
 #pragma once
 
 #include <limits>
@@ -10,27 +10,29 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The queries of one head of a sequence: what they see, and the results of the forward pass.
+// The queries of one head of a sequence: the keys that they see, and the results of the forward pass.
 struct HeadStatistics {
   const Visibility& visibility;
   const float *lse, *delta;
   std::int64_t first;  // index of the head's first query of the sequence in lse and delta
   int sequence;
 
-  // In base 2. A query that sees no key has lse = -infinity; its weights are zero, so any finite value does.
+  // Returns the query's log-sum-exp in base 2. For a query that sees no key it is -infinity; all weights are
+  // then zero, so any finite value may replace it.
   PRIMUS_DEVICE float log_sum(std::int64_t i) const {
     return lse[first + i] == -infinity() ? 0.0F : lse[first + i] * kLog2E;
   }
 };
 
-// Passing queries, in shared memory; entries beyond the last query are 0 and see no keys.
+// Passing queries: the queries that a block iterates over, in shared memory. Entries after the last query are
+// 0 and see no keys.
 template <int kPassing>
 struct PassingQueries {
   using Scores = WarpgroupSums<kPassing>;
   float log_sums[kPassing], deltas[kPassing];
-  int begin[kPassing], end[kPassing];  // the keys that they see
+  int begin[kPassing], end[kPassing];  // the range of keys that each query sees
 
-  // Called by one warp, which has few registers.
+  // Called by only one warp, whose threads have few registers.
   PRIMUS_DEVICE void fill(const HeadStatistics& head, int row) {
     PRIMUS_UNROLL_BY(1)
     for (int c = lane(); c < kPassing; c += kWarp) {
@@ -44,7 +46,7 @@ struct PassingQueries {
     }
   }
 
-  // Turns scores into the weights of the forward pass: the `count` keys from `key` on are kept.
+  // Turns scores into the weights of the forward pass. The block keeps the `count` keys from `key` on.
   PRIMUS_DEVICE void weigh(Scores& scores, float scale, int key, int count) const {
     const bool whole = begin[kPassing - 1] <= key && end[0] >= key + count;
     PRIMUS_UNROLL
@@ -62,7 +64,8 @@ struct PassingQueries {
   }
 };
 
-// Kept queries: a lane's rows, and the keys that all rows of the warpgroup see. kPassing: keys per step.
+// Kept queries: the queries that a block keeps while it iterates over keys. Contains a lane's rows, and the
+// range of keys that all rows of the warpgroup see. kPassing: keys per step.
 template <int kPassing>
 struct KeptQueries {
   static constexpr int kSlots = 2;  // rows per lane
@@ -90,7 +93,7 @@ struct KeptQueries {
     }
   }
 
-  // As above; the keys from `first` on pass.
+  // Turns scores into the weights of the forward pass. The keys of this step begin at `first`.
   PRIMUS_DEVICE void weigh(Scores& scores, float scale, int first) const {
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {

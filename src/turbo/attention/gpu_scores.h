@@ -5,8 +5,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Returns 2^x within 2 units of the last place, 0 if it would be denormal: one instruction on a GPU. For
-// softmax, whose arguments are not positive.
+// Returns 2^x with an error of at most 2 units in the last place, or 0 if the result would be denormal. It
+// takes one instruction on a GPU. Intended for softmax, whose arguments are not positive.
 PRIMUS_DEVICE float exp2_flushed(float x) {
 #if PRIMUS_CUDA_ARCH >= 800
   float result;
@@ -21,9 +21,9 @@ constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
 
 // The factor of scores, and their soft cap (AttentionShape::score_cap).
 struct ScoreScale {
-  float scale, cap;  // cap 0: none
+  float scale, cap;  // cap = 0: no cap
 
-  // With a cap, replaces products by the tanh that the cap multiplies; called before masking.
+  // With a cap, replaces each product by the tanh that is later multiplied by the cap. Called before masking.
   template <int kN>
   PRIMUS_DEVICE void apply_cap(Accumulator (&scores)[kN]) const {
     if (cap == 0) return;

@@ -6,7 +6,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 
 // Copies bf16 rows into longer rows, or adds them to the destination. `cols` and `to_stride` are multiples of
-// four, and addresses are aligned to four elements. One thread per four elements.
+// four, and addresses are aligned to four elements. Each thread copies four elements.
 template <class T>
 struct Spread {
   static constexpr int kThreads = 256, kElements = 4;

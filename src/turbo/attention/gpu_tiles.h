@@ -48,8 +48,8 @@ struct AttentionTiles {
 
   // Sums stay in registers and become operands of the next product without passing through memory.
   static constexpr bool kDirect = kHalf && kWarp == 32;
-  // Number of left operands that stay in shared memory while a block iterates over the other side. The 64 KiB
-  // of AMD GPUs hold one.
+  // Number of left operands that stay in shared memory while a block iterates over right operands. The 64 KiB
+  // of shared memory of AMD GPUs hold only one.
   static constexpr int kLefts = kDirect ? 2 : 1;
 
   struct Memory {
@@ -93,7 +93,8 @@ struct AttentionTiles {
     return row < from.rows;
   }
 
-  // to[r][c] = from(row + r, col + c), zero outside; complete after wait_for_fetches() and a barrier.
+  // Sets to[r][c] = from(row + r, col + c), or 0 outside `from`. The copy is complete after
+  // wait_for_fetches() and a barrier.
   template <int kTileRows, int kTileCols, class Rows>
   PRIMUS_DEVICE static void fetch(T (&to)[kTileRows][kTileCols], const Rows& from, std::int64_t row,
                                   std::int64_t col) {
@@ -155,8 +156,8 @@ struct AttentionTiles {
     loaded = left.cols <= kDepth && left_index < kLefts;
   }
 
-  // sums += weights · wide; columns [col, col + kWide) of `wide` are in shared memory, of which `cols` are
-  // valid.
+  // sums += weights · wide; columns [col, col + kWide) of `wide` are in shared memory; only the first `cols`
+  // of them are valid.
   PRIMUS_DEVICE static void add_weighted(Memory& m, Sums& sums, const Scores& weights, std::int64_t col,
                                          std::int64_t cols) {
     if constexpr (!kDirect) {
@@ -188,7 +189,8 @@ struct AttentionTiles {
     }
   }
 
-  // to(row + r, col + c) = sums * factor[slot] inside [rows, cols); with accumulate, +=.
+  // Sets to(row + r, col + c) = sums * factor[slot] inside [rows, cols). If `accumulate` is set, adds
+  // instead.
   template <class Out>
   PRIMUS_DEVICE static void store(const Sums& sums, Out* to, std::int64_t stride, std::int64_t row,
                                   std::int64_t col, std::int64_t rows, std::int64_t cols,

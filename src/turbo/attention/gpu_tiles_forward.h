@@ -37,7 +37,7 @@ struct ForwardTiles {
         lse ? lse + (head * batch + sequence) * seq_q : nullptr);
   }
 
-  // Computes one tile of queries of one sequence. `of`, `to` and `log_sums` point to the begin of the
+  // Computes one tile of queries of one sequence. `of`, `to` and `log_sums` point to the start of the
   // sequence.
   template <class Keys>
   PRIMUS_DEVICE void run(typename Tiles::Memory& m, const Visibility& of, const HeadRows<T>& queries,

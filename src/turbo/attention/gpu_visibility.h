@@ -1,4 +1,4 @@
-// Which keys each query sees, on GPUs.
+// Computes which keys each query sees, on GPUs.
 #pragma once
 
 #include "turbo/attention/attention.h"
@@ -16,7 +16,7 @@ struct KeyRange {
 struct Visibility {
   std::int64_t seq_q, seq_k, q_first, k_first, window, chunk;
   bool causal;
-  const std::int32_t* first_key;  // of all sequences, or null
+  const std::int32_t* first_key;  // first visible key of each query, for all sequences; or null
 
   Visibility(const AttentionShape& s, const std::int32_t* documents)
       : seq_q(s.seq_q),
@@ -41,8 +41,8 @@ struct Visibility {
     return {inside(seen.begin - k_first), inside(seen.end - k_first)};
   }
 
-  // Returns the first query of the sequence whose range ends after `key`; the next function, the first one
-  // whose range begins after it.
+  // Returns the first query of the sequence whose range ends after `key`. The next function returns the first
+  // query whose range begins after `key`.
   PRIMUS_DEVICE std::int64_t first_to_end_behind(std::int64_t sequence, std::int64_t key) const {
     std::int64_t low = 0, high = seq_q;
     while (low < high) {

@@ -99,7 +99,7 @@ struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
 
  private:
   PRIMUS_DEVICE static int first_tile() { return warp() % 2 * kOwn; }
-  // u = this warp's half of W S; also stores the state.
+  // Sets u to this warp's half of W S. Also stores the state.
   PRIMUS_DEVICE void say(const Stage& now, std::int64_t item, std::int64_t strip,
                          const Accumulator (&state)[kOwn], Accumulator (&u)[kBlocks]) const {
     PRIMUS_UNROLL

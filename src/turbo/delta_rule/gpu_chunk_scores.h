@@ -1,16 +1,16 @@
 // Products of the queries and keys of a chunk with its keys, on matrix units: the first part of DeltaPrepare
 // (gpu_prepare.h).
 //
-// With gates per channel, the decay between two blocks is a product of two factors that are both <= 1: up to
-// the end of the block before the later one, and from there on. Pairs of tokens of one block are summed one
-// by one.
+// With gates per channel, the decay between two blocks is a product of two factors <= 1: from the earlier
+// token to the start of the later token's block, and from there to the later token. Pairs of tokens of one
+// block are summed one by one.
 #pragma once
 
 #include "turbo/delta_rule/gpu_chunks.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The items and the shared memory of DeltaPrepare, and its products.
+// The base class of DeltaPrepare: its items, its shared memory, and the products of queries and keys.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaChunkScores : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;
@@ -20,24 +20,25 @@ struct DeltaChunkScores : DeltaChunkKernel<T, kKeys, kByChannel> {
   static constexpr int kWide = kKeys > kPart ? kKeys : kPart;
   struct Memory {
     T k[kRows][kKeys + kPad];
-    T wide[kRows][kWide + kPad];  // first queries, then values
+    T wide[kRows][kWide + kPad];  // first holds the queries, later values
     float l[kRows][kRows + 4];
     T p[kRows][kRows + kPad];
     float q_factor[kRows], k_factor[kRows], beta[kRows];
-    float since[kRows];  // gate per head: decay of a key, with its normalisation factor
+    float since[kRows];  // used with one gate per head: a key's decay times its normalisation factor
     int document[kRows];
-    double sums[kRows];  // gate per head
+    double sums[kRows];  // used with one gate per head: sums of gates
     struct Solution {
-      T x[kRows][kRows + kPad];     // - T[i] L[i][j], and T[i] beta on the diagonal
+      T x[kRows][kRows + kPad];     // - T[i] L[i][j] in block (i, j), and T[i] beta in the diagonal blocks
       T keys[kRows][kTile + kPad];  // - T[i] times the factors of keys
     };
     union {
-      float gates[kByChannel ? kRows : 1][kKeys + 4];  // sums, in base 2
+      float gates[kByChannel ? kRows : 1][kKeys + 4];  // used with gates per channel: sums of gates, in base
+                                                       // 2
       Solution solution;
     };
   };
 
-  // Computes the factors that normalise keys and queries: two threads share a row.
+  // Computes the factors that normalise keys and queries. Two threads share a row.
   PRIMUS_DEVICE void find_factors(Memory& m) const {
     const int i = thread() / 2 % kRows;
     const bool key = thread() < kThreads / 2;
@@ -63,7 +64,8 @@ struct DeltaChunkScores : DeltaChunkKernel<T, kKeys, kByChannel> {
       m.l[i][j] = j < i ? value * m.k_factor[i] * m.beta[i] : 0.0F;
     }
   }
-  // A warp multiplies its block of keys or of queries with all key blocks up to the same place.
+  // A warp multiplies its block of keys or of queries with the key block at the same position and all earlier
+  // key blocks.
   PRIMUS_DEVICE void scores_by_head(Memory& m) const {
     const int own = warp() % kBlocks;
     const bool of_query = warp() >= kBlocks;

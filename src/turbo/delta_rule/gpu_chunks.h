@@ -1,11 +1,11 @@
 // Layouts, addressing and copies of the delta rule's forward pass on matrix units, for bf16 and warps of 32.
 // It has three kernels:
 //
-// - DeltaPrepare, for all chunks at once: P (products of queries and keys), and the solution of the chunk's
-//   triangular system for values (U0) and, negated, for keys (W).
-// - DeltaAdvance, for one chunk after the other: U = U0 + W S, and the next state S; two warps keep 16 value
-//   columns of a state in registers.
-// - DeltaOutput, for all chunks at once: the product of queries with S, plus P U.
+// - DeltaPrepare, for all chunks at once, computes P (products of queries and keys), and the solution of the
+//   chunk's triangular system for values (U0) and, negated, for keys (W).
+// - DeltaAdvance, for one chunk after the other, computes U = U0 + W S and the next state S. Two warps keep
+//   16 value columns of a state in registers.
+// - DeltaOutput, for all chunks at once, computes the output: the product of queries with S, plus P U.
 //
 // The system is (I + L) X = B with L strictly lower triangular, in blocks of 16 tokens. T[i] is the inverse
 // of I + L[i][i], by substitution in fp32; then X[i] = T[i] B[i] - sum over j < i of (T[i] L[i][j]) X[j].
@@ -34,13 +34,15 @@ template <class T>
 struct DeltaChunks {
   T* w;             // [kRows, keys]: -W
   T* p;             // [kRows, kRows]
-  Bytes16* u;       // [strips, kBlocks, kWarp] left operands [columns, tokens]: U0, then U
+  Bytes16* u;       // [strips, kBlocks, kWarp] left operands [columns, tokens]; first U0, later U
   Bytes16* states;  // [strips, keys / kTile, kWarp] left operands [columns, keys]: S before the chunk
-  float* write;  // gate per head: [kRows + 4], the decay of each key to the chunk's end, and the decay of S;
-                 // gate per channel: [keys], the decay of S
-  float* read;   // gate per head: [kRows], the factors of queries
-  T *q, *k;  // gates per channel: [kRows, keys], q · decay since the chunk's begin, k · decay to its end
-  T* back;   // [kRows, kRows], optional: the diagonal blocks of the inverse, and - L[i][j] T[j] below them
+  float* write;     // with one gate per head: [kRows + 4], the decay of each key to the chunk's end, and the
+                    // decay of S; with gates per channel: [keys], the decay of S
+  float* read;      // used with one gate per head: [kRows], the factors of queries
+  T *q, *k;  // used with gates per channel: [kRows, keys], q · decay since the chunk's start, and k · decay
+             // to its end
+  T* back;   // [kRows, kRows], optional: the diagonal blocks of the inverse, and - L[i][j] T[j] below the
+             // diagonal
   std::int64_t strips;
 };
 
@@ -66,7 +68,7 @@ struct DeltaChunkKernel {
       copy_async(&to[i][c], there ? from + i * stride + c : from, there);
     }
   }
-  // Computes sums [kRows] of a head's gates, in the block's first warp: two tokens per lane.
+  // Computes sums [kRows] of a head's gates. Runs in the block's first warp; a lane processes two tokens.
   PRIMUS_DEVICE static void sum_gates_of_head(const DeltaItems<T>& in, std::int64_t item, int tokens,
                                               double* sums) {
     const std::int64_t stride = in.all_heads;

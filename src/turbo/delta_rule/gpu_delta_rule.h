@@ -24,7 +24,8 @@ struct DeltaItems {
   const float *g, *beta;
   const std::int32_t* first_key;
   std::int64_t batch, sequence, chunks;
-  std::int64_t first_head, heads, all_heads, group;  // all_heads: per row; group: value heads per key head
+  std::int64_t first_head, heads, all_heads, group;  // all_heads: number of heads in a row of the tensors;
+                                                     // group: number of value heads per key head
   std::int64_t key_dim, value_dim, width, k_column, v_column;
   bool channel_gates, normalise;
   float scale, epsilon;
@@ -109,13 +110,13 @@ struct DeltaItems {
 template <class T>
 struct DeltaStates {
   double* sums;
-  T *q, *k;              // [kRows, key_dim]
+  T *q, *k;              // [kRows, key_dim]: queries and keys
   T *q_since, *k_since;  // q · decay and k · decay since the start of the chunk
   T* k_until;            // k · decay to the end of the chunk
   T* read;               // [kRows, kRows]: products of queries and keys
   float* write;          // [kRows, kRows]: products of keys and earlier keys, below the diagonal
-  float* scores;         // [kRows, kRows]
-  T* w;                  // [kRows, key_dim]: -w · (state before the chunk) is the state's part of the errors
+  float* scores;         // [kRows, kRows]: products before the decays are applied
+  T* w;                  // [kRows, key_dim]: the errors contain -w · (state before the chunk)
   float* error;          // [kRows, value_dim]: U = beta · error
   T* u;
   T* states;  // [key_dim, value_dim]: states before the chunk
@@ -130,11 +131,12 @@ struct DeltaGradients {
   T* error;                   // [kRows, value_dim]: minus the gradient of the errors
   T* states;                  // [key_dim, value_dim]: gradient of the state after the chunk
   float *of_read, *of_write;  // [kRows, kRows]: gradients of the token-by-token matrices
-  T *read, *write;            // these gradients times the decays
+  T *read, *write;            // of_read and of_write times the decays
   float *q, *looking,
-      *seen;    // [kRows, key_dim]: gradients of queries, and of keys as rows and as columns of the matrices
+      *seen;    // [kRows, key_dim]: gradients of queries, and of keys as rows and as columns of the
+                // token-by-token matrices
   float* last;  // [key_dim]: gradient of the sums of gates at the chunk's end
-  T* qkv;       // the tensor of the caller
+  T* qkv;       // in the caller's tensor
   float *g, *beta;
 };
 

@@ -60,7 +60,7 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
     barrier();
   }
 
-  // Stores the gradients of the token-by-token matrices, times decay(row, earlier token).
+  // Stores the gradients of the token-by-token matrices, multiplied by decay(row, earlier token).
   template <class Decay>
   PRIMUS_DEVICE void store_pairs(const Common& m, Pairs& to_pairs, const Sums& sums, Decay decay) const {
     PRIMUS_UNROLL
@@ -124,7 +124,7 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   }
 
  private:
-  // Multiplies 16 value columns, from column v of the part on.
+  // Multiplies the 16 value columns of `part` that begin at column v.
   PRIMUS_DEVICE static void multiply_tile(const Part& part, int v, Sums& sums) {
     const int own = own_block();
     const auto left = of_read() ? load_left<false>(&part.out[own * kTile][v], kColumns + kPad)

@@ -1,5 +1,5 @@
-// The operands of DeltaFinish (gpu_finish.h) in shared memory, some value columns at a time, and the gradient
-// of values.
+// The operands of DeltaFinish (gpu_finish.h) in shared memory, which holds only some value columns at a time,
+// and the gradient of values.
 #pragma once
 
 #include "turbo/delta_rule/gpu_retreat.h"
@@ -94,7 +94,7 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
     wait_for_copies<0>();
   }
 
-  // Number of values per thread; all of them are of one token.
+  // Number of values per thread; all of them belong to one token.
   static constexpr int kOwn = kColumns / (kThreads / kRows);
   struct Values {
     Bytes16 at[kOwn / 8];

@@ -25,7 +25,8 @@ struct DeltaScaled {
   }
 };
 
-// Computes the gradients of states from the last chunk to the first, and their part of the gradient of U.
+// Computes the gradients of states from the last chunk to the first, and their contribution to the gradient
+// of U.
 template <class T>
 struct DeltaScanBackward {
   static constexpr int kThreads = kScanThreads;
@@ -72,7 +73,7 @@ struct DeltaScanBackward {
 };
 
 // Solves (I + beta · write)ᵀ z = dU by substitution, beginning with the last token; then d error = beta · z
-// and d beta = z · error. There is one block per item; a thread processes first a column, then a token.
+// and d beta = z · error. There is one block per item; a thread first processes a column, and later a token.
 template <class T>
 struct DeltaSolveBackward {
   static constexpr int kThreads = kRows;

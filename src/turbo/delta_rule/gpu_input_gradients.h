@@ -46,7 +46,8 @@ struct DeltaUndecay {
   }
 };
 
-// Gates per channel: gradients of the token-by-token matrices, pair by pair. One channel per thread.
+// Gates per channel: gradients of the token-by-token matrices, pair by pair. Each thread processes one
+// channel.
 template <class T>
 struct DeltaPairsBackward {
   static constexpr int kThreads = 64;
@@ -146,7 +147,7 @@ struct DeltaGates {
 };
 
 // Gradients of queries and keys: sums over the value heads of a key head, and differentiates the
-// normalisation. One warp per row of a key head; query rows first, then key rows.
+// normalisation. A warp processes one row of a key head; the query rows come first, then the key rows.
 template <class T>
 struct DeltaKeys {
   static constexpr int kThreads = 256;

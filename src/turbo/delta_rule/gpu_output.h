@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// One block per item and kPart value columns; a warp handles one strip of them.
+// A block processes kPart value columns of one item. Each of its warps processes one strip of these columns.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaOutput : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;

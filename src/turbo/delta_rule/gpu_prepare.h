@@ -64,7 +64,7 @@ struct DeltaPrepare : DeltaChunkScores<T, kKeys, kByChannel> {
     const auto& diagonal = m.solution.keys;
     for (int c = warp() * kTile; c < kKeys; c += kWarps * kTile) {
       solve(m, &m.k[0][c], kKeys + kPad, &diagonal[0][0], kTile * (kTile + kPad), kTile + kPad, x);
-      // The result overwrites its own keys, which no other warp reads.
+      // The result overwrites the keys from which it was computed. No other warp reads these keys.
       warp_barrier();
       PRIMUS_UNROLL
       for (int i = 0; i < kBlocks; ++i) {
@@ -144,7 +144,7 @@ struct DeltaPrepare : DeltaChunkScores<T, kKeys, kByChannel> {
     }
   }
 
-  // T and T L, block row by block row; one column per lane.
+  // Computes T and T L, one block row after the other. A lane processes one column.
   PRIMUS_DEVICE void substitute(Memory& m) const {
     const int own = warp() % kBlocks * kTile, c = warp() / kBlocks * kWarp + lane();
     if (c >= own + kTile) return;
@@ -166,7 +166,7 @@ struct DeltaPrepare : DeltaChunkScores<T, kKeys, kByChannel> {
     }
   }
 
-  // T and L T, block column by block column; one row per lane.
+  // Computes T and L T, one block column after the other. A lane processes one row.
   PRIMUS_DEVICE static void substitute_back(const Memory& m, T* back) {
     const int own = warp() % kBlocks * kTile, row = own + warp() / kBlocks * kWarp + lane();
     if (row >= kRows) return;
@@ -188,7 +188,8 @@ struct DeltaPrepare : DeltaChunkScores<T, kKeys, kByChannel> {
     }
   }
 
-  // x = the transposed solution for 16 columns of `b` [kRows, step]: a left operand per block of tokens.
+  // Sets x to the transposed solution for 16 columns of `b` [kRows, step]; x has one left operand per block
+  // of tokens.
   PRIMUS_DEVICE static void solve(const Memory& m, const T* b, int step, const T* diagonal, int to_next,
                                   int diagonal_step, Operand<T> (&x)[kBlocks]) {
     PRIMUS_UNROLL

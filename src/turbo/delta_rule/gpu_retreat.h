@@ -1,13 +1,12 @@
 // The delta rule's backward pass on matrix units. It follows DeltaPrepare and DeltaAdvance (gpu_chunks.h) and
 // has three kernels:
 //
-// - DeltaRetreat (here), from the last chunk to the first: the gradients of U and of states.
+// - DeltaRetreat (here), from the last chunk to the first, computes the gradients of U and of states.
 // - DeltaFinishHeads or DeltaFinishChannels (gpu_finish_heads.h, gpu_finish_channels.h), for all chunks at
-//   once: z = (I + L)^-T dU, which is dV up to the factor beta; from z, U and the states, the gradients of
-//   queries and keys of value heads, and of gates and beta.
-// - DeltaChunkKeys (gpu_chunk_keys.h), for all chunks at once: adds the query and key gradients of a key
-// head's
-//   value heads, and passes the sums backward through the normalisation.
+//   once, computes z = (I + L)^-T dU, which is dV up to the factor beta. From z, U and the states it then
+//   computes the gradients of each value head's queries and keys, and of gates and beta.
+// - DeltaChunkKeys (gpu_chunk_keys.h), for all chunks at once, adds the query and key gradients of a key
+//   head's value heads, and passes the sums backward through the normalisation.
 #pragma once
 
 #include "turbo/delta_rule/gpu_advance.h"
@@ -16,11 +15,11 @@ namespace primus::turbo::PRIMUS_GPU {
 
 template <class T>
 struct DeltaChunkGradients {
-  const T* out;     // the tensor of the caller
+  const T* out;     // gradient of the output, in the caller's tensor
   Bytes16* u;       // gradient of U, in the layout of DeltaChunks::u
   Bytes16* states;  // gradient of the state after the chunk, in the layout of DeltaChunks::states
-  float *q, *k;     // [kRows, key_dim] per item
-  T* qkv;           // the tensor of the caller
+  float *q, *k;     // [kRows, key_dim] per item: gradients of queries and keys
+  T* qkv;           // gradient of the inputs, in the caller's tensor
   float *g, *beta;
 };
 
@@ -39,7 +38,8 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {
     T p[kRows][kRows + kPad];
     T out[kRows][kColumns + kPad];
     alignas(16) float factors[kFactors];
-    alignas(16) float read[kByChannel ? 1 : kRows];  // unused with gates per channel: q includes the factors
+    alignas(16) float read[kByChannel ? 1 : kRows];  // unused with gates per channel, because q then includes
+                                                     // the factors
   };
   struct Memory {
     Stage stages[kStages];
@@ -79,8 +79,8 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {
   PRIMUS_DEVICE static Operand<T> output_gradient(const Stage& now, int t) {
     return load_left<true>(&now.out[t * kTile][warp() / 2 * kStrip], kColumns + kPad);
   }
-  // u = this warp's half of the gradient of U: contributions of the state after the chunk, and of the outputs
-  // for half of the tokens. Also stores the state.
+  // Sets u to this warp's half of the gradient of U: the contributions of the state after the chunk, and of
+  // the outputs for half of the tokens. Also stores the state.
   PRIMUS_DEVICE void read(const Stage& now, std::int64_t item, std::int64_t strip,
                           const Accumulator (&state)[kOwn], Accumulator (&u)[kBlocks]) const {
     PRIMUS_UNROLL

@@ -71,7 +71,7 @@ struct DeltaScanMemory {
       if (c < key_dim && column + v < value_dim) to[c * value_dim + column + v] = value;
     }
   }
-  // sums += rows [kRows, key_dim] · the rounded state.
+  // Adds rows [kRows, key_dim] · the rounded state to sums.
   PRIMUS_DEVICE void multiply_state(const T* rows, std::int64_t key_dim,
                                     Accumulator (&sums)[kScanTiles]) const {
     for (std::int64_t column = 0; column < key_dim; column += kScanPiece) {
@@ -85,7 +85,7 @@ struct DeltaScanMemory {
       }
     }
   }
-  // sums = pieceᵀ · by; the rows of the result are channels.
+  // Sets sums to pieceᵀ · by; the rows of the result are channels.
   PRIMUS_DEVICE void multiply_piece(const T (*by)[kScanStep], Accumulator (&sums)[kScanTiles]) const {
     PRIMUS_UNROLL
     for (int t = 0; t < kScanTiles; ++t) sums[t].clear();

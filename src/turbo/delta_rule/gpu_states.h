@@ -7,7 +7,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Sums of gates, and queries and keys in all forms. One block per item.
+// Computes the sums of gates, and queries and keys with and without their decays. There is one block per
+// item.
 template <class T>
 struct DeltaGather {
   static constexpr int kThreads = 256;

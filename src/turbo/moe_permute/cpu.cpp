@@ -17,7 +17,7 @@ PRIMUS_INLINE void fetch_row(const T* row, std::int64_t elements) {
   for (std::int64_t i = 0; i < elements; i += kLine) __builtin_prefetch(row + i);
 }
 
-// Selects the slots that an expert keeps if it has more than its capacity.
+// Selects the slots that an expert keeps if the expert has more slots than its capacity.
 class Keeping {
  public:
   Keeping(const PlanRouting& a, const float* weights)
@@ -27,7 +27,7 @@ class Keeping {
         top_k_(a.experts.shape[1]),
         capacity_(a.capacity) {}
 
-  // Moves those of slots[0 .. count) that the expert keeps to the front, in slot order.
+  // Moves the slots that the expert keeps to the front of slots[0 .. count), in slot order.
   void operator()(std::int32_t* slots, std::int64_t count) const {
     if (!weights_ && sequences_ == 1) return;
     std::nth_element(slots, slots + capacity_, slots + count, [this](std::int32_t x, std::int32_t y) {
@@ -37,8 +37,8 @@ class Keeping {
   }
 
  private:
-  // Weights are not negative, so their bits have the order of the weights. NaN also has a defined position in
-  // this order.
+  // Weights are not negative, so their bits, as integers, have the same order as the weights. NaN also has a
+  // defined position in this order.
   std::uint32_t bits(std::int32_t slot) const {
     return weights_ ? std::bit_cast<std::uint32_t>(weights_[slot]) : 0;
   }
@@ -49,10 +49,10 @@ class Keeping {
   }
 
   const float* weights_;
-  std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: slots per sequence
+  std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: number of slots per sequence
 };
 
-// Writes the two parts of a complete plan.
+// Divides a complete plan into its two parts, and writes both.
 void split_plan(const CpuContext& context, const PlanRouting& a) {
   const RoutingPlan plan = a.parts_of(a.plan), head = a.parts_of(a.head), rest = a.parts_of(a.rest);
   const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
@@ -76,7 +76,8 @@ void split_plan(const CpuContext& context, const PlanRouting& a) {
   std::copy(list(plan.tokens) + cut, list(plan.tokens) + end, list(rest.tokens));
 }
 
-// A counting sort on one thread: it reads four bytes per slot, while the products read entire rows.
+// Sorts by counting, on one thread. One thread is fast enough, because it reads only four bytes per slot,
+// while the products read entire rows.
 void plan_routing(CpuContext& context, const PlanRouting& a) {
   const std::int64_t count = a.experts.elements(), experts = a.expert_count;
   const RoutingPlan plan(a.plan, experts, a.experts.shape[0], a.experts.shape[1]);

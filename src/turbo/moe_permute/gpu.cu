@@ -19,8 +19,8 @@ struct SlotKeys {
     const std::int64_t in_sequence = slot % slots_per_sequence;
     const std::int64_t place =
         (in_sequence / top_k * sequences + slot / slots_per_sequence) * top_k + in_sequence % top_k;
-    // Weights are not negative, so their bits have the order of the weights. NaN also has a defined position
-    // in this order.
+    // Weights are not negative, so their bits, as integers, have the same order as the weights. NaN also has
+    // a defined position in this order.
     const std::uint64_t high = weights ? std::bit_cast<std::uint32_t>(weights[slot]) : 0;
     return high << 32 | static_cast<std::uint32_t>(~static_cast<std::uint32_t>(place));
   }
@@ -74,7 +74,8 @@ struct CountSlots {
     std::int64_t kept = at_least(0);
     std::uint64_t threshold = 0;
     if (capacity > 0 && kept > capacity) {
-      // Finds the largest key k such that at least `capacity` slots have keys >= k, one bit after the other.
+      // Finds the largest key k such that at least `capacity` slots have keys >= k, from the highest to the
+      // lowest bit of k.
       for (int bit = 63; bit >= 0; --bit) {
         const std::uint64_t higher = threshold | std::uint64_t{1} << bit;
         if (at_least(higher) >= capacity) threshold = higher;
@@ -153,8 +154,8 @@ struct PlaceSlots {
   }
 };
 
-// Computes a complete plan without a capacity in one block, for few slots, as in decoding. First a thread
-// processes one slot, then one expert.
+// Computes a complete plan without a capacity in one block, for few slots, as in decoding. A thread first
+// processes one slot, and later one expert.
 struct PlanFewSlots {
   static constexpr int kThreads = 512, kMaxSlots = kThreads, kWarps = kThreads / kWarp;
   static constexpr int kMaxExperts = 1024;
@@ -164,8 +165,8 @@ struct PlanFewSlots {
   std::int64_t count, experts, top_k;
 
   struct Memory {
-    std::uint16_t of_warp[kWarps]
-                         [kMaxExperts];  // slots per expert in each warp; later their sums over earlier warps
+    std::uint16_t of_warp[kWarps][kMaxExperts];  // number of slots per expert in each warp; later the sum of
+                                                 // these numbers over earlier warps
     std::int32_t first_rows[kMaxExperts];
     Numbering<kThreads> numbering;
   };
@@ -223,7 +224,7 @@ struct PlanFewSlots {
   }
 };
 
-// One thread per number of the longest list.
+// Divides a complete plan into its two parts. Each thread writes one index of all lists of both parts.
 struct SplitPlan {
   const std::int32_t *offsets, *rows, *slots, *tokens;
   std::int32_t *head_offsets, *head_rows, *head_slots, *head_tokens;
@@ -231,7 +232,7 @@ struct SplitPlan {
   std::int64_t experts, slot_count, space;
 
   PRIMUS_DEVICE void operator()(std::int64_t i) const {
-    // The end of the last expert that fits into `space`, by bisection: offsets do not decrease.
+    // Finds the end of the last expert that fits into `space`, by bisection, because offsets do not decrease.
     std::int64_t low = 0, high = experts;
     while (low < high) {
       const std::int64_t middle = (low + high + 1) / 2;
@@ -259,7 +260,7 @@ struct SplitPlan {
   }
 };
 
-// Writes the two parts of a complete plan.
+// Divides a complete plan into its two parts, and writes both.
 void split_plan(Context& context, const PlanRouting& a) {
   const RoutingPlan plan = a.parts_of(a.plan), head = a.parts_of(a.head), rest = a.parts_of(a.rest);
   const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
@@ -393,13 +394,13 @@ void gather_rows(Context& context, const GatherRows& a) {
   });
 }
 
-// `kTwo`: rows are in two tensors.
+// `kTwo`: the rows are in two tensors.
 template <class T, int kCount, bool kTwo>
 struct Combine {
   const T *x, *more;
   const std::int32_t *rows, *more_rows;
-  const float* weights;  // or null
-  const T* previous;     // or null
+  const float* weights;  // may be null
+  const T* previous;     // may be null
   T* out;
   std::int64_t hidden, top_k;
 

@@ -13,9 +13,9 @@ namespace primus::turbo {
 // Maps slots to rows and rows to slots, in one int32 tensor.
 struct RoutingPlan {
   Tensor offsets;  // [experts + 1]: expert e has rows [offsets[e], offsets[e+1])
-  Tensor rows;     // [tokens, top_k]: the row of a slot, -1 if it was dropped
-  Tensor slots;    // [max_rows]: the slot of a row, for rows below offsets[experts]
-  Tensor tokens;   // [max_rows]: the token of a row, for the same rows
+  Tensor rows;     // [tokens, top_k]: the row of each slot, or -1 if the slot was dropped
+  Tensor slots;    // [max_rows]: the slot of each row, for rows below offsets[experts]
+  Tensor tokens;   // [max_rows]: the token of each row, for rows below offsets[experts]
 
   // `max_rows` is the max. number of rows of all experts together: tokens * top_k if the plan covers all
   // experts.
@@ -46,15 +46,17 @@ struct PlanRouting {
   static constexpr KernelId kId = KernelId::kPlanRouting;
   Tensor experts;  // [tokens, top_k] int32, each in [0, all)
   Tensor weights;  // [tokens, top_k] fp32; absent: the first slots are kept
-  Tensor kept;     // [tokens, top_k] int32, `rows` of another plan: its dropped slots get no row; or absent
+  Tensor kept;     // [tokens, top_k] int32, `rows` of another plan, or absent: slots dropped in that plan get
+                   // no row
   Tensor plan;     // out: a RoutingPlan with space for the max. number of rows
   std::int64_t expert_count;
   std::int64_t capacity;            // 0: no limit
   std::int64_t sequences = 1;       // the tokens are sequences of equal length, one after the other
-  std::int64_t first = 0, all = 0;  // all 0: expert_count
-  // RoutingPlans, out, or absent: the same plan in two parts. `head` has the first experts, as many as have
-  // at most the number of rows that it has space for; `rest` has all others, with rows numbered from 0, and
-  // space for as many rows as `plan`. The experts of the other part have no rows.
+  std::int64_t first = 0, all = 0;  // first expert of the plan, and number of all experts (0: expert_count)
+  // RoutingPlans, out, or absent: the same plan in two parts. `head` has the first experts, up to the last
+  // expert whose rows still fit into it. `rest` has the remaining experts, whose rows are numbered from 0,
+  // and space for the same number of rows as `plan`. In each part, the experts of the other part have no
+  // rows.
   Tensor head = {}, rest = {};
   RoutingPlan parts_of(const Tensor& any) const {
     return {any, expert_count, experts.shape[0], experts.shape[1]};
@@ -69,8 +71,8 @@ struct PlanRouting {
 // token once to each rank that has one of its experts, at most `maximum` rows to any rank. -1 marks an
 // unused row or token.
 struct DispatchPlan {
-  Tensor sends, receives;  // [ranks]: number of rows to each rank, and from each rank
-  Tensor sent;             // [ranks * maximum, 1]: for each outgoing row, the token of this rank
+  Tensor sends, receives;  // [ranks]: number of rows sent to each rank, and received from each rank
+  Tensor sent;             // [ranks * maximum, 1]: for each outgoing row, its token on this rank
   Tensor parts;            // [tokens, ranks]: for each token and rank, the outgoing row
   Tensor
       sources;  // [ranks * maximum, 1]: for each incoming row, its token; tokens are numbered over all ranks
@@ -103,7 +105,7 @@ struct DispatchPlan {
 struct PlanDispatch {
   static constexpr KernelId kId = KernelId::kPlanDispatch;
   Tensor experts;  // [ranks * tokens, top_k] int32: choices of the tokens of all ranks
-  Tensor kept;     // same shape, < 0 for dropped choices; absent: none is dropped
+  Tensor kept;     // like `experts`; values < 0 mark dropped choices; absent: no choice is dropped
   Tensor plan;     // out: a DispatchPlan
   std::int64_t ranks, rank, maximum;
   std::int64_t experts_of_rank, ranks_of_expert;
@@ -113,27 +115,28 @@ struct PlanDispatch {
   double flops() const { return 0; }
 };
 
-// out[r, :] = w · x[token of r, :]; zero for rows without a slot.
+// out[r, :] = w · x[token of r, :], where w is the weight of r's slot; zero for rows without a slot.
 struct GatherRows {
   static constexpr KernelId kId = KernelId::kGatherRows;
   Tensor x;                     // [tokens, hidden] fp32 or bf16
-  Tensor offsets, rows, slots;  // from the plan
+  Tensor offsets, rows, slots;  // members of the RoutingPlan
   Tensor weights;               // [tokens, top_k] fp32
   Tensor out;                   // [max_rows, hidden], x's type
   void check() const;
   double flops() const { return 0; }
 };
 
-// out[t, :] = previous[t, :] + sum over k of w · x[rows[t, k], :], in order of k, without dropped slots.
-// `rows` need not be those of a plan.
+// out[t, :] = previous[t, :] + sum over k of w · x[rows[t, k], :], in order of k, without dropped slots,
+// where w = weights[t, k]. `rows` need not come from a plan.
 struct CombineRows {
   static constexpr KernelId kId = KernelId::kCombineRows;
   Tensor x;                          // [max_rows, hidden] fp32 or bf16
-  Tensor rows;                       // [tokens, top_k] int32, below 0: dropped
+  Tensor rows;                       // [tokens, top_k] int32; a value below 0 marks a dropped slot
   Tensor weights;                    // [tokens, top_k] fp32, or absent: w = 1
   Tensor previous;                   // [tokens, hidden], or absent: zero; may be out
   Tensor out;                        // [tokens, hidden], x's type
-  Tensor more = {}, more_rows = {};  // like x and rows; or both absent
+  Tensor more = {}, more_rows = {};  // further rows, and their indices, which are added in the same way; or
+                                     // both absent
   void check() const;
   double flops() const { return 0; }
 };
@@ -144,7 +147,7 @@ struct RowDots {
   static constexpr KernelId kId = KernelId::kRowDots;
   Tensor by_token;  // [tokens, hidden] fp32 or bf16
   Tensor by_row;    // [max_rows, hidden], same type
-  Tensor rows;      // from the plan
+  Tensor rows;      // member of the RoutingPlan
   Tensor previous;  // [tokens, top_k] fp32, or absent: zero; may be out
   Tensor out;       // [tokens, top_k] fp32
   void check() const;

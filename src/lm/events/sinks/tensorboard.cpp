@@ -1,5 +1,5 @@
 // Writes scalars for TensorBoard under Megatron's tags, so that runs of Megatron and of Primus share charts.
-// Tags "throughput/" other than TFLOP/s exist only here.
+// Except for TFLOP/s, the tags "throughput/..." exist only in Primus.
 #include <cmath>
 #include <vector>
 

@@ -59,9 +59,9 @@ class AttentionResidualBlock final : public Block {
   std::unique_ptr<Layer> feed_forward_;
 };
 
-// The function Family::make_stream_ends for models with such blocks. The end of the stream has the parameters
-// output_attn_res_{norm,proj}. Pipeline stages send the stream and memory for all checkpoints; checkpoints
-// that do not exist yet are zero. A multi-token prediction module (depth > 0) has no checkpoints.
+// Implements Family::make_stream_ends for models with attention residuals. The end of the stream has the
+// parameters output_attn_res_{norm,proj}. Pipeline stages send the stream and memory for all checkpoints;
+// checkpoints that do not exist yet are zero. A multi-token prediction module (depth > 0) has no checkpoints.
 std::unique_ptr<StreamEnds> attention_residual_ends(const ModelConfig& config, engine::ParameterStore& store,
                                                     int depth, int chunk);
 

@@ -81,10 +81,11 @@ engine::Parameter& BlockParameters::experts(std::string_view module, const std::
   return matrix;
 }
 
-// The names are those of PEFT. All parts of a fused matrix share the adapter matrix A.
+// Declares the LoRA adapters of `matrix` under the tensor names that PEFT uses. All parts of a fused matrix
+// share the adapter matrix A.
 void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string& name,
                                    const std::vector<engine::CheckpointPart>& parts) const {
-  // [out, in] or, with experts, [experts, out, in]
+  // both shapes are [out, in], or [experts, out, in] for the matrices of experts
   const Shape &whole = matrix.whole_shape(), &own = matrix.shape;
   const bool of_experts = whole.rank() == 3;
   const auto count = [&](const Shape& s) { return of_experts ? s[0] : 1; };
@@ -122,7 +123,7 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
   }
   if (!all || out_of(own) != out)
     b.placement = {.whole = shape(count(whole), out, dim), .rows = matrix.placement.rows};
-  // The standard deviations of PyTorch's xavier_normal_ and kaiming_uniform_(a=sqrt(5)).
+  // The standard deviation of PyTorch's kaiming_uniform_(a=sqrt(5)) or xavier_normal_.
   const double std = lora_.kaiming ? 1 / std::sqrt(3.0 * static_cast<double>(in))
                                    : std::sqrt(2.0 / static_cast<double>(in + dim));
   engine::Parameter& down = add(name + ".lora_A", std::move(a), Initializer::normal(std), std::move(of_a));
@@ -190,7 +191,7 @@ Share BlockParameters::expert_rows(std::int64_t count, const std::vector<std::in
   engine::Placement placement{.whole = whole};
   const std::int64_t first = own.begin(count), experts = own.size(count);
   if (cols == 0) {
-    placement.rows.push_back({first, experts});  // one row per expert
+    placement.rows.push_back({first, experts});  // a bias has one row per expert
   } else if (width.ranks == 1) {
     placement.rows.push_back({first * rows, experts * rows});
   } else {

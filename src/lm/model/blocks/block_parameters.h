@@ -44,8 +44,8 @@ using NameReplacements = std::span<const std::pair<std::string_view, std::string
 
 class BlockParameters {
  public:
-  // Declares parameters in the unit that is current in the store. `chunk` is recorded as the model chunk that
-  // uses the parameters. `names` must outlive this object.
+  // Declares parameters in the store's current unit (ParameterUnit). `chunk` is recorded as the model chunk
+  // that uses the parameters. `names` must outlive this object.
   BlockParameters(const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer, int chunk,
                   NameReplacements names = {});
 
@@ -79,11 +79,11 @@ class BlockParameters {
   Share rows(const std::vector<std::int64_t>& runs, std::int64_t cols = 0) const;
   // Returns this tensor rank's slice of the columns of a matrix [rows, cols].
   Share columns(std::int64_t rows, std::int64_t cols) const;
-  // Returns this rank's experts, and of each expert the slice as in rows(), in [experts, sum of `runs`,
-  // cols]. Without `cols`, the parameter is [experts, sum of `runs`].
+  // Returns this rank's slice of an expert matrix [experts, sum of `runs`, cols]: this rank's experts, and of
+  // each expert the rows that rows() would choose. Without `cols`, the parameter is [experts, sum of `runs`].
   Share expert_rows(std::int64_t experts, const std::vector<std::int64_t>& runs, std::int64_t cols = 0) const;
-  // Returns this rank's experts, and of each expert this rank's slice of the columns, in [experts, rows,
-  // cols].
+  // Returns this rank's slice of an expert matrix [experts, rows, cols]: this rank's experts, and of each
+  // expert this rank's columns.
   Share expert_columns(std::int64_t experts, std::int64_t rows, std::int64_t cols) const;
 
   // Returns the ranks that share a block's matrices; null if no other rank shares them.
@@ -96,8 +96,8 @@ class BlockParameters {
   EqualShare expert_tensor() const;  // this rank's slice of the width of each expert
 
   std::int64_t layer() const { return layer_; }
-  // Return initializers of matrices. A matrix whose output is added to the residual stream starts with
-  // smaller values than other matrices.
+  // These functions return initializers of matrices. A matrix whose output is added to the residual stream
+  // starts with smaller values than other matrices.
   engine::Initializer matrix() const;
   engine::Initializer into_residual() const;
 

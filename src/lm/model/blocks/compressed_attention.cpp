@@ -38,7 +38,7 @@ using engine::Parameter;
 using engine::Value;
 using Pools = LayerSpec::Pools;
 
-// Columns at the end of each head are rotated, in neighbouring pairs.
+// The last rotary_dim columns of each head are rotated. A rotary pair consists of two neighbouring columns.
 engine::RopeShape rope_shape(std::int64_t heads, std::int64_t dim, std::int64_t rotary_dim) {
   return {.heads = heads,
           .head_dim = dim,
@@ -47,7 +47,8 @@ engine::RopeShape rope_shape(std::int64_t heads, std::int64_t dim, std::int64_t 
           .interleaved = true};
 }
 
-// Pools a projection of hidden states and norms the result: compressor.{wkv, wgate, ape, norm}.
+// Pools a projection of hidden states and norms the result. The parameters are compressor.{wkv, wgate, ape,
+// norm}.
 class Compressor {
  public:
   Compressor(const ModelConfig& c, const BlockParameters& p, const std::string& name, std::int64_t dim)
@@ -87,8 +88,8 @@ class Compressor {
   Parameter *project_, *bias_, *norm_;
 };
 
-// Selects the pooled blocks that each query attends to, by scores of the indexer's own heads:
-// indexer.{compressor, wq_b, weights_proj}. Its parameters are not trained.
+// Selects the pooled blocks that each query attends to, by scores that the indexer computes with its own
+// heads. The parameters indexer.{compressor, wq_b, weights_proj} are not trained.
 class BlockSelector {
  public:
   BlockSelector(const ModelConfig& c, const BlockParameters& p)
@@ -220,8 +221,8 @@ class CompressedAttention final : public Layer {
                 rope_shape(heads, dim_, rotary_));
   }
 
-  // All heads together are wide, but are computed from a small latent. Only the latent is kept for the
-  // backward pass.
+  // The queries of all heads together are much wider than the latent from which they are computed. Only the
+  // latent is kept for the backward pass, which computes the queries again.
   Value queries(const Value& latent, const BlockInputs& in) const {
     const engine::ReplayScope replay(latent.tape());
     const turbo::HeadNormShape shape{.heads = heads_, .kv_heads = 0, .head_dim = dim_};

@@ -11,8 +11,8 @@
 
 namespace primus {
 
-// Kimi delta attention: lower bound of the gates (0: no bound), and whether the output gate has one full
-// matrix.
+// Kimi delta attention: lower bound of the gates (0: no bound), and whether the output gate is one matrix of
+// full rank.
 PRIMUS_MODEL_FIELD(LINEAR, double, gate_lower_bound, 0, kda_gate_lower_bound, kFixed, "gate_lower_bound");
 PRIMUS_MODEL_FIELD(LINEAR, bool, full_rank_gate, false, kda_use_full_rank_gate, kShape, "use_full_rank_gate");
 
@@ -23,8 +23,8 @@ using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
-// Heads are independent between the two projections, so tensor ranks divide them. The latents of the gates
-// are small, so each rank computes them for its own tokens.
+// Between the input and output projections, heads are independent, so tensor ranks divide them. The latents
+// of the gates are small, so each rank computes them for its own tokens.
 class DeltaAttention final : public Layer {
  public:
   DeltaAttention(const ModelConfig& c, const BlockParameters& p, bool gate_bias)
@@ -44,7 +44,7 @@ class DeltaAttention final : public Layer {
         layer_(p.layer()) {
     const LinearAttentionConfig& linear = c.linear;
     const std::int64_t keys = linear.keys(), values = linear.values(), heads = linear.value_heads;
-    const std::int64_t gates = heads * linear.key_dim;  // number of gates; each value head has its own
+    const std::int64_t gates = heads * linear.key_dim;  // one gate per key channel of each value head
     const auto matrix = [&](const std::string& name, Share share, const std::string& published) {
       const std::int64_t rows = share.placement.is_whole() ? share.shape[0] : share.placement.whole[0];
       return &p.linear(".attention." + name, std::move(share), p.matrix(),
@@ -54,7 +54,7 @@ class DeltaAttention final : public Layer {
                      {{".self_attn.q_proj.weight", 0, keys},
                       {".self_attn.k_proj.weight", keys, keys},
                       {".self_attn.v_proj.weight", 2 * keys, values}});
-    // The range of PyTorch's initial Conv1d weights.
+    // PyTorch initializes Conv1d weights uniformly in [-spread, spread].
     const double spread = 1 / std::sqrt(3 * static_cast<double>(width_));
     const auto of = [&](std::int64_t channels) {
       return engine::PublishedLayout{.shape = {channels, 1, width_}};
@@ -67,8 +67,8 @@ class DeltaAttention final : public Layer {
     gate_down_ = matrix("gate_down", {{linear.value_dim, c.hidden}, {}}, "f_a_proj");
     gate_up_ = matrix("gate_up", p.rows({gates}, linear.value_dim), "f_b_proj");
     beta_ = matrix("beta", p.rows({heads}, c.hidden), "b_proj");
-    // Kimi Linear draws initial decay rates from 1 to 16 and stores them with four dimensions; in K3 they are
-    // 1.
+    // Kimi Linear draws the initial decay rates from 1 to 16, and its checkpoints store them with four
+    // dimensions. In K3 all initial decay rates are 1.
     const bool of_k3 = linear.gate_lower_bound < 0;
     a_log_ =
         small(p, "a_log", heads, of_k3 ? Initializer::constant(0) : Initializer::log_uniform(1, 16), "A_log");
@@ -80,7 +80,7 @@ class DeltaAttention final : public Layer {
       out_gate_down_ = matrix("out_gate_down", {{linear.value_dim, c.hidden}, {}}, "g_a_proj");
       out_gate_ = matrix("out_gate", p.rows({values}, linear.value_dim), "g_b_proj");
     }
-    // The range of PyTorch's initial Linear biases, as in Megatron-LM.
+    // Initial biases have the range of PyTorch's Linear, as in Megatron-LM.
     if (gate_bias) {
       out_gate_bias_ = &p.add(".attention.out_gate_bias", p.rows({values}),
                               Initializer::normal(1 / std::sqrt(3 * static_cast<double>(linear.value_dim))),

@@ -9,7 +9,7 @@ namespace primus {
 // Number of heads of the indexer that selects tokens for sparse attention; 0: full attention.
 PRIMUS_MODEL_FIELD(INDEXER, std::int64_t, heads, 0, dsa_indexer_n_heads, kShape, "index_n_heads");
 PRIMUS_MODEL_FIELD(INDEXER, std::int64_t, head_dim, 0, dsa_indexer_head_dim, kShape, "index_head_dim");
-// Number of tokens that are selected for each token.
+// Number of tokens that the indexer selects for each query.
 PRIMUS_MODEL_FIELD(INDEXER, std::int64_t, top_k, 0, dsa_indexer_topk, kFixed, "index_topk");
 
 using engine::Initializer;
@@ -18,7 +18,7 @@ using engine::Value;
 
 namespace {
 
-constexpr double kNormEpsilon = 1e-6;  // epsilon of the published models
+constexpr double kNormEpsilon = 1e-6;  // epsilon of the key norm in the published models
 
 }  // namespace
 
@@ -58,7 +58,7 @@ Value Indexer::select(const Value& h, const Value& latents, const BlockInputs& i
   return select_keys(q, k, w, shape, in.first_key);
 }
 
-// Rotates the first columns of each head; the other columns do not depend on the position.
+// Rotates the first rope_dim_ columns of each head. The other columns do not depend on the position.
 Value Indexer::rotated(Value x, std::int64_t heads, const BlockInputs& in) const {
   return rope(std::move(x), in.positions, in.rope_table,
               {.heads = heads,

@@ -82,8 +82,8 @@ class LatentAttention final : public Layer {
       gate_ = matrix("gate", p.rows({c.heads * shape_.value_dim}, c.hidden), "g_proj");
     if (c.attention.indexer.heads > 0) {
       indexer_.emplace(c, p);
-      // Sparse attention does not use this weight as a linear layer. It uses it twice per head, before and
-      // after attention.
+      // Sparse attention does not use this weight as one linear layer. It multiplies by the weight twice per
+      // head: before and after attention.
       kv_up_->uses.push_back(kv_up_->uses.back());
       kv_up_->linear_of = -1;
     }

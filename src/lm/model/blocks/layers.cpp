@@ -11,7 +11,7 @@
 namespace primus {
 
 // Limits of soft capping in SiTU (turbo/situ). If the first is not 0, feed-forwards use SiTU in place of
-// SwiGLU; if the second is 0, it is not applied.
+// SwiGLU; a second limit of 0 has no effect.
 PRIMUS_MODEL_FIELD(MODEL, double, situ_beta, 0, activation_situ_beta, kFixed, "activation_situ_beta");
 PRIMUS_MODEL_FIELD(MODEL, double, situ_linear_beta, 0, activation_situ_linear_beta, kFixed,
                    "activation_situ_linear_beta");

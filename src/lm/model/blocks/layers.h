@@ -28,7 +28,7 @@ class Layer {
 
 // Declares the layer kinds of all files in blocks/. LayerKind::make makes the layers of a kind without
 // options; the functions below make layers with options.
-#include "lm/model/layer_kinds.def"  // generated: also kAllLayerKind
+#include "lm/model/layer_kinds.def"  // generated; also declares kAllLayerKind
 
 struct SelfAttentionOptions {
   enum class HeadNorm : std::uint8_t {
@@ -42,7 +42,7 @@ struct SelfAttentionOptions {
   bool qkv_bias = false, out_bias = false;  // whether self_attn.{q,k,v}_proj and self_attn.o_proj have biases
   HeadNorm head_norm = HeadNorm::kNone;
   bool rope = true, interleaved = false;
-  bool local_rope = false;             // whether the rope table of local layers is used
+  bool local_rope = false;             // whether the layer uses the rope table of local layers
   std::int64_t window = 0, chunk = 0;  // see turbo::AttentionShape
   bool sinks = false;                  // whether the layer has self_attn.sinks
   bool fused_qkv = false;  // whether checkpoints store q, k and v as one matrix, self_attn.qkv_proj
@@ -70,7 +70,7 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 // self_attn.g_proj. With config.attention.indexer, attention is sparse: each token attends only to tokens
 // that an indexer selects (blocks/indexer.h).
 struct LatentAttentionOptions {
-  bool interleaved = true;  // true: a rotary pair consists of neighbouring columns; false: of columns half a
+  bool interleaved = true;  // true: a rotary pair is two neighbouring columns; false: its columns are half a
                             // head apart
   // Whether checkpoints store the projection of the rotated key in a separate tensor, self_attn.k_rope.
   bool own_rope_key = false;

@@ -66,8 +66,8 @@ void make_linear_cache(const ModelConfig& c, const CacheRequest& request, bool c
   entry.committed = phase.tensor(DType::kI32, {request.sequences});
 }
 
-// Counts fp32 values: the inputs of the convolution, one of which is new for each token; and the state, which
-// is written only once in many tokens.
+// Counts fp32 values that decoding reads per token: the inputs of the convolution, and the state. Writes are
+// not counted: a token adds one input, and the state is written only once in many tokens.
 double linear_bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
   const LinearAttentionConfig& l = c.linear;
   return 4 * static_cast<double>(l.conv_width * (2 * l.keys() + l.values()) + l.values() * l.key_dim);

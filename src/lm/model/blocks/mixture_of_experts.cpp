@@ -32,12 +32,12 @@ PRIMUS_MODEL_FIELD(MOE, std::int64_t, hash_layers, 0, num_hash_layers, kShape,
 PRIMUS_MODEL_FIELD(MOE, std::int64_t, latent, 0, routed_expert_hidden_size, kShape,
                    "routed_expert_hidden_size");
 PRIMUS_MODEL_FIELD(MOE, bool, latent_norm, false, latent_moe_use_norm, kShape, "latent_moe_use_norm");
-// Limit of soft capping for the router's logits, which is applied first; 0: no capping.
+// Limit of soft capping for the router's logits, before all other steps of the routing; 0: no capping.
 PRIMUS_MODEL_FIELD(MOE, double, logit_cap, 0, router_logit_softcapping, kFixed, "router_logit_softcapping");
 PRIMUS_MODEL_FIELD(ROUTER, std::int32_t, top_k, 1, moe_router_topk, kFixed,
                    "num_experts_per_tok experts_per_token");
 PRIMUS_MODEL_FIELD(ROUTER, std::int32_t, groups, 1, moe_router_num_groups, kFixed, "n_group topk_method");
-// If not set: all groups.
+// top_groups: number of expert groups from which a token may choose. If not set: all groups.
 PRIMUS_MODEL_FIELD(ROUTER, std::int32_t, top_groups, 1, moe_router_group_topk, kFixed, "topk_group");
 PRIMUS_MODEL_FIELD(ROUTER, float, scale, 1, moe_router_topk_scaling_factor, kFixed, "routed_scaling_factor");
 
@@ -75,7 +75,7 @@ class MixtureOfExperts final : public Layer {
     if (moe_.weigh_input && !plain_)
       throw std::logic_error("experts that scale their input support only plain SwiGLU");
     router_.reads_full_precision = true;
-    // Each part of a routing multiplies by the matrix.
+    // Each of the two parts of a routing multiplies by this matrix.
     if (in_parts()) gate_up_.uses.push_back(gate_up_.uses.back());
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {
@@ -176,7 +176,8 @@ class MixtureOfExperts final : public Layer {
   }
 
  private:
-  // Number of rows of this rank's experts per token of the group, if all experts get equally many.
+  // Number of rows of this rank's experts per token of the group, if every expert gets the same number of
+  // rows.
   double equal_share() const {
     return static_cast<double>(moe_.router.top_k * experts_.count) / static_cast<double>(moe_.experts);
   }
@@ -185,8 +186,8 @@ class MixtureOfExperts final : public Layer {
     return moe_.training.forced == turbo::RouterRule::Forced::kEven && !moe_.hashed(layer_);
   }
 
-  // Whether the rank keeps activations for fewer rows than its experts can get. The result is equal in all
-  // calls, because the number of uses of a parameter is fixed.
+  // Whether the rank keeps activations for fewer rows than its experts can get. The result does not depend on
+  // the call, because the number of uses of a parameter is fixed.
   bool in_parts() const {
     return experts_.group && plain_ && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&
            moe_.training.capacity_factor == 0 &&
@@ -194,7 +195,8 @@ class MixtureOfExperts final : public Layer {
                static_cast<double>(std::min<std::int64_t>(moe_.router.top_k, experts_.count));
   }
 
-  // This rank's experts, with the number of rows that they can get and that the rank keeps.
+  // Returns this rank's experts, with the maximum number of rows that they can get, and the number of rows
+  // whose activations the rank keeps.
   engine::SharedExperts experts_for(const Routing& routing, const BlockInputs& in) const {
     engine::SharedExperts experts = experts_;
     if (!experts.group) return experts;
@@ -206,8 +208,9 @@ class MixtureOfExperts final : public Layer {
                  std::ceil(moe_.training.capacity_margin * equal_share() * static_cast<double>(tokens))));
     }
     if (in.routing && !in.trace && chooses_evenly()) {
-      // Experts are chosen in turn by the numbers of tokens. A rank has at most two runs of consecutive
-      // numbers in each sequence, and in a run no expert gets more than one row above the mean.
+      // The experts of a token are chosen in turn, from the token's number. A rank's tokens have at most two
+      // ranges of consecutive numbers in each sequence, and in a range no expert gets more than one row above
+      // the mean.
       experts.limit =
           tokens * moe_.router.top_k * experts.count / moe_.experts + 2 * in.batch * ranks * experts.count;
     }
@@ -236,7 +239,7 @@ class MixtureOfExperts final : public Layer {
     return shared_ ? sum(std::move(y), gated_shared(normed, shared_->forward(normed, in))) : y;
   }
 
-  // Projects the summed expert output back.
+  // Projects the summed output of the experts from the latent's width back to the hidden size.
   Value out_of_latent(Value y) const {
     if (!latent_.up) return y;
     return linear(latent_.norm ? norm(y, *latent_.norm, epsilon_) : y, *latent_.up);
@@ -268,7 +271,7 @@ class MixtureOfExperts final : public Layer {
     return linear_combine(rows, down_, routing, addend());
   }
 
-  // Like through_experts(), for plain experts. Keeps no activations of the second part.
+  // Like through_experts(), for plain experts. Keeps no activations of the routing's second part.
   Value through_parts(const Value& h, engine::RoutingParts parts) const {
     const auto widened = [&](const Routing& part, Value gradient) {
       return weighted_swiglu(dispatch_linear(h, gate_up_, part, gradient), part, moe_.weigh_input);
@@ -280,7 +283,7 @@ class MixtureOfExperts final : public Layer {
     return linear_combine(head, rest, down_, parts);
   }
 
-  // Returns the activation of experts that are not plain.
+  // Applies the activation function of experts that are not plain (plain_).
   Value activated(const Value& rows) const {
     if (situ_beta_ > 0) return situ(rows, situ_beta_, situ_linear_beta_);
     return moe_.swiglu_limit > 0 ? clamped_swiglu(rows, clamp()) : swiglu(rows);
@@ -319,7 +322,7 @@ class MixtureOfExperts final : public Layer {
   }
 
   MoeConfig moe_;
-  bool plain_;  // whether the experts consist only of products and SwiGLU
+  bool plain_;  // the experts consist only of matrix products and SwiGLU
   double situ_beta_, situ_linear_beta_, epsilon_;
   std::int64_t layer_;
   comm::Communicator* tokens_;     // the ranks that route a microbatch together

@@ -17,12 +17,14 @@ struct ExpertParts {
                                  // with MoeConfig::choice_bias
   std::string table = {};        // name of the table [vocab, top_k] of each token's experts; used with
                                  // MoeConfig::hash_layers
-  std::vector<engine::CheckpointPart> gate_up;            // published parts of the parameter [experts, 2*ffn,
-                                                          // hidden]: gate, then up
-  std::vector<engine::CheckpointPart> gate_up_bias = {};  // published parts of the bias [experts, 2*ffn]
-  std::vector<engine::CheckpointPart> down;               // published parts of the parameter [experts,
-                                                          // hidden, ffn]
-  std::vector<engine::CheckpointPart> down_bias = {};     // published parts of the bias [experts, hidden]
+  std::vector<engine::CheckpointPart> gate_up;            // tensors in checkpoints that form the parameter
+                                                          // [experts, 2*ffn, hidden]: gate, then up
+  std::vector<engine::CheckpointPart> gate_up_bias = {};  // tensors in checkpoints that form the bias
+                                                          // [experts, 2*ffn]
+  std::vector<engine::CheckpointPart> down;               // tensors in checkpoints that form the parameter
+                                                          // [experts, hidden, ffn]
+  std::vector<engine::CheckpointPart> down_bias = {};     // tensors in checkpoints that form the bias
+                                                          // [experts, hidden]
   // Prefix of the shared experts' matrices, and the names of these matrices. With MoeConfig::shared_gate,
   // there is also a tensor <prefix>_gate.
   std::string shared = {};

@@ -92,7 +92,7 @@ void make_cache(const ModelConfig& c, const CacheRequest& request, engine::Phase
       DType::kF32, {request.sequences, conv_ring(c.convolution.width), c.hidden / request.tensor_ranks});
 }
 
-// Counts the fp32 inputs of the convolution; each token adds one of them.
+// Counts the fp32 inputs of the convolution that decoding reads per token.
 double bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType) {
   return static_cast<double>(c.convolution.width * c.hidden) * 4;
 }

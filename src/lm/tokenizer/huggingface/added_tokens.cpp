@@ -14,7 +14,7 @@ bool character_is(std::string_view character, unicode::Properties bits) {
   return (unicode::properties()[unicode::decode(p)] & bits) != 0;
 }
 
-// The last character of non-empty valid UTF-8.
+// Returns the last character of non-empty valid UTF-8.
 std::string_view last_character(std::string_view text) {
   std::size_t begin = text.size() - 1;
   while ((static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) --begin;
@@ -27,7 +27,7 @@ bool ends_with_word(std::string_view text) {
 
 bool starts_with_word(std::string_view text) { return !text.empty() && character_is(text, unicode::kWord); }
 
-// Start of the spaces at the end of `text`, not before `from`.
+// Returns the start of the spaces at the end of `text`, not before `from`.
 std::size_t trailing_spaces(std::string_view text, std::size_t from) {
   while (text.size() > from && character_is(last_character(text), unicode::kSpace)) {
     text.remove_suffix(last_character(text).size());
@@ -52,7 +52,7 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens, const std::
   }
   const auto by_content = [](const Entry& a, const Entry& b) { return a.content < b.content; };
   std::stable_sort(entries_.begin(), entries_.end(), by_content);
-  // Keeps the last of equal contents.
+  // Keeps the last of several entries with equal contents.
   const auto last = std::unique(entries_.rbegin(), entries_.rend(),
                                 [](const Entry& a, const Entry& b) { return a.content == b.content; });
   entries_.erase(entries_.begin(), last.base());

@@ -338,8 +338,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
     return id < model_->vocabulary().size() ? model_->vocabulary().text(id) : std::string_view();
   }
 
-  // Sets bos, eos, pad, unk and the chat template as transformers finds them, or by their usual names if
-  // transformers' files are missing.
+  // Sets bos, eos, pad, unk and the chat template as transformers finds them, or, if transformers' files are
+  // missing, by the usual names of these tokens.
   void take_roles(const SideSettings& settings) {
     const auto id_of = [this](const std::optional<std::string>& text) {
       return text ? token_id(*text) : std::nullopt;

@@ -210,7 +210,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     }
 
     const SentencePieceTokenizer& tokenizer_;
-    std::string bytes_;         // bytes from byte pieces that were not output yet
+    std::string bytes_;         // bytes from byte pieces that have not been output yet
     bool at_start_ = true;      // whether a leading space must still be dropped
     bool space_taken_ = false;  // whether the leading space was dropped from the last piece
     bool anything_given_ = false;

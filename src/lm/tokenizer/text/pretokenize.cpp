@@ -45,13 +45,13 @@ class Reader {
     const char* next;
     return (at(p, next) & bits) != 0;
   }
-  // End of the run of characters from `p` that have one of `bits`.
+  // Returns the end of the run of characters from `p` that have one of `bits`.
   const char* skip(const char* p, Properties bits) const {
     const char* next;
     while ((at(p, next) & bits) != 0) p = next;
     return p;
   }
-  // End of the run of characters from `p` that have none of `bits`.
+  // Returns the end of the run of characters from `p` that have none of `bits`.
   const char* skip_other(const char* p, Properties bits) const {
     const char* next;
     while (p != end_ && (at(p, next) & bits) == 0) p = next;
@@ -148,7 +148,7 @@ const char* match_digits(const Reader& reader, const char* next, int max) {
   return stop;
 }
 
-// Llama 3 (kDigits = 3) and Qwen 2 (1).
+// The expressions of Llama 3 (kDigits = 3) and Qwen 2 (kDigits = 1).
 template <int kDigits>
 struct Cl100kMatcher {
   const char* operator()(const Reader& reader, const char* p) const {
@@ -164,8 +164,8 @@ struct Cl100kMatcher {
   }
 };
 
-// o200k. The variant without contractions and with single digits is the expression of Megatron's
-// TikTokenizer.
+// The expression of o200k. The variant without contractions and with single digits is the expression of
+// Megatron's TikTokenizer.
 template <bool kContractions, int kDigits>
 struct O200kMatcher {
   const char* operator()(const Reader& reader, const char* p) const {
@@ -203,7 +203,7 @@ struct O200kMatcher {
   }
 };
 
-// Cuts with one of the matchers above, whose matches leave no gaps.
+// A pre-tokenizer that cuts with one of the matchers above. Their matches leave no gaps.
 template <class Matcher>
 class KnownSplit final : public PreTokenizer {
  public:

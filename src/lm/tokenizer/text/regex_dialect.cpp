@@ -20,9 +20,9 @@ namespace primus {
 
 namespace {
 
-// Lists of the members of classes that differ between the two dialects. PCRE2's \s also includes U+180E,
-// which left White_Space in Unicode 6.3; its \w lacks marks and connectors. Oniguruma's \w and \b also count
-// the superscripts and fractions of Latin-1 as word characters, except for a \w inside a class.
+// Members of the classes that differ between the two dialects. PCRE2's \s also includes U+180E, which left
+// White_Space in Unicode 6.3; its \w lacks marks and connectors. Oniguruma's \w and \b also count the
+// superscripts and fractions of Latin-1 as word characters, except for a \w inside a class.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kNonSpaces =
@@ -75,7 +75,7 @@ std::string spelled_out(CharacterTest wanted) {
 }
 
 struct CategoryName {
-  std::string_view code, name;  // name in canonical() form
+  std::string_view code, name;  // the name is in canonical() form
 };
 constexpr std::array<CategoryName, 40> kCategories = {{{"L", "letter"},
                                                        {"LC", "casedletter"},
@@ -118,7 +118,8 @@ constexpr std::array<CategoryName, 40> kCategories = {{{"L", "letter"},
                                                        {"Co", "privateuse"},
                                                        {"Cs", "surrogate"}}};
 
-// Properties that no character has lost since Unicode 14. `newer` selects the newer characters that have it.
+// A property that no character has lost since Unicode 14. `newer` selects the newer characters that have the
+// property.
 struct BinaryProperty {
   std::string_view name, pcre_name;
   bool (*newer)(const unicode::NewerCharacters&);
@@ -149,7 +150,7 @@ std::string canonical(std::string_view name) {
   return result;
 }
 
-// Members of \p{...}, \d or \w, as items of a class.
+// The members of \p{...}, \d or \w, as items of a class.
 struct Class {
   std::string members;
   std::string others;  // items of the complement, if requested; empty if it cannot be written as items
@@ -172,7 +173,7 @@ Class category_class(std::string_view code, bool exact, bool with_others) {
   return result;
 }
 
-// \w inside a class.
+// Returns the members that \w has inside a class.
 Class word_class(bool exact, bool with_others) {
   Class words{std::string(kWordCharacters), {}};
   if (exact) words.members += newer_items([](const auto& newer) { return is_word(newer.category); });
@@ -311,7 +312,7 @@ class Translator {
   }
 
   bool wants_others(bool negated) const { return in_class_ && negated; }
-  // If case is ignored, Oniguruma folds the properties in a class too, and PCRE2 does not.
+  // If case is ignored, Oniguruma also folds the properties in a class, but PCRE2 does not.
   void require_case() const {
     if (in_class_ && ignores_case_.back()) refuse("a property in a class where case is ignored");
   }

@@ -152,7 +152,8 @@ void append_decomposed(std::string_view text, bool compatibility, std::vector<ut
   }
 }
 
-// Canonical ordering. utf8proc's own takes time quadratic in the length of a run of marks.
+// Sorts marks in canonical order. The time of utf8proc's own sorting is quadratic in the length of a run of
+// marks.
 void order_marks(std::vector<utf8proc_int32_t>& text) {
   const auto mark_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
   for (std::size_t i = 0; i < text.size();) {

@@ -33,7 +33,7 @@ struct Special {
   std::int32_t id;
 };
 
-// The vocabulary in a file.
+// The vocabulary that a file contains.
 struct Ranks {
   std::vector<std::pair<std::string, std::int64_t>> tokens;  // bytes and id of each token
   std::vector<Special> specials;
@@ -84,20 +84,20 @@ void recognise(Ranks& ranks) {
     ranks.eos = "<|endoftext|>";
   };
   ranks.pattern = kLlama3Pattern;          // this expression is also the expression of cl100k
-  if (count == 50256 || count == 50280) {  // of r50k (GPT-2) or p50k
+  if (count == 50256 || count == 50280) {  // the expression of r50k (GPT-2) or p50k
     ranks.pattern = kGpt2Pattern;
     endoftext(50256);
-  } else if (count == 100256) {  // of cl100k
+  } else if (count == 100256) {  // the expression of cl100k
     endoftext(100257);
     ranks.specials.insert(ranks.specials.end(), {{"<|fim_prefix|>", 100258},
                                                  {"<|fim_middle|>", 100259},
                                                  {"<|fim_suffix|>", 100260},
                                                  {"<|endofprompt|>", 100276}});
-  } else if (count == 199998) {  // of o200k
+  } else if (count == 199998) {  // the expression of o200k
     ranks.pattern = kO200kPattern;
     endoftext(199999);
     ranks.specials.push_back({"<|endofprompt|>", 200018});
-  } else if (count == 128000) {  // of Llama 3
+  } else if (count == 128000) {  // the expression of Llama 3
     constexpr std::array<std::string_view, 11> kNamed = {"<|begin_of_text|>",
                                                          "<|end_of_text|>",
                                                          "<|reserved_special_token_0|>",

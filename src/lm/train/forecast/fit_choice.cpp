@@ -52,7 +52,7 @@ std::vector<std::string> settings_of(const TrainerConfig& c) {
   return settings;
 }
 
-// The settings that are not null.
+// Returns the settings that are not null.
 std::vector<std::string> shown(std::vector<std::string> settings) {
   std::erase_if(settings, [](const std::string& setting) { return setting.ends_with("=null"); });
   return settings;
@@ -94,7 +94,7 @@ class Search {
   void enlarge(Candidate& best);
   // Returns the least recomputation that fits with the microbatch size of `light`, which recomputes nothing.
   std::optional<Candidate> least_recomputation(const Candidate& light);
-  // `light` is the choice without recomputation, which does not fit either.
+  // `light`, the choice without recomputation, does not fit, and `minimum` does not fit either.
   [[noreturn]] void refuse(const Candidate& light, const Candidate& minimum) const;
   MemoryFit fit_of(const Candidate& candidate) const;
   void note_too_large(const Candidate& candidate);
@@ -178,7 +178,7 @@ std::optional<Candidate> Search::least_recomputation(const Candidate& light) {
   c.recompute_granularity = "selective";
   c.recompute_modules = {"core_attn"};
   consider(c);
-  // Each recomputed block saves memory: a binary search finds the smallest number that is enough.
+  // Each recomputed block saves memory, so a binary search finds the smallest sufficient number of blocks.
   const std::int64_t layers = model_.layers;
   c = smallest;
   with_full_recomputation(c, "block", layers);

@@ -71,7 +71,7 @@ bool adapters(config::TrainerConfig& c, ModelConfig& model) {
   return true;
 }
 
-// Ordered from the smallest change of the run to the largest.
+// Returns the levers, ordered from the smallest change of the run to the largest.
 std::vector<Lever> levers(int data_ranks) {
   constexpr std::int64_t kShortest = 64;
   using Config = config::TrainerConfig;
@@ -123,7 +123,7 @@ class Search {
   Search(const FamilyRegistry& families, const MemorySupply& supply, int world, int rank)
       : families_(families), supply_(supply), world_(world), rank_(rank) {}
 
-  // A run with the changes of levers.
+  // The settings and the model of a run after the changes that levers made.
   struct Run {
     config::Experiment e;
     ModelConfig model;
@@ -216,7 +216,8 @@ MemorySupply supply_of(const Device& device) {
 MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& settings,
                        const StepMeasurement& measured) {
   const config::TrainerConfig& c = e.trainer;
-  // Tokens, labels and weights per position, and positions and document starts if documents are separated.
+  // Bytes per token: 4 each for the token, its label and its weight, and, if documents are separated, 4 each
+  // for its position and its document's start.
   const std::int64_t per_token = 12 + (c.reset_position_ids || config::separates_documents(c) ? 8 : 0);
   const std::int64_t batch = c.micro_batch_size * c.seq_length * per_token;
   const std::int64_t held =

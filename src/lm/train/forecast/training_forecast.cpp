@@ -1,4 +1,4 @@
-// Trainer::forecast() and Trainer::fit(): plans a run before it has a folder.
+// Implements Trainer::forecast() and Trainer::fit(), which plan a run before it has a folder.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,8 @@ namespace {
 // Fraction of the rate of large matrix products that a complete step usually reaches (docs/performance.md).
 constexpr double kUsualShare = 0.5;
 
-// Returns the memory for a rank: the memory of the planned hardware, else of this machine's device.
+// Returns the memory that a rank can use: of the planned hardware if there is any, otherwise of this
+// machine's device.
 MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host) {
   const turbo::PlannedDevice planned = planning_device(e, on_host);
   if (!e.hardware) return supply_of(*planned.device);
@@ -62,8 +63,8 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
 
 namespace {
 
-// Returns the stages of a run with tokens balanced over all experts. Empty if memory is reserved for that
-// already, or if the settings exclude such a run.
+// Returns the stages of a run with tokens balanced over all experts. Returns an empty list if memory is
+// already reserved for balanced tokens, or if the settings exclude such a run.
 std::vector<StepMeasurement> balanced_stages(config::Experiment e, const MoeConfig& moe,
                                              const FamilyRegistry& families, const Tokenizer* tokenizer,
                                              int world, int on_host) {
@@ -85,7 +86,8 @@ std::vector<StepMeasurement> balanced_stages(config::Experiment e, const MoeConf
   return stages;
 }
 
-// Estimates the time of a step on hardware that may be absent, and adds doubts about it.
+// Estimates the time of a step on hardware that may be absent, and adds notes on what makes the estimate
+// uncertain.
 void plan_time(TrainingForecast& f, DType compute) {
   HardwarePlan& plan = *f.hardware;
   const std::vector<StepMeasurement>& stages = f.expected_stages();
@@ -145,7 +147,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
     if (f.hardware) {
       const PlannedMemory memory = planned_memory(*e.hardware, rank.device(), rank.mesh(), by_cpu_kernels);
-      // Plans every rank with the memory of the stage that reserves most.
+      // Plans every rank with the memory of the stage that reserves the most memory.
       if (memory.reserved() >= f.hardware->memory.reserved()) f.hardware->memory = memory;
       f.hardware->by_cpu_kernels = by_cpu_kernels;
       supply = supply_of(*e.hardware, f.hardware->memory);

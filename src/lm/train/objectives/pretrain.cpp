@@ -33,10 +33,10 @@ data::DataOptions options_of(const DataRequest& request) {
   return options;
 }
 
-// Notes evaluations on files that are also trained on.
+// Adds notes about evaluations on files that are also trained on.
 void note_files_of_training(const config::TrainerConfig& c, data::Datasets& datasets) {
   const auto place_of = [](const std::string& path) {
-    std::error_code unreadable;  // if set, the path is compared as it is written
+    std::error_code unreadable;  // if resolving the path fails, the unresolved path is compared
     const std::filesystem::path place = std::filesystem::weakly_canonical(path, unreadable);
     return unreadable ? std::filesystem::path(path) : place;
   };

@@ -19,7 +19,7 @@
 namespace primus {
 namespace {
 
-// Keys that affect how conversations are written, packed and held out, and so the training data.
+// Keys that affect how conversations are written, packed and held out, and therefore the training data.
 constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversation_format",
                                                                 "enable_packed_sequences",
                                                                 "use_packed_attention",
@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversatio
                                                                 "eval_iters",
                                                                 "seed"};
 
-// Runs `work`; if it throws an error without a place, adds the key's place.
+// Runs `work`. If it throws an error without a position in a file, adds the key's position.
 void at_key(const config::Experiment& experiment, std::string_view key, const std::function<void()>& work) {
   try {
     work();
@@ -68,7 +68,7 @@ class FineTuning final : public Objective {
     const std::string path = request.experiment.trainer->sft_dataset_name.value_or("");
     if (!Env::posix().status(path)) {
       try {
-        data::find_inputs({path});  // a glob
+        data::find_inputs({path});  // the path may be a glob
       } catch (const Error&) {
         return std::nullopt;
       }
@@ -82,7 +82,7 @@ class FineTuning final : public Objective {
     if (!is_glob && !Env::posix().status(path)) missing.push_back({"sft_dataset_name", path});
   }
 
-  // Nothing to check, because conversations repeat without end.
+  // Conversations repeat without end, so there is nothing to check.
   void check_samples(const config::Experiment&) const override {}
 
   // A prompt is a complete question.
@@ -188,7 +188,7 @@ class FineTuning final : public Objective {
     return all;
   }
 
-  // The training data, once it was read.
+  // The training data, once they have been read.
   std::shared_ptr<const data::TokenizedConversations> conversations_;
 };
 

@@ -122,7 +122,7 @@ class Fitting {
   }
 
  private:
-  static constexpr std::int64_t kFew = 1000;  // number of conversations
+  static constexpr std::int64_t kFew = 1000;  // a data set with fewer conversations counts as small
 
   // Returns the number of epochs after which models of 100 million parameters or more have learned the
   // conversations.
@@ -142,7 +142,7 @@ class Fitting {
         conversations < kFew
             ? std::clamp(std::sqrt(kParameters / static_cast<double>(parameters)), 1.0, kMaxTimes)
             : 1;
-    e_.trainer->train_iters = 0;  // the number of epochs determines the steps
+    e_.trainer->train_iters = 0;  // train_iters follows from the number of epochs
     e_.trainer->train_tokens.reset();
     e_.trainer->train_minutes.reset();
     set("train_epochs", e_.trainer->train_epochs, std::round(usual_passes(conversations) * times));
@@ -230,7 +230,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
   try {
     tokenizer = tokenizer_of(plan.experiment);
   } catch (const Error&) {
-    return plan;  // a run reports this error with its place; a dry run does not need a tokenizer
+    return plan;  // a run reports this error with its position; a dry run does not need a tokenizer
   }
   choose_format(plan, *tokenizer);
   if (!plan.experiment.trainer->sft_fit_to_data) return plan;
@@ -238,7 +238,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
   try {
     Fitting(plan, families, *tokenizer, world).run();
   } catch (const Error& error) {
-    plan = unfitted;  // a run reports this error with its place
+    plan = unfitted;  // a run reports this error with its position
     plan.facts.push_back(fmt::format("not fitted to the data: {}", error.what()));
   }
   return plan;

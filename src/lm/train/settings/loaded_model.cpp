@@ -39,7 +39,7 @@ class Reconciliation {
   Reconciliation(const config::Experiment& experiment, const std::string& where)
       : experiment_(experiment), where_(where) {}
 
-  // Settings that determine the set of tensors or their shapes.
+  // Compares a setting that determines the set of tensors or their shapes.
   template <class T>
   void shape(std::string_view key, const T& ours, const T& theirs) {
     if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
@@ -47,7 +47,7 @@ class Reconciliation {
                                 "choose the model preset of these weights");
   }
 
-  // Settings that the weights were trained with and do not work without.
+  // Compares a setting that the weights were trained with and do not work without.
   template <class T>
   void fixed(std::string_view key, const T& ours, const T& theirs) {
     if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
@@ -58,8 +58,8 @@ class Reconciliation {
     pass_over({key}, ours, theirs);
   }
 
-  // Settings that may be stretched: `theirs` becomes `ours` if the user sets the key. If several keys have
-  // the same meaning, the one from the strongest layer counts.
+  // Compares a setting that the user may change: `theirs` becomes `ours` if the user sets a key of the
+  // setting. If several keys have the same meaning, the key from the strongest layer counts.
   template <class T>
   bool flexible(Keys keys, const T& ours, T& theirs) {
     if (ours == theirs || layer_of(strongest(keys)) <= Layer::kDerived) return false;

@@ -71,7 +71,8 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const M
              {OperatorClass::kRouting, OperatorClass::kExperts, OperatorClass::kActivation}) {
           policy.classes |= RecomputePolicy::bit(part);
         }
-      } else if (module != "mla_up_proj" || !latent) {  // with latents, its outputs are never stored
+      } else if (module != "mla_up_proj" || !latent) {  // with latent attention, the outputs of this module
+                                                        // are never stored
         throw e.error_for("recompute_modules",
                           "'" + module + "' cannot be recomputed separately in this model",
                           "choose from core_attn, layernorm, mlp and, with experts, moe and moe_act");
@@ -270,7 +271,7 @@ engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
   shape.context = divide(
       "context_parallel_size", c.context_parallel_size, stage / shape.tensor,
       fmt::format("{} (the ranks of a pipeline stage / tensor_model_parallel_size)", stage / shape.tensor));
-  // Megatron-LM's default: experts are split like the other layers.
+  // Megatron-LM's default divides the matrices of experts like the matrices of other layers.
   const std::int64_t expert_tensor = c.expert_tensor_parallel_size.value_or(
       c.num_experts.value_or(0) > 0 ? c.tensor_model_parallel_size : 1);
   shape.expert_tensor = divide("expert_tensor_parallel_size", expert_tensor, stage,

@@ -381,11 +381,12 @@ std::string TrainingStep::find_non_finite() {
     first = (op.layer() >= 0 ? "layers." + std::to_string(op.layer()) + "." : "") + std::string(op.name());
   });
   begin_evaluation();
-  // Ranks that share the work must make the same passes, even if one has found its operator.
+  // Ranks that share the work must make the same passes, even if one rank has already found the operator with
+  // a NaN.
   const bool single = rank_.mesh().size() == 1;
   const std::size_t slots = host_[results_.last_read()].staging.size();
   for (std::size_t slot = 0; slot < slots && (first.empty() || !single); ++slot) {
-    // Uses a copy, because evaluating overwrites a staging slot. All tokens count, even masked ones.
+    // Uses a copy, because evaluating overwrites a staging slot. All tokens count, even masked tokens.
     data::Batch copy = host_[results_.last_read()].staging[slot].batch;
     std::ranges::fill(copy.loss_mask, 1.0F);
     evaluate(copy, true);

@@ -139,12 +139,7 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
 // tape does not store top_k copies of tokens or results.
 
 struct DispatchLinear {
-  enum In : InputName {
-    kX,
-    kPlan,
-    kGradient
-  };  // kGradient: only if the routing is one part of a divided
-      // routing
+  enum In : InputName { kX, kPlan, kGradient };  // kGradient is used for one part of a divided routing
   enum Out : OutputName { kRows };
 };
 
@@ -205,13 +200,7 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
                                    .for_weight = saves(DispatchLinear::kX, DispatchLinear::kPlan)};
 
 struct LinearCombine {
-  enum In : InputName {
-    kRows,
-    kPlan,
-    kAddend,
-    kRest
-  };  // kAddend: only if an addend is given; kRest: only
-      // with the rows of a routing's second part
+  enum In : InputName { kRows, kPlan, kAddend, kRest };  // kAddend is optional; kRest: rows of a second part
   enum Out : OutputName { kOut };
 };
 

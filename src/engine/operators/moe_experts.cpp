@@ -89,7 +89,8 @@ struct GroupedLinear {
   enum Out : OutputName { kY };
 };
 
-// The first extent of the parameter's shape is the expert count.
+// Returns the offsets of the experts in the plan. The first extent of the parameter's shape is the expert
+// count.
 Tensor offsets_of(OperatorCall& op) {
   return op.in(GroupedLinear::kPlan).slice(0, op.parameter().shape[0] + 1);
 }
@@ -429,8 +430,8 @@ PlanAttributes attributes_of(const Routing& r) {
   return {r.expert_count, r.weights.shape()[0], r.weights.shape()[1], r.plan_begin, r.plan_end};
 }
 
-// Adapters of experts do not support dropout, because it would need the token numbers of rows from other
-// ranks.
+// Returns the adapter of `weight`. Adapters of experts do not support dropout, because it would need the
+// token numbers of rows from other ranks.
 const LowRank& adapter_of(const Value& rows, const Parameter& weight) {
   PRIMUS_CHECK("experts", weight.low_rank.dropout == 0);
   return rows.tape().adapter_of(weight);

@@ -101,7 +101,7 @@ struct RoutingParts {
   // gradient of x is summed from both parts at once.
   Value head_gradient, rest_gradient;
 };
-// `x`: the input of dispatch_linear().
+// Divides a routing into its parts. `x`: the input of dispatch_linear().
 RoutingParts parts_of(const Routing& routing, const Value& x);
 
 // Products with experts' matrices, including their low-rank adapters, one per expert. Multiplies each token's
@@ -113,18 +113,19 @@ Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing,
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
 // Combines rows per token: the weighted sum of each token's rows, plus `addend` if given.
 Value combine(const Value& rows, const Routing& routing, const Value& addend = {});
-// grouped_linear() followed by combine(), for rows that are already weighted. As one operator, it stores the
-// experts' output only briefly.
+// Computes grouped_linear() followed by combine(), for rows that are already weighted. As one operator, it
+// stores the experts' output only briefly.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
-// Like linear_combine() above, for the rows of both parts of a routing; the parameter has no adapter.
+// Computes the same as linear_combine() above, for the rows of both parts of a routing; the parameter has no
+// adapter.
 Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts);
 
 // Adds to each row the bias of its expert, [E, n]. Pass rows by std::move to run in place.
 Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
 
-// SwiGLU with the weights of the choices: [rows, 2*ffn] -> [rows, ffn]. `weigh_input`: multiplies gate and up
-// (Llama 4, which weights the experts' input). Otherwise the weight multiplies the result, which equals
-// weighting the expert's output.
+// Applies SwiGLU and multiplies by the weights of the choices: [rows, 2*ffn] -> [rows, ffn]. `weigh_input`:
+// multiplies gate and up (Llama 4, which weights the experts' input). Otherwise the weight multiplies the
+// result, which equals weighting the expert's output.
 Value weighted_swiglu(const Value& gate_up, const Routing& routing, bool weigh_input = false);
 // SwiGLU with clamping (turbo::ClampedSwigluForward): [rows, 2*ffn] -> [rows, ffn].
 struct SwigluClamp {

@@ -55,12 +55,12 @@ std::vector<double> normalized(const std::vector<double>& weights) {
   return result;
 }
 
-// Whether `entry` is a number and not the name of existing data.
+// Returns whether `entry` is a number and not the name of existing data.
 bool is_weight(const std::string& entry) {
   return parse_weight(entry) && !IndexedDataset::exists(entry) && !Env::posix().status(entry);
 }
 
-// The error for a list that has weights but does not alternate weight and path.
+// Returns the error for a list that has weights but does not alternate weight and path.
 Error uneven_blend(const std::vector<std::string>& list) {
   const std::string hint = "write weights and paths alternately ('0.7 data/a 0.3 data/b'), or only paths";
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -254,7 +254,7 @@ class Opener {
     return parts;
   }
 
-  // Whether data_path has sequences that are not trained on.
+  // Returns whether data_path has sequences that are not trained on.
   bool holds_out(const BlendList& blend) {
     return std::ranges::any_of(blend.paths, [this](const std::string& path) {
       const std::shared_ptr<const TokenSource> data = source(path);
@@ -354,7 +354,7 @@ class Opener {
     return source.name();
   }
 
-  // Megatron would repeat a split that is shorter than one sample; here that is an error.
+  // Refuses a split that is shorter than one sample. Megatron would repeat it.
   void check_length(const TokenSource& source) const {
     std::int64_t tokens = 0;
     for (std::int64_t i = 0; i < source.sequences(); ++i) {

@@ -69,7 +69,8 @@ TensorView LanguageTensors::at(std::string_view name, std::span<const std::int64
       .at(where());
 }
 
-// `full` is <at>.<expert>.<name>.weight, where name is gate_proj, up_proj or down_proj.
+// Returns one expert's matrix. `full` is <at>.<expert>.<name>.weight, where name is gate_proj, up_proj or
+// down_proj.
 std::optional<LanguageTensors::Piece> LanguageTensors::piece(std::string_view full) const {
   constexpr std::string_view kWeight = ".weight";
   if (fused_.empty() || !full.ends_with(kWeight)) return std::nullopt;

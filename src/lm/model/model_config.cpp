@@ -288,8 +288,8 @@ void read_router_losses(const ConfigReader& r, MoeConfig::Training& training) {
   training.z_loss = coefficient(kRouterZ);
 }
 
-// Families whose published files have a key for the balance loss have written it. The other families get keys
-// only for the losses that are trained.
+// Writes the losses of routers. A family whose published files have a key for the balance loss has already
+// written this key. For the other families, keys are written only for the losses that are trained.
 void write_router_losses(const ModelConfig& c, json& root) {
   const MoeConfig::Training& training = c.moe.training;
   if (c.moe.experts == 0) return;

@@ -121,7 +121,8 @@ std::vector<std::int64_t> split_evenly(std::int64_t blocks, const engine::Pipeli
     throw invalid(fmt::format("{} blocks are fewer than the {} parts of the pipeline", blocks, shape.parts()),
                   fmt::format("set num_layers to {} or more, or use fewer stages", shape.parts()));
   }
-  std::vector<std::vector<std::int64_t>> left_of_stage;  // remaining parts of each stage, in reverse order
+  std::vector<std::vector<std::int64_t>> left_of_stage;  // the parts of each stage that remain, in reverse
+                                                         // order
   for (const std::int64_t count : even_blocks(blocks, shape.stages)) {
     left_of_stage.push_back(even_blocks(count, shape.chunks));
     std::ranges::reverse(left_of_stage.back());

@@ -71,7 +71,8 @@ std::vector<double> read_divisors(const json& object, const ConfigReader& rope, 
   return divisors;
 }
 
-// `original`: the context length of pre-training, if a key outside the object sets it.
+// Reads the scaling of rotary frequencies. `original`: the context length of pre-training, if a key outside
+// the object sets it.
 void read_scaling(const json& object, const ConfigReader& rope, const char* key,
                   const std::optional<std::int64_t>& original, ModelConfig& config) {
   const std::string type = type_of(rope);

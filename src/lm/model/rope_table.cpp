@@ -9,8 +9,9 @@ namespace {
 
 using std::numbers::pi;
 
-// Llama 3.1: long wavelengths are stretched by the factor, short wavelengths are kept, and wavelengths in
-// between are interpolated. If both limits are equal, no wavelength is in between (Llama 4 Scout).
+// Returns a frequency scaled as in Llama 3.1: long wavelengths are stretched by the factor, short wavelengths
+// are kept, and wavelengths in between are interpolated. If both limits are equal, no wavelength is in
+// between (Llama 4 Scout).
 double llama3_frequency(double frequency, const RopeScaling& s) {
   const double original = static_cast<double>(s.original_max_positions);
   const double wavelength = 2 * pi / frequency;
@@ -21,8 +22,8 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
   return (1 - smooth) * frequency / s.factor + smooth * frequency;
 }
 
-// YaRN (Peng et al. 2023): as in Llama 3.1, but the interpolation is a linear ramp over dimensions, between
-// two rotation counts.
+// Returns a frequency scaled as in YaRN (Peng et al. 2023): like Llama 3.1, but the interpolation is a linear
+// ramp over dimensions, between two rotation counts.
 double yarn_frequency(double frequency, double dimension, const ModelConfig& c) {
   const RopeScaling& s = c.rope_scaling;
   const double dim = static_cast<double>(c.rotary_columns());

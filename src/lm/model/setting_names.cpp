@@ -55,7 +55,7 @@ constexpr auto kOrigins = std::to_array<std::pair<std::string_view, std::string_
     {"norm_topk_prob", "moe_router_pre_softmax"},
 });
 
-// Whether the space-separated list `words` contains `word`.
+// Returns whether the space-separated list `words` contains `word`.
 bool contains_word(std::string_view words, std::string_view word) {
   while (!words.empty()) {
     const std::size_t end = std::min(words.find(' '), words.size());

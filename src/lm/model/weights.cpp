@@ -134,7 +134,8 @@ void read_codes(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& rea
   }
 }
 
-// `dtype`: element type of the source; elements of another type are converted.
+// Returns a source that reads a part of a parameter. `dtype`: element type of the source; elements of another
+// type are converted.
 TensorSource source(std::string name, DType dtype, const UnitBuffer& buffer, const Parameter& p,
                     const CheckpointPart& part, DeviceReader& reader) {
   const engine::FlatRange range = written_of(p, part);
@@ -193,7 +194,8 @@ void upload_codes(engine::Rank& rank, const engine::UnitState& state, std::int64
   upload(rank, state.scales.slice(first_block, first_block + count / turbo::kMomentBlock), scales.data());
 }
 
-// `host`: the elements of a part that this rank stores, in memory order and in any floating-point type.
+// Uploads a part of a parameter. `host`: the elements of the part that this rank stores, in memory order and
+// in any floating-point type.
 void upload(engine::Rank& rank, const UnitBuffer& buffer, const Parameter& p, const CheckpointPart& part,
             DType dtype, std::span<const std::byte> host) {
   const UnitBuffer to = elements_in(buffer, p, stored_of(p, part));

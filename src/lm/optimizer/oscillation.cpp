@@ -95,7 +95,7 @@ class WithoutOscillation final : public UpdateRule {
         settings_(settings) {}
 
   std::string_view name() const override { return name_; }
-  // Appended to the wrapped rule's states, which keep their positions.
+  // This rule's states are appended to the states of the wrapped rule, which keep their positions.
   std::vector<engine::StateSpec> states() const override {
     std::vector<engine::StateSpec> states = rule_->states();
     for (const char* name : {"deosc_moved", "deosc_jumped"}) states.push_back({name});

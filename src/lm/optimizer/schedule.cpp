@@ -41,7 +41,7 @@ double Schedule::decay_coefficient(double steps) const {
   const double ratio = decay_ > warmup_ ? (steps - warmup_) / (decay_ - warmup_) : 1.0;
   if (style_ == Style::kLinear) return 1.0 - ratio;
   if (style_ == Style::kCosine) return half_cosine(ratio);
-  // Warm-up-stable-decay: constant until the last wsd_decay_ steps.
+  // Warm-up-stable-decay: the rate is constant until the last wsd_decay_ steps.
   const double start = decay_ - wsd_decay_;
   if (steps <= start) return 1.0;
   const double part = (steps - start) / wsd_decay_;

@@ -23,7 +23,7 @@
 namespace primus {
 namespace {
 
-// MLflow allows more characters, but here the names become file names.
+// Returns whether the name can be a file name here. MLflow itself allows more characters.
 bool is_plain(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.size() <= 250 && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -39,7 +39,7 @@ bool is_left_out(std::string_view key) {
 
 std::string yaml_text(const std::string& text) { return json_text(nlohmann::json(text), -1); }
 
-// Params and tags are one-line files.
+// Returns the text on one line, because params and tags are one-line files.
 std::string one_line(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return c == '\n' || c == '\r'; }, ' ');
@@ -149,7 +149,8 @@ std::string experiment_id(const Path& store, const std::string& name) {
       // Another program wrote this file. MLflow also ignores damaged files.
     }
   }
-  // The id has eighteen digits, as MLflow's ids do, and is the same for every export of this name.
+  // The id has eighteen digits, like MLflow's ids, and every export of an experiment with this name has the
+  // same id.
   const std::string hash = hex(as_text(sha256("experiment " + name)));
   return std::to_string(100'000'000'000'000'000ULL +
                         std::stoull(hash.substr(0, 15), nullptr, 16) % 900'000'000'000'000'000ULL);

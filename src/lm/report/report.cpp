@@ -44,7 +44,7 @@ constexpr ChartKind kCharts[] = {
     {"z_loss", "Router z-loss", "", "number"},
 };
 
-// Whether the curve is shown: some curves are shown only if their values change.
+// Returns whether the curve is shown. Some curves are shown only if their values change.
 bool is_shown(std::string_view key, const std::vector<Bucket>& buckets) {
   const bool only_if_changing =
       key == "loss_scale" || key == "skipped_iterations" || key == "nan_iterations" || key == "dropped";
@@ -54,7 +54,8 @@ bool is_shown(std::string_view key, const std::vector<Bucket>& buckets) {
   return all.other > 0 || (all.finite > 0 && all.minimum != all.largest);
 }
 
-// Six digits are more than a screen shows, and need only a third of the bytes.
+// Rounds to six digits. They are more than a screen shows, and need only a third of the bytes of the full
+// number.
 Json rounded(double value) {
   if (!std::isfinite(value)) return nullptr;
   return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);

@@ -91,7 +91,7 @@ std::optional<std::int64_t> latest_step(const Path& checkpoints) {
   }
 }
 
-// `line`: a line of metrics.jsonl.
+// Reads the step and its values from `line`, a line of metrics.jsonl.
 void take_step(std::string_view line, const Path& file, RunStatus& run) {
   std::optional<double> speed, average;
   std::optional<std::int64_t> planned;
@@ -110,7 +110,8 @@ void take_step(std::string_view line, const Path& file, RunStatus& run) {
   if (!run.steps) run.steps = planned;
 }
 
-// `line`: a line of evaluations.jsonl. Returns the step; empty if the line is not about validation data.
+// Reads an evaluation from `line`, a line of evaluations.jsonl. Returns its step, or nullopt if the line is
+// not about validation data.
 std::optional<std::int64_t> take_validation(std::string_view line, RunStatus& run) {
   std::string data_set;
   std::optional<double> loss, bits;
@@ -188,7 +189,7 @@ Marks read_files_of(const Path& folder, const Path& checkpoints, RunStatus& run)
   return marks;
 }
 
-// Whether the loss grew and was still as high at the end.
+// Returns whether the loss grew and was still as high at the end.
 bool diverged(const RunStatus& run) {
   for (const RunWarning& warning : run.warnings) {
     if (warning.detector == "loss_growth" && run.loss && !(*run.loss < warning.limit)) return true;

@@ -60,7 +60,7 @@ Kind kind_of(std::string_view bytes) {
                 "use a tokenizer.json, a SentencePiece .model, or a tiktoken rank file");
 }
 
-// The kind of file that a type requires; nullopt for types that were published in several formats.
+// Returns the kind of file that a type requires, or nullopt for types that were published in several formats.
 std::optional<Kind> kind_named(std::string_view type) {
   if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer" || type == "Llama2Tokenizer")
     return Kind::kSentencePiece;

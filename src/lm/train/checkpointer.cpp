@@ -17,8 +17,8 @@
 namespace primus {
 namespace {
 
-// Whether a change of this setting affects learning. Other settings only affect how a run is monitored and
-// saved.
+// Returns whether a change of this setting affects learning. Other settings only affect how a run is
+// monitored and saved.
 bool decides_learning(std::string_view key) {
   for (const char* prefix : {"lr",
                              "min_lr",

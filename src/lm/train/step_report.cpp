@@ -59,7 +59,7 @@ std::string processor_name() {
   return "";
 }
 
-// The device's name in the cache, which several machines may share.
+// Returns the device's name in the cache, which several machines may share.
 std::string peak_name(const Device& device, DType compute) {
   std::string host(256, '\0');
   if (gethostname(host.data(), host.size() - 1) != 0) host.clear();

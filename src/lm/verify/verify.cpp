@@ -88,7 +88,7 @@ Golden read_golden(const std::filesystem::path& path) {
 
 double relative(double value, double reference) { return std::abs(value - reference) / std::abs(reference); }
 
-// True for errors above the limit, and for NaN.
+// Returns true for errors above the limit, and for NaN.
 bool beyond(double error, double limit) { return !(error <= limit); }
 
 using Choices = VerifiedSession::Choices;

@@ -32,7 +32,7 @@ struct PassingQueries {
   float log_sums[kPassing], deltas[kPassing];
   int begin[kPassing], end[kPassing];  // the range of keys that each query sees
 
-  // Called by only one warp, whose threads have few registers.
+  // Called by only one warp of the block, whose threads have few registers.
   PRIMUS_DEVICE void fill(const HeadStatistics& head, int row) {
     PRIMUS_UNROLL_BY(1)
     for (int c = lane(); c < kPassing; c += kWarp) {

@@ -65,8 +65,8 @@ struct BackwardTiles {
   PRIMUS_DEVICE std::int64_t place(std::int64_t sequence, std::int64_t head, std::int64_t i) const {
     return (head * batch + sequence) * visibility.seq_q + i;
   }
-  // A query that sees no key has lse = -infinity. All its weights are zero, so any finite number may replace
-  // lse.
+  // Returns the query's log-sum-exp. For a query that sees no key it is -infinity; all weights are then zero,
+  // so any finite number may replace it.
   PRIMUS_DEVICE float log_sum(std::int64_t place) const {
     return lse[place] == -infinity() ? 0.0F : lse[place];
   }

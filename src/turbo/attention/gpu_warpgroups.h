@@ -73,7 +73,8 @@ struct ForwardWarpgroups {
 #endif
   }
 
-  // The last queries of a sequence see the most keys, so their blocks start first.
+  // Returns the tile of this block. The last queries of a sequence see the most keys, so their blocks start
+  // first.
   PRIMUS_DEVICE Tile of_block() const {
     Tile tile;
     const int index = static_cast<int>(block()), after_heads = index / heads;

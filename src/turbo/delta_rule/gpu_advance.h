@@ -18,7 +18,7 @@ struct DeltaExchange {
       at[warp()][2 * t + 1][lane()] = lines.at[1];
     }
   }
-  // Call after give() and a barrier. Both warps get bitwise equal sums.
+  // Adds the other warp's sums. Call it after give() and a barrier. Both warps get bitwise equal sums.
   PRIMUS_DEVICE void take(Accumulator (&sums)[kBlocks]) const {
     PRIMUS_UNROLL
     for (int t = 0; t < kBlocks; ++t) {

@@ -75,8 +75,8 @@ struct DeltaItems {
     return static_cast<int>(first - begin(item));
   }
 
-  // Sums of gates of an item have the shape [kRows, gate_columns()]. Rows after the last token repeat the
-  // last token's sums.
+  // Returns the number of columns of the sums of gates of an item, [kRows, gate_columns()]. Rows after the
+  // last token repeat the last token's sums.
   PRIMUS_DEVICE std::int64_t gate_columns() const { return channel_gates ? key_dim : 1; }
   PRIMUS_DEVICE const double* sums(const double* all, std::int64_t item) const {
     return all + item * kRows * gate_columns();
@@ -112,7 +112,7 @@ struct DeltaStates {
   double* sums;
   T *q, *k;              // [kRows, key_dim]: queries and keys
   T *q_since, *k_since;  // q · decay and k · decay since the start of the chunk
-  T* k_until;            // k · decay to the end of the chunk
+  T* k_until;            // [kRows, key_dim]: k · decay to the end of the chunk
   T* read;               // [kRows, kRows]: products of queries and keys
   float* write;          // [kRows, kRows]: products of keys and earlier keys, below the diagonal
   float* scores;         // [kRows, kRows]: products before the decays are applied
@@ -126,7 +126,7 @@ struct DeltaStates {
 template <class T>
 struct DeltaGradients {
   const T* out;               // [rows, out_width], not in the workspace: gradient of the output
-  T* scaled;                  // [kRows, value_dim]: the gradient of the output, times the scale
+  T* scaled;                  // [kRows, value_dim]: the gradient of the output, multiplied by the scale
   float* u;                   // [kRows, value_dim]: gradient of U
   T* error;                   // [kRows, value_dim]: minus the gradient of the errors
   T* states;                  // [key_dim, value_dim]: gradient of the state after the chunk
@@ -150,8 +150,8 @@ PRIMUS_DEVICE float power_of_two(float x) {
 #endif
 }
 
-// Computes the sums [kRows, kStep] of an item's gates per channel, in base 2, with one channel per thread.
-// Channels from kStep - 4 on are not used.
+// Computes the sums [kRows, kStep] of an item's gates per channel, in base 2, and each thread processes one
+// channel. Channels from kStep - 4 on are not used.
 template <class T, int kStep>
 PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,
                                          float (*sums)[kStep]) {

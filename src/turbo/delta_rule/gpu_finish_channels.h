@@ -155,7 +155,7 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     }
   }
 
-  // Sums the products of a block's tokens with each other, for one channel.
+  // Sums the products of all pairs of tokens of one block, for one channel.
   PRIMUS_DEVICE static void sum_within(Memory& m, int b, int c) {
     const int first = b * kTile, to_row = b % kTogether * kTile;
     float keys[kTile], gates[kTile], seen[kTile];
@@ -213,7 +213,7 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     }
   }
 
-  // The gradient of a gate is a sum over its own and all later tokens.
+  // Stores the gradients of gates. The gradient of a gate is a sum over its own and all later tokens.
   PRIMUS_DEVICE void store_gates(const Memory& m, std::int64_t item) const {
     const int c = thread();
     if (c >= in.key_dim) return;

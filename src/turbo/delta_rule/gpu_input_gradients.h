@@ -138,8 +138,8 @@ struct DeltaGates {
   }
 
  private:
-  // A token's sum of gates is a positive exponent for this token's rows of the matrices, and a negative
-  // exponent for its columns.
+  // Returns the contribution of channel c to the gradient of a token's sum of gates. This sum is a positive
+  // exponent for the token's rows of the matrices, and a negative exponent for its columns.
   PRIMUS_DEVICE float of_sum(std::int64_t item, int i, std::int64_t c) const {
     const std::int64_t at = (item * kRows + i) * in.key_dim + c;
     return multiply_add(to_float(from.q[at]), d.q[at], to_float(from.k[at]) * (d.looking[at] - d.seen[at]));

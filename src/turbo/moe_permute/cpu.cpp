@@ -37,8 +37,8 @@ class Keeping {
   }
 
  private:
-  // Weights are not negative, so their bits, as integers, have the same order as the weights. NaN also has a
-  // defined position in this order.
+  // Returns a weight as an integer. Weights are not negative, so their bits have the same order as the
+  // weights. NaN also has a defined position in this order.
   std::uint32_t bits(std::int32_t slot) const {
     return weights_ ? std::bit_cast<std::uint32_t>(weights_[slot]) : 0;
   }

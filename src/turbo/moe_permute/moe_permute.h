@@ -17,8 +17,8 @@ struct RoutingPlan {
   Tensor slots;    // [max_rows]: the slot of each row, for rows below offsets[experts]
   Tensor tokens;   // [max_rows]: the token of each row, for rows below offsets[experts]
 
-  // `max_rows` is the max. number of rows of all experts together: tokens * top_k if the plan covers all
-  // experts.
+  // Returns the shape of the tensor. `max_rows` is the max. number of rows of all experts together: tokens *
+  // top_k if the plan covers all experts.
   static Shape shape(std::int64_t experts, std::int64_t tokens, std::int64_t top_k, std::int64_t max_rows) {
     return {experts + 1 + tokens * top_k + 2 * max_rows};
   }
@@ -61,7 +61,7 @@ struct PlanRouting {
   RoutingPlan parts_of(const Tensor& any) const {
     return {any, expert_count, experts.shape[0], experts.shape[1]};
   }
-  // Whether some slots have no row, even without a capacity.
+  // Returns whether some slots have no row, even without a capacity.
   bool partial() const { return all > expert_count || !kept.absent(); }
   void check() const;
   double flops() const { return 0; }

@@ -228,8 +228,8 @@ engine::Parameter& BlockParameters::norm(const std::string& name, std::int64_t w
 
 Initializer BlockParameters::matrix() const { return Initializer::normal(init_std_); }
 
-// The initial values are scaled by depth, so that the variance of the residual stream does not grow with
-// depth (GPT-2).
+// Returns the initializer of matrices whose output is added to the residual stream. Initial values are scaled
+// by depth, so that the variance of the stream does not grow with depth (GPT-2).
 Initializer BlockParameters::into_residual() const {
   return Initializer::normal(init_std_ / std::sqrt(2.0 * static_cast<double>(layers_)));
 }

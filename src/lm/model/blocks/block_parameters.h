@@ -58,8 +58,8 @@ class BlockParameters {
   // Declares the matrix of a linear layer, which may use fp8 or fp4 products (engine/runtime/precision.h).
   engine::Parameter& linear(const std::string& name, Share share, engine::Initializer initializer,
                             std::vector<engine::CheckpointPart> parts) const;
-  // Like the other linear(), and also declares LoRA adapters if the model has adapters for `module`
-  // (LoraConfig).
+  // Declares a matrix like the other linear(), and also declares LoRA adapters if the model has adapters for
+  // `module` (LoraConfig).
   engine::Parameter& linear(std::string_view module, const std::string& name, Share share,
                             engine::Initializer initializer, std::vector<engine::CheckpointPart> parts) const;
   // Declares the matrices of a layer's experts, [experts, out, in]. If the model has adapters for `module`,

@@ -247,8 +247,8 @@ class CompressedAttention final : public Layer {
   std::optional<BlockSelector> selector_;
 };
 
-// The first output projection has a separate matrix for each group of heads. The indexer is frozen and not
-// counted.
+// Lists the matrix products of a layer. The first output projection has a separate matrix for each group of
+// heads. The indexer is not trained and not counted.
 std::vector<LayerProduct> products(const ModelConfig& c, std::int64_t layer) {
   const AttentionConfig& a = c.attention;
   const std::int64_t queries = c.heads * c.head_dim, q_rank = a.latent.q_rank;

@@ -118,8 +118,9 @@ class GatedDeltaNet final : public Layer {
   }
 
  private:
-  // For each key head, the projection's columns are its query, its key, and then the values and gates of all
-  // its value heads. The columns of b and a are also grouped by key head.
+  // Returns the column ranges for q, k and v, the output gates, b and a. The projection's columns are grouped
+  // by key head: its query, its key, and then the values and gates of all its value heads. The columns of b
+  // and a are also grouped by key head.
   std::vector<ColumnRuns> parts_by_key_head() const {
     const turbo::DeltaRuleShape& s = shape_;
     const std::int64_t per_key = s.value_heads / s.key_heads, dim = s.key_dim, values = per_key * s.value_dim;

@@ -61,7 +61,7 @@ struct SelfAttentionOptions {
 // family sets the other options.
 SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t layer);
 
-// Grouped-query attention: self_attn.{q,k,v,o}_proj.
+// Creates grouped-query attention: self_attn.{q,k,v,o}_proj.
 std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockParameters& parameters,
                                       const SelfAttentionOptions& options = {});
 
@@ -80,9 +80,9 @@ struct LatentAttentionOptions {
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
                                         const LatentAttentionOptions& options = {});
 
-// Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj, f_b_proj,
-// A_log, dt_bias, b_proj, o_norm, o_proj}, and, for the output gate, self_attn.{g_proj | g_a_proj, g_b_proj}.
-// `gate_bias`: whether g_b_proj has a bias.
+// Creates Kimi delta attention (config.linear): self_attn.{q,k,v}_{proj,conv1d}, self_attn.{f_a_proj,
+// f_b_proj, A_log, dt_bias, b_proj, o_norm, o_proj}, and, for the output gate, self_attn.{g_proj | g_a_proj,
+// g_b_proj}. `gate_bias`: whether g_b_proj has a bias.
 std::unique_ptr<Layer> delta_attention(const ModelConfig& config, const BlockParameters& parameters,
                                        bool gate_bias = false);
 
@@ -95,8 +95,8 @@ enum class DeltaProjection : std::uint8_t {
   // (flash-linear-attention).
   kEach,
 };
-// A gated delta network (config.linear): linear_attn.{in_proj_*,conv1d,A_log,dt_bias,norm,out_proj}, or the
-// names that DeltaProjection describes.
+// Creates a gated delta network (config.linear): linear_attn.{in_proj_*,conv1d,A_log,dt_bias,norm,out_proj},
+// or the names that DeltaProjection describes.
 std::unique_ptr<Layer> gated_delta_net(const ModelConfig& config, const BlockParameters& parameters,
                                        DeltaProjection projection);
 
@@ -116,8 +116,8 @@ class FeedForward final : public Layer {
               const std::string& name, const std::string& published, const FeedForwardNames& names = {},
               double limit = 0);
   engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
-  // Both halves of the forward pass, for callers that insert other work between them: widen() computes [T,
-  // this rank's width], and narrow() maps it back to [T, hidden].
+  // The two halves of the forward pass, for callers that insert other work between them: widen() returns [T,
+  // this rank's width], and narrow() maps its result back to [T, hidden].
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
   engine::Value narrow(const engine::Value& wide, const BlockInputs& in) const;
 

@@ -176,8 +176,8 @@ class MixtureOfExperts final : public Layer {
   }
 
  private:
-  // Number of rows of this rank's experts per token of the group, if every expert gets the same number of
-  // rows.
+  // Returns the number of rows of this rank's experts per token of the group, if every expert gets the same
+  // number of rows.
   double equal_share() const {
     return static_cast<double>(moe_.router.top_k * experts_.count) / static_cast<double>(moe_.experts);
   }
@@ -186,8 +186,8 @@ class MixtureOfExperts final : public Layer {
     return moe_.training.forced == turbo::RouterRule::Forced::kEven && !moe_.hashed(layer_);
   }
 
-  // Whether the rank keeps activations for fewer rows than its experts can get. The result does not depend on
-  // the call, because the number of uses of a parameter is fixed.
+  // Returns whether the rank keeps activations for fewer rows than its experts can get. The result does not
+  // depend on the call, because the number of uses of a parameter is fixed.
   bool in_parts() const {
     return experts_.group && plain_ && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&
            moe_.training.capacity_factor == 0 &&
@@ -271,7 +271,8 @@ class MixtureOfExperts final : public Layer {
     return linear_combine(rows, down_, routing, addend());
   }
 
-  // Like through_experts(), for plain experts. Keeps no activations of the routing's second part.
+  // Computes the same as through_experts(), for plain experts. Keeps no activations of the routing's second
+  // part.
   Value through_parts(const Value& h, engine::RoutingParts parts) const {
     const auto widened = [&](const Routing& part, Value gradient) {
       return weighted_swiglu(dispatch_linear(h, gate_up_, part, gradient), part, moe_.weigh_input);

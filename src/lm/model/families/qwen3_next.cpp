@@ -30,7 +30,7 @@ constexpr const char* kDenseDefaults = R"({"num_key_value_heads": 4, "head_dim":
 
 constexpr const char *kLinear = "linear_attention", *kFull = "full_attention";
 
-// Without `layer_types`, every full_attention_interval-th layer has attention.
+// Reads the kinds of layers. Without `layer_types`, every full_attention_interval-th layer has attention.
 void read_layers(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
   if (r.find("layer_types")) {

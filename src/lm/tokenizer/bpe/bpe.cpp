@@ -10,7 +10,7 @@ namespace primus {
 
 namespace {
 
-// Up to this many symbols, scanning for the lowest rank beats the heap.
+// If there are at most this many symbols, scanning for the lowest rank is faster than the heap.
 constexpr std::size_t kScanLimit = 48;
 
 void merge_by_scanning(const MergeTable& merges, std::vector<std::int32_t>& symbols, MergeScratch& scratch) {

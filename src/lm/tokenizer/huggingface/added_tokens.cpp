@@ -65,7 +65,7 @@ const AddedToken* AddedTokenMatcher::longest(std::string_view text, std::size_t&
   const auto first = static_cast<unsigned char>(text[0]);
   auto low = entries_.begin() + static_cast<std::ptrdiff_t>(first_byte_[first]);
   auto high = entries_.begin() + static_cast<std::ptrdiff_t>(first_byte_[first + 1u]);
-  // [low, high): the entries that begin with text[0, i), the shortest first.
+  // [low, high) are the entries that begin with text[0, i); the shortest entry comes first.
   for (std::size_t i = 1; low != high; ++i) {
     if (low->content.size() == i) {
       found = &tokens_[low->token];

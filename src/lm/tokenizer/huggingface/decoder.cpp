@@ -16,7 +16,7 @@ using TextOf = std::function<std::string_view(std::int32_t)>;
 
 namespace {
 
-// A decoder without settings. Its state is made from the function that returns the text of a token.
+// A decoder without settings. Its state is constructed from the function that returns the text of a token.
 template <class State>
 class PlainDecoder final : public Decoder {
  public:
@@ -118,7 +118,7 @@ class ChainDecoder final : public Decoder {
     }
 
    private:
-    // A run of bytes becomes text if all of it is valid UTF-8; otherwise it becomes replacement characters.
+    // Appends a run of bytes: as text if all of it is valid UTF-8, otherwise as replacement characters.
     void flush_bytes(std::string& out) {
       if (bytes_.empty()) return;
       if (unicode::is_valid(bytes_)) {

@@ -160,7 +160,7 @@ class AddedTokens {
     put(text, id ? *id : next_, described);
   }
 
-  // Sorted by id, because the tokenizers library assigns ids in this order.
+  // Returns the tokens sorted by id, because the tokenizers library assigns ids in this order.
   json list() const {
     json sorted = tokens_;
     std::stable_sort(sorted.begin(), sorted.end(),
@@ -239,7 +239,7 @@ json post_processor_of(const json& config, const AddedTokens& added) {
           {"special_tokens", {{bos, {{"id", bos}, {"ids", {*id}}, {"tokens", {bos}}}}}}};
 }
 
-// `config`: tokenizer_config.json; may be empty.
+// Returns the text of a tokenizer.json. `config`: tokenizer_config.json; may be empty.
 std::string tokenizer_json(const std::string& vocab, const std::string& merges, Style style,
                            const json& config, const AddedTokens& added) {
   json whole = {{"version", "1.0"},

@@ -187,7 +187,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
         }
       });
     } catch (const Error& error) {
-      // The error appears while a text is read, but its cause is in the tokenizer's file. So the message
+      // The error appears while a text is read, but its cause is in the tokenizer's file, so the message
       // names that file.
       throw Error(error.kind(), fmt::format("the tokenizer '{}': {}", files_.path, error.what()),
                   error.hint());

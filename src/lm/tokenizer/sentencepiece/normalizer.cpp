@@ -12,12 +12,12 @@ namespace primus::sentencepiece {
 
 namespace {
 
-// Longer than any rule of real normalizers; limits the work per character.
+// No rule of real normalizers is longer than this limit, which bounds the work per character.
 constexpr std::size_t kMaxRuleBytes = 256;
 // Real rules produce less: the longest result in nmt_nfkc_cf is 33 bytes, for U+FDFA.
 constexpr std::size_t kMaxResultBytes = 256;
 
-// Fields of a darts-clone unit.
+// These functions read the fields of a darts-clone unit.
 bool has_leaf(std::uint32_t unit) { return (unit >> 8 & 1) != 0; }
 std::uint32_t leaf_value(std::uint32_t unit) { return unit & 0x7FFFFFFF; }
 std::uint32_t label(std::uint32_t unit) { return unit & 0x800000FF; }

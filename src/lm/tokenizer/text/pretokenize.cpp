@@ -28,7 +28,7 @@ const std::string_view kMegatronPattern =
 
 namespace {
 
-// Reads characters of valid UTF-8 with their property bits.
+// Reads characters of valid UTF-8, together with their property bits.
 class Reader {
  public:
   explicit Reader(const char* end) : table_(unicode::properties()), end_(end) {}
@@ -64,7 +64,7 @@ class Reader {
   const char* end_;
 };
 
-// \s+(?!\S)|\s+ : a run of spaces, without its last space if more text follows. `p` is at a space.
+// Matches \s+(?!\S)|\s+ : a run of spaces, without its last space if more text follows. `p` is at a space.
 const char* match_spaces(const Reader& reader, const char* p) {
   const char* last = p;
   const char* stop = p;
@@ -76,7 +76,7 @@ const char* match_spaces(const Reader& reader, const char* p) {
   return stop == reader.end() || last == p ? stop : last;
 }
 
-// \s*[\r\n]+ : the run of spaces up to its last line end; null if the run has no line end.
+// Matches \s*[\r\n]+ : the run of spaces up to its last line end. Returns null if the run has no line end.
 const char* match_line_ends(const Reader& reader, const char* p) {
   const char* result = nullptr;
   const char* next;
@@ -88,8 +88,8 @@ const char* match_line_ends(const Reader& reader, const char* p) {
   }
 }
 
-// (?i:'s|'t|'re|'ve|'m|'ll|'d), with or without (?i): returns the end of the match at `p`, or null. The only
-// non-ASCII character that folds to one of these letters is U+017F, the long s.
+// Matches (?i:'s|'t|'re|'ve|'m|'ll|'d), with or without (?i). Returns the end of the match at `p`, or null.
+// The only non-ASCII character that folds to one of these letters is U+017F, the long s.
 template <bool kIgnoreCase>
 const char* match_contraction(const char* p, const char* end) {
   if (p == end || *p != '\'') return nullptr;
@@ -131,7 +131,8 @@ struct Gpt2Matcher {
   }
 };
 
-// [^\s\p{L}\p{N}]+ after an optional blank, then any of \r \n and, if kSlash, '/'; null without a match.
+// Matches [^\s\p{L}\p{N}]+ after an optional blank, then any of \r \n and, if kSlash, '/'. Returns null if
+// there is no match.
 template <bool kSlash>
 const char* match_symbols(const Reader& reader, const char* p) {
   const char* const symbols = *p == ' ' ? p + 1 : p;
@@ -141,7 +142,7 @@ const char* match_symbols(const Reader& reader, const char* p) {
   return stop;
 }
 
-// \p{N}{1,max}; `next` is after the first number character.
+// Matches \p{N}{1,max}; `next` is after the first number character.
 const char* match_digits(const Reader& reader, const char* next, int max) {
   const char* stop = next;
   for (int count = 1; count < max && (reader.at(stop, next) & kNumber) != 0; ++count) stop = next;
@@ -188,8 +189,8 @@ struct O200kMatcher {
   }
 
  private:
-  // U*L+, where U and L are the upper- and lower-like classes, which share modifiers and marks; null without
-  // a match.
+  // Matches U*L+, where U and L are the upper- and lower-like classes, which share modifiers and marks.
+  // Returns null if there is no match.
   static const char* match_capitalised(const Reader& reader, const char* p) {
     const char* last_shared = nullptr;  // end of the last character of U* that is in both classes
     const char* next;

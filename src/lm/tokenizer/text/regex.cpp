@@ -39,7 +39,7 @@ std::size_t next_character(std::string_view text, std::size_t at) {
   return at;
 }
 
-// Number of start positions that one call tries. A try at one position may read all of the text.
+// Returns the number of start positions that one call tries. A try at one position may read all of the text.
 std::size_t places_per_call(std::size_t text_size) {
   constexpr std::size_t kReadsPerCall = std::size_t{1} << 28;
   return std::clamp<std::size_t>(kReadsPerCall / std::max<std::size_t>(text_size, 1), 16, 64 << 10);
@@ -50,7 +50,7 @@ std::size_t places_per_call(std::size_t text_size) {
 struct Regex::Impl {
   std::string pattern;
   Code plain;
-  Code exact;  // null if it equals `plain`
+  Code exact;  // null if it would equal `plain`
   const pcre2_code* code_for(std::string_view text) const {
     return exact != nullptr && unicode::has_newer(text) ? exact.get() : plain.get();
   }

@@ -140,7 +140,7 @@ constexpr std::array<BinaryProperty, 8> kBinaryProperties = {
      {"upper", "Uppercase", upper},
      {"uppercase", "Uppercase", upper}}};
 
-// Names are compared ignoring case, blanks, '_' and '-'.
+// Returns a name in a form for comparisons, which ignore case, blanks, '_' and '-'.
 std::string canonical(std::string_view name) {
   std::string result;
   for (const char c : name) {
@@ -156,7 +156,7 @@ struct Class {
   std::string others;  // items of the complement, if requested; empty if it cannot be written as items
 };
 
-// `with_others`: also computes the complement, which takes milliseconds.
+// Returns the members of a category. `with_others`: also computes the complement, which takes milliseconds.
 Class category_class(std::string_view code, bool exact, bool with_others) {
   const std::string name(code == "LC" ? "L&" : code);
   if (!exact) return {fmt::format("\\p{{{}}}", name), fmt::format("\\P{{{}}}", name)};
@@ -245,7 +245,7 @@ class Translator {
     }
   }
 
-  // \uHHHH
+  // Translates \uHHHH.
   void code_point() {
     const std::string_view digits = pattern_.substr(at_ + 2, 4);
     if (digits.size() < 4 || !std::ranges::all_of(digits, [](unsigned char c) { return std::isxdigit(c); }))
@@ -254,7 +254,7 @@ class Translator {
     at_ += 6;
   }
 
-  // \p{Name}, \P{Name}, \p{^Name}
+  // Translates \p{Name}, \P{Name} and \p{^Name}.
   void property(bool negated) {
     const std::size_t close = pattern_.find('}', at_);
     if (pattern_.substr(at_ + 2, 1) != "{" || close == std::string_view::npos)
@@ -268,7 +268,7 @@ class Translator {
     put(class_named(name, wants_others(negated)), negated);
   }
 
-  // Caches classes per pattern, because some classes require a pass over all characters.
+  // Caches each class for one pattern, because some classes require a pass over all characters.
   template <class Make>
   const Class& made_once(const std::string& name, const Make& make) const {
     const auto it = made_.find(name);
@@ -312,7 +312,7 @@ class Translator {
   }
 
   bool wants_others(bool negated) const { return in_class_ && negated; }
-  // If case is ignored, Oniguruma also folds the properties in a class, but PCRE2 does not.
+  // Refuses properties in a class if case is ignored, because Oniguruma then folds them and PCRE2 does not.
   void require_case() const {
     if (in_class_ && ignores_case_.back()) refuse("a property in a class where case is ignored");
   }

@@ -51,7 +51,8 @@ bool is_punctuation(char32_t c, std::string_view category) {
   return category.starts_with('P') && !is_punctuation_since_9(c);
 }
 
-// \w also includes the joiners and the circled and squared letters (Other_Alphabetic outside L and M).
+// Returns whether \w includes the character. It also includes the joiners and the circled and squared letters
+// (Other_Alphabetic outside L and M).
 bool is_word(char32_t c, std::string_view category) {
   return category.starts_with('L') || category.starts_with('M') || category == "Nd" || category == "Nl" ||
          category == "Pc" || c == 0x200C || c == 0x200D || (c >= 0x24B6 && c <= 0x24E9) ||

@@ -58,7 +58,7 @@ std::vector<std::string> shown(std::vector<std::string> settings) {
   return settings;
 }
 
-// Whether the change sets the key of "key=value".
+// Returns whether the change sets the key of "key=value".
 bool sets_key_of(const MemoryChange& change, std::string_view setting) {
   const std::string_view key = setting.substr(0, setting.find('=') + 1);
   return std::ranges::any_of(change.settings, [&](const std::string& s) { return s.starts_with(key); });

@@ -193,7 +193,7 @@ class Pretrain final : public Objective {
                    "training text");
   }
 
-  // A model with its own chat template keeps it.
+  // Completes the files of the model folder. A model with its own chat template keeps this template.
   void finish_model_files(const DataRequest& request, const ModelConfig&,
                           std::vector<Snapshot::Blob>& files) const override {
     const bool has_tokenizer = std::ranges::any_of(

@@ -85,12 +85,12 @@ class FineTuning final : public Objective {
   // Conversations repeat without end, so there is nothing to check.
   void check_samples(const config::Experiment&) const override {}
 
-  // A prompt is a complete question.
+  // Returns the length of the prompt, which is a complete question.
   std::int64_t prompt_tokens(const config::TrainerConfig& trainer) const override {
     return std::max<std::int64_t>(trainer.seq_length, 256);
   }
 
-  // The model learns to end its turns with this token, so generation must stop at the token.
+  // Makes generation stop at the token with which the model learns to end its turns.
   void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
              ModelConfig& model) const override {
     const auto format = data::conversation_format(experiment.trainer->sft_conversation_format);

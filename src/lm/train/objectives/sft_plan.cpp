@@ -79,7 +79,8 @@ void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
   plan.facts.push_back(std::move(fact));
 }
 
-// A peak learning rate that is safe for large models and lets small ones learn within a hundred steps.
+// Returns a peak learning rate that is safe for large models and lets small models learn within a hundred
+// steps.
 double usual_learning_rate(std::int64_t parameters, bool adapters) {
   constexpr double kRate = 1e-5, kParameters = 8e9, kMax = 3e-3, kOfAdapters = 10, kMaxOfAdapters = 5e-3;
   const double rate =
@@ -132,7 +133,7 @@ class Fitting {
     return static_cast<double>(std::clamp((kSeen + conversations - 1) / conversations, kFewest, kMax));
   }
 
-  // Small models learn more slowly, but their steps are faster.
+  // Chooses the number of steps. Small models learn more slowly, but their steps are faster.
   void choose_length(std::int64_t conversations, std::int64_t parameters) {
     for (const char* key : {"train_iters", "train_epochs", "train_tokens", "train_minutes"}) {
       if (!is_open(key)) return;
@@ -148,7 +149,7 @@ class Fitting {
     set("train_epochs", e_.trainer->train_epochs, std::round(usual_passes(conversations) * times));
   }
 
-  // `tokens`: number of tokens in all epochs.
+  // Chooses the batch size. `tokens`: number of tokens in all epochs.
   void choose_batch(const config::Experiment& filled, double tokens, std::int64_t longest) {
     constexpr double kSteps = 200;
     constexpr std::int64_t kMultiple = 64, kMaxSequences = 8;
@@ -179,7 +180,7 @@ class Fitting {
     return longest;
   }
 
-  // Whether the key may be chosen: the command line and the user's file do not set it.
+  // Returns whether the key may be chosen, because neither the command line nor the user's file sets it.
   bool is_open(std::string_view key) const {
     const config::Provenance said = e_.provenance_of(key);
     if (said.layer < Layer::kOverrides) return true;

@@ -74,12 +74,12 @@ class Reconciliation {
 
   void note(std::string sentence) { notes_.push_back(std::move(sentence)); }
   bool is_set(std::string_view key) const { return layer_of(key) >= Layer::kOverrides; }
-  // Whether a preset or the experiment sets the key.
+  // Returns whether a preset or the experiment sets the key.
   bool is_stated(std::string_view key) const { return layer_of(key) > Layer::kDerived; }
   std::vector<std::string> take_notes() { return std::move(notes_); }
 
  private:
-  // Primus-Turbo's keys for windows with sinks may set the window.
+  // Returns whether the window that the key sets comes from Primus-Turbo's keys for windows with sinks.
   bool is_sink_window(std::string_view key) const {
     return (key == "window_size" || key == "window_attn_skip_freq") &&
            experiment_.trainer->use_sink_attention && experiment_.provenance_of(key).layer == Layer::kDerived;

@@ -21,12 +21,13 @@ namespace primus {
 
 namespace {
 
-// A preset's tokenizer is only a default: any other setting of a tokenizer replaces it.
+// Returns whether the tokenizer comes from the preset. A preset's tokenizer is only a default: any other
+// setting of a tokenizer replaces it.
 bool has_preset_tokenizer(const config::Experiment& e) {
   return !e.trainer->tokenizer_model || e.provenance_of("tokenizer_model").layer < config::Layer::kOverrides;
 }
 
-// Whether Megatron-LM saved the folder.
+// Returns whether Megatron-LM saved the folder.
 bool is_of_megatron(const Path& folder) {
   Env& env = Env::posix();
   for (const char* name :

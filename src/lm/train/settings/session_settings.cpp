@@ -82,7 +82,7 @@ engine::RecomputePolicy recompute_policy_of(const config::Experiment& e, const M
   return policy;
 }
 
-// Max tokens of a sample, including its prompt.
+// Returns the max. number of tokens of a sample, including its prompt.
 std::int64_t sample_capacity_of(const config::TrainerConfig& c, const ModelConfig& model) {
   return std::min(model.max_positions, c.sample_tokens + objective_of(c).prompt_tokens(c));
 }

@@ -7,7 +7,7 @@
 namespace primus {
 namespace {
 
-// Returns this rank's parts of a model.
+// Returns the parts of the model that this rank has.
 ModelParts parts_of(const engine::Mesh& mesh, const PipelineSettings& pipeline, const ModelConfig& model) {
   const engine::PipelineShape shape = pipeline.shape(mesh);
   ModelParts parts{.blocks = pipeline.blocks, .own = {}};

@@ -49,7 +49,7 @@ Value step_load(const Value& logits, const RoutingRule& rule, const Tensor& runn
 struct Routing {
   Value weights;  // [T, top_k] fp32, differentiable
   Value experts;  // [T, top_k] int32
-  Value plan;     // turbo::RoutingPlan
+  Value plan;     // a turbo::RoutingPlan
   std::int64_t expert_count = 0;
   std::int64_t rows = 0;  // maximum number of rows
   std::int64_t kept = 0;  // above 0: the plan has two parts, and the first part has at most this many rows

@@ -104,7 +104,8 @@ constexpr std::string_view kSampling[] = {"assistant_confidence_threshold",
                                           "top_p",
                                           "typical_p"};
 
-// Rotary keys. Some are for the image positions of multimodal models and do not affect text positions.
+// Rotary keys. Some of these keys are for the image positions of multimodal models and do not affect text
+// positions.
 constexpr std::string_view kRope[] = {
     "rope_type", "type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"};
 constexpr std::string_view kLinear[] = {"factor"};

@@ -128,7 +128,7 @@ std::string listed(const std::vector<std::string>& keys) {
   std::string text;
   for (const std::string& key : keys) {
     if (&key - keys.data() == kMaxKeys) return text + fmt::format(" and {} more", keys.size() - kMaxKeys);
-    // The key is written as JSON in ASCII, and so without control characters. Simple keys lose their quotes.
+    // The key is written as JSON in ASCII, so it has no control characters. Simple keys lose their quotes.
     std::string name = json(key).dump(-1, ' ', true);
     if (name.size() == key.size() + 2) name = key;
     if (name.size() > kMaxBytes) name = name.substr(0, kMaxBytes) + "...";

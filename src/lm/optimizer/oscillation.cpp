@@ -146,7 +146,7 @@ void WithoutOscillation::track(const UnitUpdate& u, const Squares& squares, cons
     return buffer.view(unit.dtype, {squares.elements.size()})
         .slice(part.begin - squares.elements.begin, part.end - squares.elements.begin);
   };
-  // The last two states of this rule.
+  // These tensors are the last two states of this rule.
   Tensor moved, jumped;
   for (const engine::UnitState& state : unit.states) {
     if (state.rule != u.rule) continue;

@@ -136,7 +136,7 @@ std::map<std::string, std::string> metrics_of(const Path& folder, const Times& t
   return metrics;
 }
 
-// Returns the id of the store's experiment with this name, or a new one.
+// Returns the id of the store's experiment with this name. Creates the experiment if it does not exist.
 std::string experiment_id(const Path& store, const std::string& name) {
   for (const std::string& id : Env::posix().list(store)) {
     const Path meta = store / id / "meta.yaml";

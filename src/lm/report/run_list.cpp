@@ -147,7 +147,7 @@ Marks read_events_of(const Path& file, RunStatus& run) {
       if (!began && !marks.ending)
         marks.ending = RunEnding{.state = RunEnding::State::kRunning, .iteration = event.step};
       if (!std::exchange(began, true)) run.step = event.step;
-      // The process loaded this checkpoint, so the checkpoint is durable.
+      // The process loaded this checkpoint, so the checkpoint must be complete on disk.
       if (!marks.saved && event.step > 0) marks.saved = event.step;
       return event.step > 0;
     }

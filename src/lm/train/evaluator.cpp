@@ -69,7 +69,7 @@ bool Evaluator::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& 
   const bool last = progress_.iteration >= progress_.last_iteration;
   const std::int64_t samples = c.eval_iters * c.global_batch_size;
   if (plan_.datasets.valid && (regular() || last) && unrecorded("validation")) {
-    // Each evaluation uses its own samples; the last one may come between two regular ones.
+    // Each evaluation uses its own samples; the last evaluation may come between two regular evaluations.
     const std::int64_t turn = progress_.iteration / c.eval_interval - (regular() ? 1 : 0);
     const double before = monotonic_seconds();
     summary.validation_loss = evaluate(*plan_.datasets.valid, "validation", turn * samples, stop);

@@ -285,7 +285,7 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
   const Path file = checkpoint.folder() / "config.json";
   ModelConfig saved = read_model_config(checkpoint.file("config.json"), file.string(), families);
   // A checkpoint has all modules of multi-token prediction. A run that starts from the checkpoint may disable
-  // them.
+  // these modules.
   saved.mtp.enabled = start == Start::kContinued || model.mtp.enabled;
   if (start == Start::kFinetuned && !saved.lora) saved.lora = model.lora;
   saved.moe.training = model.moe.training;  // training settings may change

@@ -20,7 +20,7 @@ using turbo::TraceRecorder;
 bool RunTrace::wanted(const config::TrainerConfig& config, int rank) {
   if (!config.profile) return false;
   return std::ranges::any_of(config.profile_ranks, [&](const std::string& word) {
-    int named = -1;  // "00" names rank 0
+    int named = -1;  // the name "00" means rank 0
     std::from_chars(word.data(), word.data() + word.size(), named);
     return word == "all" || named == rank;
   });

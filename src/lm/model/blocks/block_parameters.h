@@ -92,8 +92,8 @@ class BlockParameters {
   comm::Communicator* sequence_group() const { return mesh_ ? mesh_->sequence() : nullptr; }
   comm::Communicator* expert_group() const { return mesh_ ? mesh_->experts() : nullptr; }
   EqualShare tensor() const;
-  EqualShare experts() const;        // this rank's slice of the experts
-  EqualShare expert_tensor() const;  // this rank's slice of the width of each expert
+  EqualShare experts() const;        // returns this rank's slice of the experts
+  EqualShare expert_tensor() const;  // returns this rank's slice of the width of each expert
 
   std::int64_t layer() const { return layer_; }
   // These functions return initializers of matrices. A matrix whose output is added to the residual stream

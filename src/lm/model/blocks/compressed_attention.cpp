@@ -125,8 +125,8 @@ class BlockSelector {
                         .stride = ratio_});
   }
 
-  // Returns this layer's row of the routing trace, [T, number of selected blocks]; absent if there is no
-  // trace.
+  // Returns this layer's row of the routing trace, [T, number of selected blocks]; returns an absent tensor
+  // if there is no trace.
   Tensor traced_rows(const BlockInputs& in, std::int64_t blocks) const {
     if (!in.trace) return {};
     const Shape shape{in.batch * in.sequence, std::min(top_k_, blocks)};

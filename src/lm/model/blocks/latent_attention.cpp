@@ -21,10 +21,10 @@ namespace primus {
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, q_rank, 0, q_lora_rank, kShape, "q_lora_rank");
 // Width of the latent of keys and values; 0: no latent attention.
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, kv_rank, 0, kv_lora_rank, kShape, "kv_lora_rank");
-// Columns of queries and keys per head: columns without rotation, and rotated columns.
+// Number of columns of queries and keys per head: the columns without rotation, and the rotated columns.
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, nope_dim, 0, qk_head_dim, kShape, "qk_nope_head_dim");
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, rope_dim, 0, qk_pos_emb_head_dim, kShape, "qk_rope_head_dim");
-// Value columns per head.
+// Number of value columns per head.
 PRIMUS_MODEL_FIELD(LATENT, std::int64_t, value_dim, 0, v_head_dim, kShape, "v_head_dim");
 // nope: no columns are rotated. output_gate: the attention output is multiplied by sigmoids of a further
 // projection.

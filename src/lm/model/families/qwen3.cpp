@@ -34,7 +34,7 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
 
 extern const FamilyEntry kQwen3{[]() -> Family {
   Family family{"qwen3", "Qwen3ForCausalLM", read, write, make_block, {{"qk_layernorm", "true"}}, kDefaults};
-  // The text part of Qwen3-VL, which rotates text tokens as Qwen 3 does.
+  // The text part of Qwen3-VL rotates text tokens as Qwen 3 does.
   family.other_names = {"qwen3_vl_text", "qwen3_vl"};
   return family;
 }};

@@ -88,7 +88,7 @@ extern const FamilyEntry kQwen3Moe{[]() -> Family {
   Family family{"qwen3_moe", "Qwen3MoeForCausalLM",      read,     write,
                 make_block,  {{"qk_layernorm", "true"}}, kDefaults};
   family.other_keys = {"max_window_layers"};
-  // The text part of Qwen3-VL mixtures, which rotates text tokens as Qwen 3 does.
+  // The text part of Qwen3-VL mixtures rotates text tokens as Qwen 3 does.
   family.other_names = {"qwen3_vl_moe_text", "qwen3_vl_moe"};
   family.prepare = prepare;
   return family;

@@ -80,7 +80,7 @@ std::unique_ptr<PreTokenizer> parse_split(const json& object) {
 }
 
 std::unique_ptr<PreTokenizer> parse_metaspace(const json& object) {
-  // Older files have add_prefix_space instead of prepend_scheme.
+  // Older files have the key add_prefix_space instead of prepend_scheme.
   Metaspace::Scheme scheme =
       get_bool(object, "add_prefix_space", true) ? Metaspace::Scheme::kAlways : Metaspace::Scheme::kNever;
   if (object.contains("prepend_scheme")) {

@@ -42,7 +42,7 @@ class UnigramEncoder final : public Encoder {
 
   void encode(std::string_view text, std::vector<Segment>& segments) const override {
     const auto scratch = scratches_.borrow();
-    auto& best = scratch->best;  // best[i]: the best split of the first i bytes
+    auto& best = scratch->best;  // best[i] is the best split of the first i bytes
     best.assign(text.size() + 1, {});
     // Scores are float sums over the text; each sum is rounded before the comparison, and of equal sums the
     // first is chosen. Ties are thus resolved as in the library since 0.2.3. (Up to 0.2.1 the library
@@ -60,7 +60,7 @@ class UnigramEncoder final : public Encoder {
         const std::int32_t id = trie_.value(node);
         if (id < 0) continue;
         const PieceScore& piece = pieces_[static_cast<std::size_t>(id)];
-        // User-defined pieces are preferred to every split of their text.
+        // A user-defined piece is preferred to every split of the text that it covers.
         const double bonus = static_cast<float>(end - begin) * highest_score_ - 0.1;
         const float score = piece.user_defined ? static_cast<float>(bonus) : piece.score;
         best[end].offer(score + score_here, begin, id);

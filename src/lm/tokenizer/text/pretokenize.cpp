@@ -33,8 +33,8 @@ class Reader {
  public:
   explicit Reader(const char* end) : table_(unicode::properties()), end_(end) {}
 
-  // Returns the bits of the character at `p`, and its end in `next`. At the end of the text: bits 0, next ==
-  // p.
+  // Returns the bits of the character at `p`, and its end in `next`. At the end of the text, returns 0 and
+  // sets next = p.
   Properties at(const char* p, const char*& next) const {
     if (p == end_) return next = p, 0;
     if (static_cast<unsigned char>(*p) < 0x80) return next = p + 1, table_.ascii(*p);
@@ -192,7 +192,7 @@ struct O200kMatcher {
   // Matches U*L+, where U and L are the upper- and lower-like classes, which share modifiers and marks.
   // Returns null if there is no match.
   static const char* match_capitalised(const Reader& reader, const char* p) {
-    const char* last_shared = nullptr;  // end of the last character of U* that is in both classes
+    const char* last_shared = nullptr;  // end of the last character of U* that belongs to both classes
     const char* next;
     while (true) {
       const Properties bits = reader.at(p, next);

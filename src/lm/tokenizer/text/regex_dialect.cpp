@@ -187,8 +187,8 @@ Class word_class(bool exact, bool with_others) {
   return words;
 }
 
-// Rewrites what Oniguruma (in its default Ruby syntax) and PCRE2 interpret differently, and refuses what
-// cannot be rewritten.
+// Rewrites the parts of a pattern that Oniguruma (in its default Ruby syntax) and PCRE2 interpret
+// differently, and refuses the parts that cannot be rewritten.
 class Translator {
  public:
   Translator(std::string_view pattern, bool exact) : pattern_(pattern), exact_(exact) {}

@@ -157,7 +157,7 @@ void Search::enlarge(Candidate& best) {
     std::optional<Candidate> larger = measure(c);
     if (!larger) continue;
     if (!larger->fits) return note_too_large(*larger);
-    if (larger->work > best.work * (1 + kSameWork)) return;  // fewer microbatches make stages wait longer
+    if (larger->work > best.work * (1 + kSameWork)) return;  // with fewer microbatches, stages wait longer
     best = std::move(*larger);
   }
 }

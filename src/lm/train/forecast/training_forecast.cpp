@@ -47,7 +47,7 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   }
   if (memory.bytes > 0) {
     supply.device = memory.bytes;
-    supply.host = 0;  // ignores other memory, so that the choice is the same on every machine
+    supply.host = 0;  // memory of other kinds is ignored, so that the choice is the same on every machine
   }
   supply.chosen = memory.share > 0 || memory.bytes > 0;
   if (supply.device == 0) {

@@ -155,7 +155,7 @@ class FineTuning final : public Objective {
 
   void finish_model_files(const DataRequest& request, const ModelConfig& model,
                           std::vector<Snapshot::Blob>& files) const override {
-    // Generation reads the stop ids from this file, or from config.json if it does not exist.
+    // Generation reads the stop ids from this file, or from config.json if this file does not exist.
     constexpr const char* kGeneration = "generation_config.json";
     const auto generation = std::ranges::find(files, kGeneration, &Snapshot::Blob::name);
     if (generation == files.end()) {

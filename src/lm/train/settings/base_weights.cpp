@@ -39,7 +39,7 @@ bool within(const Path& folder, const Path& root) {
 
 InputIdentity identity_of_weights(const Path& folder) {
   Env& env = Env::posix();
-  std::string seal;  // sampled data, at most 260 KiB per file
+  std::string seal;  // data sampled from the files, at most 260 KiB per file
   if (const Path manifest = folder / Manifest::kFileName; env.status(manifest)) {
     seal = text_of(env.map(manifest).bytes());
   } else {

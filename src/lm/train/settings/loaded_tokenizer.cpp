@@ -30,7 +30,7 @@ struct OwnTokenizer {
   // ids.
   std::string type;
   std::optional<std::int64_t> vocab_size;
-  // Set if the checkpoint records it.
+  // The identity of the tokenizer, if the checkpoint records it.
   std::optional<InputIdentity> identity;
 };
 

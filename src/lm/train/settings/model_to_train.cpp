@@ -145,7 +145,7 @@ std::string experiment_text(config::Experiment e) {
 
 std::string exported_text(const config::Experiment& experiment) {
   if (experiment.framework != "native") return config::to_yaml(experiment);
-  std::vector<std::string> notes;  // the run itself prints them
+  std::vector<std::string> notes;  // the run itself prints these notes
   return experiment_text(with_loaded_tokenizer(experiment, notes));
 }
 
@@ -167,7 +167,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
                            .merge_file = c.merge_file.value_or("")});
   }
   if (!c.tokenizer_type && !c.tokenizer_model) {
-    // Mock data and tokenised files need no text, only the number of ids.
+    // Mock data and tokenised files contain no text, so only the number of ids is needed.
     if (c.vocab_size) return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
     if (c.load) {
       try {

@@ -331,8 +331,8 @@ TEST(Direct, BareTasksOfAStepAreToldThatTheSecretIsMissing) {
   }
 }
 
-// The setting `dry_run` applies only to launchers, and not to tasks that srun starts directly. A check that
-// was only planned would look passed.
+// The setting `dry_run` applies only to launchers, and not to tasks that srun starts directly, because a
+// check that did not run would look successful.
 TEST(Direct, ADryRunOfTheSettingsIsNotForBareTasks) {
   const Folder folder;
   for (const char* settings : {"main: {dry_run: true}\n", "direct: {dry_run: true}\n"}) {

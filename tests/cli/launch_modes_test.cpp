@@ -572,7 +572,7 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
     expect_refused(chain + Words{"preflight", "--dist-timeout-sec", "0"}, "not a time from 1 to 86400");
     expect_refused(chain + Words{"preflight", "--report-file-name", "a/b"}, "is not a file name");
     expect_refused(chain + nothing + Words{"--config", "other.yaml"}, "stage cannot be 'sft'");
-    // Values of benchmarks that are wrong on every machine.
+    // Option values that are invalid on every machine.
     struct Case {
       Words words;
       std::string said;

@@ -175,7 +175,7 @@ TEST_F(OwnText, ALongerRunSaysWhetherTheDataOrderChanges) {
     // No message says that a setting without effect changes the data order.
     EXPECT_THAT(longer.err, HasSubstr("data_sharding was true, and is false, which has no effect"));
   }
-  // A setting that counted until now is not said to have no effect.
+  // If a setting had an effect in the first run, no message says that it has none.
   ASSERT_EQ(train({"exp_name=wsd", "lr_decay_style=WSD", "lr_wsd_decay_iters=1"}).exit_code, 0);
   EXPECT_THAT(train({"exp_name=wsd", "train_iters=3"}).err,
               HasSubstr("lr_wsd_decay_iters was 1, and is unset from here on"));

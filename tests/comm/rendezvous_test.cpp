@@ -211,7 +211,7 @@ TEST(Store, RefusesAWrongTokenASecondRankAndAnotherSize) {
   e.world = 4;
   const std::string differs = "rank 2 was started with WORLD_SIZE=4, rank 0 with WORLD_SIZE=3";
   EXPECT_THAT(error_of([&] { rendezvous.join(e); }), HasSubstr(differs));
-  // Rank 0 must not wait for a rank that cannot come.
+  // Rank 0 must not wait for a rank that cannot join.
   EXPECT_THAT(error_of([&] { a->wait("never", in(10s)); }), HasSubstr(differs));
   EXPECT_THAT(error_of([&] { rendezvous.join(1); }), HasSubstr(differs));
 }

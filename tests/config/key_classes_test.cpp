@@ -58,7 +58,7 @@ TEST(KeyClasses, EveryKeyWithoutMeaningHasOne) {
   EXPECT_GT(without_meaning, 400);
 }
 
-// Keys that affect memory or the algorithm must not be classed as without effect.
+// Keys that affect memory or the algorithm do not have the class kNoEffect.
 TEST(KeyClasses, WhatDecidesMemoryOrTheAlgorithmIsNotPassedOver) {
   for (const char* const name :
        {"optimizer_cpu_offload", "use_megatron_fsdp", "patch_zero_bubble", "fp8_param_gather",

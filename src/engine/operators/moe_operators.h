@@ -88,10 +88,9 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
 void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
                      const turbo::MarginBins& bins, const Tensor& counts);
 
-// The two parts of a routing with Routing::kept > 0. The first part has experts 0, 1, ... as long as they
-// have at most `kept` rows together. The second part has the remaining experts, usually none. If the
-// operators of the second part are replayed (ReplayScope), a step keeps no activations for it, and has memory
-// for its maximum number of rows only once.
+// The two parts of a routing with Routing::kept > 0. `head` has the first experts, as many as together have
+// at most `kept` rows; `rest` has all other experts, usually none. If the operators of `rest` are replayed
+// (ReplayScope), a step keeps no activations for it, and has memory for its maximum number of rows only once.
 //
 // Results have the same bits as without parts: an expert's rows are multiplied together, and a token's rows
 // are summed in the same order.

@@ -51,7 +51,7 @@ class Simulation {
   }
   Stage& stage(int s) { return stages_[static_cast<std::size_t>(s)]; }
 
-  // Returns the next computing work or transfer of a stage; null: none.
+  // Returns the next transfer (if `transfer`) or the next computation of a stage; null: none.
   const Work* next(int s, bool transfer) {
     const std::vector<Work>& list = schedule_.stages[static_cast<std::size_t>(s)];
     std::size_t& position = stage(s).position[transfer];

@@ -1,12 +1,12 @@
 // Training checkpoints. A checkpoint on disk is either complete or absent.
 //
-//   <root>/latest a text file with one line: the name of the newest complete checkpoint
-//   <root>/iter_0000100/ a Hugging Face model folder (config.json, model*.safetensors, ...), which also
-//   contains
+//   <root>/latest              a text file with one line: the name of the newest complete checkpoint
+//   <root>/iter_0000100/       a Hugging Face model folder (config.json, model*.safetensors, ...), which also
+//                              contains:
 //     optimizer*.safetensors   master weights and optimizer states, named "<state>.<parameter>"
 //     trainer_state.json       text of the caller: iteration, consumed samples, seed, ...
-//     manifest.json every file and tensor with its size, its location and its CRC32C
-//     (docs/formats/checkpoint.md)
+//     manifest.json            every file and tensor with its size, its location and its CRC32C
+//                              (docs/formats/checkpoint.md)
 //
 // A save writes `.tmp-iter_0000100`, syncs every file and the folder, renames it, and only then replaces
 // `latest`; old checkpoints are removed last. A crash at any moment therefore leaves the old or the new

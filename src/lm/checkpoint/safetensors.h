@@ -188,16 +188,14 @@ struct WrittenShard {
 // every process that holds data of the model calls write_held(). `written`, if given, is called with a byte
 // count after each write.
 //
-// 1. Creates the shards in an existing folder, in their full size and with their headers, and creates the
-//   index.
-// Only the index is synced to disk.
+// Step 1: creates the shards in an existing folder, in their full size and with their headers, and creates
+// the index. Only the index is synced to disk.
 void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env = Env::posix(),
                    const std::function<void(std::uint64_t)>& written = {});
-// 2. Writes the data of the sources to their locations in the shards, and syncs the shards that it wrote to.
-//   With
-// `sync_all`, syncs all shards; one process must set this, so that sizes and headers reach the disk. Does not
-// sync the folder. Tensors are streamed. Host data is written without a copy. `fill` gets a buffer of a few
-// MB, or a buffer for one slab if the file's element order differs from memory.
+// Step 2: writes the data of the sources to their locations in the shards, and syncs the shards that it wrote
+// to. With `sync_all`, syncs all shards; one process must set this, so that sizes and headers reach the disk.
+// Does not sync the folder. Tensors are streamed. Host data is written without a copy. `fill` gets a buffer
+// of a few MB, or a buffer for one slab if the file's element order differs from memory.
 std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorSource> sources,
                                      const SafetensorsLayout& layout, bool sync_all, Env& env = Env::posix(),
                                      const std::function<void(std::uint64_t)>& written = {});

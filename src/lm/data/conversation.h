@@ -3,15 +3,13 @@
 // Accepted records (docs/formats/conversations.md):
 //   messages         [{"role": "user", "content": "..."}, ...], or "conversations" with "from" and "value";
 //                    a "system" key in the same object becomes the first turn. The content of a message is
-//                    text,
-//                    null, or a list of {"type": "text", "text": ...}; an answer with "weight": 0,
+//                    text, null, or a list of {"type": "text", "text": ...}; an answer with "weight": 0,
 //                    "train": false or "loss": false is not learned
 //   a single turn    instruction, prompt or question; response, output, answer, completion or answers;
-//                    optionally input or context (text that the question refers to), system, and history:
-//                    earlier
-//                    turns as [[question, answer], ...]. If only "input" and "output" are present, they are
-//                    question and answer. If several of these names are present, the first whose value is not
-//                    null is used
+//                    optionally input or context (text that the question refers to), system, and history
+//                    (earlier turns: [[question, answer], ...]). If only "input" and "output" are present,
+//                    they are question and answer. If several of these names are present, the first whose
+//                    value is not null is used
 //   tokens           input_ids; optionally loss_mask (1 where the token is learned; default: all) and
 //                    seq_start_id (starts of several conversations)
 // Keys that would change the text but that Primus supports in no format (tools, tool_calls, function_call,

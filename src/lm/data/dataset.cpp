@@ -384,8 +384,7 @@ class Opener {
     return opened;
   }
 
-  // Returns the path prefix of the cached tokens of text files. Tokenizes the files unless the cache has
-  // their tokens.
+  // Returns the path prefix of the .bin and .idx files made from a text; tokenizes it if they are not cached.
   Path tokenized(const std::string& pattern) {
     if (!Env::posix().status(pattern) && pattern.find_first_of("*?[") == std::string::npos) {
       throw invalid(

@@ -48,7 +48,7 @@ class Dataset {
   virtual std::string description() const = 0;
 };
 
-// How far tokenizing of text files has come.
+// Progress of tokenizing text files.
 struct TokenizeProgress {
   std::string_view input;        // the file that is being read
   std::uint64_t bytes_done = 0;  // number of bytes read, over all inputs

@@ -61,8 +61,8 @@ class IndexedDataset final : public TokenSource {
   void check_unchanged() const override;
 
   std::int64_t documents() const { return documents_; }
-  // Returns the first sequence of document number `document`, from 0 to the number of documents. For the
-  // number of documents, the result is the number of sequences.
+  // Returns the first sequence of document number `document`, or the number of sequences if `document` is
+  // the number of documents.
   std::int64_t document_start(std::int64_t document) const {
     return load<std::int64_t>(document_starts_, document);
   }

@@ -20,12 +20,12 @@ using RearrangeProgressFn = std::function<void(std::int64_t, std::int64_t)>;
 
 // Returns the data set prefixes that `paths` name. A path is a prefix, or a folder; a folder stands for all
 // data sets in the folder, sorted by name (as for Megatron's merge_datasets.py). Error(kInvalid) for a folder
-// that contains no data sets, or a .bin without its .idx or the reverse.
+// that contains no data sets, or that contains only one of a data set's two files (.bin and .idx).
 std::vector<Path> find_datasets(const std::vector<std::string>& paths);
 
 // Writes all documents of `inputs` to `output`, as Megatron's IndexedDatasetBuilder.add_index does.
-// Error(kInvalid) if their token types differ, if `output` is an input if `output` exists and kRefuse is set,
-// or while another process writes `output`.
+// Error(kInvalid) if their token types differ, if `output` is an input, if `output` exists and kRefuse is
+// set, or while another process writes `output`.
 void merge_datasets(const std::vector<Path>& inputs, const Path& output,
                     const RearrangeProgressFn& progress = {}, Existing existing = Existing::kRefuse,
                     Env& env = Env::posix());

@@ -42,8 +42,8 @@ struct ModelInputs {
 };
 
 // Convolutions and linear attention keep recent inputs or states of each sequence in a ring. This is the
-// number of spare entries in the ring: so many tokens can be dropped from the end of a sequence without
-// reading the sequence again.
+// number of spare entries in the ring, which is also the number of tokens that can be dropped from the end of
+// a sequence without reading the sequence again.
 inline constexpr std::int64_t kSpareTokens = engine::kDeltaRuleSpare;
 // Returns the number of ring entries for a convolution of this width.
 std::int64_t conv_ring(std::int64_t width);

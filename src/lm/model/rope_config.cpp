@@ -254,8 +254,8 @@ void read_rope(const json& root, const std::string& where, const Family& family,
   if (key) refuse_nested(object, key, common);
   const ConfigReader rope(object, where);
   const double theta = common.positive_or(kTheta, 10000);
-  // In a family with branches, an object without branches describes only the branch with stretched
-  // frequencies. The base in this object therefore does not apply to the other branch.
+  // With rope_by_branch, rope_parameters may contain an object for each branch. Otherwise it describes only
+  // the branch with stretched frequencies, so its base does not apply to the other branch.
   config.rope_theta = family.rope_by_branch ? theta : rope.positive_or(kTheta, theta);
   const double flat = common.positive_or(kPart, 1);
   config.rotary_fraction = family.rope_by_branch ? fraction_of(common, 1) : fraction_of(rope, flat);

@@ -122,14 +122,13 @@ class StreamDecoder {
 // The tokenizer_type and tokenizer_model to load, with the names that Megatron and AMD Primus use.
 //   HuggingFaceTokenizer, GPT2BPETokenizer, Llama3Tokenizer, and AMD Primus's types named after models
 //                    `model`: a tokenizer.json, or a model folder that contains it, or a folder with
-//                    vocab.json and
-//                    merges.txt
-//   GPT2BPETokenizer also accepts the two files `vocab_file` and `merge_file` in place of `model`
+//                    vocab.json and merges.txt
+//   GPT2BPETokenizer   also accepts the two files `vocab_file` and `merge_file` in place of `model`
 //   Llama2Tokenizer, SentencePieceTokenizer, GPTSentencePieceTokenizer   a SentencePiece .model or its folder
 //   TikTokenizer     a tiktoken rank file
 //   NullTokenizer    the number of ids in decimal: text is numbers separated by spaces, the last id ends
 //                    documents
-//   ByteTokenizer `model` is empty: ids are the 256 byte values, and id 256, which ends documents
+//   ByteTokenizer    `model` is empty: ids are the 256 byte values, and id 256, which ends documents
 // The file's content decides among the Hugging Face, SentencePiece and tiktoken formats. This is also the
 // case if `type` is empty; if `model` is empty, too, the byte tokenizer is loaded. notes() reports if
 // HuggingFaceTokenizer or GPT2BPETokenizer, the types of most presets, name a file of another kind. Errors:

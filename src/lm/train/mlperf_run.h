@@ -2,11 +2,11 @@
 // MLPerf's rules, and the environment variables that AMD Primus's MLPerf scripts set:
 //
 //   MLLOG_SUBMISSION_{BENCHMARK,ORG,DIVISION,PLATFORM,STATUS,POC_NAME,POC_EMAIL}   submitter and system
-//   MLLOG_CONFIG_FILENAME config_filename; default: experiment.yaml, in which the run records its settings
+//   MLLOG_CONFIG_FILENAME      config_filename; default: experiment.yaml, which has the run's settings
 //   MLLOG_OUTPUT_FILE          path of the log; default: mlperf.log in the run's folder
 //   MLLOG_SAVE_TO_FILE         0, false or no: use the default path
-//   MLLOG_TRAIN_LOSS_LOG_FREQ number of steps between logged training losses; 0: none are logged; default: 1
-//   MLLOG_BLOCK_TPUT_LOG 0, false or no: throughput is not logged
+//   MLLOG_TRAIN_LOSS_LOG_FREQ  number of steps between logged training losses; 0: no losses; default: 1
+//   MLLOG_BLOCK_TPUT_LOG       0, false or no: throughput is not logged
 //
 // The variables that the scripts use for batches, parallelism and precision are ignored, because the log
 // reports the actual values. The target loss is a key of the experiment (target_eval_loss in

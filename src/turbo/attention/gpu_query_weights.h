@@ -17,8 +17,7 @@ struct HeadStatistics {
   std::int64_t first;  // index of the head's first query of the sequence in lse and delta
   int sequence;
 
-  // Returns the query's log-sum-exp in base 2. For a query that sees no key it is -infinity; all weights are
-  // then zero, so any finite value may replace it.
+  // In base 2. A query that sees no key has lse = -infinity. Its weights are zero with any finite value.
   PRIMUS_DEVICE float log_sum(std::int64_t i) const {
     return lse[first + i] == -infinity() ? 0.0F : lse[first + i] * kLog2E;
   }

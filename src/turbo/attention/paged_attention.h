@@ -54,7 +54,7 @@ struct PagedAttention {
   std::int64_t window, chunk;  // 0: no limit
   float score_cap = 0;         // as in AttentionShape
   Tensor q;                    // first element of [T, heads*head_dim]
-  Tensor k, v;                 // first elements in [pages * page_size, kv_heads*dim], including the new rows
+  Tensor k, v;                 // first elements of [pages * page_size, kv_heads*dim], with the new rows
   std::int64_t q_stride, k_stride, v_stride;
   Tensor sinks;  // [heads] in q's type; absent: there are none
   Tensor out;    // [T, heads*value_dim], contiguous; zero for rows that belong to no sequence

@@ -3,10 +3,10 @@
 //
 // - DeltaRetreat (here), from the last chunk to the first, computes the gradients of U and of states.
 // - DeltaFinishHeads or DeltaFinishChannels (gpu_finish_heads.h, gpu_finish_channels.h), for all chunks at
-//   once, computes z = (I + L)^-T dU, which is dV up to the factor beta. From z, U and the states it then
-//   computes the gradients of each value head's queries and keys, and of gates and beta.
-// - DeltaChunkKeys (gpu_chunk_keys.h), for all chunks at once, adds the query and key gradients of a key
-//   head's value heads, and passes the sums backward through the normalisation.
+//   once: z = (I + L)^-T dU, which is dV up to the factor beta; from z, U and the states, the gradients of
+//   queries and keys of value heads, and of gates and beta.
+// - DeltaChunkKeys (gpu_chunk_keys.h), for all chunks at once: adds the query and key gradients of the value
+//   heads that share a key head, and passes the sums backward through the normalisation.
 #pragma once
 
 #include "turbo/delta_rule/gpu_advance.h"

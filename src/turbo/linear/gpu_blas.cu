@@ -22,7 +22,7 @@ namespace {
 
 namespace runtime = gpu::PRIMUS_GPU;
 
-// Fills memory with random numbers of type T. Zeros would not do, because their products are faster.
+// Fills memory with random numbers of type T, because products of zeros are faster than other products.
 template <class T>
 struct Noise {
   static constexpr int kThreads = 256;

@@ -52,11 +52,10 @@ struct PlanRouting {
   std::int64_t expert_count;
   std::int64_t capacity;            // 0: no limit
   std::int64_t sequences = 1;       // the tokens are sequences of equal length, one after the other
-  std::int64_t first = 0, all = 0;  // first expert of the plan, and number of all experts (0: expert_count)
-  // RoutingPlans, out, or absent: the same plan in two parts. `head` has the first experts, up to the last
-  // expert whose rows still fit into it. `rest` has the remaining experts, whose rows are numbered from 0,
-  // and space for the same number of rows as `plan`. In each part, the experts of the other part have no
-  // rows.
+  std::int64_t first = 0, all = 0;  // all 0: expert_count
+  // RoutingPlans, out, or absent: the same plan in two parts. `head` has the first experts, as many as fit
+  // into its space for rows; `rest` has all others, with rows numbered from 0, and space for as many rows as
+  // `plan`. In each part, the experts of the other part have no rows.
   Tensor head = {}, rest = {};
   RoutingPlan parts_of(const Tensor& any) const {
     return {any, expert_count, experts.shape[0], experts.shape[1]};

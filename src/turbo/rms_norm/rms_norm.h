@@ -25,8 +25,8 @@ struct RmsNormForward {
 };
 
 // d_x = d_sum + the gradient through the norm, where d_sum is the gradient of the residual stream (absent:
-// zero). d_x may be the same memory as d_sum or d_y. If d_weight is not absent, the call also computes it, as
-// RmsNormBackwardWeight does, but with a different order of sums.
+// zero). d_x may be the same memory as d_sum or d_y. With d_weight, the call also computes the gradient of
+// the weight, as RmsNormBackwardWeight does, but with a different order of sums.
 struct RmsNormBackwardInput {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardInput;
   Tensor x;                 // [tokens, hidden]: input of the norm, which is `sum` of the forward pass

@@ -145,7 +145,7 @@ TEST_F(Inputs, RunsAndModelsAreNoText) {
   EXPECT_EQ(content_of((folder_ / "text").string()), kLine + kLine);
 }
 
-// A link whose disk is not mounted must not leave its data out without a message.
+// A link to a disk that is not mounted is an error, so that no data is left out silently.
 TEST_F(Inputs, LinksToMissingFilesAreRefused) {
   folder_.write("d/a.txt", "hello");
   const std::string folder = (folder_ / "d").string();

@@ -134,7 +134,7 @@ TEST(Conversation, SaysHowMuchOfALongTurnIsLost) {
   EXPECT_LT(reply.lost_tokens, reply.prompt_tokens);
 }
 
-// When old turns are forgotten, the token that starts the text stays first.
+// When old turns are dropped, the token that starts the text stays first.
 TEST(Conversation, ForgetsWholeTurnsBehindABeginningOfText) {
   const data::TemporaryFolder folder;
   data::tiny_tokenizer(folder, {}, {"<|endoftext|>", "<s>"});  // 127 and 128
@@ -209,14 +209,14 @@ TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
   conversation.say("three");
   EXPECT_EQ(conversation.say("four").forgotten_turns, 0U);
   held();
-  // 472 tokens fit, so the oldest of the five turns are forgotten.
+  // 472 tokens fit, so the oldest of the five turns are dropped.
   EXPECT_GT(conversation.say(std::string(200, 'x')).forgotten_turns, 0U);
   EXPECT_LE(held(), 512);
   conversation.clear();
   EXPECT_EQ(conversation.turns(), 0U);
 }
 
-// A system message precedes all turns, and stays when turns are forgotten.
+// A system message precedes all turns, and stays when turns are dropped.
 TEST(Conversation, ASystemsTextStaysInFront) {
   const auto decoder = replies("\nok", 120);
   Held held(*decoder);

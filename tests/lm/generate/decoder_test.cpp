@@ -152,8 +152,8 @@ TEST(Decoder, ForgetsWhatIsTruncated) {
   EXPECT_EQ(decoder->length(), 10);
 }
 
-// Layers that keep only their last inputs, or a state, can forget a few tokens, in one cut or in several.
-// After a deeper cut, all tokens are read again. `exactly`: results are equal bit by bit.
+// If layers keep only their last inputs or a state, the last few tokens can be dropped in one truncation or
+// in several. After a longer truncation, all tokens are read again. `exactly`: results are equal bit by bit.
 void expect_short_memory(const ModelConfig& config, bool exactly) {
   const auto tokens = some_tokens(30, config.vocab);
   const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 32});

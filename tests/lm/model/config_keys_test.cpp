@@ -299,7 +299,7 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
             "'qk_rope_head_dim' is 3; it must be even, and at most head_dim and index_head_dim");
 }
 
-// Lists with one entry per layer must not have one more, or one fewer.
+// A list of one entry per layer is refused if it has one entry too many or too few.
 TEST(ConfigKeys, ListsOfLayersThatAreTooLongAreRefused) {
   std::size_t lists = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kTests / "golden/models")) {

@@ -79,7 +79,8 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
       EXPECT_THAT(describe_changes(result), HasSubstr(change.settings.front()));
     }
   }
-  // The need is slightly too large. Dropping the copy for checkpoints is enough, and training is unchanged.
+  // The run needs slightly too much memory. Omitting the copy for checkpoints is enough, and training is
+  // unchanged.
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
 

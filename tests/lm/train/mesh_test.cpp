@@ -724,8 +724,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& c) { return std::string(c.param.name); });
 
 // Megatron-LM's global balance loss counts the choices of all data ranks so far. Data ranks with smaller
-// microbatches therefore equal one device with larger microbatches, and a mesh of tensor, context and expert
-// ranks equals one device.
+// microbatches therefore train as one device with larger microbatches does. A mesh of tensor, context and
+// expert ranks also trains as one device does.
 TEST(StepBalance, ByTheChoicesOfAllDataRanksSoFar) {
   const auto train = [](int ranks, const MeshShape& shape, std::int64_t micro_batch, bool recompute,
                         bool of_step) {
@@ -944,8 +944,8 @@ void steer(const engine::ParameterStore& store, int step) {
   }
 }
 
-// A rank keeps activations for some rows, and computes the rest again. The bits do not depend on how many it
-// keeps, whatever the loads of the experts are; and many ranks equal one.
+// A rank keeps activations for some rows, and computes the rest again. Results have the same bits for every
+// number of kept rows and for all loads of experts, and several ranks train as one rank does.
 TEST(MeshExperts, TheKeptRowsChangeNoBit) {
   const MeshOutcome one = train_on(steered(), {}, steer);
   for (const bool all_to_all : {false, true}) {

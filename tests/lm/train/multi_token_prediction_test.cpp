@@ -279,8 +279,8 @@ INSTANTIATE_TEST_SUITE_P(Heads, Gradients, testing::Bool(),
 
 // --- one mean over all labels of a step (calculate_per_token_loss)
 
-// Two microbatches of one sequence each, with many labels and with few, equal one microbatch with both: every
-// label has equal weight.
+// A sequence with many labels and one with few give the same results in two microbatches as in one, because
+// all labels have equal weight.
 TEST(MultiTokenPrediction, MicrobatchesWithUnlikeNumbersOfLabelsAreAsOne) {
   constexpr std::size_t kSequence = 16;
   const ModelConfig config = small_llama(2);

@@ -82,8 +82,9 @@ TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   }
 }
 
-// The sizes divide into whole blocks for two ranks, so both have the scales and random bits of one. In other
-// products, the rounding of operands depends on the last bit of sums, which differs between meshes.
+// The sizes divide into whole blocks for two ranks, so both ranks use the scales and random bits of a single
+// rank. In other products, the rounding of operands depends on the last bit of sums, which differs between
+// meshes.
 TEST(Mxfp4Training, TensorAndContextRanksTrainAsOne) {
   ModelConfig model = tiny_llama();
   model.layers = 2, model.hidden = 64, model.heads = 4, model.kv_heads = 2, model.head_dim = 32,

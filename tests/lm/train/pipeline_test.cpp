@@ -1,9 +1,9 @@
 // Pipeline stages train as one device does, on every schedule. Ranks are threads. Gradients are summed in the
 // order of one device, and the norm, a sum over stages, is computed in fp64 and rounded to fp32, so weights
-// are equal bit by bit. The exception is an embedding shared by the first and the last stage, which each sum
-// their part first. Its gradient differs by the rounding of one addition, 6e-8 of the larger sum. If the two
-// sums cancel, Adam would divide a rounding error by its own size. An epsilon of 1e-4 prevents such full-size
-// steps; norms then differ by 9e-6 (3.5e-5 with 1e-8).
+// are equal bit by bit. The exception is an embedding that the first and the last stage share: each stage
+// first sums its own part, so the gradient differs by the rounding of one addition, 6e-8 of the larger sum.
+// If the two sums cancel, Adam would divide a rounding error by its own size. An epsilon of 1e-4 prevents
+// such full-size steps; norms then differ by 9e-6 (3.5e-5 with 1e-8).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -154,8 +154,8 @@ INSTANTIATE_TEST_SUITE_P(Models, PipelineTraining,
                                          Model{"deepseek_v4", tiny_deepseek_v4, false}),
                          [](const auto& model) { return std::string(model.param.name); });
 
-// Stages of several data ranks equal one device, on every level of sharding, with hybrid sharding, and in
-// bf16.
+// Stages of several data ranks train as one device does, on every level of sharding, with hybrid sharding,
+// and in bf16.
 TEST(PipelineOfDataRanks, EqualsOneDevice) {
   for (const auto& [compute, gradients] :
        {std::pair(DType::kF32, DType::kF32), {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}}) {
@@ -181,7 +181,7 @@ TEST(PipelineOfDataRanks, EqualsOneDevice) {
   }
 }
 
-// Stages whose ranks share layers, experts or sequences equal one device.
+// Stages whose ranks share layers, experts or sequences train as one device does.
 TEST(PipelineBesideOtherAxes, EqualsOneDevice) {
   ModelConfig dense = tiny_llama();
   dense.kv_heads = 4;

@@ -153,7 +153,8 @@ TEST(PlannedHardware, ItsMemoryDecides) {
   EXPECT_EQ(large.memory.supply.device, memory.installed - memory.reserved());
   EXPECT_GT(large.seconds_per_step, 0);
   EXPECT_FALSE(large.timed);
-  // The need plus the reserve for other programs (fits()): one GiB more is enough, one GiB less is not.
+  // A device needs the run's memory and the reserve for other programs (fits()). One GiB more than this sum
+  // is enough, and one GiB less is not.
   const double needs = static_cast<double>(large.memory.need.device.total() + memory.reserved()) / (1 << 30);
   EXPECT_TRUE(planned(needs + 1).memory.fits);
   const TrainingForecast small = planned(needs - 1);

@@ -39,8 +39,8 @@ inline void expect_no_bit_changed_by_the_order_of_work(const SessionSettings& se
   EXPECT_TRUE(train(deferred) == expected);
 }
 
-// Two ranks train as one up to `tolerance`. Every level of sharding gives the bits of two replicas, and takes
-// the memory that was measured.
+// Two ranks train as one rank does, up to `tolerance`. Every level of sharding gives the bits of two
+// replicas, and needs as much memory as was measured.
 inline void expect_two_ranks_train_as_one(SessionSettings settings, int steps, double tolerance) {
   const Outcome one = train_on_ranks(settings, 1, kAlone, steps, 4);
   const Outcome replicated = train_on_ranks(settings, 2, kAlone, steps, 4);

@@ -153,7 +153,7 @@ TEST_F(SftRuns, AllLearnedIsPretraining) {
   EXPECT_EQ(losses("sft", "grad_norm"), losses("text", "grad_norm"));
 }
 
-// Samples are generated from the question as it is trained, however long it is.
+// The prompt of a generated sample is the complete question, however long, in the format used in training.
 TEST_F(SftRuns, SamplesAskTheWholeQuestion) {
   const std::string question(300, 'q');
   run("run",

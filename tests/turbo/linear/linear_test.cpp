@@ -307,8 +307,8 @@ TEST(Linear, WhatIsAroundAProductIsTakenWhereItPays) {
   }
 }
 
-// Products of an fp32 operand and 1 have all bits of the operand, if each of its 24 bits is at least the
-// smallest normal number of bf16.
+// The product of an fp32 operand and 1 is exactly the operand, if the value of the operand's lowest bit is at
+// least the smallest normal number of bf16.
 TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
   const Layer layer{40, 40, 19};
   const Shapes forward = shapes(GemmRole::kForward, layer);

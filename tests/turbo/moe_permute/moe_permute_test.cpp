@@ -246,8 +246,8 @@ TEST_P(MoePermuteTest, APlanForSomeExperts) {
   }
 }
 
-// The first part has the first experts, as many as have space; each part equals the whole plan restricted to
-// its experts. Rows that are summed from two tensors have the same bits as rows of one tensor.
+// The first part has the first experts, as many as fit into its space. Each part equals the whole plan
+// restricted to its experts. Rows that are summed from two tensors have the same bits as rows of one tensor.
 TEST_P(MoePermuteTest, APlanInTwoParts) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 200, top_k = 3, count = 9, slots = tokens * top_k, hidden = 24;

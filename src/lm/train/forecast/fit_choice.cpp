@@ -190,7 +190,7 @@ std::optional<Candidate> Search::least_recomputation(const Candidate& light) {
       (consider(c) ? enough : few) = middle;
     }
   } else {
-    // Recomputation in groups takes the same work and keeps fewer activations between groups.
+    // Recomputation of larger groups of layers needs the same work, and stores the inputs of fewer groups.
     for (std::int64_t group = 2; group <= layers; group *= 2) {
       with_full_recomputation(c, "uniform", group);
       if (consider(c)) break;

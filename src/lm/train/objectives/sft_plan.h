@@ -21,13 +21,11 @@ data::SftOptions sft_options_of(const config::Experiment& experiment, const Toke
 // is resumed, or else the result of choose_style(). Changes nothing if the tokenizer is missing, which is
 // possible in a dry run. With sft_fit_to_data, the function also chooses the settings that the command line
 // and the experiment file leave open, for `world` ranks:
-//   - train_epochs: so many epochs that about 1000 conversations are trained on, from 3 to 25; 1 epoch for
-//   5000 conversations or
-//     more. With fewer than 1000 conversations, models below 1e8 parameters get up to 12 times as many
-//     epochs.
+//   - train_epochs: 3 to 25 epochs, enough to train on about 1000 conversations in total; 1 epoch for 5000
+//     conversations or more. With fewer than 1000 conversations, models below 1e8 parameters get up to 12
+//     times as many epochs.
 //   - seq_length, global_batch_size: a large model gets about 200 steps, with sequences at least as long as
-//   the
-//     longest conversation, and 1 to 8 sequences per step.
+//     the longest conversation, and 1 to 8 sequences per step.
 //   - lr: 1e-5 for 8e9 parameters, growing with the inverse square root of the number of parameters for
 //     smaller models; ten times that for adapters.
 //   - eval_iters: 0 for fewer than 1000 conversations, so that all of them are used for training.

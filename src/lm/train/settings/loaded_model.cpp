@@ -47,7 +47,7 @@ class Reconciliation {
                                 "choose the model preset of these weights");
   }
 
-  // Compares a setting that the weights were trained with and do not work without.
+  // Settings that must have the values with which the weights were trained.
   template <class T>
   void fixed(std::string_view key, const T& ours, const T& theirs) {
     if (ours == theirs || layer_of(key) <= Layer::kDerived) return;

@@ -76,20 +76,20 @@ struct Argument {
   Target target;
   bool required = false;
   std::vector<std::string> choices = {};  // allowed values of a string; empty: any
-  bool several = false;                   // for a list: the option's value is all words up to the next option
+  bool several = false;  // only for a list: all words up to the next option belong to the option's value
   // Returns the words that a shell offers for a partly typed value; null: none. After a word that ends in
   // '=', the shell adds no space.
   std::vector<Suggestion> (*suggest)(std::string_view typed) = nullptr;
   std::vector<Refusal> refused = {};  // values of a string that have no meaning here
-  // Returns those values that are files or folders and must exist. Null: no values are files. Launchers check
-  // these files before they start processes.
+  // Returns the elements of `values` that name files or folders, which must exist. Null: no value names a
+  // file. Launchers check these files before they start processes.
   std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
-  // See between() and default_note().
+  // The range of a number, which between() sets.
   std::optional<std::pair<double, double>> range = {};
   std::string shown_default = {};
 
-  // Sets the range of a number: parsing refuses values below `minimum` or above `maximum`. Both are exact as
-  // double.
+  // Sets the range of a number: parsing refuses values below `minimum` or above `maximum`. double must
+  // represent both bounds exactly.
   Argument& between(double minimum, double maximum);
   // Sets the default that help shows, for a target that stays empty if the option is not given.
   template <class Value>
@@ -110,7 +110,8 @@ class Arguments {
   Argument& positional(std::string value, Target target, std::string help);
   // Collects all words that match no declaration, in order; the command parses them itself.
   Argument& rest(std::string value, std::vector<std::string>& target, std::string help);
-  // names: "--split-sentences,--lang". Help does not show them.
+  // Declares options of other programs, such as "--split-sentences,--lang", whose use is an error. Help does
+  // not show them.
   void refuse(std::string_view names, const std::string& reason, const std::string& instead);
 
   const std::vector<Argument>& all() const { return arguments_; }
@@ -131,9 +132,9 @@ class Command {
   virtual void declare(Arguments& arguments) = 0;
   // Returns 0 or an exit code that the command documents. Throws errors.
   virtual int run(Console& console) = 0;
-  // For launchers: throws errors that would prevent a job of this size from starting, as far as they can be
-  // detected beforehand. `variables`: environment variables of the job, in addition to the variables of this
-  // process. 0 nodes or ranks: the number is unknown.
+  // Launchers call this before they start a job. Throws an error that would prevent a job of this size from
+  // starting, if it can be detected now. `variables`: environment variables of the job, in addition to the
+  // variables of this process. 0 nodes or ranks: the number is unknown.
   virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
                          const std::map<std::string, std::string>& /*variables*/) {}
   // Returns the input files of the job that do not exist now, if this machine can check them. Empty if
@@ -147,7 +148,7 @@ class Command {
   virtual bool needs_token() const { return true; }
 };
 
-// Position of a command in help: sorted by section, then number, then name.
+// The section of help that lists a command. Help sorts commands by section, then by number, then by name.
 enum class Section : std::uint8_t {
   kTrain,
   kUse,  // using a trained model

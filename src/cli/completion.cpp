@@ -108,7 +108,7 @@ class Completer {
   void offer_options(const Arguments& arguments, const std::set<const Argument*>& given) {
     for (const Argument& argument : arguments.all()) {
       if (argument.names.empty() || (given.contains(&argument) && !is_list(argument))) continue;
-      // Offers only one spelling per option: the first that matches.
+      // Offers only the first name of the option that matches the typed text.
       for (const std::string& name : argument.names) {
         if (!name.starts_with(typed_)) continue;
         offer(name, argument.help);

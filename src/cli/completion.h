@@ -1,4 +1,4 @@
-// Completion of the word being typed in a shell. The shell scripts are short: they pass the words to `primus
+// Completion of the word being typed in a shell. The shell's script is short. It passes the words to `primus
 // __complete`, which answers from the declarations that help also uses. So an installed script stays valid
 // when the program changes.
 #pragma once

@@ -22,7 +22,7 @@ struct GlobalOptions {
 // One-sentence description of the program.
 inline constexpr std::string_view kProgramSummary =
     "Primus trains foundation models: one program, from a laptop to a cluster";
-// One per line.
+// Examples in the program's help, one per line.
 inline constexpr std::string_view kProgramExamples =
     "primus quickstart\n"
     "primus train pretrain --config examples/native/configs/CPU/llama_tiny-pretrain.yaml --dry-run\n"

@@ -12,8 +12,8 @@
 namespace {
 
 // The parent may have closed a standard stream (2>&-). The next opened file would then get its descriptor,
-// and messages would be written into that file. So this opens /dev/null on the descriptor, for the opposite
-// direction: reads or writes still fail, as on a closed descriptor.
+// and messages would be written into that file. So this opens /dev/null on the descriptor, standard input for
+// writing and the other streams for reading. Using such a stream still fails, as on a closed descriptor.
 void keep_standard_streams() {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;

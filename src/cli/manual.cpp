@@ -12,7 +12,8 @@ namespace primus::cli {
 namespace {
 
 constexpr std::size_t kDocumentWidth = 100;  // line width of docs/commands.md
-// The date of the texts. A build date would make builds irreproducible.
+// The date of the pages' texts. It is not the date of the build, because then builds would not be
+// reproducible.
 constexpr std::string_view kDate = "2026-11-22";
 
 struct Named {
@@ -68,7 +69,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// Paragraphs are separated by empty lines.
+// Converts text whose paragraphs are separated by empty lines.
 std::string paragraphs(std::string_view text) {
   std::string out;
   bool first = true;

@@ -212,8 +212,8 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   std::optional<std::string> asked = settings.dry_run   ? std::optional(settings.dry_run_at)
                                      : switches.dry_run ? std::optional(switches.dry_run_at)
                                                         : std::nullopt;
-  // If a later launcher is asked for a dry run, the entire chain is one. Otherwise this would queue a job
-  // whose nodes only print plans and exit successfully.
+  // If the options ask a later launcher for a dry run, the entire chain is only shown. Otherwise this process
+  // would queue a job whose nodes only print plans and exit successfully.
   if (!asked && !dry_run) asked = mode.asks_for_dry_run_within(context, command);
   if (asked) {
     // A command without a launcher must run, because otherwise a check or a training that did not run would
@@ -242,9 +242,9 @@ int run_bound(Words command) {
   launch::become({.name = "process", .where = {}, .argv = {command.begin(), command.end()}});
 }
 
-// Returns whether a command with ranks is one of several tasks that srun started without a launcher. Such
-// tasks form one job together, as with 'srun primus direct --'. With an explicit number of ranks, each task
-// is a separate job.
+// Returns whether this process is one of several tasks that srun started without a launcher, and `words` are
+// a command with ranks. Together, such tasks form one job, as with 'srun primus direct --'. If the command
+// sets its number of ranks, each task is a separate job.
 bool is_bare_rank(Words words) {
   const auto task = launch::task_of_step(launch::Surroundings::here());
   if (!task || task->launched || std::getenv("OMPI_COMM_WORLD_SIZE")) return false;
@@ -288,7 +288,7 @@ int run_words(Words words, Console& console) {
   }
   if (first == launch::kNumaWord) return run_bound(rest.subspan(1));
   if (is_bare_rank(rest)) {
-    // The typed command runs, even if the launcher's settings name a script.
+    // An empty --script makes the typed command run even if the launcher's settings name a script.
     std::vector<std::string> script_words{"--script", "", "--"};
     script_words.insert(script_words.end(), rest.begin(), rest.end());
     return run_mode(*find_mode("direct"), script_words, globals, Typed::kCommand, console);

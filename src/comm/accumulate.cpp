@@ -22,7 +22,7 @@ void assign(void* accumulator, const void* in, std::int64_t count) {
 template <class T, Reduction kReduction>
 Accumulator<T> combine(Accumulator<T> sum, Accumulator<T> x) {
   if constexpr (kReduction == Reduction::kMax) {
-    // Comparisons with NaN are false, so NaN needs its own test: the maximum with a NaN is NaN.
+    // The maximum with a NaN is NaN. Comparisons with NaN are false, so `x != x` tests for NaN.
     const bool takes = x > sum || x != x;
     return takes ? x : sum;
   } else if constexpr (std::is_integral_v<T>) {  // unsigned addition, for which overflow is defined

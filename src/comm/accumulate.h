@@ -10,7 +10,8 @@
 
 namespace primus::comm {
 
-// Maximum number of elements in an accumulator of any type: it fits in the L1 cache.
+// Maximum number of elements in an accumulator. With this number, an accumulator of any type fits in the L1
+// cache.
 inline constexpr std::int64_t kAccumulatorElements = 2048;
 
 // The accumulation functions of one element type and reduction. `accumulator` must be aligned to 8 bytes,

@@ -64,12 +64,13 @@ std::string_view name_of(Reduction reduction);  // "sum"
 // Returns whether communicators can move and reduce this type: fp32, fp64, bf16, fp16, int32, int64 or uint8.
 bool supports(DType dtype);
 
-// The kernels that a group's work overlaps. On a GPU, both need multiprocessors, so this setting decides how
-// multiprocessors are divided (comm/overlap.h). It has no effect on CPUs.
+// The kernels that a group's collectives overlap. On a GPU, kernels and collectives need multiprocessors, so
+// this setting decides how they share the multiprocessors (comm/overlap.h). It has no effect on CPUs.
 enum class Overlap : std::uint8_t {
-  kNothing,   // no kernels, or kernels that end earlier (expert all-to-all): the collective decides the time
-  kKernels,   // any kernels: for parameters, gradients, and keys and values of context ranks
-  kProducts,  // GEMMs that are divided to match the collective's length (engine/parallel/tensor_parallel.h)
+  kNothing,  // no kernels, or kernels that end before the collective does (expert all-to-all)
+  // any kernels; used for collectives of parameters and gradients, and of context ranks' keys and values
+  kKernels,
+  kProducts,  // GEMMs that are divided to match the collective's length (engine/tensor_parallel.h)
 };
 
 // One send or receive of a batch.
@@ -103,8 +104,10 @@ struct Call {
   Reduction reduction = Reduction::kSum;
   int root = 0;
   Tensor in, out;
-  std::vector<std::int64_t> send_counts, receive_counts;  // all_to_all: one per rank, in elements
-  // all_to_all_rows: rows used in each part; the counts above are then the sizes of full parts
+  // only all_to_all: elements sent to, and received from, each rank
+  std::vector<std::int64_t> send_counts, receive_counts;
+  // Only all_to_all_rows: the number of rows used in each part. The two members above then hold the sizes of
+  // full parts.
   Tensor send_rows, receive_rows;
   std::vector<Transfer> transfers;  // exchange
 };
@@ -122,15 +125,17 @@ class Communicator {
 
   // out = the reduction of every rank's `in`. Shapes are equal on all ranks.
   void all_reduce(Stream& stream, const Tensor& in, const Tensor& out, Reduction reduction);
-  // `in` is size() parts of out.elements(), in rank order; out = the reduction of this rank's parts.
+  // `in` has size() parts of out.elements() elements each, in rank order. out = the reduction over all ranks
+  // of part number rank() of `in`.
   void reduce_scatter(Stream& stream, const Tensor& in, const Tensor& out, Reduction reduction);
-  // `out` is size() parts of in.elements(): every rank's `in`, in rank order.
+  // `out` has size() parts of in.elements() elements each: every rank's `in`, in rank order.
   void all_gather(Stream& stream, const Tensor& in, const Tensor& out);
   // Copies root's `data` to every rank's `data`.
   void broadcast(Stream& stream, const Tensor& data, int root);
-  // Sends the first send_counts[0] elements of `in` to rank 0, the next send_counts[1] to rank 1, and so on,
-  // and fills `out` in the same way from receive_counts. Each count must equal the count its peer expects. In
-  // place, send and receive counts must be equal.
+  // Sends the first send_counts[0] elements of `in` to rank 0, the next send_counts[1] elements to rank 1,
+  // and so on. The first receive_counts[0] elements of `out` come from rank 0, and so on. A rank's send count
+  // for a peer must equal the peer's receive count for the rank. In place, send_counts and receive_counts
+  // must be equal.
   void all_to_all(Stream& stream, const Tensor& in, std::span<const std::int64_t> send_counts,
                   const Tensor& out, std::span<const std::int64_t> receive_counts);
   // all_to_all() with counts that are known only on the device. `in` and `out` are size() parts of rows,
@@ -143,7 +148,7 @@ class Communicator {
                        const Tensor& receive_counts);
   // Runs all transfers of the batch concurrently, so their order cannot cause a deadlock. Between two ranks,
   // sends are matched with receives in the order of calls and of the batch. Matching transfers must have
-  // equal counts and types. Only the ranks named in transfers take part. A rank may send to itself.
+  // equal counts and types. Ranks that no transfer names need not call it. A rank may send to itself.
   void exchange(Stream& stream, std::span<const Transfer> transfers);
   // Barrier: the stream waits until every rank's stream has reached this point.
   void barrier(Stream& stream);

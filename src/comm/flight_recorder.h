@@ -38,9 +38,9 @@ class FlightRecorder {
 
   // One collective, as returned by records().
   struct Record {
-    std::uint64_t id = 0;        // number among the rank's collectives, from 1
-    std::uint64_t sequence = 0;  // number among the group's collectives, from 1; exchanges have a separate
-                                 // count per rank
+    std::uint64_t id = 0;  // number among the rank's collectives, from 1
+    // number among the group's collectives, from 1; each rank counts its exchanges separately
+    std::uint64_t sequence = 0;
     std::string group;
     int group_size = 0;
     Signature signature;
@@ -68,8 +68,8 @@ class FlightRecorder {
   nlohmann::ordered_json to_json() const;
 
  private:
-  // Atomic fields make it safe to read a slot while it is overwritten. Readers compare `id` before and after
-  // to detect that.
+  // Because the fields are atomic, a reader may read a slot while it is overwritten. The reader detects this
+  // because `id` has changed after reading.
   struct Slot {
     std::atomic<std::uint64_t> id{0}, sequence{0};
     std::atomic<std::int64_t> count{0}, enqueued{0}, started{0}, ended{0};  // times in ns since 1970

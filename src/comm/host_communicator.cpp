@@ -14,12 +14,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Up to this size, every rank receives all inputs and computes the entire result: one exchange instead of
-// two.
+// Up to this size, every rank receives all inputs and computes the entire result. This needs one exchange
+// instead of two.
 constexpr std::int64_t kSmallBytes = 4096;
-// Bytes that one rank reduces before results are gathered: small enough to stay in caches.
+// Bytes that one rank reduces before results are gathered. They are few enough to stay in caches.
 constexpr std::int64_t kBlockBytes = 256 << 10;
-// Staging memory of an in-place all_to_all, in total for all ranks.
+// Size of a rank's staging memory for an in-place all_to_all, over all peers.
 constexpr std::int64_t kStagingBytes = 1 << 20;
 
 std::byte* bytes_of(const Tensor& tensor) { return static_cast<std::byte*>(tensor.data); }
@@ -211,8 +211,8 @@ void HostCommunicator::reduce(const std::byte* own, std::byte* to, std::int64_t 
         messenger_.consume(source, n * element, element, apply);
       }
       if (opens) ++sums;
-      // The number of partial sums after `source` + 1 ranks is the number of set bits of `source` + 1. After
-      // the last rank, all partial sums are merged.
+      // After `source` + 1 ranks, the number of partial sums is the number of set bits of `source` + 1. After
+      // the last rank, all partial sums are merged into one.
       const int left = source + 1 < size() ? std::popcount(static_cast<unsigned>(source + 1)) : 1;
       for (; sums > left; --sums) accumulate.merge(sum(sums - 2), sum(sums - 1), n);
     }
@@ -318,8 +318,8 @@ void HostCommunicator::run_all_to_all(const Call& call) {
   }
 }
 
-// Received data overwrites data that is not sent yet. So outgoing parts are copied to a staging buffer, one
-// piece of each part at a time.
+// Received data overwrites data that is not sent yet. So outgoing data is copied to a staging buffer, which
+// holds a slice of each part at a time.
 void HostCommunicator::run_all_to_all_in_place(const Call& call) {
   const std::int64_t element = size_of(call.in.dtype);
   const std::int64_t piece =

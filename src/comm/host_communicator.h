@@ -1,4 +1,4 @@
-// Collectives on CPUs: the algorithms for every transport that implements Links.
+// Collectives on CPUs. The algorithms here work over every transport that implements Links.
 //
 // All ranks exchange directly. In a reduction, each rank owns a part of the tensor: it receives the inputs of
 // this part and adds them in a fixed order. Then the results of all parts are gathered. This moves as many
@@ -75,13 +75,15 @@ class HostCommunicator final : public Communicator {
   std::unique_ptr<Links> links_;
   Messenger messenger_;
   int recorder_group_;
-  std::vector<std::int64_t> accumulators_;  // partial sums of any type; std::int64_t gives their alignment
-  std::map<std::string, int> splits_;       // number of splits per group
+  // memory of partial sums of any type; its elements are std::int64_t for alignment
+  std::vector<std::int64_t> accumulators_;
+  std::map<std::string, int> splits_;  // number of splits per group
 
   std::mutex mutex_;  // guards the fields below; the rank's thread enqueues, the streams' threads run
   std::condition_variable turn_changed_;
-  std::map<std::uint64_t, Operation> operations_;  // calls by their turn
-  std::uint64_t next_turn_ = 0, turn_ = 0;         // the next turn to assign; the turn that may run
+  std::map<std::uint64_t, Operation> operations_;  // calls, by the turn at which they run
+  // next_turn_: the turn of the next call that is enqueued; turn_: the turn that may run now
+  std::uint64_t next_turn_ = 0, turn_ = 0;
   std::uint64_t collectives_ = 0, exchanges_ = 0;
 };
 

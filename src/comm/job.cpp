@@ -328,7 +328,7 @@ std::unique_ptr<Communicator> Job::world(Device& device, const DeviceCollectives
 void Job::check_devices(const std::string& key, Device& device, const DeviceCollectives* collectives,
                         const std::string& version) {
   struct Facts {
-    std::string kind, place, version;  // place: identifies a GPU worldwide
+    std::string kind, place, version;  // place: identifies a GPU uniquely across hosts
   };
   const DeviceProperties properties = device.properties();
   Facts mine{properties.kind, "", version};
@@ -415,7 +415,7 @@ void Job::write_flight_record(const std::string& reason) noexcept {
     make_folders(options_.flight_folder);
     write_file_atomic(options_.flight_folder / fmt::format("flight-rank-{}.json", rank()), json_text(record));
   } catch (const std::exception&) {
-    // Ignored, so that a failed write does not hide the reason of the abort.
+    // This error is ignored, because it would hide the reason of the abort.
   }
 }
 

@@ -42,8 +42,9 @@ struct JobOptions {
   // Called every `notice_time` while ranks are missing, with "waiting for rank 1 of 2 (20 s)".
   std::function<void(const std::string& text)> notice = {};
   std::chrono::milliseconds notice_time = std::chrono::seconds(10);
-  // Called on every rank once it has reached the store, before the ranks wait for each other. So ranks can
-  // exchange data even if other ranks never arrive. An exception that it throws ends the job.
+  // Called on every rank as soon as the rank has reached the store, before the ranks wait for each other. So
+  // the ranks that have arrived can exchange data even if other ranks never arrive. An exception that it
+  // throws ends the job.
   std::function<void(StoreClient& store)> before_start = {};
 };
 
@@ -75,7 +76,7 @@ class Job {
   // Blocks the host until all ranks have called it. Each name is used only once.
   void barrier(const std::string& name);
 
-  // Returns the store on rank 0; null in a job of one rank.
+  // Returns this rank's client of the store on rank 0; null in a job of one rank.
   StoreClient* store() { return client_.get(); }
   RankState& state() { return *state_; }
 

@@ -16,7 +16,8 @@ namespace primus::comm {
 
 class Links {
  public:
-  // Peers to wait for: wait() returns when bytes arrive from any of `from`, or any of `to` has room again.
+  // Peers to wait for: wait() returns when bytes arrive from a peer in `from`, or when a peer in `to` has
+  // room again.
   struct Interest {
     std::vector<int> from, to;
   };
@@ -29,8 +30,8 @@ class Links {
   virtual std::size_t push(int peer, std::span<const std::byte> data) = 0;
   virtual bool drained(int peer) = 0;
 
-  // Returns bytes that have arrived from `peer`, possibly none. They are valid until pop(). After a peek()
-  // that returned bytes, the caller must call pop() with the number of bytes it has used (0 is allowed).
+  // Returns bytes that have arrived from `peer`, possibly none. They are valid until pop(). After peek() has
+  // returned bytes, the caller must call pop() with the number of bytes that it has used (0 is allowed).
   virtual std::span<const std::byte> peek(int peer) = 0;
   virtual void pop(int peer, std::size_t bytes) = 0;
 

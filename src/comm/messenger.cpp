@@ -174,7 +174,8 @@ void Messenger::check_header(int peer) {
   }
   const Signature theirs = {static_cast<Kind>(header.kind), static_cast<DType>(header.dtype),
                             static_cast<Reduction>(header.reduction), header.root, header.call_count};
-  // These two kinds of calls may have different sizes on each rank, so only the message is compared.
+  // Calls of these two kinds may have different sizes on each rank, so only the sizes of the message are
+  // compared.
   const bool own_counts = signature_.kind == Kind::kAllToAll || signature_.kind == Kind::kExchange;
   Signature mine = signature_;
   if (own_counts) {

@@ -80,7 +80,8 @@ class Messenger {
   void pad_outgoing(int peer);
   void pad_incoming(int peer);
   void check_header(int peer);
-  // Waits once, for bytes from `from` or for room to send queued data. The caller then checks both.
+  // Waits until bytes from a rank in `from` have arrived or queued data can be sent. The caller then checks
+  // which of the two has happened.
   void block(std::uint32_t ticket, std::vector<int> from);
   void moved() { waiting_since_.reset(); }
   void late(const std::vector<int>& peers, std::chrono::milliseconds waited);
@@ -94,7 +95,7 @@ class Messenger {
   std::vector<Peer> peers_;
   Signature signature_;
   std::uint64_t sequence_ = 0, record_ = 0;
-  int noted_ = -1;  // peer in the flight recorder's `waiting_for`
+  int noted_ = -1;  // the peer that the flight recorder shows in `waiting_for`
   std::optional<std::chrono::steady_clock::time_point> waiting_since_;
 };
 

@@ -8,11 +8,11 @@
 
 namespace primus::comm {
 
-// SMs of an overlapped collective: an eighth of an H100's SMs, which reach most of the NVLink bandwidth.
+// SMs of an overlapped collective. 16 SMs, an eighth of an H100's, reach most of the NVLink bandwidth.
 inline constexpr int kOverlapProcessors = 16;
 
-// SMs of an overlapped expert all-to-all: as many as the library uses by default. These collectives usually
-// take longer than the GEMMs they overlap, so limiting them would slow the step down.
+// SMs of an overlapped expert all-to-all. The library uses 32 SMs by default. These collectives usually take
+// longer than the GEMMs they overlap, so limiting them would slow the step down.
 inline constexpr int kExpertOverlapProcessors = 32;
 
 // Returns whether a group communicates by copy engines. `usual`: the default of its devices for kAuto.

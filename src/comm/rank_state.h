@@ -116,11 +116,11 @@ struct RankState {
   // Called occasionally, from any thread, with a text that names the busy rank for which this rank waits.
   // Null: disabled.
   std::function<void(const std::string& text)> notice;
-  // Until this time no rank is reported missing, because this rank waits for a rank that is busy with an
+  // Before this time no rank is reported as missing, because this rank waits for a rank that is busy with an
   // activity.
   std::atomic<std::chrono::steady_clock::time_point> excused_until{{}};
-  // Returns the status of every rank of the job; nullopt for ranks that do not answer. Null: no ranks can be
-  // asked.
+  // Returns the status of every rank of the job; nullopt for ranks that do not answer. A null function means
+  // that ranks cannot be asked.
   std::function<std::vector<std::optional<RankStatus>>(const std::string& group)> ask_all;
 };
 
@@ -133,8 +133,9 @@ RankStatus status_of(const RankState& state, const std::string& group);
 bool excused(RankState& state, std::span<const int> suspects,
              const std::vector<std::optional<RankStatus>>& statuses);
 
-// Returns why `mine` is stuck: names the missing ranks and their current work. `suspects`: ranks in the job
-// that `mine` waits for; `statuses`: by rank in the job, possibly empty.
+// Returns a text that explains why the collective `mine` does not finish. It names the missing ranks and
+// their current work. `suspects`: ranks in the job that `mine` waits for; `statuses`: by rank in the job,
+// possibly empty.
 std::string diagnose(const FlightRecorder::Record& mine, std::chrono::milliseconds waited,
                      std::span<const int> suspects, const std::vector<std::optional<RankStatus>>& statuses);
 

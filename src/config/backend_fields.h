@@ -40,7 +40,7 @@ class BackendFields {
   const std::filesystem::path& folder() const { return folder_; }
   const BackendField* find(std::string_view name) const;
   const std::map<std::string, BackendField, std::less<>>& all() const { return fields_; }
-  // Returns whether a field lies in the section `prefix`: "training" of "training.seq_len".
+  // Returns whether `prefix` is the section of a field, as "training" is the section of "training.seq_len".
   bool is_section(std::string_view prefix) const;
   // Returns the content of keys.yaml.
   const Value& keys() const { return keys_; }

@@ -29,8 +29,9 @@ bool is_old_bool(std::string_view text) {
   return false;
 }
 
-// Writes a string as a YAML scalar: without quotes if this program and PyYAML then read the same string,
-// otherwise in double quotes with JSON's escapes. Escapes ${, because the loader would read it as a variable.
+// Writes a string as a YAML scalar. If Primus and PyYAML both read the unquoted text as this string, it has
+// no quotes. Otherwise it has double quotes and JSON's escapes. Escapes ${, because the loader would read it
+// as a variable.
 std::string yaml_string(std::string_view text) {
   std::string escaped;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -129,8 +130,9 @@ nlohmann::ordered_json json_of(const Value& value) {
   return nullptr;
 }
 
-// Returns the value of a key's field. Lists are returned as the file has them, because the field has only
-// texts: in [0.5, a], the first item is a number. A number instead of a list of numbers also stays a number.
+// Returns the value of a key's field. Lists are returned as in the file, because the field stores all items
+// as texts, while the first item of [0.5, a] is a number. A number instead of a list of numbers also stays a
+// number.
 Value value_of_field(const KeySpec& key, const Experiment& experiment, const Value* set) {
   Value value = current_value(key, experiment.trainer);
   const auto same_text = [](const Value& a, const Value& b) { return a.text == b.text; };
@@ -140,8 +142,8 @@ Value value_of_field(const KeySpec& key, const Experiment& experiment, const Val
   return set->is_list() && std::ranges::equal(set->items, value.items, same_text) ? *set : value;
 }
 
-// Calls visit(key, value, is_first_of_group) for every key with a field, and then for every other key that
-// was set.
+// Calls visit(key, value, is_first_of_group) for every key that has a field in TrainerConfig, and then for
+// every set key without a field.
 template <class Visit>
 void for_each_setting(const Experiment& experiment, Visit&& visit) {
   const Framework framework = parse_framework(experiment.framework).value_or(Framework::kNative);
@@ -171,9 +173,10 @@ std::string origin_of(const Experiment& experiment, const KeySpec& key, const Va
   return text;
 }
 
-// Returns whether loading the file again must derive the value. This applies to the steps of the decay, which
-// follow train_iters, and to train_iters if it follows from a length in epochs, tokens or minutes. With
-// `load` it also applies to unset model settings, which come from the loaded config.json.
+// Returns whether the value must be derived when the file is loaded again, so that the file must not contain
+// the key. This applies to the steps of the decay, which follow train_iters, and to train_iters if it follows
+// from a length in epochs, tokens or minutes. With `load` it also applies to unset model settings, which come
+// from the loaded config.json.
 bool follows_from_another(const Experiment& experiment, const KeySpec& key) {
   const TrainerConfig& c = experiment.trainer;
   if (experiment.sets(key.name)) return false;
@@ -194,7 +197,7 @@ std::string to_yaml(const Experiment& experiment) {
   if (!experiment.env.empty()) {
     text += "env:\n";
     for (const auto& [name, value] : experiment.env) {
-      // Secrets are not written; the file refers to the environment variable.
+      // Instead of a secret, the file contains a reference to the environment variable that holds it.
       text +=
           fmt::format("  {}: {}\n", name,
                       is_secret(name, value) ? fmt::format("${{{}}}", name) : nlohmann::json(value).dump());

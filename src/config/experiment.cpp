@@ -39,7 +39,8 @@ FileLoader make_file_loader(const LoadOptions& options) {
           options.files ? options.files : std::make_shared<SettingsFiles>()};
 }
 
-// Gives one explanation for the keys of other engines, instead of many errors "unknown key".
+// If an experiment uses the keys of another engine, throws one error that explains this, instead of many
+// errors "unknown key".
 void refuse_other_engines(const Loading& loading) {
   const std::string_view title = engine_name(loading.engine);
   if (loading.problems.empty() || title.empty() || parse_framework(loading.engine)) return;
@@ -113,7 +114,8 @@ void set_train_iters(Experiment& experiment, std::int64_t train_iters) {
   if (!experiment.sets("lr_decay_iters")) experiment.trainer->lr_decay_iters = 0;
   derive_fields(experiment);
   Problems problems;
-  std::vector<std::string> reported_before;  // ignored: load_experiment() has already reported these warnings
+  // not used, because load_experiment() has already reported these warnings
+  std::vector<std::string> reported_before;
   validate_native(experiment, problems, reported_before);
   problems.throw_if_any();
 }

@@ -84,17 +84,18 @@ struct Experiment {
 
   // Known keys that were set but have no meaning for `framework`, without repetitions, in alphabetical order.
   std::vector<std::string> ignored;
-  // By key: what the native engine does instead of it (KeyClass::kReplaced). Contains only keys set in the
-  // user's own files or on the command line. Empty for other frameworks.
+  // For each set key that the native engine replaces (KeyClass::kReplaced), a description of what the engine
+  // does instead. Contains only keys set in the user's own files or on the command line. Empty for other
+  // frameworks.
   std::map<std::string, std::string> replaced;
   // Warnings as complete sentences with their location.
   std::vector<std::string> warnings;
 
-  // All trainer keys that were set, merged, including ignored ones: the input for adapters of other
-  // frameworks.
+  // All trainer keys that were set, including ignored keys, merged from all layers. Adapters of other
+  // frameworks read them.
   Value settings;
-  // Provenance of trainer keys, top-level keys, framework, config, model and env.NAME. Has only keys that
-  // were set or derived.
+  // The provenance of trainer keys, top-level keys, framework, config, model and env.NAME, by key. Contains
+  // only keys that were set or derived.
   std::map<std::string, Provenance, std::less<>> provenance;
 
   // config.json of the model that `load` names; null before with_loaded_model()
@@ -109,15 +110,15 @@ struct Experiment {
   Provenance provenance_of(std::string_view key) const;
   // Returns the name under which the user set trainer key `key`.
   std::string name_of(std::string_view key) const;
-  // Returns an Error of kind kInvalid at the position where trainer key `key` was set: for the trainer's
-  // later checks.
+  // Returns an Error of kind kInvalid at the position where trainer key `key` was set. The trainer's later
+  // checks use it.
   Error error_for(std::string_view key, std::string what, std::string hint = {}) const;
   // workspace/work_group/user_name/exp_name
   std::filesystem::path output_dir() const;
 };
 
-// Settings files by path, each read once. Loads that share this object see the same content even if a file
-// changes in between. Not thread-safe.
+// A cache of settings files, by path. Each file is read once. Loads that share this object see the same
+// content even if a file changes in between. Not thread-safe.
 class SettingsFiles {
  public:
   // Throws Error if the file cannot be read.
@@ -145,8 +146,8 @@ struct LoadOptions {
 Experiment load_experiment(const std::filesystem::path& file, std::span<const std::string> overrides = {},
                            const LoadOptions& options = {});
 
-// Loads from text instead of a file; relative paths are relative to the folder of `name`. A `name` ending in
-// .toml means TOML.
+// Loads from text instead of a file. Relative paths are relative to the folder of `name`. If `name` ends in
+// .toml, the text is TOML.
 Experiment load_experiment_text(std::string_view text, const std::string& name,
                                 std::span<const std::string> overrides = {}, const LoadOptions& options = {});
 

@@ -1,5 +1,5 @@
-// The keys of an experiment that are not trainer keys: the keys at its top level and the keys of a module.
-// The loader, the command line, the JSON Schema and the reference all use this table.
+// Lists the keys of an experiment that are not trainer keys: the keys at its top level and the keys of a
+// module. The loader, the command line, the JSON Schema and the reference all use this table.
 #pragma once
 
 #include <algorithm>

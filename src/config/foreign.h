@@ -31,8 +31,8 @@ void for_each_setting(const BackendFields& fields, const Value& settings, Visit&
   }
 }
 
-// Returns whether experiment.settings are the unchanged settings of its framework, TorchTitan or MaxText.
-// In that case, `trainer` contains the translation of the settings that have a counterpart.
+// Returns whether experiment.settings contains unchanged settings of TorchTitan or MaxText. In that case,
+// experiment.trainer contains the translation of the settings that have a counterpart.
 bool has_foreign_settings(const Experiment& experiment);
 
 // Returns the setting at `path` if AMD Primus adds it to the framework's settings (section `extra`), or else
@@ -50,7 +50,8 @@ struct Translation {
   std::string model_preset;  // our preset of the model that the settings name; empty: the settings describe
                              // the model
   Origin model_origin;
-  std::map<std::string, std::string> names;                 // by our key: the framework's setting
+  // for each of our keys: the framework's setting from which it was translated
+  std::map<std::string, std::string> names;
   std::vector<std::string> warnings;                        // warnings about settings whose counterparts
                                                             // differ in meaning
   std::map<std::string, std::vector<std::string>> dropped;  // settings without a counterpart, grouped by

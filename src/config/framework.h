@@ -19,7 +19,8 @@ struct FrameworkEntry {
   // The keys that have a meaning for this framework. kOther: experiments use either the framework's own
   // settings or the native engine's keys.
   Framework keys = Framework::kOther;
-  // Makes a translator from the framework's own settings to our keys; null if the framework has none.
+  // Makes a translator from the framework's own settings to our keys; null if the framework has no own
+  // settings.
   std::unique_ptr<Translator> (*translator)(const BackendFields& fields, const Value& settings,
                                             std::int64_t ranks, Problems& problems) = nullptr;
 };
@@ -34,7 +35,7 @@ std::unique_ptr<Translator> make_translator(const BackendFields& fields, const V
 const FrameworkEntry* find_framework(std::string_view name);
 // Returns whether experiments for this framework are written with its own settings instead of our keys.
 bool has_own_settings(std::string_view framework);
-// Sorted by place.
+// Returns the names of all frameworks, sorted by FrameworkEntry::place.
 std::span<const std::string_view> framework_names();
 
 }  // namespace primus::config

@@ -100,8 +100,8 @@ bool is_called(const Hardware& hardware, std::string_view name) {
 
 std::vector<Hardware> read_hardware(const std::vector<Path>& preset_folders) {
   std::vector<Hardware> table;
-  // The installed program and its source tree may both have the same profile. The first profile found counts,
-  // as with presets.
+  // The installed program and its source tree may both have the same profile. The first profile that is found
+  // is used, as for presets.
   std::set<std::string> read;
   for (const Path& folder : preset_folders) {
     const Path hardware = folder / "hardware";

@@ -41,8 +41,8 @@ struct Hardware {
   double memory_gib = 0;
   double peak_tflops = 0, min_tflops = 0;  // rates of dense bf16; CPUs: rates of fp32 per hardware thread
   double peak_fp8_tflops = 0, peak_fp32_tflops = 0;
-  double step_share = 0.4;                 // fraction of the peaks that a training step reaches
-  double fp8_step_share = 0;               // same for fp8 matrix products; 0: three quarters of step_share
+  double step_share = 0.4;    // fraction of the peaks that a training step reaches
+  double fp8_step_share = 0;  // fraction with fp8 matrix products; 0: three quarters of step_share
   double peak_memory = 0, min_memory = 0;  // GB/s, reads plus writes
   double min_all_reduce = 0;               // GB/s; 0: not checked
   double link = 0, network = 0;            // GB/s that one GPU sends within its host and to other hosts

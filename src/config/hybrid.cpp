@@ -35,8 +35,8 @@ class Hybrid {
     put("num_layers", std::to_string(blocks.size()));
     put("model_type", family);
     settings_.set("linear_attention_freq", at, std::move(list));
-    // Drops position_embedding_type: none. Latent attention has separate rotary positions, and the other
-    // layers have no positions.
+    // Drops position_embedding_type: none. It has no effect here: latent attention always has its own rotary
+    // positions, and all other layers have no positions.
     const Value* const positions = settings_.find("position_embedding_type");
     const bool none = positions && positions->text == "none";
     std::erase_if(settings_.members, [&](const Member& m) {
@@ -48,7 +48,7 @@ class Hybrid {
 
  private:
   struct Mixers {
-    const Member* source;  // the key that sets them
+    const Member* source;  // the key that sets the pattern
     std::string blocks;    // the mixer's letter for each block
   };
 
@@ -85,8 +85,8 @@ class Hybrid {
         hint);
   }
 
-  // Refuses keys that count the layers of a stage. They count a mixer and its feed-forward as two layers,
-  // which are one block here.
+  // Refuses keys that count the layers of a stage. AMD Primus counts a mixer and its feed-forward as two
+  // layers, but the native engine counts both as one block.
   void refuse_stages_by_layers() const {
     for (const char* const key :
          {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",

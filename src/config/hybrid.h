@@ -11,7 +11,7 @@
 namespace primus::config {
 
 // Applies if model_type is mamba and `spec` names layers of gated delta networks or of Kimi delta attention.
-// The translation:
+// Translates as follows:
 //
 //   spec: [..., gdn_hybrid_stack_spec]            model_type: gated_deltanet
 //   spec: [..., kda_hybrid_stack_spec]            model_type: kda

@@ -16,13 +16,14 @@ namespace primus::config {
 namespace fs = std::filesystem;
 namespace {
 
-// Limits a chain that doubles at every step (a extends [b, b], b extends [c, c], ...).
+// Limits the number of files, because files that extend each other twice (a extends [b, b], b extends [c, c],
+// ...) would double the work at every step.
 constexpr int kMaxFiles = 64;
 // Limits the text that variables can add to one document.
 constexpr std::size_t kMaxExpandedBytes = 1u << 20;
 
-// Allows dashes and dots: shells cannot export such names, but containers and `env` can, and AMD Primus's
-// files may use them.
+// Names may contain dashes and dots. Shells cannot export such names, but containers and `env` can, and AMD
+// Primus's files may use such names.
 bool is_name_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
 }
@@ -132,7 +133,7 @@ void expand_string(Value& value, const ReadVariable& read, std::size_t& budget) 
   try {
     value = parse_inline(result, origin);
   } catch (const Error&) {
-    // Text that only looks quoted stays text.
+    // A text that looks quoted but cannot be parsed stays a text.
     value = Value{};
     value.kind = Value::Kind::kString;
     value.text = std::move(result);
@@ -278,8 +279,8 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
   for (const fs::path& root : preset_dirs_) {
     dirs.push_back(root / kind / framework);
     dirs.push_back(root / kind);
-    // AMD Primus's presets lie in folders by engine. The native engine shares Megatron-LM's keys, and so its
-    // presets.
+    // AMD Primus has one folder of presets per engine. The native engine has the same keys as Megatron-LM, so
+    // it also uses Megatron-LM's presets.
     if (framework == "native") dirs.push_back(root / kind / "megatron");
   }
   for (const fs::path& dir : dirs) {
@@ -320,7 +321,7 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
 
 std::vector<fs::path> default_preset_dirs(const ReadVariable& read) {
   std::vector<fs::path> dirs;
-  // Skips equal folders: two of them are equal if a program runs from its build folder.
+  // Skips a folder that is already in the list. This happens if the program runs from its build folder.
   const auto add = [&](const fs::path& dir) {
     const fs::path normal = dir.lexically_normal();
     if (std::find(dirs.begin(), dirs.end(), normal) == dirs.end()) dirs.push_back(normal);

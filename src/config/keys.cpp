@@ -107,7 +107,8 @@ const Table& table() {
   return instance;
 }
 
-// Returns whether the text begins like a list or map but lacks a bracket. ([0]*3+[1]*58 is a pattern.)
+// Returns whether the text begins like a list or map but lacks a closing bracket. A pattern such as
+// [0]*3+[1]*58 lacks no bracket.
 bool is_open_list(const Value& value) {
   const std::string& text = value.text;
   if (value.kind != Value::Kind::kString || value.quoted || !(text.starts_with('[') || text.starts_with('{')))
@@ -153,7 +154,7 @@ constexpr double kExactIntegers = 9007199254740992.0;
 
 std::int64_t to_integer(const KeySpec& key, const Value& value) {
   if (value.kind == Value::Kind::kInt) return value.integer;
-  // Accepts floats with integer values, such as 1e6 for a million.
+  // Accepts a float with an integer value, such as 1e6.
   if (value.kind == Value::Kind::kFloat && value.real == std::floor(value.real) &&
       std::abs(value.real) <= kExactIntegers) {
     return static_cast<std::int64_t>(value.real);
@@ -210,7 +211,8 @@ bool is_data(const std::string& path) {
   return std::filesystem::exists(path, error) || std::filesystem::exists(path + ".idx", error);
 }
 
-// Splits a text into words. In a data path, several words are one path if it exists with the blanks.
+// Splits a text into words. In a data path, words separated by blanks are one path if a file of this name
+// exists.
 std::vector<std::string> words_of(const std::string& text, bool paths) {
   constexpr const char* kBlanks = " \t\n";
   std::vector<std::string> words;
@@ -374,7 +376,7 @@ bool asks_for_more(const KeySpec& key, const Value& value) {
     if (key.type == KeyType::kBool) return to_bool(key, value) == neutral.boolean;
     return value.is_scalar() && same_ignoring_case(value.text, text);
   };
-  // If the key lists no neutral values, `false` is a switch's only neutral value.
+  // `false` is the only neutral value of a boolean key that lists no neutral values.
   if (key.type == KeyType::kBool && key.neutral_values.empty()) return !is_neutral("false");
   return std::ranges::none_of(key.neutral_values, is_neutral);
 }

@@ -45,10 +45,10 @@ struct KeyCondition {
 enum class KeyClass : std::uint8_t {
   kNone,      // the key is implemented
   kNoEffect,  // does not affect results or memory: logging, choices between kernels, buffer sizes
-  kSaidBy,    // other keys, named by KeySpec::instead, have this meaning
+  kSaidBy,    // other keys, which KeySpec::instead names, have the meaning of this key
   kReplaced,  // the engine does KeySpec::instead, and reports that once per key if the value requests
               // something else
-  kRefused,   // values other than native_values are errors that name the key
+  kRefused,   // a value outside native_values is an error, which names the key
 };
 std::string_view describe(KeyClass key_class);
 
@@ -68,10 +68,10 @@ struct KeySpec {
   std::vector<KeyCondition> conditions;  // the key has an effect only if one of them holds; empty: always
   KeyClass native_class = KeyClass::kNone;
   std::string_view instead;  // kSaidBy: names of the other keys; kReplaced: what the engine does
-  std::vector<std::string_view> neutral_values;  // kReplaced: values, besides false and null, that need no
-                                                 // note
-  std::string_view derived_from;                 // sources of the value if the key is unset
-  std::string_view primus_default;               // default in AMD Primus's presets, if different
+  // kReplaced: values for which no note is reported, in addition to false and null
+  std::vector<std::string_view> neutral_values;
+  std::string_view derived_from;    // sources of the value if the key is unset
+  std::string_view primus_default;  // default in AMD Primus's presets, if different
   bool is_required = false;
   bool is_no_part_of_training = false;  // does not affect training results
   bool holds_numbers = false;  // a list whose items are numbers if they parse as numbers, and otherwise texts
@@ -157,8 +157,8 @@ Value current_value(const KeySpec& key, const TrainerConfig& config);
 // Returns whether the key's field is equal in both configurations. The key must have a field.
 bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b);
 
-// Returns whether one of the key's conditions holds, and the key of that condition has an effect itself. True
-// without conditions.
+// Returns whether one of the key's conditions holds, and the key of that condition has an effect itself.
+// Returns true for a key without conditions.
 bool has_effect(const KeySpec& key, const TrainerConfig& config);
 
 // For the reference: describe_type returns "int", describe_range "at least 1", and describe_default

@@ -8,7 +8,7 @@
 //   derive_settings   fields that follow from others, from weights and from the environment
 //
 // An error in the input is added to Loading::problems if later stages may find more errors; otherwise it is
-// thrown. For one thread.
+// thrown. Not thread-safe.
 #pragma once
 
 #include <filesystem>
@@ -39,10 +39,10 @@ struct Loading {
   Framework framework = Framework::kNative;
   double lr_of_file = 0;  // lr before the command line changes it
   std::map<std::string, Layer> layers = {};
-  std::map<std::string, std::string> names = {};  // by key: the name or alias in the strongest layer that
-                                                  // sets it
-  Layer adapters_said_by = Layer::kDefault;       // the last layer that set lora.enabled
-  Value kept_settings = {};                       // settings that are passed unchanged to their framework
+  // for each key: the name or alias that the strongest layer uses for it
+  std::map<std::string, std::string> names = {};
+  Layer adapters_said_by = Layer::kDefault;  // the last layer that set lora.enabled
+  Value kept_settings = {};                  // settings that are passed unchanged to their framework
   Problems problems = {};
   Experiment result = {};
 

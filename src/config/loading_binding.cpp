@@ -28,7 +28,8 @@ class Binding {
   // Binds the merged settings to typed fields.
   void bind() {
     result_.settings.kind = Value::Kind::kMap;
-    // A warm-up is given in steps or as a fraction of the decay. If both are set, the stronger layer counts.
+    // The warm-up is given in steps or as a fraction of the decay. If two layers set both keys, the stronger
+    // layer's key is used.
     resolve_warmup();
     resolve_length();
     resolve_data();
@@ -93,7 +94,8 @@ class Binding {
     std::erase_if(result_.settings.members, [&](const Member& member) { return member.key == weaker; });
   }
 
-  // Only one key may set the length of training. If several are set, the strongest layer counts.
+  // Only one key may set the length of training. If several of these keys are set, the key of the strongest
+  // layer is used.
   void resolve_length() {
     const Member* chosen = nullptr;
     for (const char* name : {"train_iters", "train_epochs", "train_tokens", "train_minutes"}) {

@@ -53,7 +53,7 @@ class ForeignSettings {
         merge(settings, one);
       }
     }
-    // The command line may use both our keys and the framework's; ours have priority.
+    // The command line may use our keys and the framework's settings; our keys have priority.
     for (const Member& argument : arguments.members) {
       Value& target = knows(*foreign_, argument.key) && !is_own_scalar(argument) ? settings : own;
       Value one;
@@ -64,7 +64,7 @@ class ForeignSettings {
     check_settings(*foreign_, settings, problems_);
     problems_.throw_if_any();
     const bool stays = result_.framework == engine_;
-    Problems unmapped;  // ignored: settings that stay with their framework need no translation
+    Problems unmapped;  // not reported, because settings that stay with their framework need no translation
     Translation translation = to_own_keys(*foreign_, settings, ranks(), stays ? unmapped : problems_);
     if (!stays) {
       result_.warnings.insert(result_.warnings.end(), translation.warnings.begin(),
@@ -129,7 +129,7 @@ class ForeignSettings {
   void put_own_keys(const Value& own, Value& settings) {
     for (const Member& member : own.members) {
       const KeySpec* key = find_key(member.key);
-      if (!key) continue;  // add_layer() has reported it
+      if (!key) continue;  // add_layer() has reported the unknown key
       const Member* found = nullptr;
       for (const Member& row : foreign_->keys("settings").members) {
         const Value* mine = row.value.find("key");

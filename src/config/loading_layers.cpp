@@ -32,8 +32,8 @@ class LayerStack {
     std::optional<Error> stop;  // set if further checks make no sense
     problems_.collect([&] {
       try {
-        // A framework with its own settings has preset folders with these settings. So this uses the native
-        // engine's presets.
+        // The preset folders of a framework with its own settings contain these settings instead of our keys.
+        // So our keys use the native engine's presets.
         const bool own = has_own_settings(result_.framework);
         const Value preset =
             files_.load(files_.find_preset(name, kind, own ? "native" : result_.framework, dir_));
@@ -70,8 +70,8 @@ class LayerStack {
         problems_.add(error_at(member.origin, fmt::format("unknown key '{}'", member.key.substr(0, 80)),
                                hint_for_unknown_key(member.key), member.key.size()));
       } else if (const Value* twin = renamed.find(key->name)) {
-        // A key may be set under its name and under an alias, as in some of AMD Primus's files. That is
-        // harmless if the values are equal. If both norm_epsilon and layernorm_epsilon are set, Megatron-LM's
+        // A key may be set under its name and under an alias, as in some of AMD Primus's files. This is
+        // allowed if the values are equal. If both norm_epsilon and layernorm_epsilon are set, Megatron-LM's
         // models read layernorm_epsilon.
         const bool same = twin->is_scalar() && (twin->text == member.value.text ||
                                                 (twin->real != 0 && twin->real == member.value.real));
@@ -111,7 +111,7 @@ class LayerStack {
     const bool known = std::ranges::all_of(preset.members, [](const Member& m) { return find_key(m.key); });
     const Value* type = preset.find("model_type");
     const bool megatron_has_it = known && type && type->text == "mamba";
-    // Accepted here, because `spec` in the experiment may choose supported layers for such a preset.
+    // Such a preset is accepted, because `spec` in the experiment may choose supported layers.
     if (megatron_has_it && preset.find("is_hybrid_model") && framework_ == Framework::kNative) return;
     if (megatron_has_it && framework_ == Framework::kMegatron) return;
     if (known && (!type || reason_without_preset(type->text).empty())) return;

@@ -41,7 +41,8 @@ class ModuleChoice {
   }
 
  private:
-  // Returns the trainer module named `wanted_module`, or else the only trainer.
+  // Returns the trainer module named `wanted_module`. If there is no such module and the file has a single
+  // trainer, returns that trainer.
   const Member* find_module(const Value& modules) const {
     const auto is_trainer = [](const Member& member) {
       return member.key.find("trainer") != std::string::npos;

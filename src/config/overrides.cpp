@@ -16,7 +16,7 @@
 namespace primus::config {
 namespace {
 
-// One argument (or an argument and the value that follows it), parsed.
+// A parsed setting: one argument, or an argument and the next argument, which is its value.
 struct Setting {
   std::vector<std::string> path;
   Origin key_origin;
@@ -96,7 +96,7 @@ class ArgumentReader {
   }
 
  private:
-  // The cause is often an unset shell variable.
+  // Returns the error for a setting without a value. Its cause is often an unset shell variable.
   static Error no_value(const std::string& argument, std::size_t end, std::size_t dashes, char between) {
     const std::string key = argument.substr(0, std::min<std::size_t>(end, 80));
     return error_at(argument_origin(argument, dashes), fmt::format("'{}{}' has no value", key, between),
@@ -134,7 +134,7 @@ class ArgumentReader {
 // Stores `setting` in `root` at `path`, the last parts of the setting's own path.
 void place(Value& root, const Setting& setting, std::span<const std::string> path) {
   Value nested = setting.value;
-  std::size_t left = setting.path.size();  // number of characters in the remaining parts, as written
+  std::size_t left = setting.path.size();  // number of parts of the path that remain
   for (std::size_t i = path.size(); i-- > 0;) {
     if (left > 0) --left;
     Origin origin = setting.key_origin;

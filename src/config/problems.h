@@ -12,7 +12,7 @@ namespace primus::config {
 // Several problems as one Error: its text lists them, and programs can read each separately.
 class SeveralProblems : public Error {
  public:
-  // `problems`: at least two, the first of the `count` problems that were found.
+  // `count` problems were found. `problems` contains the first of them, at least two.
   SeveralProblems(std::vector<Error> problems, std::size_t count);
   const std::vector<Error>& problems() const { return problems_; }
   std::size_t count() const { return count_; }
@@ -42,7 +42,7 @@ class Problems {
     if (problems_.size() < kMaxKept) problems_.push_back(std::move(problem));
   }
   bool empty() const { return count_ == 0; }
-  // Returns whether one more problem would be kept. Otherwise callers can skip an expensive explanation.
+  // Returns whether one more problem would be kept. If not, callers need not compute its explanation.
   bool are_kept() const { return problems_.size() < kMaxKept; }
 
   // Throws a single problem unchanged, and several problems as SeveralProblems.

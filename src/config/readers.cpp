@@ -28,7 +28,8 @@ std::string read_file(const std::filesystem::path& path) {
   }
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) {
-    // A missing or unreadable experiment is an invalid argument, not a disk failure.
+    // Reports a missing or unreadable experiment as kInvalid instead of kIo, because the user gave a wrong
+    // path.
     throw invalid(io_error(fmt::format("cannot read '{}'", path.string()), errno).what(),
                   "--config FILE names the experiment; examples/native/configs has some to copy");
   }

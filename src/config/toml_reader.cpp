@@ -21,8 +21,8 @@ struct AssertionFailed {};
 #define TOML_ASSERT(condition) ((condition) ? void() : ::primus::config::assertion_failed())
 #define TOML_MAX_NESTED_VALUES 64
 #include <toml++/impl/preprocessor.h>
-// toml++'s tests of character classes treat characters of no class as unreachable code. Here such tests
-// return false.
+// In toml++, the tests of character classes declare characters without a class as unreachable code. With this
+// macro such tests return false.
 #pragma push_macro("TOML_UNREACHABLE")
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false

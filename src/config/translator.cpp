@@ -150,7 +150,7 @@ void Translator::left_over(const std::string& path, const Member& member) {
       }
     }
   }
-  // A setting with the framework's own default is ignored.
+  // Ignores a setting whose value is the framework's default.
   const BackendField* field = fields_.find(path);
   if (!field || member.value.is_null() ||
       (field->fallback.text == member.value.text && member.value.is_scalar()))

@@ -254,8 +254,8 @@ class Validator {
                  : "leave use_rope_scaling out");
     }
     const std::string& type = config_.rope_scaling_type;
-    // Megatron-LM has other keys for the kind of rotary scaling. They apply if rope_scaling_type is unset,
-    // and otherwise must not contradict it.
+    // Megatron-LM selects the kind of rotary scaling by other keys. These keys apply if rope_scaling_type is
+    // unset; if it is set, they must agree with it.
     const auto contradicts = [&](std::string_view key, bool agrees, std::string_view value) {
       const auto layer = [&](std::string_view k) { return experiment_.provenance_of(k).layer; };
       if (agrees || layer(key) < Layer::kOverrides || layer(key) <= layer("rope_scaling_type")) return;
@@ -467,7 +467,7 @@ class Validator {
     needs(c.mscale_all_dim.value_or(0) != 0 || c.mscale == 1.0, "with mscale_all_dim", {"mscale"});
   }
 
-  // Returns whether `split` has up to three shares, none negative, not all zero.
+  // Returns whether `split` has at most three numbers, which are >= 0 and not all 0.
   bool split_is_right() const {
     const std::string_view text = *config_.split;
     double sum = 0;
@@ -541,7 +541,7 @@ class Validator {
              "experiment's data_path");
     }
     if (!text) {
-      // reported by conversations()
+      // conversations() reports this case
     } else if (config_.mock_data) {
       if (!config_.data_path.empty() || separate)
         warn("mock_data", "mock_data is true, so the run ignores the data paths");

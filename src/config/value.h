@@ -20,8 +20,8 @@ struct Source {
   bool columns_in_bytes = true;  // whether Origin::column counts bytes or characters
 };
 
-// A position in a source. line and column count from 1; line 0 means the source as a whole. Without a source,
-// the value is a built-in default.
+// A position in a source. line and column count from 1; line 0 means the entire source. If there is no
+// source, the value is a built-in default.
 struct Origin {
   std::shared_ptr<const Source> source;
   int line = 0;
@@ -50,7 +50,7 @@ struct Value {
   bool boolean = false;
   bool quoted = false;  // a quoted string, which is never parsed as a number
   std::int64_t integer = 0;
-  double real = 0;              // also set for kInt
+  double real = 0;              // the number, for kFloat and kInt
   std::string text;             // kString: the string; other scalars: as written in the source
   std::vector<Value> items;     // kList
   std::vector<Member> members;  // kMap, in source order; keys are unique

@@ -56,7 +56,7 @@ Line parse_line(std::string_view text) {
   line.has_key = key_end != std::string_view::npos;
   std::string_view value = line.has_key ? trimmed(said.substr(key_end)) : std::string_view();
   if (value.starts_with('#')) value = {};
-  // After an anchor only, the value is on the next line.
+  // If the line ends after an anchor, the value is on the next line.
   if (value.starts_with('&') && value.find(' ') == std::string_view::npos) value = {};
   line.has_value = !value.empty();
   line.opens_text = value.starts_with('|') || value.starts_with('>');
@@ -102,7 +102,7 @@ void refuse_bad_line(const std::shared_ptr<const Source>& source, int line) {
                      "indent with spaces, two for each level");
     }
     const Line now = parse_line(whole);
-    // After such a line, any indentation is valid.
+    // After a line that opens a block of text, a quote or a bracket, any indentation is valid.
     if (now.opens_text || now.opens_quote || now.in_brackets) return;
     if (!now.has_key && now.dashes.empty()) {
       // A line with a deeper indentation than the key above continues that key's text.

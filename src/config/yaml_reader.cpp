@@ -1,7 +1,7 @@
 // A strict reader that uses yaml-cpp's events. Unlike yaml-cpp's nodes, events report anchors, aliases, tags
-// and duplicate keys, and parsing can stop at any depth. An alias copies the value of its anchor, and all
-// copied values count. So a few lines that would expand to billions of values are refused before any copy is
-// made.
+// and duplicate keys, and parsing can stop at any depth. An alias copies the value of its anchor, and every
+// copied value counts towards kMaxValues. So a few lines that would expand to billions of values are refused
+// before they are copied.
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
@@ -191,7 +191,7 @@ class TreeBuilder : public YAML::EventHandler {
     bool has_key = false;
     bool key_merges = false;  // the key is <<
     bool has_merged = false;
-    bool in_brackets = false;   // written with [ ] or { }
+    bool in_brackets = false;   // the map or list is written with [ ] or { }
     std::vector<Value> merged;  // the maps that << refers to, in order
   };
 
@@ -259,7 +259,7 @@ class TreeBuilder : public YAML::EventHandler {
   void refuse_open_quote(std::size_t position, const Origin& origin) const {
     const std::string_view text = source_->text;
     if (position >= text.size() || (text[position] != '"' && text[position] != '\''))
-      return;  // a block scalar
+      return;  // a block scalar has no closing quote
     const char quote = text[position];
     for (std::size_t i = position + 1; i < text.size(); ++i) {
       if (quote == '"' && text[i] == '\\')

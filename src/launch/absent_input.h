@@ -1,4 +1,4 @@
-// An input file that a setting of a command names, but that does not exist.
+// Describes an input file that does not exist although a setting of a command names it.
 #pragma once
 
 #include <string>

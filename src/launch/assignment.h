@@ -1,4 +1,4 @@
-// NAME=VALUE settings of variables for launchers.
+// Settings of environment variables, NAME=VALUE, for launchers.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace primus::launch {
 
-// Splits "NAME=VALUE" at the first '='. Throws Error(kInvalid) for other text; the message contains no
-// secret. `option`: the option with this value, for the message.
+// Splits "NAME=VALUE" at the first '='. Throws Error(kInvalid) for any other text; the message does not
+// contain the text, which may be a secret. `option`: the option whose value is parsed, for the message.
 struct Assignment {
   std::string name, value;
 };

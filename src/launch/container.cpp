@@ -29,7 +29,8 @@ Error several_tasks() {
                      "start one task per node: --ntasks-per-node=1");
 }
 
-// Returns `surroundings` with the variables of --env, for examining the node.
+// Returns `surroundings` in which variables of --env have the values that --env sets. The node is examined
+// with these values.
 Surroundings with_given(const ContainerRequest& request, const Surroundings& surroundings,
                         std::map<std::string, std::string>& given) {
   for (const auto* options : {&request.settings.options, &request.given}) {
@@ -95,7 +96,8 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
     plan.step.notes.push_back("containers that earlier jobs of Primus left on this node are removed");
     plan.before.push_back(removal(runtime, kLabel));
   } else if (job && surroundings.setting("SLURM_RESTART_COUNT")) {
-    // Slurm kills only the container's client process. Without removal, the container would keep the GPUs.
+    // When Slurm ends a job, it kills only the client process of the container. If the container were not
+    // removed, it would keep the GPUs.
     plan.step.notes.push_back(
         "containers that this job left on this node before it was queued again are removed");
     plan.before.push_back(removal(runtime, fmt::format("{}={}", kLabel, *job)));

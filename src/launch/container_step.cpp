@@ -25,7 +25,7 @@
 namespace primus::launch {
 namespace {
 
-// Variables of the host that jobs in the container get, as in AMD Primus.
+// Names of the host's variables that are passed to the container, as in AMD Primus.
 constexpr const char* kHandedOn[] = {
     "HF_TOKEN", "HF_HOME", "WANDB_API_KEY", "OMP_NUM_THREADS", "NO_COLOR", "CUDA_VISIBLE_DEVICES",
     "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "GPU_MAX_HW_QUEUES",
@@ -157,8 +157,9 @@ class Builder {
 
   void name() {
     if (apptainer_) return;
-    // The name contains the launcher's process id. So a container left by an earlier launcher, or a container
-    // of another step of the job, has a different name. (A requeued Slurm job keeps its number.)
+    // The name contains the launcher's process id. So it differs from the name of a container that an earlier
+    // launcher left behind or that another step of the job started. The job's number alone would not suffice,
+    // because a requeued Slurm job keeps its number.
     const std::string process = here_ ? std::to_string(getpid()) : "<process>";
     const auto job = here_ ? surroundings_.setting("SLURM_JOB_ID") : std::optional<std::string>("<job>");
     const GivenOption* const named = given("name");
@@ -200,7 +201,8 @@ class Builder {
     }
   }
 
-  // Podman maps the container's users only if an ordinary user runs it. Run by root, it behaves like Docker.
+  // Podman maps the container's users only if a user other than root runs Podman. If root runs it, it behaves
+  // like Docker.
   bool rootless_podman() const { return runtime_ == "podman" && surroundings_.user != 0; }
 
   void device(const std::string& name) { add("--device", name); }
@@ -439,9 +441,9 @@ class Builder {
       if (handed_on && is_set(name)) all[name] = std::nullopt;
     }
     for (const auto& [name, value] : place_) all[name] = value;
-    // The user may not exist in the image. The caches of Triton and torch.compile need a home folder and a
-    // user name. Hugging Face's cache stays in the current folder, where AMD Primus keeps it, unless HF_HOME
-    // is set.
+    // The user may not exist in the image, but the caches of Triton and torch.compile need a home folder and
+    // a user name, so these are set. Hugging Face's cache stays in the current folder, where AMD Primus keeps
+    // it, unless HF_HOME is set.
     if (!apptainer_ && !settings_.privileged_set && !given("privileged") && !given("user")) {
       all["HOME"] = "/tmp";
       all["USER"] = surroundings_.setting("USER").value_or("primus");
@@ -461,7 +463,7 @@ class Builder {
     for (const auto& [name, value] : all) variable(name, value);
   }
 
-  // Returns whether the chosen runtime, docker or podman, lacks this option, and the other one has it.
+  // Returns whether the option exists only in docker and the chosen runtime is podman, or the reverse.
   bool is_of_another(const GivenOption& option) const {
     if (apptainer_ || (!here_ && settings_.runtime == "auto")) return false;
     const ForeignOption* const known = find_option(container_options(), option.name);

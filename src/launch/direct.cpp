@@ -92,7 +92,8 @@ std::vector<std::string> torchrun_words(const PlaceWords& place, const Surroundi
   std::vector<std::string> words{"torchrun",    "--nproc_per_node", place.ranks, "--nnodes",
                                  place.nodes,   "--node_rank",      place.node,  "--master_addr",
                                  place.address, "--master_port",    place.port};
-  // Shows only the output of the first rank and of the last rank, which has the loss of a pipeline.
+  // Shows only the output of the job's first rank and of its last rank. With pipelines, the last rank has the
+  // loss.
   std::string filter = place.first ? "0" : "";
   if (place.last && place.several_nodes && surroundings) {
     filter += fmt::format("{}{}", filter.empty() ? "" : ",", std::stoi(place.ranks) - 1);
@@ -270,7 +271,7 @@ std::vector<std::string> read_environment_file(const Path& file) {
       }
       value = value.substr(1, value.size() - 2);
     }
-    // Within single quotes, a shell does not interpret characters.
+    // A shell would interpret these characters, except within single quotes.
     if (quote != '\'' &&
         value.find_first_of(quote == '"' ? "$`\\" : "$`\\;&|<> \t'\"") != std::string_view::npos)
       throw bad;
@@ -357,7 +358,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   const Surroundings surroundings = with(outside, given);
   const Accelerators gpus = find_accelerators(surroundings);
   DirectSettings settings = asked;
-  // AMD Primus's scripts use this variable for --numa.
+  // In AMD Primus's scripts, this variable has the effect of --numa.
   if (settings.numa == Numa::kAuto && gpus.any() && surroundings.setting("ENABLE_NUMA_BINDING") == "1")
     settings.numa = Numa::kOn;
   const bool single = is_single(settings, command, surroundings);
@@ -399,7 +400,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   }
 
   if (shape.script) require_file(*settings.script, "script", "--script names a Python script or a program");
-  if (place.task && shape.ranks) {  // in this case Slurm has started the ranks
+  if (place.task && shape.ranks) {  // Slurm has started the ranks
     const NodePlace::Task& task = *place.task;
     set_rank_variables(task, place.node, step.environment);
     step.unset.clear();
@@ -434,7 +435,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
 
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program) {
-  // Files that exist only on the nodes get a note here and are checked on the nodes.
+  // Files that exist only on the nodes cannot be checked here. They get a note and are checked on the nodes.
   std::vector<std::string> notes = command.notes;
   std::set<Path> only_there;
   const auto look_for = [&](const Path& file, const std::string& what) {

@@ -51,13 +51,13 @@ struct DirectPlan {
   std::vector<std::string> notes;
 };
 
-// Only reads the environment. Throws Error for a missing script, patch, hook folder or file of variables, for
-// a missing torchrun or python3 (kDependency), and for an invalid place in the job.
+// Planning reads the environment and changes nothing. Throws Error for a missing script, patch, hook folder
+// or file of variables, for a missing torchrun or python3 (kDependency), and for an invalid place in the job.
 DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& command,
                        const Surroundings& surroundings);
 
-// Nodes on which `primus direct` will run, and which are unknown here. `nodes`: their number; 0: the job
-// determines it. `address` and `port` may be placeholders.
+// Describes the nodes on which `primus direct` will run, if they are not known yet. `nodes`: their number; 0:
+// the job determines it. `address` and `port` may be placeholders.
 struct ElsewhereNodes {
   int nodes = 0;
   std::optional<int> ranks;  // ranks per node; nullopt: one per GPU
@@ -73,8 +73,8 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
 // on this machine, or if the job runs in the current folder (`in_this_folder`) and the file is in that
 // folder.
 bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine);
-// Returns the note for a file that is missing here and not checked: "--patch '/x' is not on this machine,
-// ...".
+// Returns the note for a file that does not exist on this machine but may exist on the job's machines:
+// "--patch '/x' is not on this machine, ...".
 std::string not_looked_for(const std::string& what, const Path& file);
 
 // Runs hooks and patches, and plans again with their changes. Then replaces this process by the command, or

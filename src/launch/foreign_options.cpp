@@ -58,7 +58,8 @@ std::optional<std::string> mistyped(ForeignTable table, std::string_view name) {
   std::vector<std::string_view> names;
   for (const ForeignOption& option : table) names.push_back(option.name);
   const std::string_view near = name.size() > 2 ? closest(name, names) : std::string_view();
-  // A name that differs in more than two letters is probably another option.
+  // A name that differs from all names in the table by more than two letters is probably a valid option that
+  // the table lacks.
   if (near.empty() || edit_distance(name, near) > 2) return std::nullopt;
   return fmt::format("did you mean '--{}'?", near);
 }
@@ -92,13 +93,14 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
     const bool is_switch = option && option->takes == Takes::kNothing;
     if (equals != std::string::npos) {
       found.value = word.substr(equals + 1);
-    } else if (!is_long && word.size() > 2 && is_switch) {  // combined letters, as in -vl
+      // several one-letter options in one word, as in -vl
+    } else if (!is_long && word.size() > 2 && is_switch) {
       std::vector<std::string> others(words.begin() + static_cast<std::ptrdiff_t>(at) + 1, words.end());
       others.insert(others.begin(), "-" + word.substr(2));
       given.push_back(std::move(found));
       for (GivenOption& other : read_options(table, others, tool, rest)) given.push_back(std::move(other));
       return given;
-    } else if (!is_long && word.size() > 2) {  // -N4
+    } else if (!is_long && word.size() > 2) {  // an option and its value in one word, as in -N4
       found.value = word.substr(2);
     } else if (takes_value && at + 1 < words.size() && (option || !words[at + 1].starts_with('-'))) {
       found.value = words[++at];

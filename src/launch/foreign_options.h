@@ -16,8 +16,8 @@ namespace primus::launch {
 struct ForeignOption {
   // kTruth: a switch that is usually on; "=false" turns it off.
   enum class Takes { kNothing, kValue, kOptionalValue, kTruth };
-  // Meaning of a repeated option. kOnce: the last option counts. kAddUp: all options count. kReplace: all
-  // options of the command line count, and they replace options from files.
+  // Meaning of a repeated option. kOnce: the last option counts. kAddUp: all occurrences count. kReplace: all
+  // occurrences on the command line count, and they replace the occurrences in files.
   enum class Times { kOnce, kAddUp, kReplace };
   std::string_view name;  // "nodes"
   char letter = 0;        // 'N'; 0: none
@@ -26,7 +26,7 @@ struct ForeignOption {
   Times times = Times::kOnce;
   std::string_view only = {};     // the only tool that has the option in this form: "podman"; empty: all
                                   // tools
-  std::string_view another = {};  // alternative long name
+  std::string_view another = {};  // an alternative long name
 };
 using ForeignTable = std::span<const ForeignOption>;
 

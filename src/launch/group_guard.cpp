@@ -53,7 +53,7 @@ GroupGuard::GroupGuard() {
     throw io_error("cannot make a socket", errno);
   to_guard_ = comm::Socket(ends[0]);
   const comm::Socket from_starter(ends[1]);
-  static std::array<pid_t, kMaxGroups> groups;  // the guard uses its copy after the fork
+  static std::array<pid_t, kMaxGroups> groups;  // after the fork, the guard uses its own copy of this array
   pid_ = fork();
   if (pid_ < 0) throw io_error("cannot start a process", errno, "check 'ulimit -u' and free memory");
   if (pid_ == 0) watch(from_starter.fd(), groups);

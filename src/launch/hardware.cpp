@@ -109,7 +109,8 @@ void find_amd(const Path& root, Accelerators& found) {
   if (found.any()) found.vendor = Vendor::kAmd;
 }
 
-// "0,2,5" keeps these GPUs, in this order. For "GPU-<uuid>" and similar names only the count is used.
+// A list of indices such as "0,2,5" keeps these GPUs, in this order. For a list of names such as
+// "GPU-<uuid>", only its length is used.
 void keep_visible(const std::string& visible, Accelerators& gpus) {
   std::vector<int> numa_nodes;
   int count = 0;
@@ -168,7 +169,7 @@ constexpr Default kNvidia[] = {
     {"CUDA_DEVICE_MAX_CONNECTIONS", "1"},
     {"TORCH_NCCL_HIGH_PRIORITY", "1"},
 };
-// USING_AINIC=1: variables for AMD's Pensando cards, as in AMD Primus.
+// Variables for AMD's Pensando network cards, which USING_AINIC=1 selects, as in AMD Primus.
 constexpr Default kAinic[] = {
     {"NCCL_DMABUF_ENABLE", "0"},
     {"NCCL_GDR_FLUSH_DISABLE", "1"},
@@ -185,14 +186,14 @@ constexpr Default kAinic[] = {
     {"RCCL_AINIC_ROCE", "1"},
     {"RCCL_GDR_FLUSH_GPU_MEM_NO_RELAXED_ORDERING", "0"},
 };
-// PRIMUS_DETERMINISTIC=1: makes the vendors' libraries sum in a fixed order.
+// Variables that PRIMUS_DETERMINISTIC=1 sets. They make the vendors' libraries sum in a fixed order.
 constexpr Default kDeterministic[] = {
     {"NCCL_ALGO", "Ring"},           {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"},
     {"PRIMUS_TURBO_AUTO_TUNE", "0"}, {"ROCBLAS_DEFAULT_ATOMICS_MODE", "0"},
     {"TORCH_COMPILE_DISABLE", "1"},
 };
 
-// Switches of AMD Primus's scripts that are not used here, and their replacements.
+// Variables that AMD Primus's scripts read and Primus does not, and their replacements.
 constexpr Default kUnread[] = {
     {"PATCH_TE_FLASH_ATTN", "a --patch script can edit Transformer Engine in the image"},
     {"PRIMUS_HIPBLASLT_TUNING",
@@ -249,7 +250,7 @@ std::string interface_to(const Path& root, const std::optional<std::uint32_t>& a
   std::istringstream lines(content(root / "proc/net/route"));
   std::string line, best, fallback;
   int longest = 0;
-  std::getline(lines, line);  // header
+  std::getline(lines, line);  // skips the header line
   while (std::getline(lines, line)) {
     std::istringstream words(line);
     std::string interface, gateway;
@@ -268,8 +269,8 @@ std::string interface_to(const Path& root, const std::optional<std::uint32_t>& a
   return best.empty() ? fallback : best;
 }
 
-// Returns the required LD_LIBRARY_PATH: ROCm's libraries first and, with USING_AINIC, the cards' libraries
-// last. Empty if no change is needed.
+// Returns the required LD_LIBRARY_PATH. It has the folder of ROCm's libraries first and, with USING_AINIC,
+// the folder of the network cards' libraries last. Empty if no change is needed.
 std::string library_path(const Surroundings& surroundings, bool ainic) {
   const std::string before = surroundings.variable("LD_LIBRARY_PATH").value_or("");
   std::string path = before;
@@ -363,7 +364,7 @@ std::map<std::string, std::string> environment_defaults(const Accelerators& gpus
     add(kAmd);
     if (ainic) {
       add(kAinic);  // also replaces NCCL_IB_GID_INDEX
-      // Uses either RCCL's own RoCE transport or the cards' plug-in.
+      // RCCL uses either its own RoCE transport or the network cards' plug-in.
       const bool roce = surroundings.setting("RCCL_AINIC_ROCE").value_or("1") == "1";
       if (!surroundings.setting("NCCL_NET_PLUGIN"))
         defaults["NCCL_NET_PLUGIN"] = roce ? "none" : "librccl-anp.so";

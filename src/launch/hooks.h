@@ -7,8 +7,8 @@
 //   env.NAME=VALUE set a variable for later programs
 //   extra.key=VALUE add "--key VALUE" to the command
 //
-// are applied; all other lines are shown. Exit code 2 of a patch means that the patch was not needed. Any
-// other nonzero exit code ends the launch.
+// are applied; all other lines are shown. A patch that is not needed ends with exit code 2. Any other nonzero
+// exit code ends the launch.
 #pragma once
 
 #include <functional>

@@ -17,8 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kGraceSeconds = 120;    // time between SIGTERM and SIGKILL, for saving
-constexpr std::size_t kMaxName = 40;  // the limit is 63, and pods add up to 23 characters
+constexpr int kGraceSeconds = 120;  // time between SIGTERM and SIGKILL, in which ranks save a checkpoint
+// Kubernetes allows 63 characters, and names of pods add up to 23 characters to the job's name
+constexpr std::size_t kMaxName = 40;
 constexpr const char* kReplicatedJob = "node";
 constexpr const char* kTokenKey = "token";
 
@@ -76,7 +77,8 @@ Json from_secret(const std::string& name, const std::string& secret, const std::
   return {{"name", name}, {"valueFrom", {{"secretKeyRef", {{"name", secret}, {"key", key}}}}}};
 }
 
-// Adds "NAME=SECRET/KEY", or a Secret with all its variables.
+// Adds the variable NAME for "NAME=SECRET/KEY", or all values of a Secret for a text that only names the
+// Secret.
 void add_secret(const std::string& text, Json& environment, Json& whole) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos) {
@@ -229,13 +231,13 @@ class Manifest {
     container["resources"] = resources();
     container["securityContext"] = {{"allowPrivilegeEscalation", false},
                                     {"capabilities", {{"drop", {"ALL"}}}}};
-    // RDMA needs locked memory.
+    // RDMA needs locked memory, so the container gets the capability to lock memory.
     if (!s_.rdma_resource.empty())
       container["securityContext"]["capabilities"]["add"] = Json::array({"IPC_LOCK"});
     container["volumeMounts"] = mounts;
 
     Json spec{{"restartPolicy", "Never"}};
-    if (s_.kind == "pytorchjob") spec.erase("restartPolicy");  // PyTorchJobs set it per replica
+    if (s_.kind == "pytorchjob") spec.erase("restartPolicy");  // a PyTorchJob sets restartPolicy per replica
     if (!s_.service_account.empty()) spec["serviceAccountName"] = s_.service_account;
     spec["automountServiceAccountToken"] = false;
     if (!s_.priority_class.empty()) spec["priorityClassName"] = s_.priority_class;

@@ -32,7 +32,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using comm::Deadline;
-using comm::Socket;  // owns any descriptor
+using comm::Socket;  // also used for descriptors that are not sockets
 
 constexpr int kMaxRanks = GroupGuard::kMaxGroups;  // maximum number of ranks on one host
 constexpr std::size_t kMaxLine = 64 << 10;         // longer lines are split
@@ -300,7 +300,7 @@ class Launcher {
     }
     for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
     for (const std::string& line : p.tail) result_.failure += "\n  " + line;
-    if (!kill_at_) {  // otherwise pass_on() has already signalled the ranks and set their deadline
+    if (!kill_at_) {  // if kill_at_ is set, pass_on() has already signalled the ranks and set their deadline
       terminate_at_ = comm::in(launch_.patience);
       kill_at_ = comm::in(launch_.patience + launch_.grace);
     }
@@ -343,7 +343,7 @@ class Launcher {
     }
   }
 
-  // Shows the complete lines that have arrived; `all`: also an unfinished one.
+  // Shows the complete lines that have arrived. If `all` is true, also shows an unfinished line.
   void show_line(RankProcess& p, Stream& stream, bool all) {
     const bool raw = p.file.valid();
     const int to = &stream == &p.out ? launch_.output : launch_.error;
@@ -378,14 +378,16 @@ class Launcher {
   static void write_all(int fd, const std::string& text) { try_write(fd, text, 1000); }
 
   const LocalLaunch& launch_;
-  GroupGuard guard_;  // first, because the guard would keep copies of earlier descriptors open
+  // declared first, because the guard's process would keep copies of descriptors that were opened before it
+  // started
+  GroupGuard guard_;
   Signals signals_;
   std::string address_, token_;
   std::uint16_t port_ = 0;
   Socket master_, log_;
   std::deque<RankProcess> processes_;
   std::optional<Deadline> terminate_at_, kill_at_;
-  std::optional<Deadline> same_request_until_;  // set after the first request to stop
+  std::optional<Deadline> same_request_until_;  // signals before this time repeat the first request to stop
   LaunchResult result_;
 };
 

@@ -2,13 +2,13 @@
 // comm/rendezvous/environment.h), and watches them.
 //
 // The first rank that fails ends the job. The other ranks have 0.2 s to end because of their lost connection.
-// Then they get SIGTERM, and SIGKILL half a second later. These signals go to all processes in the ranks'
-// process groups. All ranks also end if this process dies, even if it is killed.
+// After this time they get SIGTERM, and half a second later SIGKILL. These signals go to all processes in the
+// ranks' process groups. All ranks also end if this process dies, even if it is killed.
 //
 // Signals that ask this process to stop are passed on. After SIGINT, SIGTERM, SIGHUP or SIGQUIT the ranks
-// have the time `grace_after_signal`; a second signal ends them immediately. Schedulers signal both the
-// processes and their starter, so signals within a second of the first count as the same request, except
-// SIGINT. SIGUSR1 is the warning before a time limit: ranks save and stop, without a deadline.
+// have the time `grace_after_signal`; a second signal ends them immediately. Schedulers send a signal to the
+// ranks and to this process. So a signal within a second after the first signal counts as the same request,
+// except SIGINT. SIGUSR1 is the warning before a time limit: ranks save and stop, without a deadline.
 #pragma once
 
 #include <chrono>

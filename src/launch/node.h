@@ -4,7 +4,7 @@
 // is not set, its value follows from Slurm's variables in a Slurm job, and elsewhere from a default: one
 // node, with one rank per GPU (or one rank without GPUs). In a Slurm job, Slurm determines the nodes. If
 // NNODES, NODE_RANK or MASTER_ADDR of the submitting shell contradict Slurm, they are ignored with a note.
-// Variables given to the launcher itself (--env) always count.
+// Variables that the user gives to the launcher (--env) override Slurm's.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct NodePlace {
   std::string master_address;  // empty: a single node, which chooses an address
   std::uint16_t master_port = 0;
 
-  // Set if Slurm has started one task per rank: this process is a rank and starts no others.
+  // Set if Slurm has started one task per rank. Then this process is a rank and starts no other ranks.
   struct Task {
     int rank = 0, world = 1, local_rank = 0, local_world = 1;
   };
@@ -53,8 +53,8 @@ std::uint16_t port_of_job(std::uint64_t job);
 // Throws Error(kInvalid) naming a variable that is not a number or contradicts other variables.
 NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaults, const Accelerators& gpus);
 
-// This process as one of several tasks of a Slurm step (srun), without a rank from a launcher: RANK and
-// WORLD_SIZE are unset.
+// Describes this process if it is one of several tasks of a Slurm step (srun) and no launcher has made it a
+// rank, so that RANK and WORLD_SIZE are unset.
 struct StepTask {
   std::int64_t task = 0, tasks = 2;
   std::string step;       // job and step number
@@ -66,7 +66,7 @@ std::optional<StepTask> task_of_step(const Surroundings& surroundings);
 
 // The launcher sets this to the Slurm step of its processes. A process in another, nested step ignores it.
 inline constexpr const char* kLaunchedStep = "PRIMUS_LAUNCHED_STEP";
-// Set if GPUS_PER_NODE is only the number of Slurm's tasks and not of GPUs.
+// The name of a variable that is set if GPUS_PER_NODE is the number of Slurm tasks and not of GPUs.
 inline constexpr const char* kTasksAsRanks = "PRIMUS_TASKS_AS_RANKS";
 
 // Checks the variables of a node's place that the user gave a launcher for remote nodes. Throws

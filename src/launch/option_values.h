@@ -11,7 +11,7 @@
 namespace primus::launch {
 
 enum class Form : std::uint8_t {
-  kText,     // anything
+  kText,     // any text
   kChoice,   // a word of a list; list entries that end in ':' or '=' are prefixes
   kChoices,  // several words separated by commas; at least one must be known
   kCount,    // 1, 2 ...

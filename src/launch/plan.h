@@ -28,8 +28,8 @@ struct Surroundings {
   std::string program;  // absolute path of this program, which runs on nodes and in containers
   uid_t user = 0;       // the user and group that run it
   gid_t group = 0;
-  // The plan is shown and not run: missing programs and devices cause notes instead of errors, and
-  // PRIMUS_GPU_MODEL replaces missing GPUs.
+  // True if the plan is only shown. Then missing programs and devices cause notes instead of errors, and a
+  // machine without GPUs is treated as having the GPUs of PRIMUS_GPU_MODEL.
   bool dry_run = false;
 
   // Returns the environment of this process.
@@ -41,14 +41,14 @@ struct Surroundings {
 };
 
 struct Step {
-  std::string name;                                // "slurm", "container", "direct", "process"
-  std::string where;                               // "on this machine", "on each of 2 nodes"
-  std::vector<std::string> argv;                   // looked up in PATH
-  std::map<std::string, std::string> environment;  // added to the inherited environment
-  std::vector<std::string> unset;                  // removed from the inherited environment
-  std::string input;                               // standard input; empty: inherited
-  std::string input_name;                          // "batch script"
-  std::vector<std::string> notes;                  // actions before the step, one sentence each
+  std::string name;               // "slurm", "container", "direct", "process"
+  std::string where;              // "on this machine", "on each of 2 nodes"
+  std::vector<std::string> argv;  // the program, which is looked up in PATH, and its arguments
+  std::map<std::string, std::string> environment;  // variables that are added to the inherited environment
+  std::vector<std::string> unset;  // variables that are removed from the inherited environment
+  std::string input;               // the text of standard input; empty: standard input is inherited
+  std::string input_name;          // "batch script"
+  std::vector<std::string> notes;  // what Primus does before the step, one sentence each
 };
 
 struct Plan {

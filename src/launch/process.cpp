@@ -24,7 +24,7 @@
 namespace primus::launch {
 namespace {
 
-using comm::Socket;  // owns any descriptor
+using comm::Socket;  // also used for descriptors that are not sockets
 
 constexpr std::size_t kMaxOutputLine = 64 << 10;
 constexpr std::chrono::seconds kGrace{5};  // time between a signal and SIGKILL
@@ -88,7 +88,8 @@ pid_t start(const Step& step, int input, int output, const sigset_t* group = nul
   const pid_t pid = fork();
   if (pid < 0) throw io_error(fmt::format("cannot start '{}'", step.argv[0]), errno);
   if (pid == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);  // without this process, the child's output has no reader
+    // if this process ends, nothing reads the child's output, so the child is killed
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(127);
     if (group) {
       setpgid(0, 0);
@@ -143,7 +144,7 @@ class Lines {
   std::string text_;
 };
 
-// A program without input whose output and errors share one pipe.
+// A running program without input. Its standard output and its standard error share one pipe.
 class Outputs {
  public:
   Outputs() {

@@ -178,7 +178,8 @@ Handler to_variables(std::vector<std::string>& target) {
   return [&](const Value& v, std::string_view key) { target = assignments_of(v, key); };
 }
 
-// Reads a setting for an option of another program: true is a switch, false omits it, a list repeats it.
+// Reads a setting for an option of another program. The value true writes the option as a switch, false omits
+// the option, and a list repeats it.
 bool read_option(ForeignTable table, std::string_view tool, const Member& member,
                  std::vector<GivenOption>& options) {
   const ForeignOption* const known = find_option(table, member.key);
@@ -214,7 +215,7 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
       throw expected(*item, member.key, misfit(known->form, text).value_or("something else"));
     }
     if (bare && !is_switch && known && known->takes == ForeignOption::Takes::kValue)
-      continue;  // partition: ""
+      continue;  // for example partition: "", which unsets the option
     options.push_back({name, bare ? std::nullopt : std::optional<std::string>(text)});
   }
   return true;
@@ -236,7 +237,7 @@ Value* find_mutable(Value& map, std::string_view key) {
   return nullptr;
 }
 
-// Handlers of a file's settings for launching on a node. `d` must outlive the handlers.
+// Returns the functions that read each setting of a file's section `direct`. `d` must outlive the handlers.
 Handlers direct_handlers(DirectSettings& d) {
   return {
       {"run_mode",
@@ -271,7 +272,7 @@ Handlers direct_handlers(DirectSettings& d) {
        }}};
 }
 
-// Handlers of a file's settings for Kubernetes jobs. `k` must outlive the handlers.
+// Returns the functions that read each setting of a file's section `k8s`. `k` must outlive the handlers.
 Handlers kubernetes_handlers(KubernetesSettings& k) {
   return {{"kind", to_one_of(k.kind, {"jobset", "pytorchjob"})},
           {"name", to(k.name, Form::kDnsName)},

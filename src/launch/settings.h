@@ -3,8 +3,9 @@
 //
 // Several files are merged, and later files override earlier files: /etc/primus/primus.yaml (system),
 // ~/.primus.yaml (user), ./.primus.yaml (project), and the files of --config. Maps are merged key by key;
-// other values, including lists, are replaced. Command-line options come last. The project's file can name
-// programs to run, so it is read only if it belongs to the user or to root and no other user can write to it.
+// other values, including lists, are replaced. Command-line options override all files. The project's file
+// can name programs to run, so it is read only if it belongs to the user or to root and no other user can
+// write to it.
 //
 // ${NAME} and ${NAME:default} are replaced by variables. Errors have file:line:col; unknown keys are errors.
 #pragma once

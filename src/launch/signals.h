@@ -24,7 +24,7 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  int fd() const { return descriptor_.fd(); }  // readable if a signal is pending
+  int fd() const { return descriptor_.fd(); }  // becomes readable when a signal is pending
   const sigset_t& before() const { return before_; }
   std::optional<int> next();
 

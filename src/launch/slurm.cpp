@@ -180,7 +180,8 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
     if (!find_given(step_options, name)) step_options.push_back({name, value});
   };
   if (!tasks_are_given) step_option("ntasks-per-node", "1");
-  // If a rank fails, the job ends. For commands without ranks, each node's result counts separately.
+  // If a rank fails, the job ends. Without ranks, the nodes are independent, and a failure on one node does
+  // not end the command on other nodes.
   if (request.has_ranks) step_option("kill-on-bad-exit", "1");
   if (request.has_ranks && !surroundings.setting("SLURM_WAIT"))
     step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));

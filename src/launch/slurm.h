@@ -3,7 +3,7 @@
 //
 // A batch job whose ranks can save gets a warning before its time limit (--signal=B:USR1@120, unless the user
 // sets another signal): its ranks save and stop. With --requeue, the job is then queued again and resumes. It
-// is also queued again if a node or rank is lost: the other ranks detect that long before Slurm does, and
+// is also queued again if a node or rank is lost. The other ranks detect the loss long before Slurm does, and
 // srun does not wait for a lost node. A job that lasted less than ten minutes is queued again at most three
 // times.
 //
@@ -29,9 +29,9 @@ struct SlurmRequest {
 };
 
 // Timeouts in seconds for srun's --wait. When the first launcher of a step has ended, srun waits this long
-// and then ends the other launchers. It ends KillWait + 2 seconds later. Without --wait, srun of Slurm 22.05
-// waits forever if a node dies and soon returns, because it gets no message about the lost tasks. Ranks of
-// the native engine end within a second of each other; other programs may still be writing.
+// and then ends the other launchers. srun itself ends KillWait + 2 seconds later. Without --wait, srun of
+// Slurm 22.05 waits forever if a node dies and soon returns, because it gets no message about the lost tasks.
+// Ranks of the native engine end within a second of each other; other programs may still be writing.
 inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {

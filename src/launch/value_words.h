@@ -23,7 +23,7 @@ bool is_letter(char c);
 char lower(char c);
 std::string lower(View text);
 bool all_digits(View text);
-// Parses an integer. The limits of tools are narrower.
+// Parses an integer of 64 bits, a range that exceeds the limits of all tools.
 std::optional<std::int64_t> whole(View text);
 bool within(View text, std::int64_t low, std::int64_t high);
 std::vector<View> split(View text, View separators);

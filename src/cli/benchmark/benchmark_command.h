@@ -28,7 +28,7 @@ std::unique_ptr<Command> make_benchmark_command() {
   return make_entry_command(benchmark_named(name.text));
 }
 
-// Shared paragraphs of these commands' help.
+// Paragraphs that the help of all these commands contains.
 #define PRIMUS_BENCHMARK_DETAILS                                                                         \
   "Operands are random. Consecutive calls use different memory, which together exceeds the caches.\n"    \
   "Rates are compared with a large square product and a copy, measured in the same run. Bytes\n"         \

@@ -72,7 +72,7 @@ int BenchmarkRanks::run(const DeviceOptions& device, const BenchmarkOutput& outp
   if (transport_ == "threads") return run_threads(ranks, device, output, console, measure);
   launch::LocalLaunch start = ranks_.start(ranks);
   start.environment = for_ranks(jobs);
-  // Only rank 0's output is shown; errors of a rank are in the result.
+  // Only rank 0's output is shown. The error of another rank is in the launch result.
   start.output_file = [](int) { return Path("/dev/null"); };
   const launch::LaunchResult result = launch::run_local(start);
   if (result.failed_rank > 0) console.note("error: " + result.failure);

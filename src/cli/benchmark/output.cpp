@@ -63,13 +63,14 @@ void BenchmarkOutput::check_words() {
 void BenchmarkOutput::check(const SideBySide& place) {
   check_words();
   place_ = place;
-  // Checks before measuring, so that a missing folder does not cost an hour of results.
+  // This check runs before the measurement, because an error about a missing folder after an hour would lose
+  // all results.
   const bool saves = !baseline_.empty() && baseline_[0] == "save";
   for (const std::string& file : {output_, saves ? baseline_[1] : std::string()})
     if (const Path folder = Path(file).parent_path(); !folder.empty()) make_folders(folder);
   if (baseline_.empty() || baseline_[0] != "compare") return;
-  // Compares with the baseline of a process in the same place or, if there is none, with the baseline of a
-  // single process.
+  // Compares with the baseline that the process with the same number saved. If it saved none, compares with
+  // the baseline of a single process.
   earlier_file_ = own(baseline_[1]);
   if (!Env::posix().status(earlier_file_) && Env::posix().status(baseline_[1])) earlier_file_ = baseline_[1];
   if (!place_.single() && !Env::posix().status(earlier_file_))
@@ -80,8 +81,8 @@ void BenchmarkOutput::check(const SideBySide& place) {
   earlier_ = read_file(earlier_file_, kMaxBaselineBytes);
 }
 
-// Side-by-side processes print their tables into one stream and compete for the hardware, so each report
-// names its place.
+// Processes that run side by side print their tables to the same stream and compete for the hardware. So each
+// report contains the number of its process.
 void BenchmarkOutput::name_place(BenchmarkReport& report, Console& console) const {
   if (place_.single()) return;
   const std::string host = preflight::Machine().node_name();

@@ -1,5 +1,5 @@
-// Shared by the commands of `primus benchmark`: showing, writing and comparing reports, and parsing lists of
-// sizes.
+// Functions that all commands of `primus benchmark` share: they show, write and compare reports, and parse
+// lists of sizes.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,9 @@ class BenchmarkProgress {
   // Shows "measuring  N measurements done": on a terminal in a line updated in place, otherwise in one line
   // every ten seconds.
   void count(std::int64_t done);
-  // Shows the current phase and its progress in the same way. Without a terminal, also prints a note for each
-  // phase. `total`: 0 if unknown. `done` and `total` may count any unit of work.
+  // Shows the current phase and its progress, on a terminal in a line updated in place, otherwise in one line
+  // every ten seconds. Without a terminal, also prints a note for each phase. `total`: 0 if unknown. `done`
+  // and `total` may count any unit of work.
   void show(std::string_view what, std::int64_t done, std::int64_t total);
 
  private:
@@ -63,7 +64,7 @@ class BenchmarkProgress {
   std::optional<ProgressLine> line_;
 };
 
-// A shared paragraph of these commands' help.
+// A paragraph that the help of all these commands contains.
 #define PRIMUS_BASELINE_HELP                                                                                 \
   "--baseline save FILE stores the report; --baseline compare FILE compares this one with it. A case is "    \
   "slower where its median grew by more than both runs' noise, and by more than 5 %; then the exit code is " \

@@ -18,7 +18,7 @@
 namespace primus::cli {
 namespace {
 
-// Marks around trained text, for files and for readers who cannot see colors.
+// Marks that surround trained text in files and in output without colors.
 constexpr std::string_view kBegin = "\u27E6", kEnd = "\u27E7";
 
 class DataConversations final : public Command {
@@ -105,7 +105,7 @@ class DataConversations final : public Command {
     for (auto t = static_cast<std::size_t>(all.begin(i)); t < static_cast<std::size_t>(all.ends[i]); ++t) {
       const bool is = t < kept && all.learned[t] != 0;
       if (is != learned) {
-        // A character that is split between two runs is shown with the second run.
+        // If a character's bytes are split between two runs of tokens, the second run shows the character.
         visit(text, learned);
         text.clear();
         learned = is;

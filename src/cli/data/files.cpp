@@ -103,7 +103,8 @@ class DataSplit final : public Command {
               fmt::format("--split {} of {} documents leaves none for {}", split_, documents, kNames[i]),
               "give it a larger share, or 0");
         } else if (Env::posix().status(name + ".idx")) {
-          // The existing data set would share documents with the new data sets.
+          // This is an error, because the existing data set may contain documents that the new data sets also
+          // contain.
           throw invalid(fmt::format("'{}' already exists from another split", name),
                         "remove it, or choose another prefix with -o");
         }

@@ -266,7 +266,7 @@ class DataTrainTokenizer final : public Command {
     }
     console.notes(data::remarks_on(options_.inputs));
     const Path file = Path(output_) / "tokenizer.json";
-    refuse_existing(file, overwrite_.existing());  // checks this before the work
+    refuse_existing(file, overwrite_.existing());  // checked now, because tokenizing takes long
     make_folders(output_);
     const double begin = steady_seconds();
     std::uint64_t bytes = 0;

@@ -27,8 +27,8 @@ class DependencyCommand : public Command {
                 "folder of the sources (default: PRIMUS_THIRDPARTY_DIR, or ~/.cache/Primus/third_party)");
   }
 
-  // Returns the pins that the user named. Without names, returns the engines of experiments and, if
-  // `all_of_them`, the other pins.
+  // Returns the pins that the user named. If the user named none, returns the pins of the frameworks that
+  // experiments can name and, if `all_of_them` is true, all other pins.
   std::vector<Pin> pins(bool all_of_them = false) const {
     const launch::Surroundings here = launch::Surroundings::here();
     std::vector<Pin> all = backends::read_pins(config::default_preset_dirs(here.variable));

@@ -81,7 +81,7 @@ class Container final : public Mode {
 
   int run(const ModeContext& context, Words words, Console& console) override {
     const launch::ContainerPlan plan = launch::plan_container(request(context, words), context.surroundings);
-    with_inside(context, words, plan);  // reports errors of the inner command now
+    with_inside(context, words, plan);  // reports errors of the inner command before the container starts
     for (const std::string& note : plan.step.notes) console.note("note: " + note);
     for (const launch::Step& step : plan.before) {
       const int code = launch::run_and_wait(step);

@@ -85,7 +85,7 @@ class Kubernetes final : public Mode {
 
   int run(const ModeContext& context, Words words, Console& console) override {
     const launch::KubernetesRequest request = this->request(context, words);
-    inside(context, words, request);  // reports errors of the pods' command now
+    inside(context, words, request);  // reports errors of the pods' command before the job starts
     const launch::KubernetesPlan plan = launch::plan_kubernetes(request);
     if (action_ != "apply") {
       console.write(plan.manifest);
@@ -212,7 +212,7 @@ class Kubernetes final : public Mode {
   std::string action_ = "render";
   std::optional<std::string> kind_, name_, namespace_, image_, program_, queue_, account_, priority_,
       topology_;
-  // What a pod gets of its node.
+  // Options that give a pod resources of its node.
   struct {
     std::optional<std::string> gpu_resource, rdma_resource, cpus, memory, shared_memory;
   } pod_;

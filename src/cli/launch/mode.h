@@ -37,14 +37,15 @@ class Mode {
   // Returns the settings debug and dry_run of the mode's section.
   virtual launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const = 0;
 
-  // Returns the option or setting that asks a later launcher of the chain for a dry run; nullopt: none. In
-  // that case the entire chain is only shown, because a job whose nodes only print plans would look finished.
+  // Returns the option or setting that asks a later launcher of the chain for a dry run; nullopt if there is
+  // none. If there is one, the entire chain is only shown, because a job whose nodes only print plans would
+  // look finished.
   virtual std::optional<std::string> asks_for_dry_run_within(const ModeContext& /*context*/,
                                                              Words /*command*/) const {
     return std::nullopt;
   }
 
-  // Plans the entire chain for the words after "--". Throws Error for errors that the run would have.
+  // Plans the entire chain for the words after "--". Throws an Error now if the run would fail with it.
   virtual launch::Plan plan(const ModeContext& context, Words command) = 0;
   // Like plan(), for a mode inside another chain that runs on nodes not known yet.
   virtual launch::Plan plan_elsewhere(const ModeContext& context, Words command,
@@ -71,7 +72,7 @@ launch::LauncherSettings settings_within(const ModeContext& context, const ModeO
 // Returns all modes, in the order of help.
 std::span<const ModeEntry> modes();
 const ModeEntry* find_mode(std::string_view name);
-// A mode and all of its options, declared into `arguments`. The result must live as long as they are used.
+// A mode and all of its options, declared into `arguments`. This object must exist while `arguments` is used.
 struct DeclaredMode {
   std::unique_ptr<Mode> mode;
   std::unique_ptr<ModeOptions> common;
@@ -85,7 +86,7 @@ std::optional<std::string> dry_run_of(const DeclaredMode& inner, const ModeEntry
 
 extern const ModeEntry kDirect, kContainer, kSlurm, kKubernetes;
 
-// Where a command runs, which decides which of its input files can be checked. kHere: on this machine; all
+// Where a command runs. This decides which of its input files can be checked now. kHere: on this machine; all
 // files are checked. kInThisFolder: in this folder, on a machine whose other folders may differ. kElsewhere:
 // on a machine whose files are unknown.
 enum class Experiments { kHere, kInThisFolder, kElsewhere };

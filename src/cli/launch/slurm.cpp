@@ -89,7 +89,7 @@ class Slurm final : public Mode {
     if (!word.starts_with('-') || word.find('=') != std::string::npos) return false;
     if (const Argument* const own = arguments.find(word)) return !own->value.empty();
     const bool is_short = !word.starts_with("--");
-    if (is_short && word.size() > 2) return false;  // -N4
+    if (is_short && word.size() > 2) return false;  // an option with its value in one word, as -N4
     const launch::ForeignOption* const option = launch::find_option(launch::slurm_options(), word);
     return option && option->takes == launch::ForeignOption::Takes::kValue;
   }
@@ -134,7 +134,9 @@ class Slurm final : public Mode {
           !inner.declared.mode->needs_command(on_nodes) ||
           std::find(words.options.begin(), words.options.end(), "--script") != words.options.end();
       request.own_ranks = command.has_ranks && !is_script && (!command.needs_token || command.needs_token());
-    } catch (const Error&) {  // the words of a script, or an error that planning the node also reports
+      // the words may belong to a script; an error in a command is reported when the node's launcher is
+      // planned
+    } catch (const Error&) {
     }
   }
 

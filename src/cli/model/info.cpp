@@ -116,7 +116,8 @@ class ModelInfo final : public Command {
       const ModelConfig config = load_model_config(folder, families, &notes);
       console.notes(notes);
       const bool weights = has_weights(folder.path);
-      // Only weights that match the model are described below.
+      // Throws if the folder's weights do not match the model, because the output below describes both as
+      // one.
       if (weights) check_model(folder, families);
       describe(config, families);
       add_folder(folder);
@@ -131,7 +132,7 @@ class ModelInfo final : public Command {
     text_ += fmt::format("{:<17}{}\n", what, value);
   }
 
-  // `whole`: with multi-token prediction; `model`: without it.
+  // Returns the facts for JSON. `whole` includes multi-token prediction; `model` does not.
   nlohmann::ordered_json facts_of(const ModelConfig& c, const ModelSize& model, const ModelSize& whole,
                                   const ModelReport& report, std::int64_t sequence) const {
     nlohmann::ordered_json facts = {{"family", c.family},
@@ -175,7 +176,8 @@ class ModelInfo final : public Command {
       return fmt::format("{} ({})", human_count(static_cast<double>(n)), n);
     };
     line("family", c.family);
-    // `model` is the part used by evaluation and generation; multi-token prediction is listed separately.
+    // `model` is the part of the model that evaluation and generation use. The elements of multi-token
+    // prediction are listed separately.
     ModelConfig config = c;
     config.mtp.enabled = false;
     const ModelSize model = model_size(config, families);

@@ -18,7 +18,7 @@
 namespace primus::cli {
 namespace {
 
-// JSON has no NaN or infinity, so both become null. Such a report has failed anyway.
+// JSON has no NaN or infinity, so both become null. A report with such a number has failed anyway.
 nlohmann::json number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
@@ -54,8 +54,8 @@ nlohmann::json json_of(const VerifyReport& report) {
   return json;
 }
 
-// Rejects limits that make no sense: all differences pass an infinite or NaN limit, and all fail a negative
-// limit.
+// Rejects limits that are infinite, NaN or negative. No difference would exceed an infinite or NaN limit, and
+// every difference would exceed a negative limit.
 std::optional<double> limit(std::string_view option, const std::optional<double>& value) {
   if (value && (!std::isfinite(*value) || *value < 0)) {
     throw invalid(fmt::format("{} must be a number from 0 up, not {}", option, *value),
@@ -119,7 +119,7 @@ class ModelVerify final : public Command {
     };
     line(report.logits);
     std::vector<TensorComparison> gradients = report.gradients;
-    // NaN comes first, because comparisons with NaN are false.
+    // Sorts NaN before all numbers. It needs a separate rule, because comparisons with NaN are false.
     auto badness = [](const TensorComparison& c) {
       return std::isnan(c.normalised) ? std::numeric_limits<double>::infinity() : c.normalised;
     };

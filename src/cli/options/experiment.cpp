@@ -113,7 +113,8 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
   config::LoadOptions options;
   options.module = module_;
   options.files = files_;
-  // The environment of the job that is about to start.
+  // Reads the environment of the job that is about to start: `variables`, and then the variables of this
+  // process.
   options.environment = [ranks, &variables](const std::string& name) -> std::optional<std::string> {
     if (const auto found = variables.find(name); found != variables.end()) return found->second;
     const char* value = std::getenv(name.c_str());
@@ -152,8 +153,8 @@ void ExperimentArguments::announce(const config::Experiment& experiment, const C
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
   // For other frameworks, rendering the experiment reports unsupported settings with reasons.
   if (!experiment.ignored.empty() && experiment.framework == "native") {
-    // AMD Primus's presets set hundreds of such keys. Names the keys that the user wrote, and counts the
-    // other keys.
+    // AMD Primus's presets set hundreds of keys that are ignored. The note names the ignored keys that the
+    // user wrote, and counts all others.
     std::vector<std::string> own;
     std::ranges::copy_if(experiment.ignored, std::back_inserter(own), [&](const std::string& key) {
       return (experiment.provenance_of(key).layer >= config::Layer::kOverrides || key == "platform") &&
@@ -290,7 +291,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
   const config::TrainerConfig& c = first.trainer;
   if (!c.load) throw invalid("load is null: there is no model to start from", "name one: load=FOLDER");
   whole_sequences = reads_whole_sequences(*c.load);
-  // "llama-corpus": made from the names of the model folder and the data.
+  // The name is made from the names of the model folder and the data, for example "llama-corpus".
   std::string name = std::filesystem::path(*c.load + "/").parent_path().filename().string();
   std::vector<std::string> data = c.data_path.empty() ? c.train_data_path : c.data_path;
   if (tunes) data.assign(1, c.sft_dataset_name.value_or("data"));

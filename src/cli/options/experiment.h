@@ -15,8 +15,8 @@ namespace primus::cli {
 
 class ExperimentArguments {
  public:
-  // `arguments` must outlive this object. If `needs_file` is false, the file may be omitted if settings
-  // name data and a model to load. `module`: the module to run if the experiment has several; if no file is
+  // `arguments` must outlive this object. If `needs_file` is false, the user may omit the file and name data
+  // and a model to load by settings. `module`: the module to run if the experiment has several; if no file is
   // given, post_trainer or the setting sft_dataset_name means fine-tuning.
   void declare(Arguments& arguments, bool needs_file = true, const std::string& module = "pre_trainer");
   bool names_a_file() const { return !file_.empty(); }
@@ -56,7 +56,7 @@ class ExperimentArguments {
 // Sets the experiment's environment variables in this process. Call before threads are started.
 void apply_environment(const config::Experiment& experiment);
 
-// The paragraph on overrides in these commands' help.
+// The paragraph about overrides in the help of commands that read an experiment.
 inline constexpr std::string_view kOverrideHelp =
     "Overrides change the experiment for this command only: key=value, --key value, --key=value or --flag. "
     "The key is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' "

@@ -18,12 +18,12 @@ struct SideBySide {
   std::string text() const;  // "task 0 of 2"
 };
 
-// Returns the place of this process among such processes; 0 of 1 for a single process. Throws Error(kInvalid)
-// if a variable is not a valid number.
+// Returns the number of this process among the processes that run side by side, and their count; 0 of 1 for a
+// single process. Throws Error(kInvalid) if a variable is not a valid number.
 SideBySide side_by_side(const launch::Surroundings& surroundings);
-// Returns the place of an entire job among jobs that were started side by side. This process is a rank of the
-// job, or starts its ranks on `nodes` machines. In the latter case it passes the result to the ranks through
-// for_ranks().
+// Returns the number of this process's job among the jobs that were started side by side, and their count.
+// This process is a rank of the job, or starts its ranks on `nodes` machines. In the latter case it passes
+// the result to the ranks through for_ranks().
 SideBySide jobs_side_by_side(const launch::Surroundings& surroundings, std::int64_t nodes);
 std::map<std::string, std::string> for_ranks(const SideBySide& place);
 

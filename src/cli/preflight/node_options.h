@@ -13,7 +13,7 @@
 
 namespace primus::cli {
 
-// GPU processes that AMD Primus's checks accept.
+// Names of processes that may use a GPU during the checks, as in AMD Primus.
 inline constexpr const char* kAllowedProcesses = "gpuagent,rocm-smi-daemon,amd-smi,dcgm-exporter";
 
 struct NodeArguments {

@@ -179,13 +179,13 @@ class NodeSmoke final : public Command {
   static constexpr std::int64_t kReduceMib = SmokeReduce{}.mib;
   static constexpr double kReduceTimeout = SmokeReduce{}.timeout_seconds;
 
-  // The use of a GPU by others.
+  // Options that limit the use of a GPU by other processes.
   struct {
     std::optional<double> busy_gib, busy_percent;
     bool allow_foreign = false;
     std::string allowed = kAllowedProcesses;
   } use_;
-  // The nodes that report.
+  // Options about the nodes that must report.
   struct {
     std::optional<std::int64_t> count;
     std::string list;

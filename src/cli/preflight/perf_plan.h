@@ -32,8 +32,8 @@ struct PerfPlan {
 // Throws Error(kInvalid) for invalid words, sizes and groups.
 PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place);
 
-// given_sizes() returns the options for sizes and groups that the user gave. idle_sizes() returns those of
-// them that the plan does not use.
+// given_sizes() returns the options for sizes and groups that the user gave. idle_sizes() returns the given
+// options that the plan does not use.
 std::vector<std::string> given_sizes(const PerfRequest& request);
 std::vector<std::string> idle_sizes(const PerfRequest& request, const PerfPlan& plan);
 // Returns whether --tests contains `test`.

@@ -85,8 +85,8 @@ class Preflight final : public Command {
   void check_job(int nodes, int ranks_per_node, const std::map<std::string, std::string>&) override {
     check_words();
     node_.check();
-    // Size errors do not depend on the device. 0 ranks means that the number is unknown, so no size is
-    // refused.
+    // This reports invalid sizes, which do not depend on the device. If the number of ranks is 0, it is
+    // unknown, and no size is refused.
     plan_perf(perf_, {.gpu = false, .local_ranks = ranks_per_node, .nodes = nodes});
     if (!config_.empty() && Env::posix().status(config_)) load_experiment();
   }
@@ -166,7 +166,7 @@ class Preflight final : public Command {
     return (only_perf() && perf_.tests != "storage") || node_.expected_gpus.value_or(0) > 0;
   }
 
-  // Errors that do not depend on the machine.
+  // Throws errors that do not depend on the machine.
   void check_words() const {
     if (config_.empty() && !overrides_.empty()) {  // without an experiment, these words cannot be overrides
       throw invalid(fmt::format("'{}' is not an option of preflight", overrides_.front()),
@@ -325,7 +325,7 @@ class Preflight final : public Command {
     if (plan) job.communication = plan->communication;
     if (!device.starts_with("cpu")) job.min_all_reduce = min_all_reduce(table, turbo::list_devices());
     if (environment.rank != 0) return job;
-    // Slurm's node list also names nodes that failed to start.
+    // The names come from Slurm's node list, because it also contains nodes that failed to start.
     if (std::vector<std::string> hosts = slurm_nodes(*machine); !hosts.empty()) {
       job.name_of_rank = [hosts = std::move(hosts), here = environment.local_world](int rank) {
         const auto node = static_cast<std::size_t>(rank / std::max(here, 1));

@@ -1,4 +1,4 @@
-// Shared by the preflight commands: showing and writing a report, and the exit code.
+// Functions that all preflight commands share: they show and write a report, and compute the exit code.
 #pragma once
 
 #include <string>

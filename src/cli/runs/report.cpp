@@ -16,7 +16,7 @@
 namespace primus::cli {
 namespace {
 
-// Maximum number of runs in a report: enough for a comparison, and few enough that the page opens quickly.
+// Maximum number of runs in a report. With more runs, the page would open slowly.
 constexpr std::size_t kMaxRuns = 64;
 constexpr const char* kPage = "report.html";
 
@@ -58,7 +58,7 @@ class Report final : public Command {
       return 0;
     }
     const bool writes = !json_ && output_ != "-";
-    if (writes) refuse_another_file();  // checks this before the work
+    if (writes) refuse_another_file();  // checked now, because reading the runs may take long
     std::vector<RunHistory> runs;
     for (const Path& folder : folders) runs.push_back(read_history(folder));
     name_runs(runs);

@@ -175,7 +175,7 @@ class Runs final : public Command {
       console.print(Color::kYellow,
                     fmt::format("    iteration {}: {}\n", last.iteration, printable(last.text)));
     }
-    // More settings belong into 'primus report'.
+    // Limits of the settings that are shown. 'primus report' shows all settings.
     constexpr std::size_t kMaxSettings = 8, kMaxCharacters = 40;
     std::string settings;
     std::size_t shown = 0;

@@ -116,7 +116,8 @@ class External {
   std::map<std::string, std::string> environment() const {
     std::map<std::string, std::string> all = job_.required;
     all.insert(job_.environment.begin(), job_.environment.end());
-    if (job_.process_per_node && options_.ranks.nodes() > 1) {  // placeholders, whose values process() sets
+    // these words are placeholders, which process() replaces
+    if (job_.process_per_node && options_.ranks.nodes() > 1) {
       all["JAX_COORDINATOR_IP"] = "<MASTER_ADDR>";
       all["JAX_COORDINATOR_PORT"] = "<MASTER_PORT>";
     }
@@ -127,7 +128,8 @@ class External {
   // Runs this process as one of the job's processes.
   int process(const comm::JobEnvironment& place) const {
     apply_environment(experiment_);
-    if (job_.process_per_node && place.world > place.local_world) {  // JAX's names of torchrun's variables
+    // sets JAX's variables from torchrun's variables
+    if (job_.process_per_node && place.world > place.local_world) {
       setenv("JAX_COORDINATOR_IP", place.master_address.c_str(), 1);
       setenv("JAX_COORDINATOR_PORT", std::to_string(place.master_port).c_str(), 1);
       setenv("NNODES", std::to_string(place.world / place.local_world).c_str(), 1);

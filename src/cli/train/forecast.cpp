@@ -101,7 +101,7 @@ nlohmann::json changes_of(const MemoryFit& fit) {
 }
 
 // For a run that does not fit, returns the names of devices with enough memory. Assumes that the run needs
-// the same memory there, and the same reserve.
+// the same memory and the same reserve on every device.
 std::vector<std::string> larger_hardware(const TrainingForecast& f) {
   std::vector<std::string> names;
   if (f.memory.fits) return names;
@@ -191,7 +191,7 @@ std::string hardware_text(const TrainingForecast& f) {
   return text;
 }
 
-// `open`: the number of steps is unknown.
+// Returns the estimated times. `open`: the number of steps is unknown.
 std::string time_text(const TrainingForecast& f, bool open) {
   const HardwarePlan& plan = *f.hardware;
   const config::Hardware& h = *plan.profile;

@@ -1,4 +1,4 @@
-// Follows a run's metrics.jsonl while the run writes it (docs/formats/metrics.md). For one thread.
+// Follows a run's metrics.jsonl while the run writes it (docs/formats/metrics.md). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class MetricsTail {
  private:
   Path path_;
   std::uint64_t offset_ = 0;
-  std::string partial_;  // an incomplete last line
+  std::string partial_;  // the start of a line whose end is not written yet
 };
 
 }  // namespace primus::cli

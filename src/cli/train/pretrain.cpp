@@ -206,7 +206,7 @@ class Train : public Command {
     check_words();
   }
 
-  // Errors that depend on neither the machine nor the ranks.
+  // Throws errors that depend on neither the machine nor the ranks.
   void check_words() const {
     if (fit_memory_) parse_fit_memory(*fit_memory_);
     constexpr std::int64_t kMaxWorld = 1 << 20;
@@ -232,8 +232,8 @@ class Train : public Command {
       check_batches(experiment, world);
       return;
     }
-    // Without vocab_size, the tokenizer determines the size. Any vocabulary size can be split, so `world` is
-    // used as a placeholder.
+    // If vocab_size is unset, the tokenizer determines it later. Ranks can split any vocabulary size, so the
+    // check uses `world` as a placeholder.
     const ModelConfig model =
         model_config_of(experiment, experiment.trainer->vocab_size.value_or(world), builtin_families());
     session_settings_of(experiment, model, world);
@@ -420,7 +420,8 @@ class Train : public Command {
       // A run that is refused before it starts has no folder yet.
       if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
       if (job) {
-        // The other ranks show this as the reason for their end: the rank, the location and the hint.
+        // The other ranks show this text as the reason for their end. It contains this rank's number, the
+        // location and the hint.
         const std::string &hint = error.hint(), &location = error.location();
         job->abort(fmt::format("rank {}: {}{}{}", job->rank(), location.empty() ? "" : location + ": ",
                                error.what(), hint.empty() ? "" : " (" + hint + ")"),

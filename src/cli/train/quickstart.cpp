@@ -112,8 +112,8 @@ class Quickstart final : public Command {
     if (steps_ && seconds_) throw invalid("--steps and --seconds exclude each other");
   }
 
-  // Returns whether the run has a step. Without one, for example after an error in its text, new options
-  // replace the experiment.
+  // Returns whether the run has trained at least one step. If it has not, for example after an error in its
+  // text, new options replace its experiment.
   static bool has_trained(const RunFolder& folder) {
     const RunLock nobody_trains_there(folder.root());
     const auto metrics = Env::posix().status(folder.metrics_file());
@@ -235,7 +235,8 @@ class Quickstart final : public Command {
     TrainingSummary summary;
     std::exception_ptr error;
     std::atomic<bool> over{false};
-    ThreadGroup thread;  // joins before the objects that the thread uses are destroyed
+    // declared last, so that it joins the thread before the objects that the thread uses are destroyed
+    ThreadGroup thread;
     thread.start(
         [&] {
           try {
@@ -292,7 +293,7 @@ class Quickstart final : public Command {
     const std::uint64_t size = file->size();
     std::string end(std::min(kEnd, size), '\0');
     end.resize(file->read_at(std::as_writable_bytes(std::span(end.data(), end.size())), size - end.size()));
-    // Starts in the middle of this part, so that a complete line follows.
+    // Searches from the middle of the held-out part, so that a complete line follows.
     const std::size_t middle = end.size() / 2;
     std::size_t begin = end.find('\n', middle);
     if (begin == std::string::npos) begin = end.find(". ", middle);
@@ -304,7 +305,7 @@ class Quickstart final : public Command {
     return prompt.empty() ? "The" : prompt;
   }
 
-  // Prints a sample and returns it. A stop signal cuts it short.
+  // Prints a sample and returns it. After a stop signal, the sample ends early.
   std::string sample(const RunFolder& folder, const Path& corpus, const Console& console) const {
     const std::atomic<bool>& stop = catch_stop_signals();
     const FamilyRegistry families = builtin_families();

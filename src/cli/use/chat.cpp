@@ -149,7 +149,7 @@ class Chat final : public Command {
                                    Console& console) {
     std::optional<ReplyInterrupt> listening;
     if (person) {
-      listening.emplace();  // before the reply begins, because Ctrl-C may follow immediately
+      listening.emplace();  // created before the reply begins, because Ctrl-C may be pressed immediately
       console.print(Color::kBold, "Assistant: ");
     }
     Conversation::Reply reply = conversation.say(line, [&](std::string_view piece) {

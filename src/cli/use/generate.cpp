@@ -117,7 +117,7 @@ class Generate final : public Command {
           return true;
         });
       } catch (...) {
-        // Puts the error on a separate line.
+        // The output may end within a line, so this moves the error message to a new line.
         if (!json_ && (!text.empty() || (!writer_ && !prompt.empty()))) console.print("\n");
         throw;
       }
@@ -178,7 +178,7 @@ class Generate final : public Command {
                                        std::string_view whose, const Console& console) const {
     std::vector<std::int32_t> ids = encoded(tokenizer, prompt);
     if (ids.empty()) {
-      // An empty prompt begins as the training texts did.
+      // If the prompt is empty, generation starts with the token with which training texts started.
       const SpecialIds& special = tokenizer.special_ids();
       const auto start = special.bos ? special.bos : special.eod;
       if (!start)
@@ -217,7 +217,8 @@ class Generate final : public Command {
       prompts.push_back({std::move(ids), std::move(own)});
       reader.capacity = std::max(reader.capacity, room_for(prompts.back(), config.max_positions));
     }
-    // Pages for the longest sequences that may be decoded together.
+    // The number of cache pages that each sequence needs. Memory is allocated for the longest sequences that
+    // may be decoded together.
     std::vector<std::int64_t> pages;
     for (const BatchPrompt& prompt : prompts)
       pages.push_back(reader.pages_for(room_for(prompt, reader.capacity)));

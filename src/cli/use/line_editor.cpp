@@ -90,7 +90,7 @@ LineEditor::Event LineEditor::feed(std::string& input) {
       const int size = unicode::well_formed(rest, bad);
       std::size_t incomplete = 0;
       if (size == 0 && unicode::valid_prefix(rest, &incomplete) == 0 && incomplete == rest.size()) break;
-      // Drop invalid UTF-8 and non-ASCII control characters.
+      // Drops invalid UTF-8 and non-ASCII control characters.
       if (size > 0 && utf8proc_category(code_point(rest)) != UTF8PROC_CATEGORY_CC) {
         insert(rest.substr(0, static_cast<std::size_t>(size)));
       }
@@ -274,7 +274,7 @@ LineEditor::Screen LineEditor::screen(std::size_t prompt_columns, std::size_t co
   for (std::size_t at = 0;; at = after(at)) {
     const std::string_view cluster = std::string_view(text_).substr(at, after(at) - at);
     const std::size_t width = cluster == "\n" ? 0 : columns_of(cluster);
-    // The cursor needs a separate column, even after the last character.
+    // The cursor needs a column even if it is after the last character of a row.
     if (cluster != "\n" && column + std::max<std::size_t>(width, 1) > columns && column > 0) next_row();
     if (at == cursor_) {
       screen.row = screen.rows.size() - 1;

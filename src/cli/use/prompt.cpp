@@ -132,7 +132,8 @@ bool Prompt::read(const std::string& prompt, std::string& line) {
       draw(prompt);
       continue;
     }
-    if (!keys_are_waiting()) draw(prompt);  // draw a long paste only once
+    // while more keys are waiting, as in a long paste, nothing is drawn
+    if (!keys_are_waiting()) draw(prompt);
     char keys[4096];
     const ssize_t count = ::read(STDIN_FILENO, keys, sizeof(keys));
     if (count < 0 && errno == EINTR) continue;

@@ -1,4 +1,5 @@
-// Reads lines typed at a terminal, with editing (line_editor.h). One object at a time, one thread.
+// Reads lines typed at a terminal, with editing (line_editor.h). Only one object may exist at a time. Not
+// thread-safe.
 #pragma once
 
 #include <string>
@@ -27,7 +28,7 @@ class Prompt {
 
   Terminal screen_;
   LineEditor editor_;
-  std::string typed_;           // incomplete key sequences
+  std::string typed_;           // the start of a key sequence whose end has not arrived
   std::size_t cursor_row_ = 0;  // row of the cursor in the drawn text
   std::size_t rows_below_ = 0;  // rows drawn below the cursor
 };

@@ -22,11 +22,11 @@ class TemplateArguments {
   // Returns whether a format was requested.
   bool given() const { return !template_.empty(); }
   // Returns the chosen format. "auto" is the format of the model's fine-tuning, or its chat template. Returns
-  // nullopt if no format was requested or the model has neither. Throws Error(kUnsupported) if the chat
+  // nullopt if no format was requested, or if "auto" finds no format. Throws Error(kUnsupported) if the chat
   // template's format is unknown to Primus.
   std::optional<data::ConversationStyle> style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
   // Like style(), but a format is required: without --template, it is "auto". Throws Error(kInvalid) with a
-  // hint if the model has none.
+  // hint if the model has no format.
   data::ConversationStyle required_style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
   // Returns a writer for turns in that format; its hints name --template.
   static data::ConversationWriter writer(data::ConversationStyle style, const Tokenizer& tokenizer) {

@@ -12,7 +12,7 @@
 namespace primus::comm::local {
 namespace {
 
-// Not FUTEX_PRIVATE: the word may be shared between processes.
+// The call must not use FUTEX_PRIVATE_FLAG, because processes may share the word.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::milliseconds limit) {
   const timespec time{limit.count() / 1000, limit.count() % 1000 * 1'000'000};
   syscall(SYS_futex, &word, FUTEX_WAIT, expected, &time, nullptr, 0);
@@ -34,8 +34,8 @@ void Doorbells::ring_touched() {
     if (!touched_[peer]) continue;
     touched_[peer] = false;
     Doorbell& bell = bells_[peer];
-    // Ring first, then check for a sleeper. wait() does both in the opposite order, so a ring cannot be
-    // missed.
+    // Increments `rings` first and then checks for a sleeping rank. wait() first announces that it sleeps and
+    // then checks `rings`. So a ring cannot be missed.
     bell.rings.fetch_add(1);
     if (bell.asleep.load() != 0 && (bell.wakers.load() & bit(rank_)) != 0) futex_wake(bell.rings);
   }

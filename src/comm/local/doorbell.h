@@ -15,7 +15,7 @@ struct alignas(64) Doorbell {
   std::atomic<std::uint32_t> rings{0};
   std::atomic<std::uint32_t> asleep{0};
   std::atomic<std::uint64_t> wakers{
-      0};  // a bit per peer that may wake the sleeper; last bit: peers from 63 on
+      0};  // one bit per peer that may wake the sleeper; all peers from number 63 on share the last bit
 };
 
 // One rank's view of its group's doorbells.

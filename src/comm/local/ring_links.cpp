@@ -22,8 +22,8 @@ struct RingLinks::Ring {
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + kPage; }
 };
 
-// Rings are larger than the inner caches: data is slower to read from the sender's cache than after its
-// write-back.
+// Rings are larger than the inner caches, because reading data from another core's cache is slower than
+// reading it after the sender's cache has written it back.
 std::size_t RingRegion::ring_bytes(int ranks) {
   return std::clamp(std::bit_floor((std::size_t{8} << 20) / static_cast<std::size_t>(ranks)),
                     std::size_t{16} << 10, std::size_t{4} << 20);
@@ -52,7 +52,7 @@ std::size_t RingLinks::push(int peer, std::span<const std::byte> data) {
   const std::uint64_t tail = r.tail.load(std::memory_order_relaxed);
   const std::size_t room =
       capacity_ - static_cast<std::size_t>(tail - r.head.load(std::memory_order_acquire));
-  // Small pieces let the peer start reading early.
+  // Copies a small piece at a time, so that the peer can start reading early.
   std::size_t n = std::min({data.size(), kPiece, capacity_ / 4});
   if (n > room) n = room / kGranule * kGranule;
   if (n == 0) return 0;

@@ -1,5 +1,5 @@
-// Links over ring buffers in memory mapped by all ranks of the group: processes on one host. The sender
-// copies into the ring; the receiver reduces or copies directly from it, so there is no second staging copy.
+// Links over ring buffers in shared memory, for ranks that are processes on one host. The sender copies into
+// the ring; the receiver reduces or copies directly from it, so there is no second staging copy.
 #pragma once
 
 #include <atomic>

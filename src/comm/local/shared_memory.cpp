@@ -35,7 +35,7 @@ std::shared_ptr<std::byte> map(int fd, std::size_t bytes) {
 
 constexpr const char* kDescriptors = "raise the limit of open files ('ulimit -n'), or start fewer ranks here";
 
-// Makes an address in the abstract namespace: it needs no file and disappears with the socket.
+// Makes an address in the abstract namespace. Such an address needs no file and disappears with the socket.
 socklen_t abstract_address(const std::string& name, sockaddr_un& address) {
   address = {};
   address.sun_family = AF_UNIX;
@@ -99,7 +99,7 @@ SharedMemory create_shared_memory(std::size_t bytes) {
   if (!result.descriptor.valid() || ftruncate(result.descriptor.fd(), static_cast<off_t>(bytes)) != 0) {
     throw io_error(fmt::format("cannot get {} bytes of shared memory", bytes), errno, kHint);
   }
-  // Truncating the file would crash processes that have mapped it, so forbid it.
+  // Seals the file, because truncating it would crash processes that have mapped it.
   if (fcntl(result.descriptor.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw io_error("cannot seal shared memory", errno);
   }

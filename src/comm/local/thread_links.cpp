@@ -45,8 +45,8 @@ std::span<const std::byte> ThreadLinks::peek(int peer) {
   ThreadGroup::Channel& channel = group_->channel(peer, rank_);
   const std::uint64_t head = channel.head.load(std::memory_order_relaxed);
   if (head == channel.tail.load(std::memory_order_acquire)) return {};
-  // Announce the read, then check for revocation. revoke() does both in the opposite order, so at least one
-  // of the two sides detects the conflict.
+  // Announces the read, and then checks for revocation. revoke() first marks the revocation, and then checks
+  // for reads. So at least one of the two sides detects the conflict.
   channel.reading.store(true);
   if (channel.revoked.load()) {
     channel.reading.store(false);

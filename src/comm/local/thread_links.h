@@ -55,9 +55,9 @@ class ThreadLinks final : public BellLinks {
  private:
   std::shared_ptr<ThreadGroup> group_;
   int rank_;
-  std::vector<std::uint64_t> shown_;  // by peer: the channel's tail after the last entry that uses this
-                                      // rank's memory
-  std::vector<std::size_t> offset_;   // by peer: bytes already used of the peer's first entry
+  // by peer: the value of the channel's tail after the latest entry that refers to this rank's memory
+  std::vector<std::uint64_t> shown_;
+  std::vector<std::size_t> offset_;  // by peer: bytes of the peer's oldest entry that are already used
 };
 
 }  // namespace primus::comm::local

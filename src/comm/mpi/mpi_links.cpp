@@ -191,7 +191,7 @@ void MpiLinks::wait(std::uint32_t, const Interest& interest, std::chrono::millis
     }
     const auto waited = Clock::now() - begin;
     if (waited >= limit) return;
-    // Sleeps: other ranks on this host may need the core to send the awaited data.
+    // Sleeps, because another rank on this host may need the core to send the data that this rank waits for.
     if (waited > kPatience) std::this_thread::sleep_for(kPause);
   }
 }

@@ -21,7 +21,8 @@ Error library_error(const Library& library, const std::string& what) {
           fmt::format("set NCCL_DEBUG=WARN on every rank to see the messages of {}", library.name)};
 }
 
-// Yields first, then sleeps: library calls usually take microseconds.
+// Waits between two polls. The first waits only yield, because library calls usually take microseconds; later
+// waits sleep.
 class Patience {
  public:
   void wait() {

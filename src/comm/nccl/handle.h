@@ -37,8 +37,9 @@ class Handle {
   // not block: returns "" while the rank is in a call.
   std::string problem(bool& remote);
   // Ends all work in progress, and prevents new work. A call in progress first gets some time to return. If
-  // it does not return, it is stuck in the driver, whose queue is full until this work ends. The communicator
-  // is then aborted during the call, and this rank is lost if the library cannot handle that.
+  // it does not return, it is stuck in the driver, whose queue is full until this work ends. In that case the
+  // communicator is aborted during the call. A library that does not support this may crash or block this
+  // rank.
   void end() noexcept;
 
   // "unhandled cuda error: <what the library logged last>"

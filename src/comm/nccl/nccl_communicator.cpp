@@ -204,7 +204,7 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
   bool noted = false;
   const auto waiting = [&](std::chrono::milliseconds waited) {
     state_.abort->check();
-    // In this case the host waits for other ranks, and the stream does not.
+    // If this function is called, the host itself waits for other ranks, so the collective counts as started.
     if (!std::exchange(noted, true)) state_.recorder.started(pending.record);
     if (waited <= state_.timeout.load() || Clock::now() < state_.excused_until.load()) return;
     be_late(pending, waited);

@@ -33,7 +33,8 @@ std::uint32_t trial_word(int rank, std::int64_t i) {
   return static_cast<std::uint32_t>(rank + 1) * 2654435761u + static_cast<std::uint32_t>(i);
 }
 
-// Returns once `there()` is true. That is usually immediate, because hosts run ahead of their devices.
+// Blocks until `there()` returns true. It usually does so at the first call, because hosts run ahead of their
+// devices.
 template <class There>
 void wait_until(There there, PeerCopies::Waiting waiting) {
   const auto begin = Clock::now();
@@ -103,7 +104,7 @@ std::unique_ptr<PeerCopies> PeerCopies::open(Context& context, const std::string
   const auto name = [&](const char* round, int member) {
     return fmt::format("{}/{}/{}", key, round, member);
   };
-  // Returns the first non-empty text that any rank reports in this round.
+  // Exchanges a text per rank under the name `round`, and returns the first non-empty text.
   const auto agree = [&](const char* round, const std::string& mine) {
     context.publish(name(round, rank), mine);
     std::string first;
@@ -290,7 +291,7 @@ void PeerCopies::exchange(Stream& stream, std::span<const Transfer> transfers, W
     const std::uint32_t number = number_of(received);
     Lane& from = lane(transfer.peer, rank_);
     const void* const source = find(from, transfer.peer, number, transfer.data.bytes(), waiting);
-    // Must be set before the stream waits, so that release() covers this transfer.
+    // This number must be set before the stream waits, so that release() also ends the wait of this transfer.
     received = number;
     device_.wait_flag(flags, on_device(from.ready), number);
     stream.copy_on_device(transfer.data.data, source, transfer.data.bytes());

@@ -43,7 +43,8 @@ class PeerCopies {
   // Throws Error if the job is aborted or a rank does not arrive.
   static std::unique_ptr<PeerCopies> open(Context& context, const std::string& key, int size, int rank,
                                           std::string& why);
-  // The streams must have finished its work. Waits briefly for peers to finish, too.
+  // Call it only after the streams have finished this object's work. Waits briefly until the peers have
+  // finished too.
   ~PeerCopies();
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;
@@ -89,7 +90,7 @@ class PeerCopies {
   std::shared_ptr<std::byte> shared_;
   std::byte* flags_ = nullptr;  // device address of `shared_`; null: not mapped
   std::vector<Peer> peers_;
-  std::map<std::pair<int, PeerHandle>, void*> opened_;  // by owner
+  std::map<std::pair<int, PeerHandle>, void*> opened_;  // mapped memory, by owning rank and handle
   const int failures_;
 };
 

@@ -30,8 +30,8 @@ class Library;
 // The transport of a group. kAuto: shared memory within one host, else MPI if mpirun started the ranks, else
 // TCP.
 enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
-// Parses "auto", "shared-memory", "tcp" or "mpi". Throws Error(kInvalid) for others; `where` names the
-// source.
+// Parses "auto", "shared-memory", "tcp" or "mpi". Throws Error(kInvalid) for any other text; `where` names
+// the source of the text.
 Transport parse_transport(const std::string& name, const std::string& where);
 std::string name_of(Transport transport);
 

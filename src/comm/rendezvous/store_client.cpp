@@ -72,7 +72,8 @@ void StoreClient::introduce(Deadline deadline, const std::function<void()>& stil
     char hello[wire::kHelloBytes];
     const IoResult greeted = receive_all(socket_, hello, limit);
     if (greeted == IoResult::kClosed && milliseconds_until(deadline) != 0) {
-      std::this_thread::sleep_for(50ms);  // the server has closed the connection or has just ended: retry
+      // retry, because the server has closed the connection or has just ended
+      std::this_thread::sleep_for(50ms);
       continue;
     }
     const std::string_view text(hello, sizeof(hello));

@@ -49,7 +49,7 @@ StoreServer::~StoreServer() {
   stop_ = true;
   const std::uint64_t one = 1;
   if (::write(waker_.fd(), &one, sizeof(one)) < 0) {
-    // Ignored: if the counter is full, the thread wakes up anyway.
+    // A failed write is ignored. It fails only if the counter is full, and then the thread wakes up anyway.
   }
   thread_.join();
 }
@@ -164,7 +164,7 @@ void StoreServer::post(Connection& c, std::string frame) {
 // ---- Introductions ------------------------------------------------------------------------------
 
 void StoreServer::refuse(Connection& c, wire::Verdict verdict, const std::string& text) {
-  // An unauthenticated peer gets no code made with the token.
+  // A refusal has a code of zeros, because an unauthenticated peer must not get a code made with the token.
   const std::string code(32, '\0');
   c.out += wire::u32(static_cast<std::uint32_t>(verdict)) + code +
            wire::u32(static_cast<std::uint32_t>(text.size())) + text;
@@ -268,7 +268,7 @@ void StoreServer::handle(Connection& c, std::string_view body) {
       const Deadline deadline = deadline_after(reader.number());
       if (!reader.ok()) return drop(c);
       waiting_.push_back({&c, request, std::move(key), deadline});
-      return;  // finish_waiting() handles it in this round
+      return;  // finish_waiting() handles the request in this iteration of the loop
     }
     case Type::kAdd:
       return add(c, request, reader);

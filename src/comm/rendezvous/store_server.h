@@ -77,7 +77,7 @@ class StoreServer {
   bool introduce(Connection& connection);
   bool read_frame(Connection& connection);
   void handle(Connection& connection, std::string_view body);
-  // Parts of handle(). `reader`: the request after its type and number.
+  // Each of these functions handles one type of request. `reader`: the request after its type and number.
   void set(Connection& connection, std::uint64_t request, wire::Reader& reader);
   void add(Connection& connection, std::uint64_t request, wire::Reader& reader);
   void ask(Connection& connection, std::uint64_t request, wire::Reader& reader);

@@ -32,7 +32,7 @@ inline constexpr std::size_t kMaxFrame = kMaxKey + kMaxValue + 64;
 inline constexpr std::size_t kMaxStored = 256U << 20;  // all keys and values together
 
 enum class Type : std::uint8_t {
-  // Requests. Columns: the fields of the request, then the fields of the reply.
+  // Requests. The comments list the fields of the request, and then the fields of the reply.
   kSet = 1,  // key, value                        -
   kGet,      // key                               0 or 1 (exists), value
   kWait,     // key, milliseconds                 0 or 1 (came in time), value

@@ -32,8 +32,8 @@ class MaxTextSettings final : public Translator {
       return;
     }
     put("micro_batch_size", each, "per_device_batch_size");
-    // MaxText's batch is per device, and counts every device, including devices that share a sequence or a
-    // layer.
+    // MaxText multiplies its batch per device by the number of all devices, including devices that share a
+    // sequence or a layer.
     put("global_batch_size", each * ranks() * std::max(real("gradient_accumulation_steps"), 1.0),
         "per_device_batch_size");
     const double tensor = model_parallel({"ici_tensor_parallelism", "dcn_tensor_parallelism"});
@@ -99,7 +99,7 @@ class MaxTextSettings final : public Translator {
     if (total <= 0) total = steps;
     put("min_lr", decimal(rate * real("learning_rate_final_fraction")), "learning_rate_final_fraction");
     put("lr_warmup_iters", std::floor(total * real("warmup_steps_fraction")), "warmup_steps_fraction");
-    // MaxText's decay ends at the last step, one step earlier than here.
+    // MaxText's decay ends at the last step, one step earlier than the native engine's decay.
     put("lr_decay_iters", std::max(total - 1, 1.0), "learning_rate_schedule_steps");
     if (word("lr_schedule_type") == "wsd") {
       put_text("lr_decay_style", "WSD", "lr_schedule_type");

@@ -82,7 +82,7 @@ class TorchTitanSettings final : public Translator {
       put("num_distributed_optimizer_instances", replicate, "parallelism.data_parallel_replicate_degree");
   }
 
-  // torchao's float8 with one scale per tensor; output gradients are e5m2.
+  // Translates torchao's float8 with one scale per tensor, which uses e5m2 for output gradients.
   void float8(const Value& converter) {
     const std::string section = "quantize.linear.float8.";
     if (word(section + "recipe_name").starts_with("rowwise"))
@@ -92,7 +92,7 @@ class TorchTitanSettings final : public Translator {
     for (const Value& name : get(section + "filter_fqns").items) {
       if (name.text == "output")
         head = false;
-      else if (name.text != "router.gate")  // computed in fp32 here
+      else if (name.text != "router.gate")  // the native engine computes this layer in fp32
         refuse_at(name,
                   fmt::format("{}filter_fqns excludes {} from fp8, but the native engine uses fp8 in all "
                               "linear layers of blocks",

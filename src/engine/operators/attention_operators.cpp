@@ -84,12 +84,14 @@ template <void (*kApply)(OperatorCall&, const Tensor&, const Tensor&, bool)>
 constexpr Operator by_position(std::string_view name) {
   return {.name = name,
           .operator_class = OperatorClass::kRope,
-          // If the call runs in place, the output has the input's memory, and the function reads the output.
+          // If the call runs in place, the output occupies the input's memory, so the function reads its
+          // input from the output tensor.
           .forward =
               [](OperatorCall& op) {
                 kApply(op, op.in_or_out(Rotation::kX, Rotation::kY), op.out(Rotation::kY), false);
               },
-          // Changes the output's gradient in place, because only this operator reads it, and passes it on.
+          // Transforms the output's gradient in place, and passes the result on as the input's gradient. This
+          // is safe because only this operator reads the output's gradient.
           .backward_input =
               [](OperatorCall& op) {
                 kApply(op, op.d_out(Rotation::kY), op.complete_d_out(Rotation::kY), true);
@@ -129,7 +131,7 @@ constexpr Operator kRope = by_position<rotate>("rope");
 
 // --- scale_by_position
 
-// The gradient is scaled as the input is.
+// The gradient is multiplied by the same factors as the input.
 void scale_rows(OperatorCall& op, const Tensor& x, const Tensor& y, bool /*backward*/) {
   const auto a = op.attributes<PositionScaling>();
   launch(op.context(), turbo::PositionScale{.x = x,
@@ -151,7 +153,7 @@ struct AttentionAttributes {
 };
 
 struct Attention {
-  enum In : InputName { kQkv, kFirstKey };  // kFirstKey: one per query
+  enum In : InputName { kQkv, kFirstKey };  // kFirstKey: each query's first visible key
   enum Out : OutputName { kOut, kLse };     // the log-sum-exp, in training
 };
 
@@ -227,7 +229,7 @@ constexpr Operator kAttention{
 struct CachedAttentionAttributes {
   turbo::PagedSequences sequences;
   std::int64_t heads, kv_heads, head_dim, value_dim, window, chunk;
-  std::int64_t rows;  // rows in the pages of all sequences
+  std::int64_t rows;  // number of rows in the cache pages of all sequences
   float scale, score_cap;
   void* k;
   void* v;

@@ -5,7 +5,7 @@
 
 namespace primus::engine {
 
-// Returns the input of a branch, [T, hidden]: the mixture of the stream [T, hidden] and its checkpoints [T, n
+// Returns the input of a branch, [T, hidden]. It mixes the stream [T, hidden] with its checkpoints [T, n
 // * hidden], n >= 1. `norm` and `proj` have [hidden] elements each.
 Value attention_residual(const Value& stream, const Value& checkpoints, Parameter& norm, Parameter& proj,
                          double epsilon);

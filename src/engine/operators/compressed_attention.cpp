@@ -46,7 +46,7 @@ void pooling_forward(OperatorCall& op) {
 
 void pooling_backward(OperatorCall& op) {
   const auto d_x = op.fresh_d_in(Pooling::kX);
-  // Frozen gates have a frozen bias, whose gradient is not computed.
+  // If the gates are frozen, their bias is frozen too, and its gradient is not computed.
   const bool of_bias = op.needs_d_in(Pooling::kBias);
   const ScratchTensor unwanted(op.context().scratch, DType::kF32, op.in_shape(Pooling::kBias));
   const OperatorCall::Target d_bias =
@@ -125,7 +125,7 @@ constexpr Operator kStack{.name = "stack_rows",
 
 struct WindowAttributes {
   std::int64_t batch, sequence, window, ratio;
-  void* given;  // [tokens, given_cols]; given_cols 0: none
+  void* given;  // [tokens, given_cols]; unused if given_cols is 0
   std::int64_t given_cols;
 };
 
@@ -156,7 +156,8 @@ struct GroupAttributes {
   std::int64_t groups;
 };
 
-// Multiplies the groups one after the other. Each group's columns are first copied to contiguous memory.
+// Multiplies one group of columns after the other. The columns of a group are first copied to contiguous
+// memory.
 template <class Product>
 void for_each_group(OperatorCall& op, Product product) {
   const std::int64_t groups = op.attributes<GroupAttributes>().groups;

@@ -13,13 +13,14 @@ Value detached(const Value& x);
 
 // Pools the rows of x with gates: [T, width()] -> [pooled(), dim]. `bias` is added to the gates.
 Value latent_pooling(const Value& x, Parameter& bias, const turbo::PoolingShape& shape);
-// Returns the position of the first token of every complete block: [T] int32 -> [batch * (sequence / ratio)].
+// Cuts each sequence into blocks of `ratio` tokens, and returns the position of the first token of every
+// complete block: [T] int32 -> [batch * (sequence / ratio)].
 Value positions_of_blocks(const Value& positions, std::int64_t batch, std::int64_t ratio);
 // Concatenates the rows of a and then those of b.
 Value stack_rows(const Value& a, const Value& b);
 
 // Lists the rows that each query sees (turbo::WindowAndPooled). `chosen` may be empty. If how.chosen is
-// given, it replaces `chosen`; its memory must outlive the tape.
+// given, it replaces `chosen`, and the memory of how.chosen must outlive the tape.
 Value window_and_pooled(const Value& positions, const Value& chosen, const turbo::WindowAndPooled& how);
 
 // Multiplies each of `groups` column blocks by its own rows of the weight: x [T, groups*in] · weight

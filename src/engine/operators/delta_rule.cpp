@@ -21,7 +21,7 @@ struct DeltaRule {
   enum Out : OutputName { kOut };
 };
 
-// The operator's inputs for this rank's heads and all tokens.
+// The operator's inputs, converted to this rank's heads and all tokens of the sequences.
 class OfHeads {
  public:
   OfHeads(OperatorCall& op, const Attributes& a)
@@ -162,7 +162,7 @@ constexpr Operator kDeltaRule{
 
 // --- with a cache
 
-// Pointers are safe here: the call runs immediately, while their objects exist.
+// Attributes may hold pointers, because the call runs immediately, while the objects still exist.
 struct CachedAttributes {
   turbo::DeltaRuleShape shape;
   const KvCacheLayer* layer;

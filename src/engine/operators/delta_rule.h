@@ -14,15 +14,15 @@
 namespace primus::engine {
 
 // kDeltaRuleSpare: max tokens by which a cached sequence can be truncated without recomputing the rest.
-// kDeltaRuleRing: number of inputs kept for such truncations. It exceeds kDeltaRuleSpare, so a state is
-// written only once in many tokens.
+// kDeltaRuleRing: number of recent inputs that are kept for such truncations. Because kDeltaRuleRing exceeds
+// kDeltaRuleSpare, the state need not be written after every token.
 inline constexpr std::int64_t kDeltaRuleSpare = 6, kDeltaRuleRing = 16;
 
 struct DeltaRuleOptions {
   CachedSequences cache = {};          // its layer must have `state`, `recent` and `committed`
   ContextParallel* context = nullptr;  // given: this rank holds `sequence` tokens of each sequence, in the
                                        // context's order
-  Value first_key = {};                // as in AttentionOptions
+  Value first_key = {};                // [T] int32, as in AttentionOptions
 };
 
 // Whether the heads can be split over `context` ranks.

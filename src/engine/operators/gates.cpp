@@ -27,7 +27,7 @@ struct Parts {
 
 struct SplitColumns {
   enum In : InputName { kX };
-  enum Out : OutputName { kFirst, kSecond, kThird };  // one output per part
+  enum Out : OutputName { kFirst, kSecond, kThird };  // outputs: one per part
 };
 
 void split_columns_forward(OperatorCall& op) {

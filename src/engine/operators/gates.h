@@ -12,8 +12,8 @@
 
 namespace primus::engine {
 
-// Column ranges of one part: their places in the fused projection and in the part. At most
-// turbo::CopyColumns::kMaxRuns ranges.
+// The column ranges of one part. Each has an offset in the fused projection and an offset in the part. At
+// most turbo::CopyColumns::kMaxRuns ranges.
 using ColumnRuns = std::vector<turbo::ColumnRun>;
 
 // Splits the columns of x into up to three parts, which together cover all columns: [T, n] -> [T, columns of

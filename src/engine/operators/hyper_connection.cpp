@@ -87,7 +87,8 @@ void write_forward(OperatorCall& op) {
                                          .z = op.out(HyperWrite::kZ)});
 }
 
-// Memory for a gradient. A frozen input needs no gradient and gets scratch memory.
+// Memory for the gradient of an input. Kernels always write it, so a frozen input, which needs no gradient,
+// gets scratch memory.
 struct Gradient {
   Gradient(OperatorCall& op, InputPlace i) : wanted(op.needs_d_in(i)) {
     if (wanted) {

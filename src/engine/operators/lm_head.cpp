@@ -2,16 +2,16 @@
 //
 // Logits are the largest tensor of a small model, so a slice of them exists only between two products. The
 // input gradient, the weight gradient and the loss all need the same slice of logits: computing them together
-// costs three products instead of five. That requires the gradient of the loss, which is already known in the
-// forward pass: it is the token's weight, which includes the normalisation. So in training, all work happens
-// when the backward pass begins, and none in the forward pass. A deferred weight gradient computes the slice
-// a second time, with the same bits.
+// costs three products instead of five. This requires the gradient with respect to each token's loss, which
+// is already known in the forward pass: it equals the token's weight, which includes the normalisation. So in
+// training, all work happens when the backward pass begins, and none in the forward pass. A deferred weight
+// gradient computes the slice a second time, with the same bits.
 //
 // On a GPU the fp32 logits exist for only a part of a slice at a time, because the two following products
 // read only the bf16 gradient.
 //
-// If ranks share the vocabulary, each computes the logits of its rows. A slice is reduced to three numbers
-// per token (turbo::CrossEntropyPart), which all ranks gather.
+// If ranks share the vocabulary, each rank computes the logits of its rows of the head. A slice is reduced to
+// three numbers per token (turbo::CrossEntropyPart), which all ranks gather.
 #include <algorithm>
 
 #include "engine/parallel/parallel_operators.h"
@@ -75,18 +75,20 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
                                                   .cap = cap});
 }
 
-// Tokens per slice, equal on all ranks that share the vocabulary: computed from the largest part of the
-// vocabulary.
+// Returns the number of tokens per slice. It is computed from the largest part of the vocabulary, so it is
+// equal on all ranks that share the vocabulary.
 std::int64_t slice_tokens_of(const OperatorCall& op, std::int64_t tokens, std::int64_t vocab) {
   const SharedVocabulary shared = op.attributes<LossAttributes>().vocabulary;
   if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;
   return lm_head_slice_tokens(op.context().device, tokens, vocab);
 }
 
-// Tokens whose fp32 logits exist at a time, in a slice whose gradient has a narrower type.
+// Returns the number of tokens whose fp32 logits exist at a time, if the gradient of the logits has a
+// narrower type.
 std::int64_t part_tokens_of(const OperatorCall& op, std::int64_t slice_tokens) {
   if (op.context().device.properties().host_memory) return slice_tokens;
-  // A quarter of a slice: enough complete tiles of rows for each product, which reads the entire weight.
+  // A part is a quarter of a slice. Every product reads the entire weight, so a part should fill many
+  // complete tiles of rows.
   constexpr std::int64_t kParts = 4, kTile = 128;
   const std::int64_t even = (slice_tokens + kParts - 1) / kParts;
   const std::int64_t part = (even + kTile - 1) / kTile * kTile;
@@ -184,8 +186,8 @@ constexpr Operator kInference{
 }  // namespace
 
 std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab) {
-  // Every slice reads and writes the entire weight gradient. On a fast GPU this cost is visible unless a
-  // slice has thousands of tokens.
+  // Every slice reads and writes the entire weight gradient. On a fast GPU this takes noticeable time unless
+  // a slice has thousands of tokens.
   const DeviceProperties properties = device.properties();
   std::int64_t logits_bytes = std::int64_t{256} << 20;
   if (!properties.host_memory) {

@@ -41,7 +41,7 @@ void dropout_forward(OperatorCall& op) {
   drop(op, op.in_or_out(Dropout::kX, Dropout::kY), op.out(Dropout::kY));
 }
 
-// The gradient of the output becomes the gradient of the input in place.
+// Converts the gradient of the output to the gradient of the input in place.
 void dropout_backward_input(OperatorCall& op) {
   const Tensor d_y = op.d_out(Dropout::kY), d_x = op.complete_d_out(Dropout::kY);
   drop(op, d_y, d_x);

@@ -13,12 +13,12 @@
 namespace primus::engine {
 
 // The random source of dropout. Together with the adapter's name it determines the mask.
-struct DropoutSource {  // also for stochastic rounding of gradients (PrecisionRecipe::at_random)
+struct DropoutSource {  // stochastic rounding of gradients also uses it (PrecisionRecipe::at_random)
   std::uint64_t seed = 0;
   Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)
   // Each token's number within the step's global batch, int32. of_layer: the tokens that this rank's layers
-  // process together with their tensor group. own: the tokens that this rank holds between layers. Both are
-  // equal without a tensor group.
+  // process together with their tensor group. own: the tokens that this rank holds between layers. Without a
+  // tensor group, `of_layer` and `own` are equal.
   Value of_layer = {}, own = {};
 };
 
@@ -38,7 +38,7 @@ class DropoutScope {
   DropoutSource source_;
 };
 
-// Selects DropoutSource's token numbers for the rows.
+// Selects the token numbers of the rows, DropoutSource::of_layer or DropoutSource::own.
 enum class RowsOf : std::uint8_t { kLayer, kOwn };
 
 // Returns A's input for x: [rows, in].

@@ -23,7 +23,7 @@ using turbo::launch;
 
 struct PlanAttributes {
   std::int64_t expert_count, tokens, top_k;
-  std::int64_t begin, end;  // the plan's range of elements in its tensor; end = 0: the complete tensor
+  std::int64_t begin, end;  // the range of the plan within its tensor; end 0: the plan is the entire tensor
 };
 
 turbo::RoutingPlan plan_of(OperatorCall& op, InputPlace plan) {
@@ -135,12 +135,12 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
                                   .for_input = saves(GroupedLinear::kPlan),
                                   .for_weight = saves(GroupedLinear::kRows, GroupedLinear::kPlan)};
 
-// ---- dispatch and linear, linear and combine ----------------------------------------------------
-// These products read token rows in place, and rows that are only summed later live in scratch memory. So the
-// tape does not store top_k copies of tokens or results.
+// ---- dispatch and linear, linear and combine ---------------------------------------------------- These
+// products read token rows in place, and keep the experts' output rows in scratch memory until they are
+// summed. So the tape does not store top_k copies of tokens or results.
 
 struct DispatchLinear {
-  enum In : InputName { kX, kPlan, kGradient };  // kGradient is used for one part of a divided routing
+  enum In : InputName { kX, kPlan, kGradient };  // kGradient: only for a part of a routing (RoutingParts)
   enum Out : OutputName { kRows };
 };
 
@@ -201,7 +201,8 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
                                    .for_weight = saves(DispatchLinear::kX, DispatchLinear::kPlan)};
 
 struct LinearCombine {
-  enum In : InputName { kRows, kPlan, kAddend, kRest };  // kAddend is optional; kRest: rows of a second part
+  // kAddend: optional; kRest: only with a second part, its rows
+  enum In : InputName { kRows, kPlan, kAddend, kRest };
   enum Out : OutputName { kOut };
 };
 

@@ -1,8 +1,8 @@
-// The training operators of a mixture of experts. Each of T tokens chooses top_k of E experts, which results
-// in T · top_k rows, sorted by expert. The number of rows per expert is known only on the device, so memory
-// and the shapes on the tape are the same for every routing. If ranks share the experts, a routing covers
-// only some of them (engine/parallel/parallel_operators.h), and the number of rows is the maximum that these
-// experts can get.
+// The training operators of a mixture of experts. Each of T tokens chooses top_k of E experts, which gives T
+// · top_k rows, sorted by expert. The number of rows per expert is known only on the device, so memory and
+// the shapes on the tape must be the same for every routing. If ranks share the experts, a routing covers
+// only some of them (engine/parallel_operators.h), and the number of rows is the maximum that these experts
+// can get.
 //
 //   Routing r = route(router_logits(x, gate, {}), rule);
 //   y = linear_combine(weighted_swiglu(dispatch_linear(x, gate_up, r), r), down, r);
@@ -28,20 +28,20 @@ struct RoutingRule {
   turbo::RouterRule router;
   turbo::RouterRandom random = {};  // used by RouterRule::forced; leave `tokens` unset
   std::int64_t capacity = 0;        // maximum rows per expert; 0: no limit
-  bool drop_lightest = true;        // which rows above the capacity are dropped; true: the rows with the
-                                    // smallest weights; false: the last rows
-  std::int64_t sequences = 1;       // number of sequences, which defines "last rows" (turbo::PlanRouting)
+  // above the capacity: true drops the rows with the smallest weights, false drops the last rows
+  bool drop_lightest = true;
+  std::int64_t sequences = 1;  // number of sequences, which defines "last rows" (turbo::PlanRouting)
   // Auxiliary losses, whose gradients are added to the gradient of the logits: load balance over `segments`
-  // token ranges of equal length, and z loss (turbo::RouterLosses).
+  // equal ranges of tokens, and z loss (turbo::RouterLosses).
   float balance_scale = 0, z_scale = 0;
   std::int64_t segments = 1;
-  // 1 / (number of token ranges whose loads are summed) (StepLoad).
+  // 1 / (number of token ranges whose loads step_load() sums).
   float load_share = 1;
 };
 
 // Returns the expert loads for the balance loss of this microbatch: [1, E] int32, summed over all data ranks
 // and over the step's microbatches up to this one. `running` [E] int32, in persistent memory, holds them
-// between microbatches; it is zero when a step begins. Counts each microbatch exactly once, even if later
+// between microbatches; it is zero when a step begins. Counts each token exactly once, even if later
 // operators are recomputed. All ranks of the stage call it in the same order.
 Value step_load(const Value& logits, const RoutingRule& rule, const Tensor& running, DataParallel& parallel);
 
@@ -52,9 +52,9 @@ struct Routing {
   Value plan;     // a turbo::RoutingPlan
   std::int64_t expert_count = 0;
   std::int64_t rows = 0;  // maximum number of rows
-  std::int64_t kept = 0;  // above 0: the plan has two parts, and the first part has at most this many rows
-  std::int64_t plan_begin = 0, plan_end = 0;  // only for one part of a routing: the range of this part's plan
-                                              // in `plan`
+  std::int64_t kept = 0;  // above 0: the plan is in two parts, and the first has at most this many rows
+  // only for a part of a routing: the range of the part's plan in `plan`
+  std::int64_t plan_begin = 0, plan_end = 0;
   bool by_logits = true;  // the chosen experts are exactly the experts with the largest logits
 };
 
@@ -88,16 +88,17 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
 void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
                      const turbo::MarginBins& bins, const Tensor& counts);
 
-// The two parts of a routing with Routing::kept > 0. `head` has the first experts, as many as together have
-// at most `kept` rows; `rest` has all other experts, usually none. If the operators of `rest` are replayed
-// (ReplayScope), a step keeps no activations for it, and has memory for its maximum number of rows only once.
+// The two parts of a routing with Routing::kept > 0. The first part has the experts [0, n), with the largest
+// n whose experts have at most Routing::kept rows in total. The second part has all other experts; usually it
+// is empty. If the operators of the second part are replayed (ReplayScope), a step keeps no activations for
+// it, and has memory for its maximum number of rows only once.
 //
 // Results have the same bits as without parts: an expert's rows are multiplied together, and a token's rows
 // are summed in the same order.
 struct RoutingParts {
   Routing head, rest;
-  // These values have no data. They only receive the gradients of each part's rows, [rows, c], so that the
-  // gradient of x is summed from both parts at once.
+  // These Values represent the rows of the two parts, [rows, c]. They have gradients but no contents. One
+  // kernel sums the gradient of x from the gradients of both parts.
   Value head_gradient, rest_gradient;
 };
 // Divides a routing into its parts. `x`: the input of dispatch_linear().
@@ -110,13 +111,12 @@ RoutingParts parts_of(const Routing& routing, const Value& x);
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing, const Value& gradient = {});
 // Multiplies each row by the matrix of its expert: [rows, in] · [E, out, in]ᵀ -> [rows, out].
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
-// Combines rows per token: the weighted sum of each token's rows, plus `addend` if given.
+// Returns, for each token, the weighted sum of its rows, plus `addend` if given.
 Value combine(const Value& rows, const Routing& routing, const Value& addend = {});
-// Computes grouped_linear() followed by combine(), for rows that are already weighted. As one operator, it
-// stores the experts' output only briefly.
+// grouped_linear() followed by combine(), for rows that are already weighted. As a single operator, it needs
+// memory for the experts' output only while it runs.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
-// Computes the same as linear_combine() above, for the rows of both parts of a routing; the parameter has no
-// adapter.
+// Computes linear_combine() for the rows of both parts of a routing. The parameter has no adapter.
 Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts);
 
 // Adds to each row the bias of its expert, [E, n]. Pass rows by std::move to run in place.

@@ -144,7 +144,7 @@ struct RouteAttributes {
   bool by_logits;
 };
 
-// The loads per segment for the balance loss; empty if there is no balance loss.
+// The expert loads of each segment for the balance loss; empty if the balance loss is off.
 class Loads {
  public:
   // `by_logits` [T, top_k]: the experts with the largest logits; absent if they are not known.
@@ -162,8 +162,8 @@ class Loads {
 };
 
 struct Route {
-  // kTokens: token numbers, if random numbers are drawn. kStepLoad: the step's loads. kByTable: experts
-  // chosen by a table.
+  // kTokens: token numbers, if random numbers are drawn. kStepLoad: the step's loads. kByTable: experts that
+  // experts_by_table() chose.
   enum In : InputName { kLogits, kTokens, kStepLoad, kByTable };
   enum Out : OutputName { kWeights, kExperts, kPlan };
 };

@@ -39,7 +39,7 @@ void launch(turbo::Context& context, const Mxfp4Grouped& call) {
     product.a = a.get(), product.b = b.get();
     return launch(context, product);
   }
-  // Blocks lie along an expert's rows, so these rows are gathered first.
+  // The blocks that share a scale extend along an expert's rows, so these rows are gathered first.
   const std::int64_t rows = product.rows();
   const ScratchTensor a(context.scratch, product.a.dtype, {rows, product.a.cols()}),
       b(context.scratch, product.b.dtype, {rows, product.b.cols()});

@@ -15,7 +15,7 @@ class Normed {
   // `decoding`: calls are not recorded, and all parameters are resident. Without it, the norm runs
   // immediately. The stream and the weight must outlive this object.
   Normed(Residual& x, Parameter& weight, double epsilon, bool decoding);
-  // Wraps a normed value, which several branches may read.
+  // Wraps a value that is already normed. Several branches may read it.
   Normed(Value value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
 
   // Returns the normed value. The first call computes the norm.
@@ -23,10 +23,10 @@ class Normed {
 
   // value() · weightᵀ, plus an optional bias (null: none): [T, hidden] -> [T, out].
   Value linear(Parameter& weight, Parameter* bias = nullptr) const;
-  // rope() of the product that linear() computes.
+  // Returns rope() of linear(weight, bias).
   Value rotated_linear(Parameter& weight, Parameter* bias, const Value& positions, const Tensor& table,
                        const RopeShape& shape) const;
-  // swiglu() of value() · weightᵀ.
+  // Returns swiglu() of value() · weightᵀ.
   Value gated_linear(Parameter& weight, turbo::GluGate gate = turbo::GluGate::kSilu) const;
 
  private:

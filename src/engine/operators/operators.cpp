@@ -63,13 +63,14 @@ struct NormAttributes {
   float epsilon;
 };
 
-// Input gradient of both norm operators, which keep the rows that they normalise (`x`) and `rstd`.
+// Computes the input gradient of both norm operators. Both keep the rows that they normalise (`x`) and
+// `rstd`.
 void norm_input_gradient(OperatorCall& op, const Tensor& x, const Tensor& rstd, const Tensor& d_y,
                          const Tensor& previous, const Tensor& d_x) {
   turbo::RmsNormBackwardInput both{
       .x = x, .weight = op.weight(), .rstd = rstd, .d_y = d_y, .d_sum = previous, .d_x = d_x};
   both.offset = op.parameter().norm_offset;
-  // Both gradients read the same rows, so one kernel computes both.
+  // The input gradient and the weight gradient read the same rows, so one kernel computes both gradients.
   const bool weight_now = op.weight_gradient_now();
   if (weight_now) {
     const auto [d_weight, accumulate] = op.d_weight();

@@ -15,7 +15,8 @@
 
 namespace primus::engine {
 
-// The residual stream of a transformer: a sum, and an addend that the next norm adds in its own kernel.
+// The residual stream of a transformer. It equals `sum` plus `pending`, which the kernel of the next norm
+// adds to the sum.
 struct Residual {
   Value sum;
   Value pending;           // empty: no addend
@@ -34,8 +35,9 @@ void add(Residual& x, Value y);
 // Adds the pending addend now; afterwards x.sum is the complete stream.
 void flush(Residual& x);
 
-// Operators called while this object lives belong to block `layer`, the unit of recomputation. The first
-// block of a group of dropped blocks adds the pending addend, so the tape keeps one tensor per group.
+// Operators called while this object lives belong to block `layer`. Recompute policies drop and recompute
+// whole blocks. The first block of a group of dropped blocks adds the pending addend, so the tape keeps one
+// tensor per group.
 class BlockScope {
  public:
   BlockScope(Residual& x, std::int64_t layer);
@@ -48,7 +50,7 @@ class BlockScope {
 };
 
 // Operators called while this object lives are replayed in the backward pass instead of keeping their
-// outputs, under any recompute policy: for large outputs of small inputs.
+// outputs, under any recompute policy. Use it for large outputs that are computed from small inputs.
 class ReplayScope {
  public:
   explicit ReplayScope(Tape& tape) : tape_(tape), before_(tape.set_replay(true)) {}
@@ -74,7 +76,7 @@ Value sum(Value a, const Value& b);
 // x + bias: [T, n]. Pass x by std::move to run in place.
 Value add_bias(Value x, Parameter& bias);
 
-// Columns [0, at) and [at, n) of x: [T, n] -> [T, at], [T, n - at].
+// Splits x into columns [0, at) and columns [at, n): [T, n] -> [T, at], [T, n - at].
 std::pair<Value, Value> split(const Value& x, std::int64_t at);
 
 // Concatenates columns, the reverse of split(): [T, m], [T, n] -> [T, m + n].
@@ -94,12 +96,12 @@ struct RopeShape {
 };
 Value rope(Value x, const Value& positions, const Tensor& table, const RopeShape& shape);
 
-// Scales the first `cols` columns of each row by its position (turbo/position_scale/position_scale.h). Pass x
-// by std::move to run in place.
+// Scales the first `cols` columns of each row by a factor that depends on the row's position
+// (turbo/position_scale/position_scale.h). Pass x by std::move to run in place.
 struct PositionScaling {
   std::int64_t cols;
   float floor_scale, attn_scale;
-  int first = 1;  // as turbo::PositionScale::first
+  int first = 1;  // see turbo::PositionScale::first
 };
 Value scale_by_position(Value x, const Value& positions, const PositionScaling& scaling);
 

@@ -1,4 +1,5 @@
-// Attention by heads: every context rank gets all tokens of some heads, and sends the results back.
+// Attention by heads: every context rank receives all tokens of some heads, attends, and sends the outputs
+// back to the ranks that hold the tokens.
 #include <array>
 #include <optional>
 
@@ -13,7 +14,7 @@ namespace {
 using turbo::launch;
 
 struct Attributes {
-  turbo::AttentionShape shape;  // this rank's heads, complete sequences
+  turbo::AttentionShape shape;  // describes this rank's heads and complete sequences
   ContextParallel* context;
   bool statistics;
 };
@@ -44,8 +45,8 @@ class Call : public HeadExchange {
   }
   std::array<Columns, 1> out_columns() const { return {{{0, out_width()}}}; }
 
-  // The attention output of this rank's heads for all tokens. In training, qkv of these heads follows it in
-  // memory.
+  // Returns the attention output of this rank's heads for all tokens. In training, qkv of these heads follows
+  // this output in memory.
   Tensor out_of_heads() const {
     const Tensor both = op_.out(AllToAll::kOfHeads);
     return {both.data, both.dtype, {all_tokens(), out_width()}};
@@ -66,13 +67,14 @@ class Call : public HeadExchange {
   FusedColumns columns_;
 };
 
-// Returns this rank's part of a tensor with one number per head.
+// Returns the elements of this rank's heads in a tensor that has one number per head.
 Tensor own_heads(const Call& call, const Tensor& of_heads) {
   const std::int64_t heads = call.shape().heads;
   return of_heads.slice(call.rank() * heads, (call.rank() + 1) * heads);
 }
 
-// The backward pass needs qkv of this rank's heads instead of the input. Both have the same size.
+// For the backward pass, the call keeps qkv of this rank's heads instead of its input. Both tensors have the
+// same size.
 void forward(OperatorCall& op) {
   const Call call(op);
   const Tensor own = op.in(AllToAll::kQkv);

@@ -66,7 +66,7 @@ namespace {
 using turbo::launch;
 
 struct Attributes {
-  turbo::AttentionShape shape;  // this rank's tokens
+  turbo::AttentionShape shape;  // describes this rank's tokens
   ContextParallel* context;
   bool statistics;  // the call also computes the log-sum-exp
 };
@@ -75,20 +75,22 @@ void copy(turbo::Context& context, const Tensor& from, const Tensor& to) {
   if (!context.measuring()) context.stream.copy_on_device(to.data, from.data, to.bytes());
 }
 
-// One kernel call: queries of this rank and keys of any rank, both from one sequence. A piece is one slice of
-// a sequence. Pieces are numbered in the order of a rank's rows. One call may process two neighbouring
-// pieces.
+// One kernel call, which attends from queries of this rank to keys of any rank. Queries and keys belong to
+// one sequence. A piece is one slice of a sequence. Pieces are numbered in the order of a rank's rows. One
+// call may process two neighbouring pieces.
 struct Block {
   std::int64_t q, q_pieces, k, k_pieces;
-  bool own_keys;  // each query's own key is in this block, so the sinks are added here
+  bool own_keys;  // this block contains each query's own key, so this call also adds the sinks
   turbo::AttentionShape shape;
 };
 
-// The set of pieces that have results: the first block of a piece assigns, later blocks accumulate.
+// The set of pieces that have results. The first block of a piece assigns its result, and later blocks add to
+// it.
 class Written {
  public:
   explicit Written(std::int64_t pieces) : pieces_(static_cast<std::size_t>(pieces)) {}
-  // Neighbouring pieces must either both be in the set or both be missing.
+  // Returns whether the pieces [first, first + count) are in the set. Two neighbouring pieces must either
+  // both be in the set or both be missing.
   bool has(std::int64_t first, std::int64_t count) const {
     const auto written = std::count(pieces_.begin() + first, pieces_.begin() + first + count, true);
     PRIMUS_CHECK("context_attention", written == 0 || written == count);
@@ -128,15 +130,15 @@ class Call {
   ContextParallel& context() const { return *a_.context; }
   const Attributes& attributes() const { return a_; }
 
-  // copy_out: columns [first, first + width of `to`) of a fused projection to a dense matrix. copy_in: the
-  // reverse.
+  // copy_out copies columns [first, first + width of `to`) of a fused projection to the dense matrix `to`.
+  // copy_in copies a dense matrix to such columns.
   void copy_out(const Tensor& fused, std::int64_t first, const Tensor& to) const {
     copy_rows(fused.from(first), to, tokens(), to.cols(), columns_.width, to.cols());
   }
   void copy_in(const Tensor& from, const Tensor& fused, std::int64_t first) const {
     copy_rows(from, fused.from(first), tokens(), from.cols(), from.cols(), columns_.width);
   }
-  // Adds rows to columns of a fused projection, whose first column is `first`.
+  // Adds the rows `from` to columns of a fused projection; `first` begins at the first of these columns.
   void add_in(const Tensor& from, const Tensor& first) const {
     auto add = turbo::CopyRows::strided(from, first, from.rows(), from.cols(), from.cols(), columns_.width);
     add.add = true;
@@ -165,14 +167,14 @@ class Call {
   Shape piece_lse_shape() const { return {heads(), slice_tokens_}; }
 
   // Whether the mask is purely causal, without windows, chunks or packed documents. Then attention within a
-  // rank is ordinary causal attention over its rows, which are in sequence order. Each slice of another
-  // rank's keys is either completely visible or completely hidden.
+  // rank is ordinary causal attention over its rows, which are in sequence order. A slice of this rank's
+  // queries sees each slice of another rank's keys either completely or not at all.
   bool only_causal() const {
     const std::int64_t whole = 2 * slice_tokens_ * a_.context->ranks();
     return !op_.has_in(ContextOperands::kFirstKey) && (a_.shape.window == 0 || a_.shape.window >= whole) &&
            (a_.shape.chunk == 0 || a_.shape.chunk >= whole);
   }
-  // Whether a query appears in at most two blocks.
+  // Whether the result of a query is the sum of at most two blocks.
   bool at_most_two_parts() const { return only_causal() && a_.context->ranks() <= 2; }
   // Sums of three or more parts are accumulated in fp32. A sum of two parts is rounded only once in any type.
   bool sums_in_place(DType dtype) const { return dtype == DType::kF32 || at_most_two_parts(); }
@@ -190,7 +192,8 @@ class Call {
     }
   }
 
-  // Calls attend(rank, its keys and values [tokens, ...]) once per rank, this rank first.
+  // Calls attend(rank, the keys and values of this rank, [tokens, ...]) once per rank of the group, beginning
+  // with this rank.
   template <class Attend>
   void ring(const Tensor& own, Attend attend) const {
     const ScratchTensor buffers[] = {{op_.context().scratch, own.dtype, own.shape},
@@ -345,8 +348,8 @@ void forward(OperatorCall& op) {
   if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(ContextOperands::kOut)});
 }
 
-// Gradients of a call's inputs. This rank's part of its keys' gradients is written into the sum. The parts of
-// other ranks are added later.
+// Gradients of a call's inputs. The gradient that this rank's queries give to its own keys is written into
+// the sum. The gradients that queries of other ranks give to these keys are added later.
 class Gradients {
  public:
   Gradients(const OperatorCall& op, const Call& call, const Tensor& d_qkv)
@@ -354,21 +357,22 @@ class Gradients {
     Arena& scratch = op.context().scratch;
     if (!in_place_) wide_.emplace(scratch, DType::kF32, d_qkv.shape);
     sum_ = wide_ ? wide_->get() : d_qkv;
-    // With two ranks, the query gradients have two parts. They are added while gradients of keys and values
-    // are in flight.
+    // With two ranks, each query gradient is the sum of two parts. They are added while gradients of keys and
+    // values are in flight.
     if (call.at_most_two_parts()) d_q_.emplace(scratch, sum_.dtype, Shape{call.tokens(), call.q_width()});
   }
 
   DType dtype() const { return sum_.dtype; }
 
-  // Computes the part that comes from this rank's keys. The key gradients go to `d_kv`, or into the sum if
-  // `d_kv` is absent.
+  // Computes the gradients of attention to this rank's keys. The key gradients go to `d_kv`, or into the sum
+  // if `d_kv` is absent.
   void of_own(const Tensor& kv, const Tensor& d_kv = {}) {
     const Rows queries{sum_, call_.width()};
     attend(call_.context().rank(), kv, queries, false,
            d_kv.absent() ? Rows{sum_.from(call_.q_width()), call_.width()} : Rows{d_kv, call_.kv_width()});
   }
-  // Computes the part that comes from another rank's keys. Call it after of_own() and before add_queries().
+  // Computes the gradients of attention to another rank's keys. Call it after of_own() and before
+  // add_queries().
   void of_other(int from, const Tensor& kv, const Tensor& d_kv) {
     const Rows keys{d_kv, call_.kv_width()};
     if (d_q_) {
@@ -397,14 +401,15 @@ class Gradients {
   }
 
  private:
-  // Rows of tokens: the first row, and the distance between rows.
+  // Describes where the rows of tokens are: the first row, and the distance between rows.
   struct Rows {
     Tensor first;
     std::int64_t stride;
     Tensor at(std::int64_t row) const { return first.from(row * stride); }
   };
 
-  // Returns the query pieces that had visible keys. written_ becomes the set of key pieces that had queries.
+  // Returns the set of query pieces that saw at least one key. Sets written_ to the key pieces that at least
+  // one query saw.
   Written attend(int from, const Tensor& kv, const Rows& d_q, bool add_d_q, const Rows& d_kv) {
     const ScratchTensor piece_lse(op_.context().scratch, DType::kF32, call_.piece_lse_shape());
     Written queries(call_.pieces());

@@ -29,7 +29,7 @@ class ContextParallel {
  public:
   enum class Exchange : std::uint8_t { kRing, kAllGather, kAllToAll };
 
-  // The rank's mesh must have context ranks. `rank` must outlive this object.
+  // The mesh of `rank` must have more than one context rank. `rank` must outlive this object.
   ContextParallel(Rank& rank, Exchange exchange);
 
   int ranks() const { return group_.size(); }
@@ -63,8 +63,8 @@ class ContextParallel {
   std::unique_ptr<Event> computed_, values_arrived_, gradients_arrived_;
 };
 
-// Returns the position of each of a rank's tokens within its sequence, in the rank's order. `sequence` is a
-// multiple of 2 * ranks.
+// Returns, for each token of a rank in the order of the rank's rows, its position within the complete
+// sequence. `sequence` is a multiple of 2 * ranks.
 std::vector<std::int64_t> context_positions(std::int64_t sequence, int ranks, int rank);
 
 // attention() with AttentionOptions::context: this rank holds `shape.seq_q` tokens of each sequence, in the

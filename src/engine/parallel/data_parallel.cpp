@@ -57,7 +57,8 @@ void DataParallel::use(const Parameter& parameter) {
   }
   wait_for_values(unit);
 
-  // Records the order of units: the previous run of this pass predicts the next unit.
+  // Records the order in which a pass uses units. The order of the previous pass of the same kind predicts
+  // the next unit.
   std::vector<int>& units = program_->units;
   std::size_t& position = program_->position;
   if (position == units.size() || units[position] != unit.number) {
@@ -73,8 +74,8 @@ void DataParallel::use(const Parameter& parameter) {
   prefetched_ = &next;
 }
 
-// Earlier users of this memory run on the compute stream, so the communication stream waits for the compute
-// stream. Work enqueued on the compute stream from now on overlaps the gather.
+// Kernels that used this memory before run on the compute stream, so the communication stream waits for the
+// compute stream. Work enqueued on the compute stream from now on overlaps the gather.
 void DataParallel::gather(ParameterUnit& unit) {
   Traffic& traffic = traffic_of(unit);
   if (unit.sharding == Sharding::kParameters) {
@@ -270,7 +271,8 @@ void DataParallel::sum(const Tensor& tensor) {
 
 void DataParallel::sum_over_data(const Tensor& tensor) {
   if (mesh_.data_ranks() == 1) return;
-  // The group includes the context ranks, which share sequences: only the first of them contributes.
+  // The group includes the context ranks, which hold equal values because they share sequences. Therefore
+  // only the first context rank contributes.
   if (mesh_.place().context != 0 && !rank_.measuring())
     rank_.compute().fill_zero(tensor.data, tensor.bytes());
   all_reduce(*mesh_.reduction(ReduceGroup::kData).all, tensor, comm::Reduction::kSum);

@@ -3,18 +3,18 @@
 // (engine/parallel/mesh.h). The tape calls it around every operator with a parameter. On one rank it is free.
 //
 // Values. Under Sharding::kParameters a unit is gathered into the stash before its first operator. It is
-// released when operators of another declared group run, or, for forward passes with reshard_after_forward
-// off, in the backward pass. Every pass visits the units in the same order, so the order is recorded, and the
-// next unit is prefetched while the current one computes. At lower levels values are gathered once after each
-// update.
+// released when operators with parameters of another declared group run. If reshard_after_forward is off,
+// units gathered in a forward pass are released only in the backward pass. Every pass visits the units in the
+// same order, so the order is recorded, and the next unit is prefetched while the current one computes. At
+// lower levels values are gathered once after each update.
 //
-// Gradients. A unit is reduced as soon as all its parameters have all their contributions (of the step, or of
-// the microbatch with Layout::reduce_each_microbatch). The reduction overlaps the rest of the backward pass.
+// Gradients. A unit's gradient is reduced as soon as it has all contributions of the step (with
+// Layout::reduce_each_microbatch: of the microbatch). The reduction overlaps the rest of the backward pass.
 //
-// All levels give the same bits for the same order of sums: a gradient is summed over microbatches on each
-// rank and then over ranks, or in the reverse order with reduce_each_microbatch. Hybrid sharding first sums
-// within the groups of shards: the bits are equal if these groups have 2^k ranks, on the CPU in fp32
-// (comm/communicator.h).
+// All levels of Sharding give the same bits, because they sum in the same order. A gradient is summed over
+// microbatches on each rank and then over ranks; with reduce_each_microbatch it is summed over ranks first.
+// Hybrid sharding first sums within the groups of ranks that hold one sharded copy. On the CPU in fp32, it
+// gives the same bits if these groups have 2^k ranks (comm/communicator.h).
 //
 // Collectives run on the rank's communication stream, in the same order on all ranks. Not thread-safe.
 #pragma once
@@ -33,7 +33,7 @@ namespace primus::engine {
 
 struct DataParallelSettings {
   bool overlap_reduction = true;  // false: gradients are reduced at the end of the step
-  // False: gathers a unit only when it is needed, and training waits for updated values.
+  // False: units are not prefetched, and the compute stream waits until updated values are distributed.
   bool overlap_gather = true;
   bool reshard_after_forward = true;
   // The type in which fp32 gradients are reduced. bf16 halves the traffic and rounds once before and once
@@ -43,8 +43,8 @@ struct DataParallelSettings {
 
 class DataParallel {
  public:
-  // kWeight: weight gradients separate from their backward pass. kReading: inference of a few tokens, with a
-  // cache. kBase: an evaluation without adapters.
+  // kWeight: weight gradients separate from their backward pass. kReading: inference of a few tokens with a
+  // KV cache. kBase: an evaluation without adapters.
   enum class Pass : std::uint8_t { kForward, kBackward, kWeight, kEvaluation, kReading, kBase };
 
   // The store must be allocated for the rank's mesh. Both must outlive this object.
@@ -53,7 +53,7 @@ class DataParallel {
   // Starts a step of this many microbatches: the next contribution to each gradient assigns it. Also drops
   // the remains of an abandoned step (one rank only).
   void begin_step(std::int64_t microbatches);
-  // Starts a pass of one chunk of the model: the operators that follow belong to it.
+  // Starts a pass of one chunk of the model. The operators called from now on belong to this pass.
   void begin_pass(Pass pass, int chunk);
   // Makes the parameter readable for kernels enqueued from now on; valid until the next use() of another
   // unit.
@@ -74,7 +74,7 @@ class DataParallel {
   void distribute_values();
 
   // Gathers `of_shard` [shard] of all ranks that share a copy of the unit into `whole` [elements], for
-  // kernels enqueued from now on. Both have the same type. Only for sharded units.
+  // kernels enqueued from now on. Both tensors have the same type. The unit must be sharded.
   void gather_shards(const ParameterUnit& unit, const Tensor& of_shard, const Tensor& whole);
 
   // Lets kernels enqueued from now on read all values, without use(). Not allowed under
@@ -102,7 +102,7 @@ class DataParallel {
     // type of the reduction. part: the reduced result.
     Buffer values, gradient, narrow, part;
   };
-  // The units that one pass uses, in order; a unit appears once per use.
+  // The units that one pass uses, in the order of use. A unit appears once per use.
   struct Program {
     std::vector<int> units;
     std::size_t position = 0;
@@ -133,12 +133,12 @@ class DataParallel {
   std::map<std::pair<Pass, int>, Program> programs_;
   Program* program_ = nullptr;
   Pass pass_ = Pass::kForward;
-  // Gathered units. used_: units in use, which were declared together. prefetched_: the next unit. kept_:
-  // units held for the backward pass.
+  // Gathered units. used_: the units of one declared group, which operators read now. prefetched_: the unit
+  // that is used next. kept_: units held for the backward pass.
   std::vector<ParameterUnit*> used_;
   ParameterUnit* prefetched_ = nullptr;
   std::vector<ParameterUnit*> kept_;
-  std::deque<ParameterUnit*> reducing_;  // oldest first
+  std::deque<ParameterUnit*> reducing_;  // units whose gradients are being reduced, oldest first
   std::int64_t microbatches_ = 1;
 };
 

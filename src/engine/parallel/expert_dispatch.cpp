@@ -54,7 +54,7 @@ class Call {
   Buffer token_buffer(const Tensor& like) const { return buffer(a_.tokens, like); }
   Buffer row_buffer(const Tensor& like) const { return buffer(a_.rows(), like); }
 
-  // Each of the following functions starts a collective and keeps `held` until finish().
+  // Each of the following functions starts a collective. The buffer `held` is not released before finish().
   void gather(const Tensor& own, const Tensor& all, Buffer held) const {
     start([&](Communicator& group, Stream& stream) { group.all_gather(stream, own, all); }, std::move(held));
   }
@@ -105,7 +105,7 @@ void begin_dispatch_forward(OperatorCall& op) {
   call.send(x, call.of_rows(packed, x), rows, packed);
 }
 
-// Waits for the rows, which are already in the output's memory.
+// Waits until the rows have arrived. The transfer writes them directly to the output's memory.
 void finish_forward(OperatorCall& op) {
   PRIMUS_CHECK("expert dispatch", op.in_or_out(RowTransfer::kRows, RowTransfer::kMoved).data ==
                                       op.out(RowTransfer::kMoved).data);
@@ -150,7 +150,7 @@ void end_return_backward(OperatorCall& op) {
   const Tensor d_y = op.d_out(RowTransfer::kMoved);
   const Buffer d_rows = call.row_buffer(d_y);
   if (call.all_to_all()) {
-    // Each returned row has the gradient of its token, so the ranks send token gradients.
+    // The gradient of each returned row equals the gradient of its token, so the ranks send token gradients.
     const Tensor packed = op.fresh_d_in(RowTransfer::kRows).out;
     call.send(d_y, packed, call.of_rows(d_rows, d_y), d_rows);
   } else {
@@ -281,7 +281,7 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
   const std::int64_t tokens = dispatch.tokens, ranks = dispatch.ranks;
   PRIMUS_CHECK("plan_dispatch", ranks * experts.count % r.expert_count == 0);
   // A token is sent to a rank at most once. A rank's tokens belong to one microbatch, and an expert accepts
-  // at most its capacity of these.
+  // at most `capacity` of these tokens.
   const std::int64_t maximum = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
   const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.overlap};
   const std::int64_t of_experts = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);

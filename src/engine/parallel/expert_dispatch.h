@@ -10,19 +10,19 @@
 //
 // There are two methods. With all-gather, every rank gets all tokens of the group, and each token gets the
 // sum of the rows that all ranks return. With all-to-all, each rank sends a token's row once to each rank
-// that holds an expert of the token. From each of these ranks, it receives the sum of that rank's expert
-// outputs for the row. For the all-to-all, all ranks gather the experts chosen by all tokens, a few numbers
-// per token. From these, each rank computes on the device which rows it sends and receives, without a host
-// sync (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a rank's tokens, or the
-// number that capacities allow.
+// that holds an expert of the token. Each of these ranks returns the sum of its experts' outputs for the row.
+// For the all-to-all, every rank first gathers the numbers of the experts that all tokens chose, a few
+// numbers per token. From these, each rank computes on the device which rows it sends and receives, without a
+// host sync (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a rank's tokens, or
+// the number that capacities allow.
 //
-// The two transfers are each other's gradients. When the backward pass reaches end_return(), it sends the
-// gradient of its result; at begin_return() it waits for that transfer, which overlaps the gradients of the
-// operators between the two. Dispatch works in the same way. Results have the same bits with and without
-// overlap.
+// The gradient of one transfer is the other transfer. When the backward pass reaches end_return(), it starts
+// to send the gradient of end_return()'s result. When it reaches begin_return(), it waits for that transfer.
+// The transfer overlaps the gradients of the operators between the two calls. Dispatch works in the same way.
+// Results have the same bits with and without overlap.
 //
-// All ranks of a group make the same calls in the same order, replays included. Transfers end in reverse
-// order: last begun, first ended.
+// All ranks of a group make the same calls in the same order, replays included. If several transfers are in
+// flight, the transfer that began last must be ended first.
 #pragma once
 
 #include "engine/parallel/expert_parallel.h"
@@ -46,12 +46,13 @@ struct Dispatch {
   bool overlap = false;
 };
 
-// `routing`: the routing of a microbatch, as for share_routing(). The gradient of the weights is complete for
-// this rank's tokens, and zero for other tokens.
+// Plans the transfers of a microbatch. `routing`: the routing of the microbatch, as for share_routing(). The
+// gradient of the routing weights is complete for this rank's tokens, and zero for other tokens.
 Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std::int64_t capacity,
                        const DispatchOptions& options);
 
-// Rows in flight, and the memory from which they are sent. That memory is held until the rows have arrived.
+// Rows in flight, and the memory from which they are sent. The memory is not released before the rows have
+// arrived.
 struct InFlight {
   Value rows, from;
 };

@@ -48,7 +48,8 @@ void ExpertParallel::abandon() noexcept {
     try {
       finish();
     } catch (const std::exception&) {
-      // This transfer failed, too. The error is ignored, because the step's first error is already reported.
+      // This transfer has failed too. Its error is ignored, because an earlier error of this step is already
+      // being reported.
     }
   }
   spare_processors();

@@ -42,14 +42,14 @@ class ExpertParallel {
     std::unique_ptr<Event> arrived;  // null: the collective runs on the compute stream
     Buffer buffer;
   };
-  // Leaves multiprocessors free for collectives that overlap products.
+  // Makes products leave some multiprocessors free for the collectives that overlap them.
   void spare_processors();
 
   Rank& rank_;
   comm::Communicator& group_;
   bool overlap_;
-  // A separate stream: transfers of data-parallel shards use the rank's communication stream, and must not
-  // delay these transfers.
+  // The stream of these transfers. It is not the rank's communication stream, because the transfers of
+  // data-parallel shards on that stream would delay them.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_;
   std::vector<Flight> flights_;

@@ -1,7 +1,7 @@
 // All-to-all between context ranks (DeepSpeed-Ulysses, Jacobs et al. 2023): converts rows of all heads of
-// this rank's tokens to rows of this rank's heads of all tokens, and back. For operators that need every
-// token of a sequence, in order. Runs of tokens are sent from their place in the input and received at their
-// final place. This rank's own part is copied during the transfers.
+// this rank's tokens to rows of this rank's heads of all tokens, and back. Operators use it if they need
+// every token of a sequence, in order. Contiguous tokens are sent directly from the input, and are received
+// directly at their final address. This rank's own part is copied during the transfers.
 #pragma once
 
 #include <span>
@@ -38,14 +38,15 @@ class HeadExchange {
  private:
   // Tokens of one slice; a rank holds two slices of every sequence.
   std::int64_t slice_tokens() const { return sequence_ / (2 * group_.ranks()); }
-  // Calls visit(peer, offset) for every other rank; offset: where the peer's part begins among the rows of
-  // all peers.
+  // Calls visit(peer, offset) for every other rank. `offset` is the position at which the peer's rows begin
+  // among the rows of all peers.
   template <class Visit>
   void for_each_peer(Visit visit) const;
   // Calls visit(sequence, half) in the order of a rank's rows.
   template <class Visit>
   void for_each_piece(Visit visit) const;
-  // piece: a slice of a rank's rows. place: where a rank's slice is in complete sequences.
+  // piece() returns a slice of a rank's rows. place() returns the memory of a rank's slice within complete
+  // sequences.
   Tensor piece(const Tensor& of_rank, std::int64_t sequence, int half) const;
   Tensor place(const Tensor& all, int rank, std::int64_t sequence, int half) const;
 

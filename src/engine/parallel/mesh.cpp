@@ -47,7 +47,8 @@ Mesh::Mesh(std::unique_ptr<comm::Communicator> world, const MeshShape& shape)
 
   const int stage_ranks = shape.stage_ranks(ranks), first = place_.stage * stage_ranks;
   const int within = world_->rank() - first, data = shape.data(ranks);
-  const int of_data = first + place_.data * tensor_context;  // the first rank with this rank's sequences
+  // the lowest rank of the stage that holds this rank's sequences
+  const int of_data = first + place_.data * tensor_context;
   tensor_ =
       split(every(of_data + place_.context * shape.tensor, shape.tensor, 1), "tensor", Overlap::kProducts);
   context_ = split(every(of_data + place_.tensor, shape.context, shape.tensor), "context", Overlap::kKernels);
@@ -132,8 +133,8 @@ void Mesh::set_timeout(std::chrono::milliseconds timeout) {
 
 Mesh Mesh::measuring() const {
   if (size() == 1) return {};
-  // The measuring mesh must know whether copy engines are used, because they split products into pieces.
-  // Products are measured, and GPU libraries timed, in the pieces that training uses.
+  // The measuring mesh must know whether transfers use copy engines, because products are then split by rank.
+  // Memory is measured, and GPU libraries are timed, with the products as training splits them.
   const bool copied = tensor_ && tensor_->by_copy_engines();
   return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied), shape_};
 }

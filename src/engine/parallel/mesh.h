@@ -5,12 +5,13 @@
 //
 // Experts are spread over the same ranks of a stage with a second numbering: rank within the stage = expert
 // tensor + ET * (expert + E * copy). Between layers every rank of a stage holds its own tokens. So a
-// parameter's gradient is summed over those ranks of the stage that hold the same part of the parameter
+// parameter's gradient is summed over all ranks of the stage that hold the same part of the parameter
 // (ReduceGroup).
 //
 // The groups of ranks that share one sharded copy may be smaller than a reduce group (hybrid sharding,
-// Megatron's num_distributed_optimizer_instances): each group of consecutive ranks holds one copy, and ranks
-// at the same place in their shard groups hold the same shard. Reductions run over the shards first.
+// Megatron's num_distributed_optimizer_instances): each shard group, a group of consecutive ranks, holds one
+// copy. Ranks with the same index in their shard groups hold the same shard. A reduction first runs within
+// each shard group.
 //
 // Each rank owns its mesh. Not thread-safe.
 #pragma once
@@ -46,10 +47,12 @@ MeshPlace place_of(const MeshShape& shape, int world, int rank);
 
 // The ranks over which a parameter's gradient is summed.
 enum class ReduceGroup : std::uint8_t {
-  kData,          // split over tensor ranks: summed over data and context ranks
-  kTokens,        // complete on all tensor ranks: summed over all ranks of the stage
-  kExperts,       // experts split over expert-tensor ranks: summed over ranks with the same part
-  kExpertTokens,  // experts complete on expert-tensor ranks: summed over ranks with these experts
+  kData,    // the parameter is split over tensor ranks; its gradient is summed over data and context ranks
+  kTokens,  // each tensor rank has the complete parameter; its gradient is summed over all ranks of the stage
+  // experts are split over expert-tensor ranks; the gradient is summed over ranks with the same part
+  kExperts,
+  // expert-tensor ranks have complete experts; the gradient is summed over ranks with these experts
+  kExpertTokens,
 };
 inline constexpr std::size_t kReduceGroups = 4;
 constexpr std::size_t index(ReduceGroup group) { return static_cast<std::size_t>(group); }
@@ -87,14 +90,15 @@ class Mesh {
   int data_ranks() const { return shape_.data(size()); }
   int data_rank() const { return place_.data; }
 
-  // The following communicators are null if the group is only this rank. A group's ranks are in world order.
+  // The following communicators are null if the group contains only this rank. The ranks of a group are in
+  // world order.
   comm::Communicator* world() { return world_.get(); }
   const comm::Communicator* world() const { return world_.get(); }
   comm::Communicator* tensor() { return tensor_.get(); }
   comm::Communicator* context() { return context_.get(); }
-  // The ranks that hold the tokens of one microbatch: tensor and context.
+  // The tensor and context ranks that together hold the tokens of one microbatch.
   comm::Communicator* sequence() { return shape_.context == 1 ? tensor_.get() : sequence_.get(); }
-  // The ranks over which a layer's experts are spread: expert tensor and expert.
+  // The ranks of the axes "expert tensor" and "expert", over which a layer's experts are spread.
   comm::Communicator* experts() { return experts_.get(); }
   // One rank of each stage, in stage order.
   comm::Communicator* pipeline() { return pipeline_.get(); }
@@ -107,7 +111,8 @@ class Mesh {
   void set_timeout(std::chrono::milliseconds timeout);
 
   const Reduction& reduction(ReduceGroup group) const { return reductions_[index(resolve(group))]; }
-  // Groups of the same ranks share one communicator. Returns the group that owns the communicator.
+  // Reduce groups of the same ranks share one communicator. Returns the reduce group that owns this
+  // communicator.
   ReduceGroup resolve(ReduceGroup group) const;
 
  private:

@@ -37,7 +37,7 @@ void copy(OperatorCall& op, const Tensor& from, const Tensor& to) {
   op.context().stream.copy_on_device(to.data, from.data, from.bytes());
 }
 
-// Writes this operator's part of the gradient of input `i`, which `make` computes, and adds the previous
+// Calls `make` to compute this operator's contribution to the gradient of input `i`, and adds the previous
 // gradient.
 template <class Make>
 void add_input_gradient(OperatorCall& op, InputPlace i, const Make& make) {
@@ -101,7 +101,7 @@ struct RoutingAttributes {
   bool dropping;
   OwnRows rows;
 
-  // This rank's rows of a tensor that has all tokens.
+  // Returns this rank's rows of a tensor that has the rows of all tokens.
   Tensor own(const Tensor& of_all) const { return own_tokens(of_all, experts.tokens); }
   int ranks() const { return experts.group ? experts.group->size() : 1; }
 };
@@ -160,7 +160,7 @@ struct GatherLogits {
   enum Out : OutputName { kAll };
 };
 
-// Collectives need parts of equal size, so each part is padded to the size of the largest.
+// Collectives need equal sizes on all ranks, so each rank's part is padded to the size of the largest part.
 void gather_logits_forward(OperatorCall& op) {
   const auto& vocabulary = op.attributes<SharedVocabulary>();
   const Tensor own = op.in(GatherLogits::kOwn), all = op.out(GatherLogits::kAll);

@@ -1,13 +1,13 @@
 // Operators of several ranks that work on the same tokens: tensor, sequence and expert parallelism.
 //
 // Between layers every rank holds its own rows: of the T tokens of a microbatch, rank r of n has rows [r T/n,
-// (r + 1) T/n). A layer gathers the rows that it needs, applies its part of the weights, and scatters the
-// sums:
+// (r + 1) T/n). In a layer, each rank gathers the rows of all ranks, applies its part of the weights, and
+// scatters the sums:
 //
 //   h [T/n, c] --gather_tokens--> [T, c] --part of the weights-->
 //       partial sums [T, c] --scatter_tokens--> [T/n, c]
 //
-// Gather and scatter are each other's gradients.
+// The gradient of a gather is a scatter, and the gradient of a scatter is a gather.
 //
 // `group` null means a single rank: the functions return their argument and record no call. All ranks of a
 // group make the same calls in the same order, replays included. Collectives run on the compute stream.
@@ -23,11 +23,11 @@ namespace primus::engine {
 // them.
 enum class Gathered : std::uint8_t { kAgain, kKept };
 
-// Gathers the rows of all ranks, in rank order: [T/n, c] -> [T, c]. For operators that compute a part on each
-// rank: the backward pass sums the ranks' gradients.
+// Gathers the rows of all ranks, in rank order: [T/n, c] -> [T, c]. Use it before operators that compute a
+// partial result on each rank: the backward pass sums the ranks' gradients.
 Value gather_tokens(const Value& x, comm::Communicator* group, Gathered gathered = Gathered::kAgain);
-// Gathers rows for operators that compute the same on every rank. The backward pass only selects a rank's own
-// rows, whose gradient is already complete.
+// Gathers rows for operators that compute equal results on every rank. Then each rank already has the
+// complete gradient, and the backward pass only selects the rank's own rows.
 Value replicate_tokens(const Value& x, comm::Communicator* group);
 // Sums x over all ranks. Each rank gets its own rows of the sum: [T, c] -> [T/n, c].
 Value scatter_tokens(const Value& x, comm::Communicator* group);
@@ -67,7 +67,8 @@ struct SharedExperts {
   comm::Communicator* group = nullptr;
   const comm::Communicator* tokens = nullptr;
   std::int64_t first = 0, count = 0;
-  std::int64_t limit = 0;  // a known maximum number of rows of this rank's experts; 0: none is known
+  // a maximum number of rows of this rank's experts that the caller knows; 0: unknown
+  std::int64_t limit = 0;
   std::int64_t keeps = 0;  // above 0: a plan with more rows than this has two parts (Routing::kept)
 
   // Maximum number of rows of this rank's experts, for `tokens_of_all` tokens. A token chooses an expert at
@@ -78,7 +79,7 @@ struct SharedExperts {
 };
 // The rows of a rank's experts, and how its plan stores them.
 struct OwnRows {
-  std::int64_t tokens = 0, top_k = 0;  // of the tokens whose choices are planned
+  std::int64_t tokens = 0, top_k = 0;  // number of tokens whose choices are planned, and choices per token
   std::int64_t maximum = 0;            // Routing::rows
   std::int64_t kept = 0;               // Routing::kept
 

@@ -6,18 +6,18 @@
 //   after a step:  the maximum over all ranks and microbatches enters the history, which gives new scales
 //
 // Quantising a tensor again with the same scale gives the same codes and records the same magnitude. So
-// results depend neither on recomputation nor on the order of products, and each product quantises its own
-// operands. Evaluation does not record magnitudes. A step with non-finite gradients changes neither history
-// nor scales, just as it changes no weight. (Transformer Engine adds such a step to its history, and keeps a
+// results depend neither on recomputation nor on the order of products, and each product can quantise its
+// operands itself. Evaluation does not record magnitudes. A step with non-finite gradients changes neither
+// the history nor the scales nor any weight. (Transformer Engine adds such a step to its history, and keeps a
 // scale only if the magnitude itself is not finite.)
 //
 // A magnitude is the maximum over all ranks of all stages: a tensor rank's part of a matrix has the scale of
 // the complete matrix, and any mesh has the scales of one device. Every rank therefore holds the scales of
-// all layers, including those of other stages, and any rank can save them. Transformer Engine rolls its
-// history once per microbatch; here it rolls once per step, so the result does not depend on how a batch is
-// cut.
+// all layers, including those of other stages, and any rank can save them. Transformer Engine adds an entry
+// to its history once per microbatch. Primus adds one once per step, so the result does not depend on the
+// microbatch size.
 //
-// Histories and scales live on the device; the host holds no copy. Not thread-safe.
+// Histories and scales are stored on the device; the host holds no copy. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ class DelayedScales {
   };
   std::vector<Layer> layers() const;
   std::int64_t state_bytes() const { return history_.bytes() + scales_.bytes(); }
-  // The recipe that update() follows.
+  // The recipe with which update() computes scales.
   const PrecisionRecipe& recipe() const { return recipe_; }
 
  private:
@@ -70,7 +70,7 @@ class DelayedScales {
   PrecisionRecipe recipe_;
   std::vector<const Parameter*> parameters_;
   std::vector<std::int64_t> layer_of_;  // the layer at each Parameter::index; -1: none
-  Tensor largest_, history_, scales_;   // operands of UpdateFp8Scales
+  Tensor largest_, history_, scales_;   // tensors that turbo::UpdateFp8Scales reads and writes
 };
 
 }  // namespace primus::engine

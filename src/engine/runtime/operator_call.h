@@ -29,9 +29,9 @@ class Tape;
 //     enum Out : OutputName { kSum, kY, kRstd };
 //   };
 //
-// A call is recorded with these names, and the operator's functions access tensors by name. Plain numbers do
-// not compile as places. Inputs and outputs have different types, so an output's name does not compile where
-// an input is expected.
+// A call is recorded with these names, and the operator's functions access tensors by name. A plain number in
+// place of a name does not compile. Inputs and outputs have different types, so an output's name does not
+// compile where an input is expected.
 using InputName = std::int8_t;
 using OutputName = std::int16_t;
 
@@ -81,19 +81,20 @@ struct Operator {
   std::string_view name;
   OperatorClass operator_class;
   void (*forward)(OperatorCall&);
-  // Recomputes the other outputs from output 0. If a policy drops the operator's class, output 0 is kept
-  // instead of the inputs. Null: outputs are replayed from the inputs.
+  // Recomputes all other outputs from output 0. If a policy drops outputs of the operator's class, the tape
+  // then keeps output 0 instead of the inputs. Null: all outputs are replayed from the inputs.
   void (*from_first)(OperatorCall&) = nullptr;
   void (*backward_input)(OperatorCall&) = nullptr;   // null: no input is differentiable
   void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
   Saves for_input = {};                              // needed by backward_input
-  Saves for_weight = {};                // needed by backward_weight, besides the gradients of the outputs
-  bool in_place = false;                // output 0 may reuse the memory of input 0, which is not needed again
-  bool is_loss = false;                 // gradients start at this operator: backward_input always runs
+  Saves for_weight = {};  // needed by backward_weight, besides the gradients of the outputs
+  // output 0 may reuse the memory of input 0, because the backward pass does not read input 0
+  bool in_place = false;
+  bool is_loss = false;                 // gradients start at this operator, so backward_input always runs
   bool weight_reads_parameter = false;  // backward_weight reads the parameter, as the other functions may
-  bool once = false;                    // also updates counters, so outputs are never dropped or replayed
+  bool once = false;       // the call also updates counters, so its outputs are never dropped or replayed
   bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
-  bool hollow = false;     // outputs have no memory: only their gradients exist. With unsettled
+  bool hollow = false;     // outputs have no memory, only gradients; needs `unsettled`
 };
 
 // One recorded call. It has a fixed size and needs no heap memory.
@@ -123,9 +124,9 @@ class OperatorCall {
   Tensor in(InputPlace i) const;
   Tensor out(OutputPlace j) const;
   bool has_in(InputPlace i) const { return entry().has_input(i.index()); }
-  // Absent if the call has no such input.
+  // Returns input i, or an absent tensor if the call has no such input.
   Tensor optional_in(InputPlace i) const { return has_in(i) ? in(i) : Tensor(); }
-  // Valid even after the input's memory is released.
+  // Returns the shape of input i, even after the input's memory is released.
   const Shape& in_shape(InputPlace i) const;
   // Input i, or output j if it reuses that memory (in-place operators).
   Tensor in_or_out(InputPlace i, OutputPlace j) const;
@@ -145,14 +146,15 @@ class OperatorCall {
   Tensor d_out(OutputPlace j) const;
   // False if the call has no such input.
   bool needs_d_in(InputPlace i) const;
-  // Where to write the gradient of input i. `previous`: the gradient from other users of that input, or
-  // absent. The operator must write `previous` plus its own part to `out`. Both may be the same memory.
+  // The memory for the gradient of input i. `previous`: the gradient from other operators that read this
+  // input, or absent. The operator must write `previous` plus its own contribution to `out`. `previous` and
+  // `out` may be the same memory.
   struct Target {
     Tensor out, previous;
   };
   Target d_in(InputPlace i);
-  // d_in() for kernels that can only assign: `out` and `previous` are different memory, and `previous` stays
-  // readable for the kernels of this call. The operator adds `previous` afterwards.
+  // d_in() for kernels that overwrite and cannot accumulate: `out` and `previous` are different memory, and
+  // `previous` stays readable for the kernels of this call. The operator adds `previous` afterwards.
   Target fresh_d_in(InputPlace i);
   // fresh_d_in() for kernels that may overwrite input i: `out` is the input's memory if no later operator
   // reads it.
@@ -161,7 +163,8 @@ class OperatorCall {
   void pass_d_in(InputPlace i, OutputPlace j);
   // Adds `part` to the gradient of input i, or makes it the gradient without a copy.
   void take_d_in(InputPlace i, Buffer part);
-  // Returns memory for the final gradient of output j: the memory of d_out(j), if only this call reads it.
+  // Returns memory in which the call can complete the gradient of output j. This is the memory of d_out(j) if
+  // only this call reads it.
   Tensor complete_d_out(OutputPlace j);
 
   // Memory for the weight gradient, in its unit's type. `accumulate` false: assign, since this is the first
@@ -187,8 +190,8 @@ class OperatorCall {
   std::array<Buffer, Entry::kMaxInputs> replaced_;  // gradients that kernels of this call still read
 };
 
-// Adds the gradient from other users of an input. Call it at the end of an operator that wrote to
-// fresh_d_in().
+// Adds the gradient from other operators that read the input. An operator that wrote to fresh_d_in() calls it
+// last.
 void add_previous(OperatorCall& op, const OperatorCall::Target& target);
 
 }  // namespace primus::engine

@@ -26,7 +26,7 @@ struct Initializer {
   float value = 0;
   float maximum = 0;  // maximum of kLogUniform and kGateBias
   static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
-  // Integers in [0, bound), distinct within a row.
+  // Random integers in [0, bound), without repetitions within a row.
   static Initializer distinct(std::int64_t bound) { return {Kind::kDistinct, static_cast<float>(bound)}; }
   static Initializer constant(double value) { return {Kind::kConstant, static_cast<float>(value)}; }
   // Values whose logarithm is uniform between log(minimum) and log(maximum).
@@ -55,8 +55,8 @@ struct Placement {
   struct Rows {
     std::int64_t whole = 0, rows = 0;
   };
-  Shape whole = {};             // the shape of the complete parameter; without extents if this rank has all
-                                // of it
+  // the shape of the complete parameter; without extents if this rank has the complete parameter
+  Shape whole = {};
   std::vector<Rows> rows = {};  // ascending
   std::int64_t column = 0;      // the first column, for a matrix
 
@@ -103,19 +103,20 @@ struct Parameter {
   float norm_offset = 0;    // number added to each norm weight before use
   bool head_norm = false;   // QK-norm weight: decayed only with Layout::decay_head_norms
   bool per_expert = false;  // the first axis counts experts, of which each token uses only a few
-  // Operators read it in fp32, even if others are read in bf16 (routers). Checkpoints hold its value in the
-  // compute type and its fp32 master, like those of other parameters.
+  // Operators read this parameter in fp32, even if they read other parameters in bf16. Routers need this. As
+  // for other parameters, checkpoints hold its value in the compute type and its fp32 master.
   bool reads_full_precision = false;
-  // Checkpoints also hold it in fp32. Implies reads_full_precision.
+  // Checkpoints also hold the parameter's value in fp32. Implies reads_full_precision.
   bool full_precision = false;
-  // Checkpoints hold int64 values. Needs full_precision, since fp32 is exact below 2^24.
+  // Checkpoints hold the values as int64. Needs full_precision, because fp32 represents integers up to 2^24
+  // exactly.
   bool whole_numbers = false;
   // Index of the block whose linear layer or experts have this matrix; PrecisionRecipe chooses the types of
   // its products by this index. -1: not the matrix of a linear layer or of experts.
   std::int64_t linear_of = -1;
   LowRank low_rank = {};     // the matrix's adapter, used by linear() and similar operators
   bool is_low_rank = false;  // A or B of another matrix: loaded weights may lack it
-  bool vocabulary = false;   // one row per token of the vocabulary: the embedding and the head
+  bool vocabulary = false;   // the embedding or the head, which have one row per token of the vocabulary
   bool kernel = false;       // a convolution's weight: one row per channel, not used in matrix products
 
   // ParameterStore::allocate sets this and all following members. Null if another stage has the parameter.
@@ -127,7 +128,7 @@ struct Parameter {
   Tensor gradient;          // has the unit's gradient_dtype; absent in inference, and while it has no memory
 
   int index = 0;               // position among all parameters
-  bool decays_vector = false;  // a vector that decays
+  bool decays_vector = false;  // weight decay applies although this parameter is a vector
   // As in Megatron, norms and biases do not decay.
   bool decayed() const { return decay && (shape.rank() > 1 || decays_vector); }
   std::int64_t row_elements() const { return shape.rank() > 1 ? shape[shape.rank() - 1] : 1; }
@@ -136,7 +137,7 @@ struct Parameter {
   // The chunk of each use of the parameter, in forward order. This fixes the order in which gradients are
   // summed (see WeightGradientQueue).
   std::vector<int> uses;
-  std::int64_t turn = 0;      // uses counted up to now in this step
+  std::int64_t turn = 0;      // number of uses counted in this step up to now
   bool has_gradient = false;  // true: further contributions accumulate; false: the first contribution assigns
 };
 

@@ -221,8 +221,8 @@ void ParameterStore::add_unit(std::size_t number, const std::vector<Parameter*>&
   unit.trained = first.trainable && layout_.train;
   unit.dtype = first.full_precision || first.reads_full_precision ? DType::kF32 : layout_.compute;
   if (unit.dtype != DType::kF32) unit.gradient_dtype = layout_.gradients;
-  // With one shard, each rank has the entire unit. The routers' balance biases (neither trained nor a weight)
-  // change in the same way on every rank, so they are not sharded.
+  // With one shard, each rank has the entire unit. The routers' balance biases change in the same way on
+  // every rank without an optimizer, so they are not sharded.
   unit.sharding = place.shards == 1                           ? Sharding::kNone
                   : !first.trainable && first.full_precision  ? Sharding::kNone
                   : unit.trained                              ? layout_.sharding
@@ -284,7 +284,7 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
     if (elements.empty()) continue;
     elements = elements.intersect(unit.shard);
     for (const StateSpec& spec : layout_.states[rule]) {
-      // Every rank lists the state, even if this rank has none of its elements.
+      // Every rank lists every state, even a state of which it stores no elements.
       const auto take_or_name = [&](std::int64_t count, DType dtype) {
         return count == 0 ? Tensor(nullptr, dtype, {0}) : take(count, dtype);
       };

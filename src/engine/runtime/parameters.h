@@ -70,7 +70,7 @@ struct StateSpec {
   DType dtype = DType::kF32;
 
   bool has_scales() const { return turbo::has_block_scales(dtype); }
-  // The type in checkpoints, which represents each number exactly. So any mesh can load a state, with any
+  // The type in checkpoints. It represents each value exactly, so any mesh can load the state, with any
   // blocks.
   DType saved_dtype() const { return has_scales() ? DType::kBF16 : dtype; }
   bool operator==(const StateSpec&) const = default;
@@ -78,8 +78,7 @@ struct StateSpec {
 
 // A rank's place in a reduce group.
 struct GroupPlace {
-  ReduceGroup group = ReduceGroup::kData;  // the representative of all groups with the same ranks
-                                           // (Mesh::resolve)
+  ReduceGroup group = ReduceGroup::kData;  // represents all groups of the same ranks (Mesh::resolve)
   int ranks = 1, rank = 0;
   int shards = 1;  // ranks that share one sharded copy; divides `ranks`
 };
@@ -94,7 +93,7 @@ struct ParameterRun {
   bool decayed = true;
 };
 
-// A state of a unit, for the elements of the shard that its rule updates.
+// One state of a unit, for the elements of the shard that belong to its update rule.
 struct UnitState {
   StateSpec spec;
   int rule = 0;
@@ -103,11 +102,11 @@ struct UnitState {
   Tensor scales;       // [elements / turbo::kMomentBlock] bf16, if the spec has scales
 };
 
-// The weights that a rank stores of a unit, [shard] each; absent when not needed.
+// The weights of a unit that a rank stores, [shard] each; a tensor that is not needed is absent.
 struct StoredWeights {
   Tensor values;     // this shard of ParameterUnit::values
   Tensor master;     // fp32; the same memory as `values` in an fp32 unit; absent if masters are split
-  Tensor remainder;  // int16: with `values`, the split masters (turbo/master_weights.h)
+  Tensor remainder;  // int16: the low bits of split masters (turbo/master_weights.h)
 };
 
 struct ParameterUnit {
@@ -127,9 +126,9 @@ struct ParameterUnit {
   FlatRange shard;                 // the elements that this rank stores and updates
   FlatRange slice;                 // the part of the shard that this rank contributes to sums over all ranks
 
-  // Shape [elements]; absent while they have no memory.
-  Tensor values;    // read by operators
-  Tensor gradient;  // this rank's own contributions
+  // The next tensors have the shape [elements]; a tensor without memory is absent.
+  Tensor values;    // values that operators read
+  Tensor gradient;  // the sum of this rank's contributions to the gradient
   StoredWeights stored;
   Tensor reduced;  // [shard], the gradient of all ranks; absent when not needed
 
@@ -159,16 +158,16 @@ class ParameterStore {
   explicit ParameterStore(Mesh* mesh = nullptr) : mesh_(mesh) {}
   Mesh* mesh() const { return mesh_; }
 
-  // Parameters that are declared together.
+  // A group of parameters that are declared together.
   struct Group {
     std::string name;
     // Advice for the error message if loaded weights lack this group's tensors. Empty: the message only names
     // the missing tensors.
     std::string if_missing;
     std::vector<Parameter*> parameters;
-    bool here = true;    // false: another stage has them, and this rank has only their names and shapes
-    bool counts = true;  // false: a copy of parameters that another stage counts and saves
-    // The first and the last stage have the group; its gradient is the sum over both.
+    bool here = true;    // false: another stage has the parameters; this rank knows their shapes
+    bool counts = true;  // false: these parameters are copies, which another stage counts and saves
+    // The first and the last stage both have the group. Its gradient is the sum over both stages.
     bool at_both_ends = false;
   };
 
@@ -202,7 +201,7 @@ class ParameterStore {
     bool split_masters = false;
     // Sums gradients over microbatches after the reduction over ranks, not before.
     bool reduce_each_microbatch = false;
-    // QK-norm weights decay like matrices.
+    // True: weight decay applies to QK-norm weights as to matrices.
     bool decay_head_norms = false;
 
     // True if a unit's complete gradient, summed over several ranks, keeps its memory between steps.
@@ -220,15 +219,15 @@ class ParameterStore {
 
   std::deque<Group>& groups() { return groups_; }
   const std::deque<Group>& groups() const { return groups_; }
-  // Empty before allocate().
+  // All units, in buffer order. Empty before allocate().
   std::deque<ParameterUnit>& units() { return units_; }
   const std::deque<ParameterUnit>& units() const { return units_; }
   std::deque<Parameter>& parameters() { return parameters_; }
   const std::deque<Parameter>& parameters() const { return parameters_; }
   std::int64_t elements() const;          // all parameters of the model, on all ranks; without padding
-  std::int64_t trained_elements() const;  // the part of elements() that an optimizer updates
-  std::int64_t counted_elements() const;  // the part of elements() in the units' slices
-  // Bytes of the optimizer state of all parameters of the model in a checkpoint.
+  std::int64_t trained_elements() const;  // elements that an optimizer updates
+  std::int64_t counted_elements() const;  // elements within this rank's ParameterUnit::slice
+  // Bytes that a checkpoint needs for the optimizer state of all parameters of the model.
   std::int64_t state_bytes() const;
   const Layout& layout() const { return layout_; }
 

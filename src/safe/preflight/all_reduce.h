@@ -18,7 +18,7 @@ struct AllReduceFacts {
   std::optional<double> rate;  // GB/s; nullopt: not measured
   std::string problem = {};    // why it was not measured; empty: fewer than two GPUs
   std::string where = {};      // "rank 3"
-  // The threshold, which may be a demand of the user. A demanded rate that cannot be measured is a failure.
+  // The threshold. If the user has set it and the rate cannot be measured, the check fails.
   std::optional<Wanted> minimum = {};
   bool is_demanded = false;
 };

@@ -30,13 +30,13 @@ struct Wanted {
   std::string source;
 };
 
-// Requirements on the machine. Without the user's settings, checks choose defaults by the machine's role. A
-// value set in an optional is a demand: its check runs even if its section was not selected, and fails if the
-// measured value cannot be determined.
+// Requirements on the machine. Without the user's settings, checks choose defaults by the machine's role. If
+// the user sets one of the optional members, it is a demand. The check of a demand runs even if its section
+// was not selected, and it fails if the value cannot be measured.
 struct Requirements {
   int local_ranks = 1, nodes = 1;                              // ranks on this machine; number of machines in
                                                                // the job
-  std::optional<Wanted> shared_memory_gib, locked_memory_gib;  // 0 switches the check off
+  std::optional<Wanted> shared_memory_gib, locked_memory_gib;  // the value 0 switches the check off
   std::optional<Wanted> gpus;                                  // number of GPUs
   std::optional<Wanted> rdma_ports;
   std::optional<Wanted> free_gpu_memory_gib;  // GiB per GPU
@@ -105,8 +105,8 @@ class Judge {
 
 // A command-line option that sets a check's threshold. If the user sets it, it is a demand.
 struct ThresholdOption {
-  // The subject of the threshold: the machine, the speed of a device, or the speed of an exchange. Speeds are
-  // measured only on request.
+  // What the threshold limits: a property of the machine, the speed of a device, or the speed of an exchange
+  // between ranks. Speeds are measured only on request.
   enum class About : std::uint8_t { kMachine, kDevice, kExchange };
   std::string_view name, value, help;  // "--shm-min-gb", "G"
   std::optional<Wanted> Requirements::*field = nullptr;
@@ -123,7 +123,7 @@ struct Check {
   // Returns whether this check judges a demand of the user; null: users cannot demand its subject.
   bool (*demanded)(const Requirements& wanted) = nullptr;
   ThresholdOption threshold = {};  // without a name: the check has no option
-  // If true, a check without findings passes; otherwise it has failed.
+  // True: the check passes if it reports no finding. False: it fails in this case.
   bool may_be_silent = false;
   // Checks of a group judge the same facts and run together ("device"). Empty: the group is the category.
   std::string_view group = {};
@@ -143,8 +143,8 @@ CheckInput without_machine();
 // Runs checks and appends their findings. `only_demanded`: runs only checks that judge a demand of the user.
 void run_checks(std::span<const Check> checks, const CheckInput& input, std::vector<Finding>& findings,
                 bool only_demanded = false);
-// Runs the checks of a group that judges `facts`, not the machine, and appends their findings. Such a group
-// and the type of its facts need no declaration elsewhere.
+// Runs the checks of a group that judges `facts` instead of the machine, and appends their findings. Neither
+// the group nor the type of its facts needs any other declaration.
 template <class Facts>
 void judge_group(std::string_view group, const Facts& facts, std::vector<Finding>& findings) {
   CheckInput input = without_machine();

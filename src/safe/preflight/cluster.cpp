@@ -53,8 +53,8 @@ void judge_drift(const CheckInput& in, Judge& judge) {
   struct Compared {
     Verdict drift = Verdict::kPass;
     std::map<std::string, Value> values;
-    // A fact is counted once per machine or device, but facts of the environment are counted once per
-    // process.
+    // Several processes of a machine report equal facts. A fact is therefore counted once per machine or
+    // device; only facts about environment variables are counted once per process.
     std::set<std::tuple<std::string, int, std::string>> seen;
     std::set<std::pair<std::string, int>> machines;
     bool devices = false;
@@ -81,7 +81,7 @@ void judge_drift(const CheckInput& in, Judge& judge) {
           fact.where.empty() ? name_of(node) : fmt::format("{}, {}", name_of(node), fact.where));
     }
   }
-  // A process without the variable has no fact about it. That counts as another value.
+  // A process in which the variable is unset has no fact about it. Being unset counts as a different value.
   for (const NodeReport& node : nodes) {
     if (!has_environment(node)) continue;
     for (auto& [key, compared] : facts)
@@ -226,7 +226,7 @@ extern const Check kClusterMissing{.name = "cluster.missing",
                                    .question = "Did all nodes report?",
                                    .judge = judge_missing,
                                    .may_be_silent = true};
-// Runs also for a single node, because it compares devices, too.
+// The check also runs for a single node, because it compares devices as well as nodes.
 extern const Check kClusterDrift{.name = "cluster.drift",
                                  .category = "cluster",
                                  .question = "Do all nodes have the same software and hardware?",

@@ -13,9 +13,9 @@ struct ClusterOptions {
   std::vector<std::string> missing = {};  // names of nodes or ranks that should have reported
   double missing_after = 0;               // seconds waited for them
   double clock_skew_seconds = 30;  // limit between any two machines, including differences of start times
-  bool same_start = false;         // all clocks were read within one second
-  // A measurement is slow if it is below this share of the median and also deviates more than the usual
-  // scatter.
+  bool same_start = false;         // all machines read their clocks within one second
+  // A measurement is slow if it is below slow_share * median and differs from the median by more than the
+  // usual scatter.
   double slow_share = 0.85;
 };
 

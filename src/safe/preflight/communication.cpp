@@ -131,7 +131,8 @@ class Exchanges {
       if (size < 2 && plan_.intra_groups.size() > 1)
         result_.skipped.emplace_back("tests within nodes, groups of 1 rank: a single rank exchanges nothing");
       if (size < 2) continue;
-      // Make full groups of this size on all nodes.
+      // Divides the ranks of every node into groups of this size. Ranks that do not fill a group are left
+      // out.
       std::vector<std::vector<int>> groups;
       for (const std::vector<int>& ranks : nodes_) {
         for (std::size_t at = 0; at + static_cast<std::size_t>(size) <= ranks.size();
@@ -171,7 +172,7 @@ class Exchanges {
       if (!(reduces ? plan_.inter_all_reduce : plan_.inter_all_to_all)) continue;
       const char* const test = reduces ? "all-reduce between nodes" : "all-to-all between nodes";
       std::vector<int> sizes;
-      int reached = 0;  // nodes covered by the groups
+      int reached = 0;  // number of nodes that the groups contain
       for (const int asked : plan_.inter_groups) {
         const int size = reduces ? asked : std::min(asked, kMaxAllToAllNodes);
         if (size < 2 || size > count) {

@@ -19,7 +19,7 @@ struct CommunicationPlan {
   std::vector<int> intra_groups;                             // group sizes in ranks of a node
   std::vector<int> inter_groups;                             // group sizes in nodes
   int warmup = 5, iterations = 20;
-  double pause_seconds = 0;  // between groups of ranks
+  double pause_seconds = 0;  // pause between the tests of two groups of ranks
 };
 
 // The ranks of every node, in order. If nodes have different numbers of ranks, tests between nodes are
@@ -29,7 +29,8 @@ using Nodes = std::vector<std::vector<int>>;
 struct CommunicationResult {
   std::vector<Measurement> measurements;  // measurements of this rank
   SearchPlan search_plan;
-  // Rates of this rank's groups; 0 for other groups. A group's rate is the minimum over its ranks.
+  // The rates that this rank measured; 0 for groups to which it does not belong. The rate of a group is the
+  // minimum over its ranks.
   SearchRates search_rates;
   std::vector<std::string> skipped;  // tests that were skipped, and why
 };

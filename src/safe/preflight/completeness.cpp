@@ -9,7 +9,8 @@ namespace primus::preflight {
 
 struct CompletenessFacts {
   const Assignment& asked;
-  bool nothing_done;  // no measurement, and no verdict except "skip" and "the process runs"
+  // the report has no measurement, and its only findings are "the process runs" and skipped checks
+  bool nothing_done;
 };
 
 struct ProcessFacts {};

@@ -17,8 +17,8 @@ struct Assignment {
 // of all nodes.
 void check_completeness(const Assignment& asked, Report& report);
 
-// Inserts the finding "the process runs" at the beginning. So the report of a rank without other checks is
-// not empty.
+// Inserts the finding "the process runs" at the beginning. It keeps the report of a rank without other checks
+// from being empty.
 void check_process(NodeReport& report);
 
 }  // namespace primus::preflight

@@ -102,7 +102,7 @@ CorruptionResult scan_for_corruption(Device& device, const CorruptionOptions& op
   const DeviceMemory a_memory(device, n * n * 2), b_memory(device, n * n * 2), c_memory(device, n * n * 4);
   upload(*stream, a, a_memory.get());
   upload(*stream, b, b_memory.get());
-  // Use the GEMM of the weight gradient, because its result is fp32.
+  // The scan uses the GEMM of the weight gradient, because the result of this GEMM is fp32.
   const turbo::Gemm product{.role = turbo::GemmRole::kWeightGradient,
                             .a = Tensor(a_memory.get(), DType::kBF16, {n, n}),
                             .b = Tensor(b_memory.get(), DType::kBF16, {n, n}),

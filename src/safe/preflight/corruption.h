@@ -3,8 +3,8 @@
 // against a random weighting of its columns); every later result must have the same checksum. For matrices of
 // equal sides, all devices of all machines have the same checksum.
 //
-// It detects only errors of the units for matrix products, and only errors that occur under this load and
-// temperature.
+// It detects only errors of the units that compute matrix products, and only errors that occur at the load
+// and temperature of the test.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct CorruptionResult {
   std::string first_wrong;     // "round 3, row 17"
 };
 
-// Throws Error if the device fails. Runs on one thread.
+// Throws Error if the device fails. The host's part runs on one thread.
 CorruptionResult scan_for_corruption(Device& device, const CorruptionOptions& options);
 
 }  // namespace primus::preflight

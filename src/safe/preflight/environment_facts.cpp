@@ -24,7 +24,7 @@ constexpr std::string_view kNames[] = {"LD_LIBRARY_PATH", "LD_PRELOAD"};
 // Matching variables that may differ between nodes or ranks of a healthy job. An entry that ends with '_'
 // matches all names with this prefix.
 constexpr std::string_view kOwn[] = {
-    // The scheduler assigns devices to each task; only their number is compared.
+    // The scheduler assigns different devices to each task, so only the number of devices is compared.
     "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
     // Folders and processors of a machine's MPS service.
     "CUDA_MPS_",

@@ -100,7 +100,8 @@ void judge_data(const CheckInput& in, Judge& judge) {
   std::vector<std::string> paths = c.mock_data ? std::vector<std::string>() : c.data_path;
   if (conversations) paths.assign(1, c.sft_dataset_name.value_or(""));
   for (const std::string& path : paths) {
-    if (leading_real(path) || path.find_first_of("*?[") != std::string::npos) continue;  // weights, globs
+    // skips weights of a blend, and globs
+    if (leading_real(path) || path.find_first_of("*?[") != std::string::npos) continue;
     try {
       read_some(path);
       ++read;

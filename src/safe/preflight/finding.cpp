@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kVerdicts{"pass", "skip", "warn", "fail"};
 
-// Limits for reports of other processes.
+// Limits for the number of entries and the length of texts in reports of other processes.
 constexpr std::size_t kMaxEntries = 65536, kMaxText = 16384;
 
 class Reader {

@@ -29,7 +29,7 @@ struct Finding {
 // A property of the machine or of one of its devices.
 struct Fact {
   std::string category, name, value;
-  // The verdict if nodes differ in this fact; kPass: not compared.
+  // The verdict of the comparison if nodes differ in this fact; kPass: the fact is not compared.
   Verdict drift = Verdict::kPass;
   // For example "cuda:3": the fact is a property of this device, and is compared between all devices of all
   // nodes. Empty: a property of the machine.
@@ -56,8 +56,8 @@ struct NodeReport {
   std::vector<Fact> facts;
   std::vector<Measurement> measurements;
   std::vector<Finding> findings;
-  // A check exceeded its time limit and its thread still waits for the system. So the program should exit
-  // without joining that thread. Not part of the JSON.
+  // True if a check exceeded its time limit and its thread still waits for the system. The program must then
+  // exit without joining that thread. The JSON does not contain this member.
   bool has_stuck_threads = false;
 };
 

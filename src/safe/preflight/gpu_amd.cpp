@@ -121,7 +121,7 @@ void collect_amd(const Machine& machine, std::optional<std::chrono::milliseconds
     facts.missing_tools.emplace_back("rocm-smi");
     return;
   }
-  // Run the driver's tool: it becomes slow before a driver hangs.
+  // Runs the driver's tool to measure its time, because the tool becomes slow before a driver hangs.
   ask_tool(machine,
            {machine.program("rocm-smi").empty() ? "amd-smi" : "rocm-smi",
             machine.program("rocm-smi").empty() ? "version" : "--version"},

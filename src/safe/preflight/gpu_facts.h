@@ -33,23 +33,23 @@ struct Gpu {
   std::optional<std::int64_t> memory, memory_used;                   // bytes
   std::optional<bool> ecc;                                           // whether ECC is enabled
   std::optional<std::int64_t> uncorrected_errors, corrected_errors;  // ECC errors since the driver was loaded
-  std::optional<std::int64_t> retired_pages;                         // AMD
-  bool pages_pending = false, remapping_failed = false;              // NVIDIA: row remapping, until the next
-                                                                     // reset
-  std::vector<std::string> throttled_by;                             // reasons such as "thermal slowdown"
-  std::optional<double> clock, largest_clock;                        // MHz, of the compute units
-  std::optional<double> temperature;                                 // Celsius
-  std::optional<double> power_limit, default_power_limit;            // W
-  std::optional<std::int64_t> link_width, largest_link_width;        // PCI Express lanes
-  std::optional<double> busy;                                        // percent
-  std::string compute_mode, partition;                               // for example "Default"; "Enabled" for
-                                                                     // MIG
+  std::optional<std::int64_t> retired_pages;                         // number of retired memory pages (AMD)
+  // NVIDIA: row remapping is pending until the next reset, or has failed
+  bool pages_pending = false, remapping_failed = false;
+  std::vector<std::string> throttled_by;                       // reasons such as "thermal slowdown"
+  std::optional<double> clock, largest_clock;                  // MHz, of the compute units
+  std::optional<double> temperature;                           // Celsius
+  std::optional<double> power_limit, default_power_limit;      // W
+  std::optional<std::int64_t> link_width, largest_link_width;  // PCI Express lanes
+  std::optional<double> busy;                                  // percent
+  std::string compute_mode, partition;                         // for example "Default"; "Enabled" for
+                                                               // MIG
   std::vector<GpuProcess> processes;
 };
 
 struct GpuFacts {
   std::vector<Gpu> gpus;  // GPUs that the drivers report
-  // GPUs on the bus, with or without a driver.
+  // Numbers of GPUs on the PCI bus, with or without a driver.
   int nvidia_on_bus = 0, amd_on_bus = 0;
   std::vector<std::string> without_driver;      // bus addresses of GPUs without a driver
   std::vector<std::string> missing_nodes;       // required device files that are missing: "/dev/nvidia3"

@@ -20,7 +20,7 @@ template <class T>
 struct Guarded {
   std::optional<T> value;  // the function's result
   std::string problem;     // without a value: the exception's text, or a text about the missing answer
-  bool timed_out = false;  // the time is over and the thread still runs
+  bool timed_out = false;  // the time limit has passed and the thread still runs
 };
 
 // Runs `work` on a separate thread, which is abandoned at the time limit. So `work` must own all objects that

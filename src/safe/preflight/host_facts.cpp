@@ -131,7 +131,8 @@ std::string type_of_file_system(const Machine& machine, const std::string& path)
     if (words.size() < 3) continue;
     const std::string& folder = words[1];
     const bool holds = path == folder || folder == "/" || path.starts_with(folder + "/");
-    if (holds && folder.size() >= best.size()) {  // of several mounts at one point, the last is visible
+    // if several file systems are mounted at one folder, the last of them is visible
+    if (holds && folder.size() >= best.size()) {
       best = folder;
       type = words[2];
     }
@@ -189,7 +190,7 @@ HostFacts collect_host(const Machine& machine, const HostQuestions& questions) {
 
 std::vector<KernelProblem> kernel_problems(std::string_view log, double uptime, double seconds) {
   struct Pattern {
-    std::string_view text, also;  // both must be in the line
+    std::string_view text, also;  // a line matches if it contains both texts
     std::string_view kind, fix;
     bool serious;
   };
@@ -277,7 +278,7 @@ void add_facts(const HostFacts& host, std::vector<Fact>& facts) {
       Verdict::kWarn);
   add("frequency governor", host.governor, Verdict::kWarn);
   add("NUMA nodes", fmt::format("{}", host.numa.size()), Verdict::kWarn);
-  // Rounded, because firmware reserves different amounts on equal machines.
+  // The size is rounded, because firmware reserves different amounts of memory on equal machines.
   add("memory", fmt::format("{:.0f} GiB", static_cast<double>(host.memory) / (1 << 30)), Verdict::kWarn);
   add("memory available", bytes(host.available));
   add("memory limited by", host.memory_limited_by);

@@ -124,7 +124,7 @@ class Ranks {
     judge_group("job", facts_, of_job);
     of_job.insert(of_job.end(), search_findings_.begin(), search_findings_.end());
     if (!first) {
-      outcome.cluster = std::move(of_job);  // only this rank's own output shows them
+      outcome.cluster = std::move(of_job);  // only the output of this rank shows these findings
       return outcome;
     }
     ClusterOptions cluster = job_.cluster;
@@ -245,8 +245,8 @@ class Ranks {
                         .minimum = minimum},
                        node.findings);
     }
-    // Ranks of a collective wait for each other, so their times cannot show a slow node. The search for slow
-    // nodes does that.
+    // Ranks of a collective wait for each other, so their times do not show which node is slow. The search
+    // for slow nodes (slow_search.h) finds it.
     measurement.compared = false;
     node.measurements.push_back(std::move(measurement));
   }

@@ -46,7 +46,7 @@ class Machine {
   explicit Machine(MachineOptions options = {});
   virtual ~Machine() = default;
 
-  // `name`: absolute, "/proc/meminfo".
+  // Returns the path of `name` below the root folder. `name` is absolute, such as "/proc/meminfo".
   Path path(std::string_view name) const;
   // Returns the start of the file (at most 1 MiB), without trailing whitespace; nullopt if it cannot be read.
   std::optional<std::string> text(std::string_view name) const;
@@ -89,7 +89,7 @@ class Machine {
 // Throws Error(kInvalid) for a malformed list.
 std::vector<std::string> slurm_nodes(const Machine& machine);
 
-// --- parsing of system texts
+// --- functions that parse texts of the system
 
 // Splits a line at whitespace.
 std::vector<std::string> words_of(std::string_view line);

@@ -12,7 +12,7 @@
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {
-// Errors in the collection of a section's facts; empty: none.
+// The errors that occurred while a section's facts were collected; empty if there were none.
 struct CollectionFacts {
   struct Problem {
     std::string what;

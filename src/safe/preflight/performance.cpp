@@ -14,7 +14,7 @@
 
 namespace primus::preflight {
 
-// GPUs on the bus that the program's plug-ins cannot use.
+// The GPUs on the PCI bus that no plug-in of this program can use.
 struct DriverFacts {
   struct Unusable {
     std::string kind;  // "cuda"
@@ -23,7 +23,7 @@ struct DriverFacts {
     std::string problem;     // error of an installed plug-in
   };
   std::vector<Unusable> unusable;
-  bool demanded = false;  // whether their speed or number was demanded
+  bool demanded = false;  // whether the user demanded a speed or a number of GPUs
 };
 
 struct Rates {

@@ -10,7 +10,7 @@ namespace primus::preflight {
 namespace {
 
 struct Place {
-  const NodeReport* node;  // null: the comparison of nodes
+  const NodeReport* node;  // null: the finding comes from the comparison of nodes
   const Finding* finding;
 };
 
@@ -122,7 +122,7 @@ std::string to_text(const Report& report, const Terminal& terminal, bool all) {
     const bool trouble = f.verdict >= Verdict::kWarn;
     if (!all && !trouble) continue;
     const std::string where = f.where.empty() ? "" : f.where + ": ";
-    // `measured` may already begin with the place.
+    // The text `measured` may already begin with the text `where`.
     const std::string prefix = f.measured.starts_with(f.where) ? "" : where;
     text += fmt::format("{}  {:<26} {}{}{}\n", paint(terminal, color_of(f.verdict), in_capitals(f.verdict)),
                         f.check, owner(report, place), prefix, printable(f.measured));
@@ -218,7 +218,7 @@ nlohmann::ordered_json to_json(const Report& report) {
                               {"notes", report.notes},
                               {"nodes", nlohmann::ordered_json::array()}};
   for (const NodeReport& node : report.nodes) json["nodes"].push_back(to_json(node));
-  // The comparison has the format of a node's report.
+  // Findings of the comparison are written in the format of a node's findings.
   json["cluster"] = to_json(NodeReport{.host = "all", .findings = report.cluster})["findings"];
   return json;
 }

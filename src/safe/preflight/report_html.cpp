@@ -10,7 +10,8 @@ namespace primus::preflight {
 namespace {
 
 std::string charts(const Report& report) {
-  // One chart per kind of measurement: measurements of a kind have names that differ only in the size.
+  // Draws one chart per kind of measurement. Measurements are of one kind if their names differ only in the
+  // size.
   std::map<std::string, std::vector<ChartBar>> groups;
   for (const NodeReport& node : report.nodes) {
     for (const Measurement& m : node.measurements) {

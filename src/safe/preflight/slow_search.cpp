@@ -91,7 +91,7 @@ void find_slow_fabric(const SearchFacts& facts, std::vector<Finding>& links) {
   for (std::size_t level = 0; level + 1 < plan.halves.size(); ++level) {
     for (std::size_t g = 0; g < plan.halves[level].size(); ++g) {
       const Group& group = plan.halves[level][g];
-      // Finds the group's halves in the next round, and the slower half.
+      // Finds the two halves of the group in the next round, and the rate of the slower half.
       double slower = 0;
       int found = 0;
       for (std::size_t h = 0; h < plan.halves[level + 1].size(); ++h) {
@@ -137,8 +137,8 @@ SearchPlan plan_search(int nodes, int max_rounds) {
     }
     round = std::move(next);
   }
-  // Pairs nodes as in a round-robin tournament: one node keeps its place and the others rotate. With an odd
-  // number of nodes, one node per round has no partner.
+  // Pairs nodes as in a round-robin tournament: one node stays in its seat, and all other nodes move to the
+  // next seat after each round. With an odd number of nodes, one node per round has no partner.
   const int seats = nodes + nodes % 2;
   for (int r = 0; r < std::min(seats - 1, max_rounds); ++r) {
     Round round;

@@ -16,7 +16,9 @@ using Group = std::vector<int>;    // nodes, ascending
 using Round = std::vector<Group>;  // groups without common nodes, measured at the same time
 
 struct SearchPlan {
-  std::vector<Round> halves;  // first all nodes, then halves, down to groups of two or three
+  // the first round has all nodes as one group; each further round halves the groups, down to two or three
+  // nodes
+  std::vector<Round> halves;
   std::vector<Round> pairs;
 };
 // `max_rounds`: maximum rounds of pairs; if all pairs need fewer rounds, all pairs are measured.

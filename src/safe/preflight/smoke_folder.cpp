@@ -62,7 +62,7 @@ void SmokeFolder::clean(const std::function<void(std::string_view sentence)>& no
   for (const std::string& name : env.list(folder_)) {
     if (!name.ends_with(".json") || env.is_link(folder_ / name)) continue;
     const auto there = read(name);
-    // A faster node may already have written its report of this run, which must be kept.
+    // A faster node may already have written its report of this run. This report is kept.
     if (there && (place_.run.empty() || there->run != place_.run)) env.remove_file(folder_ / name);
   }
 }
@@ -108,7 +108,7 @@ SmokeFolder::Gathered SmokeFolder::gather(const NodeReport& own, const SmokeExpe
   std::sort(nodes.begin(), nodes.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
   ClusterOptions options{.missing_after = wait, .clock_skew_seconds = expected.clock_skew_seconds};
   options.missing = missing_of(names, nodes);
-  // Unknown names: add a placeholder for each missing node.
+  // If the nodes' names are unknown, adds a placeholder for each missing node.
   const std::size_t known = nodes.size() + options.missing.size();
   for (std::size_t i = known; i < count; ++i)
     options.missing.push_back(fmt::format("<missing-{}>", i - known + 1));

@@ -16,7 +16,7 @@
 namespace primus::preflight {
 
 struct Times {
-  double write = 0, sync = 0, name = 0;  // seconds
+  double write = 0, sync = 0, name = 0;  // seconds of writing, of syncing, and of renaming
   bool same = false;                     // whether the data read equals the data written
 };
 

@@ -8,11 +8,11 @@
 
 namespace primus {
 
-// Throws std::logic_error: "<who>: check failed: <condition>". For other types of `who`, define an overload
-// in that type's namespace.
+// Throws std::logic_error: "<who>: check failed: <condition>". If `who` is of another type than a string,
+// define an overload of this function in the namespace of that type.
 [[noreturn]] void check_failed(const char* who, const char* condition);
 
 }  // namespace primus
 
-// Variadic because a condition may contain commas, as in Shape{1, 2}.
+// The macro is variadic, because a condition may contain commas, as in Shape{1, 2}.
 #define PRIMUS_CHECK(who, ...) ((__VA_ARGS__) ? static_cast<void>(0) : check_failed(who, #__VA_ARGS__))

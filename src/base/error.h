@@ -47,7 +47,7 @@ class Error : public std::runtime_error {
   std::string hint_, location_, snippet_;
 };
 
-// Short forms for the common kinds.
+// These functions make errors of the most frequent kinds.
 inline Error invalid(std::string what, std::string hint = {}) {
   return {ErrorKind::kInvalid, std::move(what), std::move(hint)};
 }

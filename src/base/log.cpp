@@ -91,7 +91,7 @@ class Logger::FileSink {
     return file_.path().parent_path() / fmt::format("{}.{}.log", stem_, number);
   }
 
-  // Errors are ignored: the file only grows further, or an old file is lost.
+  // Errors are ignored, because their only effect is that the file grows further or that an old file is lost.
   void rotate() {
     file_.close();
     try {
@@ -153,7 +153,7 @@ void Logger::write(LogLevel level, std::string_view message, std::source_locatio
   }
   const Terminal& console = options_.console;
   if (!on_console || console.fd < 0 || level < options_.console_level) return;
-  // The line overwrites a progress line, which is drawn again below it.
+  // The log line overwrites the progress line, which is then drawn again below the log line.
   const std::string line =
       fmt::format("{}[{}][{}]{}{}", console.ansi && !options_.above ? "\r\x1b[K" : "",
                   paint(console, Color::kGreen, time), paint(console, Color::kCyan, rank),

@@ -45,7 +45,7 @@ LogLevel parse_log_level(std::string_view name);
 struct LogOptions {
   std::string folder = {};  // created if missing; empty: no files
   int rank = 0, world_size = 1;
-  LogLevel file_level = LogLevel::kDebug;       // no files for lower levels
+  LogLevel file_level = LogLevel::kDebug;       // levels below this level are not written to files
   LogLevel console_level = LogLevel::kWarning;  // only warnings by default
   Terminal console = {};                        // usually Terminal::detect(2); the default discards output
   LiveBlock* above = nullptr;                   // drawn on `console`: log lines scroll above it

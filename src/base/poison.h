@@ -1,4 +1,4 @@
-// Marks memory for AddressSanitizer that programs must not access. The sanitizer tracks malloc, but not
+// Tells AddressSanitizer which memory the program must not access. The sanitizer tracks malloc, but not
 // blocks inside an arena or the bytes after a mapping. Both functions do nothing in builds without the
 // sanitizer.
 //

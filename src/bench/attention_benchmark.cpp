@@ -19,7 +19,7 @@
 namespace primus {
 namespace {
 
-// Splits "a,b" into words; skips empty ones.
+// Splits "a,b" into words at commas; skips empty words.
 std::vector<std::string> words_of(const std::string& list) {
   std::vector<std::string> words;
   for (std::size_t at = 0; at <= list.size();) {
@@ -206,7 +206,7 @@ class AttentionBenchmark final : public Benchmark {
 
   BenchmarkReport measure_on(Device& device, const OperatorBenchmarkOptions& options) const {
     BenchmarkReport report = benchmark_attention(device, cases_, options, prefix_);
-    // For cases that the library does not support, the results are from our kernels.
+    // If the library does not support a case, the result of this case comes from Primus's own kernels.
     if (backend_ == "cudnn" || (backend_ == "all" && prefix_.empty())) {
       for (const KernelChoice& choice : device.choices())
         if (choice.what.starts_with("attention") && choice.what.find("own kernel") != std::string::npos)

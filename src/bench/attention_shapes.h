@@ -13,8 +13,8 @@ namespace primus {
 std::vector<AttentionCase> usual_attention_shapes();
 
 struct LeftOutShape {
-  std::string model;  // may be empty
-  std::string why;    // a sentence for the report
+  std::string model;  // name of the model; may be empty
+  std::string why;    // why the shape was skipped, as a sentence for the report
 };
 
 // Parses a JSON list of objects with model (optional), seqlen_q, seqlen_kv, num_head_q, num_head_kv,

@@ -61,7 +61,8 @@ struct BenchmarkOption {
   std::vector<RefusedOption> refused = {};              // words that Primus refuses, with the reasons
   bool several = false;                                 // the option's list has all words up to the next
                                                         // option
-  // Returns those values that are files or folders, which must exist. Null: no value is a file.
+  // Returns the elements of `values` that name files or folders, which must exist. Null: no value names a
+  // file.
   std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
 };
 
@@ -70,7 +71,7 @@ enum class BenchmarkSubject : std::uint8_t {
   kNothing,
   kDevice,      // --device, --threads and, with BenchmarkEntry::types, --dtype
   kExperiment,  // --config and overrides
-  kRanks,       // kDevice and --nproc, --nnodes, --transport: measure() runs on every rank
+  kRanks,       // the options of kDevice, and --nproc, --nnodes and --transport; measure() runs on every rank
 };
 
 // The input that the command provides to measure(). All callbacks are set.
@@ -79,13 +80,13 @@ struct BenchmarkRun {
   DType dtype = DType::kF32;
   bool fp8 = false, fp4 = false;  // `dtype` is then bf16
   double seconds = 0;             // duration of each measurement; see BenchmarkEntry::seconds
-  const config::Experiment* experiment = nullptr;  // kExperiment
+  const config::Experiment* experiment = nullptr;  // kExperiment: the experiment; otherwise null
   // kRanks: the ranks, and this rank's open device.
   comm::Communicator* world = nullptr;
   Device* rank_device = nullptr;
   std::string report_file = {};  // value of --output; empty: not given
-  // Callbacks that report progress, either as a number of finished measurements or as a phase and its share
-  // (0 of 0: unknown). Only rank 0 shows progress.
+  // Callbacks that report progress. `measured` takes the number of finished measurements. The other callback
+  // takes the name of a phase, and how much of it is done (0 of 0: unknown). Only rank 0 shows progress.
   std::function<void(std::int64_t done)> measured = [](std::int64_t) {};
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress =
       [](std::string_view, std::int64_t, std::int64_t) {};
@@ -104,13 +105,13 @@ class Benchmark {
   virtual std::vector<RefusedOption> refused() const { return {}; }
   // Throws Error(kInvalid) for values that are invalid on every machine. Does not read the user's files.
   virtual void check() {}
-  // Returns a file or folder of the user that prepare() reads, and that may exist only where a job runs;
-  // empty: none.
+  // Returns the user's file or folder that prepare() reads; empty if it reads none. The file may exist only
+  // on the nodes of a job.
   virtual std::string input() const { return {}; }
   // Reads the options' values. Call once, after check(). Throws Error(kInvalid) for invalid values.
   virtual void prepare() {}
-  // Call after prepare(). With kRanks, the command fills in the report's device, and only rank 0's report
-  // counts.
+  // Measures and returns the report. Call after prepare(). With kRanks, the command fills in
+  // BenchmarkReport::device, and uses only rank 0's report.
   virtual BenchmarkReport measure(const BenchmarkRun& run) = 0;
 };
 

@@ -20,7 +20,7 @@
 namespace primus {
 namespace {
 
-// Shape of each tensor: as large as a layer's matrix of a model with a few billion parameters.
+// Shape of each tensor. It is the size of a layer's matrix in a model with a few billion parameters.
 constexpr std::int64_t kRows = 4096, kColumns = 4096;
 
 // Returns random bytes, different in each tensor, so that file systems cannot compress or deduplicate them.
@@ -76,7 +76,7 @@ void drop_cache(const Path& folder, Env& env) {
 }
 
 void load(const Path& folder, const Content& content, std::vector<std::byte>& buffer, Env& env) {
-  // Each tensor's checksum is verified when it is read.
+  // open() verifies only the structure. The checksum of a tensor is verified when the tensor is read.
   const CheckpointReader reader = CheckpointReader::open(folder, Validation::kStructure, env);
   for (const TensorPart part : {TensorPart::kModel, TensorPart::kOptimizer}) {
     const auto& tensors = part == TensorPart::kModel ? content.snapshot.model : content.snapshot.optimizer;
@@ -93,7 +93,7 @@ void load(const Path& folder, const Content& content, std::vector<std::byte>& bu
 
 void check_room(const Path& folder, std::uint64_t bytes) {
   struct statvfs space {};
-  if (::statvfs(folder.c_str(), &space) != 0) return;  // the error of a later write is more helpful
+  if (::statvfs(folder.c_str(), &space) != 0) return;  // a later write fails with a more helpful error
   const std::uint64_t free = static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize;
   if (free > 2 * bytes + (std::uint64_t{64} << 20)) return;
   throw invalid(fmt::format("{} has {} free, too little for two checkpoints of {}", folder.string(),

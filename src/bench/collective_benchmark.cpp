@@ -67,7 +67,7 @@ std::int64_t max_exact_ranks(DType dtype) {
   return std::numeric_limits<std::int64_t>::max();
 }
 
-// One rank's side of an operation.
+// The buffers and calls of one rank for an operation.
 class Exchange {
  public:
   Exchange(Communicator& group, Stream& stream, CollectiveOp op)
@@ -314,7 +314,7 @@ std::vector<std::int64_t> counts_of_sizes(const CollectivePlan& plan, Collective
   return counts;
 }
 
-// Calls `progress` with the finished share of the work. The cost of a call is its bytes plus a constant.
+// Counts the finished work and calls `progress`. The work of a call is its bytes plus a constant.
 class Work {
  public:
   explicit Work(const std::function<void(std::int64_t, std::int64_t)>& progress) : progress_(progress) {}
@@ -432,7 +432,7 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
     std::vector<std::pair<Tensor, Tensor>> sets;
     for (std::int64_t set = timer.sets(size * (group->size() + 1)); set > 0; --set)
       sets.emplace_back(timer.empty(plan.dtype, {count}), timer.empty(plan.dtype, {count * group->size()}));
-    // With `parallel`, all groups share one turn; otherwise each group has its own turn.
+    // With `parallel`, all groups are timed at the same time; otherwise one group after the other.
     const std::size_t turns = plan.parallel ? 1 : groups.size();
     for (std::size_t turn = 0; turn < turns; ++turn) {
       world.barrier(timer.stream());

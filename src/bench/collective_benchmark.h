@@ -49,8 +49,8 @@ struct CollectivePlan {
   std::vector<CollectiveOp> ops;
   std::vector<std::int64_t> sizes;  // bytes; rounded up to a whole number of elements per rank
   DType dtype = DType::kF32;
-  // Each of several repetitions gives a separate result ("all_reduce 1024, repetition 2"). `aggregate` adds a
-  // result of all repetitions together, named without a number.
+  // Each of several repetitions gives a separate result ("all_reduce 1024, repetition 2"). If `aggregate` is
+  // true, a further result, whose name has no number, covers all repetitions.
   int warmup = 20, iterations = 100, repetitions = 1;
   bool aggregate = false;
   bool check = false;       // verifies results before timing

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kMaxMessageBytes = std::int64_t{1} << 36, kMaxCalls = 1'000'000;
 
-// The number of calls, an option of both suites.
+// The part that both suites share: the options for the number of calls.
 class ExchangeBenchmark : public Benchmark {
  protected:
   std::vector<BenchmarkOption> with_calls(std::vector<BenchmarkOption> options) {
@@ -151,7 +151,7 @@ class CollectivesBenchmark final : public ExchangeBenchmark {
   bool traces(const CollectiveSample& sample, DType dtype) const {
     const bool takes_op = traced_ops_.empty() ||
                           std::find(traced_ops_.begin(), traced_ops_.end(), sample.op) != traced_ops_.end();
-    // Several sizes may round to the same message size.
+    // The loop visits all sizes, because several requested sizes may round to the same message size.
     const auto ranks = static_cast<std::int64_t>(sample.seconds.size());
     const bool takes_size = traced_sizes_.empty() ||
                             std::any_of(traced_sizes_.begin(), traced_sizes_.end(), [&](std::int64_t size) {

@@ -59,7 +59,7 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const BenchmarkR
   const config::TrainerConfig& c = experiment.trainer;
   std::vector<std::string> notes;
   const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(experiment, &notes);
-  // The number of steps may be unset; one step is enough to open the data.
+  // If the number of steps is unset, it is set to 1, which is enough to open the data.
   if (config::length_is_open(c)) config::set_train_iters(experiment, 1);
   const auto say = [&](std::string_view what, std::int64_t done = 0, std::int64_t total = 0) {
     run.progress(what, done, total);
@@ -95,7 +95,8 @@ BenchmarkReport benchmark_data(const config::Experiment& given, const BenchmarkR
     throw invalid(
         fmt::format("{} has {} samples, fewer than a microbatch", dataset.description(), dataset.size()),
         "set a smaller micro_batch_size");
-  // The first opening tokenizes and writes files, which later openings reuse.
+  // The first opening has a separate result, because it tokenizes the data and writes files that later
+  // openings reuse.
   report.results.push_back({.name = "open, first", .timing = summarize({openings.front()})});
   report.results.push_back(
       {.name = "open, again", .timing = summarize({openings.begin() + 1, openings.end()})});

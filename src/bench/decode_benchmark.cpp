@@ -50,7 +50,8 @@ class Texts {
     submit(0);
     while (decoder_.step()) continue;
   }
-  // Starts decoding `tokens` tokens of each sequence; write() then decodes one per call.
+  // Starts decoding `tokens` tokens of each sequence. Each call of write() then decodes one token of each
+  // sequence.
   void begin(std::int64_t tokens) { submit(tokens); }
   void write() { decoder_.step(); }
 
@@ -133,7 +134,8 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   report.copy_ceiling = DeviceTimer(*device, options.copy_seconds).copy_rate();
 
   engine::Rank rank(std::move(device));
-  // The weights are created once. Each case creates its own decoder, one after another in the same memory.
+  // The weights are created once. Each case creates its own decoder in the memory of the previous case's
+  // decoder.
   const auto build = [&](const auto& with) {
     engine::ParameterStore store;
     LanguageModel model(config, families, store);

@@ -72,7 +72,8 @@ std::int64_t DeviceTimer::sets(std::int64_t bytes, std::int64_t maximum) const {
 
 double DeviceTimer::copy_rate() {
   const Tensor from = empty(DType::kF32, {rotated_ / 4}), to = empty(DType::kF32, {rotated_ / 4});
-  run_once(turbo::Fill{.out = from, .value = 1});  // unwritten memory may map to a single page
+  // writes the memory, because unwritten memory may map to a single page
+  run_once(turbo::Fill{.out = from, .value = 1});
   const BenchmarkResult result =
       time_calls([&] { stream_->copy_on_device(to.data, from.data, from.bytes()); });
   release();
@@ -88,7 +89,7 @@ BenchmarkResult DeviceTimer::time_calls(const std::function<void()>& call) {
     return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(calls);
   };
   seconds_of(1);  // loads kernels and selects algorithms
-  // Samples of 10 ms hide the host's launch overhead.
+  // A sample takes at least 10 ms, so that the host's launch overhead is small compared with it.
   const double one = std::max(seconds_of(2), 1e-9);
   BenchmarkResult result;
   result.calls = std::clamp(static_cast<std::int64_t>(0.01 / one), std::int64_t{1}, std::int64_t{1000});

@@ -19,7 +19,7 @@ namespace primus {
 
 class DeviceTimer {
  public:
-  // More than twice the size of the largest caches.
+  // The default for `rotated`. It is more than twice the size of the largest caches.
   static constexpr std::int64_t kRotatedBytes = std::int64_t{192} << 20;
 
   // Called before each measurement with the number of finished measurements.
@@ -47,7 +47,7 @@ class DeviceTimer {
 
   template <class Arguments>
   void run_once(const Arguments& call) {
-    using turbo::launch;  // not the namespace primus::launch, if that is visible
+    using turbo::launch;  // so that `launch` does not mean the namespace primus::launch
     const auto scratch = scratch_of(call);
     turbo::Context context{device_, *stream_, *scratch, meter_};
     launch(context, call);

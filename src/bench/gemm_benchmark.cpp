@@ -29,7 +29,8 @@ class GemmBenchmark final : public DeviceBenchmark {
   }
   BenchmarkReport measure_on(Device& device, const OperatorBenchmarkOptions& options) override {
     if (cases_.empty() && device.synchronous()) cases_ = {{512, 768, 768}, {2048, 2048, 2048}};
-    // The linear layers of an 8B Llama: fused QKV, attention output, fused gate and up, down.
+    // The default cases are the linear layers of an 8B Llama: fused QKV, attention output, fused gate and up
+    // projections, and down projection.
     if (cases_.empty())
       cases_ = {{8192, 6144, 4096}, {8192, 4096, 4096}, {8192, 28672, 4096}, {8192, 4096, 14336}};
     return benchmark_gemm(device, cases_, options);

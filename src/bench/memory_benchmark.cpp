@@ -122,8 +122,8 @@ class Cases {
   std::int64_t count_, bytes_;
 };
 
-// Bytes count reads plus writes. On a device that shares the host's memory, transfers between host and device
-// are copies within that memory.
+// The benchmark. Its bytes are the sum of reads and writes. If a device shares the host's memory, transfers
+// between host and device are copies within this memory.
 class MemoryBenchmark final : public DeviceBenchmark {
   std::vector<BenchmarkOption> options() override { return {{"--sizes", "LIST", "of a buffer", &sizes_}}; }
   std::vector<RefusedOption> refused() const override {

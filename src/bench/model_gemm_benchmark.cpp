@@ -1,5 +1,5 @@
-// Times the matrix products of a model's layers (operator_benchmark.h): of any model, with options that
-// override DeepSeek's sizes.
+// Times the matrix products of the layers of any model (operator_benchmark.h). Options can override the sizes
+// of DeepSeek models.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -68,7 +68,8 @@ class ModelGemmBenchmark : public DeviceBenchmark {
                                 length, kMax));
     check_experts(config);
     products_ = products_of(config, batch_ * length);
-    // A size that no product uses is an error: the model has no such layers.
+    // It is an error to override a size that no product uses, because the model then lacks the layers with
+    // this size.
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       if (!given_[i]) continue;
       ModelConfig other = config;

@@ -287,7 +287,8 @@ void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype,
 }
 
 double product_rate(DeviceTimer& bench, Device& device, const OperatorBenchmarkOptions& options) {
-  // Large enough to fill the device; a GPU needs a larger product than a few CPU cores.
+  // The side of a square product that is large enough to use the entire device. A GPU needs a larger product
+  // than a CPU.
   const std::int64_t side = device.synchronous() ? 1024 : 8192;
   if (options.fp8) {
     const Fp8Operand a = random_codes(bench, DType::kF8E4M3, {side, side}),
@@ -324,7 +325,8 @@ BenchmarkReport begin(DeviceTimer& bench, Device& device, const char* suite,
   return report;
 }
 
-// Measures the ceilings again, in case they were disturbed the first time.
+// Measures the ceilings again and keeps the higher values, because other programs may have disturbed the
+// first measurement.
 BenchmarkReport end(DeviceTimer& bench, Device& device, BenchmarkReport report,
                     const OperatorBenchmarkOptions& options) {
   bench.release();

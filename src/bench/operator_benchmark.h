@@ -42,7 +42,8 @@ BenchmarkReport benchmark_gemm(Device& device, const std::vector<GemmCase>& case
 struct AttentionCase {
   std::string model = {};  // name of the model; empty: none
   std::int64_t batch = 1, sequence = 4096, heads = 32, kv_heads = 8;
-  std::int64_t head_dim = 128, value_dim = 128;  // head_dim: of queries and keys; value_dim: of values
+  // head_dim: width of queries and keys; value_dim: width of values
+  std::int64_t head_dim = 128, value_dim = 128;
   std::int64_t window = 0;
   bool causal = true;
 };
@@ -68,7 +69,7 @@ BenchmarkReport benchmark_grouped_gemm(Device& device, const GroupedGemmCase& wh
 // One matrix product of a model's layers; with `experts`, the grouped product of all its experts.
 struct ModelProduct {
   std::string what;                        // "qkv"
-  std::int64_t rows = 0, out = 0, in = 0;  // experts: total rows
+  std::int64_t rows = 0, out = 0, in = 0;  // rows: with experts, the rows of all experts together
   std::int64_t experts = 0, top_k = 1;
   std::int64_t times = 1;  // occurrences per forward pass: number of layers that have it
 

@@ -48,7 +48,8 @@ struct BenchmarkReport {
   double gemm_ceiling = 0, copy_ceiling = 0;
   std::vector<BenchmarkResult> results;
   std::vector<std::string> notes;  // notes about omitted cases, with reasons
-  // The suite's own output, which replaces that of to_text() and to_json(); empty: none.
+  // Output of suites with their own format, which to_text() and to_json() return unchanged; empty: the suite
+  // has no own format.
   std::string own_text = {}, own_json = {};
 };
 
@@ -62,7 +63,7 @@ std::string to_json_lines(const BenchmarkReport& report);
 std::string to_csv(const BenchmarkReport& report, char separator = ',');
 std::string to_markdown(const BenchmarkReport& report);
 
-// --- Baselines: an earlier report to compare with.
+// --- Baselines. A baseline is an earlier report to compare with.
 
 struct BaselineCase {
   enum class Verdict : std::uint8_t { kSame, kFaster, kSlower, kNew, kGone };
@@ -72,7 +73,7 @@ struct BaselineCase {
   Verdict verdict = Verdict::kSame;
 };
 struct BaselineComparison {
-  std::string source;  // the file
+  std::string source;  // the name of the baseline's file
   std::vector<BaselineCase> cases;
   bool slower() const;
 };

@@ -123,7 +123,7 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
       rank.compute().synchronize();
     });
   };
-  // Steps during which a graph is recorded are not timed.
+  // Steps are not timed until the graph is recorded.
   const std::int64_t recorded = settings.step.record_after > 0 ? settings.step.record_after + 1 : 0;
   const std::int64_t warmup = std::max(options.warmup, recorded);
   const std::int64_t total = warmup + options.steps;
@@ -336,7 +336,8 @@ class TrainBenchmark final : public Benchmark {
   }
 
   BenchmarkReport measure(const BenchmarkRun& run) override {
-    constexpr double kCeilingSeconds = 0.3;  // duration of each of about 15 measurements
+    // duration of each of about 15 measurements, one per product or attention shape
+    constexpr double kCeilingSeconds = 0.3;
     if (ceiling_) options_.ceiling_seconds = kCeilingSeconds;
     if (!trace_.empty()) options_.trace = std::make_shared<turbo::TraceRecorder>();
     options_.progress = [&](std::int64_t done, std::int64_t total) { run.progress("training", done, total); };

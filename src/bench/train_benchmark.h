@@ -44,12 +44,12 @@ struct TrainBenchmarkReport {
   double share_of_peak = 0;  // model_flops_per_second / gemm_peak
   struct Line {
     std::string kernel;
-    std::int64_t calls = 0;         // per step
-    double seconds = 0, share = 0;  // per step; share of the step's time
+    std::int64_t calls = 0;         // calls per step
+    double seconds = 0, share = 0;  // seconds: time per step; share: fraction of the step's time
     double flops_per_second = 0;    // 0 for kernels without matrix work
   };
   std::vector<Line> kernels;             // sorted by time, largest first; empty if kernels run asynchronously
-  double outside_kernels = 0;            // share of the step's time
+  double outside_kernels = 0;            // fraction of the step's time in which no kernel runs
   engine::MemoryPlan memory;             // reserved memory, bytes
   std::int64_t device_used_bytes = 0;    // device memory used by all processes after the steps
   std::int64_t peak_resident_bytes = 0;  // peak of this process, as reported by the system

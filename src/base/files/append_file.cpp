@@ -16,7 +16,7 @@ bool AppendFile::append(std::span<const std::byte> record) {
   try {
     remove_partial_record();
   } catch (const Error&) {
-    // The next open() retries.
+    // The error is ignored here, because the next open() tries again.
   }
   // A failed descriptor (e.g. of a vanished mount) may stay broken, but a new descriptor may work.
   file_.reset();
@@ -46,7 +46,8 @@ void AppendFile::open() {
   if (path_.has_parent_path()) make_folders(path_.parent_path(), env_);
   file_ = env_.open(path_, OpenMode::kAppend);
   const std::uint64_t found = file_->size();
-  // Another program replaced the file, so size_ is not the end of its records.
+  // If the file is shorter than size_, another program has replaced it, and size_ is not the end of its
+  // complete records.
   if (found < size_) partial_ = false;
   if (partial_) {
     remove_partial_record();

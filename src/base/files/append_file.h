@@ -46,7 +46,7 @@ class AppendFile {
   std::unique_ptr<File> file_;
   std::uint64_t size_ = 0;
   bool name_synced_ = false;
-  bool partial_ = false;  // a part of a lost record may follow size_
+  bool partial_ = false;  // the file may contain a part of a lost record after its first size_ bytes
   std::string last_error_;
 };
 

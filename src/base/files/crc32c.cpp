@@ -101,7 +101,7 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
-// kZeroBytes[k]: the factor of 2^k zero bytes.
+// kZeroBytes[k] is the factor by which appending 2^k zero bytes multiplies a checksum.
 constexpr auto kZeroBytes = [] {
   std::array<std::uint32_t, 64> power{};
   power[0] = 1U << 23;  // x^8
@@ -120,7 +120,8 @@ std::uint32_t crc32c_zeros(std::uint32_t crc, std::uint64_t count) {
 }
 
 // A checksum is linear in the data except for its initial and final inversion. The inversions contribute the
-// checksum of zeros. Both `a` and `b` contain it, so the xor must add it again.
+// checksum of zeros. Both `a` and `b` contain the checksum of zeros, so it cancels in a ^ b, and is added
+// again.
 std::uint32_t crc32c_merge(std::uint32_t a, std::uint32_t b, std::uint64_t bytes) {
   return a ^ b ^ crc32c_zeros(0, bytes);
 }

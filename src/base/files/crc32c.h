@@ -16,8 +16,8 @@ std::uint32_t crc32c(std::uint32_t crc, std::span<const std::byte> data);
 std::uint32_t crc32c_zeros(std::uint32_t crc, std::uint64_t count);
 
 // Merges checksums of several writers that each wrote parts of the same `bytes` bytes. `a` and `b` are
-// checksums over all bytes, with zeros in place of other writers' parts. The result is the checksum with the
-// parts of both.
+// checksums over all bytes, with zeros in place of other writers' parts. The result is the checksum over all
+// bytes with the parts of both writers.
 std::uint32_t crc32c_merge(std::uint32_t a, std::uint32_t b, std::uint64_t bytes);
 
 // The portable implementation, for CPUs without the instruction and as a reference in tests.

@@ -127,7 +127,7 @@ class PosixFile : public File {
       const auto put = retry(
           [&] { return ::pwrite(direct_, data.data() + done, piece, static_cast<off_t>(offset + done)); });
       if (put < 0 && errno != EINVAL && errno != EOPNOTSUPP) fail("write", path_);
-      if (put <= 0) {  // the file system needs a larger alignment or does not support direct writes
+      if (put <= 0) {  // the file system requires a larger alignment or does not support direct writes
         close_direct();
         direct_refused_ = true;
         break;
@@ -165,7 +165,8 @@ class PosixFile : public File {
   void close() override {
     close_direct();
     const int descriptor = std::exchange(descriptor_, -1);
-    // EINTR: Linux has closed it anyway, and a second close might close another thread's file.
+    // EINTR is not an error, because Linux has closed the descriptor anyway. A second close might close
+    // another thread's file.
     if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) fail("close", path_);
   }
 
@@ -199,7 +200,7 @@ FileStatus to_status(const struct stat& status) {
 // Detects the short text that a clone without Git LFS contains in place of a large file, by its first line.
 bool is_lfs_pointer(int descriptor, off_t size) {
   constexpr std::string_view kFirstLine = "version https://git-lfs.github.com/spec/v1\n";
-  constexpr off_t kMaxBytes = 1024;  // the format's own limit
+  constexpr off_t kMaxBytes = 1024;  // the limit that the format of Git LFS sets
   if (size > kMaxBytes || size < static_cast<off_t>(kFirstLine.size())) return false;
   std::array<char, kFirstLine.size()> begin{};
   const ssize_t got = retry([&] { return ::pread(descriptor, begin.data(), begin.size(), 0); });
@@ -210,7 +211,7 @@ bool is_lfs_pointer(int descriptor, off_t size) {
 int open_descriptor(const Path& path, OpenMode mode) {
   int flags = O_CLOEXEC;
   switch (mode) {
-    // O_NONBLOCK: opening a pipe without a writer would otherwise block forever.
+    // Without O_NONBLOCK, opening a pipe that has no writer would block forever.
     case OpenMode::kRead:
       flags |= O_RDONLY | O_NONBLOCK;
       break;
@@ -417,7 +418,7 @@ void refuse_existing(const Path& path, Existing existing, Env& env) {
 void write_output(const Path& path, std::string_view content, Existing existing, Env& env) {
   const auto there = env.status(path);
   if (there && there->type == FileStatus::Type::kOther) {
-    // Devices and pipes cannot be synced.
+    // This does not sync, because devices and pipes do not support it.
     const auto file = env.open(path, OpenMode::kAppend);
     file->append(as_bytes(content));
     file->close();

@@ -2,8 +2,8 @@
 // any write, fsync or rename, fill the disk, or lose data that was not synced (tests/base/fault_env.h).
 // Env::posix() is the real operating system.
 //
-// Durability follows POSIX: data survives a power failure once File::sync() has returned, and a name
-// (created, renamed or removed) once sync_folder() of its folder has returned.
+// Durability follows POSIX. Data survives a power failure once File::sync() has returned. The creation,
+// renaming or removal of a file survives a power failure once sync_folder() of its folder has returned.
 //
 // Errors: FileError (an Error with the kind that kind_of_errno gives) with the path, the reason and the next
 // step. Thread-safety: an Env may be used from any thread; a File from one thread at a time, except read_at
@@ -68,9 +68,9 @@ class File {
 class FileMapping;
 
 // A file's bytes, read-only and paged in on demand; valid while any copy of this object lives. During that
-// time the file must not be truncated: replace files by rename, as write_file_atomic does. If it is truncated
-// anyway, reading missing bytes ends the process with a message that names the file, unless
-// tolerate_truncation() was called.
+// time the file must not be truncated. To change its content, replace the file by renaming, as
+// write_file_atomic does. If it is truncated anyway, reading missing bytes ends the process with a message
+// that names the file, unless tolerate_truncation() was called.
 class MappedFile {
  public:
   MappedFile() = default;

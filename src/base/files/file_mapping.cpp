@@ -13,7 +13,8 @@
 
 namespace primus {
 
-// A list that only grows, because the handler may walk it at any time. Free slots are reused.
+// An element of a list. Elements are never removed, because the signal handler may read the list at any time.
+// Unused elements are reused.
 struct FileMapping::Slot {
   std::atomic<bool> taken{true};
   std::atomic<std::uintptr_t> begin{0}, end{0};  // both 0: unused
@@ -86,7 +87,7 @@ Slot* take_slot() {
     bool taken = false;
     if (slot->taken.compare_exchange_strong(taken, true)) return slot;
   }
-  auto* const slot = new Slot;  // never freed: the handler may read it at any time
+  auto* const slot = new Slot;  // never freed, because the handler may read it at any time
   slot->next = first_slot.load();
   while (!first_slot.compare_exchange_weak(slot->next, slot)) {
   }

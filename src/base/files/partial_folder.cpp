@@ -37,7 +37,7 @@ PartialFolder::~PartialFolder() {
   try {
     remove();
   } catch (const std::exception&) {
-    // Ignored, because an earlier error is already reported.
+    // This error is ignored, because an earlier error is already being reported.
   }
 }
 

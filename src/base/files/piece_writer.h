@@ -5,8 +5,8 @@
 // allocates, fills, writes back and frees pages. A training step, which runs at the same time, needs every
 // core.
 //
-// Errors: errors of File, thrown by the call that fills a piece or by flush(); Error(kIo) if out of memory.
-// Not thread-safe: use it from one thread at a time.
+// Errors: the call that completes a piece, or flush(), throws the errors of File. Throws Error(kIo) if memory
+// is exhausted. Not thread-safe: use it from one thread at a time.
 #pragma once
 
 #include <cstddef>

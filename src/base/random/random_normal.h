@@ -2,7 +2,8 @@
 // precision, so that every compiler and machine computes identical bits from the same random word.
 // Box-Muller: the radius comes from one word, the angle from the next.
 //
-// constexpr, so that GPU kernels can call them. Compile callers without contraction to fused multiply-add.
+// The functions are constexpr, so that GPU kernels can call them. Callers must be compiled without
+// contraction to fused multiply-add.
 #pragma once
 
 #include <bit>
@@ -45,7 +46,7 @@ struct CirclePoint {
 [[gnu::always_inline]] constexpr CirclePoint on_circle(std::uint32_t angle) {
   const double t = (small_to_double(angle & 0x3FFFFFFFU) * 0x1p-30 - 0.5) * 0x1.921fb54442d18p+0;
   const double z = t * t;
-  // Taylor series; the first dropped terms are below 1e-14 at pi/4.
+  // Sine and cosine by Taylor series. At pi/4, the first omitted terms are below 1e-14.
   double sine = 1.0 / 6227020800.0;
   sine = sine * z - 1.0 / 39916800.0;
   sine = sine * z + 1.0 / 362880.0;

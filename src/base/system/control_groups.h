@@ -13,9 +13,9 @@ struct ControlGroup {
   bool v2 = false;     // the unified hierarchy, which has other file names
 };
 
-// Returns the groups of this process that `controller` ("cpu", "memory") may limit, each before its parent.
-// Each of them may set a limit. `root`: the folder of /proc and /sys, for tests. A group may be invisible to
-// this process; then its folder does not exist.
+// Returns the control groups of this process in which `controller` ("cpu", "memory") may set a limit. A group
+// precedes its parent. `root`: the folder of /proc and /sys, for tests. A group may be invisible to this
+// process; then its folder does not exist.
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root = "");
 
 }  // namespace primus

@@ -59,7 +59,7 @@ int left(Clock::time_point end) {
   return time <= 0 ? 0 : static_cast<int>(std::min<decltype(time)>(time, 60'000));
 }
 
-// Reads both outputs until they are closed. Returns false if the time is over before that.
+// Reads both outputs until they are closed. Returns false if `end` is reached first.
 bool read_outputs(Pipe& out, Pipe& err, Clock::time_point end, std::size_t limit, SubprocessResult& result) {
   std::array<Descriptor*, 2> ends{&out.read, &err.read};
   const std::array<std::string*, 2> texts{&result.out, &result.err};

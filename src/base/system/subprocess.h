@@ -18,9 +18,10 @@ struct SubprocessOptions {
 };
 
 struct SubprocessResult {
-  bool found = false;      // the program exists and could be started
-  bool timed_out = false;  // it was killed, with all processes of its process group
-  int exit_code = -1;      // its exit code, or 128 + the signal that killed it
+  bool found = false;  // the program exists and could be started
+  // the program exceeded the time limit and was killed, with all processes of its process group
+  bool timed_out = false;
+  int exit_code = -1;  // its exit code, or 128 + the signal that killed it
   std::string out, err;
   double seconds = 0;
   bool ok() const { return found && !timed_out && exit_code == 0; }

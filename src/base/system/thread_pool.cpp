@@ -24,7 +24,7 @@ bool spin_until(std::chrono::microseconds limit, Done done) {
   if (done()) return true;
   const auto deadline = std::chrono::steady_clock::now() + limit;
   do {
-    // Reading the clock costs as much as several pauses, so do it rarely.
+    // Reading the clock takes as long as several pauses, so it is read once per 16 pauses.
     for (int i = 0; i < 16; ++i) {
       relax();
       if (done()) return true;
@@ -78,7 +78,7 @@ void ThreadPool::parallel_for(std::int64_t n, std::int64_t grain, Body body) {
   assert((gate_.load() & (kOpen | kParticipants)) == 0 && "parallel_for is not reentrant");
   job_ = {&body, n, grain, tasks};
   next_task_.store(0, std::memory_order_relaxed);
-  // Publish the job: workers read it only after the gate is open with this epoch.
+  // Publishes the loop's data. Workers read the data only after they have seen the open gate with this epoch.
   gate_.store((((gate_.load(std::memory_order_relaxed) & ~(kEpoch - 1)) + kEpoch) | kOpen));
   gate_.notify_all();
   run_tasks(0);

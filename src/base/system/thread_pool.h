@@ -81,9 +81,9 @@ class ThreadPool {
   void stop_if_asked() const;
   void record_exception() noexcept;
 
-  // The state of the current loop: [epoch : 16 | open : 1 | participants : 15]. Workers enter while it is
-  // open. The caller closes it when no task is left. Then the caller waits for the workers that have entered,
-  // but not for workers that still sleep.
+  // The state of the current loop: [epoch : 16 | open : 1 | participants : 15]. Workers join the loop while
+  // the gate is open. The caller closes the gate when no task is left. Then the caller waits for the workers
+  // that have entered, but not for workers that still sleep.
   static constexpr std::uint32_t kParticipant = 1, kParticipants = 0x7fff, kOpen = 0x8000, kEpoch = 0x10000;
   alignas(64) std::atomic<std::uint32_t> gate_{0};
   alignas(64) std::atomic<std::int64_t> next_task_{0};

@@ -9,7 +9,7 @@
 namespace primus {
 namespace {
 
-// Leave one column free: some terminals wrap a full line.
+// Leaves one column free, because some terminals wrap a line that fills all columns.
 std::size_t usable(std::size_t width) { return std::max<std::size_t>(width, 2) - 1; }
 
 }  // namespace

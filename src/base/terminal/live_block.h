@@ -1,8 +1,8 @@
 // A few lines at the bottom of a terminal. They are redrawn in place while other text scrolls by above them.
 //
-// Uses the normal screen and not the alternate screen. So all output stays in the scroll-back, and a killed
-// process leaves a usable terminal. The window may be resized at any time. Writing does not block: if the
-// reader stops reading, updates are dropped. Thread-safe.
+// Uses the terminal's normal screen instead of its alternate screen. So all output can be scrolled back, and
+// a killed process leaves a usable terminal. The window may be resized at any time. Writing does not block:
+// if the reader stops reading, updates are dropped. Thread-safe.
 #pragma once
 
 #include <mutex>
@@ -34,7 +34,7 @@ class LiveBlock {
 
  private:
   std::string picture(std::size_t width) const;
-  // Returns the sequence that moves the cursor from the last line to the start of the first.
+  // Returns the sequence that moves the cursor from the last line to the start of the first line.
   std::string go_to_top(std::size_t width) const;
 
   Terminal terminal_;

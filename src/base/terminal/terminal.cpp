@@ -22,7 +22,8 @@ namespace primus {
 namespace {
 
 constexpr std::size_t kDefaultWidth = 80, kDefaultHeight = 24;
-// poll() guarantees this much room in a pipe, so a write of this size does not block.
+// If poll() reports that a pipe is writable, the pipe has room for this many bytes, and a write of this size
+// does not block.
 constexpr std::size_t kPipeAtom = 4096;
 
 std::string_view environment(const char* name) {
@@ -43,7 +44,7 @@ class NoSigpipe {
     pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
   }
   ~NoSigpipe() {
-    // Consume only the signal that this thread caused.
+    // Consumes the signal only if this thread caused it.
     if (caused_ && !was_pending_) {
       const timespec none{};
       while (sigtimedwait(&pipe_, nullptr, &none) < 0 && errno == EINTR) {
@@ -166,7 +167,7 @@ std::string human_bytes(double bytes) {
 std::string human_count(double count) {
   constexpr std::array<const char*, 6> kUnits = {"", "k", "M", "B", "T", "Q"};
   std::size_t unit = 0;
-  // 999.6 would round to "1000", so use the next unit.
+  // A value such as 999.6 would round to "1000", so it uses the next unit.
   while (std::abs(count) >= 999.5 && unit + 1 < kUnits.size()) {
     count /= 1000.0;
     ++unit;
@@ -185,7 +186,7 @@ std::string human_duration(double seconds) {
   if (seconds < 1e-3) return fmt::format("{:.1f} us", seconds * 1e6);
   if (seconds < 1.0) return fmt::format("{:.1f} ms", seconds * 1e3);
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);
-  // Clamp to a value that fits the integer type.
+  // Limits the value to one that fits the integer type.
   const auto whole = static_cast<std::uint64_t>(std::min(seconds + 0.5, 1e15));
   const std::uint64_t minutes = whole / 60, hours = minutes / 60, days = hours / 24;
   if (hours == 0) return fmt::format("{}m {:02}s", minutes, whole % 60);
@@ -256,7 +257,7 @@ void EtaEstimator::update(std::uint64_t done, double now) {
   if (done == marks_.back().done) return;
   marks_.push_back({done, now - paused_});
   if (marks_.size() > kMaxMarks) {
-    // Thin out: drop every second mark, keep the first and last.
+    // Removes every second mark, but keeps the first and the last mark.
     std::deque<Mark> kept;
     for (std::size_t i = 0; i + 1 < marks_.size(); i += 2) kept.push_back(marks_[i]);
     kept.push_back(marks_.back());
@@ -268,7 +269,7 @@ double EtaEstimator::rate() const {
   if (marks_.size() < 2) return 0.0;
   const Mark& last = marks_.back();
   const std::uint64_t middle = marks_.front().done + (last.done - marks_.front().done) / 2;
-  // Use the newest mark at or before the middle, so that the span is never empty.
+  // Uses the newest mark at or before the middle, so that the measured interval is never empty.
   auto from = std::upper_bound(marks_.begin(), marks_.end(), middle,
                                [](std::uint64_t value, const Mark& mark) { return value < mark.done; });
   --from;
@@ -336,7 +337,7 @@ void ProgressLine::draw(double now, std::string_view note) {
   drawn_ = true;
   last_draw_ = now;
   if (terminal_.ansi) {
-    // Leave one column free: some terminals wrap a full line.
+    // Leaves one column free, because some terminals wrap a line that fills all columns.
     const std::size_t width = std::max<std::size_t>(terminal_.width(), 2) - 1;
     on_screen_ = try_write(terminal_.fd, "\r\x1b[K" + render(done_, width, note), 0);
   } else {

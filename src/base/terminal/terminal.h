@@ -68,10 +68,10 @@ std::string sparkline(std::span<const double> values, std::size_t width, bool ut
 // than a hundred usual intervals. Memory use is bounded.
 class EtaEstimator {
  public:
-  // `done`: units finished at `now`, in seconds of any steady clock. Neither may decrease. The first call
-  // sets the start.
+  // `done`: units finished at `now`, in seconds of any steady clock. Neither `done` nor `now` may decrease
+  // from one call to the next. The first call sets the start.
   void update(std::uint64_t done, double now);
-  // Returns units per second over the newer half; 0 before two updates.
+  // Returns units per second over the newer half of the completed work; 0 before the second update.
   double rate() const;
   // Returns the seconds until `total`; nullopt while unknown.
   std::optional<double> remaining(std::uint64_t total) const;
@@ -91,7 +91,7 @@ struct ProgressOptions {
   std::string unit = {};        // "docs": shown as "1.2k docs/s"; empty: no rate
   std::uint64_t total = 0;      // 0: unknown; then neither percentage nor ETA is shown
   double redraw_seconds = 0.1;  // minimum interval on a tty
-  double plain_seconds = 10.0;  // interval of lines if not a tty
+  double plain_seconds = 10.0;  // interval between lines if the output is not a tty
 };
 
 // A progress line such as "tokenizing  42%  [#########-----------]  1.2M docs  3.4k docs/s  ETA 3m 12s". On a

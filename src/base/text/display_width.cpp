@@ -33,7 +33,7 @@ constexpr std::array<Range, 19> kWide = {{{0x1100, 0x115F},
                                           {0x1F300, 0x1F64F},
                                           {0x1F680, 0x1F9FF},
                                           {0x20000, 0x3FFFD}}};
-// Combining marks and format characters.
+// Combining marks and format characters, which have no width, as ranges.
 constexpr std::array<Range, 17> kNone = {{{0x0300, 0x036F},
                                           {0x0483, 0x0489},
                                           {0x0591, 0x05BD},
@@ -105,7 +105,7 @@ std::string fit_width(std::string_view line, std::size_t columns) {
   while (!line.empty()) {
     const Piece piece = first_piece(line);
     full = full || piece.columns > columns;
-    // After the cut, keep color sequences, so that colors end.
+    // After the cut, only color sequences are kept, so that colors end.
     if (!full || piece.color) kept += line.substr(0, piece.bytes);
     if (!full) columns -= piece.columns;
     line.remove_prefix(piece.bytes);

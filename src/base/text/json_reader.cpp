@@ -29,7 +29,8 @@ std::size_t plain_prefix(const char* p, std::size_t size) {
     const auto zero_bytes = [](std::uint64_t w) { return (w - kOnes) & ~w & kHighs; };
     const std::uint64_t stops = zero_bytes(word ^ kOnes * '"') | zero_bytes(word ^ kOnes * '\\') |
                                 ((word - kOnes * 0x20) & ~word & kHighs);
-    // The lowest set bit is correct, because borrows affect only higher bits.
+    // The lowest set bit marks the first such character. Higher bits may be wrong, because a borrow
+    // propagates to higher bits.
     if (stops != 0) return i + static_cast<std::size_t>(std::countr_zero(stops)) / 8;
   }
   while (i < size && p[i] != '"' && p[i] != '\\' && static_cast<unsigned char>(p[i]) >= 0x20) ++i;
@@ -345,7 +346,8 @@ std::string_view JsonReader::skip() {
         is_object[(depth_ - 1) / 64] &= ~(std::uint64_t{1} << ((depth_ - 1) % 64));
         break;
     }
-    // Close all brackets that end here. Then either the value is complete or another value follows.
+    // Closes all brackets that end at this position. After them, either the value is complete or another
+    // value follows.
     bool more = false;
     while (!more && depth_ > outer) {
       const int level = depth_ - 1;

@@ -63,7 +63,7 @@ class JsonReader {
   void begin_array();
   bool next_element();
 
-  // Replaces the content of `out`.
+  // Reads a string into `out`, whose old content is replaced.
   void read_string(std::string& out);
   std::string read_string();
   std::int64_t read_int();
@@ -79,7 +79,8 @@ class JsonReader {
   void finish();
 
   [[noreturn]] void fail(std::string_view what) const { fail_at(what, at_); }
-  // Throws for valid JSON with unsuitable content: like fail(), but without the words "broken JSON".
+  // Throws an error about valid JSON whose content is unsuitable. The message is like that of fail(), but
+  // without the words "broken JSON".
   [[noreturn]] void refuse(std::string_view what) const;
 
  private:
@@ -101,7 +102,7 @@ class JsonReader {
   JsonReaderOptions options_;
   std::size_t at_ = 0;
   int depth_ = 0;
-  bool first_item_ = false;  // directly after an opening bracket
+  bool first_item_ = false;  // true directly after an opening bracket
 };
 
 }  // namespace primus

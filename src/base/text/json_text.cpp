@@ -47,7 +47,7 @@ class CountingIterator {
   const char** furthest_ = nullptr;
 };
 
-// Returns "name:line:column" of the `length`th character.
+// Returns "name:line:column" of the last of the first `length` characters of the text.
 std::string place(std::string_view text, std::size_t length, const std::string& name) {
   const std::string_view before = text.substr(0, std::max<std::size_t>(length, 1) - 1);
   const std::size_t line = static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n')) + 1;
@@ -97,7 +97,7 @@ json parse_json_object(std::string_view text, const std::string& name) {
     if (parsed.is_object()) return parsed;
   } catch (const json::parse_error& error) {
     throw invalid("broken JSON: " + reason(error.what())).at(place(text, error.byte, name));
-  } catch (const json::exception& error) {  // a number out of range
+  } catch (const json::exception& error) {  // a number is out of range
     throw invalid("broken JSON: " + reason(error.what())).at(place(text, passed(), name));
   }
   throw invalid("this is not a JSON object").at(name);

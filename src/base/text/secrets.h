@@ -10,14 +10,13 @@ namespace primus {
 
 inline constexpr std::string_view kRedacted = "<redacted>";
 
-// Detects by words of the name: HF_TOKEN, WANDB_API_KEY, DB_PASSWORD, GITHUB_AUTH. The name of a file with a
-// secret is not a secret: PRIMUS_JOB_TOKEN_FILE.
+// Returns whether the words of a variable's name show that its value is a secret: HF_TOKEN, WANDB_API_KEY,
+// DB_PASSWORD, GITHUB_AUTH. A variable that holds the name of a file is not secret: PRIMUS_JOB_TOKEN_FILE.
 bool is_secret_name(std::string_view name);
 
-// Detects by the value only: a URL with a password or a token ("http://me:word@proxy"), an assignment to a
-// secret name
-// ("--token=word", "?access_token=word"), an HTTP credential ("Bearer word"), or a token with a known prefix
-// ("hf_...").
+// Returns whether a value is a secret by its form: a URL with a password or a token ("http://me:word@proxy"),
+// an assignment to a secret name ("--token=word", "?access_token=word"), an HTTP credential ("Bearer word"),
+// or a token with a known prefix ("hf_...").
 bool is_secret_value(std::string_view value);
 
 // Returns whether the name or the value is secret.

@@ -21,7 +21,8 @@ std::size_t shared_prefix(std::string_view a, std::string_view b) {
 
 // Returns the edit distance if it is at most `limit`, otherwise any number above `limit`.
 std::size_t bounded_distance(std::string_view a, std::string_view b, std::size_t limit) {
-  // Rows of the optimal-string-alignment table: the last but one (for swaps), the last, and the current row.
+  // The last three rows of the optimal-string-alignment table: the row before the previous row (for swaps),
+  // the previous row, and the current row.
   std::vector<std::size_t> rows(3 * (b.size() + 1));
   std::size_t* before = rows.data();
   std::size_t* previous = before + b.size() + 1;
@@ -40,7 +41,7 @@ std::size_t bounded_distance(std::string_view a, std::string_view b, std::size_t
       current[j] = best;
       lowest = std::min(lowest, best);
     }
-    // Later rows cannot have lower values than the last two rows.
+    // Stops early, because the values of later rows cannot be below the lowest value of the last two rows.
     if (lowest > limit && lowest_before > limit) return limit + 1;
     lowest_before = lowest;
     std::swap(before, previous);

@@ -1,5 +1,5 @@
-// Refuses duplicate member names in a JSON object that a JsonReader reads. One object of this class per JSON
-// object; clear() prepares it for the next one and keeps its memory. Not thread-safe.
+// Refuses duplicate member names in a JSON object that a JsonReader reads. An instance checks one JSON object
+// at a time. clear() prepares it for the next JSON object and keeps its memory. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +35,8 @@ class UniqueKeys {
   }
 
  private:
-  static constexpr std::size_t kFew = 16;  // up to this number, keys are searched one by one; records rarely
-                                           // have more keys
+  // up to this number, keys are compared one by one; the JSON objects of records rarely have more keys
+  static constexpr std::size_t kFew = 16;
   bool is_new_of_more(std::string_view key) { return more_.emplace(key).second; }
 
   std::vector<std::string> few_;

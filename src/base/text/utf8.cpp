@@ -60,7 +60,7 @@ std::size_t valid_prefix(std::string_view text, std::size_t* incomplete) {
     int bad;
     const int length = well_formed(text.substr(i, 4), bad);
     if (length == 0) {
-      // Detects the valid start of a character that the end of the text cuts off.
+      // Detects the valid start of a character whose last bytes are missing at the end of the text.
       const auto lead = static_cast<unsigned char>(text[i]);
       const bool starts = lead >= 0xC2 && lead <= 0xF4;
       if (incomplete != nullptr && starts && i + static_cast<std::size_t>(bad) == text.size()) {

@@ -1,6 +1,6 @@
-// The training frameworks that can run experiments besides the native engine. Each has a file in this folder
-// that ends with its BackendEntry; the build collects them in a list. Its keys are in config/frameworks, and
-// its tables in presets/backends/NAME. Free functions without state.
+// The training frameworks other than the native engine that can run experiments. Each has a file in this
+// folder that ends with its BackendEntry; the build collects them in a list. Its keys are in
+// config/frameworks, and its tables in presets/backends/NAME. Free functions without state.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace primus::backends {
 
 struct BackendEntry {
   std::string_view name;  // the value of the key `framework`
-  // See render_job().
+  // Makes a job from an experiment, as render_job() describes.
   ExternalJob (*render)(const config::Experiment& experiment, const config::BackendFields& fields,
                         const Path& checkout, const JobShape& shape);
   // Returns the step that a log line without colours reports, or nullopt. Sets only values that the line

@@ -17,7 +17,7 @@ using config::Value;
 
 launch::Step step_of(std::vector<std::string> argv) {
   launch::Step step{.name = "program", .where = "here", .argv = std::move(argv)};
-  step.environment["GIT_TERMINAL_PROMPT"] = "0";  // fail instead of asking for a password
+  step.environment["GIT_TERMINAL_PROMPT"] = "0";  // git fails instead of asking for a password
   return step;
 }
 
@@ -128,7 +128,7 @@ PinStatus pin_status(const Pin& pin, const Path& folder, const std::string& pyth
   for (const std::string& name : pin.imports) {
     Result result;
     try {
-      // Only searches for the module: importing PyTorch takes seconds.
+      // The command only searches for the module, because importing PyTorch takes seconds.
       result =
           run({python, "-c",
                "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)", name});
@@ -167,7 +167,7 @@ void sync_sources(const Pin& pin, const Path& folder, const Show& show) {
   }
   const std::string where = (there ? sources : partial).string();
   const std::string what = fmt::format("cannot fetch {} from {}", pin.commit.substr(0, 12), pin.repository);
-  // One commit is enough. If a server does not serve single commits, all commits are fetched.
+  // Fetches only the pin's commit. If the server does not serve single commits, fetches all commits.
   if (run({"git", "-C", where, "fetch", "--quiet", "--depth", "1", "origin", pin.commit}).code != 0) {
     run_or_throw({"git", "-C", where, "fetch", "--quiet", "origin"}, show, what, hint);
   }

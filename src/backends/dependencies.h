@@ -18,7 +18,7 @@ struct Pin {
   std::string name;       // name of its folder: "Megatron-LM"
   std::string repository, commit;
   std::vector<std::string> packages, imports;
-  std::string purpose;  // purpose of a pin that is not an engine of experiments
+  std::string purpose;  // for a pin that is not a framework of experiments: what it is used for
 };
 
 // Returns all pins, from the first of `preset_dirs` that has a table. Throws Error(kInvalid) if no folder has
@@ -31,7 +31,7 @@ struct PinStatus {
   PinState state = PinState::kMissing;
   std::string commit;    // commit of the clone
   bool changed = false;  // the clone has modified files
-  std::string python;    // the Python that would run it
+  std::string python;    // the Python with which Primus would run the framework
   std::vector<std::string> missing_imports;
 };
 

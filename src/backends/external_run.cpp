@@ -26,8 +26,9 @@ constexpr int kWriteMilliseconds = 1000;
 
 void do_nothing(int) {}
 
-// A stop signal goes to the complete process group: the framework handles it, and this process waits for the
-// framework. Uses handlers, because ignored signals would stay ignored in the framework.
+// A stop signal goes to the complete process group. The framework handles it, and this process only waits for
+// the framework. So this process installs handlers that do nothing. It does not ignore the signals, because
+// they would then be ignored in the framework, too.
 void outlive_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     struct sigaction action {};
@@ -46,8 +47,9 @@ void close_rendezvous() {
   unsetenv("PRIMUS_RENDEZVOUS_FD");
 }
 
-// Puts the Python's folder first on PATH, as activating its environment does. The framework runs some
-// programs by name, such as the compiler for its data set helpers. A system Python is not in an environment.
+// Puts the folder of the Python program first on PATH, as activating its environment does, because the
+// framework runs some programs by name, such as the compiler for its data set helpers. Does nothing for a
+// system Python, which is not in an environment.
 void activate(const std::string& python, launch::Step& step) {
   const Path folder = Path(python).parent_path();
   if (folder.empty() || !Env::posix().status(folder.parent_path() / "pyvenv.cfg")) return;
@@ -99,7 +101,8 @@ class Reporter {
   }
 
  private:
-  // The framework writes its own TensorBoard files, and its log is already on the screen.
+  // The run's other outputs are off, because the framework writes its own TensorBoard files and its log is
+  // already on the screen.
   void begin(std::int64_t done) {
     monitor_.emplace(folder_,
                      MonitorOptions{.resume_iteration = done, .log_interval = 0, .tensorboard = false}, log_);
@@ -138,7 +141,7 @@ int run_process(const ExternalJob& job, const Installation& installation,
     if (name == "PYTHONPATH" && before && *before) {
       step.environment[name] = value + ":" + before;
     } else if (name == "XLA_FLAGS" && before && *before) {
-      step.environment[name] = value + " " + before;  // if both set a flag, XLA uses the last value
+      step.environment[name] = value + " " + before;  // if both values set a flag, XLA uses the later one
     } else if (!before) {
       step.environment[name] = value;
     }
@@ -150,7 +153,8 @@ int run_process(const ExternalJob& job, const Installation& installation,
   const Path logs = folder.rank_logs(experiment.module_name, place.rank);
   make_folders(logs);
   for (const JobFile& file : job.files) {
-    // Processes on shared storage write the same content; each writes its own file and renames it atomically.
+    // On shared storage, several processes write files of equal names and contents. This is safe, because
+    // each process writes a temporary file and renames it atomically.
     make_folders(file.path.parent_path());
     const Path own = fmt::format("{}.rank-{}", file.path.string(), place.rank);
     write_file_atomic(own, file.text);
@@ -158,7 +162,7 @@ int run_process(const ExternalJob& job, const Installation& installation,
   }
   std::optional<Reporter> reporter;
   if (reports) reporter.emplace(experiment, job, place.world);
-  // For a single process, the launcher keeps the output; see cli/train/external.cpp.
+  // A single process needs no output file, because its launcher keeps the output (cli/train/external.cpp).
   std::optional<AppendFile> output;
   if (place.local_world > 1) output.emplace(logs / "output.log", Env::posix());
   outlive_signals();

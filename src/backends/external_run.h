@@ -10,7 +10,7 @@
 
 namespace primus::backends {
 
-// This process's rank and its job's size.
+// This process's rank, and the size of its job.
 struct ProcessPlace {
   int rank = 0, world = 1;  // rank in the job, and number of processes of the job
   int local_world = 1;      // number of processes on this machine
@@ -20,8 +20,8 @@ struct ProcessPlace {
 std::vector<std::string> full_command(const ExternalJob& job, const Installation& installation);
 
 // Runs the framework's process to its end, with its Python first on PATH, and returns its exit code. `quiet`:
-// output only goes to files. Only the reporting process writes the run's files. Throws Error if the process
-// cannot be started.
+// output goes only to files. Only the process that reports metrics writes the run's files. Throws Error if
+// the process cannot be started.
 int run_process(const ExternalJob& job, const Installation& installation,
                 const config::Experiment& experiment, const ProcessPlace& place, bool quiet);
 

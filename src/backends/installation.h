@@ -10,7 +10,7 @@
 namespace primus::backends {
 
 struct Installation {
-  Path checkout;                       // empty: not found
+  Path checkout;                       // folder of the framework's sources; empty: not found
   std::string python = "python3";      // looked up in PATH if it has no '/'
   std::vector<std::string> looked_in;  // folders that were searched, in order; none has a checkout
 };

@@ -1,5 +1,5 @@
-// An experiment as a job of another training framework: the command of each process, the files it reads, and
-// differences from the experiment. Making a job only reads files.
+// An experiment as a job of another training framework. A job contains the command of each process, the files
+// that the command reads, and the differences from the experiment. Making a job reads files and writes none.
 #pragma once
 
 #include <cstdint>
@@ -31,18 +31,18 @@ struct JobFile {
 struct ExternalJob {
   std::string framework, title;      // "megatron", "Megatron-LM"
   std::vector<std::string> command;  // command of each process, without the interpreter
-  // Defaults, unless the experiment or the environment sets the variable.
+  // Variables for the framework, used if neither the experiment nor the environment sets them.
   std::map<std::string, std::string> environment = {};
-  std::map<std::string, std::string> required = {};  // always set; these override existing values
+  std::map<std::string, std::string> required = {};  // variables that override existing values
   std::vector<JobFile> files = {};                   // files that the command reads
   // Complete sentences about settings whose meaning differs in the framework.
   std::vector<std::string> warnings = {};
   std::vector<std::string> notes = {};  // complete sentences that inform the user
   // Settings without a counterpart, by reason.
   std::map<std::string, std::vector<std::string>> dropped = {};
-  bool process_per_node = false;     // one process uses all GPUs of a node
-  bool last_rank_reports = true;     // true: the last rank reports; false: the first rank
-  bool second_line_is_mean = false;  // the log's second line averages the first two steps
+  bool process_per_node = false;  // one process uses all GPUs of a node
+  bool last_rank_reports = true;  // which rank prints the metrics: true: the last rank; false: the first rank
+  bool second_line_is_mean = false;  // the values in the log's second line are means over the first two steps
 };
 
 // Returns the job of experiment.framework, which is not native. `checkout`: folder of the framework's

@@ -98,8 +98,8 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
     const Value* because = rule->find("because");
     const Value* enabled = value.is_map() ? value.find("enabled") : nullptr;
     if (fine || !set || (enabled && says(*enabled, "false"))) return;
-    // The hint suggests leaving the key out only if that helps. A preset's value would remain, and without
-    // `stage`, fine-tuning would become pre-training.
+    // The hint suggests removing the key only if this helps. It does not help if a preset sets the key.
+    // Removing `stage` would turn fine-tuning into pre-training.
     const bool may_go = layer >= config::Layer::kOverrides && key.name != "stage";
     throw unsupported_there(experiment_, key.name,
                             fmt::format("{} cannot be {} with {}: {}", key.name, value.show(), title,
@@ -107,8 +107,8 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
                             may_go ? fmt::format("leave {} out, or choose framework: native", key.name)
                                    : "choose framework: native");
   }
-  // Keys that would change the model or training have their neutral values in the key table. Keys that exist
-  // only in this program have no effect with their default value.
+  // For keys that change the model or training, the key table lists the values without effect. A key that
+  // exists only in this program has no effect if it has its default value.
   const auto& neutral = key.native_values;
   const bool changes =
       std::holds_alternative<std::monostate>(key.field) && !neutral.empty() && !value.is_null() &&

@@ -19,20 +19,21 @@ class KeyRules {
   // Both arguments must outlive this object.
   KeyRules(const config::Experiment& experiment, const config::BackendFields& fields);
 
-  // Section `together`: keys that are translated in code, together with others.
+  // Returns whether section `together` lists the key. Code translates such keys together with other keys.
   bool is_together(std::string_view key) const { return together_.contains(key); }
-  // Section `own_defaults`: keys that are passed on only if the user set them.
+  // Returns whether section `own_defaults` lists the key. Such keys are passed on only if the user set them.
   bool is_own_default(std::string_view key) const { return own_defaults_.contains(key); }
-  // Section `rename`: the field's name in the framework; without an entry, the key's own name.
+  // Returns the framework's name for the key, from section `rename`. If the section does not list the key,
+  // returns the key's own name.
   std::string renamed(std::string_view key) const;
-  // Section `values`: the value in the framework.
+  // Returns the framework's value for `value`, from section `values`.
   config::Value value_there(std::string_view key, const config::Value& value) const;
   // Call it for a key that has no field in the framework or that exists only in this program (.own() in
   // config/keys.def). Records the key as dropped. Throws if training without the key would differ from the
   // experiment.
   void check_missing(const config::KeySpec& key, const config::Value& value);
-  // Returns the reason why the key has no counterpart: that it exists only in this program, or the reason in
-  // section `nothing`. Empty for an unknown key.
+  // Returns the reason why the key has no counterpart. The reason is that the key exists only in this
+  // program, or it is the text in section `nothing`. Returns an empty text for an unknown key.
   std::string_view reason_for(const config::KeySpec& key) const;
 
   // Keys that were set and dropped, by reason.
@@ -42,7 +43,8 @@ class KeyRules {
   const config::Experiment& experiment_;
   const config::BackendFields& fields_;
   std::set<std::string, std::less<>> together_, own_defaults_;
-  std::map<std::string, std::string, std::less<>> reasons_;    // reasons keyed by key name
+  // for each key, the reason why it has no counterpart
+  std::map<std::string, std::string, std::less<>> reasons_;
   std::vector<std::pair<std::string, std::string>> prefixes_;  // prefix and reason, such as "odc_"
   std::map<std::string, std::vector<std::string>> dropped_;
 };

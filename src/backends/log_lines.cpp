@@ -26,7 +26,7 @@ std::optional<IterationRecord> LogReader::iteration(std::string_view line) {
   return record;
 }
 
-// Replaces the means of the first two steps, in the second line, by the second step's values.
+// If the second line has the means over the first two steps, replaces them by the values of the second step.
 void LogReader::separate(IterationRecord& record) {
   if (!run_.second_line_is_mean) return;
   if (!first_) {
@@ -35,7 +35,7 @@ void LogReader::separate(IterationRecord& record) {
   }
   if (last_ != first_->iteration || record.iteration != last_ + 1) return;
   const auto rest = [](double mean, double first) { return 2 * mean - first; };
-  // A skipped first step is not part of the mean.
+  // If the first step was skipped, the mean does not include it.
   if (!std::isnan(first_->lm_loss)) record.lm_loss = rest(record.lm_loss, first_->lm_loss);
   for (auto& [name, value] : record.other_losses) {
     for (const auto& [of_first, first] : first_->other_losses) {

@@ -17,11 +17,11 @@
 
 namespace primus::backends {
 
-// Facts from the experiment that are not in log lines.
+// Properties of the run that log lines do not contain.
 struct LoggedRun {
   std::int64_t train_iters = 0, global_batch_size = 0, tokens_per_sample = 0;
   int ranks = 1;
-  bool second_line_is_mean = false;  // the second line averages the first two steps
+  bool second_line_is_mean = false;  // the values in the second line are means over the first two steps
 };
 
 class LogReader {

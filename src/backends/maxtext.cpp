@@ -60,12 +60,13 @@ ExternalJob render_maxtext(const config::Experiment& experiment, const config::B
   const Path run = std::filesystem::absolute(run_folder_of(experiment).root()).lexically_normal();
   config::set_path(settings, "base_output_directory", text_value(run.parent_path().string()));
   config::set_path(settings, "run_name", text_value(run.filename().string()));
-  // On CPUs MaxText requires a cluster's variables, even for one process.
+  // On CPUs, MaxText requires the variables of a cluster even for a single process.
   const Value* hardware = settings.find("hardware");
   if (hardware && hardware->text == "cpu" && shape.nodes == 1 &&
       !settings.find("skip_jax_distributed_system"))
     config::set_path(settings, "skip_jax_distributed_system", config::plain_scalar("true", {}));
-  // The token is passed only in the environment, because the file would expose it.
+  // The token is removed from the settings and passed in the environment, because other users could read it
+  // in the file.
   std::erase_if(settings.members,
                 [](const config::Member& member) { return member.key == "hf_access_token"; });
   // base_config names the file that the written file extends. MaxText searches for it next to its own files.
@@ -89,7 +90,7 @@ std::optional<IterationRecord> maxtext_iteration(std::string_view line) {
   const auto step = count(number_behind(line, "completed step:"));
   if (!step) return std::nullopt;
   IterationRecord record;
-  record.iteration = *step + 1;  // MaxText counts from 0
+  record.iteration = *step + 1;  // MaxText counts steps from 0
   // lm_loss excludes the losses that mixtures of experts add; dense models may log 0 for it.
   const auto lm_loss = number_behind(line, ", lm_loss:");
   record.lm_loss =

@@ -22,7 +22,7 @@ using config::KeyType;
 using config::Layer;
 using config::Value;
 
-// "0" and "0.0" are equal.
+// Returns whether two lists of words have equal values. Numbers are compared by value, so "0" equals "0.0".
 bool same_words(const std::vector<std::string>& a, const std::vector<std::string>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const std::string& x, const std::string& y) {
     return x == y || says(config::plain_scalar(x, {}), y);
@@ -135,7 +135,8 @@ void emit(Megatron& m) {
     }
     const std::string text = text_of(field, value);
     if (!field.fallback.is_null() && text == text_of(field, field.fallback)) continue;
-    // With '=', a value that begins with a dash is not parsed as an option.
+    // The argument and its value are joined by '=', because a separate value that begins with a dash would be
+    // parsed as an option.
     if (text.starts_with('-')) {
       m.job.command.push_back(field.flag + "=" + text);
     } else {
@@ -156,7 +157,7 @@ void environment(Megatron& m) {
   if (!m.checkout.empty()) m.job.environment["PYTHONPATH"] = m.checkout.string();
 }
 
-// Warns about keys with another meaning in Megatron-LM.
+// Warns about keys whose meaning in Megatron-LM differs from their meaning in Primus.
 void meaning(Megatron& m) {
   const std::int64_t model =
       m.t.tensor_model_parallel_size * m.t.pipeline_model_parallel_size * m.t.context_parallel_size;

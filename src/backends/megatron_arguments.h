@@ -1,7 +1,7 @@
 // The arguments of Megatron-LM's command, and the job that they belong to. Internal to backends.
 //
-// megatron_model.cpp, megatron_mesh.cpp and megatron_run.cpp fill in arguments that do not correspond to one
-// key; megatron.cpp translates the other keys and writes the command. Use from one thread.
+// megatron_model.cpp, megatron_mesh.cpp and megatron_run.cpp compute the arguments that depend on several
+// keys. megatron.cpp translates all other keys and writes the command. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +36,11 @@ struct Megatron {
   // Returns the name of the model preset, without extension.
   std::string model_name() const;
   Error error_for(std::string_view key, const std::string& what, const std::string& hint) const;
-  // Returns whether the checkout's file contains this text, which distinguishes versions.
+  // Returns whether a file of the checkout contains this text. This is how versions of Megatron-LM are
+  // distinguished.
   bool source_says(const char* file, std::string_view text) const;
 
-  // Returns whether a switch is among the arguments and on.
+  // Returns whether the arguments contain this switch and turn it on.
   bool is_on(const std::string& argument) const;
   void put(const std::string& argument, config::Value value);
   void put(const std::string& argument, bool value);

@@ -9,7 +9,7 @@
 
 namespace primus::backends {
 
-// See BackendEntry.
+// These functions are the members `iteration` and `evaluation` of Megatron-LM's BackendEntry.
 std::optional<IterationRecord> megatron_iteration(std::string_view line);
 std::optional<EvaluationRecord> megatron_evaluation(std::string_view line, std::int64_t last);
 

@@ -13,8 +13,8 @@ using config::Value;
 
 namespace {
 
-// Sets overlap_param_gather. Only sharded parameters can be gathered; AMD Primus's default is the distributed
-// optimizer.
+// Sets overlap_param_gather, which only has a meaning for sharded parameters. Parameters are sharded by
+// default, because AMD Primus's default is the distributed optimizer.
 void set_gather_overlap(Megatron& m) {
   const bool shares = m.is_on("use_distributed_optimizer") || m.is_on("use_megatron_fsdp");
   if (!shares && (m.is_set("use_distributed_optimizer") || m.t.use_torch_fsdp2)) {
@@ -26,7 +26,7 @@ void set_gather_overlap(Megatron& m) {
   m.put("overlap_param_gather", true);
 }
 
-// Returns the letters for the modules of multi-token prediction.
+// Returns the letters that represent the modules of multi-token prediction in a layout.
 std::string modules(const Megatron& m) {
   return std::string(static_cast<std::size_t>(m.t.mtp_num_layers.value_or(0)), 'm');
 }
@@ -39,7 +39,8 @@ std::string uneven_layout(const Megatron& m, std::int64_t parts) {
   return fmt::format("E{},{}L", fmt::join(words, "|"), modules(m));
 }
 
-// Megatron-LM requires one letter per module of multi-token prediction in a layout.
+// Adds the missing letters to a layout, in which Megatron-LM requires one letter per module of multi-token
+// prediction.
 void modules_of_layout(Megatron& m) {
   const std::string layout = m.t.pipeline_model_parallel_layout.value_or("");
   const std::size_t loss = layout.rfind('L');
@@ -51,8 +52,8 @@ void modules_of_layout(Megatron& m) {
                   m.arguments.at("pipeline_model_parallel_layout").text));
 }
 
-// A layout determines the stages per rank, and Megatron-LM refuses a second setting for it. In AMD Primus the
-// layout wins.
+// A layout determines the number of stages per rank, and Megatron-LM refuses a second setting of this number.
+// As in AMD Primus, the layout overrides the other setting.
 void virtual_stages_of_layout(Megatron& m) {
   if (!m.t.pipeline_model_parallel_layout) return;
   if (m.t.num_layers_per_virtual_pipeline_stage) {
@@ -92,7 +93,7 @@ void parallelism(Megatron& m) {
   }
   if (m.is_set("overlap_grad_reduce")) m.put("overlap_grad_reduce", m.t.overlap_grad_reduce);
   if (m.is_set("overlap_param_gather") && m.t.overlap_param_gather) set_gather_overlap(m);
-  // Head sizes of a derived model, if they differ from Megatron-LM's defaults.
+  // The head sizes of a derived model are passed if they differ from Megatron-LM's defaults.
   const bool grouped = m.t.group_query_attention.value_or(m.t.num_query_groups > 0 &&
                                                           m.t.num_query_groups != m.t.num_attention_heads);
   if (grouped && !m.t.multi_latent_attention) {
@@ -122,7 +123,8 @@ void narrow_states(Megatron& m) {
   }
 }
 
-// By default Megatron-LM divides the layers equally; other divisions need the size of each stage.
+// By default Megatron-LM divides the layers equally among the stages. For any other division, the arguments
+// must give the size of each stage.
 void stages(Megatron& m) {
   const std::int64_t parts = m.t.pipeline_model_parallel_size;
   modules_of_layout(m);

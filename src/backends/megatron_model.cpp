@@ -25,7 +25,8 @@ std::string pattern_word(const std::vector<std::string>& words) {
   return text.starts_with('[') || text.starts_with('(') ? text : "[" + text + "]";
 }
 
-// Converts the kinds of a hybrid model's layers to a pattern of letters, which also sets their number.
+// Converts the layers of a hybrid model to a pattern of letters, one per layer. The length of the pattern
+// sets the number of layers.
 void state_space_layers(Megatron& m) {
   if (m.t.multi_latent_attention) {
     throw m.error_for("multi_latent_attention",
@@ -58,7 +59,7 @@ void fill_family(Megatron& m) {
     if (common.key == "softmax_type" && m.t.use_sink_attention) continue;
     m.put(name, config::plain_scalar(common.value, {}));
   }
-  // Megatron-LM has a separate gated activation for gpt-oss.
+  // gpt-oss has a gated activation of its own, for which Megatron-LM has a separate argument.
   if (m.arguments.contains("quick_geglu") && m.arguments.at("quick_geglu").boolean)
     m.arguments.erase("swiglu");
   // A chunk that is at least as long as the sequence has no effect.
@@ -84,7 +85,8 @@ void fill_family(Megatron& m) {
   unless_set("moe_apply_probs_on_input", [&] { m.put("moe_apply_probs_on_input", model.moe.weigh_input); });
 }
 
-// Enables faster expert kernels with the same results. Layers of transformer_impl: local lack these kernels.
+// Enables faster expert kernels with the same results. The layers that transformer_impl: local selects do not
+// have these kernels.
 void experts(Megatron& m) {
   if (m.t.num_experts.value_or(0) <= 1) return;
   const bool local = m.text_of("transformer_impl") == "local";
@@ -165,7 +167,8 @@ void layers(Megatron& m) {
   if (m.is_mamba()) state_space_layers(m);
 }
 
-// with_parts.py implements MXFP4 in place of another recipe, whose name Megatron-LM requires.
+// Megatron-LM has no recipe for MXFP4. The arguments name another recipe, which with_parts.py replaces by
+// MXFP4.
 void recipes(Megatron& m) {
   if (m.t.fp4 && m.t.fp4_recipe == "mxfp4") m.put_text("fp4_quantizer_factory", "mxfp4");
   if (m.is_mamba() && m.t.final_logit_softcapping.value_or(0) > 0) {

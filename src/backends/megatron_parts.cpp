@@ -20,8 +20,8 @@ Json yarn(const config::TrainerConfig& t) {
           {"correction_range_round_to_int", t.yarn_correction_range_round_to_int}};
 }
 
-// Returns whether this is the scaling that Megatron-LM applies for --use-rope-scaling, independent of its
-// other arguments.
+// Returns whether `scaling` is the scaling that Megatron-LM applies for --use-rope-scaling. This scaling does
+// not depend on other arguments.
 bool is_megatrons(const Json& scaling) {
   return scaling == Json{{"factor", 8.0},
                          {"low_freq_factor", 1.0},

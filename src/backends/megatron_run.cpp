@@ -91,7 +91,7 @@ void data(Megatron& m) {
     m.put_words(key, words);
     any = true;
   }
-  // Conversations are refused together with their stage.
+  // Only text is checked here, because a stage that trains on conversations is refused elsewhere.
   if (!any && config::stage_of(m.t).material == config::Material::kText) {
     throw m.experiment.error_for("data_path", "there is no data to train on",
                                  "set data_path or train_data_path to .bin/.idx files, or mock_data: true");
@@ -120,7 +120,8 @@ void tokenizer(Megatron& m) {
 
 void checkpoints(Megatron& m) {
   const Path own = std::filesystem::absolute(m.run.checkpoints());
-  // As in AMD Primus, `save: null` writes no checkpoints. If the key is not set, they go to the run's folder.
+  // As in AMD Primus, `save: null` means that no checkpoints are written. If the key is not set, checkpoints
+  // are written to the run's folder.
   Path folder;
   if (m.t.save) {
     folder = std::filesystem::absolute(*m.t.save);
@@ -157,7 +158,7 @@ void reports(Megatron& m) {
   if (m.is_set("eval_interval") || m.t.eval_iters > 0)
     m.put_number("eval_interval", static_cast<double>(m.t.eval_interval));
   if (m.is_set("eval_iters")) m.put_number("eval_iters", static_cast<double>(m.t.eval_iters));
-  if (!m.is_set("log_throughput")) m.put("log_throughput", true);  // shown by `primus report`
+  if (!m.is_set("log_throughput")) m.put("log_throughput", true);  // `primus report` shows the throughput
   if (m.is_set("save_interval") || m.arguments.contains("save"))
     m.put_number("save_interval", static_cast<double>(m.t.save_interval));
 }

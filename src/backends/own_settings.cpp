@@ -44,7 +44,7 @@ std::string inline_text(const Value& value, KeyType type) {
   if (is_number && (type == KeyType::kFloat || value.kind == Kind::kFloat)) {
     std::string text = fmt::format("{}", value.real);
     if (std::isfinite(value.real) && text.find_first_of(".e") == std::string::npos) text += ".0";
-    // YAML 1.1 reads 1e-08 as text.
+    // Adds ".0" before the exponent, because YAML 1.1 reads 1e-08 as text.
     if (const std::size_t e = text.find('e'); e != std::string::npos && text.find('.') == std::string::npos)
       text.insert(e, ".0");
     return text;

@@ -17,7 +17,7 @@ using config::BackendField;
 using config::Value;
 
 std::string toml(const Value& settings, const config::BackendFields& fields) {
-  // Text of each section, in the order of the table.
+  // The text of each section, by section name.
   std::map<std::string, std::string> sections;
   config::for_each_setting(fields, settings, [&](const std::string& path, const config::Member& member) {
     if (member.value.is_null()) return;  // TOML has no null; omitting the key selects the default
@@ -79,7 +79,7 @@ ExternalJob render_torchtitan(const config::Experiment& experiment, const config
   }
   const Path run = std::filesystem::absolute(run_folder_of(experiment).root()).lexically_normal();
   config::set_path(settings, "job.dump_folder", text_value(run.string()));
-  // AMD Primus's extension of the settings does not exist in plain TorchTitan.
+  // The setting names AMD Primus's extension of TorchTitan's settings, which plain TorchTitan does not have.
   const Value* module = config::find_path(settings, "experimental.custom_args_module");
   if (module && module->text.starts_with("primus."))
     config::set_path(settings, "experimental.custom_args_module", Value{});

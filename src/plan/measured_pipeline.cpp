@@ -116,7 +116,7 @@ void read_event(JsonReader& json, Trace& trace) {
   if (category != "schedule" || arguments.empty()) return;
   JsonReader reader(arguments, trace.name);
   read_work(reader, trace.name, timed.work);
-  // Also rejects NaN.
+  // The condition is negated so that it also rejects NaN.
   if (!(std::abs(timed.start) <= kLongest && duration >= 0 && duration <= kLongest)) {
     throw damaged(trace.name, fmt::format("a piece of work begins at {:.6g} ms and takes {:.6g} ms",
                                           timed.start, duration));
@@ -261,7 +261,7 @@ double mean(const engine::PipelineTimeline& timeline, Kind kind) {
 // sent.
 void measure_transfers(MeasuredPipeline& result) {
   const engine::PipelineShape& shape = result.measured.schedule.shape;
-  // Sends by (part that produced the tensor, microbatch, direction).
+  // The sends, by part that produced the tensor, microbatch and direction.
   std::map<std::tuple<int, std::int64_t, bool>, TimedWork> sends;
   const auto& stages = result.measured.timeline.stages;
   const auto part = [&](std::size_t stage, const Work& work) {

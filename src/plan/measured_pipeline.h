@@ -17,11 +17,12 @@ struct MeasuredPipeline {
   PipelinePlan measured;   // its costs are means of the measured times
   PipelinePlan generated;  // the same schedule with all work at the mean costs and instant transfers
   std::int64_t step = 0, first_step = 0,
-               last_step = 0;  // the displayed step, and the range in the traces
-  std::vector<int> ranks;      // for each stage, the rank whose trace is shown
-  double transfer = 0;         // mean time of a transfer, from the time when both sides are ready
-  // The maximum time by which a receive ends before its send begins: clocks of hosts differ by at least this.
-  // 0: none.
+               // step: the step that is shown; first_step, last_step: the range of steps in the traces
+      last_step = 0;
+  std::vector<int> ranks;  // for each stage, the rank whose trace is shown
+  double transfer = 0;     // mean time of a transfer, from the time when both sides are ready
+  // The maximum time by which a receive ends before its send begins. The clocks of two hosts differ by at
+  // least this time. 0: no receive ends before its send begins.
   double clocks_apart = 0;
   std::vector<std::string> notes = {};
 };
@@ -32,7 +33,8 @@ struct MeasuredPipeline {
 MeasuredPipeline measure_pipeline(const std::vector<std::string>& names,
                                   std::optional<std::int64_t> step = {});
 
-// These functions draw both timelines on one time scale, like the functions of pipeline_plan.h.
+// These functions draw the measured and the generated timeline on the same time scale, in the formats of
+// pipeline_plan.h.
 std::string to_text(const MeasuredPipeline& pipeline, std::size_t width);
 std::string to_svg(const MeasuredPipeline& pipeline);
 std::string to_json(const MeasuredPipeline& pipeline);

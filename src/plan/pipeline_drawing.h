@@ -14,13 +14,13 @@ namespace primus::drawing {
 inline constexpr std::size_t kMargin = 10;  // left margin of text rows: "stage 12  "
 
 enum class Labels : std::uint8_t { kAll, kNone, kWhereTheyFit };
-// Draws one row per stage with `columns` columns, each `per_column` of time. Without labels, work shows as
-// its repeated letter. '.': idle.
+// Draws one row per stage with `columns` columns, each of which represents the time `per_column`. Without
+// labels, a piece of work is drawn as its letter, repeated. '.' means that the stage is idle.
 std::string text_rows(const engine::PipelineTimeline& timeline, std::size_t columns, double per_column,
                       Labels labels);
 
 inline constexpr double kLeft = 80, kTop = 46, kRow = 30, kWidth = 1200;
-// Pixels per unit of time, so that `makespan` fills an image.
+// Returns the number of pixels per unit of time with which `makespan` fills the width of an image.
 inline double svg_scale(double makespan) { return (kWidth - kLeft - 20) / makespan; }
 // Begins an image of this height, including its title; svg_end() closes it.
 std::string svg_begin(double height, const std::string& title);

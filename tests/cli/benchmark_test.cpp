@@ -379,7 +379,7 @@ TEST(Benchmarks, RcclIsAnotherNameAndTracesCalls) {
   EXPECT_EQ(report["place"], "rack 7");
   const std::string lines = content(trace);
   EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2 * 3 * 2 * 3);
-  // -M, -N and -K are the options that AMD Primus documents.
+  // The options -M, -N and -K, which AMD Primus documents, are accepted.
   const auto product =
       json_of({"gemm", "-M", "64", "-N", "32", "-K", "16", "--duration", "0.001", "--device", "cpu"});
   EXPECT_THAT(product["results"][0]["case"].get<std::string>(), HasSubstr("64x32x16"));
@@ -413,7 +413,7 @@ TEST(Benchmarks, TracesOfSomeCallsAndTimesOfRanks) {
   EXPECT_THAT(times, HasSubstr("\n\"all_reduce 1024\",1,"));
   EXPECT_THAT(content(table), HasSubstr("\t\"all_reduce 4096\"\t"));
 
-  // Without --trace-file, a second run writes a new file and keeps the first trace.
+  // Without --trace-file, a second run writes its trace to a new file, and the first trace is kept.
   for (int i = 0; i < 2; ++i) {
     std::vector<std::string> words = common;
     words.insert(words.begin(), "benchmark");

@@ -28,7 +28,7 @@ class ChatOnATerminal : public ::testing::Test {
 
   static std::vector<std::string> chat(const char* max_tokens) {
     return {PRIMUS_PROGRAM, "chat", test::run_folder(folder_->path()).string(), "--context", "900000",
-            // Greedy sampling, because a sampled reply could end at any token.
+            // The reply is chosen greedily, because a sampled reply could end at any token.
             "--max-tokens", max_tokens, "--temperature", "0"};
   }
 

@@ -89,7 +89,7 @@ bool installed(const std::string& shell) {
 
 class Shells : public ::testing::Test {
  protected:
-  // A folder with the program and with paths that can be completed.
+  // Makes a folder with the program and with paths that can be completed.
   void SetUp() override {
     std::filesystem::create_symlink(PRIMUS_PROGRAM, folder_.path() / "primus");
     std::filesystem::create_directory(folder_.path() / "some models");

@@ -55,7 +55,7 @@ class Podman : public ::testing::Test {
   }
   static void TearDownTestSuite() {
     if (!find_program("podman", kPath).empty()) run_tool({"podman", "rm", "--all", "--force"});
-    // Image layers belong to subordinate user ids, so podman has to delete them.
+    // The files of image layers belong to subordinate user ids, so only podman can delete them.
     if (getuid() != 0) run_tool({"podman", "unshare", "rm", "-rf", (folder_->path() / "storage").string()});
     folder_.reset();
   }

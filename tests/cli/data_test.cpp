@@ -36,7 +36,7 @@ json column(const json& items, const char* key) {
 TEST(DataText, EncodesAndDecodesTheReferenceTexts) {
   const json reference = json::parse(std::ifstream(kGolden + "tokenizers/reference.json"));
   json items = reference.at("llama3");
-  items.erase(items.begin() + 60, items.end());  // as much as fits into a pipe's buffer
+  items.erase(items.begin() + 60, items.end());  // the rest fits into a pipe's buffer
   const ProgramResult ids = run_program({"data", "encode", "--tokenizer", kLlama3, "--jsonl"},
                                         {.input = lines(items, "text", "text")});
   ASSERT_EQ(ids.exit_code, 0) << ids.err;
@@ -410,7 +410,8 @@ TEST_F(DataFiles, SplitAndMerge) {
   EXPECT_THAT(shares.out, HasSubstr("s_train.bin, .idx: 8 documents"));
   EXPECT_THAT(shares.out, HasSubstr("s_valid.bin, .idx: 2 documents"));
   EXPECT_EQ(run({"split", "a_text_document", "-o", "s"}).exit_code, 2);
-  // A share without documents is an error. So are leftover files of a share that only an earlier split had.
+  // A part that would have no documents is an error. It is also an error if files of a part exist that an
+  // earlier split made and this split does not make.
   const ProgramResult nothing = run({"split", "a_text_document", "-o", "t", "--split", "1000000,1,0"});
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_NE(nothing.err.find("leaves none for valid"), std::string::npos) << nothing.err;

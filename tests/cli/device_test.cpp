@@ -54,8 +54,8 @@ TEST(Devices, ARunOnAPluginEqualsTheCpus) {
   EXPECT_EQ(generate("guard"), generate("cpu"));
 }
 
-// Weights and moments are copied for a checkpoint while the next step runs. Copies are made slower than a
-// step here. An update that did not wait for them would change the previous step's checkpoint.
+// Weights and moments are copied for a checkpoint while the next step runs. In this test, a copy takes longer
+// than a step. An update that did not wait for them would change the previous step's checkpoint.
 TEST(Devices, ACheckpointInFlightDoesNotSeeTheNextUpdate) {
   const TemporaryFolder folder;
   const std::vector<std::string> settings{"train_iters=3", "eval_iters=0", "save_interval=1",
@@ -153,7 +153,7 @@ TEST(Devices, GraphsChangeNothingOfARun) {
   }
 }
 
-// Where steps cannot be recorded, the log says why, and the run continues without graphs.
+// If steps cannot be recorded, the log gives the reason, and the run continues without graphs.
 TEST(Devices, GraphsThatCannotBeAreSaid) {
   const TemporaryFolder folder;
   const auto log_of = [&](const char* name, std::vector<std::string> more) {

@@ -354,7 +354,7 @@ TEST(Direct, ADryRunOfTheSettingsIsNotForBareTasks) {
   }
 }
 
-// Each node's launcher starts its own ranks. Both nodes are this machine here.
+// Each node's launcher starts its own ranks. In this test, both nodes are this machine.
 TEST(Direct, TrainsOnTwoNodes) {
   const Folder folder;
   const auto node = [&](int number, int port) {

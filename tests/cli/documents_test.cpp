@@ -189,7 +189,7 @@ TEST(Documents, ReadmesPathsForTextAndConversationsRun) {
   EXPECT_GE(ran, 9U);
 }
 
-// The check finds a command or an option that does not exist.
+// The check of this file reports a command or an option that does not exist.
 TEST(Documents, MistakesWouldBeFound) {
   const Workplace workplace;
   workplace.set_experiment("llama_tiny-pretrain.yaml");

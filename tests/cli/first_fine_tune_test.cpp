@@ -157,7 +157,7 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   EXPECT_GT(chosen.at("train_epochs").get<double>(), 3);
   EXPECT_EQ(chosen.at("eval_iters"), 0);
   EXPECT_GT(forecast.at("steps").get<int>(), 20);
-  // A validation file is evaluated, however few conversations there are.
+  // A validation file is evaluated even if it has only few conversations.
   std::filesystem::create_directory(folder_->path() / "divided");
   for (const char* name : {"divided/train.jsonl", "divided/validation.jsonl"})
     write(name, read_file(folder_->path() / "chats.jsonl"));
@@ -214,8 +214,8 @@ TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   EXPECT_EQ(chosen(by_hand), chosen(planned));
 }
 
-// A resumed run keeps the batch size that was chosen at its start, also with another length: its position in
-// the data is steps times batch size.
+// A resumed run keeps the batch size that was chosen at its start, even if its length changes, because its
+// position in the data is steps times batch size.
 TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {
   const std::vector<std::string> settings = {"train_epochs=25", "exit_interval=2"};
   const auto with = [&](const char* length) {

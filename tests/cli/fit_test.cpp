@@ -23,7 +23,7 @@ json plan(const TemporaryFolder& folder, std::vector<std::string> more) {
   return json::parse(result.out);
 }
 
-// Bytes that the run needs, without the program itself.
+// Returns the bytes that the run needs, without the memory of the program itself.
 std::int64_t total(const json& plan) {
   const json& bytes = plan.at("memory_bytes");
   std::int64_t sum = 0;

@@ -114,8 +114,8 @@ TEST(LineEditor, RemembersLines) {
   LineEditor editor;
   enter(editor, "one");
   enter(editor, "two");
-  enter(editor, "two");  // kept only once
-  enter(editor, "");     // not kept
+  enter(editor, "two");  // an equal line is already in the history, so this one is not added
+  enter(editor, "");     // an empty line is not added to the history
   EXPECT_EQ(after(editor, "draft"), "draft");
   EXPECT_EQ(after(editor, kUp), "two");
   EXPECT_EQ(after(editor, kUp), "one");

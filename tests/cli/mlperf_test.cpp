@@ -104,7 +104,7 @@ TEST_F(RunsWithTargets, EndAtTheSameStepOnEveryMesh) {
     EXPECT_EQ(state(name), "finished");
     EXPECT_FALSE(std::filesystem::exists(run(name) / "mlperf.log")) << "the stage has no log";
   }
-  // A repeated command finds in the record that the target was reached.
+  // A repeated command reads in the run's record that the target was reached.
   const ProgramResult again = train("ranks-2", {setting, "--nproc", "2", "--json"});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(json::parse(again.out).at("last_step"), 4);

@@ -150,7 +150,7 @@ TEST(Optimizers, MomentsInEightBitsGoOnAndTakeAQuarterOfTheRoom) {
               0.02 * parameters);
   EXPECT_EQ(large.at("checkpoint_bytes").get<double>() - small.at("checkpoint_bytes").get<double>(),
             2 * 2 * parameters);
-  // Optimizers without such moments refuse the key, with its place.
+  // Optimizers without such moments refuse the key and report its position.
   for (const auto& [optimizer, more] : {std::pair<std::string, std::vector<std::string>>{"lion", {}},
                                         {"muon", {"muon_scalar_optimizer=lion"}}}) {
     std::vector<std::string> words = more;
@@ -230,7 +230,7 @@ TEST(Optimizers, GradientsInBf16GoOnAndTakeTwoBytesLess) {
 TEST(Optimizers, TheStatesOfAnotherAreRefused) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder, "run", "adam", {"exit_interval=3"})).exit_code, 0);
-  // Lion has a state with the same name as one of Adam's.
+  // One of Lion's states has the name of one of Adam's states.
   for (const std::string other : {"lion", "sgd", "muon"}) {
     const ProgramResult refused = run_program(train(folder, "run", other, {}));
     EXPECT_EQ(refused.exit_code, 2);

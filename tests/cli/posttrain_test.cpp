@@ -90,7 +90,7 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
         {"generate", run_folder(folder_.path()).string(), "--prompt",
          std::string("Context:  Question: ") + one.question + " Answer:", "-n", "12", "-t", "0", "--json"});
     ASSERT_EQ(said.exit_code, 0) << said.err;
-    // The text ends after the answer, so the model has learned the end of its turn.
+    // The generated text ends after the answer, which shows that the model has learned to end its turn.
     EXPECT_EQ(nlohmann::json::parse(said.out).at("text"), std::string(" ") + one.answer);
   }
   // `generate --template auto` and `chat` use the format of the fine-tuning.

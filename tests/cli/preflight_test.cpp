@@ -156,7 +156,7 @@ TEST_F(Preflight, MachinesOfAJobAreCompared) {
        {"all-reduce between nodes, 2 nodes, 1 MiB", "all-reduce between nodes, 3 nodes, 1 MiB",
         "all-to-all between nodes, 3 nodes, 1 MiB", "pairs of nodes, 1 MiB", "ring of nodes, 1 MiB"})
     EXPECT_EQ(names_of_measurements(report).count(name), 1U) << name;
-  // On a busy machine processes may differ. No rank is missing, and everything else agrees.
+  // On a busy machine, the speeds of processes may differ. No rank is missing, and all other facts agree.
   EXPECT_FALSE(findings(report, "cluster.drift", {"pass"}).empty());
   EXPECT_FALSE(findings(report, "cluster.clocks", {"pass"}).empty());
   EXPECT_TRUE(findings(report, "cluster.missing", {"fail"}).empty());

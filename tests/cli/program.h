@@ -27,7 +27,7 @@ namespace primus::test {
 
 struct ProgramOptions {
   std::string folder = ".";                        // working folder
-  std::map<std::string, std::string> environment;  // added to the test's own environment
+  std::map<std::string, std::string> environment;  // variables that are added to the test's own environment
   std::string input;                               // standard input, through a pipe
   std::string input_file;                          // standard input from this file; "": through the pipe
   std::string output;                              // standard output to this file; "": captured
@@ -40,7 +40,7 @@ struct ProgramOptions {
 };
 
 struct ProgramResult {
-  int exit_code = -1;  // if it exited
+  int exit_code = -1;  // the exit code, if the program exited
   int signal = 0;      // if a signal killed it
   std::string out, err;
 };

@@ -175,7 +175,7 @@ TEST_F(OwnText, ALongerRunSaysWhetherTheDataOrderChanges) {
     // No message says that a setting without effect changes the data order.
     EXPECT_THAT(longer.err, HasSubstr("data_sharding was true, and is false, which has no effect"));
   }
-  // If a setting had an effect in the first run, no message says that it has none.
+  // No message says that a setting has no effect if it had an effect in the run up to now.
   ASSERT_EQ(train({"exp_name=wsd", "lr_decay_style=WSD", "lr_wsd_decay_iters=1"}).exit_code, 0);
   EXPECT_THAT(train({"exp_name=wsd", "train_iters=3"}).err,
               HasSubstr("lr_wsd_decay_iters was 1, and is unset from here on"));
@@ -238,7 +238,7 @@ TEST_F(OwnText, AnEvaluationThatWasLeftOutIsDoneByTheNextStart) {
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(loss_of(line_of(now, i)), loss_of(line_of(whole, i)));
   }
 
-  // In mid-run, the missing evaluation of step 3 runs before step 4.
+  // If the run is not finished, the missing evaluation of step 3 runs before step 4.
   write_file(run() / "evaluations.jsonl", "");
   remove_tree(run() / "checkpoints/iter_0000004");
   ASSERT_EQ(train(settings).exit_code, 0);
@@ -262,7 +262,7 @@ TEST_F(OwnText, ANewStartLeavesNothingThatCouldBeTakenForItsOwn) {
   const ProgramResult damaged = train({"train_iters=5"});
   EXPECT_EQ(damaged.exit_code, 2);
   EXPECT_THAT(damaged.err, HasSubstr("can be used"));
-  // A third start keeps the files of both.
+  // A third start keeps the files of both earlier runs.
   ASSERT_EQ(train({"auto_continue_train=false"}).exit_code, 0);
   EXPECT_THAT(Env::posix().list(run() / "checkpoints"),
               ElementsAre("iter_0000002", "latest", "previous-1", "previous-2"));

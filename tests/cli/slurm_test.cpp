@@ -324,7 +324,8 @@ class Slurm : public ::testing::Test {
 };
 std::unique_ptr<Cluster> Slurm::cluster_;
 
-// Compares the fastest of alternate rounds: other work on the machine only makes a round slower.
+// Runs both commands alternately, and compares their fastest times, because other work on the machine only
+// makes a command slower.
 TEST_F(Slurm, LaunchingCostsAtMostATenthOfASecondMoreThanSrun) {
   const Path here = folder("overhead");
   double bare = 1e9, launched = 1e9;

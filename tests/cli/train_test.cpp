@@ -329,7 +329,7 @@ TEST(Train, AForecastOfAHugeBatchNeedsNoMemory) {
   // Only the host buffers grow, because the host keeps the batches of a step.
   EXPECT_GT(large_step.at("memory_bytes").at("host_buffers"),
             small_step.at("memory_bytes").at("host_buffers"));
-  // All work grows with the batch, except the gradient norm and the update.
+  // The work of all kernels grows with the batch, except that of the gradient norm and of the update.
   EXPECT_NEAR(large_step.at("kernel_flops_per_step").get<double>() /
                   small_step.at("kernel_flops_per_step").get<double>(),
               1e8, 1e6);  // 400000000 / 4
@@ -770,7 +770,7 @@ TEST(Train, ADryRunPlansManyRanks) {
     of_stages += 2 * stage.at("kernel_flops_per_step").get<double>();
   EXPECT_DOUBLE_EQ(executed(staged), of_stages);
   EXPECT_DOUBLE_EQ(executed(staged), executed(forecast({"global_batch_size=8"})));
-  // The estimated time covers only computation.
+  // The estimated time is positive. It covers only computation.
   EXPECT_GT(two.at("seconds_per_step").get<double>(), 0);
   EXPECT_FALSE(two.at("timed").get<bool>());
   EXPECT_FALSE(two.at("with_communication").get<bool>());

@@ -192,7 +192,7 @@ TEST_F(Watching, NoSampleIsLostOrCut) {
   trained("whole", settings);
   const auto whole = lines("whole", "samples.jsonl");
   ASSERT_EQ(whole.size(), 2U);
-  // The state after a kill between a checkpoint and its sample.
+  // Makes the state of a run that was killed between a checkpoint and its sample.
   auto half = settings;
   half.emplace_back("exit_interval=2");
   trained("cut", half);
@@ -200,7 +200,7 @@ TEST_F(Watching, NoSampleIsLostOrCut) {
   Env::posix().remove_file(samples);
   trained("cut", settings);
   Env::posix().remove_file(samples);
-  trained("cut", settings);  // also the sample of the last iteration
+  trained("cut", settings);  // also writes the sample of the last iteration
   const auto made_up = lines("cut", "samples.jsonl");
   ASSERT_EQ(made_up.size(), 1U);
   EXPECT_EQ(made_up[0].at("text"), whole[1].at("text"));

@@ -418,7 +418,7 @@ void refuse_existing(const Path& path, Existing existing, Env& env) {
 void write_output(const Path& path, std::string_view content, Existing existing, Env& env) {
   const auto there = env.status(path);
   if (there && there->type == FileStatus::Type::kOther) {
-    // This does not sync, because devices and pipes do not support it.
+    // Writes without syncing, because devices and pipes cannot be synced.
     const auto file = env.open(path, OpenMode::kAppend);
     file->append(as_bytes(content));
     file->close();

@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 const Path kRoot = "/run/checkpoints";
 
-// Tensors in memory, and one tensor that a function fills.
+// Test tensors that are in memory, and one tensor that a function fills.
 struct MixedTensors : TestTensors {
   MixedTensors() {
     add("large", DType::kF32, {3, 1 << 20}, 1);  // more than two pieces
@@ -62,7 +62,7 @@ TEST(SnapshotBuffer, CopiesWithManyHands) {
   }
 }
 
-// Data that is read before the tensors change costs no copy. The rest is copied once.
+// Data that is read before the tensors change is not copied. All other data is copied once.
 TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
   MixedTensors tensors;
   const auto was = tensors.storage;
@@ -88,7 +88,7 @@ TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
     EXPECT_EQ(read(sources[3], half, half), std::vector(was[3].begin() + half, was[3].end()));
     if (in_time == InTime::kMax) continue;
     for (const std::size_t i : {0, 1}) EXPECT_EQ(read(sources[i]), was[i]);
-    // The next step changes the tensors again, after everything was read.
+    // The next step changes the tensors again, after all data was read.
     buffer.before_change();
     EXPECT_TRUE(buffer.was_late());
   }
@@ -254,7 +254,7 @@ TEST(AsyncWriter, ErrorsSurfaceOnceAtTheNextCall) {
   fail();
   EXPECT_THAT(error_of([&] { writer.save(second.snapshot); }), HasSubstr("cannot save checkpoint"));
   EXPECT_EQ(writer.last_saved(), 1);
-  // With enough space, saving works again.
+  // When the disk has enough space again, saving works.
   env.set_capacity(1 << 20);
   writer.save(second.snapshot);
   writer.wait();

@@ -173,7 +173,7 @@ TEST_F(CheckpointTest, WhatIsSetAsideIsNoCheckpointOfTheRunAndNotLost) {
     EXPECT_EQ(root.set_aside(), Path("/run/checkpoints") / aside);
     EXPECT_FALSE(resume().reader);
     EXPECT_FALSE(root.set_aside());
-    // The folder set aside is a normal folder of checkpoints.
+    // The folder to which the newer checkpoints were moved is a normal folder of checkpoints.
     const Path moved = Path("/run/checkpoints") / aside;
     EXPECT_EQ(find_resume_point(moved, Validation::kFull, env_).reader->iteration(), 200);
     TestSnapshot(100).expect_equal(CheckpointReader::open(moved / "iter_0000100", Validation::kFull, env_));
@@ -345,8 +345,8 @@ TEST_F(CheckpointTest, ReadErrorsFallBackOrStop) {
   EXPECT_GT(fallbacks, 10);
 }
 
-// Denied access, as to another user's files, is an error. It is no reason to skip the newest checkpoint,
-// which may be good.
+// If access to the newest checkpoint is denied, as for another user's files, this is an error. The checkpoint
+// is not skipped, because it may be intact.
 TEST_F(CheckpointTest, WhatMayNotBeReadIsNotPassedOver) {
   save(100);
   save(200);
@@ -403,7 +403,7 @@ TEST_F(CheckpointTest, ReadingChecksWhatOpeningDidNot) {
             "");
 }
 
-// A checkpoint of a mesh: two ranks wrote half of the columns each, with a checksum each.
+// Two ranks of a mesh wrote this checkpoint: each rank half of the columns, with its own checksum.
 TEST_F(CheckpointTest, SlicesOfSeveralRanks) {
   save(100);
   const Path folder = "/run/checkpoints/iter_0000100";

@@ -52,7 +52,7 @@ inline std::string error_of(const std::function<void()>& action) {
   return {};
 }
 
-// Tensors that own their bytes.
+// Test tensors together with the memory of their bytes.
 struct TestTensors {
   std::vector<TensorSource> sources;
   std::vector<std::vector<std::byte>> storage;

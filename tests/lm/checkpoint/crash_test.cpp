@@ -22,7 +22,8 @@ using ::testing::HasSubstr;
 
 const Path kRoot = "/run/checkpoints";
 
-// Size of a tensor that is written in two pieces, bypassing the page cache where the file system can.
+// Number of elements of a tensor that is written in two pieces, without the page cache if the file system
+// supports this.
 constexpr std::int64_t kLarge = 5 * PieceWriter::kPieceBytes / 4 / sizeof(float);
 
 // Saves `next` into a root that holds `before`, crashes at every operation in turn, and checks what a restart
@@ -57,7 +58,7 @@ void crash_everywhere(const std::vector<std::int64_t>& before, std::int64_t next
       }
       TestSnapshot(loaded, large).expect_equal(*point.reader);
     };
-    check();  // a pure reader, before any cleanup
+    check();  // checks with a reader that changes nothing, before any cleanup
     CheckpointRoot(kRoot, options, env).recover();
     check();
     for (const auto& name : env.status(kRoot) ? env.list(kRoot) : std::vector<std::string>()) {

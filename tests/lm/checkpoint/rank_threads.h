@@ -17,7 +17,7 @@ class ThreadGroup {
  public:
   explicit ThreadGroup(int ranks) : ranks_(ranks), given_(static_cast<std::size_t>(ranks)) {}
 
-  // A rank has ended: every current and later wait for it throws.
+  // Records that a rank has ended. Every current and later wait for this rank throws.
   void abort(const std::string& reason) {
     const std::lock_guard lock(mutex_);
     if (reason_.empty()) reason_ = reason;
@@ -113,10 +113,10 @@ inline std::vector<TensorSource> cut(std::vector<TensorSource> sources, int rank
   return sources;
 }
 
-// Rank `rank`'s part of a save of `snapshot`.
+// Returns the part of `snapshot` that rank `rank` saves.
 inline Snapshot cut(const Snapshot& snapshot, int rank, int ranks) {
   Snapshot part = snapshot;
-  if (rank != 0) part.files.clear();  // only rank 0 writes them
+  if (rank != 0) part.files.clear();  // only rank 0 writes the files
   part.model = cut(snapshot.model, rank, ranks);
   part.optimizer = cut(snapshot.optimizer, rank, ranks);
   return part;

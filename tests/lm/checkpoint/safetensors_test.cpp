@@ -189,7 +189,7 @@ TEST(Safetensors, WritesWhatItReads) {
   tensors.add("empty", DType::kF32, {0, 4}, 3);
   tensors.add("big", DType::kBF16, {1000, 1031}, 4);  // 2 MB, with an odd dimension
   auto sources = tensors.sources;
-  // A function fills the last tensor.
+  // The last tensor has no memory; a function provides its bytes.
   const auto& bytes = tensors.storage[3];
   sources[3].data = nullptr;
   sources[3].fill = [&](std::uint64_t offset, std::span<std::byte> out) {

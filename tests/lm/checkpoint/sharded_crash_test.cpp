@@ -18,8 +18,8 @@ using ::testing::StartsWith;
 const Path kRoot = "/run/checkpoints";
 constexpr int kRanks = 3;
 
-// One rank's view of the shared files: its n-th operation fails or is its last, while the other ranks
-// continue.
+// The file system as one rank sees it. The rank's n-th operation fails, or the rank ends at it, while the
+// other ranks continue.
 class RankEnv : public Env {
  public:
   enum class Fault { kNone, kCrash, kError };
@@ -106,7 +106,8 @@ std::int64_t found(Env& env) {
   return point.reader->iteration();
 }
 
-// After a fault while saving 200 with 100 present: checks what is found, cleans up, and saves again.
+// Called after a fault during the save of iteration 200, when the checkpoint of iteration 100 exists. Checks
+// which checkpoint a start finds, cleans up, and saves again.
 void check_after(FaultEnv& env, bool finished) {
   const std::int64_t first = found(env);
   EXPECT_THAT(first, AnyOf(100, 200));

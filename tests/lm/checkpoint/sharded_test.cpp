@@ -198,8 +198,8 @@ TEST(ShardedCheckpoint, WhatRanksHoldMustFitTogether) {
               "rank 2: device lost");
 }
 
-// Each byte is checked by some rank. Whichever byte is changed, all ranks reject the checkpoint and use the
-// one before it.
+// Each byte is checked by at least one rank. If any byte is changed, all ranks reject the checkpoint and use
+// the previous one.
 TEST(ShardedCheckpoint, EveryByteIsCheckedBySomeRank) {
   const ShardedSnapshot before(6), saved(7);
   FaultEnv env;

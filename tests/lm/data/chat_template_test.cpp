@@ -20,7 +20,8 @@ using testing::StartsWith;
 
 class ChatTemplates : public testing::Test {
  protected:
-  // The first token ends a text, the second starts one. tests/golden/write_chat.py has this list, too.
+  // The first token ends a text, and the second token starts a text. tests/golden/write_chat.py has an equal
+  // list.
   const std::vector<std::string> special_ = {"<|endoftext|>",     "<s>",        "<|im_start|>",
                                              "<|im_end|>",        "<|im_sep|>", "<|start_header_id|>",
                                              "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>",
@@ -51,8 +52,8 @@ std::vector<Message> messages_of(const nlohmann::json& list) {
   return messages;
 }
 
-// For every format, the template equals the one that transformers rendered. The learned text and the prompts
-// equal what it rendered.
+// For every format, the template equals the template that transformers rendered, and the learned text and the
+// prompts equal its output.
 TEST_F(ChatTemplates, TransformersRendersWhatIsLearned) {
   const auto tokenizer = with_template("");
   for (const char* name :

@@ -265,7 +265,7 @@ TEST(ConversationFormat, ChatMl) {
   EXPECT_EQ(written(ConversationFormat::kChatMl, *tokenizer,
                     R"({"instruction": "Add", "input": "1 2", "output": "3"})"),
             "<|im_start|>user\nAdd\n\n1 2<|im_end|>\n<|im_start|>assistant\n{3<|im_end|>}");
-  // The two turn marks are one token each. The bytes have the 127 ids before them.
+  // Each of the two turn marks is one token. The 127 ids below theirs belong to bytes.
   LearnedTokens tokens;
   ConversationWriter(ConversationFormat::kChatMl, *tokenizer)
       .write(conversation_of(R"({"prompt": "a", "response": "b"})"), tokens);
@@ -457,7 +457,7 @@ TEST_F(ConversationFiles, BrokenRecordsMayBeLeftOut) {
   options.skip_bad = false;
   EXPECT_THAT(error_of([&] { read_conversations(files, writer_, options); }),
               AllOf(HasSubstr("a.jsonl:2:"), HasSubstr("--skip-bad")));
-  // With no record left, there is nothing to learn.
+  // If all records are skipped, nothing can be learned, which is an error.
   options.skip_bad = true;
   EXPECT_THAT(error_of([&] {
                 read_conversations(find_conversations(folder_.write("b.jsonl", "{}\n[]\n")).train, writer_,

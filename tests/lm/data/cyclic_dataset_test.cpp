@@ -46,7 +46,7 @@ TEST(TorchPermutation, IsTorchs) {
   EXPECT_TRUE(torch_permutation(0, 3).empty());
 }
 
-// Megatron's MegatronPretrainingRandomSampler, as a loop over what each rank yields.
+// Computes the order of Megatron's MegatronPretrainingRandomSampler for one rank, by a simple loop.
 std::vector<std::vector<int64_t>> megatron_epochs(int64_t total, int64_t batch, int64_t ranks, int64_t rank,
                                                   bool sharded, int64_t epochs) {
   std::vector<std::vector<int64_t>> yielded;
@@ -62,7 +62,7 @@ std::vector<std::vector<int64_t>> megatron_epochs(int64_t total, int64_t batch, 
       for (size_t i = static_cast<size_t>(rank); i < all.size(); i += static_cast<size_t>(ranks))
         order.push_back(all[i]);
     }
-    // An epoch has only whole microbatches of all ranks; the remaining draws are dropped.
+    // An epoch consists of complete microbatches of all ranks; the remaining samples are dropped.
     order.resize(static_cast<size_t>(total / (batch * ranks) * batch));
     for (size_t i = 0; i < order.size(); i += static_cast<size_t>(batch)) {
       yielded.emplace_back(order.begin() + static_cast<ptrdiff_t>(i),

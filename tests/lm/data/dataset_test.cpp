@@ -42,7 +42,7 @@ std::string some_text(int paragraphs) {
   return text;
 }
 
-// Sequences 1 2 3 9 | 1 2 3 9 ..., in which 9 is a pad token.
+// A source of the sequences 1 2 3 9 | 1 2 3 9 ..., in which 9 is a pad token.
 class PaddedSource final : public TokenSource {
  public:
   int64_t sequences() const override { return 50; }
@@ -416,7 +416,7 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   options_.valid_data_path = {folder_.write("v.txt", std::string(500, 'v'))};
   options_.valid_samples = 2;
   EXPECT_EQ(sample_of(*open().valid, 1).tokens[3], 'v');
-  // A missing test set is accepted.
+  // It is accepted that the test set is missing.
   options_.test_samples = 1;
   EXPECT_EQ(open().test, nullptr);
   EXPECT_NE(open().valid, nullptr);
@@ -512,7 +512,7 @@ TEST_F(OpenDatasets, DataThatChangesDuringTheRunIsNoticed) {
       EXPECT_THAT(error_of([&] { sample_of(*sets.train, i); }),
                   testing::AllOf(HasSubstr(file.filename().string()), HasSubstr("while it was in use")));
     }
-    // Overwritten with an index of equal size whose positions are all out of range.
+    // The index is overwritten by bytes of equal size that make all positions out of range.
     std::ofstream(file, std::ios::binary) << std::string(size, '\x7f');
     EXPECT_THAT(error_of([&] { sample_of(*sets.train, 0); }), HasSubstr("while it was in use"));
   }
@@ -562,7 +562,7 @@ TEST_F(OpenDatasets, EmptyDataSet) {
 
 TEST_F(OpenDatasets, EmptySplit) {
   use({Tokens(100, 1), Tokens(100, 2)});
-  options_.split = "99,1,0";  // for two sequences
+  options_.split = "99,1,0";  // a split of two sequences
   options_.valid_samples = 1;
   EXPECT_THAT(error(), AllOf(HasSubstr("split '99,1,0' leaves valid nothing of "),
                              HasSubstr("it has 2 sequences"), HasSubstr("more data, or a share of 0")));
@@ -597,11 +597,11 @@ TEST_F(OpenDatasets, ASmallShareOfTextIsOneSample) {
   EXPECT_EQ(tokens(three.test), tokens(usual.valid));
   EXPECT_NE(tokens(three.valid), tokens(three.test));
   EXPECT_NE(tokens(three.train), tokens(three.valid));
-  // Nothing changes if no such sample is drawn.
+  // If no validation and test samples are drawn, nothing is held out.
   options_.valid_samples = options_.test_samples = 0;
   options_.split = "99,1,0";
   EXPECT_FALSE(open().held_out);
-  // Too little text to divide.
+  // This text is too short to be divided.
   options_.data_path = {folder_.write("two.txt", "Some twenty letters here.")};
   options_.valid_samples = 1;
   options_.split = "99,1,0";

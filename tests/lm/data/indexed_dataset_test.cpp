@@ -127,7 +127,7 @@ class BrokenIndex : public testing::Test {
   void put(size_t at, T value) {
     std::memcpy(index_.data() + at, &value, sizeof value);
   }
-  // 61 sequences of 2-byte tokens.
+  // Byte offsets in the index of 61 sequences of 2-byte tokens.
   static constexpr size_t kLengths = 34, kPointers = kLengths + 4 * 61, kDocuments = kPointers + 8 * 61;
 
   TemporaryFolder folder_;

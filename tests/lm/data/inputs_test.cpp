@@ -102,7 +102,7 @@ TEST_F(Inputs, FoldersSayWhichFilesTheyHoldBesides) {
                     HasSubstr("reads them as plain text")));
 }
 
-// A packed text is cut into the parts of the same text that is not packed.
+// A compressed text is cut at the same positions as the uncompressed text.
 TEST_F(Inputs, APackedTextHasTheSameParts) {
   std::string text;
   for (int i = 0; i < 3000; ++i) text += "Paragraph " + std::to_string(i) + " says what it says.\n\n";
@@ -137,7 +137,7 @@ TEST_F(Inputs, RunsAndModelsAreNoText) {
   folder_.write("model/config.json", "{}\n");
   folder_.write("model/model.safetensors", "x");
   EXPECT_THAT(error_with((folder_ / "model").string()), HasSubstr("holds a model, not text"));
-  // Text may have such names, too.
+  // A text file may have the name of such a file.
   folder_.write("text/latest", "x");
   folder_.write("text/manifest.json", kLine);
   folder_.write("text/config.json", kLine);
@@ -145,7 +145,8 @@ TEST_F(Inputs, RunsAndModelsAreNoText) {
   EXPECT_EQ(content_of((folder_ / "text").string()), kLine + kLine);
 }
 
-// A link to a disk that is not mounted is an error, so that no data is left out silently.
+// If a link leads to a disk that is not mounted, an error reports this, because the data would otherwise be
+// left out without a message.
 TEST_F(Inputs, LinksToMissingFilesAreRefused) {
   folder_.write("d/a.txt", "hello");
   const std::string folder = (folder_ / "d").string();

@@ -125,7 +125,7 @@ TEST_F(Rearrange, WhatIsThereIsReplacedOnlyWhenTold) {
               HasSubstr("--overwrite"));
   EXPECT_EQ(read_all(taken.string() + ".bin"), before);
   EXPECT_FALSE(IndexedDataset::exists(folder_ / "x"));
-  std::filesystem::remove(taken.string() + ".bin");  // half of a data set must be kept, too
+  std::filesystem::remove(taken.string() + ".bin");  // a file of an incomplete data set must be kept as well
   EXPECT_THAT(error_of([&] { merge_datasets({a, b}, taken); }), HasSubstr("taken.idx' already exists"));
   merge_datasets({a}, taken, {}, Existing::kReplace);
   EXPECT_EQ(read_all(taken.string() + ".bin"), read_all(a.string() + ".bin"));

@@ -40,7 +40,7 @@ class SftData : public testing::Test {
             .shuffle = false,
             .seq_length = 5};
   }
-  // `count` conversations with one learned token each, the conversation's index.
+  // Makes `count` conversations. Each has one learned token, which is the conversation's index.
   SftOptions numbered(int count) const {
     std::string lines;
     for (int i = 0; i < count; ++i)
@@ -247,7 +247,8 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   EXPECT_THAT(small.notes, ElementsAre(HasSubstr("too few")));
 }
 
-// Only conversations with labels are held out. Otherwise, some seeds would give an evaluation without labels.
+// Only conversations with learned tokens are held out, because otherwise, with some seeds, the evaluation
+// would have no labels.
 TEST_F(SftData, WhatTeachesNothingIsNotHeldOut) {
   std::string lines;
   for (int i = 0; i < 20; ++i) {

@@ -177,7 +177,7 @@ TEST_F(Tokenize, ProgressCountsTheBytesOfAllFiles) {
   EXPECT_EQ(inputs.size(), 3u);
 }
 
-// Text without a better place is cut between characters, at any alignment.
+// Text without line ends or blanks is cut between two characters, at any alignment.
 TEST(PartEnd, NoCharacterIsCut) {
   for (const std::string character : {"\u00e9", "\u20ac", "\U0001F600"}) {
     for (size_t shift = 0; shift < 4; ++shift) {
@@ -232,7 +232,7 @@ TEST_F(Tokenize, LongLinesAreRefusedByPlace) {
     }
     EXPECT_TRUE(left_over().empty());
   }
-  // The long line follows other lines of its block, including an empty line.
+  // The long line is not the first line of its block, and an empty line precedes it.
   options_.max_line_bytes = 1 << 10;
   options_.inputs = {folder_.write("h.jsonl", head + "\n" + std::string(2 << 10, ' ') + "\n" + head)};
   EXPECT_THAT(error(), HasSubstr("h.jsonl:3: error: the line has more than 1.00 KiB"));

@@ -128,7 +128,8 @@ TEST(PageTable, PagesHoldWhatTheirSequencesHaveRead) {
     for (int round = 0; round < 200; ++round) {
       std::optional<Sequence>& chosen = sequences[static_cast<std::size_t>(below(4))];
       Tokens tokens(static_cast<std::size_t>(1 + below(9)));
-      for (std::int32_t& token : tokens) token = below(2);  // many texts share their first tokens
+      // only two token values, so that many texts share their first tokens
+      for (std::int32_t& token : tokens) token = below(2);
       if (!chosen) {
         Sequence s;
         const std::int64_t known = table.share(tokens, s.pages);

@@ -1,4 +1,5 @@
-// Texts that start and end at any time equal, token by token, texts that are generated one at a time.
+// Texts may start and end at different times. Token by token, they equal texts that are generated one at a
+// time.
 #include "lm/decode/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -292,7 +293,7 @@ TEST(Scheduler, RefusesWhatCannotBeWritten) {
   EXPECT_THROW(decoder_of(config, {.capacity = 0}), Error);
   EXPECT_THROW(decoder_of(config, {.capacity = config.max_positions + 1}), Error);
 
-  // max_tokens of 0, below 0, and above the capacity.
+  // The requests have max_tokens of 0, below 0, and above the capacity.
   int ended = 0;
   for (const std::int64_t maximum : {std::int64_t{0}, std::int64_t{-5}, std::int64_t{1} << 60}) {
     decoder->submit({.prompt = some_tokens(20, config.vocab),

@@ -15,7 +15,8 @@ class TokenReader {
  public:
   explicit TokenReader(BatchReader& reader) : reader_(reader) {}
 
-  // Reads `tokens` after those read before. Returns the logits of the next token, valid until the next call.
+  // Reads `tokens`, which continue the tokens read before. Returns the logits of the next token, valid until
+  // the next call.
   std::span<const float> read(std::span<const std::int32_t> tokens) { return read(tokens, {}).values; }
   NextLogits read(std::span<const std::int32_t> tokens, const WantedLogits& wanted) {
     if (reader_.length(sequence_) == 0) reader_.reserve(sequence_, reader_.settings().capacity);
@@ -35,7 +36,8 @@ class TokenReader {
   // Keeps only the first `length` tokens, or none of them if the reader cannot share that many.
   void truncate(std::int64_t length) {
     if (length >= this->length()) return;
-    tokens_.resize(static_cast<std::size_t>(length) + 1);  // one of them must be read again
+    // the last of the kept tokens must be read again to give logits
+    tokens_.resize(static_cast<std::size_t>(length) + 1);
     reader_.release(sequence_);
     sequence_ = *reader_.begin(tokens_);
     tokens_.resize(static_cast<std::size_t>(reader_.length(sequence_)));

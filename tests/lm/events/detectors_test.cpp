@@ -89,7 +89,8 @@ TEST(Detectors, AHealthyRunHasNothingToTell) {
   EXPECT_THAT(reported(500,
                        [](std::int64_t i) {
                          const auto x = static_cast<double>(i);
-                         // Noise of 5 %, steps of 0.9 to 1.2 s, falling norms.
+                         // A healthy run: the loss has noise of 5 %, steps take 0.9 to 1.2 s, and gradient
+                         // norms fall.
                          return step(i, 3 + 7 / x + 0.1 * std::sin(x), 1 + 4 / x,
                                      1.05 + 0.15 * std::cos(3 * x));
                        }),
@@ -120,7 +121,8 @@ TEST(Detectors, OneBadBatchIsNoDivergence) {
   EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i == 30 ? 80.0 : 3.0); }), IsEmpty());
 }
 
-// Near zero, noise changes a loss tenfold. Only growth to a large loss is reported.
+// If a loss is near zero, noise may change it tenfold, which is not reported. Growth to a large loss is
+// reported.
 TEST(Detectors, ALossThatIsLearnedByHeartMayGrowTenfold) {
   EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i < 10   ? 3.0
                                                                : i < 40 ? 0.01

@@ -37,7 +37,7 @@ TEST(DevicePeak, AMistakeGivesWayToAMeasurement) {
   const Path file = folder.path() / "peaks.json";
   DevicePeak("d", file).seen(100);
   DevicePeak peak("d", file);
-  peak.measured(25);  // slow, but possible
+  peak.measured(25);  // a rate that is low but possible
   EXPECT_EQ(peak.value(), 100);
   peak.measured(0);
   EXPECT_EQ(peak.value(), 100);

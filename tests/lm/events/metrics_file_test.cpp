@@ -220,7 +220,7 @@ TEST(MetricsFile, LongFilesAndLongLines) {
   EXPECT_EQ(text(env).size(), all.size());
   { MetricsFile file(kFile, 500, env); }
   EXPECT_EQ(text(env), all.substr(0, end_of_500));
-  // A torn line that is far too long.
+  // The file ends with an incomplete line that is far too long.
   write_file(kFile, all + "{\"iteration\":" + std::string(3 << 20, '1'), env);
   { MetricsFile file(kFile, 2000, env); }
   EXPECT_EQ(text(env).size(), all.size());

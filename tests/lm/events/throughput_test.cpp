@@ -24,7 +24,7 @@ TEST(ThroughputMeter, AnIterationFasterThanThePeakRaisesIt) {
   EXPECT_DOUBLE_EQ(meter.update(2, {.seconds = 1, .tokens = 1, .model_flops = 400}, 1).now.mfu.value(), 1.0);
   EXPECT_EQ(meter.peak(), 200);
   EXPECT_DOUBLE_EQ(meter.update(3, {.seconds = 1, .tokens = 1, .model_flops = 200}, 2).now.mfu.value(), 0.5);
-  // A time that may be too short does not raise the peak.
+  // If the measured time is inexact and may be too short, it does not raise the peak.
   const IterationWork hasty{.seconds = 0.1, .tokens = 1, .model_flops = 400, .exact = false};
   EXPECT_DOUBLE_EQ(meter.update(4, hasty, 2.1).now.mfu.value(), 1.0);
   EXPECT_EQ(meter.peak(), 200);

@@ -700,7 +700,7 @@ TEST(Elements, HalvesRoundToNearestEven) {
     from_float(std::array{value}, DType::kF16, bytes);
     return std::bit_cast<std::uint16_t>(bytes);
   };
-  // Every fp16 number converts back to itself.
+  // Converting any fp16 number to fp32 and back gives the same number.
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const auto h = static_cast<std::uint16_t>(bits);
     float value = 0;

@@ -127,7 +127,7 @@ TEST(Batch, RecordedPassesWriteTheSameTexts) {
   }
 }
 
-// The top-k logits of a pass equal those of its full rows.
+// The top-k logits that a pass returns are the k largest logits of its complete rows.
 TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
   const ModelConfig config = tiny_config();
   const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 3});

@@ -22,14 +22,15 @@ const auto kChain = chain_of(": hey\nUsr: ");
 const GenerateSettings kGreedy{
     .sampling = {.temperature = 0}, .max_tokens = 40, .vocab = 257, .stop_ids = {256}};
 
-// A decoder of this capacity that writes `text`, and then ends the text.
+// Returns a decoder with this capacity that writes `text` and then ends the text.
 auto replies(std::string_view text, std::int64_t capacity) {
   auto chain = chain_of(text);
   chain.emplace_back(text.back(), 256);
   return chain_decoder(chain, capacity);
 }
 
-// Number of the last text's tokens that the decoder held, whether read for this text or before.
+// Returns how many tokens of the last text the decoder held, including tokens that it had read for earlier
+// texts.
 class Held {
  public:
   explicit Held(const DecodeScheduler& decoder) : decoder_(decoder) {}

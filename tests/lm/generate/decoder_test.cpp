@@ -77,7 +77,7 @@ TEST(Decoder, ComputesInBf16) {
   const auto tokens = some_tokens(20, config.vocab);
   const auto reference = test::teacher_forcing(config, kSeed, tokens);
   const auto decoder = random_decoder(test::cpu(), config, kSeed, {.compute = DType::kBF16, .capacity = 32});
-  // A dozen roundings in a row, by 2^-8 each.
+  // The tolerance covers a dozen consecutive roundings of 2^-8 each.
   expect_close(decoder->read(tokens), reference.back(), 5e-2);
 }
 
@@ -148,7 +148,7 @@ TEST(Decoder, ForgetsWhatIsTruncated) {
   EXPECT_EQ(decoder->length(), 9);
   const auto again = decoder->read(std::span(tokens).subspan(9, 1));
   EXPECT_TRUE(std::equal(again.begin(), again.end(), expected.begin(), expected.end()));
-  decoder->truncate(50);  // beyond the end: no effect
+  decoder->truncate(50);  // this length is beyond the end, so nothing changes
   EXPECT_EQ(decoder->length(), 10);
 }
 

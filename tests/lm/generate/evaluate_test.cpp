@@ -193,7 +193,7 @@ TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
         .documents;
   };
   EXPECT_EQ(documents("a.txt", 5), 1);
-  EXPECT_EQ(documents("a.jsonl", 3), 1);  // exactly the first
+  EXPECT_EQ(documents("a.jsonl", 3), 1);  // counts the first document
   EXPECT_EQ(documents("a.jsonl", 4), 2);
   EXPECT_EQ(documents("b", 2), 1);
   EXPECT_FALSE(evaluate("b", nullptr).bits_per_byte.has_value());
@@ -290,7 +290,7 @@ TEST(EvaluateLoss, SaysWhichShareIsDone) {
   EXPECT_NEAR(shares({.inputs = {a, b}})[one.size()], 0.5, 0.1);
   EXPECT_NEAR(shares({.inputs = {folder.path().string()}})[one.size()], 0.5, 0.1);
   EXPECT_LT(shares({.inputs = {a}, .max_tokens = 100000}).front(), 0.6);
-  // One block.
+  // A file that is read as one block.
   write_file(folder.path() / "c.jsonl", "{\"text\": \"a\"}\n{\"text\": \"bcdefghi\"}\n");
   EXPECT_LT(shares({.inputs = {(folder.path() / "c.jsonl").string()}}).front(), 0.5);
 }

@@ -152,7 +152,7 @@ TEST(SamplingDefaults, AreThoseOfTheFile) {
   };
   const SamplingDefaults none = load_sampling_defaults({folder.path(), {}});
   EXPECT_FALSE(none.temperature || none.top_k || none.top_p);
-  // Qwen2.5-Instruct's file
+  // The generation_config.json of Qwen2.5-Instruct.
   const SamplingDefaults qwen =
       read(R"({"bos_token_id": 1, "do_sample": true, "repetition_penalty": 1.05, "temperature": 0.7,
                "top_p": 0.8, "top_k": 20, "transformers_version": "4.37.0"})");
@@ -164,7 +164,7 @@ TEST(SamplingDefaults, AreThoseOfTheFile) {
   EXPECT_EQ(read(R"({"do_sample": false, "temperature": 0.7})").temperature, 0);
   EXPECT_EQ(read(R"({"temperature": 0.7})").temperature, 0.7);
   EXPECT_EQ(read(R"({"top_k": -1})").top_k, 0);
-  // Values that change nothing, and values that cannot be used.
+  // Reads values that have no effect, and values that Primus cannot use.
   EXPECT_TRUE(read(R"({"repetition_penalty": 1.0, "num_beams": 1, "min_p": null, "bad_words_ids": []})")
                   .unused.empty());
   const SamplingDefaults bad = read(R"({"temperature": "hot", "top_p": 1.5, "top_k": -7})");

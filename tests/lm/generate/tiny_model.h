@@ -109,7 +109,7 @@ struct TestDecoder : Decoder, TokenReader {
       : Decoder(std::move(device), config, families, settings), TokenReader(reader()) {}
 };
 
-// A decoder with random weights from `seed`.
+// Returns a decoder with random weights, which depend on `seed`.
 inline std::unique_ptr<TestDecoder> random_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
                                                    std::uint64_t seed, const ReaderSettings& settings,
                                                    const FamilyRegistry& families = builtin_families()) {
@@ -119,8 +119,9 @@ inline std::unique_ptr<TestDecoder> random_decoder(std::unique_ptr<Device> devic
   return decoder;
 }
 
-// A model of bytes (and of the byte tokenizer's end of text) that always continues with next[byte]: the
-// embedding is the identity, the block adds nothing, and the head maps each byte to the next one.
+// Returns a decoder whose model always continues a byte (or the byte tokenizer's end of text) with
+// next[byte]. The embedding is the identity, the block adds nothing, and the head maps each byte to the next
+// byte.
 inline std::unique_ptr<Decoder> chain_decoder(const std::vector<std::pair<int, int>>& next,
                                               std::int64_t capacity) {
   ModelConfig c = tiny_config();

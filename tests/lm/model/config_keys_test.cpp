@@ -77,11 +77,12 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
       {"lfm2", {"full_attn_idxs"}},
       {"kimi_linear", {"head_dim", "num_key_value_heads", "qk_head_dim"}},
       {"phi3", {"original_max_position_embeddings"}},  // only for longrope
-      // A list overrides the interval; windows need both of their keys.
+      // A list overrides the interval. A single key for windows has no effect, because windows need both
+      // keys.
       {"smollm3", {"no_rope_layer_interval", "sliding_window", "use_sliding_window"}},
       // A list overrides the pattern.
       {"gemma3_text", {"_sliding_window_pattern"}},
-      // The branches of rope_parameters override these.
+      // The branches of rope_parameters override these keys.
       {"deepseek_v4", {"compress_rope_theta", "partial_rotary_factor", "rope_theta"}}};
   const json families = json::parse(read_file(kTests / "lm/model/transformers_defaults.json"));
   std::size_t keys = 0;
@@ -268,7 +269,7 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   EXPECT_EQ(notes_of(changed), std::vector<std::string>{
                                    "config.json: keys rope_parameters.rope_type, "
                                    "rope_parameters.main.beta_fast are unknown to Primus and were ignored"});
-  // The older names of compress_rates.
+  // Older names of the key compress_rates are accepted.
   changed = root;
   changed["compress_rate_csa"] = 3;
   changed["compress_rate_hca"] = 7;

@@ -61,7 +61,7 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   latent.attention.latent.kv_rank = 16;
   EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // each head has its own keys and values
   latent.attention.indexer = {.heads = 2, .head_dim = 8, .top_k = 4};
-  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // every rank has the whole indexer
+  EXPECT_EQ(mismatch(latent, {.tensor = 12}).key, "none");  // every rank has the complete indexer
   EXPECT_THAT(mismatch(latent, {.context = 2}).what, ::testing::HasSubstr("sparse attention"));
   ModelConfig pooled = mixture();
   pooled.set_layers(&LayerSpec::attention, &kCompressedAttention);

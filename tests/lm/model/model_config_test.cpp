@@ -136,7 +136,7 @@ TEST(ModelConfig, OfTwoDifferentRotationsRopeScalingIsUsedAndNoted) {
   };
   root["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
   root["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 10000.0}};
-  EXPECT_TRUE(notes().empty());  // both say the same in two spellings
+  EXPECT_TRUE(notes().empty());  // both keys have the same meaning
   root["rope_parameters"]["factor"] = 2.0;
   EXPECT_EQ(notes(),
             (std::vector<std::string>{"config.json: factor of rope_parameters is ignored: "

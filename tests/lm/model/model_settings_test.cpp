@@ -73,7 +73,8 @@ TEST(ModelSettings, SwitchesMaySayWhatTheFamilyIsAndNothingElse) {
             "exp.yaml:14: model_type 'lama' is not a supported model family");
 }
 
-// Pooling would mix the tokens of two documents, and of conversations in one sequence.
+// Documents and conversations within one sequence are refused, because pooling would mix the tokens of two of
+// them.
 TEST(ModelSettings, PooledLatentsKnowNoDocuments) {
   const std::string pooled =
       "      model_type: deepseek_v4\n      num_query_groups: 1\n      kv_channels: 16\n"
@@ -260,7 +261,7 @@ TEST(ModelSettings, LatentAttentionAndGroupsOfExperts) {
       model(kDeepseek + "      mtp_num_layers: 2\n      mtp_loss_scaling_factor: 0.3\n").mtp;
   EXPECT_EQ(mtp.modules(), 2);
   EXPECT_EQ(mtp.training.loss_scale, 0.3);
-  // The family determines these.
+  // The family determines the following values.
   EXPECT_EQ(m.moe.router.scoring, turbo::RouterRule::Scoring::kSigmoid);
   EXPECT_EQ(m.moe.router.group_score, turbo::RouterRule::GroupScore::kTwoBest);
   EXPECT_TRUE(m.moe.choice_bias);

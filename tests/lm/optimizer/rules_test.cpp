@@ -33,8 +33,9 @@ using config::TrainerConfig;
 constexpr double kRate = 1e-2, kDecay = 0.1, kClip = 2;
 constexpr int kSteps = 10;
 
-// An embedding, and a block with every parameter that a rule may treat specially: vectors, fused and stacked
-// matrices, wide and tall matrices, and two that look like matrices: expert biases and a convolution kernel.
+// Declares an embedding, and a block with every kind of parameter that a rule may treat specially: vectors;
+// fused, stacked, wide and tall matrices; and two parameters that have the shape of a matrix but are none,
+// expert biases and a convolution kernel.
 void declare(ParameterStore& store) {
   const Initializer normal = Initializer::normal(0.5);
   store.begin_group("embedding");

@@ -72,7 +72,7 @@ Step first_step(SessionSettings settings, DType gradients) {
   return result;
 }
 
-// With biases, sinks, and experts with biases.
+// A small model with biases, sinks, and experts with biases.
 ModelConfig tiny_gpt_oss() {
   ModelConfig c = tiny_mixture();
   c.family = "gpt_oss";
@@ -97,8 +97,8 @@ class Bf16Gradients : public testing::TestWithParam<NamedConfig> {};
 INSTANTIATE_TEST_SUITE_P(Models, Bf16Gradients, testing::ValuesIn(models()),
                          [](const auto& named) { return named.param.name; });
 
-// Each of four microbatches rounds the sum so far. The maximum error is 4 times half of 2^-8 of the largest
-// sum. In the Euclidean norm, the error is less than half of this bound.
+// After each of the four microbatches, the sum is rounded. The maximum error is 4 times half of 2^-8 of the
+// largest sum. In the Euclidean norm, the error is less than half of this bound.
 TEST_P(Bf16Gradients, OfFourMicrobatchesAreRoundedAsOftenAndNotMore) {
   SessionSettings settings = tiny_settings(DType::kBF16, GetParam().config);
   settings.step.microbatches = 4;
@@ -127,7 +127,8 @@ TEST_P(Bf16Gradients, OfFourMicrobatchesAreRoundedAsOftenAndNotMore) {
   EXPECT_NEAR(narrow.norm, wide.norm, 0x1p-8 * wide.norm);
 }
 
-// Saves two bytes per parameter that is read in bf16, as measured and as used.
+// Gradients in bf16 save two bytes per parameter that is read in bf16, both in the measured and in the used
+// memory.
 TEST_P(Bf16Gradients, TakeTwoBytesLess) {
   const SessionSettings settings = tiny_settings(DType::kBF16, GetParam().config);
   const Step wide = first_step(settings, DType::kF32), narrow = first_step(settings, DType::kBF16);

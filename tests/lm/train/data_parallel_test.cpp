@@ -68,8 +68,9 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnEveryMesh) {
   }
 }
 
-// Three ranks divide nothing evenly; with eight, some hold no element of a small unit. Sums over shard groups
-// of 2^k ranks have the order of sums over all ranks, so hybrid sharding gives equal bits.
+// Three ranks cannot divide any unit evenly, and with eight ranks, some ranks hold no element of a small
+// unit. Sums over shard groups of 2^k ranks have the order of sums over all ranks, so hybrid sharding gives
+// equal bits.
 TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
   settings.step.packed_documents = true;
@@ -193,7 +194,8 @@ TEST(Bf16Gradients, TrainAlikeOnOtherMeshes) {
   }
 }
 
-// Saves two bytes per parameter that is read in bf16, if gradients keep their memory.
+// Gradients in bf16 save two bytes per parameter that is read in bf16, if gradients keep their memory between
+// steps.
 TEST(Bf16Gradients, TakeTwoBytesLessOnSeveralRanks) {
   for (const Sharding sharding : {Sharding::kNone, Sharding::kParameters}) {
     SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
@@ -358,7 +360,7 @@ TEST(DataParallelMemory, ShardedStatesFallAsOneOverTheRanks) {
   EXPECT_LT(rest, 0.05 * static_cast<double>(whole));
 }
 
-// Saves two bytes per stored parameter that is read in bf16, with and without sharding.
+// Split masters save two bytes per stored parameter that is read in bf16, with and without sharding.
 TEST(DataParallelMemory, SplitMastersTakeTwoBytesLess) {
   for (const int ranks : {1, 4}) {
     SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());

@@ -76,7 +76,7 @@ TEST(DelayedScales, EachProductQuantisesInOnePassAndAStepEndsWithOneUpdate) {
   const PrecisionRecipe own{.fp8 = true};
   meter = kernels_of(settings_with(own));
   EXPECT_EQ(meter[KernelId::kUpdateFp8Scales].calls, 0);
-  // A recipe that applies to no block keeps no scales.
+  // If a recipe applies to no block, no scales are stored.
   PrecisionRecipe none = delayed();
   none.last = 0, none.layers = 4;
   meter = kernels_of(settings_with(none));
@@ -231,7 +231,8 @@ TEST(DelayedScales, AnyMeshTrainsAsOneRank) {
   }
 }
 
-// In bf16 each sum is rounded to 2^-9, and 3-bit codes change accordingly.
+// In bf16, each sum is rounded with a relative error of up to 2^-9, and fp8 codes with 3 mantissa bits change
+// accordingly.
 TEST(DelayedScales, InBf16UpToTheRoundingOfSums) {
   const Outcome one = train_on_ranks(settings_with(delayed()), 1, kAlone, 5, 4);
   for (const Way& way : ways()) {

@@ -115,7 +115,7 @@ TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
   }
   for (const double share : {0.02, 0.3, 0.6, 0.95}) {
     SCOPED_TRACE(share);
-    // Adds the reserve for other programs (fits()).
+    // The number of bytes includes the reserve for other programs (fits()).
     const auto bytes = static_cast<std::int64_t>((minimum + share * (maximum - minimum)) / 0.95) + 1;
     const FitChoice choice = choose(bytes);
     const Measured chosen = measure(choice.settings);

@@ -94,7 +94,7 @@ TEST(HuggingFace, InvalidUtf8BecomesReplacementCharacters) {
                               "b\xE2\x82"),
             tokenizer->encode("a\xEF\xBF\xBD"
                               "b\xEF\xBF\xBD"));
-  // Half of a character decodes to one U+FFFD.
+  // An incomplete character decodes to one U+FFFD.
   const Ids ids = tokenizer->encode("\xF0\x9F\x98\x80", false);
   EXPECT_EQ(tokenizer->decode(Ids(ids.begin(), ids.end() - 1)), "\xEF\xBF\xBD");
 }

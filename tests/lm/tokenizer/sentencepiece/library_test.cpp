@@ -57,7 +57,7 @@ class Texts {
 
   std::string next() {
     std::string text;
-    // Most are short, because rounding of the sums grows along a text.
+    // Most texts are short, because the rounding error of the sums grows with the length of a text.
     for (size_t parts = 1 + below(below(50) == 0 ? 300 : 12); parts > 0; --parts) {
       switch (below(8)) {
         case 0:

@@ -81,7 +81,7 @@ TEST(SentencePiece, BytesStandForWhatHasNoPiece) {
   EXPECT_EQ(stream.push(260), "a");
   EXPECT_EQ(stream.push(3 + 0xC3), "");
   EXPECT_EQ(stream.push(3 + 0xA9), "\xC3\xA9");
-  // An incomplete character, at the end and before another piece.
+  // An incomplete character decodes to U+FFFD, at the end and before another piece.
   EXPECT_EQ(tokenizer->decode(Ids{3 + 0xC3}), "\xEF\xBF\xBD");
   EXPECT_EQ(tokenizer->decode(Ids{3 + 0xC3, 260}),
             "\xEF\xBF\xBD"

@@ -164,7 +164,7 @@ TEST(FitChoice, WhereNothingFitsTheCheapestChangesAreNamed) {
   EXPECT_THROW(choose(1 << 20), Error);
 }
 
-// Each change in a hint fits as written, also without --fit.
+// Each change that a hint suggests makes the run fit, also without --fit.
 TEST(FitChoice, HintsNameEverySettingThatTheyNeed) {
   constexpr int kRanks = 4;
   const Words small = {"seq_length=256", "hidden_size=256"};

@@ -27,7 +27,8 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   turbo::Meter kernels = measure_session(rank, settings, families).kernels;
   const double tokens = 6 * static_cast<double>(kLength);
 
-  // Attention is not counted as Gemm. It counts key by key, half for a query's own key.
+  // The products of attention are not Gemms, so they are subtracted. They count once per visible key, and a
+  // query's own key counts half.
   const LatentConfig& latent = c.attention.latent;
   const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
   double keys = 0;
@@ -61,8 +62,7 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
     }
     if (latent.kv_rank == 0 || !c.attends(layer)) continue;
     if (const IndexerConfig& indexer = c.attention.indexer; indexer.heads > 0) {
-      // Products with latents and the scores of the indexer are not Gemms here. A token's own key counts
-      // half.
+      // Products with latents and the scores of the indexer are not Gemms. A token's own key counts half.
       products -= tokens * (6 * static_cast<double>(latent.kv_rank * c.heads) *
                                 static_cast<double>(latent.nope_dim + latent.value_dim) +
                             static_cast<double>(indexer.heads * indexer.head_dim * kLength));

@@ -103,7 +103,7 @@ int leave_halfway(TrainingStep& step, const data::BatchView& batch, Countdown& c
       EXPECT_TRUE(countdown.stop);
     }
   }
-  // An immediate stop: not even the first operator runs.
+  // After an immediate stop, not even the first operator runs.
   countdown.stop = true;
   EXPECT_THROW(step.evaluate(batch), StopRequest);
   EXPECT_THROW(step.microbatch(0, batch), StopRequest);
@@ -116,7 +116,7 @@ int leave_halfway(TrainingStep& step, const data::BatchView& batch, Countdown& c
 class Invariants : public testing::TestWithParam<Case> {
  protected:
   static SessionSettings settings_of(const Case& c) { return tiny_settings(c.compute, c.config()); }
-  // Trained once for all tests of a case.
+  // Returns the reference, which is trained once for all tests of a case.
   static const TrainedState& reference_of(const Case& c) {
     static std::map<std::pair<std::string, DType>, TrainedState> known;
     const auto [place, fresh] = known.try_emplace({c.model, c.compute});
@@ -291,7 +291,7 @@ TEST(Measure, PredictsWhatTheStepUsesOverConfigurations) {
   configurations[3].model.layers = 5;
   configurations[4].step.weight_gradients = Policy::kDeferred;
   configurations[4].step.micro_batch = 5;
-  configurations[5].model.vocab = 300007;  // needs several slices of logits
+  configurations[5].model.vocab = 300007;  // this vocabulary needs several slices of logits
   configurations[5].model.hidden = 24;
   configurations[5].step.sequence = 64;
   configurations[5].step.micro_batch = 4;
@@ -343,7 +343,7 @@ class DeviceApart final : public ForwardingDevice {
   }
 };
 
-// Fewer tokens than parts of a slice, as in text generation.
+// Tests fewer tokens than a slice has parts, as in text generation.
 TEST(LmHead, FewTokensAreOnePart) {
   SessionSettings settings = tiny_settings(DType::kBF16);
   for (const std::int64_t tokens : {2, 3, 5}) {
@@ -411,7 +411,7 @@ TEST(LmHead, SlicesOfLogitsGiveTheGradientsOfOne) {
     }
     return result;
   };
-  const auto expected = gradients(2, Policy::kInline);  // one slice each
+  const auto expected = gradients(2, Policy::kInline);  // each microbatch has one slice
   for (const Policy policy : {Policy::kInline, Policy::kDeferred}) {
     const auto sliced = gradients(1, policy);
     ASSERT_EQ(sliced.size(), expected.size());
@@ -422,7 +422,7 @@ TEST(LmHead, SlicesOfLogitsGiveTheGradientsOfOne) {
         error += (sliced[unit][i] - value) * (sliced[unit][i] - value);
         size += value * value;
       }
-      // Sums of 256 terms in another order.
+      // The tolerance covers sums of 256 terms in different orders.
       EXPECT_LT(std::sqrt(error / size), 1e-5) << unit;
     }
   }

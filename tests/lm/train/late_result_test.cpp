@@ -1,5 +1,5 @@
-// The host reads a step's loss and norm after it has started the next step. It waits once per step, gets the
-// values of a host that waits immediately, and still handles bad steps and failures in time.
+// The host reads a step's loss and norm after it has started the next step. It waits once per step, reads
+// values equal to those of a host that waits immediately, and still handles bad steps and failures in time.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -70,7 +70,8 @@ TEST(LateResult, IsTheSameAndWaitsOncePerStep) {
   }
 }
 
-// Without any reads, at most two steps are in flight, because the host reuses the buffers of a step.
+// Even if no result is read, at most two steps are in flight, because the host waits before it reuses the
+// buffers of a step.
 TEST(LateResult, StepsThatNobodyAsksForAreWaitedFor) {
   const SessionSettings settings = tiny_settings();
   const Late expected = train_late(settings, false);

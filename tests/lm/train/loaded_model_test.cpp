@@ -193,7 +193,7 @@ config::Experiment experiment(const std::string& settings, const std::vector<std
 
 ModelConfig model(const config::Experiment& e) { return model_config_of(e, std::nullopt, families()); }
 
-// The model as read back from the folder that such a run saves.
+// Returns the model as it is read from the folder that a run with these settings saves.
 ModelConfig saved(const std::string& settings) {
   return read_model_config(write_model_config(model(experiment(settings, {})), DType::kF32, families()),
                            "config.json", families());
@@ -242,7 +242,7 @@ struct Reloading {
 // Returns the effect of a command-line setting when that folder is loaded.
 Outcome outcome_of(const KeySpec& key, const Reloading& run, const std::string& value) {
   if (key.name == "vocab_size" && std::stoll(value) < run.folder.vocab)
-    return Outcome::kNothing;  // the vocabulary of the data is larger
+    return Outcome::kNothing;  // this value is refused, because the data's vocabulary is larger
   std::optional<config::Experiment> changed;
   try {
     changed = experiment(run.settings, {fmt::format("{}={}", key.name, value)});
@@ -322,7 +322,7 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
     EXPECT_EQ(ours.attention.window, folder.attention.window);
     EXPECT_EQ(ours.local_layers(), folder.local_layers());
     EXPECT_EQ(ours.rope_scaling.kind, folder.rope_scaling.kind);
-    // Filling is idempotent.
+    // Filling the settings a second time changes nothing.
     EXPECT_EQ(filled(e, folder).trainer, e.trainer);
     // Settings of the experiment still apply.
     const config::Experiment longer = filled(bare({"rotary_base=123456"}), folder);
@@ -402,7 +402,8 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
               ElementsAre(HasSubstr("but the balance loss of experts (aux_loss) is not trained: no published "
                                     "model of this family was trained with it")));
   EXPECT_EQ(taken(published, {"moe_aux_loss_coeff=0.9"}).config.moe.training.balance_loss, 0.9);
-  // Another coefficient, or that of another family, is used.
+  // Any other coefficient, and any coefficient of another family, is a choice of the model's authors and is
+  // used for training.
   EXPECT_EQ(taken(published_with("gpt_oss", 0.7), {}).config.moe.training.balance_loss, 0.7);
   EXPECT_EQ(taken(published_with("mixtral", 0.9), {}).config.moe.training.balance_loss, 0.9);
 }

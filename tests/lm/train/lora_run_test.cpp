@@ -64,7 +64,7 @@ TEST_F(LoraRuns, TrainAdaptersAloneAndGoOnBitForBit) {
   EXPECT_EQ(config.at("model_type"), "primus_lora");
   EXPECT_EQ(config.at("primus_lora").at("model_type"), "llama");
   EXPECT_EQ(load_model_config(find_model_folder(whole), families_).family, "llama");
-  // Frozen weights have no optimizer state.
+  // The checkpoint has no optimizer state of frozen weights.
   const CheckpointReader saved = CheckpointReader::open(whole);
   int states = 0;
   for (const TensorRecord& record : saved.manifest().tensors) {
@@ -171,7 +171,8 @@ TEST_F(LoraRuns, WithDropoutGoOnBitForBit) {
 
 class LoraMixtures : public LoraRuns, public testing::WithParamInterface<const char*> {
  protected:
-  // Families whose experts are published one by one, or all of a layer in one transposed tensor.
+  // Tests families that publish each expert separately, and families that publish all experts of a layer in
+  // one transposed tensor.
   std::vector<std::string> with(std::vector<std::string> more) const {
     const std::string family = GetParam();
     std::vector<std::string> all{"model_type=" + family,        "num_experts=4",

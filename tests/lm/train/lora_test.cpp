@@ -93,7 +93,7 @@ double error_of(const std::vector<float>& values, const std::vector<float>& expe
   return maximum / largest;
 }
 
-// Sets B to random values, as if after some steps.
+// Sets B to random values, so that the adapters have an effect as after some steps.
 void draw_up(Model& model) {
   for (Parameter& p : model.session->store().parameters()) {
     if (!p.is_low_rank || !p.name.ends_with("lora_B")) continue;
@@ -187,7 +187,7 @@ TEST_P(LoraModels, IsTheModelWithTheProductsWrittenOut) {
   EXPECT_EQ(matrices, GetParam().matrices);
   const StepResult ours = adapted.gradients(), reference = whole.gradients();
   EXPECT_NEAR(ours.loss, reference.loss, 1e-6 * reference.loss);
-  // dA = scale Bᵀ dW, dB = scale dW Aᵀ. Sums of some hundred fp32 products.
+  // dA = scale Bᵀ dW, dB = scale dW Aᵀ. The tolerance covers sums of some hundred fp32 products.
   for (Parameter& p : whole.session->store().parameters()) {
     if (!adapted.find(p.name)->low_rank) continue;
     const std::string a = p.name + ".lora_A", b = p.name + ".lora_B";
@@ -207,7 +207,7 @@ TEST_P(LoraModels, IsTheModelWithTheProductsWrittenOut) {
 TEST(Lora, BeginsAsTheModelWithoutAdapters) {
   Model adapted(tiny_lora()), whole(without_adapters(tiny_lora()));
   EXPECT_EQ(adapted.gradients().loss, whole.gradients().loss);
-  // Xavier: the variance of 6 x 48 samples is this near to the expected one.
+  // With 6 x 48 samples, the variance is within this tolerance of the variance of Xavier's initialization.
   double squares = 0;
   const std::vector<float> a = adapted.values("layers.2.ffn.gate_up.lora_A");
   for (const float v : a) squares += static_cast<double>(v) * static_cast<double>(v);
@@ -268,7 +268,7 @@ TEST(Lora, ModulesThatAreNotNamedHaveNone) {
       std::ranges::any_of(model.gradient("layers.0.attention.out.lora_B"), [](float d) { return d != 0; }));
 }
 
-// For experts, it counts those that a token uses: two of five.
+// Of the five experts, the count includes the two that a token uses.
 TEST(Lora, FrozenWeightsCountTwoThirdsOfTheirProducts) {
   for (const ModelConfig& config : {tiny_lora(), tiny_lora_mixture()}) {
     Model model(config);

@@ -1,4 +1,4 @@
-// Results of Megatron-LM (tests/golden/megatron), and its settings as ours.
+// Reads results of Megatron-LM (tests/golden/megatron), and translates its settings to those of Primus.
 #pragma once
 
 #include <filesystem>

@@ -25,7 +25,7 @@
 namespace primus::test {
 namespace {
 
-constexpr double kTolerance = 1e-5;  // fp32 on both sides
+constexpr double kTolerance = 1e-5;  // Megatron-LM and Primus both compute in fp32
 
 const std::filesystem::path& kGolden = kMegatronGoldens;
 

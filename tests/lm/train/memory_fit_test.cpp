@@ -57,7 +57,7 @@ TEST(MemoryFit, WhatFitsFits) {
   EXPECT_GT(need.host_buffers, 16 * 512 * 12);
   EXPECT_TRUE(fit(e, 2 * need.total()).fits);
   EXPECT_TRUE(fit(e, 2 * need.total()).changes.empty());
-  // A small reserve is left for other programs.
+  // The need plus 1000 bytes does not fit, because a small reserve is left for other programs.
   EXPECT_FALSE(fit(e, need.total() + 1000).fits);
   EXPECT_TRUE(fit(e, 0).fits) << "an unknown amount must not refuse a run";
   EXPECT_EQ(need_of(experiment({"async_save=false"})).snapshot, 0);
@@ -79,7 +79,7 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
       EXPECT_THAT(describe_changes(result), HasSubstr(change.settings.front()));
     }
   }
-  // The run needs slightly too much memory. Omitting the copy for checkpoints is enough, and training is
+  // The need slightly exceeds the memory. Omitting the copy for checkpoints makes it fit, and training is
   // unchanged.
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
@@ -192,7 +192,7 @@ TEST(MemoryFit, TheAmountsThatAreComparedAreToldApart) {
   EXPECT_THAT(lack(22 * gib + (20 << 20), 22 * gib, false), HasSubstr("needs 22548 MiB of device memory"));
 }
 
-// With one of two ranks that share layers, needs and suggestions refer to its share. Microbatches that the
+// If two ranks share the layers, needs and suggestions refer to the part of one rank. Microbatches that the
 // ranks cannot share are not suggested.
 TEST(MemoryFit, RanksThatShareLayersAreMeasuredAsSuch) {
   const config::Experiment e =
@@ -213,7 +213,7 @@ TEST(MemoryFit, RanksThatShareLayersAreMeasuredAsSuch) {
     EXPECT_THAT(change.settings, testing::Not(testing::Contains("micro_batch_size=1")));
 }
 
-// Separate memory of device and host, as with a GPU: each must be sufficient.
+// If device and host have separate memory, as with a GPU, the run must fit into each of the two.
 TEST(MemoryFit, ADevicesMemoryAndTheHostsAreHeldApart) {
   const MemoryNeed need{
       .device = {.persistent = 800, .stash = 100, .scratch = 0}, .snapshot = 300, .host_buffers = 10};
@@ -223,7 +223,7 @@ TEST(MemoryFit, ADevicesMemoryAndTheHostsAreHeldApart) {
   EXPECT_FALSE(fits(need, {.device = 1000, .host = 1000, .shared = true}));
 }
 
-// Memory of a GPU that other programs use is not available.
+// Memory of a GPU that other programs use does not count as available.
 TEST(MemoryFit, ADeviceWithMemoryOfItsOwnHasWhatNobodyUses) {
   class Gpu : public test::ForwardingDevice {
    public:

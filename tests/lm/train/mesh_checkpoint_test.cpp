@@ -177,7 +177,7 @@ TEST(MeshCheckpoint, OfMomentsInEightBits) {
   }
 }
 
-// The same holds with tensor ranks, if a rank's part of a row is a multiple of a block.
+// Blocks are also equal for any number of tensor ranks, if a rank's part of a row is a multiple of a block.
 TEST(MeshCheckpoint, OfMomentsInEightBitsOnTensorRanks) {
   ModelConfig c = tiny_llama();
   c.layers = 1;
@@ -283,7 +283,7 @@ std::map<std::string, std::vector<float>> states_in(const Files& files) {
   return states;
 }
 
-// In other blocks, a value keeps its digits down to the unit of its new block. It changes by less than 2^-17
+// If the blocks change, a value is rounded to the precision of its new block. It changes by less than 2^-17
 // of the tensor's largest first moment, or 2^-32 of its largest second moment.
 TEST(MeshCheckpoint, OfMomentsInEightBitsInOtherBlocks) {
   FaultEnv saved, again;

@@ -72,7 +72,7 @@ ModelConfig adapted_latent() {
   return c;
 }
 
-// Dropout, in a model whose experts have no adapters.
+// A model with dropout, whose experts have no adapters.
 ModelConfig adapted_latent_dropout() {
   ModelConfig c = adapted_latent();
   c.lora.modules = {"linear_proj"};
@@ -107,8 +107,8 @@ ModelConfig latent() {
   return c;
 }
 
-// Balanced per microbatch. Balance over the step counts earlier choices of all data ranks, so it depends on
-// the mesh (see StepBalance).
+// A model whose balance loss covers a microbatch. A balance loss over the step also counts earlier choices of
+// all data ranks, so it depends on the mesh (see StepBalance).
 ModelConfig qwen3_next() {
   ModelConfig c = with_tied_embeddings(tiny_qwen3_next());
   c.moe.training.balance_step = false;
@@ -134,7 +134,7 @@ ModelConfig sparse() {
   return c;
 }
 
-// Ranks that share sequences cannot balance each sequence.
+// Sets the balance loss per microbatch, because ranks that share sequences cannot compute it per sequence.
 ModelConfig by_microbatch(ModelConfig c) {
   c.moe.training.balance_sequences = false;
   return c;
@@ -186,7 +186,7 @@ ModelConfig phi3() {
   return c;
 }
 
-// Norms after the branches.
+// A model with norms after the branches.
 ModelConfig glm4() {
   ModelConfig c = dense();
   c.family = "glm4";
@@ -195,7 +195,7 @@ ModelConfig glm4() {
   return c;
 }
 
-// Norms over all heads, which need sums over tensor ranks.
+// A model with norms over all heads, which need sums over tensor ranks.
 ModelConfig olmo2() {
   ModelConfig c = dense();
   c.family = "olmo2";
@@ -203,7 +203,7 @@ ModelConfig olmo2() {
   return c;
 }
 
-// Zero-centred norms, GELU gates, caps, and windows in some layers.
+// A model with zero-centred norms, GELU gates, caps, and windows in some layers.
 ModelConfig gemma2() {
   ModelConfig c = dense();
   c.family = "gemma2";
@@ -215,7 +215,7 @@ ModelConfig gemma2() {
   return c;
 }
 
-// Head norms, and two RoPE bases.
+// A model with head norms and two RoPE bases.
 ModelConfig gemma3() {
   ModelConfig c = gemma2();
   c.family = "gemma3_text";
@@ -247,7 +247,8 @@ ModelConfig glm4_moe() {
   return c;
 }
 
-// Scale factors in all places, and a mixture whose experts are one tensor in checkpoints.
+// A model with scale factors at all places that support them, and a mixture whose experts are one tensor in
+// checkpoints.
 ModelConfig granite() {
   ModelConfig c = dense();
   c.family = "granitemoeshared";
@@ -282,9 +283,9 @@ ModelConfig adapted_gpt_oss() {
 
 struct MeshOutcome {
   std::vector<double> losses, mtp_losses, norms, imbalance;
-  std::map<std::string, std::vector<float>> weights;  // whole masters, by name
+  std::map<std::string, std::vector<float>> weights;  // complete master weights, by name
   std::vector<std::vector<float>> logits;             // per rank: logits of both read_text() calls
-  // Sent to the tensor group: bytes, and batches of sends.
+  // What the rank sent to the tensor group: the number of bytes, and the number of batches of sends.
   double tensor_traffic = 0;
   std::int64_t tensor_exchanges = 0;
   double expert_traffic = 0;  // bytes sent to the group of expert ranks
@@ -365,13 +366,13 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep&
   settings.step.recompute.full_layers = way.recompute ? model.layers : 0;
   settings.step.context_exchange = way.exchange;
   settings.step.pipeline = pipeline_of(model, way);
-  // Splits products at multiples of three rows, to overlap the parts with collectives.
+  // Splits products at multiples of three rows, so that collectives overlap them.
   if (way.overlap_products)
     settings.step.tensor_overlap = {.min_bytes = 0, .flops_per_byte = 0.01, .rows_multiple = 3};
   settings.step.expert_overlap = way.overlap_shared;
   settings.sharding = way.sharding;
   settings.sample_capacity = packs(model) ? 16 : 0;
-  // Prevents full-size steps from gradients that are zero except for rounding.
+  // With this epsilon, a gradient that is zero except for rounding does not cause an update of full size.
   settings.optimizer.rules = update_rules_of({.adam_eps = 1e-4});
   MeshOutcome outcome;
   outcome.logits.resize(static_cast<std::size_t>(way.ranks));
@@ -399,7 +400,8 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep&
           step.finish_gradients();
           const StepResult result = step.result();
           step.update(s + 1, 3e-3, 0.1);
-          if (r != way.ranks - 1) continue;  // equal on all ranks
+          // the following values are equal on all ranks, so one rank stores them
+          if (r != way.ranks - 1) continue;
           outcome.losses.push_back(result.loss);
           outcome.norms.push_back(result.gradient_norm);
           if (result.mtp_loss) outcome.mtp_losses.push_back(*result.mtp_loss);
@@ -504,7 +506,7 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   const MeshOutcome many = train_on(c.model(), c.way);
   expect_equal(many, one, c);
   if (c.way.shape.expert * c.way.shape.expert_tensor > 1 && c.model().moe.shared_ffn > 0) {
-    // Without overlap of shared experts and token exchange: equal bits and equal traffic.
+    // Without overlap of shared experts and the exchange of tokens, bits and traffic are equal.
     Way apart = c.way;
     apart.overlap_shared = false;
     const MeshOutcome other = train_on(c.model(), apart);
@@ -514,7 +516,7 @@ TEST_P(MeshTraining, EqualsOneDevice) {
     EXPECT_EQ(other.expert_traffic, many.expert_traffic);
   }
   if (c.way.shape.tensor == 1) return;
-  // With collectives that overlap products: equal results and equal traffic.
+  // With collectives that overlap products, results and traffic are equal.
   Way other = c.way;
   other.overlap_products = true;
   const MeshOutcome overlapped = train_on(c.model(), other);
@@ -713,7 +715,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"gemma3_cp2_by_heads", gemma3, by(Exchange::kAllToAll, {2, context(2)})},
         Case{"ministral3_cp2", ministral3, {2, context(2)}}, Case{"olmo2_cp2", olmo2, {2, context(2)}},
         Case{"granite_cp2", granite, {2, context(2)}}, Case{"lfm2_cp2", tiny_lfm2, {2, context(2)}},
-        // Slices of two tokens: the next slice needs both.
+        // With slices of two tokens, the convolution of the next slice needs both tokens.
         Case{"lfm2_cp4_recomputed", tiny_lfm2, {4, context(4), Sharding::kNone, true}},
         Case{"lfm2_cp2_tp2_by_heads", tiny_lfm2, by(Exchange::kAllToAll, {4, {.tensor = 2, .context = 2}})},
         Case{"lfm2_moe_cp2_ep4_zero1", tiny_lfm2_moe, {4, {.context = 2, .expert = 4}, Sharding::kStates}},
@@ -956,7 +958,7 @@ TEST(MeshExperts, TheKeptRowsChangeNoBit) {
       SCOPED_TRACE(testing::Message() << all_to_all << " " << way.ranks << " " << way.shape.expert);
       ModelConfig model = steered();
       model.moe.training.all_to_all = all_to_all;
-      model.moe.training.capacity_margin = 1000;  // everything
+      model.moe.training.capacity_margin = 1000;  // so large that activations of all rows are kept
       const MeshOutcome all = train_on(model, way, steer);
       if (way.compute == DType::kF32) expect_equal(all, one, {"steered", steered, way});
       for (const double margin : {0.01, 0.6, 1.5}) {
@@ -976,7 +978,7 @@ TEST(MeshExperts, TheKeptRowsChangeNoBit) {
 TEST(MeshExperts, AStepKeepsItsShareOfRows) {
   const auto stash = [](double margin, std::int64_t layers, int ranks) {
     ModelConfig model = steered();
-    model.layers = layers + 1;  // and a dense one
+    model.layers = layers + 1;  // and one dense layer
     model.moe.training.all_to_all = true;
     model.moe.training.capacity_margin = margin;
     SessionSettings settings = tiny_settings(DType::kF32, model);
@@ -988,7 +990,7 @@ TEST(MeshExperts, AStepKeepsItsShareOfRows) {
     });
     return bytes;
   };
-  // On average: the arena grows unevenly from layer to layer.
+  // Computes the mean over the layers, because the arena does not grow equally with each layer.
   const auto of_layer = [&](double margin, int ranks) {
     return (stash(margin, 40, ranks) - stash(margin, 8, ranks)) / 32;
   };
@@ -997,7 +999,8 @@ TEST(MeshExperts, AStepKeepsItsShareOfRows) {
   EXPECT_GT(everything, 1.4 * static_cast<double>(shared));
 }
 
-// Experts in turn get equal shares, which is all that a rank reserves.
+// If tokens choose the experts in turn, each expert gets the same number of rows, and a rank reserves memory
+// only for these.
 TEST(MeshExperts, EvenChoicesNeedEqualShares) {
   const auto memory = [](turbo::RouterRule::Forced forced, double capacity) {
     ModelConfig model = steered();
@@ -1018,7 +1021,8 @@ TEST(MeshExperts, EvenChoicesNeedEqualShares) {
   EXPECT_GT(memory(Forced::kUniform, 0), 1.3 * even);
 }
 
-// The parts of an all-to-all have the max number of rows: a rank's tokens, or their capacity.
+// Each part of an all-to-all has the maximum number of rows, which is the number of a rank's tokens, or less
+// if capacities limit it.
 TEST(MeshTraffic, AllToAllIsAsLargeAsCapacitiesAllow) {
   for (const double factor : {0.0, 1.1}) {
     ModelConfig model = mixture_all_to_all();
@@ -1036,7 +1040,8 @@ TEST(MeshTraffic, AllToAllIsAsLargeAsCapacitiesAllow) {
     const std::int64_t rows =
         factor == 0 ? tokens
                     : model.moe.training.capacity(tokens * model.moe.router.top_k, model.moe.experts);
-    // Dispatch and combine, the gradients of both, and another dispatch for weight gradients.
+    // Five calls per layer and microbatch: dispatch, combine, the gradients of these two, and a second
+    // dispatch for weight gradients.
     const std::int64_t calls = 5 * model.layers * settings.step.microbatches;
     const comm::Traffic::Line& line = traffic[comm::Kind::kAllToAll];
     EXPECT_EQ(line.calls, calls);

@@ -30,7 +30,7 @@ struct TrainingRun {
     return step.result();
   }
 
-  // Returns the value that the gradients belong to.
+  // Returns the value whose gradient the step computes.
   double objective() {
     const StepResult result = forward_backward();
     double sum = result.loss;
@@ -115,7 +115,7 @@ class RouterTraining : public testing::TestWithParam<RouterCase> {};
 // is correct. All weights move, so it covers the router, the experts, the permutation, and the gradients of
 // the losses in each of them.
 struct Slopes {
-  double near = 0, far = 0;  // with a small step, and with one twice as large
+  double near = 0, far = 0;  // slopes with a small step, and with a step twice as large
 };
 Slopes slopes_of(TrainingRun& run) {
   run.objective();
@@ -219,7 +219,7 @@ TEST(MixtureOfExperts, WhichChoicesAreDroppedIsByWeightOrByPosition) {
   EXPECT_NE(lightest.loss, last.loss);
 }
 
-// Per microbatch, an expert takes its even share times the factor, rounded up.
+// In each microbatch, an expert accepts ceil(factor * choices / experts) rows.
 TEST(MixtureOfExperts, DropsWhatIsBeyondTheCapacity) {
   for (const double factor : {0.8, 1.0, 1.1}) {
     SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
@@ -256,7 +256,8 @@ TEST(MixtureOfExperts, ReportsLoadsOnceHoweverOftenItRecomputes) {
     for (const LayerRouting& layer : result.routing) {
       EXPECT_EQ(std::accumulate(layer.load.begin(), layer.load.end(), 0), 3 * 2 * 16 * 2);  // tokens · top_k
       EXPECT_GE(layer.imbalance, 1);
-      // Three microbatches have 64 choices each. Each of five experts takes ceil(1.1 · 64 / 5) = 15 of each.
+      // Three microbatches have 64 choices each. From each microbatch, each of five experts accepts ceil(1.1
+      // · 64 / 5) = 15 choices.
       EXPECT_GT(layer.dropped, 0);
       EXPECT_LT(layer.dropped, 0.5);
       EXPECT_GT(layer.balance_loss, 0.5);

@@ -279,8 +279,8 @@ INSTANTIATE_TEST_SUITE_P(Heads, Gradients, testing::Bool(),
 
 // --- one mean over all labels of a step (calculate_per_token_loss)
 
-// A sequence with many labels and one with few give the same results in two microbatches as in one, because
-// all labels have equal weight.
+// Two microbatches of one sequence each, one with many labels and one with few, equal one microbatch with
+// both: every label has equal weight.
 TEST(MultiTokenPrediction, MicrobatchesWithUnlikeNumbersOfLabelsAreAsOne) {
   constexpr std::size_t kSequence = 16;
   const ModelConfig config = small_llama(2);
@@ -377,7 +377,7 @@ TEST(MultiTokenPrediction, CostsNothingWhereItIsNotEnabled) {
   EXPECT_GT(on.memory.stash, none.memory.stash);
 }
 
-// Counts one more block, the head again, and the projection of the joined input.
+// The counts include one more block, a second use of the head, and the projection of the joined input.
 TEST(MultiTokenPrediction, IsCounted) {
   ModelConfig config = small_llama(1);
   const double with = training_flops(config, 1, 16);

@@ -77,7 +77,7 @@ TEST(Mxfp4Training, GradientsAreRoundedAtRandomByTheSeed) {
 TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
   for (const SessionSettings& settings : {settings_with(kMxfp4), settings_with(kAtRandom),
                                           damped({.start_step = 1, .period = 2, .ratio = 2})}) {
-    // If nearly equal values round differently, they differ by one FP4 step.
+    // The tolerance covers nearly equal values that round to different, neighbouring FP4 values.
     expect_two_ranks_train_as_one(settings, 4, 5e-3);
   }
 }

@@ -72,7 +72,8 @@ class PreferenceRule final : public LossRule {
 
   std::vector<std::string> metrics() const override { return {"loss", "margin"}; }
 
-  // For the CPU, where the host may read device memory between kernels. A GPU would need a kernel.
+  // This code works only on the CPU, where the host may read device memory between kernels. A GPU would need
+  // a kernel.
   void weigh(const TokenLosses& tokens) override {
     if (tokens.rank.measuring()) return;
     tokens.rank.compute().synchronize();
@@ -234,7 +235,7 @@ TEST(Objective, EveryMeshIsOneDevice) {
   }
 }
 
-// Along the gradient, the loss grows at a rate of the gradient's square.
+// Along the gradient g, the loss grows at the rate |g|^2.
 TEST(Objective, WeighedLossesHaveTheRightGradient) {
   SessionSettings settings = preferences(false);
   settings.step.microbatches = 1;

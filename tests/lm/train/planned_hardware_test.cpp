@@ -94,7 +94,7 @@ TEST(PlannedTime, CommunicationIsByTheLinksOfTheGroup) {
   EXPECT_DOUBLE_EQ(seconds(traffic("tensor", 8, Kind::kAllReduce, 70e9), {.tensor = 8}, 16), 1);
   EXPECT_DOUBLE_EQ(seconds(traffic("pipeline", 2, Kind::kExchange, 7e9), {.pipeline = 2}, 16), 1);
   EXPECT_DOUBLE_EQ(seconds(traffic("pipeline", 2, Kind::kExchange, 70e9), {.pipeline = 2}, 8), 1);
-  // Half of the data sent to 16 ranks stays within the host.
+  // Of the data that is sent to 16 ranks, half stays within the host.
   EXPECT_DOUBLE_EQ(seconds(traffic("experts", 16, Kind::kAllToAll, 14e9), {.expert = 16}, 16), 1 + 0.1);
 }
 
@@ -153,8 +153,8 @@ TEST(PlannedHardware, ItsMemoryDecides) {
   EXPECT_EQ(large.memory.supply.device, memory.installed - memory.reserved());
   EXPECT_GT(large.seconds_per_step, 0);
   EXPECT_FALSE(large.timed);
-  // A device needs the run's memory and the reserve for other programs (fits()). One GiB more than this sum
-  // is enough, and one GiB less is not.
+  // The run needs this memory, which includes the reserve for other programs (fits()). One GiB more is
+  // enough, and one GiB less is not enough.
   const double needs = static_cast<double>(large.memory.need.device.total() + memory.reserved()) / (1 << 30);
   EXPECT_TRUE(planned(needs + 1).memory.fits);
   const TrainingForecast small = planned(needs - 1);
@@ -186,13 +186,14 @@ TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
   EXPECT_EQ(spread.balanced[0].memory.persistent, spread.step().memory.persistent);
   const TrainingForecast together = forecast(experiment(experts, gpu), 4);
   EXPECT_TRUE(together.balanced.empty());
-  // Equal shares are the work of ranks that share nothing; the worst case would be a multiple of it.
+  // If the load of the experts is even, the ranks' work equals that of ranks that do not share experts. The
+  // worst case would be a multiple of this work.
   EXPECT_LT(spread.executed_flops_per_step(), 1.1 * together.executed_flops_per_step());
   EXPECT_GT(4 * spread.step().kernels.total_flops(), 1.2 * together.executed_flops_per_step());
   EXPECT_TRUE(
       forecast(experiment(experts + ", expert_model_parallel_size: 4, moe_expert_capacity_factor: 1", gpu), 4)
           .balanced.empty());
-  // Choices that are forced to be even need no reserve.
+  // If choices are forced to be even, no memory is reserved for an uneven load.
   const TrainingForecast even = forecast(
       experiment(experts + ", expert_model_parallel_size: 4, moe_router_force_load_balancing: true", gpu), 4);
   EXPECT_TRUE(even.balanced.empty());

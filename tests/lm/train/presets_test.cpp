@@ -79,7 +79,7 @@ void expect_forecast(const config::Experiment& experiment, const FamilyRegistry&
 struct Published {
   const char* preset;
   std::int64_t total;
-  std::int64_t active = 0;      // 0: all of them
+  std::int64_t active = 0;      // parameters that a token uses; 0: all parameters
   std::int64_t prediction = 0;  // parameters of multi-token prediction only
 };
 
@@ -164,7 +164,7 @@ constexpr Published kPublished[] = {
     {"ministral3_8B", 8'489'553'920},
 };
 
-// Our own presets, presets of AMD Primus, and parts of published models.
+// Presets of Primus, presets of AMD Primus, and parts of published models.
 constexpr Published kOwn[] = {
     {"llama3_debug", 6'163'712},
     {"llama_25M", 26'450'304},
@@ -230,7 +230,7 @@ TEST(Presets, AreThePublishedArchitectures) {
               published.value("router_aux_loss_coef", ours.moe.training.balance_loss));
     theirs.mtp = ours.mtp;  // training settings are not read from config.json
     theirs.moe.training = ours.moe.training;
-    theirs.unsaid_ids = ours.unsaid_ids;  // belong to the tokenizer, not to the architecture
+    theirs.unsaid_ids = ours.unsaid_ids;  // these ids belong to the tokenizer and not to the architecture
     EXPECT_EQ(written(ours).dump(1), written(theirs).dump(1));
   }
 }
@@ -246,7 +246,7 @@ TEST(Presets, EachIsInATableOrABaseOrAnotherName) {
         std::any_of(std::begin(kOwn), std::end(kOwn), is_it)) {
       continue;
     }
-    // An alias: a comment and the preset that it extends.
+    // Skips an alias, a file that has only a comment and the preset that it extends.
     std::ifstream file(entry.path());
     std::string comment, extends, more;
     std::getline(file, comment);

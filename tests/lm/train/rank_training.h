@@ -67,7 +67,7 @@ struct Outcome {
   // The text that each rank generated before the first step and after each step, if enabled by settings.
   std::vector<std::vector<std::vector<std::int32_t>>> texts;
   double evaluation_loss = 0;              // loss of one batch after the last step, if evaluation is enabled
-  std::vector<std::vector<float>> scales;  // per rank: scale_state()
+  std::vector<std::vector<float>> scales;  // scale_state() of each rank
   std::vector<engine::MemoryPlan> memory, used;  // per rank: as measured, and after training
   bool operator==(const Outcome& other) const {
     return losses == other.losses && norms == other.norms && weights == other.weights;
@@ -105,7 +105,7 @@ inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Out
     const engine::FlatRange range = engine::stored_range(p);
     if (range.empty()) continue;
     const std::vector<std::byte> bits = weight_bits(rank, p);
-    // Frozen weights have no masters.
+    // Frozen weights in bf16 have no masters, so their values are copied.
     const bool narrow = p.unit->stored.master.absent() && !p.unit->split() && p.unit->dtype == DType::kBF16;
     to_float(narrow ? DType::kBF16 : DType::kF32, bits,
              std::span(whole).subspan(static_cast<std::size_t>(range.begin),

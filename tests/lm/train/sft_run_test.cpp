@@ -71,7 +71,7 @@ TEST_F(SftRuns, AnEvaluationOfSeveralBatchesCountsEachLabelOnce) {
     const std::string line = read_file(folder_.path() / "w/u" / name / "evaluations.jsonl");
     return nlohmann::json::parse(line.substr(0, line.find('\n'))).at("lm_loss").get<double>();
   };
-  // Evaluates four conversations as one batch, as two batches and as four.
+  // Evaluates four conversations as one batch, as two batches and as four batches.
   const double one = evaluated("one", 1, 4);
   EXPECT_NEAR(evaluated("two", 2, 2), one, 1e-5 * one);
   EXPECT_NEAR(evaluated("four", 4, 1), one, 1e-5 * one);
@@ -114,7 +114,7 @@ TEST_F(SftRuns, OtherConversationsAreRefused) {
   run("unheld", {questions("many.jsonl", 20), "exit_interval=2"});
   EXPECT_THAT(refusal("unheld", {questions("many.jsonl", 20), "eval_iters=1"}),
               HasSubstr("was trained with eval_iters: 0"));
-  questions("many.jsonl", 19);  // an equal name
+  questions("many.jsonl", 19);  // another file with the old name
   EXPECT_THAT(refusal("unheld", {"sft_dataset_name=" + (folder_.path() / "many.jsonl").string()}),
               HasSubstr("whose content has changed"));
   run("run", {data});  // with the original data

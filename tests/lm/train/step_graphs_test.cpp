@@ -81,7 +81,7 @@ TEST_P(GraphsOfFamilies, ChangeNoBit) {
   }
 }
 
-// On an asynchronous device, where stale addresses fault.
+// Tests graphs on an asynchronous device on which an access to a stale address faults.
 TEST(Graphs, OnAGuardedDeviceChangeNoBit) {
   for (const ModelConfig& model : {tiny_llama(), tiny_mixture(), tiny_deepseek(), tiny_lora_dropout(),
                                    tiny_lora_dropout_after(), tiny_lora_mixture()}) {
@@ -148,7 +148,7 @@ class Training {
   TrainingSession& session() { return *session_; }
   TrainingStep& step() { return session_->step(); }
 
-  // Runs a step up to the update. `change` modifies each batch.
+  // Computes the gradients of a step, without the update. `change` modifies each batch.
   void gradients(int number, const std::function<void(TestBatch&, std::int64_t)>& change = {}) {
     step().begin(number + 1);
     for (std::int64_t i = 0; i < settings_.step.microbatches; ++i) {

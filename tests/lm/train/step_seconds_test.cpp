@@ -18,7 +18,7 @@ namespace {
 
 // A clock that advances one second with each operation of the compute stream.
 struct WorkClock {
-  double enqueued = 0;  // its value after all enqueued work
+  double enqueued = 0;  // the value of the clock after all enqueued work
   double now = 0;       // used by the device's thread
   int waits = 0;        // waits of the host
 };
@@ -135,7 +135,7 @@ constexpr int kPauses = 2;
 struct Measured {
   std::vector<std::optional<double>> reported;
   std::vector<double> expected;
-  int waits = 0;  // in steps
+  int waits = 0;  // waits of the host during steps
 };
 
 // Measures steps as a run trains: each result is read after the gradients of the next step. The last result
@@ -184,7 +184,7 @@ TEST(StepSeconds, AreTheDevicesAlsoBeforeAPause) {
     const Measured with = measure(&kTiming, traced);
     ASSERT_EQ(with.reported.size(), with.expected.size());
     for (std::size_t i = 0; i < with.expected.size(); ++i) EXPECT_EQ(with.reported[i], with.expected[i]) << i;
-    // Timing adds no wait.
+    // The host does not wait more often than without timing.
     EXPECT_EQ(with.waits, kSteps * kPauses);
     EXPECT_EQ(with.waits, without.waits);
   }

@@ -32,7 +32,7 @@ inline ModelConfig tiny_llama() {
   return c;
 }
 
-// All training options of routers: losses, jitter, and experts that overflow.
+// A mixture with all training options of routers: losses, jitter, and experts that overflow.
 inline ModelConfig tiny_mixture() {
   ModelConfig c = tiny_llama();
   c.family = "mixtral";
@@ -273,14 +273,15 @@ inline ModelConfig tiny_kimi_k3() {
   return c;
 }
 
-// Adapters for all matrices of a dense model.
+// A dense model with adapters for all matrices.
 inline ModelConfig tiny_lora() {
   ModelConfig c = tiny_llama();
   c.lora = {.dim = 6, .alpha = 9, .modules = {"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"}};
   return c;
 }
 
-// tiny_lora() with dropout of the input of A, and in the second function of the output of B.
+// tiny_lora() with dropout. In the first function, dropout applies to A's input; in the second function, it
+// applies to B's output.
 inline ModelConfig tiny_lora_dropout() {
   ModelConfig c = tiny_lora();
   c.lora.training.dropout = 0.2;
@@ -292,8 +293,8 @@ inline ModelConfig tiny_lora_dropout_after() {
   return c;
 }
 
-// Adapters for all matrices of a mixture, including those of each expert. Experts overflow; the router is
-// frozen.
+// A mixture with adapters for all matrices, including those of each expert. Experts overflow, and the router
+// is frozen.
 inline ModelConfig tiny_lora_mixture() {
   ModelConfig c = tiny_mixture();
   c.lora = tiny_lora().lora;

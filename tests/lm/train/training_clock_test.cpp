@@ -127,7 +127,7 @@ TEST(RankPatience, IsThatOfTheLongestStep) {
   RankPatience patience;
   EXPECT_EQ(patience.after_step(1), std::chrono::seconds(10));
   EXPECT_EQ(patience.after_step(20), std::chrono::seconds(60));
-  // After a long step, short ones do not reduce the patience: the next may be long again.
+  // After a long step, short steps do not reduce the patience, because the next step may be long again.
   EXPECT_EQ(patience.after_step(1), std::chrono::seconds(60));
 }
 

@@ -39,7 +39,7 @@ std::string hint_of(int global_batch, int micro_batch, int ranks) {
   return "";
 }
 
-// If smaller microbatches let the ranks share the batch, the hint offers them, too.
+// If the ranks could share the batch with smaller microbatches, the hint also suggests these.
 TEST(TrainingSettings, ABatchThatRanksCannotShareComesWithOneThatTheyCan) {
   EXPECT_EQ(hint_of(8, 4, 2), "");
   EXPECT_THAT(hint_of(8, 8, 2), HasSubstr("a multiple of 16, or micro_batch_size to 4,"));
@@ -94,7 +94,8 @@ TEST(TrainingSettings, KeysOfFp8DecideFormatsRolesAndBlocks) {
   EXPECT_EQ(fp8({}).gradients, DType::kF8E5M2);
   EXPECT_EQ(recipe_of({"fp8=e4m3", "fp8_recipe=tensorwise"}).gradients, DType::kF8E4M3);
   EXPECT_EQ(in_fp8(fp8({"fp8_wgrad=false"}), 2), "yx");
-  constexpr std::int64_t kElsewhere = -1, kBehind = 5;  // outside of blocks; multi-token prediction
+  // kElsewhere: outside of blocks; kBehind: a block of multi-token prediction
+  constexpr std::int64_t kElsewhere = -1, kBehind = 5;
   for (const std::int64_t block : {0, 1, 2, 3, 4, 5}) {
     EXPECT_EQ(in_fp8(fp8({}), block), "yxW") << block;
     const bool inner = block > 0 && block < 4;

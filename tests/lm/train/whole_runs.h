@@ -19,7 +19,7 @@ namespace primus::test {
 
 class WholeRuns : public testing::Test {
  protected:
-  // `model`: overrides for every run.
+  // `model`: overrides that apply to every run.
   explicit WholeRuns(std::vector<std::string> model = {}) : model_(std::move(model)) {}
 
   // Runs the experiment `name` and returns its newest checkpoint.

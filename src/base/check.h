@@ -8,8 +8,8 @@
 
 namespace primus {
 
-// Throws std::logic_error: "<who>: check failed: <condition>". If `who` is of another type than a string,
-// define an overload of this function in the namespace of that type.
+// Throws std::logic_error: "<who>: check failed: <condition>". If `who` is not a string, define an overload
+// of this function in the namespace of its type.
 [[noreturn]] void check_failed(const char* who, const char* condition);
 
 }  // namespace primus

@@ -41,8 +41,8 @@ class ModuleChoice {
   }
 
  private:
-  // Returns the trainer module named `wanted_module`. If there is no such module and the file has a single
-  // trainer, returns that trainer.
+  // Returns the module named `wanted_module_`. If no module has this name, returns the file's only trainer
+  // module; throws if the file has none or several.
   const Member* find_module(const Value& modules) const {
     const auto is_trainer = [](const Member& member) {
       return member.key.find("trainer") != std::string::npos;

@@ -17,7 +17,7 @@ struct MeasuredPipeline {
   PipelinePlan measured;   // its costs are means of the measured times
   PipelinePlan generated;  // the same schedule with all work at the mean costs and instant transfers
   std::int64_t step = 0, first_step = 0,
-               // step: the step that is shown; first_step, last_step: the range of steps in the traces
+               // step: the step that is shown; first_step to last_step: the steps that the traces contain
       last_step = 0;
   std::vector<int> ranks;  // for each stage, the rank whose trace is shown
   double transfer = 0;     // mean time of a transfer, from the time when both sides are ready

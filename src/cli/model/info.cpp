@@ -116,8 +116,8 @@ class ModelInfo final : public Command {
       const ModelConfig config = load_model_config(folder, families, &notes);
       console.notes(notes);
       const bool weights = has_weights(folder.path);
-      // Throws if the folder's weights do not match the model, because the output below describes both as
-      // one.
+      // Throws if the folder's weights do not match the model, because the output below describes the model
+      // and its weights together.
       if (weights) check_model(folder, families);
       describe(config, families);
       add_folder(folder);

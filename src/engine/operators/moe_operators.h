@@ -35,7 +35,7 @@ struct RoutingRule {
   // equal ranges of tokens, and z loss (turbo::RouterLosses).
   float balance_scale = 0, z_scale = 0;
   std::int64_t segments = 1;
-  // 1 / (number of token ranges whose loads step_load() sums).
+  // 1 / (number of token ranges whose loads step_load() has summed), see StepLoad.
   float load_share = 1;
 };
 

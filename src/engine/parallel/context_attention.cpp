@@ -138,7 +138,8 @@ class Call {
   void copy_in(const Tensor& from, const Tensor& fused, std::int64_t first) const {
     copy_rows(from, fused.from(first), tokens(), from.cols(), from.cols(), columns_.width);
   }
-  // Adds the rows `from` to columns of a fused projection; `first` begins at the first of these columns.
+  // Adds the rows `from` to columns of a fused projection. `first` is the memory of the first of these
+  // columns.
   void add_in(const Tensor& from, const Tensor& first) const {
     auto add = turbo::CopyRows::strided(from, first, from.rows(), from.cols(), from.cols(), columns_.width);
     add.add = true;
@@ -364,15 +365,15 @@ class Gradients {
 
   DType dtype() const { return sum_.dtype; }
 
-  // Computes the gradients of attention to this rank's keys. The key gradients go to `d_kv`, or into the sum
-  // if `d_kv` is absent.
+  // Computes the contribution of this rank's queries and this rank's keys. The key gradients go to `d_kv`, or
+  // into the sum if `d_kv` is absent.
   void of_own(const Tensor& kv, const Tensor& d_kv = {}) {
     const Rows queries{sum_, call_.width()};
     attend(call_.context().rank(), kv, queries, false,
            d_kv.absent() ? Rows{sum_.from(call_.q_width()), call_.width()} : Rows{d_kv, call_.kv_width()});
   }
-  // Computes the gradients of attention to another rank's keys. Call it after of_own() and before
-  // add_queries().
+  // Computes the contribution of this rank's queries and another rank's keys. Call it after of_own() and
+  // before add_queries().
   void of_other(int from, const Tensor& kv, const Tensor& d_kv) {
     const Rows keys{d_kv, call_.kv_width()};
     if (d_q_) {

@@ -242,7 +242,7 @@ struct Reloading {
 // Returns the effect of a command-line setting when that folder is loaded.
 Outcome outcome_of(const KeySpec& key, const Reloading& run, const std::string& value) {
   if (key.name == "vocab_size" && std::stoll(value) < run.folder.vocab)
-    return Outcome::kNothing;  // this value is refused, because the data's vocabulary is larger
+    return Outcome::kNothing;  // this value is not tried, because the data's vocabulary is larger
   std::optional<config::Experiment> changed;
   try {
     changed = experiment(run.settings, {fmt::format("{}={}", key.name, value)});

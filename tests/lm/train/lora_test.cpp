@@ -268,7 +268,7 @@ TEST(Lora, ModulesThatAreNotNamedHaveNone) {
       std::ranges::any_of(model.gradient("layers.0.attention.out.lora_B"), [](float d) { return d != 0; }));
 }
 
-// Of the five experts, the count includes the two that a token uses.
+// The count includes two of the five experts, because a token uses two.
 TEST(Lora, FrozenWeightsCountTwoThirdsOfTheirProducts) {
   for (const ModelConfig& config : {tiny_lora(), tiny_lora_mixture()}) {
     Model model(config);

@@ -94,7 +94,7 @@ TEST(PlannedTime, CommunicationIsByTheLinksOfTheGroup) {
   EXPECT_DOUBLE_EQ(seconds(traffic("tensor", 8, Kind::kAllReduce, 70e9), {.tensor = 8}, 16), 1);
   EXPECT_DOUBLE_EQ(seconds(traffic("pipeline", 2, Kind::kExchange, 7e9), {.pipeline = 2}, 16), 1);
   EXPECT_DOUBLE_EQ(seconds(traffic("pipeline", 2, Kind::kExchange, 70e9), {.pipeline = 2}, 8), 1);
-  // Of the data that is sent to 16 ranks, half stays within the host.
+  // Half of the data that a rank sends to 16 ranks stays within the host.
   EXPECT_DOUBLE_EQ(seconds(traffic("experts", 16, Kind::kAllToAll, 14e9), {.expert = 16}, 16), 1 + 0.1);
 }
 

@@ -70,7 +70,7 @@ enum class Overlap : std::uint8_t {
   kNothing,  // no kernels, or kernels that end before the collective does (expert all-to-all)
   // any kernels; used for collectives of parameters and gradients, and of context ranks' keys and values
   kKernels,
-  kProducts,  // GEMMs that are divided to match the collective's length (engine/tensor_parallel.h)
+  kProducts,  // GEMMs that are divided to match the collective's length (engine/parallel/tensor_parallel.h)
 };
 
 // One send or receive of a batch.

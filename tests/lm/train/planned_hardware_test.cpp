@@ -205,13 +205,12 @@ TEST(PlannedHardware, FewerRowsOfExpertsAreKeptOnlyIfAllDoNotFit) {
   const auto plan = [](const std::string& margin, double gib) {
     config::Hardware gpu = a_gpu();
     gpu.memory_gib = gib;
-    return forecast(
-        experiment(", num_layers: 24, num_experts: 8, ffn_hidden_size: 64, moe_ffn_hidden_size: 64, "
-                   "moe_router_topk: 2, model_type: mixtral, expert_model_parallel_size: 4, "
-                   "moe_expert_capacity_margin: " +
-                       margin,
-                   std::make_shared<const config::Hardware>(gpu)),
-        4);
+    return forecast(experiment(", num_experts: 8, ffn_hidden_size: 64, moe_ffn_hidden_size: 64, "
+                               "moe_router_topk: 2, model_type: mixtral, expert_model_parallel_size: 4, "
+                               "moe_expert_capacity_margin: " +
+                                   margin,
+                               std::make_shared<const config::Hardware>(gpu), {"num_layers=24"}),
+                    4);
   };
   constexpr double kGpu = 80, kBytes = 1 << 30;
   const TrainingForecast all = plan("1000", kGpu), fewer = plan("1.5", kGpu), least = plan("1", kGpu);

@@ -169,7 +169,7 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
 
 // The number of epochs needs no data in a dry run, but data that cannot be read are an error there, too.
 TEST_F(FirstFineTune, AForecastOfEpochsRefusesDamagedConversations) {
-  write("damaged.jsonl", read_file(folder_->path() / "chats.jsonl").substr(0, 400));
+  write("damaged.jsonl", read_file(folder_->path() / "chats.jsonl") + "{\"messages\": [\n");
   const auto plan = [](const char* data) {
     return tune("planned", {"--dry-run", "sft_fit_to_data=false", "train_epochs=2", "lr=1e-4"}, data);
   };
@@ -297,11 +297,12 @@ TEST_F(FirstFineTune, HintsOnFormatsFitTheCommand) {
   const ProgramResult listed = run_program(
       {"data", "conversations", at("roles.jsonl"), "--tokenizer", at("hf"), "--format", "alpaca"});
   EXPECT_EQ(listed.exit_code, 2);
-  EXPECT_THAT(listed.err, AllOf(HasSubstr("set --format chatml"), Not(HasSubstr("sft_"))));
+  EXPECT_THAT(listed.err, AllOf(HasSubstr("set --format chatml"), Not(HasSubstr("sft_conversation_format"))));
   const ProgramResult evaluated =
       run_program({"eval", "loss", at("hf"), "--conversations", at("roles.jsonl"), "--template", "alpaca"});
   EXPECT_EQ(evaluated.exit_code, 2);
-  EXPECT_THAT(evaluated.err, AllOf(HasSubstr("set --template chatml"), Not(HasSubstr("sft_"))));
+  EXPECT_THAT(evaluated.err,
+              AllOf(HasSubstr("set --template chatml"), Not(HasSubstr("sft_conversation_format"))));
   const ProgramResult asked = run_program({"chat", at("hf"), "--template", "llama3"}, {.input = "x\n"});
   EXPECT_EQ(asked.exit_code, 2);
   EXPECT_THAT(asked.err, AllOf(HasSubstr("set --template alpaca"), Not(HasSubstr("sft_"))));

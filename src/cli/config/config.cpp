@@ -8,6 +8,7 @@
 #include "cli/options/experiment.h"
 #include "cli/problem_json.h"
 #include "cli/train/external.h"
+#include "lm/model/family.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus::cli {
@@ -24,7 +25,7 @@ class ConfigShow final : public Command {
   int run(Console& console) override {
     const config::Experiment experiment = experiment_.load(console);
     if (json_ || yaml_) {
-      console.write(json_ ? config::to_json(experiment, origin_) : exported_text(experiment));
+      console.write(json_ ? config::to_json(experiment, origin_) : exported_text(experiment, builtin_families(), 1));
     } else {
       console.print(config::show(experiment, origin_));
     }

@@ -127,7 +127,7 @@ class Train : public Command {
     if (experiment.framework != "native" || !starts_ranks) ExperimentArguments::announce(experiment, console);
     check_stage(experiment);
     if (experiment.framework != "native") {
-      if (export_ && !place) export_to(*export_, experiment, console);
+      if (export_ && !place) export_to(*export_, experiment, world, console);
       return run_external(experiment, external_options(experiment), console);
     }
     refuse_backend_path();
@@ -137,7 +137,7 @@ class Train : public Command {
       if (place && place->rank != 0) return 0;  // only rank 0 prints the forecast
       apply_environment(experiment);
       check_transport(experiment, place);
-      if (export_) export_planned(experiment, world, console);
+      if (export_) export_to(*export_, experiment, world, console);
       return forecast(experiment, place, console);
     }
     ranks_.check_place(place);
@@ -148,7 +148,7 @@ class Train : public Command {
       check_mesh(experiment, static_cast<int>(world));
       return launch_ranks(experiment, console);
     }
-    if (export_ && (!place || place->rank == 0)) export_planned(experiment, world, console);
+    if (export_ && (!place || place->rank == 0)) export_to(*export_, experiment, world, console);
     return train(experiment, place, console);
   }
 
@@ -303,19 +303,12 @@ class Train : public Command {
     return {.share = share / 100};
   }
 
-  // Writes the experiment with the settings that a run derives from its data (sft_fit_to_data), so that
-  // training with the written file gives the same results.
-  void export_planned(const config::Experiment& experiment, std::int64_t world, Console& console) const {
-    const FamilyRegistry families = builtin_families();
-    export_to(
-        *export_,
-        make_objective(experiment.trainer)->plan(experiment, families, static_cast<int>(world)).experiment,
-        console);
-  }
-
-  void export_to(const std::string& file, const config::Experiment& experiment, Console& console) const {
+  // Writes the experiment with the settings that a run derives from its data and its model, so that training
+  // with the written file gives the same results.
+  void export_to(const std::string& file, const config::Experiment& experiment, std::int64_t world,
+                 Console& console) const {
     const bool screen = file == "-" || file == "/dev/stdout";
-    const std::string text = exported_text(experiment);
+    const std::string text = exported_text(experiment, builtin_families(), static_cast<int>(world));
     screen ? console.write(text) : write_output(file, text, overwrite_.existing());
   }
 

@@ -143,10 +143,13 @@ std::string experiment_text(config::Experiment e) {
   return config::to_yaml(e);
 }
 
-std::string exported_text(const config::Experiment& experiment) {
+std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world) {
   if (experiment.framework != "native") return config::to_yaml(experiment);
-  std::vector<std::string> notes;  // the run itself prints these notes
-  return experiment_text(with_loaded_tokenizer(experiment, notes));
+  const config::TrainerConfig& c = experiment.trainer;
+  if (c.load && !Env::posix().status(*c.load)) return experiment_text(experiment);
+  std::vector<std::string> notes;  // the run itself logs them
+  const config::Experiment planned = make_objective(c)->plan(experiment, families, world).experiment;
+  return experiment_text(with_loaded_model(with_loaded_tokenizer(planned, notes), families, &notes));
 }
 
 std::optional<std::string> missing_tokenizer(const config::TrainerConfig& c) {

@@ -139,7 +139,7 @@ TEST(Devices, WhatIsWrongWithAPluginIsSaid) {
     EXPECT_NE(no_kind.hint().find("cuda (NVIDIA) or hip (AMD)"), std::string::npos) << no_kind.hint();
   }
   const PluginPath path(PRIMUS_BROKEN_PLUGINS);
-  EXPECT_TRUE(says(error_of([] { open_device(parse_device("other_abi")); }), "other sources"));
+  EXPECT_TRUE(says(error_of([] { open_device(parse_device("other_abi")); }), "different sources"));
   EXPECT_TRUE(says(error_of([] { open_device(parse_device("no_entry")); }), "is not a valid device plug-in"));
   // list_devices() also lists the other kinds of devices after such an error.
   const std::vector<DeviceListing> listings = list_devices();

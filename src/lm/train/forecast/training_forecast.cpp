@@ -116,6 +116,22 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
   f.seconds_per_step = measure_step_time(trial, settings, families, kSeconds);
 }
 
+// Returns the forecast of a run that keeps fewer rows of its experts; empty if it does not fit, either.
+std::optional<TrainingForecast> forecast_of_fewer_rows(config::Experiment e, const FamilyRegistry& families,
+                                                       int world, int on_host) {
+  e.trainer->moe_expert_capacity_margin = MoeConfig::Training::kFewerRows;
+  Logger quiet(LogOptions{.console_level = LogLevel::kError});  // the caller has logged the notes
+  TrainingForecast kept = Trainer(e, families, quiet).forecast(world, on_host);
+  return kept.memory.fits ? std::optional(std::move(kept)) : std::nullopt;
+}
+
+// Returns the share of a step that a pipeline stage waits.
+double bubble_of(const PipelineSettings& pipeline, int stages, std::int64_t microbatches) {
+  if (stages == 1) return 0;
+  return engine::simulate(engine::make_schedule(pipeline.schedule, stages, pipeline.chunks, microbatches))
+      .bubble;
+}
+
 }  // namespace
 
 TrainingForecast Trainer::forecast(int world, int on_host) {
@@ -163,26 +179,16 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     supply.device /= on_host;
     f.program_bytes = program_bytes(f.mesh, world, on_host);
   }
-  if (f.mesh.pipeline > 1) {
-    f.bubble =
-        engine::simulate(engine::make_schedule(settings.step.pipeline.schedule, f.mesh.pipeline,
-                                               settings.step.pipeline.chunks, settings.step.microbatches))
-            .bubble;
-  }
+  f.bubble = bubble_of(settings.step.pipeline, f.mesh.pipeline, settings.step.microbatches);
   f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
   f.tokens_per_step = c.global_batch_size * c.seq_length;
   f.checkpoint_bytes = checkpoint_bytes(f.step(), settings, !c.no_save_optim);
   f.memory = fit_memory(e, model, families_, f.step(), supply, world,
                         static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
   if (!f.memory.fits && may_keep_fewer_rows(c, model)) {
-    config::Experiment fewer = experiment_;
-    fewer.trainer->moe_expert_capacity_margin = MoeConfig::Training::kFewerRows;
-    Logger quiet(LogOptions{.console_level = LogLevel::kError});  // the notes were logged above
-    TrainingForecast kept = Trainer(fewer, families_, quiet).forecast(world, on_host);
-    if (kept.memory.fits) {
-      log_.info("{}", describe_fewer_rows());
-      return kept;
-    }
+    std::optional<TrainingForecast> kept = forecast_of_fewer_rows(experiment_, families_, world, on_host);
+    if (kept) log_.info("{}", describe_fewer_rows());
+    if (kept) return *std::move(kept);
   }
   f.balanced = balanced_stages(e, model.moe, families_, tokenizer.get(), world, on_host);
   f.steps = c.train_iters;

@@ -25,7 +25,8 @@ class ConfigShow final : public Command {
   int run(Console& console) override {
     const config::Experiment experiment = experiment_.load(console);
     if (json_ || yaml_) {
-      console.write(json_ ? config::to_json(experiment, origin_) : exported_text(experiment, builtin_families(), 1));
+      console.write(json_ ? config::to_json(experiment, origin_)
+                          : exported_text(experiment, builtin_families(), 1));
     } else {
       console.print(config::show(experiment, origin_));
     }

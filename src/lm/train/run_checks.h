@@ -9,8 +9,8 @@ namespace primus {
 
 // Throws if ranks have different settings. Call it before the first collective operation.
 void compare_experiments(RunPlan& plan);
-// Measures a step of the plan. If a rank lacks memory for it and the experiment leaves the kept rows of shared
-// experts open, the plan is changed to keep fewer rows, and measured again. Collective.
+// Measures a step of the plan. If a rank lacks memory for it and the experiment leaves the kept rows of
+// shared experts open, the plan is changed to keep fewer rows, and measured again. Collective.
 StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank);
 // Throws Error(kInvalid), which lists changes that would help, if there is not enough memory.
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured);

@@ -1004,6 +1004,7 @@ TEST(MeshExperts, AStepKeepsItsShareOfRows) {
 TEST(MeshExperts, EvenChoicesNeedEqualShares) {
   const auto memory = [](turbo::RouterRule::Forced forced, double capacity) {
     ModelConfig model = steered();
+    model.layers = 41;  // the experts take most of the memory
     model.moe.training = {.capacity_factor = capacity, .forced = forced};
     SessionSettings settings = tiny_settings(DType::kF32, model);
     settings.step.sequence = 512;
@@ -1011,7 +1012,7 @@ TEST(MeshExperts, EvenChoicesNeedEqualShares) {
     std::int64_t bytes = 0;
     on_ranks(4, expert(4), [&](engine::Rank& rank) {
       const StepMeasurement measured = measure_session(rank, settings, builtin_families());
-      if (rank.mesh().rank() == 0) bytes = measured.memory.total();
+      if (rank.mesh().rank() == 0) bytes = measured.memory.stash;
     });
     return static_cast<double>(bytes);
   };

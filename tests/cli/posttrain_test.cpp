@@ -104,7 +104,7 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
   for (const char* command : {"chat", "generate"}) {
     const ProgramResult no_place = run_program({command, run, "--template", "auto", "--system", "Be brief."});
     EXPECT_EQ(no_place.exit_code, 2);
-    EXPECT_THAT(no_place.err, HasSubstr("the format squad does not support a system text"));
+    EXPECT_THAT(no_place.err, HasSubstr("does not support a system message"));
   }
   // The loss of the taught answers is almost 0.
   const auto left = nlohmann::json::parse(

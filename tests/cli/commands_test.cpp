@@ -303,6 +303,7 @@ TEST(Config, WritesFilesThatItAccepts) {
       {"--config", kExperiment, "train_iters=null", "train_minutes=2"},
       {"--config", kExperiment, "model=mixtral_8x7B.yaml", "tokenizer_type=ByteTokenizer"},
       {"load=" + model, "data_path=a.txt"},
+      {"load=" + kGolden + "llama", "data_path=a.txt", "tokenizer_type=ByteTokenizer"},
       {"--config", PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-sft.yaml", "load=" + model}};
   for (const std::vector<std::string>& experiment : experiments) {
     SCOPED_TRACE(experiment[1]);
@@ -486,44 +487,6 @@ TEST(Generate, IsAFunctionOfItsSeed) {
   EXPECT_EQ(write({"--seed", "1"}), write({"--seed", "1"}));
   EXPECT_NE(write({"--seed", "1"}), write({"--seed", "2"}));
   EXPECT_EQ(write({"-t", "0"}), write({"-t", "0", "--seed", "2", "--threads", "1"}));
-}
-
-// The length of a run may be open until its data are read.
-TEST(ConfigShow, AFileOfARunWithoutALengthLoads) {
-  const TemporaryFolder folder;
-  write_file(folder.path() / "t.txt", "Some text.\n");
-  const std::string data = "data_path=" + (folder.path() / "t.txt").string();
-  const ProgramResult shown = run_program(
-      {"config", "show", "--yaml", "load=" + kGolden + "llama", data, "tokenizer_type=ByteTokenizer"});
-  ASSERT_EQ(shown.exit_code, 0) << shown.err;
-  write_file(folder.path() / "shown.yaml", shown.out);
-  const ProgramResult again =
-      run_program({"config", "show", "--yaml", "--config", (folder.path() / "shown.yaml").string()});
-  EXPECT_EQ(again.exit_code, 0) << again.err;
-  EXPECT_EQ(again.out, shown.out);
-}
-
-// An option that would be ignored is refused.
-TEST(Commands, RefuseOptionsWithoutEffect) {
-  const TemporaryFolder folder;
-  write_file(folder.path() / "t.txt", "Some text.\n");
-  const std::string text = (folder.path() / "t.txt").string(), model = kGolden + "llama";
-  const std::pair<std::vector<std::string>, std::string> refused[] = {
-      {{"eval", "loss", model, "-d", text, "--template", "alpaca"}, "--template is for --conversations"},
-      {{"eval", "loss", model, "-d", text, "--skip-bad"}, "--skip-bad is for --conversations"},
-      {{"eval", "loss", model, "--conversations", text, "--json-key", "a"}, "--json-key is for --data"},
-      {{"data", "inspect", "prefix", "--seed", "1"}, "--seed needs --order"},
-      {{"data", "inspect", "prefix", "--split", "1,0,0"}, "--split needs --order"},
-      {{"data", "inspect", "prefix", "--samples", "1,0,0"}, "--samples needs --order"},
-      {{"data", "encode", "-t", "nothing", "--tokenizer-type", "ByteTokenizer"},
-       "ByteTokenizer reads no file, but 'nothing' is given"},
-      {{"report", text}, "is not a folder"},
-  };
-  for (const auto& [words, message] : refused) {
-    const ProgramResult result = run_program(words);
-    EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, HasSubstr(message));
-  }
 }
 
 TEST(Generate, SamplesAsTheModelsFileSaysUnlessAnOptionIsGiven) {

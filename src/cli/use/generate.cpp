@@ -152,8 +152,9 @@ class Generate final : public Command {
     style.inline_bos = false;  // a question is a single text
     writer_.emplace(TemplateArguments::writer(style, tokenizer));
     if (!system.empty() && !writer_->has_system())
-      throw invalid(fmt::format("the format {} does not support a system message", data::name_of(style.format)),
-                    "remove --system");
+      throw invalid(
+          fmt::format("the format {} does not support a system message", data::name_of(style.format)),
+          "remove --system");
     before_ = data::with_system(system);
     settings.stop_ids.push_back(writer_->end_id());
   }

@@ -70,7 +70,11 @@ bool Evaluator::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& 
   const std::int64_t samples = c.eval_iters * c.global_batch_size;
   if (plan_.datasets.valid && (regular() || last) && unrecorded("validation")) {
     // Each evaluation uses its own samples; the last evaluation may come between two regular evaluations.
-    const std::int64_t turn = progress_.iteration / c.eval_interval - (regular() ? 1 : 0);
+    // A run that was restarted with a shorter length may have passed its end. The data set then has samples
+    // for fewer evaluations, and the last of them is used.
+    const std::int64_t last_turn = std::max<std::int64_t>(plan_.datasets.valid->size() / samples, 1) - 1;
+    const std::int64_t turn =
+        std::min(progress_.iteration / c.eval_interval - (regular() ? 1 : 0), last_turn);
     const double before = monotonic_seconds();
     summary.validation_loss = evaluate(*plan_.datasets.valid, "validation", turn * samples, stop);
     seconds_ = monotonic_seconds() - before;

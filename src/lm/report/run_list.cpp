@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/text/json_reader.h"
 #include "lm/events/event_log.h"
 #include "lm/events/metrics_file.h"
 #include "lm/events/run_folder.h"
@@ -23,6 +24,7 @@ namespace {
 constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kEvaluations = "evaluations.jsonl";
 constexpr int kMaxDepth = 16;
+constexpr double kMaxSteps = 9007199254740992.0;  // the largest exact integer of a double
 
 bool is_there(const Path& path) {
   std::error_code none;
@@ -95,7 +97,6 @@ std::optional<std::int64_t> latest_step(const Path& checkpoints) {
 void take_step(std::string_view line, const Path& file, RunStatus& run) {
   std::optional<double> speed, average;
   std::optional<std::int64_t> planned;
-  constexpr double kMaxSteps = 9007199254740992.0;
   const bool good = read_metrics_line(line, [&](std::string_view key, double value) {
     if (key == "iteration") run.step = static_cast<std::int64_t>(value);
     // If the experiment sets epochs or minutes instead, only the run's records contain the number of steps.
@@ -138,6 +139,23 @@ struct Marks {
   std::optional<RunEnding> ending = {};
 };
 
+// Returns the planned steps in a `begin` event of a process that had nothing to train; nullopt for others.
+std::optional<std::int64_t> planned_without_training(std::string_view facts) {
+  bool trains = true;
+  std::optional<std::int64_t> planned;
+  JsonReader json(facts, "event");
+  json.object([&](std::string_view key) {
+    if (key == "trains" && json.peek() == JsonReader::Kind::kBool) {
+      trains = json.read_bool();
+    } else if (key == "train_iters" && json.peek() == JsonReader::Kind::kNumber) {
+      planned = static_cast<std::int64_t>(std::clamp(json.read_double(), 0.0, kMaxSteps));
+    } else {
+      json.skip();
+    }
+  });
+  return trains ? std::nullopt : planned;
+}
+
 Marks read_events_of(const Path& file, RunStatus& run) {
   Marks marks;
   bool began = false, evaluated = false;
@@ -146,7 +164,12 @@ Marks read_events_of(const Path& file, RunStatus& run) {
     if (event.event == "begin") {
       if (!began && !marks.ending)
         marks.ending = RunEnding{.state = RunEnding::State::kRunning, .iteration = event.step};
-      if (!std::exchange(began, true)) run.step = event.step;
+      if (!std::exchange(began, true)) {
+        run.step = event.step;
+        // The newest process may have been given a length that the run had already passed.
+        if (const auto planned = planned_without_training(event.facts))
+          run.steps = std::max(*planned, event.step);
+      }
       // The process loaded this checkpoint, so the checkpoint must be complete on disk.
       if (!marks.saved && event.step > 0) marks.saved = event.step;
       return event.step > 0;

@@ -28,12 +28,23 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// Returns the newest checkpoint in a folder of checkpoints; nullopt if no save was completed.
+bool is_folder(const Path& path) {
+  const auto status = Env::posix().status(path);
+  return status && status->type == FileStatus::Type::kFolder;
+}
+
+// Returns the checkpoint that `latest` names or, if that is missing or damaged, the newest complete
+// checkpoint in a folder of checkpoints; nullopt if no save was completed.
 std::optional<Path> newest_checkpoint(const Path& root) {
-  if (!is_file(root / "latest")) return std::nullopt;
+  if (!is_folder(root)) return std::nullopt;
   const CheckpointRoot checkpoints(root);
-  const auto iteration = checkpoints.latest();
-  return iteration ? std::optional(checkpoints.folder(*iteration)) : std::nullopt;
+  if (const auto named = checkpoints.latest()) return checkpoints.folder(*named);
+  const std::vector<std::int64_t> iterations = checkpoints.iterations();
+  for (auto i = iterations.rbegin(); i != iterations.rend(); ++i) {
+    const Path folder = checkpoints.folder(*i);
+    if (is_file(folder / Manifest::kFileName)) return folder;
+  }
+  return std::nullopt;
 }
 
 // Returns the fields that identify the run folder of an experiment, whose text was written by

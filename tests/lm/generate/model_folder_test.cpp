@@ -42,6 +42,21 @@ TEST(ModelFolder, IsTheNewestCheckpointOfARun) {
   EXPECT_EQ(find_model_folder(root / "iter_0000005").iteration, 5);
 }
 
+TEST(ModelFolder, NeedsNoLatest) {
+  const TemporaryFolder folder;
+  const Path root = folder.path() / "checkpoints";
+  save_checkpoint(root, 5);
+  save_checkpoint(root, 10);
+  make_folders(root / "iter_0000015");  // an incomplete copy
+  for (const char* latest : {"", "no name", "iter_0000020"}) {
+    write_file(root / "latest", latest);
+    EXPECT_EQ(find_model_folder(folder.path()).iteration, 10) << latest;
+  }
+  std::filesystem::remove(root / "latest");
+  EXPECT_EQ(find_model_folder(folder.path()).iteration, 10);
+  EXPECT_EQ(find_model_folder(root).iteration, 10);
+}
+
 TEST(ModelFolder, SaysWhatIsMissing) {
   const TemporaryFolder folder;
   EXPECT_THROW(find_model_folder(folder.path() / "nothing"), Error);

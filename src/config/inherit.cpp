@@ -168,6 +168,18 @@ std::vector<std::string> settings_files(const fs::path& name, const std::vector<
   return names;
 }
 
+// Returns the first file of `dirs` with this name, with or without its ending.
+std::optional<fs::path> find_file(const std::string& name, const std::vector<fs::path>& dirs) {
+  for (const fs::path& dir : dirs) {
+    for (const char* ending : {"", ".yaml", ".toml"}) {
+      const fs::path candidate = dir / (name + ending);
+      std::error_code error;
+      if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal();
+    }
+  }
+  return std::nullopt;
+}
+
 // Returns the hint "did you mean ..." with the closest settings file of `dirs`.
 std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs) {
   const std::vector<std::string> names = settings_files(name, dirs);
@@ -245,8 +257,11 @@ void FileLoader::apply_extends(Value& document, const fs::path& path) {
       throw error_at(name.origin, fmt::format("extends expects file names, not {}", name.show()),
                      "write extends: FILE.yaml, or a list of files", name.width());
     }
-    const fs::path target = path.parent_path() / name.text;
+    fs::path target = path.parent_path() / name.text;
     std::error_code error;
+    if (!fs::exists(target, error) && !fs::path(name.text).has_parent_path()) {
+      if (const auto preset = find_file(name.text, extended_dirs_)) target = *preset;
+    }
     // Reads only regular files, because a pipe or a terminal could block forever.
     if (!fs::is_regular_file(target, error)) {
       const std::string hint = suggest_file(target.filename(), {target.parent_path()});
@@ -273,9 +288,8 @@ void FileLoader::apply_extends(Value& document, const fs::path& path) {
   document = std::move(merged);
 }
 
-fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::string_view framework,
-                                 const fs::path& experiment_dir) const {
-  std::vector<fs::path> dirs = {experiment_dir};
+std::vector<fs::path> FileLoader::preset_folders(std::string_view kind, std::string_view framework) const {
+  std::vector<fs::path> dirs;
   for (const fs::path& root : preset_dirs_) {
     dirs.push_back(root / kind / framework);
     dirs.push_back(root / kind);
@@ -283,13 +297,23 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
     // it also uses Megatron-LM's presets.
     if (framework == "native") dirs.push_back(root / kind / "megatron");
   }
-  for (const fs::path& dir : dirs) {
-    for (const char* ending : {"", ".yaml", ".toml"}) {
-      const fs::path candidate = dir / (name.text + ending);
-      std::error_code error;
-      if (fs::is_regular_file(candidate, error)) return candidate.lexically_normal();
-    }
-  }
+  return dirs;
+}
+
+Value FileLoader::load_preset(const Value& name, std::string_view kind, std::string_view framework,
+                              const fs::path& experiment_dir) {
+  const fs::path file = find_preset(name, kind, framework, experiment_dir);
+  extended_dirs_ = preset_folders(kind, framework);
+  Value preset = load(file);
+  extended_dirs_.clear();
+  return preset;
+}
+
+fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::string_view framework,
+                                 const fs::path& experiment_dir) const {
+  std::vector<fs::path> dirs = {experiment_dir};
+  for (fs::path& dir : preset_folders(kind, framework)) dirs.push_back(std::move(dir));
+  if (const auto file = find_file(name.text, dirs)) return *file;
   // TorchTitan's configurations write sizes with a lower-case b: qwen3_4b. Therefore the comparison ignores
   // case. The names of presets never differ only in case, because some file systems could not hold both
   // files.

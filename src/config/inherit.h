@@ -36,21 +36,27 @@ class FileLoader {
   Value load(const std::filesystem::path& path);
   Value load(const std::shared_ptr<const Source>& source);
 
-  // Returns the preset named `name` (kind: "models" or "modules"): in the experiment's folder or in a preset
-  // folder, where the framework's subfolder comes first. Throws an Error at the name's position if there is
-  // none.
-  std::filesystem::path find_preset(const Value& name, std::string_view kind, std::string_view framework,
-                                    const std::filesystem::path& experiment_dir) const;
+  // Loads the preset named `name` (kind: "models" or "modules") from the experiment's folder or a preset
+  // folder, where the framework's subfolder comes first. A preset may extend presets of its kind by their
+  // names alone. Throws an Error at the name's position if there is no such preset.
+  Value load_preset(const Value& name, std::string_view kind, std::string_view framework,
+                    const std::filesystem::path& experiment_dir);
   const std::vector<std::filesystem::path>& preset_dirs() const { return preset_dirs_; }
 
  private:
   Value load(Value document, const std::filesystem::path& path);
   void apply_extends(Value& document, const std::filesystem::path& path);
+  // Returns the preset folders for `kind` and `framework`, in the order in which they are searched.
+  std::vector<std::filesystem::path> preset_folders(std::string_view kind, std::string_view framework) const;
+  std::filesystem::path find_preset(const Value& name, std::string_view kind, std::string_view framework,
+                                    const std::filesystem::path& experiment_dir) const;
 
   ReadVariable read_variable_;
   std::vector<std::filesystem::path> preset_dirs_;
   std::shared_ptr<SettingsFiles> settings_files_;
   std::vector<std::filesystem::path> chain_;  // files being loaded, outermost first, to find cycles
+  // While a preset is loaded: the folders with presets that it may extend by name.
+  std::vector<std::filesystem::path> extended_dirs_;
   int files_ = 0;
 };
 

@@ -80,8 +80,7 @@ class ForeignSettings {
         name.kind = Value::Kind::kString;
         name.text = translation.model_preset;
         name.origin = translation.model_origin;
-        add_layer(loading_, files_.load(files_.find_preset(name, "models", "native", dir_)),
-                  Layer::kModelPreset);
+        add_layer(loading_, files_.load_preset(name, "models", "native", dir_), Layer::kModelPreset);
       });
     }
     // If the settings name no tokenizer, the model preset's tokenizer is used.
@@ -101,7 +100,7 @@ class ForeignSettings {
   // separate layer.
   void merge_preset(const Value& name, std::string_view kind, Value& settings) {
     problems_.collect([&] {
-      const Value preset = files_.load(files_.find_preset(name, kind, engine_, dir_));
+      const Value preset = files_.load_preset(name, kind, engine_, dir_);
       const bool theirs =
           std::ranges::all_of(preset.members, [&](const Member& m) { return knows(*foreign_, m.key); });
       if (!theirs && kind == "models") {

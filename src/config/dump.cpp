@@ -183,7 +183,7 @@ bool follows_from_another(const Experiment& experiment, const KeySpec& key) {
   if (key.name == "lr_decay_iters") return true;
   if (key.name == "train_iters" && (c.train_epochs || c.train_tokens || c.train_minutes)) return true;
   if (experiment.provenance_of(key.name).layer > Layer::kDerived) return false;
-  return c.load && (key.group == "model" || key.group == "latent" || key.group == "moe");
+  return c.load && key.describes_model();
 }
 
 }  // namespace

@@ -80,6 +80,12 @@ struct KeySpec {
     return (frameworks & static_cast<std::uint8_t>(framework)) != 0;
   }
 
+  // Whether the key describes the model. With `load`, an unset key of this kind has the value of the loaded
+  // config.json.
+  bool describes_model() const {
+    return group == "model" || group == "latent" || group == "compressed" || group == "moe";
+  }
+
   // Rules of keys.def.
   KeySpec&& at_least(double x) && { return lower = x, std::move(*this); }
   KeySpec&& above(double x) && { return lower = x, lower_open = true, std::move(*this); }

@@ -35,8 +35,7 @@ class LayerStack {
         // The preset folders of a framework with its own settings contain these settings instead of our keys.
         // So our keys use the native engine's presets.
         const bool own = has_own_settings(result_.framework);
-        const Value preset =
-            files_.load(files_.find_preset(name, kind, own ? "native" : result_.framework, dir_));
+        const Value preset = files_.load_preset(name, kind, own ? "native" : result_.framework, dir_);
         refuse_model_that_needs_more(name, kind, preset);
         add_layer(preset, layer);
       } catch (const Error& error) {
@@ -84,6 +83,11 @@ class LayerStack {
                                fmt::format("{} is given twice, here as {}", key->name, member.key),
                                "keep one of the two", member.key.size()));
       } else {
+        if (member.value.is_null() && !member.value.origin.variable.empty()) {
+          result_.warnings.push_back(fmt::format("{}: the environment variable {} is empty, so {} is unset",
+                                                 member.origin.location(), member.value.origin.variable,
+                                                 member.key));
+        }
         renamed.members.push_back({std::string(key->name), member.origin, member.value});
         layers_[std::string(key->name)] = layer;
         names_[std::string(key->name)] = member.key;

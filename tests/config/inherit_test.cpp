@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -32,6 +33,18 @@ TEST(Variables, TakeTheirTypeFromTheirText) {
   EXPECT_EQ(e.trainer->save, "/data/run-7/42/x");
   EXPECT_EQ(e.trainer->lr_decay_iters, 50);
   EXPECT_EQ(e.trainer->data_path, (std::vector<std::string>{"a", "b"}));
+}
+
+TEST(Variables, ThatAreEmptyUnsetAKeyWithANote) {
+  const Experiment e =
+      load_text(experiment_text("      train_iters: ${ITERS:3}\n"), {"mock_data=true"}, {{"ITERS", ""}});
+  EXPECT_NE(e.trainer->train_iters, 3);
+  EXPECT_EQ(std::ranges::count_if(e.warnings,
+                                  [](const std::string& warning) {
+                                    return warning.ends_with(
+                                        "the environment variable ITERS is empty, so train_iters is unset");
+                                  }),
+            1);
 }
 
 TEST(SettingsFiles, AreReadOnce) {
@@ -254,6 +267,21 @@ TEST_F(Extends, WorksInPresets) {
   EXPECT_EQ(e.trainer->hidden_size, 64);
   EXPECT_EQ(e.provenance_of("num_layers").layer, Layer::kModelPreset);
   EXPECT_EQ(e.provenance_of("mock_data").layer, Layer::kModulePreset);
+}
+
+TEST_F(Extends, AUsersPresetExtendsAShippedOneByName) {
+  file("models/shipped.yaml", "num_layers: 2\nhidden_size: 64\nnum_attention_heads: 4\nvocab_size: 100\n");
+  file("exps/mine.yaml", "extends: [shipped.yaml]\nnum_layers: 5\n");
+  const std::string head = "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n";
+  const LoadOptions options = options_with({}, {folder_.path()});
+  const Experiment e = load_experiment(
+      file("exps/exp.yaml",
+           head + "modules: {pre_trainer: {model: mine.yaml, overrides: {mock_data: true}}}\n"),
+      {}, options);
+  EXPECT_EQ(e.trainer->num_layers, 5);
+  EXPECT_EQ(e.trainer->hidden_size, 64);
+  // An experiment itself extends only files.
+  EXPECT_THROW(load_experiment(file("exps/bad.yaml", "extends: shipped.yaml\n" + head), {}, options), Error);
 }
 
 TEST_F(Extends, PresetsAreFoundBesideTheExperimentFirstAndByFramework) {

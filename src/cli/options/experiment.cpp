@@ -104,6 +104,11 @@ void ExperimentArguments::check_where_it_is(const std::map<std::string, std::str
 
 config::Experiment ExperimentArguments::load_with(const std::vector<std::string>& settings,
                                                   std::int64_t ranks) {
+  // Removes earlier values of these settings, so that no note says that they are given more than once.
+  for (const std::string& setting : settings) {
+    const std::string key = setting.substr(0, setting.find('=') + 1);
+    std::erase_if(overrides_, [&](const std::string& given) { return given.starts_with(key); });
+  }
   overrides_.insert(overrides_.end(), settings.begin(), settings.end());
   return read(ranks, {});
 }

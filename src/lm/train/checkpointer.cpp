@@ -11,6 +11,8 @@
 #include "base/terminal/terminal.h"
 #include "config/keys.h"
 #include "config/trainer_config.h"
+#include "lm/events/line_file.h"
+#include "lm/events/metrics_file.h"
 #include "lm/train/settings/base_weights.h"
 #include "lm/train/step/fp8_state.h"
 
@@ -113,6 +115,7 @@ void Checkpointer::load_or_initialize() {
       continue_run(*point.reader);
       return;
     }
+    warn_of_lost_steps();
   }
   if (!plan_.c.load) {
     session_.store().initialize(rank_.context(), static_cast<std::uint64_t>(plan_.c.seed));
@@ -135,6 +138,22 @@ void Checkpointer::load_or_initialize() {
   progress_.base = load.string();
   progress_.base_weights = identity_of_weights(load);
   plan_.log.info("weights loaded from {}", load.string());
+}
+
+void Checkpointer::warn_of_lost_steps() const {
+  if (!plan_.ranks.first()) return;
+  std::int64_t reached = 0;
+  try {
+    reached = iteration_of_line(last_line(plan_.folder.metrics_file()));
+  } catch (const Error&) {
+    return;  // the records are unreadable, so they do not say how many steps were trained
+  }
+  if (reached <= 0) return;
+  plan_.log.warning(
+      "this run had trained {} steps, but '{}' has no checkpoint: it starts from the beginning, and the "
+      "earlier "
+      "records are kept as metrics.previous.jsonl and so on",
+      reached, root_.string());
 }
 
 void Checkpointer::continue_run(const CheckpointReader& checkpoint) {
@@ -235,6 +254,9 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
         fmt::format("{} was {}, and is {}", change.key, change.before.empty() ? "unset" : change.before,
                     change.after.empty() ? "unset" : change.after);
     const config::KeySpec* const key = config::find_key(change.key);
+    // The loaded model has this setting, and refuse_another_model() has compared both models.
+    if (key && key->describes_model() && plan_.c.load && (change.before.empty() || change.after.empty()))
+      continue;
     if (key && !matters(*key)) {
       plan_.log.info("{}, which has no effect", values);
       continue;

@@ -43,6 +43,8 @@ class Checkpointer {
  private:
   // Returns the newest valid checkpoint in `root`; logs damaged ones.
   ResumePoint resume_point(const Path& root) const;
+  // Warns if the run has records of steps, but no checkpoint to continue from.
+  void warn_of_lost_steps() const;
   void continue_run(const CheckpointReader& checkpoint);
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);

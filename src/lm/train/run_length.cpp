@@ -139,9 +139,10 @@ void RunLength::warn_of_few_steps() const {
   constexpr std::int64_t kFewSteps = 20;
   if (progress_.iteration == 0 && progress_.last_iteration == 1 && plan_.schedule.learning_rate(0) == 0) {
     plan_.log.warning(
-        "the only step has learning rate 0, because the warm-up starts at 0, so the weights do not change. "
-        "Train longer "
-        "(--train_iters), or set lr_warmup_iters to 0");
+        "{}", plan_.c.lr == 0
+                  ? "lr is 0, so the weights do not change"
+                  : "the only step has learning rate 0, because the warm-up starts at 0, so the "
+                    "weights do not change. Train longer (--train_iters), or set lr_warmup_iters to 0");
     return;
   }
   if (!starts_from_weights(plan_.c) || progress_.iteration > 0 || progress_.last_iteration >= kFewSteps)

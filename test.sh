@@ -57,7 +57,7 @@ if [ "$mode" = fast ]; then
 else
   step "tests" tests
   step "models against their references" scripts/verify-goldens.sh
-  # Compares processor times of one run, so that other work on the machine affects both.
+  # Compares CPU times of one run, so that other work on the machine affects both.
   step "a mixture of experts costs at most 1.25 dense models (fp32)" \
     build/bin/moe_bench --dtype fp32 --pairs 3 --microbatches 1 --limit 125
   step "two ranks train at least 0.9 times as fast as one with two threads" \

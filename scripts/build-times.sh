@@ -35,7 +35,7 @@ measured() {
   # The second line of `times` has the user and system time of this shell's children: "1m2.5s 0m3.4s".
   spent=$(awk 'FNR == 2 { sum = 0; for (i = 1; i <= 2; ++i) { split($i, part, "m"); sum += 60 * part[1] + part[2] }
                           if (NR == FNR) first = sum; else printf "%.0f", sum - first }' "$folder/times.before" "$folder/times.after")
-  echo "$name: $spent processor seconds, $(($(date +%s) - began)) s, ${steps:-0} steps"
+  echo "$name: $spent CPU seconds, $(($(date +%s) - began)) s, ${steps:-0} steps"
 }
 
 configured() {

@@ -77,14 +77,14 @@ def real_run(saves, interval=4):
                 used.append(sum(threads.values()))
                 if metrics.read_bytes().count(b"\n") > len(used):
                     process.kill()
-                    sys.exit("two steps ended at once: their processor times cannot be told apart")
+                    sys.exit("two steps ended at once: their CPU times cannot be told apart")
             time.sleep(0.005)
         if process.returncode != 0:
             sys.exit("the run with checkpoints failed")
         steps = [json.loads(line)["elapsed_time_per_iteration_ms"] / 1000 for line in metrics.read_text().splitlines()]
         log = (metrics.parent / "logs/pre_trainer/rank-0/info.log").read_text()
     if len(used) < len(steps) - 1:  # the last step may end with the run
-        sys.exit(f"{len(used)} of {len(steps)} steps were seen to end: their processor time is not known")
+        sys.exit(f"{len(used)} of {len(steps)} steps were seen to end: their CPU time is not known")
     held = {int(i): float(ms) / 1000 for i, ms in re.findall(r"saving iteration (\d+): training paused ([0-9.]+) ms", log)}
     processor = [0.0] + [later - before for before, later in zip(used, used[1:])]
     # Excludes the busiest threads, one per core: these train.
@@ -167,10 +167,10 @@ def main():
         first, step, processor, wall, work, other = real_run(options.saves)
         other /= options.saves + 1
         print(f"real run, fp32: {first:.2f} s from process start to the beginning of step 1; a step takes {step:.2f} s and "
-              f"{processor:.2f} s of processor time")
-        for name, (costs, noise) in (("time", wall), ("processor time", work)):
+              f"{processor:.2f} s of CPU time")
+        for name, (costs, noise) in (("time", wall), ("CPU time", work)):
             print(f"    a checkpoint costs, in {name}: {spread(costs)}\n    the same sums without one: {spread(noise)}")
-        print(f"    threads that do not train took {other:.2f} s of processor time per checkpoint: {100 * other / processor:.1f} % of a step")
+        print(f"    threads that do not train took {other:.2f} s of CPU time per checkpoint: {100 * other / processor:.1f} % of a step")
     if options.quickstart:
         seconds, memory = quickstart(options.quickstart)
         print(f"primus quickstart: {seconds:.0f} s, {memory / 1e9:.2f} GB at most")

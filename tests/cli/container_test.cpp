@@ -209,8 +209,8 @@ TEST_F(Podman, ASignalSavesAndEndsTheContainer) {
   EXPECT_EQ(containers(), "");
 }
 
-// A requeued job removes the container that its first start left running. The test kills the launcher as
-// Slurm does if it does not end in time.
+// A requeued job removes the container that its first start left running. The test kills the launcher with
+// SIGKILL, as Slurm kills a job that does not end in time.
 TEST_F(Podman, AJobThatIsQueuedAgainHasTheNodeForItself) {
   const Words training = in_container({}, {"direct", "--", "train", "pretrain", "--config", kExperiment,
                                            "train_iters=100000", "exp_name=left", "workspace=out"});

@@ -272,7 +272,7 @@ TEST_F(FirstHour, ARunThatDoesNotFitIsRefusedWithWhatWouldHelp) {
   EXPECT_THAT(trained(words).out, Not(HasSubstr("DOES NOT FIT")));
 }
 
-// The first screen appears within one second of processor time, and ten seconds by the clock. Processor time
+// The first screen appears within one second of CPU time, and ten seconds by the clock. CPU time
 // does not count other work on the machine.
 TEST_F(FirstHour, TheFirstScreenComesWithinASecond) {
   test::Program live(train(folder_.path(), on_text({"train_iters=3", "exp_name=first"})),

@@ -256,8 +256,8 @@ TEST(Ranks, AnyMeshGoesOnFromWhatAnyOtherSaved) {
   }
 }
 
-// Two ranks need at most three seconds of processor time from the start of the command to its end, for one
-// step and a save. Processor time does not count other work on the machine.
+// Two ranks need at most three seconds of CPU time from the start of the command to its end, for one
+// step and a save. CPU time does not count other work on the machine.
 TEST(Ranks, BeginWithinThreeSecondsOfWork) {
   const TemporaryFolder folder;
   const auto used = [] {

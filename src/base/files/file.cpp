@@ -21,7 +21,7 @@ namespace {
 std::string hint_for(int code) {
   switch (code) {
     case ENOENT:
-      return "check the path: it, or one of its folders, does not exist";
+      return "check the path: the file or one of its folders does not exist";
     case EACCES:
     case EPERM:
       return "check its owner and its permissions (ls -l)";

@@ -149,8 +149,8 @@ class ConversationWriter {
   // a system turn, moves the system text into the first question.
   std::vector<Message> prepared(const std::vector<Message>& messages, bool system_turn) const;
   void encode(const std::vector<Piece>& pieces, LearnedTokens& out) const;
-  // Appends the ids of `text`, encoded as the continuation of the text `before`. If `before` is empty, `text`
-  // is encoded separately.
+  // Appends the ids of `text`, encoded as the continuation of the text `before`. If `before` is empty, the
+  // ids are those that `text` has in the middle of a text.
   void encode_behind(std::string_view before, std::string_view text, std::vector<std::int32_t>& ids) const;
 
   // Throws Error(kInvalid) if the format does not support the turn's role.

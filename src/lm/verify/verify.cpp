@@ -22,7 +22,7 @@ TensorComparison compare(std::string name, const std::vector<float>& ours,
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const double a = static_cast<double>(ours[i]), b = static_cast<double>(reference[i]);
     const double difference = std::abs(a - b);
-    // max() would drop a NaN in either argument.
+    // std::max() would drop a NaN in its second argument.
     result.largest = std::isnan(difference) ? difference : std::max(result.largest, difference);
     error += difference * difference;
     norm += b * b;

@@ -393,6 +393,7 @@ extern const Check kGpuFreeMemory{
     [](const Requirements& wanted) { return wanted.free_gpu_memory_gib || wanted.busy_memory_gib; }};
 extern const Check kGpuActivity{"gpu.activity", "gpu", "Are the GPUs idle?", judge_activity,
                                 [](const Requirements& wanted) { return wanted.busy_percent.has_value(); }};
-extern const Check kGpuMode{"gpu.mode", "gpu", "Do the GPUs accept programs, unpartitioned?", judge_mode};
+extern const Check kGpuMode{"gpu.mode", "gpu", "Do programs get complete GPUs (compute mode, MIG)?",
+                            judge_mode};
 
 }  // namespace primus::preflight

@@ -176,7 +176,7 @@ void judge_mtu(const CheckInput& in, Judge& judge) {
       judge.warn({.where = i.name,
                   .measured = fmt::format("{}: packets have at most {} bytes", i.name, i.mtu),
                   .wanted = "at least 1280",
-                  .source = "IPv6 needs that; small packets cost processor time",
+                  .source = "IPv6 needs that; small packets cost CPU time",
                   .fix = fmt::format(
                       "run 'ip link set {} mtu 9000' if the switches support it, 1500 otherwise", i.name)});
     } else if (i.mtu < maximum) {

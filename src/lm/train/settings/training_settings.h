@@ -80,8 +80,8 @@ int batches_read_ahead(std::int64_t microbatches);
 std::string experiment_text(config::Experiment experiment);
 
 // Like experiment_text(), for an experiment of any framework as it was loaded. For the native engine, the
-// text has the settings that a run of `world` ranks derives from its data (sft_fit_to_data) and from the
-// model that `load` names, if this model exists. Errors: those of Objective::plan() and
+// text also contains the settings that a run of `world` ranks derives from its data (sft_fit_to_data) and, if
+// the model that `load` names exists, from this model. Errors: those of Objective::plan() and
 // with_loaded_tokenizer().
 std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world);
 

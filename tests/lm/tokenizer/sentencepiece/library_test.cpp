@@ -2,7 +2,7 @@
 // scores tie. Debian's library, 0.1.97, breaks ties of unigram models differently from 0.2.3 and Primus; in
 // that case both segmentations must have equal sums of scores. compare_library.py compares every id with the
 // newest library. PRIMUS_SENTENCEPIECE_TEXTS sets the number of texts per model (default 2000), and makes the
-// test print the processor time of both encoders.
+// test print the CPU time of both encoders.
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 

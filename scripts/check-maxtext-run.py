@@ -88,7 +88,7 @@ import numpy
 from maxtext.configs import pyconfig
 from maxtext.utils import train_utils
 from safetensors.numpy import save_file
-jax.config.update("jax_default_prng_impl", "unsafe_rbg")  # as its training does
+jax.config.update("jax_default_prng_impl", "unsafe_rbg")  # as MaxText sets it for training
 config, folder = pyconfig.initialize(["weights", sys.argv[1]]), pathlib.Path(sys.argv[2])
 state = train_utils.setup_train_loop(config, None)[-1]
 drawn = {jax.tree_util.keystr(path): value for path, value in jax.tree_util.tree_flatten_with_path(state)[0]}

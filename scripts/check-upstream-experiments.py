@@ -135,7 +135,7 @@ def plan_on_hosts(primus, path):
         answer = json.loads(out) if out.startswith("{") else {}
         if "memory_bytes" in answer:
             return gpu, world, answer, err
-        if "error" in answer:  # with --json, an error is also an answer
+        if "error" in answer:  # with --json, standard output also contains errors
             err = f"error: {answer['error']}\n{err}"
         first = first or err
         if "does not divide" not in err and "global_batch_size" not in err:

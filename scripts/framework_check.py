@@ -29,7 +29,7 @@ def write_texts(primus, folder, env, vocabulary, tokens, sequences, documents):
     run([primus, "data", "train-tokenizer", "--input", "corpus.txt", "--vocab-size", vocabulary, "--output", "tokenizer"],
         folder, env, "primus data train-tokenizer")
     entries = json.loads((folder / "tokenizer/tokenizer.json").read_text())["model"]["vocab"]
-    # Tokens of a space and a word, as in tokenizer.json: each word of the text is one token.
+    # Uses only words for which the vocabulary has a token " word", so that each word of the text is one token.
     words = [token[1:] for token in entries if token[0] == "\u0120" and token[1:].isalpha() and len(token) > 3][:tokens]
     text = "".join(f" {word}" for word in words)
     documents.parent.mkdir(exist_ok=True)

@@ -340,7 +340,7 @@ void note_gpus(const Accelerators& gpus, std::vector<std::string>& notes) {
   }
 }
 
-// Checks for Python or torchrun, which starts it on each rank.
+// Checks that the step's program exists: Python, or torchrun, which starts Python on each rank.
 void require_python(const Surroundings& surroundings, const Step& step, std::vector<std::string>& notes) {
   require_program(
       with(surroundings, step.environment), step.argv[0],

@@ -94,7 +94,7 @@ std::string listed(View words) {
 }  // namespace forms
 
 std::optional<std::string> misfit(const ValueForm& form, std::string_view text) {
-  using namespace forms;  // NOLINT: all of it is about values
+  using namespace forms;  // NOLINT: the function uses most of its names
   const auto choose = [&](bool fits, std::string what) {
     return fits ? std::nullopt : std::optional(std::move(what));
   };

@@ -84,7 +84,7 @@ struct ValueForm {
   Form form = Form::kText;
   std::string_view words = {};
   constexpr ValueForm() = default;
-  constexpr ValueForm(Form which, std::string_view list = {})  // NOLINT: a table's entry is a form alone
+  constexpr ValueForm(Form which, std::string_view list = {})  // NOLINT: implicit, for tables
       : form(which), words(list) {}
 };
 

@@ -192,7 +192,8 @@ bool ExperimentArguments::names_a_model() const {
   });
 }
 
-// Returns whether a run without a file fine-tunes, which conversations as data mean for every command.
+// Returns whether a run without an experiment file is a fine-tuning run. With any command, it is one if its
+// data are conversations.
 bool ExperimentArguments::fine_tunes() const {
   constexpr std::string_view kConversations = "sft_dataset_name";
   return module_ == "post_trainer" || std::ranges::any_of(overrides_, [&](std::string_view word) {

@@ -275,7 +275,7 @@ class Preflight final : public Command {
     options.wanted.local_ranks = place.local_ranks;
     options.wanted.nodes = place.nodes;
     options.wanted.usual_free_gpu_memory_gib = 1;
-    options.wanted.allowed_processes.emplace_back("primus");  // allows the job's other ranks
+    options.wanted.allowed_processes.emplace_back("primus");  // the job's other ranks
     if (const auto minimum = number_of("PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"))
       options.wanted.free_gpu_memory_gib = Wanted{*minimum, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
     // Explicit requirements of the user are always checked.

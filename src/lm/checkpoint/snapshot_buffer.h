@@ -63,18 +63,18 @@ class SnapshotBuffer {
   LargeMemory memory_;
   std::uint64_t capacity_ = 0;
   std::vector<TensorSource> sources_;
-  std::vector<std::uint64_t> starts_;  // The following members are guarded by mutex_:
+  std::vector<std::uint64_t> starts_;  // offset in the buffer at which each source starts
   std::vector<Piece> pieces_;
   std::atomic<std::size_t> next_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  // whether the writer is reading from a tensor
+  // The following members are guarded by mutex_:
   State state_ = State::kLive;
-  bool reading_ = false;  // the writer reads a tensor in place
-  bool late_ = false;     // whether late_ has its final value
-  bool judged_ = false;   // Number of bytes read of each source. It does not change during copies, so that
-                          // the copying threads read it without the lock.
-  // Bytes read of each source. Constant during copies, which read it without the lock.
+  bool reading_ = false;  // whether the writer is reading a tensor in place
+  bool late_ = false;     // the result of was_late()
+  bool judged_ = false;   // whether late_ has its final value
+  // Number of bytes read of each source. It does not change during copies, so the copying threads read it
+  // without the lock.
   std::vector<std::uint64_t> read_;
   std::size_t done_ = 0;  // number of copied pieces
   std::exception_ptr error_;

@@ -321,8 +321,8 @@ std::vector<ConversationWriter::Piece> ConversationWriter::turns(const TurnMarks
   std::string prompt;
   const auto begin_turn = [&](std::string_view role) {
     if (!pieces.empty() && prompt.empty())
-      prompt += marks.after;  // this turn follows an answer, so the text
-                              // after a turn comes first
+      prompt += marks.after;  // an answer precedes; its piece lacks the
+                              // text that follows a turn
     prompt += fmt::format("{}{}{}", marks.open, role, marks.middle);
   };
   for (const Message& message : prepared(messages, marks.system_turn)) {

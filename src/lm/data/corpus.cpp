@@ -337,7 +337,8 @@ class BlockReader::Source {
     return count > 0;
   }
 
-  // Feeds compressed bytes to `some(out, before)`, which appends the output of packed_[used_, have_).
+  // Decompresses until at least one byte is appended to `out`. some(out, before) decompresses packed_[used_,
+  // have_) into out[before, ...) and returns the number of bytes written.
   template <class Some>
   bool unpack(std::string& out, const Some& some) {
     while (true) {
@@ -518,8 +519,8 @@ void BlockReader::next_parts(TextBlock& block) {
   constexpr std::uint64_t kParts = 32, kSmallest = 1 << 10, kLargest = 64 << 10;
   std::uint64_t share = file.size / kParts;
   if (file.compression != Compression::kNone) {
-    // The decompressed size of a file is known only if the file was read completely at once; the buffer must
-    // hold more than the largest parts for that.
+    // The decompressed size is known only if the complete file is in the buffer. This is tried with a buffer
+    // that is large enough for any size of parts.
     const std::uint64_t read_at_once = block_size_ + 2 * kLargest + 1;
     fill(read_at_once);
     const std::uint64_t size = offset_ + buffer_.size();

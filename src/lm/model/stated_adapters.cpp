@@ -65,7 +65,7 @@ std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& presen
   const config::LoraSettings usual;
   LoraConfig from = present;
   if (!present) {
-    from.dim = 0;  // is always named, which switches adapters on
+    from.dim = 0;  // differs from wanted.dim, so the result always contains lora.dim, which enables adapters
     from.alpha = usual.alpha;
     from.kaiming = usual.a_init == "kaiming";
     from.modules = usual.target_modules;

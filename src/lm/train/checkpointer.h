@@ -49,7 +49,7 @@ class Checkpointer {
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
   // Returns whether a run of `train_iters` steps would read the same samples in the same order as this run,
-  // up to the end of the shorter of both. Compares samples at numbers that are spread over the shorter run.
+  // up to the end of the shorter run. Compares at most 64 samples, spread evenly over the shorter run.
   bool keeps_samples(std::int64_t train_iters) const;
   // Logs which settings changed since the checkpoint, and how the changes affect the data.
   void log_changes(const TrainerState& state, const std::optional<InputIdentity>& data);

@@ -21,7 +21,7 @@ class Evaluator {
   Evaluator(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace,
             NextBatch next_batch);
 
-  // Returns whether an evaluation belongs to this iteration, whether it is already recorded or not. Before
+  // Returns whether an evaluation is scheduled for this iteration, even if it is already recorded. Before
   // calling evaluate_due(), read the result of the last step.
   bool belongs_here() const;
   // Runs the evaluations of this iteration that are not yet recorded, and ends the run if target_eval_loss is

@@ -175,7 +175,7 @@ TEST(ConversationRecord, RefusesAKeyThatStandsTwice) {
               HasSubstr("the key 'content' stands in one object twice"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": [{"text": "a", "text": "b"}]}]})"),
               HasSubstr("the key 'text' stands in one object twice"));
-  // Duplicates are also found in an object with too many keys for a search one by one.
+  // Duplicates are also found in an object with many keys, which are compared in another way than few keys.
   std::string many = R"({"prompt": "a", "response": "b")";
   for (int i = 0; i < 100; ++i) many += fmt::format(R"(, "k{}": 1)", i);
   EXPECT_NO_THROW(conversation_of(many + "}"));

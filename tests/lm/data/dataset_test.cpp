@@ -246,7 +246,7 @@ TEST_F(OpenDatasets, TokenFilesAreDividedAsBefore) {
   options_.hold_out_text = true;
   EXPECT_EQ(open().train->size(), samples);
   EXPECT_EQ(sample_of(*open().train, 1).tokens, before);
-  // 198 sequences of 30 tokens, 16 a sample.
+  // 198 sequences have 30 tokens each, and a sample has 16 tokens.
   EXPECT_EQ(samples_of_epochs(options_, *tokenizer_, 1), (198 * 30 - 1) / 16);
 }
 

@@ -27,7 +27,7 @@ OTHERWISE_SAID = {
     "lfm2": {"block_auto_adjust_ff_dim", "block_multiple_of", "intermediate_size"},
     "llama4": {"interleave_moe_layer_step"},
     "mixtral": {"head_dim"},
-    "phi3": {"rope_parameters"},  # with the factor computed from the lengths
+    "phi3": {"rope_parameters"},  # the export states the factor, which transformers computes from the lengths
     "qwen2": {"max_window_layers"},
     "qwen3": {"max_window_layers"},
 }

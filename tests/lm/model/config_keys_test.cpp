@@ -444,7 +444,7 @@ TEST(ConfigKeys, WhatNobodyKnowsIsNotedOnce) {
   EXPECT_EQ(notes_of(root),
             std::vector<std::string>{"config.json: keys logits_scaling, qk_norm, rope_parameters.mscale are "
                                      "unknown to Primus and were ignored"});
-  // A key of another family is reported, but not a null.
+  // A key of another family is reported, unless its value is null.
   json mixtral = golden("mixtral");
   mixtral["norm_topk_prob"] = false;
   mixtral["residual_multiplier"] = nullptr;

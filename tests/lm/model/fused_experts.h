@@ -41,7 +41,8 @@ inline void write_published_qwen3_5(const Path& golden, const Path& to, std::int
       add(name, t, {t.shape.begin(), t.shape.end()}, t.data.data());
       continue;
     }
-    // All experts are written at the gate_proj and at the down_proj of the first one.
+    // Two fused tensors replace the matrices of all experts of the layer: one in place of the first expert's
+    // gate_proj, and one in place of its down_proj.
     const bool gate = name.ends_with(".experts.0.gate_proj.weight");
     if (!gate && !name.ends_with(".experts.0.down_proj.weight")) continue;
     const std::string whole = name.substr(0, at) + (gate ? ".experts.gate_up_proj" : ".experts.down_proj");

@@ -33,7 +33,7 @@ TEST_F(BaseWeights, OtherOnesAreRefused) {
   EXPECT_THAT(refusal("tuned", {load(other), "finetune=true", "train_iters=6"}),
               AllOf(HasSubstr("was started from the weights of '" + one.string() + "'"),
                     HasSubstr(other.string()), HasSubstr("exp_name=NAME")));
-  // Nothing is left to do, and still another model was asked for.
+  // Other weights are refused even if the run has no steps left.
   EXPECT_THAT(refusal("tuned", {load(other), "finetune=true"}), HasSubstr("was started from the weights of"));
   run("tuned", {load(one), "finetune=true", "train_iters=6"});
 }

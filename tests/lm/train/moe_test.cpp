@@ -256,8 +256,8 @@ TEST(MixtureOfExperts, ReportsLoadsOnceHoweverOftenItRecomputes) {
     for (const LayerRouting& layer : result.routing) {
       EXPECT_EQ(std::accumulate(layer.load.begin(), layer.load.end(), 0), 3 * 2 * 16 * 2);  // tokens · top_k
       EXPECT_GE(layer.imbalance, 1);
-      // In each of the three microbatches, the tokens choose 64 experts. Each of the five experts accepts at
-      // most ceil(1.1 · 64 / 5) = 15 of these choices and drops the others.
+      // The tokens of a microbatch make 64 choices. Each of the five experts accepts at most ceil(1.1 · 64 /
+      // 5) = 15 of these choices, so an uneven routing drops some.
       EXPECT_GT(layer.dropped, 0);
       EXPECT_LT(layer.dropped, 0.5);
       EXPECT_GT(layer.balance_loss, 0.5);

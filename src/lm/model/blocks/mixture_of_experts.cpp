@@ -186,8 +186,8 @@ class MixtureOfExperts final : public Layer {
     return moe_.training.forced == turbo::RouterRule::Forced::kEven && !moe_.hashed(layer_);
   }
 
-  // Returns whether the rank keeps activations for fewer rows than its experts can get. The result does not
-  // depend on the call, because the number of uses of a parameter is fixed.
+  // Returns whether the rank keeps activations for fewer rows than its experts can get. The result is the
+  // same for every pass, because the constructor declares the uses of a matrix by it.
   bool in_parts() const {
     return experts_.group && plain_ && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&
            moe_.training.capacity_factor == 0 &&
@@ -208,9 +208,9 @@ class MixtureOfExperts final : public Layer {
                  std::ceil(moe_.training.capacity_margin * equal_share() * static_cast<double>(tokens))));
     }
     if (in.routing && !in.trace && chooses_evenly()) {
-      // The experts of a token are chosen in turn, from the token's number. A rank's tokens have at most two
-      // ranges of consecutive numbers in each sequence, and in a range no expert gets more than one row above
-      // the mean.
+      // Consecutive choices get consecutive experts, and the token's number determines where they begin. The
+      // numbers of a rank's tokens form at most two ranges in each sequence, and in each range an expert gets
+      // at most one row more than the mean.
       experts.limit =
           tokens * moe_.router.top_k * experts.count / moe_.experts + 2 * in.batch * ranks * experts.count;
     }

@@ -243,7 +243,8 @@ bool fits(const MemoryNeed& need, const MemorySupply& supply) {
 
 namespace {
 
-// Returns whether `need` claims less than `before` of a memory whose size is known.
+// Returns whether `need` takes less memory than `before`: less device memory or, if host memory is separate
+// and its size is known, less host memory.
 bool is_less(const MemoryNeed& need, const MemoryNeed& before, const MemorySupply& supply) {
   return claimed(need, supply) < claimed(before, supply) ||
          (!supply.shared && supply.host > 0 && need.host() < before.host());

@@ -125,7 +125,7 @@ std::optional<TrainingForecast> forecast_of_fewer_rows(config::Experiment e, con
   return kept.memory.fits ? std::optional(std::move(kept)) : std::nullopt;
 }
 
-// Returns the share of a step that a pipeline stage waits.
+// Returns the fraction of a step during which a pipeline stage waits.
 double bubble_of(const PipelineSettings& pipeline, int stages, std::int64_t microbatches) {
   if (stages == 1) return 0;
   return engine::simulate(engine::make_schedule(pipeline.schedule, stages, pipeline.chunks, microbatches))

@@ -37,7 +37,8 @@ Error nothing_to_load(const config::Experiment& experiment);
 config::Experiment with_loaded_model(config::Experiment experiment, const FamilyRegistry& families,
                                      std::vector<std::string>* notes = nullptr);
 
-// Returns the tokenizer file that the experiment names, if it does not exist.
+// Returns the first tokenizer file that the experiment names and that does not exist; nullopt: none is
+// missing.
 std::optional<std::string> missing_tokenizer(const config::TrainerConfig& trainer);
 // Converts the keys `device` and `num_threads` for one of `ranks` ranks that share the cores of this host.
 DeviceSpec device_spec_of(const config::Experiment& experiment, int ranks = 1);

@@ -67,8 +67,8 @@ void StepGraphs::run(Part part, const std::function<void()>& work, const std::fu
     inputs();
     recorded.graph->launch(rank_.compute());
   } else {
-    // Runs the work in two cases: in plain steps, and if a step that is being recorded repeats a part,
-    // because the bookkeeping of the host needs this work.
+    // This is a plain step, or the step being recorded repeats a part that is already recorded. A repeated
+    // part runs as in a plain step, because only `work` updates the state of the host code.
     work();
   }
   if (part != Part::kUpdate) return;

@@ -35,7 +35,7 @@ std::unique_ptr<const Tokenizer> load(const json& changes) {
   return make_huggingface_tokenizer(std::move(files), "HuggingFaceTokenizer");
 }
 
-// Processor time of this thread, which other programs do not affect.
+// CPU time of this thread, which other programs do not affect.
 double processor_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

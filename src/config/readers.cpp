@@ -50,7 +50,7 @@ void check_text(const std::shared_ptr<const Source>& source) {
   if (text.size() > kMaxDocumentBytes) {
     throw error_at({source},
                    fmt::format("settings files of more than {} MB are refused", kMaxDocumentBytes >> 20),
-                   "is it an experiment? data belongs into other files");
+                   "is it an experiment? data belongs in other files");
   }
   int line = 1;
   const std::size_t valid = unicode::valid_prefix(text);

@@ -249,7 +249,7 @@ TEST(Yaml, BoundsDepth) {
 TEST(Text, BoundsSizeAndValues) {
   EXPECT_EQ(refusal("a: " + std::string(kMaxDocumentBytes, 'x')),
             "f.yaml: error: settings files of more than 1 MB are refused\n"
-            "  hint: is it an experiment? data belongs into other files");
+            "  hint: is it an experiment? data belongs in other files");
   EXPECT_NE(refusal("a: [" + std::string(500000, ',') + "]").find("too many values"), std::string::npos);
   std::string keys;
   for (int i = 0; i < 5000; ++i) keys += fmt::format("k{}: 1\n", i);

@@ -373,8 +373,8 @@ TEST(Newcomers, ADtypeIsTenFiles) {
   EXPECT_LE(files, 10);
 }
 
-// A new model setting has a line in the table of keys, and its field stands in the file that uses it. Other
-// frameworks name it only if they treat it specially.
+// A new model setting has a line in the table of keys, and its field is declared in the file that uses it.
+// Other frameworks name it only if they treat it specially.
 TEST(Newcomers, ASettingOfModelsIsItsKeyAndTheFileThatUsesIt) {
   const std::string llama4 = "lm/model/families/llama4.cpp", attention = "lm/model/blocks/self_attention.cpp";
   EXPECT_EQ(files_with("qk_l2_norm"), (std::set<std::string>{"config/keys.def", llama4}));

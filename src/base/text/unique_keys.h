@@ -27,7 +27,7 @@ class UniqueKeys {
     if (!is_new) {
       constexpr std::size_t kShown = 64;
       std::string name(key.substr(0, kShown));
-      json.refuse("the key '" + name + "' stands in one object twice: leave one of them out");
+      json.refuse("the key '" + name + "' occurs twice in one object: leave one of them out");
     }
     if (count_ == kFew) return;
     if (count_ == few_.size()) few_.emplace_back();

@@ -65,12 +65,13 @@ class BenchmarkProgress {
 };
 
 // A paragraph that the help of all these commands contains.
-#define PRIMUS_BASELINE_HELP                                                                                 \
-  "--baseline save FILE stores the report; --baseline compare FILE compares this one with it. A case is "    \
-  "slower where its median grew by more than both runs' noise, and by more than 5 %; then the exit code is " \
-  "1. Noise is the spread of the medians of five consecutive parts of the samples ('repeats').\n\n"          \
-  "Started several times side by side (srun, torchrun, mpirun), each process that measures by itself "       \
-  "writes "                                                                                                  \
-  "files of its own, and compares with them: of two, FILE.json is FILE.0-of-2.json and FILE.1-of-2.json."
+#define PRIMUS_BASELINE_HELP                                                                                \
+  "--baseline save FILE stores the report; --baseline compare FILE compares this one with it. A case "      \
+  "counts as slower if its median grew by more than 5 % and by more than the noise of both runs; the "      \
+  "exit code is then 1. "                                                                                   \
+  "Noise is the spread of the medians of five consecutive parts of the samples ('repeats').\n\n"            \
+  "If several processes run side by side (srun, torchrun, mpirun) and measure separately, each one writes " \
+  "its own files and compares with them: FILE.json becomes FILE.0-of-2.json and FILE.1-of-2.json for two "  \
+  "processes."
 
 }  // namespace primus::cli

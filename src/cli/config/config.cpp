@@ -122,7 +122,7 @@ extern const CommandEntry kConfigShow{
     kOverrideHelp,
     "primus config show --config examples/native/configs/CPU/llama_124M-pretrain.yaml\n"
     "primus config show --config exp.yaml --origin lr=1e-3\n"
-    "primus config show --yaml load=FOLDER data_path=FILE   # a run without an experiment file, as one",
+    "primus config show --yaml load=FOLDER data_path=FILE   # the experiment of a run without a file",
     make_command<ConfigShow>,
     {Section::kConfig, 1}};
 

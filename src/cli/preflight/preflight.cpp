@@ -38,7 +38,7 @@ class Preflight final : public Command {
  public:
   void declare(Arguments& args) override {
     args.flag("--host,--check-host", host_, "check the host: processors, memory, limits, disks, the clock");
-    args.flag("--gpu,--check-gpu", gpu_, "check the GPUs: drivers, device nodes, health, who else uses them");
+    args.flag("--gpu,--check-gpu", gpu_, "check the GPUs: drivers, device nodes, health, other processes");
     args.flag("--network,--check-network", network_, "check interfaces, RDMA ports and the route to rank 0");
     args.flag("--perf-test", perf_test_, "measure speeds only, and leave the checks out");
     args.option("--tests", "LIST", &perf_.tests,

@@ -5,8 +5,8 @@
 // balances the causal work. All operators except attention work on the rank's own tokens, whose positions are
 // explicit.
 //
-//   kRing       keys and values travel around the ring. Each transfer overlaps the attention over
-//               the previous step's keys. In the backward pass their gradients travel with them.
+//   kRing       keys and values are sent around the ring. Each transfer overlaps the attention over
+//               the previous step's keys. In the backward pass their gradients are sent with them.
 //               (cp_comm_type: p2p)
 //   kAllGather  every rank first gathers all keys and values. (cp_comm_type: all_gather)
 //   kAllToAll   every rank gets all tokens for its share of the heads, and sends the results back

@@ -84,7 +84,7 @@ Error empty_share(std::string_view shares, std::string_view part, std::string_vi
   const std::int64_t percent = (100 + sequences - 1) / sequences;
   const bool test = part == "test";
   return invalid(
-      fmt::format("split '{}' leaves {} nothing of {}: it has {} sequences, and shares are whole ones",
+      fmt::format("split '{}' leaves {} nothing of {}: it has {} sequences, and a share has only whole ones",
                   shares, part, data, sequences),
       sequences < kFewest
           ? "give it more data, or a share of 0"

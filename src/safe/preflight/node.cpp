@@ -86,19 +86,19 @@ NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const Nod
 
 extern const Check kHostInventory{.name = "host.inventory",
                                   .category = "host",
-                                  .question = "Could the machine's system be looked at?",
+                                  .question = "Could the machine's system be examined?",
                                   .judge = judge_collection<&CollectionFacts::host>,
                                   .may_be_silent = true,
                                   .group = "inventory"};
 extern const Check kGpuInventory{.name = "gpu.inventory",
                                  .category = "gpu",
-                                 .question = "Could the machine's GPUs be looked at?",
+                                 .question = "Could the machine's GPUs be examined?",
                                  .judge = judge_collection<&CollectionFacts::gpu>,
                                  .may_be_silent = true,
                                  .group = "inventory"};
 extern const Check kNetworkInventory{.name = "network.inventory",
                                      .category = "network",
-                                     .question = "Could the machine's network be looked at?",
+                                     .question = "Could the machine's network be examined?",
                                      .judge = judge_collection<&CollectionFacts::network>,
                                      .may_be_silent = true,
                                      .group = "inventory"};

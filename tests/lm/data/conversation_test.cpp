@@ -170,11 +170,11 @@ TEST(ConversationRecord, NamesTheContentThatAnotherReplaces) {
 
 TEST(ConversationRecord, RefusesAKeyThatStandsTwice) {
   EXPECT_THAT(refusal(R"({"prompt": "a", "response": "b", "prompt": "c"})"),
-              AllOf(HasSubstr("c.jsonl:1:43: error: the key 'prompt' stands in one object twice")));
+              AllOf(HasSubstr("c.jsonl:1:43: error: the key 'prompt' occurs twice in one object")));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": "a", "content": "b"}]})"),
-              HasSubstr("the key 'content' stands in one object twice"));
+              HasSubstr("the key 'content' occurs twice in one object"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": [{"text": "a", "text": "b"}]}]})"),
-              HasSubstr("the key 'text' stands in one object twice"));
+              HasSubstr("the key 'text' occurs twice in one object"));
   // Duplicates are also found in an object with many keys, which are compared in another way than few keys.
   std::string many = R"({"prompt": "a", "response": "b")";
   for (int i = 0; i < 100; ++i) many += fmt::format(R"(, "k{}": 1)", i);

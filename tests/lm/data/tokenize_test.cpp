@@ -309,7 +309,7 @@ TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
               HasSubstr("a.jsonl:1:16: error: an element of 'text' is a truth value, not a string"));
   EXPECT_THAT(error_for(R"({"text": tru})"), HasSubstr("a.jsonl:1:10: error: broken JSON"));
   EXPECT_THAT(error_for(R"({"text": "a", "id": 1, "text": "b"})"),
-              HasSubstr("error: the key 'text' stands in one object twice"));
+              HasSubstr("error: the key 'text' occurs twice in one object"));
   EXPECT_THAT(error_for("[1]"), HasSubstr("a.jsonl:1:1: error: the line is a list, not an object"));
   EXPECT_THAT(error_for(R"({"body": "a", "id": 1})"),
               AllOf(HasSubstr("a.jsonl:1: error: the line has no key 'text'; it has 'body', 'id'"),

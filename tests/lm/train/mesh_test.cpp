@@ -322,7 +322,7 @@ struct Way {
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   bool overlap_products = false;  // overlaps even small collectives of tensor ranks
   bool copy_engines = false;      // runs these collectives on copy engines
-  bool overlap_shared = true;     // tokens travel while shared experts compute
+  bool overlap_shared = true;     // sends tokens while shared experts compute
 };
 
 // Stages may have more parts than there are blocks, so some parts are empty.

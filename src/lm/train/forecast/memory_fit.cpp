@@ -260,9 +260,10 @@ bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig&
 
 std::string describe_fewer_rows() {
   return fmt::format(
-      "a rank keeps activations for {} times its equal share of rows of experts "
-      "(moe_expert_capacity_margin), "
-      "because all rows do not fit: further rows are computed again in the backward pass",
+      "a rank keeps the activations of {} times its equal share of the experts' rows "
+      "(moe_expert_capacity_margin), because those of all rows do not fit: those of further rows are "
+      "computed "
+      "again in the backward pass",
       MoeConfig::Training::kFewerRows);
 }
 

@@ -99,7 +99,7 @@ const std::string kOperandOf =
     R"(\b(in|out|has_in|optional_in|in_shape|in_or_out|d_in|fresh_d_in|d_in_over_in|needs_d_in|pass_d_in)"
     R"(|take_d_in|d_out|complete_d_out)\()";
 
-// Returns an error if a line of an operator gives an input, an output or a set of them by a literal number.
+// Returns an error if a line of an operator selects inputs or outputs by literal numbers instead of names.
 // Loop counters are permitted.
 std::optional<std::string> unnamed_operand(const std::string& line) {
   static const std::regex call(R"(\bop_?\.)" + kOperandOf + R"(([^()]*, )?\d)");

@@ -165,9 +165,9 @@ TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
         << ": include config/trainer_config.h too, so that the build groups the file with such readers";
 }
 
-// Families name the kinds of their layers, and so do the files that make a model from settings. FLOPs,
-// benchmarks, meshes, caches and comparisons of models ask the kinds, and name none of them. No header
-// declares a kind, except the two of a plain layer.
+// Only families, and the files that make a model from settings, name kinds of layers. The code for FLOPs,
+// benchmarks, meshes, caches and comparisons of models calls the functions of LayerKind, and names no kind.
+// No header declares a kind, except the two of a plain layer.
 TEST(Newcomers, AKindOfLayerIsOneFile) {
   const auto kinds = definitions("lm/model/blocks/", "^extern const LayerKind (k\\w+)\\{");
   EXPECT_GE(kinds.size(), 8U);

@@ -47,7 +47,7 @@ class Runs final : public Command {
   void declare(Arguments& args) override {
     args.positional("FOLDER", &folder_, "folder to search, at any depth").required = false;
     args.option("--sort", "BY", &sort_,
-                "age (newest first), name, state, step (most first), loss (least first)")
+                "age (newest first), name, state, step (highest first), loss (lowest first)")
         .choices = {"age", "name", "state", "step", "loss"};
     args.option("--state", "STATE", &state_, "list only runs in this state").choices = {
         "running", "finished", "diverged", "interrupted", "crashed", "damaged"};

@@ -93,7 +93,7 @@ TEST_P(RankKills, EndAllAndTheRestartLosesNothing) {
     EXPECT_NE(result.exit_code, 0);
     EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
     // The message may name another rank: on a very busy machine peers end with their own errors before the
-    // launcher sees the killed process. tests/launch tests the launcher's message.
+    // launcher detects the killed process. tests/launch tests the launcher's message.
     EXPECT_THAT(result.err, HasSubstr("error: rank "));
     for (const pid_t process : all) EXPECT_NE(kill(process, 0), 0) << "a rank still runs";
   }

@@ -367,7 +367,7 @@ bool MetricsFile::flush() {
   return true;
 }
 
-// Ignores errors, because the next write meets and reports them.
+// Ignores errors, because the next write encounters and reports them.
 void MetricsFile::look_after_file() {
   try {
     const auto there = env_.status(file_.path());

@@ -86,7 +86,7 @@ struct Trainer::Run {
 
   bool is_out_of_time(double began) const;
   void interrupt(TrainingSummary& summary, const std::string& by);
-  std::string asked() const;  // Returns who asked the run to stop.
+  std::string asked() const;  // Returns the source of the stop request, such as "SIGTERM".
   // Completes the summary at the end of the run.
   TrainingSummary conclude(TrainingSummary summary, double began);
   // If a window of weight_deosc ends with this step, logs one line about oscillating weights.

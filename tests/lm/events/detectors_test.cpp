@@ -186,7 +186,7 @@ TEST(Detectors, EvaluationsOfFewTokensMayVary) {
   EXPECT_EQ(reported_with(1 << 20, 0.05), 1U);
 }
 
-// The log and warnings.jsonl have each warning once. A resumed run remembers earlier evaluations.
+// The log and warnings.jsonl have each warning once. A resumed run also compares with earlier evaluations.
 TEST(Detectors, WarningsOfAMonitor) {
   FaultEnv env;
   const RunFolder folder({"/work", "amd", "root", "test"});

@@ -75,7 +75,7 @@ TEST(LossEvaluator, WindowsFollowEachOtherAndTheLastMayBeShort) {
   }
 }
 
-// A NaN weight gives an error that names the operator that met it.
+// A NaN weight gives an error that names the operator with the first NaN.
 TEST(LossEvaluator, ALossThatIsNotANumberIsAnErrorThatSaysWhere) {
   const ModelConfig config = tiny_config();
   const auto tokens = some_tokens(17, config.vocab);

@@ -186,8 +186,8 @@ StepInputs::Staging::Shifted StepInputs::shifted(const data::BatchView& batch, s
   return out;
 }
 
-// Returns the first position that each token sees in its sequence: the position of the first token of the
-// document.
+// Returns, for each token, the first position of its sequence to which the token attends: the position of the
+// first token of its document.
 std::vector<std::int32_t> StepInputs::first_key(std::span<const std::int32_t> document_starts) const {
   std::vector<std::int32_t> keys(positions_.size());
   for (std::size_t d = 0; d + 1 < document_starts.size(); ++d) {

@@ -65,7 +65,7 @@ TEST(SettingsFiles, AreReadOnce) {
   EXPECT_EQ(again.trainer->train_iters, 10);
   EXPECT_EQ(again.provenance_of("seed").origin.source,
             load_experiment(file, {}, options).provenance_of("seed").origin.source);
-  // Without the object that caches files, they are read again.
+  // A load without the cache of `options` reads the files again.
   const Experiment anew = load_experiment(file, {}, options_with());
   EXPECT_EQ(anew.trainer->seed, 2);
   EXPECT_EQ(anew.trainer->train_iters, 20);

@@ -284,7 +284,7 @@ TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
   EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1);
   flat["rope_scaling"]["attention_factor"] = 1.3;
   EXPECT_EQ(read(flat).rope_scaling.attention_factor, 1.3);
-  // transformers uses 1 only if the key is missing. null means computed from the factor.
+  // transformers uses 1 only if the key is missing, and computes the value from `factor` if it is null.
   json computed = flat;
   computed["rope_scaling"]["attention_factor"] = nullptr;
   EXPECT_EQ(read(computed).rope_scaling.attention_factor, std::nullopt);

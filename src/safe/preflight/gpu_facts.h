@@ -73,7 +73,7 @@ void collect_nvidia(const Machine& machine, std::optional<std::chrono::milliseco
 void collect_amd(const Machine& machine, std::optional<std::chrono::milliseconds> timeout, GpuFacts& facts);
 // Returns the name of a process on this machine; empty if the process is not visible.
 std::string process_name(const Machine& machine, std::int64_t pid);
-// Runs a driver's tool and records its run time and problems. Returns nullopt after a problem.
+// Runs a driver's tool and records its run time and problems. Returns its output; nullopt after a problem.
 std::optional<std::string> ask_tool(const Machine& machine, const std::vector<std::string>& command,
                                     std::optional<std::chrono::milliseconds> timeout, GpuFacts& facts);
 }  // namespace internal

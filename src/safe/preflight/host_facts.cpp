@@ -15,7 +15,7 @@
 namespace primus::preflight {
 namespace {
 
-// Returns the value after "key:" or "key=" in a text of such lines.
+// `text` has lines of the form "key: value" or "key=value", depending on `separator`. Returns the value of `key`.
 std::string value_of(const std::string& text, std::string_view key, char separator) {
   for (const std::string& line : lines_of(text)) {
     const std::size_t at = line.find(separator);

@@ -57,8 +57,8 @@ void expect_forecast(const config::Experiment& experiment, const FamilyRegistry&
   const SessionSettings settings = session_settings_of(experiment, model);
   engine::Rank rank(turbo::make_cpu_device(1));
   const StepMeasurement step = measure_session(rank, settings, families);
-  // Weights, gradients and two moments in fp32. In bf16 training, weights are split, which needs no more.
-  // Frozen weights are only in bf16. Tables add a few megabytes.
+  // Weights, gradients and two moments in fp32. In bf16 training, an fp32 weight is stored as two parts of 16 bits.
+  // Frozen weights are stored only in bf16. Tables add a few megabytes.
   engine::ParameterStore declared;
   const LanguageModel declaration(model, families, declared);
   double states = 0;

@@ -15,7 +15,7 @@
 namespace primus::preflight {
 namespace {
 
-// `text` has lines of the form "key: value" or "key=value", depending on `separator`. Returns the value of `key`.
+// Returns the value of `key` in a text with lines "key: value" or "key=value".
 std::string value_of(const std::string& text, std::string_view key, char separator) {
   for (const std::string& line : lines_of(text)) {
     const std::size_t at = line.find(separator);

@@ -185,7 +185,7 @@ TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
   const LossReport indexed = evaluate("b", tokenizer.get());
   EXPECT_EQ(indexed.tokens, 3);
   EXPECT_EQ(indexed.bytes, 3U);
-  // A document that max_tokens cuts counts.
+  // A document is also counted if max_tokens ends it early.
   const auto documents = [&](const std::string& name, std::int64_t max_tokens) {
     const auto e = evaluator(uniform_config(), {.sequence = 8, .batch = 2}, false);
     return evaluate_loss(*e, tokenizer.get(),

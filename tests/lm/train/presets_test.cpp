@@ -1,5 +1,5 @@
-// Every preset equals the published model in config.json and parameter count, and for every example memory
-// and work can be predicted without a run.
+// Every preset equals the published model in config.json and parameter count. The memory and the work of
+// every example can be predicted without a run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,8 +57,8 @@ void expect_forecast(const config::Experiment& experiment, const FamilyRegistry&
   const SessionSettings settings = session_settings_of(experiment, model);
   engine::Rank rank(turbo::make_cpu_device(1));
   const StepMeasurement step = measure_session(rank, settings, families);
-  // Weights, gradients and two moments in fp32. In bf16 training, an fp32 weight is stored as two parts of 16 bits.
-  // Frozen weights are stored only in bf16. Tables add a few megabytes.
+  // Weights, gradients and two moments in fp32. In bf16 training, an fp32 weight is stored as two parts of
+  // 16 bits. Frozen weights are stored only in bf16. Tables add a few megabytes.
   engine::ParameterStore declared;
   const LanguageModel declaration(model, families, declared);
   double states = 0;

@@ -30,8 +30,8 @@ struct SlurmRequest {
 
 // Timeouts in seconds for srun's --wait. When the first launcher of a step has ended, srun waits this long
 // and then ends the other launchers. srun itself ends KillWait + 2 seconds later. Without --wait, srun of
-// Slurm 22.05 waits forever if a node dies and soon returns, because it gets no message about the lost tasks.
-// Ranks of the native engine end within a second of each other; other programs may still be writing.
+// Slurm 22.05 waits forever if a node dies and soon runs again, because srun gets no message about lost
+// tasks. Ranks of the native engine end within a second of each other; other programs may still be writing.
 inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {

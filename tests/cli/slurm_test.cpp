@@ -430,7 +430,8 @@ TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
   EXPECT_EQ(times(each.out, "Preflight of 1 node"), 2) << each.out << each.err;
 }
 
-// Reports use the node names of Slurm. Both nodes are this machine, whose host name differs.
+// Reports use the node names of Slurm. Both nodes run on this machine, whose host name is neither of these
+// names.
 TEST_F(Slurm, NodeSmokeCallsNodesAsSlurmDoes) {
   const Path here = folder("smoke");
   for (const char* tasks : {"--ntasks-per-node=1", "--ntasks-per-node=2"}) {

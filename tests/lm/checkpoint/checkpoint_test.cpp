@@ -320,8 +320,8 @@ TEST_F(CheckpointTest, DamageIsNamedAndTheOlderOneIsUsed) {
   }
 }
 
-// When any single read operation fails, loading uses another checkpoint or throws. It never starts from
-// nothing.
+// When any single read operation fails, loading uses another checkpoint or throws. It never returns without a
+// checkpoint.
 TEST_F(CheckpointTest, ReadErrorsFallBackOrStop) {
   save(100);
   save(200);

@@ -260,8 +260,8 @@ TEST(Recompute, SavesMemory) {
   };
   const std::int64_t none = stash({});
   EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kActivation)}), none);
-  // Recomputing norms needs only the residual stream, whose sums a block keeps, and no addends. It saves all
-  // 24 norm outputs except those in use at the peak.
+  // Recomputing norms needs only the sums of the residual stream, which a block keeps anyway, and no addends.
+  // The stash is smaller by all 24 norm outputs except those in use at the peak.
   const SessionSettings tiny = tiny_settings();
   const std::int64_t of_one = tiny.step.micro_batch * tiny.step.sequence * tiny.model.hidden * 4;
   EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kNorm)}), none - 20 * of_one);

@@ -496,9 +496,9 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   const Case& c = GetParam();
   const MeshOutcome& one = one_device(c.model);
   ASSERT_EQ(one.losses.size(), static_cast<std::size_t>(kSteps + 1));
-  // Random tokens teach little to adapters of a random model, and to a model that starts with uniform
-  // predictions. They also teach little to DeepSeek-V4's mixed streams; larger weights would give near ties
-  // there.
+  // The loss of random tokens hardly decreases with adapters of a random model, and with a model that starts
+  // with uniform predictions. The same holds for DeepSeek-V4's mixed streams; with larger weights,
+  // this model would have to choose between nearly equal scores.
   if (!c.model().lora && has_something_to_learn(one.losses.front(), c.model()) &&
       c.model().family != "deepseek_v4") {
     EXPECT_LT(one.losses[kSteps - 1], one.losses.front());

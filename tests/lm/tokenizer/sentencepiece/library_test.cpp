@@ -183,7 +183,8 @@ TEST(SentencePieceLibrary, UnigramWhoseSumsTie) {
 }
 
 TEST(SentencePieceLibrary, UnigramWhoseSumsTieButForRounding) {
-  // Tenths are not exact in binary, so the rounding of sums decides. It changes along a text.
+  // Tenths are not exact in binary, so the rounding of sums decides, and it differs between the positions of
+  // a text.
   compare(roles() + byte_pieces() +
           all_short_pieces([](size_t length, int) { return -0.1F * static_cast<float>(length); }) +
           trainer(kUnigram, true));

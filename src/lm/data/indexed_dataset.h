@@ -136,8 +136,8 @@ class IndexedDatasetWriter {
   // Makes the destructor keep the temporary files.
   void keep_unfinished() { keep_ = true; }
   // Completes and syncs the temporary .bin and .idx; nothing can be added afterwards. The later steps need no
-  // disk space. A caller that writes several data sets completes all of them before it renames any, so that a
-  // full disk leaves none of them instead of some.
+  // disk space. A caller that writes several data sets completes all of them before it renames any. If
+  // the disk becomes full, none of them gets its final name.
   void complete();
   // Opens the data set under its temporary names. complete() must have been called.
   std::shared_ptr<const IndexedDataset> completed() const;

@@ -150,8 +150,8 @@ class Ranks {
     const comm::Deadline deadline = comm::in(job_.timeout);
     std::set<int> waiting;
     for (int rank = 0; rank < job_.environment.world; ++rank) waiting.insert(rank);
-    // Reads each report when it arrives, so that a lost rank, which ends the job, cannot take other reports
-    // with it.
+    // Reads each report when it arrives. The loss of a rank ends the job, but the reports that arrived before
+    // are kept.
     for (;;) {
       for (auto rank = waiting.begin(); rank != waiting.end();) {
         const auto text = store.get(report_key(*rank));

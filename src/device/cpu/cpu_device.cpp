@@ -44,6 +44,19 @@ std::string instruction_sets() {
   return names.empty() ? "" : "," + names;
 }
 
+DeviceProperties read_properties() {
+  DeviceProperties properties{.kind = "cpu", .ordinal = 0, .name = "CPU", .memory = 0, .host_memory = true};
+  std::ifstream cpus("/proc/cpuinfo");
+  for (std::string line; std::getline(cpus, line);) {
+    const std::size_t colon = line.find(": ");
+    if (!line.starts_with("model name") || colon == std::string::npos) continue;
+    properties.name = line.substr(colon + 2);
+    break;
+  }
+  properties.memory = host_memory().total;
+  return properties;
+}
+
 }  // namespace
 
 CpuDevice::CpuDevice(int threads, const KernelTable& kernels)
@@ -58,15 +71,8 @@ std::string describe_cpu(int threads) {
 }
 
 DeviceProperties cpu_properties() {
-  DeviceProperties properties{.kind = "cpu", .ordinal = 0, .name = "CPU", .memory = 0, .host_memory = true};
-  std::ifstream cpus("/proc/cpuinfo");
-  for (std::string line; std::getline(cpus, line);) {
-    const std::size_t colon = line.find(": ");
-    if (!line.starts_with("model name") || colon == std::string::npos) continue;
-    properties.name = line.substr(colon + 2);
-    break;
-  }
-  properties.memory = host_memory().total;
+  // Files of /proc and /sys are read only once, because every pass of a model asks for the properties.
+  static const DeviceProperties properties = read_properties();
   return properties;
 }
 

@@ -273,10 +273,12 @@ TEST(EvaluateLoss, SaysWhichShareIsDone) {
   for (int i = 0; i < 6000; ++i) text += "Ye shall not eat of it, neither shall ye touch it.\n\n";
   write_file(folder.path() / "a.txt", text);  // two blocks
   write_file(folder.path() / "b.txt", text);
+  ModelConfig smallest = uniform_config();  // more than a million tokens are read
+  smallest.layers = 1, smallest.hidden = smallest.ffn = 8, smallest.heads = smallest.kv_heads = 1;
   const auto shares = [&](EvaluateOptions options) {
     std::vector<double> seen;
     options.progress = [&](const EvaluateProgress& now) { seen.push_back(now.share); };
-    const auto e = evaluator(uniform_config(), {.sequence = 64, .batch = 64}, false);
+    const auto e = evaluator(smallest, {.sequence = 64, .batch = 64}, false);
     evaluate_loss(*e, tokenizer.get(), options);
     EXPECT_TRUE(std::ranges::is_sorted(seen));
     EXPECT_DOUBLE_EQ(seen.back(), 1);

@@ -1,6 +1,7 @@
 // Tests of `primus container` with a real podman, as the user who runs the tests. The image, kept in a
 // temporary folder, has a shell, a few tools and this program's libraries. Where podman is missing or cannot
-// start containers, the tests are skipped with its error message.
+// start containers, the tests are skipped with its error message. One test asks docker's client about values
+// of options.
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "base/files/file.h"
 #include "base/system/subprocess.h"
 #include "cli/program_names.h"
+#include "launch/option_samples.h"
 
 namespace primus {
 namespace {
@@ -229,6 +231,32 @@ TEST_F(Podman, AJobThatIsQueuedAgainHasTheNodeForItself) {
   const ProgramResult result = run(in_container({}, {"version"}), again);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(containers(), "");
+}
+
+// docker's client, where installed, accepts and refuses the same values. It checks values before it connects
+// to its server, whose address is invalid here.
+TEST(OptionsOfDocker, HaveValuesAsDockerSays) {
+  if (find_program("docker", kPath).empty()) GTEST_SKIP() << "docker is not installed";
+  const auto says = [&](const std::string& option, const std::string& value) {
+    return run_tool({"env", "DOCKER_HOST=tcp://127.0.0.1:1", "docker", "run", "--rm",
+                     "--" + option + "=" + value, "busybox", "true"})
+        .err;
+  };
+  const auto is_value_error = [](const std::string& text) {
+    return text.find("127.0.0.1:1") == std::string::npos &&
+           text.find("unknown server OS") == std::string::npos;
+  };
+  if (is_value_error(says("memory", "64m"))) GTEST_SKIP() << says("memory", "64m");
+  for (const test::OptionSample& sample : test::container_samples()) {
+    for (const std::string& value : sample.taken) {
+      const std::string said = says(sample.option, value);
+      EXPECT_FALSE(is_value_error(said)) << "--" << sample.option << "=" << value << ": " << said;
+    }
+    for (const std::string& value : sample.refused) {
+      if (!sample.by_tool) continue;
+      EXPECT_TRUE(is_value_error(says(sample.option, value))) << "--" << sample.option << "=" << value;
+    }
+  }
 }
 
 }  // namespace

@@ -3,9 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/system/subprocess.h"
 #include "cli/launch_fixture.h"
-#include "launch/option_samples.h"
 
 namespace primus {
 namespace {
@@ -323,34 +321,6 @@ TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {
   expect_note(Words{"slurm", "srun", "--chdir=/elsewhere", "--", "direct", "--patch", "p.sh", "--"} + kTrain,
               "--patch 'p.sh'" + there);
   EXPECT_EQ(started(), "");
-}
-
-// docker's client, where installed, accepts and refuses the same values. It checks values before it connects
-// to its server, whose address is invalid here.
-TEST(OptionsOfDocker, HaveValuesAsDockerSays) {
-  const std::string path = "/usr/local/bin:/usr/bin:/bin";
-  if (find_program("docker", path).empty()) GTEST_SKIP() << "docker is not installed";
-  const auto says = [&](const std::string& option, const std::string& value) {
-    return run_subprocess({"env", "DOCKER_HOST=tcp://127.0.0.1:1", "docker", "run", "--rm",
-                           "--" + option + "=" + value, "busybox", "true"},
-                          {.timeout = std::chrono::seconds(20), .path = path})
-        .err;
-  };
-  const auto is_value_error = [](const std::string& text) {
-    return text.find("127.0.0.1:1") == std::string::npos &&
-           text.find("unknown server OS") == std::string::npos;
-  };
-  if (is_value_error(says("memory", "64m"))) GTEST_SKIP() << says("memory", "64m");
-  for (const test::OptionSample& sample : test::container_samples()) {
-    for (const std::string& value : sample.taken) {
-      const std::string said = says(sample.option, value);
-      EXPECT_FALSE(is_value_error(said)) << "--" << sample.option << "=" << value << ": " << said;
-    }
-    for (const std::string& value : sample.refused) {
-      if (!sample.by_tool) continue;
-      EXPECT_TRUE(is_value_error(says(sample.option, value))) << "--" << sample.option << "=" << value;
-    }
-  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Accepted and refused values of options of srun, sbatch and `docker run`. Where these tools are installed,
-// tests check the samples against them (tests/cli/slurm_test.cpp, launch_values_test.cpp).
+// tests check the samples against them (tests/cli/slurm_test.cpp, container_test.cpp).
 #pragma once
 
 #include <string>

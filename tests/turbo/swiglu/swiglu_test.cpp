@@ -239,8 +239,21 @@ const WeightedGradients& weighted_gradients(DType dtype, std::int64_t ffn, const
   static std::map<std::tuple<DType, std::int64_t, bool>, WeightedGradients> known;
   WeightedGradients& result = known[{dtype, ffn, weigh_input}];
   if (!result.by_weight.empty()) return result;
-  result.by_gate_up = numeric_gradient(
-      [&](const Values& v) { return dot(weighted_forward(v, w, weigh_input), d_out); }, gate_up);
+  // An output depends on one gate and one up value, so all gates, and then all up values, move at once.
+  result.by_gate_up.resize(gate_up.size());
+  const auto width = static_cast<std::size_t>(ffn);
+  for (const std::size_t first : {std::size_t{0}, width}) {
+    const auto at = [&](std::size_t i) { return i / width * 2 * width + first + i % width; };
+    const auto step = [&](std::size_t i) { return 1e-5 * std::max(1.0, std::abs(gate_up[at(i)])); };
+    const auto moved = [&](double direction) {
+      Values v = gate_up;
+      for (std::size_t i = 0; i < d_out.size(); ++i) v[at(i)] += direction * step(i);
+      return weighted_forward(v, w, weigh_input);
+    };
+    const Values above = moved(1), below = moved(-1);
+    for (std::size_t i = 0; i < d_out.size(); ++i)
+      result.by_gate_up[at(i)] = (above[i] - below[i]) * d_out[i] / (2 * step(i));
+  }
   result.by_weight = numeric_gradient(
       [&](const Values& v) {
         Weighted other = w;

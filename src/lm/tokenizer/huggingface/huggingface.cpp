@@ -367,13 +367,9 @@ class HuggingFaceTokenizer final : public Tokenizer {
 
   std::string default_config() const {
     json config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"clean_up_tokenization_spaces", false}};
-    const auto role = [&](const char* key, std::optional<std::int32_t> id) {
+    for (const auto& [key, id] : roles_of(special_ids_)) {
       if (id) config[key] = text_of(*id);
-    };
-    role("bos_token", special_ids_.bos);
-    role("eos_token", special_ids_.eos);
-    role("pad_token", special_ids_.pad);
-    role("unk_token", special_ids_.unk);
+    }
     if (!chat_template_.empty() && files_.chat_template_jinja.empty())
       config["chat_template"] = chat_template_;
     return config.dump(2) + "\n";

@@ -1,13 +1,17 @@
 // The small files next to a tokenizer.json or tokenizer.model, interpreted as in transformers.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lm/tokenizer/huggingface/added_tokens.h"
+#include "lm/tokenizer/tokenizer.h"
 
 namespace primus {
 
@@ -42,6 +46,11 @@ struct SideSettings {
 
 // Parses the files. Error(kInvalid), with file name, line and column, for a file that is not a JSON object.
 SideSettings parse_side_files(const SideFiles& files);
+
+// Returns the keys of tokenizer_config.json for tokens with a special role, with the tokens' ids.
+inline std::array<std::pair<const char*, std::optional<std::int32_t>>, 4> roles_of(const SpecialIds& ids) {
+  return {{{"bos_token", ids.bos}, {"eos_token", ids.eos}, {"pad_token", ids.pad}, {"unk_token", ids.unk}}};
+}
 
 // Parses an added token of tokenizer.json or tokenizer_config.json; the id is -1.
 AddedToken parse_added_token(const nlohmann::json& object);

@@ -90,14 +90,10 @@ class SentencePieceTokenizer final : public Tokenizer {
                              {"add_eos_token", false},
                              {"clean_up_tokenization_spaces", false},
                              {"legacy", true}};
-    const auto role = [&](const char* key, std::optional<std::int32_t> id) {
+    for (const auto& [key, id] : roles_of(special_ids_)) {
       config[key] = nullptr;
       if (id) config[key] = text_of(*id);
-    };
-    role("bos_token", special_ids_.bos);
-    role("eos_token", special_ids_.eos);
-    role("pad_token", special_ids_.pad);
-    role("unk_token", special_ids_.unk);
+    }
     write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
   }
 

@@ -18,6 +18,7 @@
 #include "lm/tokenizer/bpe/byte_level.h"
 #include "lm/tokenizer/decoding.h"
 #include "lm/tokenizer/huggingface/added_tokens.h"
+#include "lm/tokenizer/huggingface/side_files.h"
 #include "lm/tokenizer/text/pretokenize.h"
 #include "lm/tokenizer/text/unicode.h"
 
@@ -385,13 +386,9 @@ void TiktokenTokenizer::save(const std::filesystem::path& folder) const {
         {"merges", std::move(merges)}}}};
   ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                          {"clean_up_tokenization_spaces", false}};
-  const auto role = [&](const char* key, std::optional<std::int32_t> id) {
+  for (const auto& [key, id] : roles_of(special_ids_)) {
     if (id) config[key] = text_of(*id);
-  };
-  role("bos_token", special_ids_.bos);
-  role("eos_token", special_ids_.eos);
-  role("pad_token", special_ids_.pad);
-  role("unk_token", special_ids_.unk);
+  }
   make_folders(folder);
   write_file_atomic(folder / "tokenizer.json", tokenizer.dump() + "\n");
   write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");

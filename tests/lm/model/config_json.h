@@ -7,10 +7,17 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/files/file.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 
 namespace primus::test {
+
+// Returns the config.json of a golden model.
+inline nlohmann::json golden(const std::string& name) {
+  return nlohmann::json::parse(
+      read_file(Path(PRIMUS_SOURCE_DIR) / "tests/golden/models" / name / "config.json"));
+}
 
 inline ModelConfig read(const nlohmann::json& root) {
   return read_model_config(root.dump(), "config.json", builtin_families());

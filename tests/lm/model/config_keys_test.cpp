@@ -25,14 +25,11 @@ namespace primus {
 namespace {
 
 using nlohmann::json;
+using test::golden;
 using test::read;
 using test::refusal;
 
 const Path kTests = Path(PRIMUS_SOURCE_DIR) / "tests";
-
-json golden(const std::string& family) {
-  return json::parse(read_file(kTests / "golden/models" / family / "config.json"));
-}
 
 std::vector<std::string> notes_of(const json& root) {
   std::vector<std::string> notes;

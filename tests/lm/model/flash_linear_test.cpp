@@ -14,14 +14,10 @@ namespace primus {
 namespace {
 
 using nlohmann::json;
+using test::golden;
 using test::read;
 using test::refusal;
 using Layers = std::vector<std::int64_t>;
-
-json golden(const std::string& name) {
-  return json::parse(
-      read_file(std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/models" / name / "config.json"));
-}
 
 TEST(FlashLinear, LayersWithoutAttentionHaveLinearAttention) {
   json root = golden("gated_deltanet");

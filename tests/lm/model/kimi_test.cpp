@@ -18,15 +18,12 @@ namespace primus {
 namespace {
 
 using nlohmann::json;
+using test::golden;
 using test::read;
 using test::refusal;
 using Layers = std::vector<std::int64_t>;
 
 const std::filesystem::path kSource = PRIMUS_SOURCE_DIR;
-
-json golden(const std::string& name) {
-  return json::parse(read_file(kSource / "tests/golden/models" / name / "config.json"));
-}
 
 TEST(Kimi, LayersAreListedByNamesOrNumbers) {
   json root = golden("kimi_linear");

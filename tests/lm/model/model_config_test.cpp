@@ -25,6 +25,7 @@ namespace primus {
 namespace {
 
 using nlohmann::json;
+using test::golden;
 using test::read;
 using test::refusal;
 
@@ -194,10 +195,6 @@ TEST(ModelConfig, ErrorsAboutKeysHaveAPlace) {
               testing::StartsWith("config.json:5:3: 'hidden_size' must be"));
   EXPECT_THAT(place("{\"model_type\": \"llama\",\n" + rest + ",\n" + hidden + ",\n\"x\": {" + hidden + "}}"),
               testing::StartsWith("config.json: 'hidden_size' must be"));
-}
-
-json golden(const std::string& family) {
-  return json::parse(read_file(Path(PRIMUS_SOURCE_DIR) / "tests/golden/models" / family / "config.json"));
 }
 
 // Reads the configuration that OpenAI publishes.

@@ -12,19 +12,22 @@ class AdamwChecks final : public OperatorChecks {
   void run() override {
     const Tensor n = f32({kWidth});
     const Tensor one = f32({1});
-    expect_checks<AdamW>({.param = n,
-                          .grad = n,
-                          .exp_avg = n,
-                          .exp_avg_sq = n,
-                          .grad_scale = one,
-                          .working = bf16({kWidth}),
-                          .scalars = f64({kStepScalars}),
-                          .beta1 = 0.9F,
-                          .beta2 = 0.95F,
-                          .eps = 1e-8F},
+    AdamW call{.param = n,
+               .grad = n,
+               .exp_avg = n,
+               .exp_avg_sq = n,
+               .grad_scale = one,
+               .working = bf16({kWidth}),
+               .scalars = f64({kStepScalars}),
+               .beta1 = 0.9F,
+               .beta2 = 0.95F,
+               .eps = 1e-8F};
+    expect_checks<AdamW>(call,
                          {&AdamW::param, &AdamW::grad, &AdamW::exp_avg, &AdamW::exp_avg_sq,
                           &AdamW::grad_scale, &AdamW::working, &AdamW::scalars},
                          {}, {[](AdamW& a) { a.grad_scale = {}; }});
+    call.param = {};
+    expect_split_masters<AdamW>(call);
     const Tensor blocks = f32({2 * kMomentBlock});
     const Tensor of_block = bf16({2});
     expect_checks<AdamW>(
@@ -49,18 +52,6 @@ class AdamwChecks final : public OperatorChecks {
            a.exp_avg.shape = a.exp_avg_sq.shape = {kMomentBlock + 16};
            a.exp_avg_scale = a.exp_avg_sq_scale = bf16({1});
          }});
-    const Tensor working = bf16({kWidth});
-    const Tensor scalars = f64({kStepScalars});
-    expect_split_masters<AdamW>({.param = {},
-                                 .grad = n,
-                                 .exp_avg = n,
-                                 .exp_avg_sq = n,
-                                 .grad_scale = one,
-                                 .working = working,
-                                 .scalars = scalars,
-                                 .beta1 = 0.9F,
-                                 .beta2 = 0.95F,
-                                 .eps = 1e-8F});
     using Sq = SumOfSquares;
     expect_checks<Sq>({.x = n, .out = f64({1}), .accumulate = false}, {&Sq::out}, {&Sq::x});
     using Cc = ClipCoefficient;

@@ -32,41 +32,31 @@ class AttentionChecks final : public OperatorChecks {
     const Tensor out = bf16({kTokens, kHeads * kValueDim});
     const Tensor lse = f32({kHeads, kTokens});
     const Tensor sinks = bf16({kHeads});
+    const auto with_qkv = [&](auto call) {
+      call.q = q, call.k = k, call.v = v;
+      call.q_stride = q_width, call.k_stride = k_width, call.v_stride = v_width;
+      return call;
+    };
     using Af = AttentionForward;
-    expect_checks<Af>({.shape = shape,
-                       .q = q,
-                       .k = k,
-                       .v = v,
-                       .q_stride = q_width,
-                       .k_stride = k_width,
-                       .v_stride = v_width,
-                       .first_key = positions,
-                       .sinks = sinks,
-                       .out = out,
-                       .lse = lse},
-                      {&Af::first_key, &Af::sinks, &Af::out, &Af::lse}, {&Af::q, &Af::k, &Af::v},
-                      {[](Af& a) { a.q_stride -= 1; }, [](Af& a) { a.k_stride -= 1; },
-                       [](Af& a) { a.v_stride -= 1; }, [](Af& a) { a.shape.kv_heads = 3; },
-                       [](Af& a) { a.shape.capacity_k = 2; }, [](Af& a) { a.shape.causal = false; }});
+    expect_checks<Af>(
+        with_qkv(Af{.shape = shape, .first_key = positions, .sinks = sinks, .out = out, .lse = lse}),
+        {&Af::first_key, &Af::sinks, &Af::out, &Af::lse}, {&Af::q, &Af::k, &Af::v},
+        {[](Af& a) { a.q_stride -= 1; }, [](Af& a) { a.k_stride -= 1; }, [](Af& a) { a.v_stride -= 1; },
+         [](Af& a) { a.shape.kv_heads = 3; }, [](Af& a) { a.shape.capacity_k = 2; },
+         [](Af& a) { a.shape.causal = false; }});
     using Ab = AttentionBackward;
     expect_checks<Ab>(
-        {.shape = shape,
-         .q = q,
-         .k = k,
-         .v = v,
-         .q_stride = q_width,
-         .k_stride = k_width,
-         .v_stride = v_width,
-         .first_key = positions,
-         .out = out,
-         .lse = lse,
-         .d_out = out,
-         .d_q = q,
-         .d_k = k,
-         .d_v = v,
-         .d_q_stride = q_width,
-         .d_k_stride = k_width,
-         .d_v_stride = v_width},
+        with_qkv(Ab{.shape = shape,
+                    .first_key = positions,
+                    .out = out,
+                    .lse = lse,
+                    .d_out = out,
+                    .d_q = q,
+                    .d_k = k,
+                    .d_v = v,
+                    .d_q_stride = q_width,
+                    .d_k_stride = k_width,
+                    .d_v_stride = v_width}),
         {&Ab::first_key, &Ab::out, &Ab::lse, &Ab::d_out},
         {&Ab::q, &Ab::k, &Ab::v, &Ab::d_q, &Ab::d_k, &Ab::d_v},
         {[](Ab& a) { a.d_q_stride -= 1; }, [](Ab& a) { a.d_k_stride -= 1; }, [](Ab& a) { a.d_v_stride -= 1; },
@@ -131,23 +121,17 @@ class AttentionChecks final : public OperatorChecks {
     wrong_paged.insert(wrong_paged.end(), {[](Pa& a) { a.q_stride -= 1; }, [](Pa& a) { a.k_stride -= 1; },
                                            [](Pa& a) { a.v_stride -= 1; }, [](Pa& a) { a.kv_heads = 3; },
                                            [](Pa& a) { a.window = -1; }});
-    expect_checks<Pa>({.sequences = pages,
-                       .tokens = kTokens,
-                       .heads = kHeads,
-                       .kv_heads = kKvHeads,
-                       .head_dim = kHeadDim,
-                       .value_dim = kValueDim,
-                       .scale = 1,
-                       .window = 0,
-                       .chunk = 0,
-                       .q = q,
-                       .k = k,
-                       .v = v,
-                       .q_stride = q_width,
-                       .k_stride = k_width,
-                       .v_stride = v_width,
-                       .sinks = sinks,
-                       .out = out},
+    expect_checks<Pa>(with_qkv(Pa{.sequences = pages,
+                                  .tokens = kTokens,
+                                  .heads = kHeads,
+                                  .kv_heads = kKvHeads,
+                                  .head_dim = kHeadDim,
+                                  .value_dim = kValueDim,
+                                  .scale = 1,
+                                  .window = 0,
+                                  .chunk = 0,
+                                  .sinks = sinks,
+                                  .out = out}),
                       {&Pa::sinks, &Pa::out}, {&Pa::q, &Pa::k, &Pa::v}, wrong_paged);
   }
 };

@@ -11,24 +11,18 @@ class LionChecks final : public OperatorChecks {
     const Tensor one = f32({1});
     const Tensor working = bf16({kWidth});
     const Tensor scalars = f64({kStepScalars});
+    Lion call{.param = n,
+              .grad = n,
+              .exp_avg = n,
+              .grad_scale = one,
+              .working = working,
+              .scalars = scalars,
+              .beta1 = 0.9F,
+              .beta2 = 0.95F};
     expect_checks<Lion>(
-        {.param = n,
-         .grad = n,
-         .exp_avg = n,
-         .grad_scale = one,
-         .working = working,
-         .scalars = scalars,
-         .beta1 = 0.9F,
-         .beta2 = 0.95F},
-        {&Lion::param, &Lion::grad, &Lion::exp_avg, &Lion::grad_scale, &Lion::working, &Lion::scalars});
-    expect_split_masters<Lion>({.param = {},
-                                .grad = n,
-                                .exp_avg = n,
-                                .grad_scale = one,
-                                .working = working,
-                                .scalars = scalars,
-                                .beta1 = 0.9F,
-                                .beta2 = 0.95F});
+        call, {&Lion::param, &Lion::grad, &Lion::exp_avg, &Lion::grad_scale, &Lion::working, &Lion::scalars});
+    call.param = {};
+    expect_split_masters<Lion>(call);
   }
 };
 

@@ -464,25 +464,29 @@ TEST(Data, LearnsATokenizerAndTokenizes) {
       2);
 }
 
+// Runs `generate` with ids as the prompt, and checks that it succeeds.
+ProgramResult generate_ids(const std::string& model, const std::vector<std::string>& more) {
+  std::vector<std::string> words{"generate",
+                                 model,
+                                 "--tokenizer-type",
+                                 "NullTokenizer",
+                                 "--tokenizer",
+                                 "60",
+                                 "--prompt",
+                                 "1 2 3",
+                                 "-n",
+                                 "8",
+                                 "--json"};
+  words.insert(words.end(), more.begin(), more.end());
+  ProgramResult result = run_program(words);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result;
+}
+
 TEST(Generate, IsAFunctionOfItsSeed) {
-  auto write = [](const std::vector<std::string>& more) {
-    std::vector<std::string> words{"generate",
-                                   kGolden + "llama",
-                                   "--tokenizer-type",
-                                   "NullTokenizer",
-                                   "--tokenizer",
-                                   "60",
-                                   "--prompt",
-                                   "1 2 3",
-                                   "-n",
-                                   "8",
-                                   "--json",
-                                   "-t",
-                                   "1"};
-    words.insert(words.end(), more.begin(), more.end());
-    const ProgramResult result = run_program(words);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
-    return json::parse(result.out).at("ids").get<std::vector<int>>();
+  const auto write = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"-t", "1"});
+    return json::parse(generate_ids(kGolden + "llama", more).out).at("ids").get<std::vector<int>>();
   };
   EXPECT_EQ(write({"--seed", "1"}), write({"--seed", "1"}));
   EXPECT_NE(write({"--seed", "1"}), write({"--seed", "2"}));
@@ -494,20 +498,7 @@ TEST(Generate, SamplesAsTheModelsFileSaysUnlessAnOptionIsGiven) {
   const Path model = folder.path() / "model";
   std::filesystem::copy(kGolden + "llama", model);
   const auto write = [&](const std::vector<std::string>& more) {
-    std::vector<std::string> words{"generate",
-                                   model.string(),
-                                   "--tokenizer-type",
-                                   "NullTokenizer",
-                                   "--tokenizer",
-                                   "60",
-                                   "--prompt",
-                                   "1 2 3",
-                                   "-n",
-                                   "8",
-                                   "--json"};
-    words.insert(words.end(), more.begin(), more.end());
-    const ProgramResult result = run_program(words);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const ProgramResult result = generate_ids(model.string(), more);
     return std::pair(json::parse(result.out).at("ids"), result.err);
   };
   const auto greedy = write({"-t", "0"}).first, usual = write({}).first;

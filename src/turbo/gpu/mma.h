@@ -84,18 +84,30 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
       return to_float(of_lane(row % 8 * 4 + k % 8 / 2).b.at[k % 2 + k / 8 * 2 + row / 8 * 4]);
     return to_float(of_lane(row + k / 4 * 16).b.at[k % 4]);
   };
+  // With 32 lanes, a lane's elements in columns 8 to 15 are its last ones; with 64 lanes, all elements of a
+  // lane are in one column.
+  constexpr int kComputed = kWarp == 32 ? kPerLane / 2 * kHalves : kPerLane;
+  if (kWarp == 64 && Accumulator::col(0) >= 8 * kHalves) return;
   // The elements of a lane are in few rows and columns, and each of these rows and columns is gathered once.
-  float rows[Accumulator::kRows][kTile], cols[kPerLane][kTile];
+  // In unrolled loops, the positions of elements are constants. Emulated products take most of their time
+  // here.
+  float rows[Accumulator::kRows][kTile], cols[kComputed][kTile];
   for (int slot = 0; slot < Accumulator::kRows; ++slot) {
-    for (int k = 0; k < kTile; ++k) rows[slot][k] = left(Accumulator::row_of_slot(slot), k);
+    const int row = Accumulator::row_of_slot(slot);
+#pragma GCC unroll 16
+    for (int k = 0; k < kTile; ++k) rows[slot][k] = left(row, k);
   }
-  for (int i = 0; i < kPerLane; ++i) {
-    int same = 0;
-    while (Accumulator::col(same) != Accumulator::col(i)) ++same;
-    if (same == i) {
-      for (int k = 0; k < kTile; ++k) cols[i][k] = right(Accumulator::col(i), k);
-    }
-    for (int k = 0; k < kTile; ++k) c.at[i] += rows[Accumulator::slot(i)][k] * cols[same][k];
+  for (int i = 0; i < kComputed; ++i) {
+    if (Accumulator::same_col(i) != i) continue;
+    const int col = Accumulator::col(i);
+#pragma GCC unroll 16
+    for (int k = 0; k < kTile; ++k) cols[i][k] = right(col, k);
+  }
+  // The sums grow together: each waits for its own previous term, and not for the other sums.
+  for (int k = 0; k < kTile; ++k) {
+#pragma GCC unroll 8
+    for (int i = 0; i < kComputed; ++i)
+      c.at[i] += rows[Accumulator::slot(i)][k] * cols[Accumulator::same_col(i)][k];
   }
 }
 

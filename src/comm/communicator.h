@@ -25,8 +25,7 @@
 // std::logic_error immediately. A later failure (a peer is lost, makes a different call, or is late) aborts
 // the whole job: every waiting rank wakes up, and throws an Error with the first cause. Later calls on all
 // communicators of the job throw the same Error. On GPUs, mismatched calls are detected only by the timeout
-// of a waiting rank. If every rank receives the expected number of bytes, the data may be wrong without an
-// error.
+// of a waiting rank. Mismatched calls with equal numbers of bytes are not detected, and give wrong data.
 //
 // Thread-safety: a communicator belongs to its rank's thread, except abort() and set_timeout(), which any
 // thread may call. Destroy it only after the streams have finished its work.

@@ -8,7 +8,7 @@
 //   job->leave();
 //
 // If a rank ends without leave(), the job ends on all ranks: within a second, each waiting rank throws an
-// Error with the lost rank's reason or, if it gave no reason, its number.
+// Error with the reason that the lost rank gave, or with its number if it gave no reason.
 //
 // Thread-safety: the methods belong to the rank's thread, except abort().
 #pragma once

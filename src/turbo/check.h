@@ -25,7 +25,7 @@ inline bool is_vector(const Tensor& tensor, DType dtype, std::int64_t n) {
   return !tensor.absent() && tensor.dtype == dtype && tensor.elements() == n;
 }
 
-// As is_vector(), for a tensor of type fp32 or bf16.
+// Like is_vector(), but for a tensor of type fp32 or bf16.
 inline bool is_float_vector(const Tensor& tensor, std::int64_t n) {
   return is_vector(tensor, DType::kF32, n) || is_vector(tensor, DType::kBF16, n);
 }

@@ -159,7 +159,7 @@ TEST_P(EverySchedule, HasTheGapsAndTheMemoryOfItsPaper) {
     const std::int64_t p = schedule.shape.stages, v = schedule.shape.chunks, m = schedule.microbatches;
     const double gaps = timeline.makespan - static_cast<double>(3 * v * m);
     EXPECT_NEAR(timeline.bubble, gaps / timeline.makespan, 1e-12);
-    const auto all = static_cast<double>(p - 1);  // one unit on every other stage
+    const auto all = static_cast<double>(p - 1);  // one unit on each of the other p - 1 stages
     for (int s = 0; s < p; ++s) {
       const std::int64_t peak = timeline.peak_stash[static_cast<std::size_t>(s)];
       EXPECT_LE(peak, m * v);

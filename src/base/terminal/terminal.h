@@ -56,8 +56,8 @@ std::string human_duration(double seconds);  // 0.0421 -> "42.1 ms", 192 -> "3m 
 // because containers set none but are used from modern terminals.
 bool locale_has_utf8();
 
-// Returns one character per value, from eight block heights, or from "_.-:=+*#" if not `utf8`. At most
-// `width` characters: adjacent values are averaged. Non-finite values show as "!".
+// Returns one character per value: one of eight block heights, or one of "_.-:=+*#" if not `utf8`. If there
+// are more than `width` values, averages adjacent values. Non-finite values show as "!".
 std::string sparkline(std::span<const double> values, std::size_t width, bool utf8 = locale_has_utf8());
 
 // --- remaining time

@@ -64,8 +64,8 @@ void made_progress();
 // offset l * kExchangeBytes. It is valid until the second exchange() of this lane after this call.
 const std::byte* exchange(const void* data, std::size_t bytes);
 
-// Returns the shared memory of the block with this name, aligned to 128 bytes. All threads of a block get the
-// same address. A null name means the dynamic shared memory of the launch.
+// Returns the block's shared variable that `name` identifies, aligned to 128 bytes. All threads of a block
+// get the same address. If `name` is null, returns the dynamic shared memory of the launch.
 void* shared(const void* name, std::size_t bytes);
 
 }  // namespace primus::gpu::emulator

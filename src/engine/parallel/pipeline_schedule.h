@@ -100,7 +100,7 @@ struct PipelineSchedule {
   std::vector<std::vector<Work>> stages;  // one list per stage
 };
 
-// Checks the numbers. Depending on the kind, chunks per stage must be 1 or 2, or are free (interleaved,
+// Checks the numbers. The kind determines whether a stage has 1 chunk, 2 chunks, or any number (interleaved,
 // GPipe). Throws Error(kInvalid), which names the number to change and a valid value, if the kind does not
 // support these numbers.
 void check_schedule(ScheduleKind kind, int stages, int chunks, std::int64_t microbatches);

@@ -8,8 +8,9 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The tables of PagedSequences. They are written by copies and never by kernels, and no kernel starts before
-// preceding copies have completed. Kernels may therefore read the tables before wait_for_previous().
+// The query offsets, key lengths and block table of PagedSequences, for kernels. Only copies write them, and
+// no kernel starts before preceding copies have completed. Kernels may therefore read them before
+// wait_for_previous().
 struct Pages {
   const std::int32_t *starts, *lengths, *table;
   std::int64_t batch, blocks;

@@ -59,8 +59,8 @@ struct CausalConvBackwardInput {
   CausalConvShape shape;
   Tensor bcx, weight, bias, before, first_key;  // as in the forward pass
   Tensor d_y;                                   // [rows, channels]
-  // edge() fp32: the part of the gradients of each segment's last width - 1 inputs that comes from tokens
-  // after the segment; absent: zero.
+  // edge() fp32: for the last width - 1 inputs of each segment, the gradients that come from tokens after the
+  // segment; absent: zero.
   Tensor d_after;
   Tensor d_bcx;  // output: [rows, columns]; must not share memory with an input
   void check() const;

@@ -87,8 +87,8 @@ struct Inputs {
     }
     each_of(row(segment, token) + channel, s.channels, count, use);
   }
-  // As each(), for a token whose channels begin at address `b`. `channels` is the number of channels of a
-  // row.
+  // Like each(), but for a token whose channels begin at address `b`. `channels` is the number of channels of
+  // a row.
   template <class Use>
   static PRIMUS_INLINE void each_of(const T* b, std::int64_t channels, std::int64_t count, Use use) {
     const T* x = b + (kParts - 1) * channels;

@@ -67,7 +67,7 @@ PRIMUS_INLINE void with_float_type(DType dtype, Body&& body) {
   }
 }
 
-// As with_float_type(), for operators that also accept fp16 (is_operand in turbo/check.h).
+// Like with_float_type(), but for operators that also accept fp16 (is_operand in turbo/check.h).
 template <class Body>
 PRIMUS_INLINE void with_operand_type(DType dtype, Body&& body) {
   if (dtype == DType::kF16) {

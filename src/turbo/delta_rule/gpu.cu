@@ -202,7 +202,7 @@ template <int kKeys, bool kByChannel>
 using DeltaFinishKernel =
     std::conditional_t<kByChannel, DeltaFinishChannels<BFloat16, kKeys>, DeltaFinishHeads<BFloat16, kKeys>>;
 
-// As with_chunks(), for the backward pass, whose kernels need more shared memory.
+// Like with_chunks(), but for the backward pass, whose kernels need more shared memory.
 template <class Body>
 bool with_chunks_back([[maybe_unused]] const Context& context, const DeltaRuleShape& s, DType dtype,
                       Body&& body) {

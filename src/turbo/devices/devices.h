@@ -31,9 +31,9 @@ std::unique_ptr<Device> open_device(const DeviceSpec& spec);
 // Creates a device that only measures and needs no hardware (device/measuring_device.h): a machine can plan a
 // run for any device whose plug-in is installed.
 std::unique_ptr<Device> measuring_device(const DeviceSpec& spec);
-// Creates a measuring device with these properties, which may describe a device of another machine. Workspace
-// sizes come from the kernels of its kind's plug-in or, if that is not installed, from planned_kernels()
-// (`by_cpu_kernels` is then true).
+// Creates a measuring device with these properties, which may describe a device of another machine. The
+// plug-in of the device's kind determines workspace sizes. If it is not installed, planned_kernels()
+// determines them, and `by_cpu_kernels` is true.
 struct PlannedDevice {
   std::unique_ptr<Device> device;
   bool by_cpu_kernels = false;

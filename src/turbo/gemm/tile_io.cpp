@@ -57,7 +57,7 @@ inline __mmask16 mask_of(int lanes) {
   return static_cast<__mmask16>(lanes >= 16 ? 0xffff : (1 << lanes) - 1);
 }
 
-// As bf16_bits(), for 16 lanes.
+// Like bf16_bits(), but for 16 lanes.
 inline __m256i to_bf16(__m512 x) {
   const __m512i u = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));

@@ -12,7 +12,7 @@ struct Plus {
     return a + b;
   }
 };
-// Returns the larger value, or, if one value is NaN, the other value.
+// Returns the larger value. If one value is NaN, returns the other.
 struct Maximum {
   PRIMUS_DEVICE float operator()(float a, float b) const { return ::fmaxf(a, b); }
 };

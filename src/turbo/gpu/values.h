@@ -72,7 +72,7 @@ void with_float_type(DType dtype, Body&& body) {
   }
 }
 
-// As with_float_type(), for operators that also accept fp16 (is_operand in turbo/check.h).
+// Like with_float_type(), but for operators that also accept fp16 (is_operand in turbo/check.h).
 template <class Body>
 void with_operand_type(DType dtype, Body&& body) {
   if (dtype == DType::kF16) {
@@ -133,7 +133,8 @@ PRIMUS_DEVICE Bytes16 load_line_once(const void* from) {
 #endif
 }
 
-// As load() and store(), for data that is not needed in the caches afterwards.
+// Like load() and store(), but for data that is not used again soon, so that it does not evict other data
+// from the caches.
 template <int kCount, class T>
 PRIMUS_DEVICE void load_once(const T* from, float (&to)[kCount]) {
   if constexpr (sizeof(Pack<T, kCount>) == sizeof(Bytes16)) {

@@ -1,11 +1,10 @@
-// Building blocks of warpgroup kernels (a warpgroup is four warps): panels in shared memory, gates that
-// report when data has arrived and when it has been used, barriers for a subset of threads, and registers
-// moved between warpgroups. Copies into panels are in box_copy.h, products of panels in warpgroup_products.h,
-// output of results in warpgroup_results.h. Available on NVIDIA GPUs of compute capability 9.0, compiled for
-// sm_90a (wgmma, TMA, mbarrier, setmaxnreg), and, with the same shared memory layout, in the emulator with
-// warps of
-// 32. Host code checks has_warpgroups() first. Kernels that use this header are kAlone (device/gpu/launch.h),
-// and have an empty body if PRIMUS_WARPGROUPS is 0.
+// Building blocks of warpgroup kernels (a warpgroup is four warps): panels in shared memory, gates
+// (mbarriers) that report when data has arrived and when it has been used, barriers for a subset of threads,
+// and registers moved between warpgroups. Copies into panels are in box_copy.h, products of panels in
+// warpgroup_products.h, output of results in warpgroup_results.h. Available on NVIDIA GPUs of compute
+// capability 9.0, compiled for sm_90a (wgmma, TMA, mbarrier, setmaxnreg), and, with the same shared memory
+// layout, in the emulator with warps of 32. Host code checks has_warpgroups() first. Kernels that use this
+// header are kAlone (device/gpu/launch.h), and have an empty body if PRIMUS_WARPGROUPS is 0.
 //
 // Operands consist of panels: lines of 128 bytes (64 bf16), the first at a multiple of 1024 bytes. A line has
 // eight pieces of 16 bytes. Piece p of line l is stored at position p ^ (l % 8), so that reads along a line
@@ -60,8 +59,8 @@ PRIMUS_DEVICE Memory& shared_panels() {
 
 // ---- Gates --------------------------------------------------------------------------------------
 
-// Counts arrivals and copied bytes, in phases. A phase is complete when the gate has counted all arrivals and
-// all expected bytes; then the next phase begins. Gates are in shared memory.
+// An mbarrier: counts arrivals and copied bytes, in phases. A phase is complete when the gate has counted all
+// arrivals and all expected bytes; then the next phase begins. Gates are in shared memory.
 class Gate {
  public:
   // One thread calls this; show_gates() and a barrier must follow.
@@ -203,7 +202,7 @@ inline void Gate::wait(std::uint32_t parity) {
 
 #endif
 
-// Makes the gates that this thread has initialised visible to the copy engine.
+// Makes the gates that this thread initialised visible to the copy engine (TMA).
 PRIMUS_DEVICE void show_gates() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

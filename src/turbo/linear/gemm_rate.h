@@ -18,7 +18,7 @@ struct RateTime {
 // Allocates 8 to 130 MB of device memory and releases them.
 double measure_gemm_rate(Device& device, DType dtype, RateTime time);
 
-// As measure_gemm_rate(), but on a device whose kernels run on the host, counts only repetitions in which
+// Like measure_gemm_rate(), but on a device whose kernels run on the host, counts only repetitions in which
 // this process used the time of `threads` cores, so that other processes did not slow it down. Returns
 // nothing if there was no such repetition.
 std::optional<double> measure_gemm_peak(Device& device, DType dtype, int threads, RateTime time);

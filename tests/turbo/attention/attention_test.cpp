@@ -212,16 +212,16 @@ std::vector<AttentionShape> training_shapes() {
 
 std::vector<AttentionShape> cache_shapes() {
   return {
-      cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320),          // decoding one token
-      cached(shape(2, 0, 2, 2, 64, 64), 1, 2000, 2048),        // decoding one token after a long prompt
-      cached(shape(1, 0, 8, 1, 12, 20, 100), 1, 700, 700),     // decoding one token, with a window
-      cached(shape(3, 0, 4, 4, 80, 80), 3, 70, 90),            // decoding a few tokens at once
-      cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256),         // a part of a prompt
-      cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),         // processing the first tokens of a sequence
-      cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),  // not causal
-      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 1, 300, 320),   // chunks
-      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 3, 257, 320),   // chunks; the queries are in two chunks
-      cached(shape(1, 0, 2, 2, 32, 16, 0, true, 100), 80, 250, 256),  // chunks; processing a part of a prompt
+      cached(shape(1, 0, 4, 2, 32, 16), 1, 300, 320),                // decoding one token
+      cached(shape(2, 0, 2, 2, 64, 64), 1, 2000, 2048),              // decoding one token after a long prompt
+      cached(shape(1, 0, 8, 1, 12, 20, 100), 1, 700, 700),           // decoding one token, with a window
+      cached(shape(3, 0, 4, 4, 80, 80), 3, 70, 90),                  // decoding a few tokens at once
+      cached(shape(1, 0, 2, 1, 64, 64), 65, 200, 256),               // prefill of a part of a prompt
+      cached(shape(2, 0, 1, 1, 16, 16, 40), 5, 5, 64),               // prefill of a whole prompt
+      cached(shape(1, 0, 2, 2, 24, 24, 0, false), 2, 90, 90),        // not causal
+      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 1, 300, 320),  // chunks
+      cached(shape(2, 0, 4, 2, 32, 16, 0, true, 128), 3, 257, 320),  // chunks; the queries are in two chunks
+      cached(shape(1, 0, 2, 2, 32, 16, 0, true, 100), 80, 250, 256),  // chunks; prefill of a part of a prompt
   };
 }
 

@@ -54,9 +54,9 @@ inline Error invalid(std::string what, std::string hint = {}) {
 inline Error unsupported(std::string what, std::string hint = {}) {
   return {ErrorKind::kUnsupported, std::move(what), std::move(hint)};
 }
-// Returns the kind of an errno value of a file operation. kInvalid if the user can fix it by choosing another
-// path: the path is missing, of the wrong type, not permitted, or full (disk, quota, file size limit). kIo if
-// the system failed: a broken disk, a lost network, no free descriptors.
+// Returns the kind of an errno value of a file operation. Returns kInvalid if the user can fix it by choosing
+// another path: the path is missing, has the wrong type, is not permitted, or has no free space (disk, quota,
+// file size limit). Returns kIo if the system failed: a broken disk, a lost network, no free descriptors.
 ErrorKind kind_of_errno(int errno_value);
 // Appends strerror(errno_value): io_error("cannot read 'x'", errno) -> "cannot read 'x': Permission denied".
 Error io_error(const std::string& what, int errno_value, std::string hint = {});

@@ -503,9 +503,8 @@ TEST_F(TapeTest, WhatIsSharedOutlivesTheTape) {
   EXPECT_EQ(numbers(gradient.view(DType::kF32, {kElements})), Numbers(kElements, 1));
 }
 
-// Computes what a chunk of a pipeline stage computes: the activation received from the preceding part is used
-// in its buffer, and the gradient received from the following part is used without a copy, after all handles
-// of the value are gone.
+// A pipeline stage uses the activation received from the preceding part in its buffer. It uses the gradient
+// received from the following part without a copy, after all handles of the value are destroyed.
 TEST_F(TapeTest, ChunksTakeTheMemoryThatTheyAreGiven) {
   Buffer received = stash_.allocate(kElements * 4);
   void* const address = received.view(DType::kF32, {kElements}).data;

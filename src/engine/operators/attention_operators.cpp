@@ -79,7 +79,7 @@ struct Rotation {
 };
 
 // A linear function of each row, which depends on the row's position. kApply(op, from, to, backward) also
-// turns the output's gradient into the input's.
+// computes the input's gradient from the output's.
 template <void (*kApply)(OperatorCall&, const Tensor&, const Tensor&, bool)>
 constexpr Operator by_position(std::string_view name) {
   return {.name = name,

@@ -49,7 +49,7 @@ class OfHeads {
     const std::int64_t keys = s_.k_column();
     return {{{0, keys}, {ranks_ * keys, keys}, {2 * ranks_ * keys, s_.out_width()}}};
   }
-  // Columns of rows that have `of_rank` columns per rank.
+  // Describes the columns of a tensor whose rows have `of_rank` columns per rank.
   static std::array<HeadExchange::Columns, 1> columns(std::int64_t of_rank) { return {{{0, of_rank}}}; }
 
  private:

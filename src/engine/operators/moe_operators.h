@@ -74,7 +74,8 @@ Value experts_by_table(const Value& tokens, Parameter& table);
 // Copies the chosen experts to `experts` [T, top_k] int32 in memory that outlives the tape. Runs once, like
 // observe().
 void record(const Routing& routing, const Tensor& experts);
-// Copies int32 numbers on which a pass bases choices to `to`, in memory that outlives the tape.
+// Copies `numbers`, int32 values from which a pass derives choices. `to` must be in memory that outlives the
+// tape.
 void record(const Value& numbers, const Tensor& to);
 
 // Adds this routing to counters in persistent memory: `load` [E + 1] int32 (turbo::ExpertLoad) and `losses`
@@ -88,10 +89,10 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
 void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
                      const turbo::MarginBins& bins, const Tensor& counts);
 
-// The two parts of a routing with Routing::kept > 0. The first part has the experts [0, n), with the largest
-// n whose experts have at most Routing::kept rows in total. The second part has all other experts; usually it
-// is empty. If the operators of the second part are replayed (ReplayScope), a step keeps no activations for
-// it, and has memory for its maximum number of rows only once.
+// The two parts of a routing with Routing::kept > 0. The first part has the experts [0, n). n is the largest
+// number for which these experts have at most Routing::kept rows in total. The second part has all other
+// experts; usually it is empty. If the operators of the second part are replayed (ReplayScope), a step keeps
+// no activations for it, and has memory for its maximum number of rows only once.
 //
 // Results have the same bits as without parts: an expert's rows are multiplied together, and a token's rows
 // are summed in the same order.

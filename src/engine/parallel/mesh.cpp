@@ -133,8 +133,8 @@ void Mesh::set_timeout(std::chrono::milliseconds timeout) {
 
 Mesh Mesh::measuring() const {
   if (size() == 1) return {};
-  // The measuring mesh must know whether transfers use copy engines, because products are then split by rank.
-  // Memory is measured, and GPU libraries are timed, with the products as training splits them.
+  // The measuring mesh also reports whether transfers use copy engines, because products are then split by
+  // rank. In this way, memory is measured and GPU libraries are timed with the products of training.
   const bool copied = tensor_ && tensor_->by_copy_engines();
   return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied), shape_};
 }

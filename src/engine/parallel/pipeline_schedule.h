@@ -87,8 +87,8 @@ struct Work {
   bool operator==(const Work&) const = default;
 };
 
-// Returns a short label. "F3": the forward pass of microbatch 3, with a ' for each further chunk; B and W are
-// similar. "send F3": the output of that pass; "receive B3": the gradient of the chunk's output.
+// Returns a short label. "F3": the forward pass of microbatch 3; in chunk n, n apostrophes follow. B and W
+// are similar. "send F3": the output of that pass; "receive B3": the gradient of the chunk's output.
 std::string label_of(const Work& work);
 // Returns F, B or W.
 char letter_of(Work::Kind kind);

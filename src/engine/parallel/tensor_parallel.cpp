@@ -190,8 +190,8 @@ void weight_gradient(OperatorCall& op, const Tensor& d_y, const Tensor& x) {
   multiply(op, GemmRole::kWeightGradient, d_y, x, d_weight, accumulate);
 }
 
-// --- gathered_linear: also outputs all rows of x. If the call is replayed, these rows serve the weight
-// gradient.
+// --- gathered_linear: also outputs all rows of x. If the call is replayed, the weight gradient uses these
+// rows.
 
 struct Gathered {
   enum In : InputName { kX };

@@ -92,9 +92,9 @@ struct CudnnCall {
 
 // Returns the number of documents that a plan for a batch of packed sequences has room for.
 std::int64_t cudnn_documents(std::int64_t sequences, std::int64_t tokens);
-// The contents of CudnnWorkspace::documents, all int32: a flag that is 1 if our own kernel must compute the
-// call, the lengths of the documents, and an array of offsets [documents + 1] for each CudnnTensor from
-// kQOffsets to kDVOffsets.
+// The contents of CudnnWorkspace::documents, all int32. First, a flag, which is 1 if our own kernel must
+// compute the call. Second, the lengths of the documents. Third, for each CudnnTensor from kQOffsets to
+// kDVOffsets, an array of offsets [documents + 1].
 inline constexpr std::int64_t kCudnnOffsetArrays = 8;
 std::int64_t cudnn_documents_bytes(std::int64_t documents);
 

@@ -1,6 +1,6 @@
 // Attention of new tokens over a paged cache. The keys and values of many sequences are in pages of a fixed
-// number of tokens, and a block table names the pages of each sequence: memory is allocated page by page, and
-// sequences of any length share it (PagedAttention, Kwon et al. 2023).
+// number of tokens, and a block table names the pages of each sequence (PagedAttention, Kwon et al. 2023).
+// Memory is therefore allocated page by page, and sequences of any length share it.
 //
 // Lengths and tables are tensors on the device, so a launch is the same for every decoding step and can be
 // captured. Masking is causal, as in turbo/attention/attention.h.

@@ -1,6 +1,6 @@
 // Softmax cross-entropy on the CPU, one row at a time. A row (200 KB for a vocabulary of 50 thousand) is read
-// from memory once: the first pass computes maximum and sum together, block by block, so that each block is
-// still in L1 when its exponentials are summed; the gradient pass then finds the row in L2.
+// from memory only once. The first pass computes maximum and sum together, block by block, so that each block
+// is still in L1 when its exponentials are summed. The gradient pass then reads the row from L2.
 #include <algorithm>
 #include <cmath>
 #include <limits>

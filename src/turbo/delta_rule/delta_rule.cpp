@@ -23,9 +23,9 @@ bool is_first_key(const DeltaRuleShape& s, const Tensor& first_key) {
   return first_key.absent() || is_vector(first_key, DType::kI32, s.rows());
 }
 
-// Returns the FLOPs from the number of products per token of a value head: products of a token with the
-// complete state, and products of a chunk's tokens with each other, along the key dimension and along the
-// value dimension. Half of the products between tokens are masked.
+// Returns the FLOPs. The arguments count the products per token of a value head: products with the complete
+// state, and products with other tokens of the chunk, along the key dimension and along the value dimension.
+// Half of the products between tokens are masked.
 double flops_of(const DeltaRuleShape& s, double with_state, double along_keys, double along_values) {
   const auto k = static_cast<double>(s.key_dim), v = static_cast<double>(s.value_dim);
   const double half = DeltaRuleShape::kChunk / 2.0;

@@ -6,9 +6,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Converts gradients of decayed queries and keys to gradients of the undecayed ones, and computes the
-// contributions of the state before the chunk and of the keys to the gradient of the sums of gates at the
-// chunk's end.
+// Converts gradients of decayed queries and keys to gradients before the decay. Also computes the
+// contributions of the keys and of the state before the chunk to DeltaGradients::last.
 template <class T>
 struct DeltaUndecay {
   static constexpr int kThreads = 128;

@@ -6,9 +6,9 @@
 
 // Blocking has three levels. A *super block* is a block [super_k, super_n] of B that, when packed, fits into
 // the shared cache; all threads pack it together (or it is already packed). A *task* computes a block of C
-// from it in one thread: it packs its own rows of A into a buffer that stays in the L2 cache of its core, and
-// multiplies them with one strip of B after the other. While the task multiplies one *panel*, a range of k,
-// the strip of B stays in L1, and the strips of A are read from L2.
+// from this super block in one thread. It packs its own rows of A into a buffer that stays in the L2 cache of
+// its core, and multiplies them by one strip of B after the other. While the task multiplies one *panel*, a
+// range of k, the strip of B stays in L1, and the strips of A are read from L2.
 //
 // Panels depend only on k, so every element of C is summed in the same order for any number of threads, at
 // any position in the matrix, and independent of whether B was already packed.

@@ -3,8 +3,8 @@
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// The host does not have the number of rows of each expert, so it starts enough blocks for any distribution
-// of rows over experts: rows / 128 blocks, and one more per expert for its last, shorter tile.
+// Only the device has the number of rows of each expert. The host therefore starts enough blocks for any
+// distribution of rows over experts: rows / 128 blocks, and one more per expert for its last, shorter tile.
 #pragma once
 
 #include "turbo/gpu/async_copy.h"

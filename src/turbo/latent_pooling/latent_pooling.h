@@ -52,9 +52,9 @@ struct LatentPoolingBackward {
   double flops() const { return 0; }
 };
 
-// Lists the rows that each query attends to, in a matrix of latents followed by pooled rows: the last
-// `window` tokens of its sequence, including itself, and the pooled blocks that end at or before it (all of
-// them, or the chosen blocks). Unused entries are -1.
+// Lists the rows that each query attends to, in a matrix of latents followed by pooled rows. These are the
+// last `window` tokens of its sequence, including itself, and the pooled blocks that end at or before it (all
+// of them, or only the chosen blocks). Unused entries are -1.
 struct WindowAndPooled {
   static constexpr KernelId kId = KernelId::kWindowAndPooled;
   std::int64_t batch, sequence, window;

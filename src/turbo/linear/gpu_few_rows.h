@@ -6,8 +6,8 @@
 // pause; the first weights are prefetched while the previous kernel still computes x. With the matrix units,
 // computing sums takes less time than reading. The warps of a block divide the columns of W among themselves
 // and add their sums in warp order. An element of the result therefore has the same bits for both classes of
-// rows, for any number of rows of x and of W, and whether weights are loaded into registers (here) or into a
-// ring buffer (gpu_few_rows_ring.h).
+// rows and for any number of rows of x and of W. The bits are also the same whether weights are loaded into
+// registers (here) or into a ring buffer (gpu_few_rows_ring.h).
 #pragma once
 
 #include <type_traits>

@@ -16,8 +16,8 @@ template <class Rows, class Results>
 struct FewRowRing : FewRowTiles<Rows, Results> {
   using Tiles = FewRowTiles<Rows, Results>;
   using Tiles::kStep, Tiles::rows, Tiles::in, Tiles::tiles;
-  // Number of columns that one entry of the ring has of each row of a tile. kPitch puts consecutive rows half
-  // a line of banks apart, so that the lanes of a load have no bank conflicts.
+  // One entry of the ring holds this number of columns of each row of a tile. kPitch puts consecutive rows
+  // half a line of banks apart, so that the lanes of a load have no bank conflicts.
   static constexpr int kSlice = 8 * kStep, kPitch = kSlice + 32;
   static constexpr int kPlaceBytes = kStripeRows * kPitch * static_cast<int>(sizeof(BFloat16));
   static constexpr int kPlaces = 3;

@@ -220,7 +220,7 @@ TEST_P(GroupedLinearTest, PickedRows) {
 }
 
 // NaN in the rows and weights of one expert, or in rows of no expert, does not change a bit of the results of
-// other experts, although tiles and steps of k may extend beyond the last row of an expert.
+// other experts. This is tested because tiles and steps of k may extend beyond the last row of an expert.
 TEST_P(GroupedLinearTest, ExpertsKeepApart) {
   OperatorBench bench(GetParam());
   const DType dtype = DType::kBF16;

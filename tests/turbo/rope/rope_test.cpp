@@ -11,9 +11,9 @@ struct Case {
   bool interleaved = false;
 };
 
-// Cases: complete heads are rotated, part of each head, and only some of the heads (followed by the value
-// columns of a fused projection); an odd number of columns that are not rotated; pairs of adjacent columns;
-// and a rotated part that is not at the begin of the head (latent attention).
+// The cases rotate complete heads, a part of each head, or only some of the heads (before the value columns
+// of a fused projection). Further cases have an odd number of columns that are not rotated, pairs of adjacent
+// columns, and a rotated part that is not at the beginning of the head (latent attention).
 const Case kCases[] = {{1, 64, 1, 64, 64},
                        {9, 5 * 48, 5, 48, 48},
                        {40, 6 * 32, 4, 32, 32},

@@ -1,6 +1,6 @@
-// Exchanges between tensor ranks by copy engines, without a GPU: on a table of the functions that a device
-// offers for that, with ranks that are threads on guard devices. Every buffer is overwritten with poison once
-// its work is done, so a stream that misses a wait reads poison.
+// Exchanges between tensor ranks by copy engines, without a GPU. This test provides the table of device
+// functions (DevicePeers), and ranks are threads on guard devices. Every buffer is overwritten with poison
+// once its work is done, so a stream that misses a wait reads poison.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

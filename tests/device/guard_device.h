@@ -1,5 +1,5 @@
 // A CPU device that behaves like a GPU in the ways that tests need. The host can neither read nor write the
-// addresses that it hands out, and every stream, the compute stream included, runs asynchronously and a
+// addresses that this device returns. Every stream, including the compute stream, runs asynchronously and a
 // little late. Code that accesses tensor memory outside kernels and copies crashes; code that lacks a
 // synchronization computes wrong results.
 //

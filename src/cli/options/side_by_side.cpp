@@ -13,8 +13,8 @@
 namespace primus::cli {
 namespace {
 
-constexpr const char* kSideBySideVariable =
-    "PRIMUS_SIDE_BY_SIDE";  // "task/0/2", set by the starter of a job for its ranks
+// "task/0/2", set by the starter of a job for its ranks.
+constexpr const char* kSideBySideVariable = "PRIMUS_SIDE_BY_SIDE";
 
 std::int64_t number_in(const std::string& name, const std::string& text, std::int64_t minimum) {
   constexpr std::int64_t kMax = 1 << 30;

@@ -17,8 +17,8 @@ namespace primus::preflight {
 
 struct JobPreflight {
   comm::JobEnvironment environment;
-  std::chrono::milliseconds timeout =
-      std::chrono::seconds(120);  // time limit for the arrival of all ranks, and for each exchange
+  // Time limit for the arrival of all ranks, and for each exchange.
+  std::chrono::milliseconds timeout = std::chrono::seconds(120);
   ClusterOptions cluster = {};
   // Returns the name of a missing rank, for example from the scheduler's list of hosts. Null: names are "rank
   // 3" and the like.

@@ -7,8 +7,8 @@
 namespace primus::turbo::PRIMUS_KERNELS {
 
 struct AdamFactors {
-  float beta1, beta2, eps, learning_rate,
-      weight_decay;  // learning_rate and weight_decay are factors of the step scalars
+  // learning_rate and weight_decay are factors of the step scalars.
+  float beta1, beta2, eps, learning_rate, weight_decay;
 };
 
 // Updates one element.

@@ -68,8 +68,8 @@ struct AttentionBackward {
   Tensor q, k, v;
   std::int64_t q_stride, k_stride, v_stride;
   Tensor first_key;  // as in the forward pass
-  Tensor out, lse,
-      d_out;  // out and lse of the forward pass, merged over all key ranges; lse includes the sinks
+  // out and lse of the forward pass, merged over all key ranges; lse includes the sinks.
+  Tensor out, lse, d_out;
   Tensor d_q, d_k, d_v;  // same shapes and strides as q, k, v; all in q's type or all in fp32
   std::int64_t d_q_stride, d_k_stride, d_v_stride;
   bool accumulate_d_q = false;   // adds to d_q instead of assigning; exact only in fp32

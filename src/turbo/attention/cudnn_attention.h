@@ -60,8 +60,8 @@ struct CudnnProblem {
   DType type = DType::kBF16;  // type of the operands: bf16 or fp16
   bool backward = false, causal = false, documents = false, sinks = false, statistics = false;
   bool deterministic = true;
-  bool gradients_apart =
-      false;  // cuDNN writes gradients to the workspace; then a kernel adds them to the outputs
+  // cuDNN writes gradients to the workspace; then a kernel adds them to the outputs.
+  bool gradients_apart = false;
   std::int64_t batch = 0, seq_q = 0, seq_k = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
   std::int64_t window = 0;
   float scale = 1;

@@ -148,8 +148,8 @@ void of_parts(CpuContext& context, const CrossEntropyOfParts& call) {
       };
       for (std::int64_t p = 0; p < count; ++p) {
         norm.largest = std::max(norm.largest, value(p, 0));
-        label_logit =
-            std::max(label_logit, value(p, 2));  // max ignores NaN, but NaN is still part of the sum
+        // max ignores NaN, but NaN is still part of the sum.
+        label_logit = std::max(label_logit, value(p, 2));
       }
       for (std::int64_t p = 0; p < count; ++p) {
         norm.sum += norm.of_part(value(p, 0), value(p, 1));

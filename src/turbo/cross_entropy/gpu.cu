@@ -136,8 +136,8 @@ constexpr int kRowThreads = 1024;
 template <class T, int kCount, class Cap>
 struct Loss {
   static constexpr int kThreads = kRowThreads;
-  static constexpr int kHeld =
-      std::is_same_v<T, BFloat16> ? 6 : 4;  // more would leave too few registers for the computation
+  // More would leave too few registers for the computation.
+  static constexpr int kHeld = std::is_same_v<T, BFloat16> ? 6 : 4;
   using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16>, Cap, kHeld>;
   const float* logits;
   const std::int32_t* labels;

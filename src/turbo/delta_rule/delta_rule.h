@@ -29,8 +29,8 @@
 namespace primus::turbo {
 
 struct DeltaRuleShape {
-  static constexpr std::int64_t kChunk =
-      64;  // tokens per chunk in the FLOP count; kernels may use other chunks
+  // Tokens per chunk in the FLOP count; kernels may use other chunks.
+  static constexpr std::int64_t kChunk = 64;
   static constexpr std::int64_t kMaxDim = 256;  // limit of key_dim and value_dim
 
   std::int64_t batch, sequence;                             // number of sequences, and tokens per sequence

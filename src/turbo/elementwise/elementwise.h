@@ -113,8 +113,8 @@ struct LogUniform {
 struct CopyRows {
   static constexpr KernelId kId = KernelId::kCopyRows;
   Tensor from, to;  // first elements; equal types, fp32 or bf16 if `add`
-  std::int64_t rows, cols, from_stride, to_stride, group_rows,
-      to_group_stride;  // rows and group_rows are numbers of rows; strides and cols are numbers of elements
+  // rows and group_rows are numbers of rows; strides and cols are numbers of elements.
+  std::int64_t rows, cols, from_stride, to_stride, group_rows, to_group_stride;
   bool add = false;
   // Describes a copy with all rows in one group.
   static CopyRows strided(const Tensor& from, const Tensor& to, std::int64_t rows, std::int64_t cols,

@@ -51,8 +51,8 @@ struct Fp8 {
   }
 
  private:
-  static constexpr std::uint32_t kCut =
-      23 - kDigits;  // number of mantissa bits of a float that a code does not have
+  // Number of mantissa bits of a float that a code does not have.
+  static constexpr std::uint32_t kCut = 23 - kDigits;
 
   static constexpr float of_magnitude(std::uint32_t code) {
     constexpr std::uint32_t kInfinity = 0x7F800000U, kNan = 0x7FC00000U;

@@ -63,8 +63,8 @@ struct UpdateFp8Scales {
   Tensor scales;
   Tensor norm;  // [1] fp32: gradient norm of this step. If it is not finite, the call does nothing
   DType gradients = DType::kF8E4M3;  // the type of d_y
-  bool most_recent =
-      false;       // true: use the magnitude of this step; false: use the largest magnitude in `history`
+  // true: use the magnitude of this step; false: use the largest magnitude in `history`.
+  bool most_recent = false;
   int margin = 0;  // the largest magnitude is mapped to (largest number of the format) / 2^margin
   void check() const;
   double flops() const { return 0; }

@@ -30,8 +30,8 @@ struct Plan {
   std::int64_t panel = 0, super_k = 0, super_n = 0, super_m = 0;
   std::int64_t tasks_m = 0, tasks_n = 0;  // number of tasks per super block along m and along n
   std::int64_t block_m = 0;               // max. number of rows per task
-  bool sums_in_workspace =
-      false;  // true if C is bf16 and k is divided into super blocks, because partial sums need fp32
+  // true if C is bf16 and k is divided into super blocks, because partial sums need fp32.
+  bool sums_in_workspace = false;
   std::int64_t a_bytes = 0, tiles_bytes = 0;  // bytes per thread
   std::int64_t b_bytes = 0, sums_bytes = 0;
 
@@ -193,8 +193,8 @@ struct SuperBlock {
   const Kernel& kernel;
   Source a;
   std::int64_t panel;
-  std::int64_t m0, rows,
-      cols;  // first row of A, and numbers of rows of A and columns of B in this super block
+  // First row of A, and numbers of rows of A and columns of B in this super block.
+  std::int64_t m0, rows, cols;
   std::int64_t k0, k1;
   std::int64_t tasks_m, tasks_n;
   const char* b;  // packed B; points to k0 of the first strip

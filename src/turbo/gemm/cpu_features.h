@@ -8,8 +8,8 @@ struct CpuFeatures {
   bool avx2_fma = false;
   bool avx512 = false;       // AVX-512 F, BW, DQ and VL
   bool avx512_bf16 = false;  // vdpbf16ps, vcvtne2ps2bf16
-  bool fast_vdpbf16 =
-      false;              // vdpbf16ps outperforms fp32 multiply-add: true on AMD CPUs, false on Intel CPUs
+  // vdpbf16ps outperforms fp32 multiply-add: true on AMD CPUs, false on Intel CPUs.
+  bool fast_vdpbf16 = false;
   bool amx_bf16 = false;  // tiles and tdpbf16ps; the OS kernel has granted this process the tile state
 };
 

@@ -10,11 +10,11 @@
 namespace primus::turbo {
 
 struct GatheredRows {
-  const Tensor* operand =
-      nullptr;  // the operand whose rows are copied, a or b of the call; null: no rows are copied
+  // The operand whose rows are copied, a or b of the call; null: no rows are copied.
+  const Tensor* operand = nullptr;
   bool gathers = false;
-  std::int64_t room =
-      0;  // number of rows for which the workspace has room; never smaller for a call with more rows
+  // Number of rows for which the workspace has room; never smaller for a call with more rows.
+  std::int64_t room = 0;
 
   std::int64_t bytes() const { return operand ? room * operand->cols() * size_of(operand->dtype) : 0; }
 };

@@ -65,11 +65,11 @@ struct GroupTiles {
 
   const BFloat16 *a, *b;
   C* c;
-  std::int64_t m, n,
-      k;  // m (or k if rows are summed) is not used, because it depends on the expert (offsets)
+  // m (or k if rows are summed) is not used, because it depends on the expert (offsets).
+  std::int64_t m, n, k;
   std::int64_t left_step, right_step;  // elements between the starts of consecutive rows in memory
-  std::int64_t experts, b_expert,
-      c_expert;  // b_expert, c_expert: elements between the matrices of consecutive experts
+  // b_expert, c_expert: elements between the matrices of consecutive experts.
+  std::int64_t experts, b_expert, c_expert;
   const std::int32_t *offsets, *first_tiles;
   const std::int32_t *a_picks, *b_picks;
   bool accumulate;

@@ -98,8 +98,8 @@ std::int64_t fp32_bytes(std::int64_t elements) { return aligned(elements * size_
 
 bool SplitGemm::suits(const Gemm& call) {
 #ifdef __AVX512F__
-  constexpr std::int64_t kFewTokens =
-      8;  // with at most this number of tokens, most of the time is that of reading the weight
+  // With at most this number of tokens, most of the time is spent reading the weight.
+  constexpr std::int64_t kFewTokens = 8;
   const bool a_fp32 = call.a.dtype == DType::kF32, b_fp32 = call.b.dtype == DType::kF32;
   const bool c_fp32 = call.c.dtype == DType::kF32;
   if (call.a.dtype == DType::kF16) return false;

@@ -32,8 +32,8 @@ class SplitGemm {
   const cpu::CpuContext& context_;
   const Gemm& call_;
   GemmArgs product_;  // the product of the parts
-  std::int64_t a_parts_, b_parts_,
-      c_parts_;  // number of elements in the parts of each operand; 0: the operand is not split
+  // Number of elements in the parts of each operand; 0: the operand is not split.
+  std::int64_t a_parts_, b_parts_, c_parts_;
 };
 
 }  // namespace primus::turbo::PRIMUS_CPU_ISA

@@ -404,8 +404,8 @@ void expert_bias_update(CpuContext& context, const ExpertBiasUpdate& a) {
   std::int64_t total = 0;
   for (std::int64_t e = 0; e < experts; ++e) total += counts[e];
   for (std::int64_t e = 0; e < experts; ++e) {
-    const std::int64_t excess =
-        counts[e] * experts - total;  // an exact integer with sign(-excess) = sign(mean - load)
+    // An exact integer with sign(-excess) = sign(mean - load).
+    const std::int64_t excess = counts[e] * experts - total;
     if (excess != 0) bias[e] += excess < 0 ? a.rate : -a.rate;
   }
 }

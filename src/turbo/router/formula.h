@@ -11,8 +11,8 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-inline constexpr float kTinySum =
-    1e-20F;  // avoids a division by zero, as in the code published with DeepSeek's models
+// Avoids a division by zero, as in the code published with DeepSeek's models.
+inline constexpr float kTinySum = 1e-20F;
 
 // Maps scores to positive integers in the same order; NaN is below every number. 0 is the key of experts that
 // cannot be chosen.

@@ -511,8 +511,8 @@ struct UpdateBias {
     for (std::int64_t e = thread(); e < experts; e += kThreads) total += load[e];
     total = block_reduce<kThreads>(total);
     for (std::int64_t e = thread(); e < experts; e += kThreads) {
-      const std::int64_t excess =
-          load[e] * experts - total;  // an exact integer with sign(-excess) = sign(mean - load)
+      // An exact integer with sign(-excess) = sign(mean - load).
+      const std::int64_t excess = load[e] * experts - total;
       if (excess != 0) bias[e] += excess < 0 ? rate : -rate;
     }
   }

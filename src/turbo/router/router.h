@@ -44,8 +44,8 @@ struct RouterRandom {
   std::uint64_t seed = 0;
   std::uint32_t layer = 0;
   Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)
-  Tensor tokens =
-      {};  // [tokens] int32: (index of the sample in the global batch) * sequence length + position
+  // [tokens] int32: (index of the sample in the global batch) * sequence length + position.
+  Tensor tokens = {};
 
   bool given() const { return !scalars.absent() && !tokens.absent(); }
 };

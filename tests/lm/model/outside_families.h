@@ -141,8 +141,8 @@ inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   convolutions.convolution.bias = true;
   ModelConfig& linear = add("gated_delta", "qwen3_5_text");
   linear.centred_norms = linear.attention.output_gate = true;
-  linear.norm_epsilon =
-      1e-2;  // small states are divided by it; a smaller value would make finite differences inaccurate
+  // Small states are divided by this epsilon; a smaller value would make finite differences inaccurate.
+  linear.norm_epsilon = 1e-2;
   linear.linear = {.key_heads = 2, .value_heads = 4, .key_dim = 8, .value_dim = 6, .conv_width = 4};
   linear.at(0).attention = &kGatedDeltaNet;
   ModelConfig& by_head = add("gated_delta_by_head", "qwen3_next");

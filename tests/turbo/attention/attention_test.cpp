@@ -507,7 +507,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
   Expected expected(s, DType::kF32);
   Problem problem(bench, expected.compute(), DType::kF32);
   problem.run();
-  // Scores reach 1000, where half an ulp is 3e-5, and so is the relative error of a probability.
+  // Scores reach 1000, where half an ulp is 3e-5. The relative error of a probability is equally large.
   EXPECT_LE(normalised_error(bench.download(problem.forward.out), expected.reference.out), 1e-3);
 }
 

@@ -16,8 +16,8 @@ namespace {
 
 struct Case {
   AttentionShape shape;
-  std::vector<std::int64_t> query_cuts,
-      key_cuts;                              // where parts begin, except the first part, which begins at 0
+  // Where parts begin, except the first part, which begins at 0.
+  std::vector<std::int64_t> query_cuts, key_cuts;
   std::vector<std::int64_t> documents = {};  // lengths of documents; empty: a single document
   bool sinks = false;
 };

@@ -27,9 +27,9 @@ Settings& settings();
 
 // The graph that was compiled last.
 struct Compiled {
-  std::map<std::int64_t, std::vector<std::int64_t>> dims,
-      strides;                             // maps the ids of tensors in memory to their sizes and strides
-  std::map<std::int64_t, DataType> types;  // maps the id of a tensor to its type
+  // Maps the ids of tensors in memory to their sizes and strides.
+  std::map<std::int64_t, std::vector<std::int64_t>> dims, strides;
+  std::map<std::int64_t, DataType> types;        // maps the id of a tensor to its type
   std::map<std::int64_t, std::int64_t> offsets;  // maps the id of a tensor to the id of its offsets
   std::multiset<PointwiseMode> pointwise;
   int matmuls = 0, reductions = 0;

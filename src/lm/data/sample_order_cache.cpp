@@ -24,8 +24,8 @@ constexpr std::uint64_t kOrderVersion = 1;
 struct Header {
   std::uint64_t magic = kOrderMagic, version = kOrderVersion;
   std::array<std::uint64_t, 2> key = {};
-  std::uint64_t documents = 0,
-                samples = 0;  // sizes of the arrays that follow the header; `rows` has samples + 1 entries
+  // Sizes of the arrays that follow the header; `rows` has samples + 1 entries.
+  std::uint64_t documents = 0, samples = 0;
   std::uint64_t epochs = 0, separate_last_epoch = 0;
   std::uint64_t checksum = 0;  // XXH3 hash of the arrays
 };

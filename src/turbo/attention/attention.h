@@ -58,8 +58,8 @@ struct AttentionForward {
                      // backward follows
   Tensor workspace;
   void check() const;
-  double flops()
-      const;  // counts only pairs of a query and a key that it sees, without regard to document boundaries
+  // Counts only pairs of a query and a key that it sees, without regard to document boundaries.
+  double flops() const;
 };
 
 struct AttentionBackward {

@@ -15,8 +15,8 @@ struct DecodeLatents {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarp;
   static constexpr int kWidest = 576, kWidestValue = 512;  // max. number of columns of keys and of values
   static constexpr int kKeys = 64, kLength = 2 * kKeys;    // number of keys per step and per block
-  static constexpr int kPad = 8,
-                       kLine = 8;  // kPad: padding against bank conflicts; kLine: elements in 16 bytes
+  // kPad: padding against bank conflicts; kLine: elements in 16 bytes.
+  static constexpr int kPad = 8, kLine = 8;
   static constexpr int kColumns = kWidestValue / kTile / kWarps;  // number of tiles of value columns per warp
   using StartsEarly = void;
   Queries queries;

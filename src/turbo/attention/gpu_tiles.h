@@ -56,8 +56,8 @@ struct AttentionTiles {
     T left[kLefts][kRows][kDepth + kPad];
     T right[kCols][kDepth + kPad];
     T wide[kCols][kWide + kPad];
-    T weights[kDirect ? 1 : kRows]
-             [kCols + kPad];  // left operand of the second product; each warp uses 16 rows
+    // Left operand of the second product; each warp uses 16 rows.
+    T weights[kDirect ? 1 : kRows][kCols + kPad];
   };
 
   using Scores = Accumulator[kCols / kTile];

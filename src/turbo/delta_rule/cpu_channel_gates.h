@@ -184,13 +184,12 @@ class ChannelGates {
 
   std::int64_t width_, tokens_ = 0;
   float* decays_;  // [tokens, width]: the decay of each token
-  float *since_strip_,
-      *until_strip_;  // [tokens, width]: decay from the strip's begin to a token, and from a token to the
-                      // strip's end
+  // [tokens, width]: decay from the strip's begin to a token, and from a token to the strip's end.
+  float *since_strip_, *until_strip_;
   float *since_begin_, *until_end_;  // [tokens, width]: decay from the chunk's begin to a token, and from a
                                      // token to the chunk's end
-  float *strips_,
-      *through_;  // strips_: [kStrips, width], decay over each strip; through_: [width], decay over the chunk
+  // strips_: [kStrips, width], decay over each strip; through_: [width], decay over the chunk.
+  float *strips_, *through_;
   float *q_, *k_;      // [kStrip, width]
   float* earlier_;     // [tokens, width]
   float* transposed_;  // [width, 2 * kStrip]

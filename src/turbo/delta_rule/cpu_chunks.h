@@ -198,8 +198,8 @@ class DeltaChunk {
   ChunkKeys keys_{};
   Gates gates_;
   float* beta_;
-  float *key_since_, *key_until_,
-      *query_since_;  // [tokens, key_width]: keys and queries, multiplied by decays
+  // [tokens, key_width]: keys and queries, multiplied by decays.
+  float *key_since_, *key_until_, *query_since_;
   ChunkMatrices matrices_;
   float *error_, *u_;  // [tokens, value_width]: U = beta · error
   float* rows_;

@@ -132,9 +132,9 @@ struct DeltaGradients {
   T* states;                  // [key_dim, value_dim]: gradient of the state after the chunk
   float *of_read, *of_write;  // [kRows, kRows]: gradients of the token-by-token matrices
   T *read, *write;            // of_read and of_write times the decays
-  float *q, *looking,
-      *seen;    // [kRows, key_dim]: gradients of queries, and of keys as rows and as columns of the
-                // token-by-token matrices
+  // [kRows, key_dim]: gradients of queries, and of keys as rows and as columns of the token-by-token
+  // matrices.
+  float *q, *looking, *seen;
   float* last;  // [key_dim]: gradient of the sums of gates at the chunk's end
   T* qkv;       // in the caller's tensor
   float *g, *beta;

@@ -17,8 +17,8 @@ namespace primus::turbo::gemm {
 
 // One call of a packing function: `strips` consecutive strips over one range of k.
 struct PackCall {
-  const void*
-      source;  // element (first row or column of the strips, first k); with `rows`, element (row 0, first k)
+  // Element (first row or column of the strips, first k); with `rows`, element (row 0, first k).
+  const void* source;
   std::int64_t ld;           // leading dimension of the source, in elements
   const std::int32_t* rows;  // for gathered rows: the source index of each row; else null
   std::int64_t extent;  // rows of A (columns of B) from there to the end; further rows of strips become zero

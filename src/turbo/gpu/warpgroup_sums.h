@@ -41,9 +41,9 @@ PRIMUS_DEVICE LeftInRegisters to_left(const WarpgroupSums<kCols>& sums, int d) {
   return result;
 }
 
-// Forces the computation of these registers to be complete at this point. The compiler does not know that
-// products which are not complete still access registers, and might move the computation past later
-// statements.
+// Forces the computation of these registers to be complete at this point. Products that are not complete
+// still access registers, which the compiler does not take into account. It might otherwise move the
+// computation past later statements.
 template <int kCols>
 PRIMUS_DEVICE void settle([[maybe_unused]] WarpgroupSums<kCols>& sums) {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)

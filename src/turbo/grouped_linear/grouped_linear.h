@@ -20,11 +20,12 @@ namespace primus::turbo {
 struct GroupedGemm {
   static constexpr KernelId kId = KernelId::kGroupedGemm;
   GemmRole role;
-  Tensor a, b;              // operands, both fp32 or both bf16; weights are [experts, out, in]
-  Tensor c;                 // fp32 or bf16
-  Tensor offsets;           // [experts + 1] int32, starts at 0, non-decreasing, at most `rows`
-  Tensor a_rows, b_rows;    // [rows] int32, not read from offsets[experts] on; absent: row r is row r. b_rows
-                            // only for the weight gradient
+  Tensor a, b;     // operands, both fp32 or both bf16; weights are [experts, out, in]
+  Tensor c;        // fp32 or bf16
+  Tensor offsets;  // [experts + 1] int32, starts at 0, non-decreasing, at most `rows`
+  // [rows] int32, not read from offsets[experts] on; absent: rows are not picked. b_rows is only for the
+  // weight gradient.
+  Tensor a_rows, b_rows;
   bool accumulate = false;  // c += instead of c =; for the weight gradient only
   Tensor workspace;
   void check() const;

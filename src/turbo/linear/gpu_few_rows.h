@@ -1,4 +1,4 @@
-// Products of one or two rows, y = x · Wᵀ, as in decoding, whose time is that of reading W once. A kernel has
+// Products of one or two rows, y = x · Wᵀ, as in decoding. Their time is that of reading W once. A kernel has
 // two template arguments (gpu_few_rows_parts.h): the first loads rows of x (StagedRows, NormedRows), the
 // second processes and stores results (PlainResults, GatedResults, RotatedResults).
 //

@@ -73,11 +73,11 @@ struct DispatchPlan {
   Tensor sends, receives;  // [ranks]: number of rows sent to each rank, and received from each rank
   Tensor sent;             // [ranks * maximum, 1]: for each outgoing row, its token on this rank
   Tensor parts;            // [tokens, ranks]: for each token and rank, the outgoing row
-  Tensor
-      sources;  // [ranks * maximum, 1]: for each incoming row, its token; tokens are numbered over all ranks
+  // [ranks * maximum, 1]: for each incoming row, its token; tokens are numbered over all ranks.
+  Tensor sources;
   Tensor places;  // [ranks * tokens, 1]: for each token of all ranks, its incoming row
-  Tensor
-      choices;  // [ranks * maximum, top_k]: for each incoming row, its choices among the experts of this rank
+  // [ranks * maximum, top_k]: for each incoming row, its choices among the experts of this rank.
+  Tensor choices;
 
   static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t maximum) {
     return {2 * ranks + 2 * ranks * tokens + ranks * maximum * (2 + top_k)};

@@ -1,4 +1,4 @@
-// Tells whether a weight oscillates; shared by the kernels of all devices.
+// Decides whether a weight oscillates; shared by the kernels of all devices.
 #pragma once
 
 #include "turbo/formula.h"

@@ -14,8 +14,8 @@ struct Rope {
   Tensor x;          // [tokens, width]: consecutive heads of head_dim
   Tensor y;          // output: [tokens, width]; may be x. Columns outside the rotated heads are copied
   Tensor positions;  // [tokens] int32, row indices of the table
-  Tensor
-      table;  // [max_positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; scaled by mscale
+  // [max_positions, rotary_dim] fp32: cos of rotary_dim/2 frequencies, then sin; scaled by mscale.
+  Tensor table;
   std::int64_t heads;  // the first `heads` heads of each row are rotated
   std::int64_t head_dim;
   std::int64_t rotary_dim;        // number of columns of each head that are rotated; even

@@ -146,8 +146,8 @@ struct BackwardWorker {
 
 // The layout of the workspace.
 struct Plan {
-  static constexpr std::int64_t kSlice = std::int64_t{16}
-                                         << 20;  // max. number of floats for a slice of queries
+  // Max. number of floats for a slice of queries.
+  static constexpr std::int64_t kSlice = std::int64_t{16} << 20;
 
   explicit Plan(const SelectedAttentionBackward& a) : Plan(a.shape, a.queries_at_once) {}
   Plan(const SelectedAttentionShape& s, std::int64_t at_once)

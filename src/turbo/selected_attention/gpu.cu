@@ -311,8 +311,8 @@ struct AddParts {
 
 // The layout of the workspace. Sizes are in elements of 4 bytes.
 struct Plan {
-  static constexpr std::int64_t kSlice = std::int64_t{64}
-                                         << 20;  // max. number of elements for a slice of queries
+  // Max. number of elements for a slice of queries.
+  static constexpr std::int64_t kSlice = std::int64_t{64} << 20;
 
   explicit Plan(const SelectedAttentionBackward& a) : Plan(a.shape, a.queries_at_once) {}
   Plan(const SelectedAttentionShape& s, std::int64_t at_once)

@@ -152,8 +152,8 @@ std::vector<std::vector<std::byte>> weights_after(const SessionSettings& s, doub
   session->store().initialize(rank.context(), 1);
   for (const engine::Parameter& p : session->store().parameters()) {
     if (p.initializer.kind != engine::Initializer::Kind::kConstant) continue;
-    const std::vector<float> ones(static_cast<std::size_t>(p.value.elements()),
-                                  1.0F);  // weight decay would not change zeros
+    // Weight decay would not change zeros.
+    const std::vector<float> ones(static_cast<std::size_t>(p.value.elements()), 1.0F);
     rank.compute().copy_to_device(p.value.data, ones.data(), p.value.bytes());
   }
   session->step().begin();

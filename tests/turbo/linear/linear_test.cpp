@@ -111,8 +111,8 @@ TEST(Linear, ProductsInFp16MatchReference) {
   Benches benches = every_bench();
   std::vector<Layer> all = layers();
   all.push_back({1, 256, 40});
-  all.push_back(
-      {64, 128, 64});  // a case in which all extents are multiples of 16 bytes, which libraries require
+  // A case in which all extents are multiples of 16 bytes, which libraries require.
+  all.push_back({64, 128, 64});
   for (const Layer& layer : all) {
     for (const GemmRole role : kRoles) {
       for (const bool accumulate : {false, true}) {

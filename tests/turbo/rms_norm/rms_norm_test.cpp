@@ -15,8 +15,8 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    all.push_back(
-        {1, 3, dtype});  // with 1 column the gradient would be 0, because the result is the sign of x
+    // With 1 column the gradient would be 0, because the result is the sign of x.
+    all.push_back({1, 3, dtype});
     all.push_back({1, 48, dtype});
     all.push_back({7, 129, dtype});
     all.push_back({300, 96, dtype});

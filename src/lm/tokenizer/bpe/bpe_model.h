@@ -56,8 +56,8 @@ class BpeModel {
   BpeOptions options_;
   Vocabulary vocabulary_;
   MergeTable merges_;
-  std::array<std::int32_t, 256>
-      byte_ids_{};  // ids of single bytes (byte level) or of the tokens <0x..> (byte fallback); -1: no token
+  // Ids of single bytes (byte level) or of the tokens <0x..> (byte fallback); -1: no token.
+  std::array<std::int32_t, 256> byte_ids_{};
   std::optional<std::int32_t> unk_id_;
   Vocabulary words_;  // tokens as raw bytes; used to look up complete words in a byte-level vocabulary
 };

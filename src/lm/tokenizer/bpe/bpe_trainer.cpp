@@ -154,8 +154,8 @@ std::string tokenizer_file(const BpeTrainerOptions& options, const std::vector<s
                            ordered_json merges) {
   ordered_json vocabulary = ordered_json::object();
   auto& entries = vocabulary.get_ref<ordered_json::object_t&>();
-  entries.reserve(
-      tokens.size());  // filled directly, because inserting into an ordered object searches all earlier keys
+  // Filled directly, because inserting into an ordered object searches all earlier keys.
+  entries.reserve(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) entries.emplace_back(tokens[i], i);
   ordered_json added = ordered_json::array();
   for (std::size_t i = 0; i < options.special_tokens.size(); ++i) {

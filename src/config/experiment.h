@@ -105,7 +105,8 @@ struct Experiment {
   // The hardware to plan for (--hardware), which this machine need not have; null: this machine's device.
   std::shared_ptr<const Hardware> hardware;
 
-  // Whether a preset, the file, the command line or the environment gives the key a value other than null.
+  // Returns whether a preset, the file, the command line or the environment gives the key a value other than
+  // null.
   bool sets(std::string_view key) const;
   Provenance provenance_of(std::string_view key) const;
   // Returns the name under which the user set trainer key `key`.

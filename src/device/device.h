@@ -21,8 +21,8 @@ namespace primus {
 
 class KernelTable;
 
-// What a kernel needs from its device in addition to its arguments: threads and address translation on a CPU,
-// a stream handle and library handles on a GPU. Kernels of a backend cast it to the derived type.
+// The resources of a device that a kernel gets in addition to its arguments: threads and address translation
+// on a CPU, a stream handle and library handles on a GPU. Kernels of a backend cast it to the derived type.
 class KernelContext {
  public:
   virtual ~KernelContext() = default;

@@ -4,8 +4,8 @@
 // The working value is the master rounded to nearest, with ties away from zero. The remainder, which is
 // master minus working value in units of the last place of the master, is then in [-2^15, 2^15 - 1], so it
 // fits into 16 bits. The sum of working value and remainder is exactly the master. The bits of the remainder
-// are the lower half of the master's bits, read as a signed number. If ties were rounded to even, 65537
-// masters would have the same working value if its last bit is 0, and 16 bits could not distinguish them.
+// are the lower half of the master's bits, read as a signed number. If ties were rounded to even, a working
+// value whose last bit is 0 would belong to 65537 masters, which 16 bits cannot distinguish.
 //
 // The functions use integer operations on the bits, so results are the same on every device. Infinities,
 // zeros and denormals need no special case, and NaN stays NaN.

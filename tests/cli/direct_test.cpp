@@ -31,8 +31,8 @@ struct Folder : test::TemporaryFolder {
   ProgramResult run(const std::vector<std::string>& words) const { return run_program(words, options()); }
 };
 
-// Whether the process has ended or is a zombie. Waits a moment, because a killed process may take time to
-// end.
+// Returns whether the process has ended or is a zombie. Waits a moment, because a killed process may take
+// time to end.
 bool has_ended(pid_t pid) {
   for (int tries = 0; tries < 100; ++tries) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");

@@ -17,7 +17,7 @@ const std::string kHostile =
     "\x1b]0;title\x07\x1b[2J\xc2\x9b"
     "2J\b\x7f";
 
-// Whether the text has no control characters except line breaks and tabs.
+// Returns whether the text has no control characters except line breaks and tabs.
 bool tame(const std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);

@@ -102,7 +102,7 @@ class Program {
   void send(int signal_number) const { kill(pid_, signal_number); }
   pid_t pid() const { return pid_; }
 
-  // Whether the process still runs. Its output is left for wait().
+  // Returns whether the process still runs. Its output is left for wait().
   bool running() const {
     siginfo_t info{};
     return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&

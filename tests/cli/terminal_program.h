@@ -75,7 +75,7 @@ class TerminalProgram {
 
   void send(int signal_number) const { kill(pid_, signal_number); }
 
-  // Whether the terminal is in raw mode: it passes each key at once, or does not echo.
+  // Returns whether the terminal is in raw mode: it passes each key at once, or does not echo.
   bool passes_every_key() const {
     termios mode{};
     if (tcgetattr(terminal_, &mode) != 0) throw std::runtime_error("tcgetattr");

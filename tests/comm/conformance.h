@@ -283,7 +283,8 @@ class Conformance {
     release(data);
   }
 
-  // Parts of `rows` rows. Each pair of ranks exchanges its own row count; the rows after it are not checked.
+  // Checks all_to_all_rows() with parts of `rows` rows. Each pair of ranks exchanges its own number of rows;
+  // rows after these are not checked.
   void all_to_all_rows(DType dtype, std::int64_t rows) {
     constexpr std::int64_t kWidth = 3;
     const auto between = [&](int from, int to) {

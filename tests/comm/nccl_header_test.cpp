@@ -41,8 +41,8 @@ static_assert(offsetof(Config, max_ctas) == offsetof(ncclConfig_t, maxCTAs));
 static_assert(offsetof(Config, net_name) == offsetof(ncclConfig_t, netName));
 static_assert(offsetof(Config, split_share) == offsetof(ncclConfig_t, splitShare));
 
-// Whether one of our types matches one of NCCL's: both are pointers, or both are structs or numbers of equal
-// size.
+// Returns whether one of our types matches one of NCCL's: both are pointers, or both are structs or numbers
+// of equal size.
 template <class Ours, class Theirs>
 constexpr bool stands_for() {
   if constexpr (std::is_pointer_v<Ours> || std::is_pointer_v<Theirs>) {

@@ -318,7 +318,7 @@ TEST(Store, TheReasonArrivesBeforeRank0Ends) {
 
 // ---- Strangers ----------------------------------------------------------------------------------
 
-// Whether the other side closes the connection within `time`.
+// Returns whether the other side closes the connection within `time`.
 bool closes(const Socket& socket, std::chrono::milliseconds time) {
   char buffer[4096];
   const Deadline end = in(time);

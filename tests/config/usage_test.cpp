@@ -32,7 +32,7 @@ std::string engine_sources() {
   return text.str();
 }
 
-// Whether `text` has a member access .name or ->name.
+// Returns whether `text` has a member access .name or ->name.
 bool reads(const std::string& text, std::string_view name) {
   for (size_t at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
     const bool member = at >= 2 && (text[at - 1] == '.' || (text[at - 1] == '>' && text[at - 2] == '-'));
@@ -42,7 +42,7 @@ bool reads(const std::string& text, std::string_view name) {
   return false;
 }
 
-// Whether `declarations` has a field of a model that the key `name` sets: a line
+// Returns whether `declarations` has a field of a model that the key `name` sets: a line
 // PRIMUS_MODEL_FIELD(PART, type, member, initial, setting, when_loaded, "keys") or one of
 // lm/model/model_fields.def.
 bool decides_a_field(const std::string& declarations, std::string_view name) {

@@ -38,7 +38,7 @@ std::vector<std::string> train(const TemporaryFolder& folder, const std::string&
   return test::train_ranks(folder, name, of.ranks, of.level, std::move(more));
 }
 
-// Whether a checkpoint is being written in this run's folder.
+// Returns whether a checkpoint is being written in this run's folder.
 bool is_saving(const Path& run) {
   std::error_code nothing_there;
   for (const auto& entry : std::filesystem::directory_iterator(run / "checkpoints", nothing_there))

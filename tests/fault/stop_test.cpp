@@ -89,7 +89,7 @@ TEST(Stop, ASecondRunInTheSameFolderIsRefused) {
   EXPECT_EQ(program.wait().exit_code, 0);
 }
 
-// Whether the program has a handler for SIGINT.
+// Returns whether the program has a handler for SIGINT.
 bool listens(const Program& program) {
   std::ifstream status("/proc/" + std::to_string(program.pid()) + "/status");
   for (std::string line; std::getline(status, line);) {

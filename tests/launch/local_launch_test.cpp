@@ -58,7 +58,7 @@ Shown run(LocalLaunch launch) {
   return shown;
 }
 
-// Whether the process has ended. Waits a moment, because the system reaps processes later.
+// Returns whether the process has ended. Waits a moment, because the system reaps processes later.
 bool gone(pid_t pid) {
   for (int i = 0; i < 500; ++i) {
     std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");

@@ -25,7 +25,7 @@ struct DeltaRuleOptions {
   Value first_key = {};                // [T] int32, as in AttentionOptions
 };
 
-// Whether the heads can be split over `context` ranks.
+// Returns whether the heads can be split over `context` ranks.
 inline bool delta_rule_divides(std::int64_t key_heads, std::int64_t context) {
   return key_heads % context == 0;
 }

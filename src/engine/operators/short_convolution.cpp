@@ -19,10 +19,11 @@ struct Attributes {
   turbo::CausalConvShape shape;
   ContextParallel* context;
 
-  // Whether some tokens have neighbours on other ranks. Then the call also outputs the inputs that precede
-  // each slice.
+  // Returns whether some tokens have neighbours on other ranks. Then the call also outputs the inputs that
+  // precede each slice.
   bool has_edges() const { return context && shape.width > 1; }
-  // Whether the call also outputs the sums before the activation, which gradients of the activation need.
+  // Returns whether the call also outputs the sums before the activation, which gradients of the activation
+  // need.
   bool sums() const { return shape.form == turbo::CausalConvShape::Form::kSilu; }
 };
 

@@ -167,15 +167,15 @@ class Call {
   Shape lse_shape() const { return {sequences() * heads(), 2 * slice_tokens_}; }
   Shape piece_lse_shape() const { return {heads(), slice_tokens_}; }
 
-  // Whether the mask is purely causal, without windows, chunks or packed documents. Then attention within a
-  // rank is ordinary causal attention over its rows, which are in sequence order. A slice of this rank's
-  // queries sees each slice of another rank's keys either completely or not at all.
+  // Returns whether the mask is purely causal, without windows, chunks or packed documents. Then attention
+  // within a rank is ordinary causal attention over its rows, which are in sequence order. A slice of this
+  // rank's queries sees each slice of another rank's keys either completely or not at all.
   bool only_causal() const {
     const std::int64_t whole = 2 * slice_tokens_ * a_.context->ranks();
     return !op_.has_in(ContextOperands::kFirstKey) && (a_.shape.window == 0 || a_.shape.window >= whole) &&
            (a_.shape.chunk == 0 || a_.shape.chunk >= whole);
   }
-  // Whether the result of a query is the sum of at most two blocks.
+  // Returns whether the result of a query is the sum of at most two blocks.
   bool at_most_two_parts() const { return only_causal() && a_.context->ranks() <= 2; }
   // Sums of three or more parts are accumulated in fp32. A sum of two parts is rounded only once in any type.
   bool sums_in_place(DType dtype) const { return dtype == DType::kF32 || at_most_two_parts(); }

@@ -80,11 +80,11 @@ class ScheduleRunner {
   // See Tape::Settings::stop.
   void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
 
-  // Whether this stage has the entire model and each microbatch ends before the next microbatch begins. Then
-  // run() leaves no work in flight.
+  // Returns whether this stage has the entire model and each microbatch ends before the next microbatch
+  // begins. Then run() leaves no work in flight.
   bool in_turn() const;
 
-  // Whether the entire list has been enqueued.
+  // Returns whether the entire list has been enqueued.
   bool finished() const { return position_ == list().size() && alive_.empty(); }
   const WeightGradientQueue& weight_gradients() const { return queue_; }
 

@@ -303,8 +303,8 @@ constexpr Operator kScattered{.name = "scattered_linear",
                               .backward_weight = scattered_backward_weight,
                               .for_weight = saves(Scattered::kX)};
 
-// Whether a gather or scatter of this many bytes overlaps products with this weight. fp8 and fp4 products
-// quantise all rows at once, so they cannot overlap.
+// Returns whether a gather or scatter of this many bytes overlaps products with this weight. fp8 and fp4
+// products quantise all rows at once, so they cannot overlap.
 bool can_overlap(const Value& x, const Parameter& weight, comm::Communicator* group,
                  const TensorParallel* overlap, std::int64_t bytes) {
   return group && overlap && overlap->worthwhile(bytes) &&

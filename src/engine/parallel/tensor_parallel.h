@@ -47,9 +47,9 @@ class TensorParallel {
 
   comm::Communicator& group() { return group_; }
   const Options& options() const { return options_; }
-  // Whether to overlap when this many bytes are gathered or scattered; false if overlap is off.
+  // Returns whether to overlap when this many bytes are gathered or scattered; false if overlap is off.
   bool worthwhile(std::int64_t bytes) const;
-  // Whether copy engines make the transfers. Then overlapped products may use all multiprocessors.
+  // Returns whether copy engines make the transfers. Then overlapped products may use all multiprocessors.
   bool by_copy_engines() const { return group_.by_copy_engines(); }
 
   // The following functions are for the operators. Each transfer begins after the work enqueued on the

@@ -41,7 +41,7 @@ struct RecomputePolicy {
     if (!layers.empty()) return std::binary_search(layers.begin(), layers.end(), layer);
     return layer >= first_layer && layer - first_layer < full_layers;
   }
-  // Whether this block is the first of a group.
+  // Returns whether this block is the first of a group.
   bool begins_group(std::int64_t layer) const {
     return full(layer) && (!layers.empty() || (layer - first_layer) % layers_per_group == 0);
   }

@@ -129,7 +129,7 @@ class Tape {
   void leave_block() { layer_ = -1; }
   const RecomputePolicy& recompute() const { return settings_.recompute; }
   const PrecisionRecipe& precision() const { return settings_.precision; }
-  // Whether the outputs of an operator of this class, called now, are replayed in the backward pass.
+  // Returns whether the outputs of an operator of this class, called now, are replayed in the backward pass.
   bool drops(OperatorClass c) const {
     return settings_.train && (replay_ || settings_.recompute.drops(c, layer_));
   }
@@ -145,8 +145,8 @@ class Tape {
     static const LowRank kNone;
     return settings_.adapters ? weight.low_rank : kNone;
   }
-  // Whether parameters are gathered. Then an operator may read only its own parameter, whose values exist
-  // while the operator runs.
+  // Returns whether parameters are gathered. Then an operator may read only its own parameter, whose values
+  // exist while the operator runs.
   bool gathers_parameters() const { return settings_.parallel != nullptr; }
 
   // ---- backward
@@ -164,7 +164,7 @@ class Tape {
   // as long as the Buffer.
   Buffer share(const Value& value) const { return slots_[value.slot_].data; }
   Buffer share_gradient(const Value& value) const { return slots_[value.slot_].gradient; }
-  // Whether the queue has no weight gradient of this tape.
+  // Returns whether the queue has no weight gradient of this tape.
   bool settled() const { return pending_weight_gradients_ == 0; }
 
   int chunk() const { return settings_.chunk; }

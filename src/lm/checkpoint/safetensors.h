@@ -173,7 +173,7 @@ struct SharedSlab {
   HeldRun part;        // range of elements that this process holds, within the slab
 };
 
-// What one process wrote to one shard.
+// The data that one process wrote to one shard.
 struct WrittenShard {
   // CRC32C of each tensor of the shard, computed with zeros in place of the bytes that other processes hold.
   // crc32c_merge() combines the CRC32C values of all processes into the checksum of the complete tensor.

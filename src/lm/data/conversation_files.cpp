@@ -155,7 +155,7 @@ bool is_part(std::string_view file, std::initializer_list<std::string_view> name
   });
 }
 
-// Returns whether the name is that of a backup or temporary copy, whose records would be read twice.
+// Returns whether editors and people name copies like this; they would repeat the records.
 bool is_backup(std::string_view file) {
   constexpr std::array<std::string_view, 7> kEndings = {"~",    ".bak", ".old", ".orig",
                                                         ".swp", ".tmp", ".part"};

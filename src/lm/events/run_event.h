@@ -33,8 +33,8 @@ struct RunFacts {
   std::string experiment = {};  // all settings as YAML, as in experiment.yaml; only on rank 0
 };
 
-// What a rank does outside of steps: "tokenizing corpus.txt". `share`: completed fraction, 0..1, if known. An
-// empty `what` means that steps continue.
+// The work of a rank outside of steps: "tokenizing corpus.txt". `share`: completed fraction, 0..1, if known.
+// An empty `what` means that steps continue.
 struct PhaseFacts {
   std::string what;
   std::optional<double> share = {};

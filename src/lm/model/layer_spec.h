@@ -15,7 +15,7 @@ struct LayerKind;
 // The kinds of a plain layer. blocks/layers.h declares all other kinds.
 extern const LayerKind kSelfAttention, kDenseFeedForward;
 
-// What a layer caches of a sequence to process its next tokens.
+// The data of a sequence that a layer caches to process its next tokens.
 enum class Keeps : std::uint8_t {
   kNothing,  // nothing; for feed-forward branches
   kKeys,     // keys and values of each token

@@ -53,7 +53,7 @@ class Filler {
     if (!is_set(key)) field = value;
   }
 
-  // Whether the field applies to this model and no explicit setting replaces it.
+  // Returns whether the field applies to this model and no explicit setting replaces it.
   template <class Field>
   bool has(const Field& field) const {
     switch (field.part) {

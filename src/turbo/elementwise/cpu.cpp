@@ -16,8 +16,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Adds the partial tensors of all ranks pairwise, in rank order. Level l holds a sum of 2^l tensors until the
-// next sum of 2^l tensors is complete.
+// Adds the partial tensors of all ranks pairwise, in rank order. Level l stores a sum of 2^l tensors. When
+// the next sum of 2^l tensors is complete, both are added into level l + 1.
 void add_parts(CpuContext& context, const Add& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);

@@ -26,8 +26,8 @@ struct AddBody {
   }
 };
 
-// Adds the partial tensors of all ranks pairwise, in rank order. Level l holds a sum of 2^l tensors until the
-// next sum of 2^l tensors is complete.
+// Adds the partial tensors of all ranks pairwise, in rank order. Level l stores a sum of 2^l tensors. When
+// the next sum of 2^l tensors is complete, both are added into level l + 1.
 template <class T, int kCount>
 struct AddPartsBody {
   const T *own, *others;
@@ -232,7 +232,7 @@ void random_normal(Context& context, const RandomNormal& call) {
 }
 
 // Computes the source and the destination of rows. 64-bit divisions take as long as the copy, so calls with a
-// single group, which is the common case, do without them.
+// single group, which is the common case, skip them.
 template <class Word>
 struct Rows {
   const Word* from;

@@ -26,9 +26,8 @@ struct AlgorithmTrial {
 // The trials of one device. Not thread-safe.
 class AlgorithmTrials {
  public:
-  // Returns the seconds that the device needs for `products` consecutive products with a candidate, or a
-  // number
-  // <= 0 if the candidate does not run.
+  // Returns the seconds that the device needs for `products` consecutive products with a candidate. The
+  // result is not positive if the candidate does not run.
   using Run = std::function<double(int candidate, int products)>;
   // Returns the seconds of a steady clock.
   using Clock = std::function<double()>;

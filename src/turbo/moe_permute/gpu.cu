@@ -224,7 +224,7 @@ struct PlanFewSlots {
   }
 };
 
-// Divides a complete plan into its two parts. Each thread writes one index of all lists of both parts.
+// Divides a complete plan into its two parts. Thread i writes the values for index i of every list.
 struct SplitPlan {
   const std::int32_t *offsets, *rows, *slots, *tokens;
   std::int32_t *head_offsets, *head_rows, *head_slots, *head_tokens;

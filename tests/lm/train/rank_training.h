@@ -49,7 +49,7 @@ inline void on_ranks(
   for (std::thread& thread : threads) thread.join();
 }
 
-// Whether a loss is above that of uniform predictions, so that training can reduce it.
+// Returns whether a loss is above that of uniform predictions, so that training can reduce it.
 inline bool has_something_to_learn(double loss, const ModelConfig& model) {
   return loss > 1.02 * std::log(static_cast<double>(model.vocab));
 }

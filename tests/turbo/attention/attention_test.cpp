@@ -225,8 +225,8 @@ std::vector<AttentionShape> cache_shapes() {
   };
 }
 
-// Whether the emulator is fast enough for the shape. The emulator computes a few hundred thousand query-key
-// pairs per second, and always complete tiles of queries.
+// Returns whether the emulator is fast enough for the shape. The emulator computes a few hundred thousand
+// query-key pairs per second, and always complete tiles of queries.
 bool quick_to_emulate(const AttentionShape& s) {
   return s.batch * s.heads * std::max<std::int64_t>(s.seq_q, 64) * s.seq_k <= 150'000;
 }

@@ -97,8 +97,8 @@ class Texts {
   std::mt19937_64 generator_{20261122};
 };
 
-// Whether two segmentations have equal sums of scores, up to rounding. Unknown characters and byte tokens
-// count as 0.
+// Returns whether two segmentations have equal sums of scores, up to rounding. Unknown characters and byte
+// tokens count as 0.
 bool tied(const std::vector<int32_t>& ours, const std::vector<int>& theirs,
           const std::vector<sentencepiece::Piece>& pieces) {
   double size = 0;

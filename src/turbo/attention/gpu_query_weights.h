@@ -14,7 +14,7 @@ namespace primus::turbo::PRIMUS_GPU {
 struct HeadStatistics {
   const Visibility& visibility;
   const float *lse, *delta;
-  std::int64_t first;  // index of the head's first query of the sequence in lse and delta
+  std::int64_t first;  // index in lse and delta of the head's first query in this sequence
   int sequence;
 
   // In base 2. A query that sees no key has lse = -infinity. Its weights are zero with any finite value.

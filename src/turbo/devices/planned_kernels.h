@@ -21,7 +21,7 @@ void plan_fp8_products(KernelTable& table);
 void plan_grouped_products(KernelTable& table);
 void plan_products(KernelTable& table);
 
-// Replaces a kernel of which planning needs only the workspace size; it is never run.
+// Replaces a kernel. Planning needs only its workspace size, and never runs it.
 template <class Call>
 void run_nothing(KernelContext&, const Call&) {
   throw std::logic_error("a planned device has no kernels to run");

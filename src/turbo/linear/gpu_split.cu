@@ -8,8 +8,9 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Divides a product into blocks, depending only on its sizes: into tiles of the result, and if there are too
-// few tiles to fill a GPU, also into ranges of the sum over k (pieces).
+// Divides a product into blocks. The division depends only on the product's sizes. Each block computes a tile
+// of the result. If there are too few tiles to fill a GPU, the sum over k is also divided into ranges
+// (pieces).
 struct SplitPlan {
   static constexpr std::int64_t kRows = 64, kCols = 128, kDepth = 32;
 

@@ -298,7 +298,7 @@ void FaultEnv::write(Node& node, const Path& path, std::span<const std::byte> da
   begin(path, &torn);
   if (torn) data = data.first(data.size() / 2);
   const std::uint64_t used = bytes_in(*root_), room = capacity_ > used ? capacity_ - used : 0;
-  // The longest size that this file may reach. A file without a name does not count as used space.
+  // The maximum size of this file. A file without a name does not count as used space.
   const std::uint64_t limit = room > kNever - node.data.size() ? kNever : node.data.size() + room;
   const bool full = offset + data.size() > limit;
   if (full) data = data.first(limit > offset ? limit - offset : 0);

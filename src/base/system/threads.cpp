@@ -20,8 +20,8 @@ std::thread start_thread(std::function<void()> body, std::string_view purpose) {
 }
 
 void ThreadGroup::start(std::function<void()> body, std::string_view purpose) {
-  threads_.reserve(threads_.size() + 1);  // reserves first, so that emplace_back cannot fail after the thread
-                                          // has started
+  // Reserves first, so that push_back cannot fail once the thread has started.
+  threads_.reserve(threads_.size() + 1);
   threads_.push_back(start_thread(std::move(body), purpose));
 }
 

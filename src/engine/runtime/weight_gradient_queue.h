@@ -1,4 +1,4 @@
-// When weight gradients run, and in which order they are summed.
+// Decides when weight gradients run and in which order they are summed.
 //
 // Floating-point sums depend on their order. The order here is the same for every schedule: contributions to
 // a parameter are summed by microbatch, and within one microbatch in backward order of the uses. Work that

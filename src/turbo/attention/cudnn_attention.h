@@ -44,10 +44,10 @@ enum class CudnnTensor : std::int64_t {
   kQOffsets,      // [documents + 1] int32: begin of each document, in elements of q
   kKOffsets,      // ... k
   kVOffsets,      // ... v
-  kOutOffsets,    // as kQOffsets, for out and d_out
-  kTokenOffsets,  // as kQOffsets, for lse
+  kOutOffsets,    // like kQOffsets, but for out and d_out
+  kTokenOffsets,  // like kQOffsets, but for lse
   kDQOffsets,     // ... d_q
-  kDKOffsets,     // as kQOffsets, for d_k in the layout in which cuDNN writes it
+  kDKOffsets,     // like kQOffsets, but for d_k in the layout in which cuDNN writes it
   kDVOffsets,     // ... d_v
   kDelta,         // workspace: sums of out * d_out
   kDQSum,         // workspace: d_q in fp32

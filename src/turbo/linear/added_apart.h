@@ -8,8 +8,8 @@
 
 namespace primus::turbo {
 
-// Returns whether a product needs this: it accumulates into 16 bits, and its operands have one type. Weight
-// gradients never need it: linear.h allows rounding them twice.
+// Returns whether a product is computed in this way: it accumulates into 16 bits, and its operands have one
+// type. Weight gradients are not: linear.h allows rounding them twice.
 bool is_added_apart(const Gemm& call);
 
 // Max. bytes of fp32 rows at a time. These rows stay in the L2 cache of a Hopper GPU until they are added.

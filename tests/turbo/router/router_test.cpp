@@ -391,8 +391,8 @@ TEST_P(RouterTest, ForcedBalance) {
     }
     for (const double e : chosen) ++load[static_cast<std::size_t>(e)];
     const int maximum = *std::max_element(load.begin(), load.end());
-    // An expert is expected to get 100 slots. With random experts, the number may be larger by four standard
-    // deviations.
+    // The expected number of slots per expert is 100. With random experts, it may be exceeded by four
+    // standard deviations.
     EXPECT_LE(maximum, forced == RouterRule::Forced::kEven ? 100 : 140);
   }
 }

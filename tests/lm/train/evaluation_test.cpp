@@ -125,14 +125,12 @@ TEST(Evaluation, OfARunThatHasPassedItsLengthReadsTheLastSamples) {
   config::Experiment e = experiment(folder.path());
   e.trainer->train_iters = 100;
   e.trainer->exit_interval = 5;
-  Trainer first(e, families, log);
-  first.prepare();
-  ASSERT_EQ(first.run(stop).last_step, 5);
-
-  e.trainer->train_iters = 2;
-  Trainer second(e, families, log);
-  second.prepare();
-  EXPECT_EQ(second.run(stop).last_step, 5);
+  for (const std::int64_t length : {100, 2}) {
+    e.trainer->train_iters = length;
+    Trainer trainer(e, families, log);
+    trainer.prepare();
+    ASSERT_EQ(trainer.run(stop).last_step, 5);
+  }
   const auto found = evaluations(run_folder_of(e).root());
   ASSERT_EQ(found.size(), 4U);  // after steps 2, 4 and 5, and on test data
   EXPECT_EQ(found[2].iteration, 5);

@@ -143,9 +143,6 @@ class CheckpointReader {
   // memory order.
   void read_runs(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
                  const AxisOrder& order, std::span<const StridedRun> runs, std::span<std::byte> out) const;
-  // Copies the elements of the box [offset, offset + extent) of a tensor to `out`, row-major. A rank of any
-  // mesh can so read its box.
-  void read_slice(TensorPart part, std::string_view name, const Slice& slice, std::span<std::byte> out) const;
 
  private:
   void read_structure(const Path& folder, Validation validation, Env& env);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -250,29 +249,6 @@ void CheckpointReader::read_runs(TensorPart part, std::string_view name, DType d
     for (const auto& recorded : found.slices) check_slice(found, tensor, recorded);
   }
   copy_runs(order, element, tensor.data, runs, out);
-}
-
-void CheckpointReader::read_slice(TensorPart part, std::string_view name, const Slice& slice,
-                                  std::span<std::byte> out) const {
-  const TensorRecord& found = record(part, name);
-  const auto element = static_cast<std::size_t>(size_of(found.dtype));
-  if (!is_inside(slice, found.shape) || static_cast<std::size_t>(elements(slice)) * element != out.size()) {
-    throw invalid(fmt::format("tensor '{}' of checkpoint '{}', {}, has no slice {} at {} of {} bytes", name,
-                              folder_.string(), shape_text(found.shape), shape_text(slice.extent),
-                              shape_text(slice.offset), out.size()));
-  }
-  const TensorView tensor = *shards_[found.file].find(name);
-  if (validation_ == Validation::kStructure) {
-    for (const auto& recorded : found.slices) {
-      if (!are_disjoint(recorded.slice, slice)) check_slice(found, tensor, recorded);
-    }
-  }
-  std::size_t at = 0;
-  for_each_run(found.shape, slice, [&](std::int64_t first, std::int64_t count) {
-    const std::size_t size = static_cast<std::size_t>(count) * element;
-    std::memcpy(out.data() + at, tensor.data.data() + static_cast<std::size_t>(first) * element, size);
-    at += size;
-  });
 }
 
 ResumePoint find_resume_point(const Path& root, Validation validation, Env& env, CheckpointGroup* group) {

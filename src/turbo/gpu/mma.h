@@ -13,7 +13,7 @@ namespace primus::turbo::PRIMUS_GPU {
 
 // ---- bf16 and fp16 ------------------------------------------------------------------------------
 
-// With kHalves = 1, only columns 0 to 7 of c are computed; columns 8 to 15 are undefined.
+// With kHalves = 1 and warps of 32, only columns 0 to 7 of c are computed; columns 8 to 15 are undefined.
 #if defined(__HIP__)
 
 template <int kHalves = 2, class T>
@@ -84,10 +84,8 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
       return to_float(of_lane(row % 8 * 4 + k % 8 / 2).b.at[k % 2 + k / 8 * 2 + row / 8 * 4]);
     return to_float(of_lane(row + k / 4 * 16).b.at[k % 4]);
   };
-  // With 32 lanes, a lane's elements in columns 8 to 15 are its last ones; with 64 lanes, all elements of a
-  // lane are in one column.
+  // With 32 lanes, a lane's elements in columns 8 to 15 are its last ones.
   constexpr int kComputed = kWarp == 32 ? kPerLane / 2 * kHalves : kPerLane;
-  if (kWarp == 64 && Accumulator::col(0) >= 8 * kHalves) return;
   // The elements of a lane are in few rows and columns, and each of these rows and columns is gathered once.
   // In unrolled loops, the positions of elements are constants. Emulated products take most of their time
   // here.

@@ -172,9 +172,9 @@ TEST_P(MoePermuteTest, PlanRouting) {
   for (const auto& [tokens, top_k, count, sequences, capacities] : {Case{1, 1, 2, 1, {0, 1, 5, 40}},
                                                                     {50, 2, 4, 1, {0, 1, 5, 40}},
                                                                     {50, 2, 4, 5, {0, 1, 5, 40}},
-                                                                    {64, 8, 600, 1, {0, 1}},
+                                                                    {64, 8, 600, 1, {0, 2}},
                                                                     {333, 6, 17, 3, {0, 40}},
-                                                                    {700, 3, 300, 1, {0, 5}}}) {
+                                                                    {700, 3, 300, 1, {0, 12}}}) {
     const Slots s(tokens, top_k, count, 7);
     const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {tokens, top_k});
     const Tensor weights = bench.upload(s.weights, DType::kF32, {tokens, top_k});

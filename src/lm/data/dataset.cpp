@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <optional>
 
@@ -16,10 +15,10 @@
 #include "base/files/file.h"
 #include "base/files/file_lock.h"
 #include "base/files/partial_folder.h"
+#include "lm/data/blend_list.h"
 #include "lm/data/corpus.h"
 #include "lm/data/gpt_dataset.h"
 #include "lm/data/made_by.h"
-#include "lm/data/numpy_random.h"
 #include "lm/data/text_split.h"
 #include "lm/data/tokenize.h"
 
@@ -35,79 +34,6 @@ constexpr std::uint64_t kPackedVersion = 1;  // increased when only packed text 
 constexpr double kSurplus = 0.005;
 constexpr const char* kMockSplit = "1,1,1";
 constexpr std::array<std::string_view, 3> kSplitNames = {"train", "valid", "test"};
-
-struct BlendList {
-  std::vector<std::string> paths;
-  std::vector<double> weights;  // normalised weights; empty for a list without weights
-};
-
-std::optional<double> parse_weight(std::string_view text) {
-  double value = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (result.ec != std::errc() || result.ptr != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-std::vector<double> normalized(const std::vector<double>& weights) {
-  const double sum = pairwise_sum(weights);
-  std::vector<double> result;
-  for (const double weight : weights) result.push_back(weight / sum);
-  return result;
-}
-
-// Returns whether `entry` is a number and not the name of existing data.
-bool is_weight(const std::string& entry) {
-  return parse_weight(entry) && !IndexedDataset::exists(entry) && !Env::posix().status(entry);
-}
-
-// Returns the error for a list that has weights but does not alternate weight and path.
-Error uneven_blend(const std::vector<std::string>& list) {
-  const std::string hint = "write weights and paths alternately ('0.7 data/a 0.3 data/b'), or only paths";
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const bool weight = is_weight(list[i]), weight_is_due = i % 2 == 0;
-    if (weight_is_due && !weight) {
-      return invalid(
-          fmt::format("in the data path '{}', the weight of '{}' is missing", fmt::join(list, " "), list[i]),
-          hint);
-    }
-    if (weight_is_due ? i + 1 == list.size() : weight) {
-      return invalid(fmt::format("in the data path '{}', the path after the weight {} is missing",
-                                 fmt::join(list, " "), list[weight_is_due ? i : i - 1]),
-                     hint);
-    }
-  }
-  return invalid("only some entries of the data path have a weight", hint);
-}
-
-// Parses a list of paths, or of alternating weights and paths: weights are present if the length is even and
-// every first entry of a pair is a number.
-BlendList parse_blend(const std::vector<std::string>& list) {
-  BlendList blend;
-  if (list.size() % 2 == 0) {
-    for (std::size_t i = 0; i < list.size(); i += 2) {
-      if (const auto weight = parse_weight(list[i])) blend.weights.push_back(*weight);
-    }
-  }
-  if (blend.weights.empty()) {
-    if (std::ranges::any_of(list, is_weight)) throw uneven_blend(list);
-    blend.paths = list;
-    return blend;
-  }
-  if (blend.weights.size() != list.size() / 2) throw uneven_blend(list);
-  for (std::size_t i = 0; i < list.size(); i += 2) {
-    const double weight = blend.weights[i / 2];
-    if (!(weight >= 0) || !std::isfinite(weight))
-      throw invalid(fmt::format("'{}' is not a valid blend weight for '{}'", list[i], list[i + 1]),
-                    "write a number of 0 or more before each path: 0.7, A, 0.3, B");
-    blend.paths.push_back(list[i + 1]);
-  }
-  if (!(pairwise_sum(blend.weights) > 0)) {
-    throw invalid(fmt::format("the blend weights {} add up to zero", fmt::join(blend.weights, ", ")),
-                  "give at least one path a weight above 0");
-  }
-  blend.weights = normalized(blend.weights);
-  return blend;
-}
 
 class Opener {
  public:
@@ -132,18 +58,8 @@ class Opener {
     if (options_.mock_data) {
       throw invalid("mock data never ends, so it has no epochs", "set train_iters or train_tokens");
     }
-    const bool shared = !options_.data_path.empty();
     double samples = 0;
-    for (const std::string& path :
-         parse_blend(shared ? options_.data_path : options_.train_data_path).paths) {
-      const std::shared_ptr<const TokenSource> data = source(path);
-      check_length(*data);
-      const Share share = share_of(*data, 0, shared ? std::optional(shares()) : std::nullopt);
-      double tokens = 0;
-      for (std::int64_t i = share.first; i < share.last; ++i) tokens += data->length(i);
-      // Adds the number of rows in the sample order of this many epochs (sample_order.h).
-      samples += std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
-    }
+    for (const std::string& path : parse_blend(training_paths()).paths) samples += samples_in(path, epochs);
     if (samples > static_cast<double>(kMaxOrderedSamples)) {
       throw unsupported(fmt::format("{} epochs are {:.3g} samples; the limit is 2^32", epochs, samples),
                         "train for fewer epochs");
@@ -183,6 +99,7 @@ class Opener {
     const bool held_out =
         result[0] && !options_.data_path.empty() && holds_out(parse_blend(options_.data_path));
     std::vector<std::string> facts = held_out ? facts_on_shares(result) : std::vector<std::string>();
+    if (result[0] && !options_.mock_data) add_facts_on_weights(facts);
     return {.train = std::move(result[0]),
             .valid = std::move(result[1]),
             .test = std::move(result[2]),
@@ -242,8 +159,7 @@ class Opener {
       const Share share = share_of(*data, split, shares());
       if (share.first == share.last) {
         if (split == 1) {
-          notes_.push_back(
-              fmt::format("{}: too little text to hold some out for validation", blend.paths[i]));
+          notes_.push_back(nothing_to_hold_out(blend.paths[i], *data, options_.seq_length));
         }
         continue;
       }
@@ -276,6 +192,33 @@ class Opener {
       }
     }
     return facts;
+  }
+
+  const std::vector<std::string>& training_paths() const {
+    return options_.data_path.empty() ? options_.train_data_path : options_.data_path;
+  }
+
+  // Returns the number of samples in `epochs` passes over the training data of a path.
+  double samples_in(const std::string& path, double epochs) {
+    const std::shared_ptr<const TokenSource> data = source(path);
+    check_length(*data);
+    const Share share =
+        share_of(*data, 0, options_.data_path.empty() ? std::nullopt : std::optional(shares()));
+    double tokens = 0;
+    for (std::int64_t i = share.first; i < share.last; ++i) tokens += data->length(i);
+    // The number of rows in the sample order of this many epochs (sample_order.h).
+    return std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
+  }
+
+  // Adds how often training reads each source of a blend with weights: weights and not sizes decide it.
+  void add_facts_on_weights(std::vector<std::string>& facts) {
+    const BlendList blend = parse_blend(training_paths());
+    if (blend.weights.empty() || blend.paths.size() < 2) return;
+    for (std::size_t i = 0; i < blend.paths.size(); ++i) {
+      const double drawn = blend.weights[i] * static_cast<double>(requested_[0]);
+      facts.push_back(fmt::format("{} is read {:.3g} times, as its weight of {:.3g} says", blend.paths[i],
+                                  drawn / samples_in(blend.paths[i], 1), blend.weights[i]));
+    }
   }
 
   // Returns the sequences of `source` that belong to train, valid or test. `shares`: the split; nullopt: all
@@ -579,8 +522,6 @@ std::int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& toke
   check(options);
   return Opener(options, tokenizer).samples_of_epochs(epochs);
 }
-
-std::vector<std::string> paths_of(const std::vector<std::string>& list) { return parse_blend(list).paths; }
 
 TokenBound bound_tokens(const std::string& path) {
   if (IndexedDataset::exists(path)) return {IndexedDataset::open(path)->tokens(), true};

@@ -78,6 +78,28 @@ std::string describe_held_out(const TokenSource& source, const Share& share, boo
                      test ? "the test" : "validation");
 }
 
+std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length) {
+  const std::int64_t tokens = tokens_in(source, {0, source.sequences()});
+  const std::int64_t needed = 2 * (seq_length + 1);
+  if (tokens < needed) {
+    return fmt::format(
+        "{}: too little text to hold some out for validation: it has {} tokens, and training and validation "
+        "need {} (seq_length {})",
+        data, tokens, needed, seq_length);
+  }
+  const std::int64_t pieces = source.sequences();
+  return fmt::format(
+      "{}: nothing is held out for validation, because {}. A JSON line is a piece; plain text (.txt) is cut "
+      "into "
+      "pieces of at least 1 KB. Add text, write it as plain text, or name other data for validation "
+      "(train_data_path, valid_data_path)",
+      data,
+      pieces == 1 ? "its text is one piece"
+                  : fmt::format("no division of its {} pieces leaves both training and validation a sequence "
+                                "of {} tokens",
+                                pieces, seq_length));
+}
+
 Error empty_share(std::string_view shares, std::string_view part, std::string_view data,
                   std::int64_t sequences) {
   constexpr std::int64_t kFewest = 4;

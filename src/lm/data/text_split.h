@@ -38,6 +38,10 @@ std::vector<Share> split_text(const TokenSource& source, std::string_view shares
 // test" if `test`.
 std::string describe_held_out(const TokenSource& source, const Share& share, bool test);
 
+// Returns a note on text of which held_out_from() holds nothing out: why, and how to change it. `data`: the
+// path that the user gave.
+std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length);
+
 // Returns the error for a share that is above 0 but contains no sequence. `part`: "train", "valid" or "test".
 Error empty_share(std::string_view shares, std::string_view part, std::string_view data,
                   std::int64_t sequences);

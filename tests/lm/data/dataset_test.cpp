@@ -233,7 +233,25 @@ TEST_F(OpenDatasets, TooLittleTextIsAllTrainedOn) {
   EXPECT_NE(data.train, nullptr);
   EXPECT_EQ(data.valid, nullptr);
   EXPECT_FALSE(data.held_out);
-  EXPECT_THAT(data.notes, testing::ElementsAre(HasSubstr("too little text")));
+  EXPECT_THAT(data.notes, testing::ElementsAre(HasSubstr("because its text is one piece")));
+  options_.data_path = {folder_.write("short.txt", "one short paragraph")};
+  EXPECT_THAT(open().notes,
+              testing::ElementsAre(HasSubstr("too little text to hold some out for validation: it "
+                                             "has 20 tokens, and training and validation need 34")));
+}
+
+// Documents are not divided, however long they are. The note gives this reason.
+TEST_F(OpenDatasets, OneLongDocumentIsAllTrainedOn) {
+  options_.hold_out_text = true;
+  options_.valid_samples = 1;
+  const std::string line = "{\"text\": \"" + std::string(2000, 'x') + "\"}\n";
+  options_.data_path = {folder_.write("long.jsonl", line)};
+  EXPECT_THAT(open().notes,
+              testing::ElementsAre(testing::AllOf(
+                  HasSubstr("nothing is held out for validation, because its text is one piece"),
+                  HasSubstr("write it as plain text, or"))));
+  options_.data_path = {folder_.write("short.jsonl", line + "{\"text\": \"ab\"}\n")};
+  EXPECT_THAT(open().notes, testing::ElementsAre(HasSubstr("no division of its 2 pieces leaves")));
 }
 
 TEST_F(OpenDatasets, TokenFilesAreDividedAsBefore) {
@@ -312,6 +330,11 @@ TEST_F(OpenDatasets, BlendDrawsByWeight) {
   int ones = 0;
   for (int64_t i = 0; i < 40; ++i) ones += sample_of(*sets.train, i).tokens[0] == 'o';
   EXPECT_EQ(ones, 30);
+  // A pass over each source is (500 - 1) / 16 samples.
+  EXPECT_THAT(
+      sets.facts,
+      testing::ElementsAre((folder_ / "one").string() + " is read 0.968 times, as its weight of 0.75 says",
+                           (folder_ / "two").string() + " is read 0.323 times, as its weight of 0.25 says"));
 
   options_.data_path = {(folder_ / "one").string(), (folder_ / "two").string()};
   options_.train_samples = 2 * (499 / 16);

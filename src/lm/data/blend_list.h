@@ -1,0 +1,22 @@
+// The data paths that a user names, with or without the weights of a blend.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace primus::data {
+
+struct BlendList {
+  std::vector<std::string> paths;
+  std::vector<double> weights;  // normalised weights; empty for a list without weights
+};
+
+// Parses a list of paths, or of alternating weights and paths: weights are present if the length is even and
+// every first entry of a pair is a number. Error(kInvalid) for a weight without a path, and for weights that
+// are negative or add up to zero.
+BlendList parse_blend(const std::vector<std::string>& list);
+
+// Returns the weights divided by their sum.
+std::vector<double> normalized(const std::vector<double>& weights);
+
+}  // namespace primus::data

@@ -53,10 +53,11 @@ class DataConversations final : public Command {
     data::ChosenStyle chosen = choose_style(*tokenizer);
     chosen.style.inline_bos = inline_bos_;
     const data::ConversationWriter writer(chosen.style, *tokenizer, "--format ");
-    data::TokenizedConversations all =
-        data::read_conversations(data::find_conversations(name_, split_).train, writer,
-                                 {.vocab_size = tokenizer->vocab_size(), .skip_bad = skip_bad_});
-    for (const std::string& note : {data::note_on_skipped(all, name_), data::note_on_unused(all, name_)}) {
+    const data::ConversationFiles files = data::find_conversations(name_, split_);
+    data::TokenizedConversations all = data::read_conversations(
+        files.train, writer, {.vocab_size = tokenizer->vocab_size(), .skip_bad = skip_bad_});
+    for (const std::string& note : {data::note_on_other_files(files, name_),
+                                    data::note_on_skipped(all, name_), data::note_on_unused(all, name_)}) {
       if (!note.empty()) console.note("note: " + note);
     }
     for (const std::string& note : data::notes_on_content(all, name_)) console.note("warning: " + note);

@@ -96,7 +96,13 @@ std::optional<std::string> warning_on_adapters(const Path& folder, Env& env) {
         "first (PEFT: merge_and_unload)",
         (folder / name).string());
   }
-  return std::nullopt;
+  constexpr const char* kSettings = "adapter_config.json";
+  if (!env.status(folder / kSettings)) return std::nullopt;
+  return fmt::format(
+      "'{}' is ignored, and its adapters (adapter_model.safetensors) are missing. If the model should "
+      "include "
+      "them, download them and merge them into the weights first (PEFT: merge_and_unload)",
+      (folder / kSettings).string());
 }
 
 }  // namespace

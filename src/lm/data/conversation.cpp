@@ -101,6 +101,9 @@ class Reader {
       member(key);
     }
     if (has_ids_) return finish_tokens();
+    // Both count tokens, which messages do not have yet.
+    if (has_mask_) note_unused("loss_mask");
+    if (!starts_.empty()) note_unused("seq_start_id");
     out_.ids.clear();
     out_.learned.clear();
     out_.starts.clear();

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
 
@@ -81,6 +82,21 @@ void read_lines(const InputFile& file, PartFn visit) {
   }
 }
 
+// Throws if a file of lists has more than one: its lines are conversations without the key "messages".
+void refuse_lists_in_lines(std::string_view text, const std::string& file) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  const std::size_t newline = text.find('\n', begin);
+  if (newline == std::string_view::npos) return;
+  const std::string_view line = text.substr(0, newline);
+  const std::size_t last = line.find_last_not_of(" \t\r");
+  if (last == begin || line[last] != ']' || !begins_list(text.substr(newline))) return;
+  throw invalid("the line is a list, not an object",
+                "a conversation is an object: {\"messages\": [...]}; jq -c '{messages: .}' FILE > NEW_FILE "
+                "writes such lines")
+      .at(fmt::format("{}:{}", file,
+                      1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(begin), '\n')));
+}
+
 void read_list(const InputFile& file, PartFn visit) {
   auto text = std::make_unique<std::string>();
   BlockReader reader({file}, BlockReader::kBlockSize, kMaxListBytes);
@@ -94,6 +110,7 @@ void read_list(const InputFile& file, PartFn visit) {
   }
   Part part{.file = file.path.string(), .position = file.size};
   const std::string_view all = without_mark(*text);
+  refuse_lists_in_lines(all, part.file);
   JsonReader json(all, part.file, {.python = true});
   const char* counted = all.data();
   std::int64_t line = 1;
@@ -162,6 +179,27 @@ bool is_backup(std::string_view file) {
   return std::ranges::any_of(kEndings, [file](std::string_view ending) { return file.ends_with(ending); });
 }
 
+// Returns whether a file name has the extension of JSON, compressed or not.
+bool is_json(std::string_view file) {
+  for (const std::string_view packed : {".gz", ".zst"}) {
+    if (file.ends_with(packed)) file.remove_suffix(packed.size());
+  }
+  constexpr std::array<std::string_view, 3> kEndings = {".jsonl", ".json", ".ndjson"};
+  return std::ranges::any_of(kEndings, [file](std::string_view ending) { return file.ends_with(ending); });
+}
+
+// Returns whether `name` is a list of existing files, separated by blanks or commas.
+bool is_list_of_files(std::string_view name) {
+  std::size_t found = 0;
+  while (!name.empty()) {
+    const std::size_t end = std::min(name.find_first_of(" ,"), name.size());
+    if (end > 0 && !Env::posix().status(Path(name.substr(0, end)))) return false;
+    found += end > 0 ? 1 : 0;
+    name.remove_prefix(std::min(end + 1, name.size()));
+  }
+  return found > 1;
+}
+
 constexpr const char* kHowToExport =
     "where there is a network, python -c \"from datasets import load_dataset; "
     "load_dataset('NAME', split='train').to_json('train.jsonl')\" writes one as JSON lines";
@@ -180,6 +218,11 @@ bool looks_like_hub(const std::string& name) {
 }
 
 Error no_such_data(const std::string& name) {
+  if (is_list_of_files(name)) {
+    return invalid(
+        fmt::format("'{}' names several files, but conversations are one file or one folder", name),
+        "put them into one folder as train-1.jsonl, train-2.jsonl, or join them: cat A B > BOTH.jsonl");
+  }
   if (looks_like_hub(name)) {
     return invalid(
         fmt::format("file or folder '{}' does not exist; Primus does not download data sets from the Hugging "
@@ -214,7 +257,7 @@ ConversationFiles divided_folder(const Path& folder, const std::string& split) {
   Env& env = Env::posix();
   const std::vector<std::string> names = env.list(folder);
   const auto has = [&](std::string_view name) { return std::ranges::find(names, name) != names.end(); };
-  std::vector<std::string> train, valid, test;
+  std::vector<std::string> train, valid, test, other;
   for (const std::string& name : names) {
     if (is_part(name, {split}) || is_part(name, {"validation", "valid", "val", "dev", "test"}))
       refuse_dangling_link(folder / name);
@@ -228,6 +271,8 @@ ConversationFiles divided_folder(const Path& folder, const std::string& split) {
       valid.push_back(path);
     } else if (is_part(name, {"test"})) {
       test.push_back(path);
+    } else if (is_json(name)) {
+      other.push_back(name);
     }
   }
   if (train.empty() && has("train.npy") && has("packed_metadata.jsonl")) {
@@ -252,7 +297,11 @@ ConversationFiles divided_folder(const Path& folder, const std::string& split) {
   const auto found = [](const std::vector<std::string>& paths) {
     return paths.empty() ? std::vector<InputFile>{} : json_files(paths);
   };
-  return {.train = found(train), .valid = found(valid), .test = found(test), .divided = true};
+  return {.train = found(train),
+          .valid = found(valid),
+          .test = found(test),
+          .other = std::move(other),
+          .divided = true};
 }
 
 }  // namespace
@@ -262,6 +311,18 @@ ConversationFiles find_conversations(const std::string& name, const std::string&
   if (status && status->type == FileStatus::Type::kFolder) return divided_folder(name, split);
   if (!status && name.find_first_of("*?[") == std::string::npos) throw no_such_data(name);
   return {.train = json_files({name})};
+}
+
+std::string note_on_other_files(const ConversationFiles& files, std::string_view name) {
+  constexpr std::size_t kShown = 8;
+  if (files.other.empty()) return "";
+  const auto shown = std::span(files.other).first(std::min(kShown, files.other.size()));
+  return fmt::format(
+      "{}: not read, because their names begin with none of train, validation and test: {}{} (name them "
+      "train-1.jsonl, "
+      "train-2.jsonl to train on them)",
+      name, fmt::join(shown, ", "),
+      files.other.size() > kShown ? fmt::format(" and {} more", files.other.size() - kShown) : "");
 }
 
 std::string note_on_skipped(const TokenizedConversations& read, std::string_view file) {

@@ -16,6 +16,8 @@ namespace primus::data {
 // The files that sft_dataset_name names, one list per split. The list of a split without files is empty.
 struct ConversationFiles {
   std::vector<InputFile> train, valid, test;
+  // JSON files of a folder that belong to no split, and are not read.
+  std::vector<std::string> other;
   bool divided = false;  // true: a folder with separate files for each split; false: all files are in `train`
 
   // Returns whether files for validation or test exist. If not, a part of `train` may be used for validation.
@@ -28,6 +30,9 @@ struct ConversationFiles {
 // name looks like a data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which are
 // pickled Python objects.
 ConversationFiles find_conversations(const std::string& name, const std::string& split = "train");
+
+// Returns a note on the files of a folder that are not read; empty if there are none. `name`: the folder.
+std::string note_on_other_files(const ConversationFiles& files, std::string_view name);
 
 // Tokens of conversations, concatenated.
 struct TokenizedConversations {

@@ -61,6 +61,11 @@ InputFile classify(const Path& path, std::uint64_t size) {
     throw unsupported(fmt::format("'{}' is a Parquet file, which Primus cannot read", path.string()),
                       "convert it to JSON lines, e.g. with duckdb or pyarrow");
   }
+  if (name.ends_with(".arrow") || name.ends_with(".feather")) {
+    throw unsupported(fmt::format("'{}' is an Arrow file, which Primus cannot read", path.string()),
+                      "convert it to JSON lines, e.g. with Hugging Face datasets: "
+                      "Dataset.from_file(FILE).to_json(NEW_FILE)");
+  }
   return file;
 }
 
@@ -346,6 +351,7 @@ class BlockReader::Source {
         have_ = file_->read_at(std::as_writable_bytes(std::span(packed_)), offset_);
         used_ = 0;
         offset_ += have_;
+        if (offset_ == have_) plain_ = looks_plain(std::string_view(packed_).substr(0, have_));
         if (have_ == 0) {
           if (in_frame_) fail("it ends in the middle of its compressed data");
           return false;
@@ -395,7 +401,21 @@ class BlockReader::Source {
     return to.pos;
   }
 
+  // Returns whether the first bytes of a file are text. Those of compressed data include control characters.
+  static bool looks_plain(std::string_view bytes) {
+    constexpr std::size_t kLooked = 16;
+    return std::ranges::all_of(bytes.substr(0, kLooked), [](unsigned char byte) {
+      return byte >= ' ' || byte == '\t' || byte == '\n' || byte == '\r';
+    });
+  }
+
   [[noreturn]] void fail(std::string_view what) const {
+    if (plain_) {
+      throw invalid(
+          fmt::format("the file is text, although its name ends in {}", input_.path.extension().string()),
+          fmt::format("rename it: {}", Path(input_.path).replace_extension().string()))
+          .at(input_.path.string());
+    }
     const bool gzip = input_.compression == Compression::kGzip;
     throw invalid(fmt::format("cannot unpack it: {}", what),
                   fmt::format("'{} -t' checks the file: copy or download it again if it is damaged, and "
@@ -410,6 +430,7 @@ class BlockReader::Source {
   std::string packed_;
   std::size_t have_ = 0, used_ = 0;
   bool in_frame_ = false, member_ended_ = false;
+  bool plain_ = false;  // whether the file begins with text
   z_stream inflate_ = {};
   ZSTD_DStream* zstd_ = nullptr;
 };

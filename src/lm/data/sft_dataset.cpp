@@ -260,6 +260,8 @@ class SftOpener {
       result.notes.push_back(fmt::format("{} has no splits: all of it is read, not only '{}'",
                                          options_.dataset, options_.train_split));
     }
+    if (std::string note = note_on_other_files(files_, options_.dataset); !note.empty())
+      result.notes.push_back(std::move(note));
     if (options_.train_samples > 0) result.train = open_train(result);
     if (files_.has_evaluated()) {
       if (!options_.shares.empty()) {

@@ -19,8 +19,10 @@ struct OtherContent {
 };
 constexpr std::string_view kFromUtf16 = "convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE";
 constexpr std::string_view kFromUtf32 = "convert it: iconv -f UTF-32 -t UTF-8 FILE > NEW_FILE";
+constexpr std::string_view kFromArrow =
+    "write it as JSON lines, e.g. with Hugging Face datasets: Dataset.from_file(FILE).to_json(NEW_FILE)";
 using namespace std::string_view_literals;
-constexpr std::array<OtherContent, 9> kOtherContents = {
+constexpr std::array<OtherContent, 10> kOtherContents = {
     {{"\xFF\xFE\0\0"sv, "the file is UTF-32 text, but UTF-8 is required", kFromUtf32},
      {"\xFF\xFE"sv, "the file is UTF-16 text, but UTF-8 is required", kFromUtf16},
      {"\xFE\xFF"sv, "the file is UTF-16 text, but UTF-8 is required", kFromUtf16},
@@ -32,6 +34,7 @@ constexpr std::array<OtherContent, 9> kOtherContents = {
      {"PAR1"sv, "the file is Parquet, not text",
       "write it as JSON lines, e.g. with pandas: read_parquet(FILE).to_json(NEW_FILE, orient='records', "
       "lines=True)"},
+     {"ARROW1"sv, "the file is in Arrow's file format, not text", kFromArrow},
      {"PK\x03\x04"sv, "the file is a zip archive, not text", "unpack it, and give the extracted files"},
      {"\xFD"
       "7zXZ"sv,

@@ -155,6 +155,11 @@ TEST_F(SafetensorsFolderTest, AdaptersBesideTheWeightsAreNoted) {
     EXPECT_THAT(SafetensorsFolder::open("/m", env_).warnings(),
                 ElementsAre(HasSubstr("'/m/adapter_model.safetensors' is ignored: Primus does not read")));
   }
+  env_.remove_file("/m/adapter_model.safetensors");
+  write_file("/m/adapter_config.json", "{}", env_);
+  EXPECT_THAT(SafetensorsFolder::open("/m", env_).warnings(),
+              ElementsAre(AllOf(HasSubstr("'/m/adapter_config.json' is ignored"),
+                                HasSubstr("(adapter_model.safetensors) are missing"))));
 }
 
 TEST_F(SafetensorsFolderTest, MissingAndMisshapenTensorsAreNamed) {

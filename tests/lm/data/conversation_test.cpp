@@ -153,6 +153,10 @@ TEST(ConversationRecord, NothingWithAMeaningIsPassedOver) {
                                   {"role": "user", "content": "a", "name": "Bob"}]})")
                   .unused,
               ElementsAre("messages.name", "system"));
+  // Both count tokens, so they belong to input_ids only.
+  EXPECT_THAT(
+      conversation_of(R"({"prompt": "a", "response": "b", "loss_mask": [0], "seq_start_id": [0]})").unused,
+      ElementsAre("loss_mask", "seq_start_id"));
 }
 
 // If a record has two contents, one is learned. The other is reported unless a message equals it.

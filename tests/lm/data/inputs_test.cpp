@@ -69,6 +69,15 @@ TEST_F(Inputs, LongWindowsOfZstdAreRead) {
   EXPECT_EQ(content_of(folder_.write("a.jsonl.zst", packed)), kLine);
 }
 
+TEST_F(Inputs, TextNamedAsCompressedIsNamed) {
+  for (const char* ending : {"gz", "zst"}) {
+    const std::string name = (folder_ / "a.jsonl").string();
+    EXPECT_THAT(error_with(folder_.write(std::string("a.jsonl.") + ending, kLine)),
+                AllOf(HasSubstr(std::string("the file is text, although its name ends in .") + ending),
+                      HasSubstr("rename it: " + name)));
+  }
+}
+
 TEST_F(Inputs, TheCaseOfEndingsDoesNotMatter) {
   for (const auto& [name, content] : {std::pair("A.JSONL", kLine),
                                       {"B.Json", kLine},
@@ -81,6 +90,8 @@ TEST_F(Inputs, TheCaseOfEndingsDoesNotMatter) {
   }
   EXPECT_THAT(error_with(folder_.write("A.TAR.GZ", "x")), HasSubstr("has an unsupported compression"));
   EXPECT_THAT(error_with(folder_.write("A.PARQUET", "x")), HasSubstr("a Parquet file"));
+  EXPECT_THAT(error_with(folder_.write("A.ARROW", "x")), HasSubstr("an Arrow file"));
+  EXPECT_THAT(error_with(folder_.write("b.feather", "x")), HasSubstr("an Arrow file"));
 }
 
 TEST_F(Inputs, FoldersSayWhichFilesTheyHoldBesides) {

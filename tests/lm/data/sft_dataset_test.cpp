@@ -282,6 +282,13 @@ TEST_F(SftData, FoldersBringTheirParts) {
   EXPECT_THAT(data.facts,
               ElementsAre(HasSubstr("(train): 1 conversations"), HasSubstr("(validation): 2 conversations")));
   EXPECT_EQ(data.test, nullptr);
+  EXPECT_THAT(data.notes, IsEmpty());
+  folder_.write("d/more.jsonl", one);
+  EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("train, validation and test: more.jsonl (")));
+  std::filesystem::remove(folder_ / "d/more.jsonl");
+  SftOptions list = options;
+  list.dataset = (folder_ / "d/train.jsonl").string() + " " + (folder_ / "d/validation.jsonl").string();
+  EXPECT_THAT(error_of([&] { open(list); }), HasSubstr("put them into one folder as train-1.jsonl"));
   options.shares = "50,50,0";
   EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("split (50,50,0) has no effect")));
   EXPECT_EQ(open(options).train_fingerprint, data.train_fingerprint);
@@ -298,6 +305,14 @@ TEST_F(SftData, FoldersBringTheirParts) {
   options.format = "vicuna";
   EXPECT_THAT(error_of([&] { open(options); }),
               HasSubstr("choose one of auto, alpaca, squad, chatml, llama3"));
+}
+
+TEST_F(SftData, LinesThatAreListsAreRefusedWithTheirForm) {
+  const std::string line = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
+  SftOptions options{.dataset = folder_.write("lists.jsonl", line + "\n" + line + "\n"), .seq_length = 2};
+  EXPECT_THAT(error_of([&] { open(options); }),
+              testing::AllOf(HasSubstr("lists.jsonl:1: error: the line is a list, not an object"),
+                             HasSubstr("jq -c '{messages: .}'")));
 }
 
 // If a folder has only train.jsonl, a hundredth of it is held out, as for a file.

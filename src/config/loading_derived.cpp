@@ -29,7 +29,15 @@ class NativeSettings {
     TrainerConfig& c = result_.trainer;
     for (const auto& [name, folder] :
          {std::pair("pretrained_checkpoint", &c.pretrained_checkpoint), std::pair("hf_path", &c.hf_path)}) {
-      if (c.load || !*folder) continue;
+      if (!*folder) continue;
+      if (c.load) {
+        if (*c.load != **folder && result_.provenance_of(name).layer >= Layer::kOverrides) {
+          result_.warnings.push_back(fmt::format("{}: {} is not used, because the weights come from {} ({})",
+                                                 result_.provenance_of(name).describe(), name,
+                                                 result_.name_of("load"), *c.load));
+        }
+        continue;
+      }
       c.load = *folder;
       c.finetune = true;
       Provenance from = result_.provenance_of(name);

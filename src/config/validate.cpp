@@ -15,6 +15,7 @@
 #include "config/missing_data.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "config/without_effect.h"
 
 namespace primus::config {
 namespace {
@@ -41,7 +42,7 @@ class Validator {
     recompute();
     data();
     profile();
-    without_effect();
+    warn_of_keys_without_effect(experiment_, warnings_);
   }
 
  private:
@@ -353,13 +354,6 @@ class Validator {
     }
   }
 
-  // Returns whether a value turns its feature off. Such a value is also valid for models without the feature.
-  static bool asks_for_nothing(const Value& value) {
-    return (value.kind == Value::Kind::kBool && !value.boolean) ||
-           (value.kind == Value::Kind::kInt && value.integer == 0) ||
-           (value.kind == Value::Kind::kFloat && value.real == 0) || value.text == "none";
-  }
-
   void profile() {
     const TrainerConfig& c = config_;
     if (!c.profile) return;
@@ -385,86 +379,6 @@ class Validator {
           native ? "write numbers from 0 on, [0, 4], or all" : "write rank numbers from 0, such as [0, 4]");
     }
     if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
-  }
-
-  // Warns about settings that have no effect with the chosen schedules of learning rate and weight decay and
-  // with the chosen recomputation.
-  void schedule_without_effect() {
-    const TrainerConfig& c = config_;
-    const auto needs = [this](bool met, std::string_view what, std::string_view key) {
-      if (!met && is_said(experiment_, key)) warn(key, fmt::format("{} has an effect only {}", key, what));
-    };
-    const bool decays = c.lr_decay_style != "constant";
-    constexpr std::string_view kDecays = "with a lr_decay_style other than constant";
-    needs(decays, kDecays, "min_lr");
-    needs(decays || c.lr_warmup_fraction, kDecays, "lr_decay_iters");
-    needs(c.lr_warmup_iters > 0 || c.lr_warmup_fraction.value_or(0) > 0 || c.lr_warmup_init.value_or(0) == 0,
-          "with lr_warmup_iters or lr_warmup_fraction", "lr_warmup_init");
-    needs(c.start_weight_decay != c.end_weight_decay, "if start_weight_decay and end_weight_decay differ",
-          "weight_decay_incr_style");
-    needs(c.recompute_granularity == "full" || c.recompute_num_layers.value_or(0) == 0,
-          "with recompute_granularity: full", "recompute_num_layers");
-  }
-
-  // Warns about keys that have an effect only with another key: by the conditions of keys.def, and by further
-  // conditions that need a longer explanation.
-  void without_effect() {
-    const auto needs = [this](bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
-      for (const std::string_view key : keys) {
-        if (!met && is_said(experiment_, key))
-          warn(key, fmt::format("{} has an effect only {}", experiment_.name_of(key), what));
-      }
-    };
-    for (const KeySpec& key : all_keys()) {
-      if (key.conditions.empty()) continue;
-      const KeyCondition& usual = key.conditions.front();
-      needs(has_effect(key, config_), fmt::format("with {}: {}", usual.key, usual.values.front()),
-            {key.name});
-    }
-    const TrainerConfig& c = config_;
-    const bool compressed = !c.compress_ratios.empty();
-    needs(c.multi_latent_attention || compressed,
-          "with multi_latent_attention or compress_ratios: without them, rope_scaling_factor is the stretch",
-          {"rotary_scaling_factor"});
-    needs(!(c.multi_latent_attention || compressed) || !is_set("rotary_scaling_factor"),
-          "without multi_latent_attention: with it, rotary_scaling_factor is the stretch",
-          {"rope_scaling_factor"});
-    needs(c.use_sink_attention, "with use_sink_attention", {"sink_sliding_window"});
-    needs(c.use_sink_attention && c.sink_sliding_window > 0,
-          "with use_sink_attention and sink_sliding_window", {"sink_window_even_layers_only"});
-    needs(c.mtp_num_layers.value_or(0) > 0, "with mtp_num_layers", {"mtp_loss_scaling_factor"});
-    // An explicit eval_iters: 0 needs no warning.
-    const bool zero_is_said = experiment_.provenance_of("eval_iters").layer >= Layer::kOverrides;
-    needs(c.eval_iters > 0 || zero_is_said, "with eval_iters above 0: nothing is evaluated",
-          {"eval_interval"});
-    schedule_without_effect();
-    needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
-    if (c.num_experts) {
-      needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
-            {"moe_aux_loss_coeff"});
-      needs(c.moe_router_force_load_balancing, "with moe_router_force_load_balancing",
-            {"moe_router_force_load_balancing_type"});
-      needs(c.moe_expert_capacity_factor.has_value(), "with moe_expert_capacity_factor",
-            {"moe_token_drop_policy"});
-    }
-    if (c.load) return;  // the loaded config.json may set experts and the rotary scaling type
-    for (const KeySpec& key : all_keys()) {
-      const bool of_experts = (key.name.starts_with("moe_") || key.name == "router_logit_softcapping") &&
-                              key.has_meaning_for(Framework::kNative);
-      if (of_experts && !c.num_experts && !asks_for_nothing(current_value(key, c)))
-        needs(false, "with num_experts", {key.name});
-    }
-    const std::string& type = c.rope_scaling_type;
-    needs(type != "none", "with a rope_scaling_type", {"original_max_position_embeddings"});
-    if (c.multi_latent_attention)
-      needs(type != "none", "with a rope_scaling_type", {"rotary_scaling_factor"});
-    if (!c.multi_latent_attention) needs(type != "none", "with a rope_scaling_type", {"rope_scaling_factor"});
-    needs(type == "llama3", "with rope_scaling_type: llama3",
-          {"rope_low_freq_factor", "rope_high_freq_factor"});
-    needs(type == "yarn", "with rope_scaling_type: yarn",
-          {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "yarn_correction_range_round_to_int"});
-    needs(type == "longrope", "with rope_scaling_type: longrope", {"rope_short_factor", "rope_long_factor"});
-    needs(c.mscale_all_dim.value_or(0) != 0 || c.mscale == 1.0, "with mscale_all_dim", {"mscale"});
   }
 
   // Returns whether `split` has at most three numbers, which are >= 0 and not all 0.

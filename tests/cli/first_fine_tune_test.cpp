@@ -157,6 +157,13 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   EXPECT_GT(chosen.at("train_epochs").get<double>(), 3);
   EXPECT_EQ(chosen.at("eval_iters"), 0);
   EXPECT_GT(forecast.at("steps").get<int>(), 20);
+  // `config show` prints them, too.
+  const ProgramResult shown =
+      run_program({"config", "show", "--json", "load=" + at("hf"), "sft_dataset_name=" + at("chats.jsonl")});
+  ASSERT_EQ(shown.exit_code, 0) << shown.err;
+  const nlohmann::json settings = nlohmann::json::parse(shown.out).at("trainer");
+  for (const char* key : {"train_epochs", "lr", "seq_length", "global_batch_size", "eval_iters"})
+    EXPECT_EQ(settings.at(key), chosen.at(key)) << key;
   // A validation file is evaluated even if it has only few conversations.
   std::filesystem::create_directory(folder_->path() / "divided");
   for (const char* name : {"divided/train.jsonl", "divided/validation.jsonl"})

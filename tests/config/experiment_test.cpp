@@ -453,6 +453,10 @@ TEST(Experiment, FineTuningHasConversationsAndWeights) {
   EXPECT_TRUE(hub.warnings.empty());
   EXPECT_EQ(with({"hf_path=org/model", "pretrained_checkpoint=there"}).trainer->load, "there");
   EXPECT_EQ(with({"hf_path=org/model", "pretrained_checkpoint=there", "load=run"}).trainer->load, "run");
+  EXPECT_EQ(with({"hf_path=org/model", "load=run"}).warnings,
+            std::vector<std::string>{
+                "command line: hf_path is not used, because the weights come from load (run)"});
+  EXPECT_TRUE(with({"hf_path=run", "load=run"}).warnings.empty());
   EXPECT_EQ(load_text(to_yaml(hub)).trainer->load, "org/model");
   EXPECT_EQ(with({"load=run", "data_path=text.txt"}).warnings.size(), 1u) << "data_path is not read";
   EXPECT_EQ(with({"load=run", "reset_attention_mask=true", "eod_mask_loss=true"}).warnings.size(), 2u);

@@ -164,7 +164,6 @@ TEST(Validate, KeysOfAnotherChoiceAreWarnedAbout) {
       {"exp_avg_dtype=bf16", sgd, "with optimizer: adam", ""},
       {"exp_avg_sq_dtype=bf16", sgd, "with optimizer: adam", "optimizer=muon"},
       {"tensorboard_log_interval=5", "disable_tensorboard=true", "with disable_tensorboard: false", ""},
-      {"pp_algorithm=gpipe", "", "with patch_primus_pipeline: true", "patch_primus_pipeline=true"},
       {"min_lr=1e-7", constant, decays, ""},
       {"lr_decay_iters=500", constant, decays, ""},
       {"lr_warmup_init=1e-7", "lr_warmup_iters=0", "with lr_warmup_iters or lr_warmup_fraction", ""},
@@ -176,6 +175,29 @@ TEST(Validate, KeysOfAnotherChoiceAreWarnedAbout) {
               Warnings{"command line: " + key + " has an effect only " + condition});
     EXPECT_EQ(warnings({setting}, with), Warnings{}) << setting;
   }
+  const std::string stages = "with pipeline_model_parallel_size above 1";
+  for (const auto& [setting, condition] :
+       {std::pair<std::string, std::string>{"decoder_first_pipeline_num_layers=1", stages},
+        {"decoder_last_pipeline_num_layers=1", stages},
+        {"account_for_embedding_in_pipeline_split=true", stages},
+        {"account_for_loss_in_pipeline_split=true", stages},
+        {"patch_primus_pipeline=true", stages},
+        {"tp_comm_overlap=false", "with tensor_model_parallel_size above 1"},
+        {"cp_comm_type=a2a", "with context_parallel_size above 1"},
+        {"store_param_remainders=false", "with bf16"}}) {
+    const std::string key = setting.substr(0, setting.find('='));
+    EXPECT_EQ(warnings({setting}, "bf16=false"),
+              Warnings{"command line: " + key + " has an effect only " + condition});
+  }
+  EXPECT_EQ(warnings({"patch_primus_pipeline=true", "tp_comm_overlap=false", "cp_comm_type=a2a",
+                      "tensor_model_parallel_size=2", "context_parallel_size=2"},
+                     "pipeline_model_parallel_size=2"),
+            Warnings{});
+  EXPECT_EQ(warnings({"store_param_remainders=false"}, "bf16=true"), Warnings{});
+  EXPECT_EQ(warnings({"pp_algorithm=gpipe"}, ""),
+            Warnings{"command line: pp_algorithm has an effect only with patch_primus_pipeline: true"});
+  EXPECT_EQ(warnings({"pp_algorithm=gpipe", "patch_primus_pipeline=true"}, "pipeline_model_parallel_size=2"),
+            Warnings{});
   const std::string shape = "lr_wsd_decay_style=linear";
   EXPECT_EQ(warnings({shape}, ""),
             Warnings{"command line: lr_wsd_decay_style has an effect only with lr_decay_style: WSD"});

@@ -24,16 +24,29 @@ class ConfigShow final : public Command {
   }
   int run(Console& console) override {
     const config::Experiment experiment = experiment_.load(console);
-    if (json_ || yaml_) {
-      console.write(json_ ? config::to_json(experiment, origin_)
-                          : exported_text(experiment, builtin_families(), 1));
+    if (yaml_) {
+      console.write(exported_text(experiment, builtin_families(), 1));
+    } else if (json_) {
+      console.write(config::to_json(planned(experiment, console), origin_));
     } else {
-      console.print(config::show(experiment, origin_));
+      console.print(config::show(planned(experiment, console), origin_));
     }
     return 0;
   }
 
  private:
+  // Returns the experiment with the values that its run would derive. If the run could not start, because
+  // data are missing for example, returns it as it is.
+  static config::Experiment planned(const config::Experiment& experiment, Console& console) {
+    try {
+      return planned_experiment(experiment, builtin_families(), 1);
+    } catch (const Error& error) {
+      console.note(fmt::format(
+          "note: values that a run derives from its data and its model are not shown: {}", error.what()));
+      return experiment;
+    }
+  }
+
   ExperimentArguments experiment_;
   bool origin_ = false, yaml_ = false, json_ = false;
 };

@@ -159,9 +159,19 @@ class PartsReader {
 
   void linear_attention(ModelConfig& c) const {
     stated_.take({ModelPart::kLinear}, c);
-    if (!t_.linear_attention_freq.empty()) {
+    std::vector<std::string> words = t_.linear_attention_freq;
+    if (words == std::vector<std::string>{"1"}) {
+      // As a number, 1 would leave no layer; a list of one layer is written in the same way.
+      if (t_.num_layers != 1) {
+        throw experiment_.error_for(
+            "linear_attention_freq", "linear_attention_freq is 1, which gives no layer linear attention",
+            fmt::format("omit it for none, or write a list of {} zeros and ones", t_.num_layers));
+      }
+      words = {"[1]"};
+    }
+    if (!words.empty()) {
       // The family decides the kind of linear attention.
-      c.set_layers(layers("linear_attention_freq", t_.linear_attention_freq,
+      c.set_layers(layers("linear_attention_freq", words,
                           [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; }),
                    &LayerSpec::attention, &kGatedDeltaNet);
     } else if (t_.experimental_attention_variant == kGatedDeltaVariant) {

@@ -1,13 +1,18 @@
 #include "lm/train/run_checks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "config/trainer_config.h"
+#include "config/validate.h"
 #include "lm/train/forecast/memory_fit.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -74,6 +79,25 @@ void check_disk(const RunPlan& plan, const StepMeasurement& measured) {
     return;
   }
   throw invalid(what, "free disk space, or choose another folder (workspace); --force starts it anyway");
+}
+
+void note_settings_without_effect(const RunPlan& plan, const engine::ParameterStore& parameters) {
+  constexpr auto kBetweenRanks = std::to_array<std::string_view>(
+      {"use_distributed_optimizer", "data_parallel_sharding_strategy", "use_torch_fsdp2",
+       "torch_fsdp2_reshard_after_forward", "overlap_grad_reduce", "overlap_param_gather",
+       "grad_reduce_in_bf16", "reduce_gradients_each_microbatch", "moe_shared_expert_overlap"});
+  std::vector<std::string> unused;
+  if (plan.ranks.single()) {
+    for (const std::string_view key : kBetweenRanks) {
+      if (config::is_said(plan.e, key)) unused.push_back(plan.e.name_of(key));
+    }
+  }
+  if (!unused.empty())
+    plan.log.info("with one rank, these settings have no effect: {}", fmt::join(unused, ", "));
+  const bool normalizes_heads = std::ranges::any_of(parameters.parameters(), &engine::Parameter::head_norm);
+  if (plan.shape.pipeline == 1 && plan.c.apply_wd_to_qk_layernorm && !normalizes_heads)
+    plan.log.warning(
+        "apply_wd_to_qk_layernorm has an effect only with QK norm, which the model does not have");
 }
 
 }  // namespace primus

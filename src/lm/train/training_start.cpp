@@ -125,6 +125,7 @@ void Trainer::Run::open_session(const StepMeasurement& measured) {
   rank->reserve(measured.memory);
   session = std::make_unique<TrainingSession>(*rank, plan.settings, plan.families);
   session->step().set_timing(turbo::timing_of(rank->device()));
+  if (plan.ranks.first()) note_settings_without_effect(plan, session->store());
   checkpointer = std::make_unique<Checkpointer>(plan, progress, *session, trace.get());
   plan.phase("loading weights");
   checkpointer->load_or_initialize();

@@ -340,6 +340,9 @@ TEST(ModelSettings, GatedDeltaNetworks) {
   EXPECT_THAT(refusal(text + layers + "      mtp_num_layers: 1\n"),
               ::testing::HasSubstr("multi-token prediction does not support models with linear attention"));
   EXPECT_THAT(refusal(layers), ::testing::HasSubstr("model_type llama has linear_attention_freq: no layers"));
+  // As a number, 1 would leave no layer.
+  const std::string one = "      linear_attention_freq: [1]\n";
+  EXPECT_THAT(refusal(one), ::testing::HasSubstr("linear_attention_freq is 1, which gives no layer linear"));
   EXPECT_THAT(refusal("      attention_output_gate: true\n"),
               ::testing::HasSubstr("model_type llama has attention_output_gate: false"));
   EXPECT_THAT(refusal("      linear_key_head_dim: 64\n"),

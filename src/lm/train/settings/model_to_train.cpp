@@ -9,8 +9,11 @@
 
 #include "base/error.h"
 #include "config/trainer_config.h"
+#include "config/validate.h"
+#include "config/without_effect.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/generate/model_folder.h"
+#include "lm/model/key_conditions.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/resume.h"
 #include "lm/train/settings/loaded_model.h"
@@ -145,11 +148,16 @@ std::string experiment_text(config::Experiment e) {
 
 std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world) {
   if (experiment.framework != "native") return config::to_yaml(experiment);
+  return experiment_text(planned_experiment(experiment, families, world));
+}
+
+config::Experiment planned_experiment(const config::Experiment& experiment, const FamilyRegistry& families,
+                                      int world) {
   const config::TrainerConfig& c = experiment.trainer;
-  if (c.load && !Env::posix().status(*c.load)) return experiment_text(experiment);
+  if (experiment.framework != "native" || (c.load && !Env::posix().status(*c.load))) return experiment;
   std::vector<std::string> notes;  // the run itself logs them
   const config::Experiment planned = make_objective(c)->plan(experiment, families, world).experiment;
-  return experiment_text(with_loaded_model(with_loaded_tokenizer(planned, notes), families, &notes));
+  return with_loaded_model(with_loaded_tokenizer(planned, notes), families, &notes);
 }
 
 std::optional<std::string> missing_tokenizer(const config::TrainerConfig& c) {
@@ -214,6 +222,13 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
   const std::optional<std::int64_t> vocab =
       tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt;
   const std::optional<ModelConfig> loaded = loaded_model(e, families, notes);
+  if (loaded && notes && !e.trainer->finetune && config::is_said(e, "finetune") &&
+      !Env::posix().status(loaded_folder(*e.trainer->load) / Manifest::kFileName)) {
+    notes->push_back(fmt::format(
+        "finetune: false has no effect: '{}' holds weights only, without optimizer states and step, "
+        "so training starts at step 0 with fresh states",
+        *e.trainer->load));
+  }
   // The architecture comes from the folder of the weights; the experiment must not contradict it.
   config::Experiment filled = e;
   if (loaded) fill_model_settings(filled, *loaded);
@@ -230,7 +245,11 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
   if (!loaded) return taught(std::move(model));
   const std::string config_json = (loaded_folder(*e.trainer->load) / "config.json").string();
   LoadedModel reconciled = reconcile_with_loaded(filled, model, *loaded, config_json);
-  if (notes) std::ranges::move(reconciled.notes, std::back_inserter(*notes));
+  if (notes) {
+    std::ranges::move(reconciled.notes, std::back_inserter(*notes));
+    config::warn_of_model_keys_without_effect(filled, *notes);
+    warn_of_unread_keys(filled, reconciled.config, *notes);
+  }
   if (tokenizer && tokenizer->vocab_size() > loaded->vocab) {
     throw e.error_for("tokenizer_model",
                       "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +

@@ -80,10 +80,14 @@ int batches_read_ahead(std::int64_t microbatches);
 // Returns the experiment as YAML that needs no presets and describes the same run.
 std::string experiment_text(config::Experiment experiment);
 
-// Like experiment_text(), for an experiment of any framework as it was loaded. For the native engine, the
-// text also contains the settings that a run of `world` ranks derives from its data (sft_fit_to_data) and, if
-// the model that `load` names exists, from this model. Errors: those of Objective::plan() and
+// Returns an experiment, as it was loaded, with the settings that a run of `world` ranks derives from its
+// data (sft_fit_to_data) and from the model that `load` names. Returns it unchanged if this model does not
+// exist, or if the framework is not the native engine. Errors: those of Objective::plan() and
 // with_loaded_tokenizer().
+config::Experiment planned_experiment(const config::Experiment& experiment, const FamilyRegistry& families,
+                                      int world);
+
+// Returns planned_experiment() as experiment_text(); for other frameworks, the experiment as YAML.
 std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world);
 
 // Returns the size of one checkpoint in bytes: the model in the compute type, with a copy of embedding and

@@ -1,0 +1,142 @@
+#include "config/without_effect.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "config/keys.h"
+#include "config/trainer_config.h"
+#include "config/validate.h"
+
+namespace primus::config {
+namespace {
+
+class WithoutEffect {
+ public:
+  WithoutEffect(const Experiment& experiment, std::vector<std::string>& warnings)
+      : experiment_(experiment), config_(experiment.trainer), warnings_(warnings) {}
+
+  // Uses the conditions of keys.def, and further conditions that need a longer explanation.
+  void run() {
+    for (const KeySpec& key : all_keys()) {
+      if (key.conditions.empty()) continue;
+      const KeyCondition& usual = key.conditions.front();
+      needs(has_effect(key, config_), fmt::format("with {}: {}", usual.key, usual.values.front()),
+            {key.name});
+    }
+    const TrainerConfig& c = config_;
+    const bool rotary = experiment_.provenance_of("rotary_scaling_factor").layer > Layer::kDerived;
+    const bool compressed = !c.compress_ratios.empty();
+    needs(c.multi_latent_attention || compressed,
+          "with multi_latent_attention or compress_ratios: without them, rope_scaling_factor is the stretch",
+          {"rotary_scaling_factor"});
+    needs(!(c.multi_latent_attention || compressed) || !rotary,
+          "without multi_latent_attention: with it, rotary_scaling_factor is the stretch",
+          {"rope_scaling_factor"});
+    needs(c.use_sink_attention, "with use_sink_attention", {"sink_sliding_window"});
+    needs(c.use_sink_attention && c.sink_sliding_window > 0,
+          "with use_sink_attention and sink_sliding_window", {"sink_window_even_layers_only"});
+    needs(c.mtp_num_layers.value_or(0) > 0, "with mtp_num_layers", {"mtp_loss_scaling_factor"});
+    // An explicit eval_iters: 0 needs no warning.
+    const bool zero_is_said = experiment_.provenance_of("eval_iters").layer >= Layer::kOverrides;
+    needs(c.eval_iters > 0 || zero_is_said, "with eval_iters above 0: nothing is evaluated",
+          {"eval_interval"});
+    schedule();
+    parallel();
+    needs(c.bf16, "with bf16", {"store_param_remainders"});
+    needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
+    if (c.num_experts) {
+      needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
+            {"moe_aux_loss_coeff"});
+      needs(c.moe_router_force_load_balancing, "with moe_router_force_load_balancing",
+            {"moe_router_force_load_balancing_type"});
+      needs(c.moe_expert_capacity_factor.has_value(), "with moe_expert_capacity_factor",
+            {"moe_token_drop_policy"});
+    }
+    if (!c.load) of_model();  // the loaded config.json may set experts and the rotary scaling type
+  }
+
+  // Keys that depend on whether the model has experts and on its rotary scaling type.
+  void of_model() {
+    const TrainerConfig& c = config_;
+    for (const KeySpec& key : all_keys()) {
+      const bool of_experts = (key.name.starts_with("moe_") || key.name == "router_logit_softcapping") &&
+                              key.has_meaning_for(Framework::kNative);
+      if (of_experts && !c.num_experts && !asks_for_nothing(current_value(key, c)))
+        needs(false, "with num_experts", {key.name});
+    }
+    const std::string& type = c.rope_scaling_type;
+    needs(type != "none", "with a rope_scaling_type", {"original_max_position_embeddings"});
+    if (c.multi_latent_attention)
+      needs(type != "none", "with a rope_scaling_type", {"rotary_scaling_factor"});
+    if (!c.multi_latent_attention) needs(type != "none", "with a rope_scaling_type", {"rope_scaling_factor"});
+    needs(type == "llama3", "with rope_scaling_type: llama3",
+          {"rope_low_freq_factor", "rope_high_freq_factor"});
+    needs(type == "yarn", "with rope_scaling_type: yarn",
+          {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "yarn_correction_range_round_to_int"});
+    needs(type == "longrope", "with rope_scaling_type: longrope", {"rope_short_factor", "rope_long_factor"});
+    needs(c.mscale_all_dim.value_or(0) != 0 || c.mscale == 1.0, "with mscale_all_dim", {"mscale"});
+  }
+
+ private:
+  void needs(bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
+    for (const std::string_view key : keys) {
+      if (met || !is_said(experiment_, key)) continue;
+      warnings_.push_back(fmt::format("{}: {} has an effect only {}",
+                                      experiment_.provenance_of(key).describe(), experiment_.name_of(key),
+                                      what));
+    }
+  }
+
+  // Settings that have no effect with the chosen schedules of learning rate and weight decay and
+  // with the chosen recomputation.
+  void schedule() {
+    const TrainerConfig& c = config_;
+    const bool decays = c.lr_decay_style != "constant";
+    constexpr std::string_view kDecays = "with a lr_decay_style other than constant";
+    needs(decays, kDecays, {"min_lr"});
+    needs(decays || c.lr_warmup_fraction, kDecays, {"lr_decay_iters"});
+    needs(c.lr_warmup_iters > 0 || c.lr_warmup_fraction.value_or(0) > 0 || c.lr_warmup_init.value_or(0) == 0,
+          "with lr_warmup_iters or lr_warmup_fraction", {"lr_warmup_init"});
+    needs(c.start_weight_decay != c.end_weight_decay, "if start_weight_decay and end_weight_decay differ",
+          {"weight_decay_incr_style"});
+    needs(c.recompute_granularity == "full" || c.recompute_num_layers.value_or(0) == 0,
+          "with recompute_granularity: full", {"recompute_num_layers"});
+  }
+
+  // Settings that only a model divided among ranks has.
+  void parallel() {
+    const TrainerConfig& c = config_;
+    needs(c.pipeline_model_parallel_size > 1, "with pipeline_model_parallel_size above 1",
+          {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+           "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+           "patch_primus_pipeline"});
+    needs(c.tensor_model_parallel_size > 1, "with tensor_model_parallel_size above 1", {"tp_comm_overlap"});
+    needs(c.context_parallel_size > 1, "with context_parallel_size above 1", {"cp_comm_type"});
+  }
+
+  // Returns whether a value turns its feature off. Such a value is also valid for models without the feature.
+  static bool asks_for_nothing(const Value& value) {
+    return (value.kind == Value::Kind::kBool && !value.boolean) ||
+           (value.kind == Value::Kind::kInt && value.integer == 0) ||
+           (value.kind == Value::Kind::kFloat && value.real == 0) || value.text == "none";
+  }
+
+  const Experiment& experiment_;
+  const TrainerConfig& config_;
+  std::vector<std::string>& warnings_;
+};
+
+}  // namespace
+
+void warn_of_model_keys_without_effect(const Experiment& experiment, std::vector<std::string>& warnings) {
+  WithoutEffect(experiment, warnings).of_model();
+}
+
+void warn_of_keys_without_effect(const Experiment& experiment, std::vector<std::string>& warnings) {
+  WithoutEffect(experiment, warnings).run();
+}
+
+}  // namespace primus::config

@@ -44,7 +44,10 @@ class Evaluation {
         const std::span<const std::int32_t> added = within_limit(ids);
         data::check_vocabulary(*source, s, 0, added, evaluator_.vocab_size(), source->name());
         add(added);
-        if (tokenizer_) bytes_ += tokenizer_->decode(added).size();
+        if (tokenizer_) {
+          const bool ends = s + 1 == end && added.size() == ids.size();
+          bytes_ += bytes_of(without_frame(added, s == source->document_start(document), ends));
+        }
       }
       count_document();
     }
@@ -128,15 +131,31 @@ class Evaluation {
   }
   void end_document() {
     count_document();  // counts the document even if it is empty
-    const SpecialIds& special = tokenizer_->special_ids();
-    if (const auto end = special.eod ? special.eod : special.eos) add({&*end, 1});
+    if (const auto end = document_end()) add({&*end, 1});
   }
   void add_text(std::string_view text) {
     ids_.clear();
     tokenizer_->encode(text, false, ids_);
     part_done_ += text.size();
     const std::span<const std::int32_t> added = add(ids_);
-    bytes_ += added.size() == ids_.size() ? text.size() : tokenizer_->decode(added).size();
+    bytes_ += added.size() == ids_.size() ? text.size() : bytes_of(added);
+  }
+  // Returns the bytes of text that `ids` stand for. A special token that the text spells out counts.
+  std::size_t bytes_of(std::span<const std::int32_t> ids) const {
+    return tokenizer_->decode(ids, /*skip_special=*/false).size();
+  }
+  // Removes the tokens that begin_document() and end_document() add to a text, which have no bytes.
+  std::span<const std::int32_t> without_frame(std::span<const std::int32_t> ids, bool begins,
+                                              bool ends) const {
+    const std::vector<std::int32_t>& before = tokenizer_->frame().before;
+    if (begins && ids.size() >= before.size() && std::ranges::equal(ids.first(before.size()), before))
+      ids = ids.subspan(before.size());
+    if (ends && !ids.empty() && ids.back() == document_end()) ids = ids.first(ids.size() - 1);
+    return ids;
+  }
+  std::optional<std::int32_t> document_end() const {
+    const SpecialIds& special = tokenizer_->special_ids();
+    return special.eod ? special.eod : special.eos;
   }
   // Returns the first of `ids`, as many as max_tokens still allows.
   std::span<const std::int32_t> within_limit(std::span<const std::int32_t> ids) const {

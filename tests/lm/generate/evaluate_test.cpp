@@ -8,6 +8,7 @@
 #include <string>
 
 #include "../../base/temporary_folder.h"
+#include "lm/data/tiny_tokenizers.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/made_by.h"
 #include "lm/tokenizer/simple.h"
@@ -198,6 +199,32 @@ TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
   EXPECT_EQ(documents("b", 2), 1);
   EXPECT_FALSE(evaluate("b", nullptr).bits_per_byte.has_value());
   EXPECT_THROW(evaluate("a.txt", nullptr), Error);
+}
+
+// A special token that a text spells out has the bytes of its spelling; the token that ends a document has
+// none.
+TEST(EvaluateLoss, CountsTheBytesOfSpecialTokensInEveryForm) {
+  const TemporaryFolder folder;
+  const auto tokenizer = data::tiny_tokenizer(folder, {}, {"<end>", "<user>"});
+  const std::string text = "<user>ab<end>cd";
+  write_file(folder.path() / "a.txt", text);
+  data::IndexedDatasetWriter writer(folder.path() / "b", data::TokenType::kU16);
+  std::vector<std::int32_t> ids = tokenizer->encode(text);
+  ASSERT_EQ(ids.size(), 6U);
+  ids.push_back(tokenizer->special_ids().eos.value());
+  writer.add_sequence(ids);
+  writer.end_document();
+  writer.finish();
+  const auto bytes = [&](const char* name, std::int64_t max_tokens) {
+    const auto e = evaluator(uniform_config(), {.sequence = 8, .batch = 2}, false);
+    return evaluate_loss(*e, tokenizer.get(),
+                         {.inputs = {(folder.path() / name).string()}, .max_tokens = max_tokens})
+        .bytes;
+  };
+  for (const char* name : {"a.txt", "b"}) {
+    EXPECT_EQ(bytes(name, 0), text.size()) << name;
+    EXPECT_EQ(bytes(name, 3), std::string("<user>ab<end>").size()) << name;
+  }
 }
 
 TEST(EvaluateLoss, TokensBeyondTheVocabularyAreNamedWithTheirPlace) {

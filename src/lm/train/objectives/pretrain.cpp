@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <set>
 #include <span>
 #include <system_error>
@@ -13,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/files/scratch_folder.h"
 #include "config/trainer_config.h"
 #include "lm/data/repeated_dataset.h"
 #include "lm/generate/generate.h"
@@ -53,6 +55,19 @@ void note_files_of_training(const config::TrainerConfig& c, data::Datasets& data
   };
   if (datasets.valid) note("valid_data_path", c.valid_data_path, "validation");
   if (datasets.test) note("test_data_path", c.test_data_path, "test");
+}
+
+// Returns the bytes of text that `ids` stand for. The tokens at the ends of documents have none; another
+// special token was spelled out in the text.
+std::size_t bytes_of(std::span<const std::int32_t> ids, const Tokenizer& tokenizer) {
+  const SpecialIds& special = tokenizer.special_ids();
+  const std::optional<std::int32_t> end = special.eod ? special.eod : special.eos;
+  const std::vector<std::int32_t>& before = tokenizer.frame().before;
+  std::vector<std::int32_t> text;
+  std::ranges::copy_if(ids, std::back_inserter(text), [&](std::int32_t id) {
+    return id != end && std::ranges::find(before, id) == before.end();
+  });
+  return tokenizer.decode(text, /*skip_special=*/false).size();
 }
 
 class Pretrain final : public Objective {
@@ -106,6 +121,23 @@ class Pretrain final : public Objective {
     check("train_epochs", of_epochs, "this number of epochs is", "train for fewer epochs");
   }
 
+  std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {
+    constexpr std::int64_t kSmall = std::int64_t{8} << 20;  // tokens of text that are counted within seconds
+    data::DataOptions options = options_of(request);
+    std::int64_t text = 0;
+    for (const std::string& path :
+         data::paths_of(options.data_path.empty() ? options.train_data_path : options.data_path)) {
+      const data::TokenBound tokens = data::bound_tokens(path);
+      if (tokens.exact) continue;
+      if (tokens.maximum > kSmall - text) return std::nullopt;
+      text += tokens.maximum;
+    }
+    // A plan leaves no tokens in the cache of runs.
+    const ScratchFolder cache("primus-plan");
+    options.cache_dir = cache.path();
+    return data::samples_of_epochs(options, request.tokenizer, epochs);
+  }
+
   std::int64_t prompt_tokens(const config::TrainerConfig&) const override { return 256; }
 
   data::Datasets open(const DataRequest& request) override {
@@ -156,7 +188,7 @@ class Pretrain final : public Objective {
       // Data with another vocabulary (allow_tokenizer_change) cannot be decoded.
       if (std::ranges::any_of(text, [&](std::int32_t id) { return id >= tokenizer.vocab_size(); }))
         return std::nullopt;
-      bytes += tokenizer.decode(text).size();
+      bytes += bytes_of(text, tokenizer);
       labels += text.size();
     }
     if (bytes == 0) return std::nullopt;

@@ -203,6 +203,54 @@ TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
   EXPECT_THAT(endless.err, HasSubstr("mock data never ends"));
 }
 
+// A dry run counts the epochs of a small text, and leaves no tokens behind.
+TEST_F(FirstHour, ADryRunCountsTheStepsOfEpochs) {
+  const ProgramResult planned =
+      trained(on_text({"train_epochs=2", "train_iters=null", "--dry-run", "--json"}));
+  ASSERT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_FALSE(Env::posix().status(path(".primus-cache")));
+  const ProgramResult done = trained(on_text({"train_epochs=2", "train_iters=null", "--json"}));
+  ASSERT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_EQ(json::parse(planned.out).at("steps"), json::parse(done.out).at("last_step"));
+}
+
+// A run that has passed a length has nothing to do for it.
+TEST_F(FirstHour, AShorterLengthThanTheRunHasReachedEndsAtOnce) {
+  const std::vector<std::string> often = on_text({"eval_iters=2", "eval_interval=1"});
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), often.begin(), often.end());
+    return trained(more);
+  };
+  ASSERT_EQ(with({"train_iters=100", "exit_interval=7"}).exit_code, 0);
+  const ProgramResult shorter = with({"train_iters=2"});
+  EXPECT_EQ(shorter.exit_code, 0) << shorter.err;
+  EXPECT_THAT(shorter.out, HasSubstr("nothing left to do: the run had reached iteration 7"));
+  // Without its checkpoints, the run starts again and says so.
+  remove_tree(test::run_folder(folder_.path()) / "checkpoints");
+  EXPECT_THAT(with({"train_iters=2"}).err, HasSubstr("has no checkpoint: it starts from the beginning"));
+}
+
+TEST_F(FirstHour, SettingsThatChangeNothingAreNamed) {
+  ASSERT_EQ(trained(on_text({"train_iters=1"})).exit_code, 0);
+  const ProgramResult exported =
+      run({"model", "export", test::run_folder(folder_.path()).string(), path("hf").string()});
+  ASSERT_EQ(exported.exit_code, 0) << exported.err;
+  const ProgramResult result =
+      run({"train", "pretrain", "load=" + path("hf").string(), "data_path=" + path("corpus.txt").string(),
+           "train_iters=1", "seq_length=64", "global_batch_size=1", "num_threads=1", "finetune=false",
+           "kv_lora_rank=33", "moe_router_topk=3", "beta_fast=64", "apply_wd_to_qk_layernorm=true",
+           "data_parallel_sharding_strategy=optim"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(
+      result.err,
+      AllOf(HasSubstr("finetune: false has no effect"),
+            HasSubstr("kv_lora_rank has an effect only with multi_latent_attention"),
+            HasSubstr("moe_router_topk has an effect only with num_experts"),
+            HasSubstr("beta_fast has an effect only with rope_scaling_type: yarn"),
+            HasSubstr("apply_wd_to_qk_layernorm has an effect only with QK norm"),
+            HasSubstr("with one rank, these settings have no effect: data_parallel_sharding_strategy")));
+}
+
 TEST_F(FirstHour, AnInterruptedEpochEndsAsAnUnbrokenOne) {
   const std::vector<std::string> common = {"--epochs", "0.05", "eval_iters=1", "eval_interval=5"};
   const auto with = [&](std::vector<std::string> more) {

@@ -37,6 +37,14 @@ std::string lower(std::string_view name) {
   return text;
 }
 
+// Returns "INFO" for kInfo.
+std::string_view log_level_name(LogLevel level) {
+  for (const auto& [value, name] : kLevelNames) {
+    if (value == level) return name;
+  }
+  return "OFF";
+}
+
 Color level_color(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug:
@@ -51,20 +59,6 @@ Color level_color(LogLevel level) {
 }
 
 }  // namespace
-
-std::string_view log_level_name(LogLevel level) {
-  for (const auto& [value, name] : kLevelNames) {
-    if (value == level) return name;
-  }
-  return "OFF";
-}
-
-LogLevel parse_log_level(std::string_view name) {
-  for (const auto& [level, known] : kLevelNames) {
-    if (lower(name) == lower(known)) return level;
-  }
-  throw invalid(fmt::format("unknown log level '{}'", name), "use DEBUG, INFO, WARNING, ERROR or OFF");
-}
 
 // One log file with rotation.
 class Logger::FileSink {

@@ -37,11 +37,6 @@ class LiveBlock;
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-// log_level_name returns "INFO" for kInfo. parse_log_level ignores case, and throws Error(kInvalid) that
-// lists the choices.
-std::string_view log_level_name(LogLevel level);
-LogLevel parse_log_level(std::string_view name);
-
 struct LogOptions {
   std::string folder = {};  // created if missing; empty: no files
   int rank = 0, world_size = 1;

@@ -87,12 +87,6 @@ TEST_F(LogTest, LevelsFilter) {
   EXPECT_EQ(silent.dropped(), 0U);
 }
 
-TEST_F(LogTest, ParsesLevels) {
-  EXPECT_EQ(parse_log_level("debug"), LogLevel::kDebug);
-  EXPECT_EQ(parse_log_level("Warning"), LogLevel::kWarning);
-  EXPECT_THROW(parse_log_level("loud"), Error);
-}
-
 TEST_F(LogTest, Rotates) {
   Logger log({.folder = folder_, .file_level = LogLevel::kError, .rotate_bytes = 1000, .rotations_kept = 2});
   for (int i = 0; i < 100; ++i) log.error("message number {:04}", i);

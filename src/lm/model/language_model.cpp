@@ -92,7 +92,6 @@ bool LanguageModel::needs_tokens(int chunk) const {
 }
 
 void LanguageModel::allocate_tables(engine::Rank& rank, std::int64_t positions) {
-  rope_positions_ = positions;
   const auto allocate = [&](const ModelConfig& config) {
     const Tensor on_device = rank.persistent(DType::kF32, {positions, config.rotary_dim()});
     if (rank.measuring()) return on_device;

@@ -103,7 +103,6 @@ class LanguageModel {
   bool needs_tokens(int chunk) const;
   // Returns the index of the chunk's first block.
   std::int64_t first_block(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].begin; }
-  std::int64_t rope_positions() const { return rope_positions_; }
 
  private:
   // Returns the chunk of this rank that contains block `block`; -1 if the block is on another rank.
@@ -131,7 +130,6 @@ class LanguageModel {
   std::vector<Chunk> chunks_;              // chunks of this rank
   std::vector<MultiTokenPrediction> mtp_;  // multi-token prediction modules by depth
   Tensor rope_table_, compressed_rope_table_, local_rope_table_;
-  std::int64_t rope_positions_ = 0;
 };
 
 }  // namespace primus

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "../../base/temporary_folder.h"
-#include "lm/data/tiny_tokenizers.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/data/made_by.h"
+#include "lm/data/tiny_tokenizers.h"
 #include "lm/tokenizer/simple.h"
 #include "tiny_model.h"
 

@@ -281,11 +281,28 @@ void Tape::use_parameter(const Entry& entry) {
   if (entry.parameter && settings_.parallel) settings_.parallel->use(*entry.parameter);
 }
 
+namespace {
+
+// Sets the outputs to zero, so that an observer finds zero in the rows that no kernel writes.
+void clear_outputs(const Operator& op, const OperatorCall& call) {
+  const OutputPlace first(0);
+  const bool in_place = op.in_place && call.in_or_out(InputPlace(0), first).data == call.out(first).data;
+  for (int j = in_place ? 1 : 0; j < call.output_count(); ++j) {
+    const Tensor out = call.out(OutputPlace(j));
+    if (out.dtype != DType::kI32) turbo::launch(call.context(), turbo::Fill{.out = out, .value = 0});
+  }
+}
+
+}  // namespace
+
 void Tape::run_forward(int entry) {
   OperatorCall call(*this, entry);
   use_parameter(entries_[entry]);
-  entries_[entry].op->forward(call);
-  if (observer_ && !entries_[entry].op->unsettled) observer_(call);
+  const Operator& op = *entries_[entry].op;
+  const bool observed = observer_ && !op.unsettled;
+  if (observed) clear_outputs(op, call);
+  op.forward(call);
+  if (observed) observer_(call);
 }
 
 void Tape::replay(int entry) {

@@ -43,9 +43,9 @@ struct MatrixOfExpert {
   PRIMUS_DEVICE std::int64_t first_of(std::int64_t matrix, std::int64_t out) const { return matrix * out; }
 };
 
-// y[r, :] = (row r of x, as given by Rows) · W[matrix of r]ᵀ, zero for rows without a matrix. A warp computes
-// kOutputs elements of a row; blocks that run concurrently compute the same columns, so rows that use the
-// same matrix read it from the cache. `in` is a multiple of 8, and rows are aligned to 16 bytes.
+// y[r, :] = (row r of x, as given by Rows) · W[matrix of r]ᵀ. Rows without a matrix are not written. A warp
+// computes kOutputs elements of a row; blocks that run concurrently compute the same columns, so rows that
+// use the same matrix read it from the cache. `in` is a multiple of 8, and rows are aligned to 16 bytes.
 template <class W, class C, class Rows, int kOutputs>
 struct FewDots {
   static constexpr int kThreads = 256, kOfBlock = kThreads / kWarp * kOutputs, kLine = 8;
@@ -62,24 +62,23 @@ struct FewDots {
     wait_for_previous();
     if (first >= out) return;
     const std::int64_t matrix = where.matrix_of(row);
+    if (matrix < 0) return;
     float sums[kOutputs] = {};
-    if (matrix >= 0) {
-      const BFloat16* const from = x + where.place_of(row) * in;
-      const W* weights[kOutputs];
+    const BFloat16* const from = x + where.place_of(row) * in;
+    const W* weights[kOutputs];
+    PRIMUS_UNROLL
+    for (int j = 0; j < kOutputs; ++j)
+      weights[j] = w + (where.first_of(matrix, out) + smaller(first + j, out - 1)) * in;
+    PRIMUS_UNROLL_BY(4)
+    for (std::int64_t i = lane() * kLine; i < in; i += kWarp * kLine) {
+      float a[kLine], b[kOutputs][kLine];
+      load<kLine>(from + i, a);
       PRIMUS_UNROLL
-      for (int j = 0; j < kOutputs; ++j)
-        weights[j] = w + (where.first_of(matrix, out) + smaller(first + j, out - 1)) * in;
-      PRIMUS_UNROLL_BY(4)
-      for (std::int64_t i = lane() * kLine; i < in; i += kWarp * kLine) {
-        float a[kLine], b[kOutputs][kLine];
-        load<kLine>(from + i, a);
+      for (int j = 0; j < kOutputs; ++j) load<kLine>(weights[j] + i, b[j]);
+      PRIMUS_UNROLL
+      for (int j = 0; j < kOutputs; ++j) {
         PRIMUS_UNROLL
-        for (int j = 0; j < kOutputs; ++j) load<kLine>(weights[j] + i, b[j]);
-        PRIMUS_UNROLL
-        for (int j = 0; j < kOutputs; ++j) {
-          PRIMUS_UNROLL
-          for (int k = 0; k < kLine; ++k) sums[j] = multiply_add(a[k], b[j][k], sums[j]);
-        }
+        for (int k = 0; k < kLine; ++k) sums[j] = multiply_add(a[k], b[j][k], sums[j]);
       }
     }
     PRIMUS_UNROLL

@@ -2,7 +2,6 @@
 // Products of small experts are computed concurrently, each in one thread, beginning with the largest expert.
 // cpu_gemm() returns the same bits for any number of threads, so the threshold affects only the time.
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "turbo/cpu/register.h"
@@ -151,11 +150,6 @@ void grouped_gemm(CpuContext& context, const GroupedGemm& call) {
     experts.multiply(single, order[large + i], expert_at(large + i + pool.size()),
                      products_at + thread * each, each);
   });
-  if (call.role == GemmRole::kWeightGradient) return;
-  const std::int64_t owned = context.data<std::int32_t>(call.offsets)[count];
-  const std::int64_t row_bytes = call.c.cols() * size_of(call.c.dtype);
-  char* const c = context.data<char>(call.c);
-  std::memset(c + owned * row_bytes, 0, static_cast<std::size_t>((all_rows - owned) * row_bytes));
 }
 
 void bias(CpuContext& context, const GroupedBias& a) {
@@ -170,10 +164,7 @@ void bias(CpuContext& context, const GroupedBias& a) {
         const T* x = context.data<T>(a.x) + row * n;
         T* y = context.data<T>(a.y) + row * n;
         while (expert < experts && row >= offsets[expert + 1]) ++expert;
-        if (expert == experts) {
-          if (x != y) std::copy(x, x + n, y);
-          continue;
-        }
+        if (expert == experts) return;
         const T* b = context.data<T>(a.bias) + expert * n;
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < n; ++i) y[i] = from_float<T>(to_float(x[i]) + to_float(b[i]));

@@ -12,37 +12,6 @@ namespace {
 
 // ---- Products -----------------------------------------------------------------------------------
 
-// Clears the rows that belong to no expert. Launches only as many blocks as fit on the GPU, because often
-// there are no such rows.
-template <class T, int kCount>
-struct ClearRest {
-  static constexpr int kThreads = 256;
-  using StartsEarly = void;
-  const std::int32_t* offsets;
-  T* c;
-  std::int64_t experts, rows, n;
-  PRIMUS_DEVICE void operator()() const {
-    const float zeros[kCount] = {};
-    let_next_begin();
-    wait_for_previous();
-    for (std::int64_t i = offsets[experts] * n + (block() * kThreads + thread()) * kCount; i < rows * n;
-         i += blocks() * kThreads * kCount) {
-      store(c + i, zeros);
-    }
-  }
-};
-
-template <class C>
-void clear_rest(Context& context, const GroupedGemm& call, std::int64_t experts) {
-  C* const c = context.data<C>(call.c);
-  const std::int64_t n = call.c.cols();
-  with_vector<C>(rows_of_vectors<C>(n, c), [&](auto vector) {
-    launch(context, 4 * multiprocessors(context),
-           ClearRest<C, decltype(vector)::value>{context.data<std::int32_t>(call.offsets), c, experts,
-                                                 call.c.rows(), n});
-  });
-}
-
 // Returns for each expert the number of row tiles of the experts before it.
 const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, std::int64_t experts) {
   auto* const first_tiles = partials<std::int32_t>(context, experts + 1);
@@ -58,11 +27,10 @@ const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, s
 template <int kCount>
 struct GatherPicked {
   const BFloat16* x;
-  const std::int32_t *picks, *owned;
+  const std::int32_t* picks;
   BFloat16* out;
   std::int64_t cols;
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
-    if (row >= *owned) return;
     *reinterpret_cast<Pack<BFloat16, kCount>*>(out + row * cols + i) =
         *reinterpret_cast<const Pack<BFloat16, kCount>*>(x + picks[row] * cols + i);
   }
@@ -92,11 +60,10 @@ GroupedGemm gather(Context& context, const GroupedGemm& call, const Tensor& oper
   const std::int64_t rows = call.rows(), cols = operand.cols();
   const Tensor in_order(call.workspace.data, DType::kBF16, {rows, cols});
   constexpr int kCount = kVector<BFloat16>;
-  for_each_of_rows<kCount>(
-      context, rows, cols,
+  for_each_of_used_rows<kCount>(
+      context, rows, context.data<std::int32_t>(call.offsets) + call.offsets.elements() - 1, cols,
       GatherPicked<kCount>{context.data<BFloat16>(operand),
                            context.data<std::int32_t>(a ? call.a_rows : call.b_rows),
-                           context.data<std::int32_t>(call.offsets) + call.offsets.elements() - 1,
                            context.data<BFloat16>(in_order), cols});
   GroupedGemm result = call;
   (a ? result.a : result.b) = in_order;
@@ -189,7 +156,6 @@ bool multiply_large_tiles(Context& context, const GroupedGemm& call) {
   } else {
     run.template operator()<false, true>();
   }
-  if (!weights) clear_rest<C>(context, call, experts);
   return true;
 }
 
@@ -250,7 +216,6 @@ void multiply_groups(Context& context, const GroupedGemm& call) {
   p.b_batch = out * in;
   p.c_row = p.n;
   run_product(context, p);
-  clear_rest<C>(context, call, p.batches);
 }
 
 void grouped_gemm(Context& context, const GroupedGemm& call) {
@@ -283,10 +248,9 @@ struct AddGroupBias {
         high = middle;
       }
     }
-    for (std::int64_t i = thread(); i < n; i += kThreads) {
-      const T value = x[row * n + i];
-      y[row * n + i] = low < experts ? from_float<T>(to_float(value) + to_float(bias[low * n + i])) : value;
-    }
+    if (low == experts) return;
+    for (std::int64_t i = thread(); i < n; i += kThreads)
+      y[row * n + i] = from_float<T>(to_float(x[row * n + i]) + to_float(bias[low * n + i]));
   }
 };
 

@@ -26,6 +26,7 @@ struct GroupWarpgroups : GroupOperands<C, kLeftByDepth, kRightByDepth> {
 
   PRIMUS_DEVICE void operator()() const {
 #if PRIMUS_WARPGROUPS
+    if (kSumsRows && accumulate && this->offsets[this->experts] == 0) return;  // no expert adds anything
     Memory& memory = shared_panels<Memory>();
     if (thread() == 0) {
       for (int i = 0; i < kStages; ++i) {

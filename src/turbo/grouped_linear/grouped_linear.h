@@ -15,8 +15,8 @@ namespace primus::turbo {
 //   kInputGradient   c [rows, in]   = a [rows, out] · b[e] [out, in]
 //   kWeightGradient  c[e] [out, in] = a [rows of e, out]ᵀ · b [rows of e, in]
 // An expert without rows has a weight gradient of zero. Rows from offsets[experts] on belong to no expert:
-// kForward and kInputGradient set them to zero in c, and kWeightGradient ignores them. Activations may be
-// given as a matrix of tokens and row indices: row r of a is then row a_rows[r] of this matrix.
+// they may have any contents in the operands, and are not written in c. Activations may be given as a matrix
+// of tokens and row indices: row r of a is then row a_rows[r] of this matrix.
 struct GroupedGemm {
   static constexpr KernelId kId = KernelId::kGroupedGemm;
   GemmRole role;
@@ -33,7 +33,8 @@ struct GroupedGemm {
   double flops() const;  // counts all rows, including rows without an expert
 };
 
-// y[r, :] = x[r, :] + bias[e, :] for the rows r of each expert e; rows without an expert are copied.
+// y[r, :] = x[r, :] + bias[e, :] for the rows r of each expert e. Rows without an expert are not
+// written.
 struct GroupedBias {
   static constexpr KernelId kId = KernelId::kGroupedBias;
   Tensor x;        // [rows, n] fp32 or bf16

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
 
 #include "turbo/cpu/register.h"
@@ -180,14 +179,9 @@ void gather_rows(CpuContext& context, const GatherRows& a) {
     const std::int64_t used = context.data<std::int32_t>(a.offsets)[a.offsets.elements() - 1];
     const auto* slots = context.data<std::int32_t>(a.slots);
     const float* weights = context.data<float>(a.weights);
-    const auto row_bytes = static_cast<std::size_t>(hidden) * sizeof(T);
-    parallel_ranges(context, a.out.rows(), 2 * hidden * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+    parallel_ranges(context, used, 2 * hidden * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         T* out = context.data<T>(a.out) + row * hidden;
-        if (row >= used) {
-          std::memset(static_cast<void*>(out), 0, row_bytes);
-          continue;
-        }
         const auto row_of_x = [&](std::int64_t r) {
           return context.data<T>(a.x) + slots[r] / top_k * hidden;
         };

@@ -361,20 +361,18 @@ void plan_dispatch(Context& context, const PlanDispatch& a) {
 template <class T, int kCount>
 struct Gather {
   const T* x;
-  const std::int32_t *offsets, *slots;
+  const std::int32_t* slots;
   const float* weights;
   T* out;
-  std::int64_t hidden, experts, top_k;
+  std::int64_t hidden, top_k;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
-    float v[kCount] = {};
-    if (row < offsets[experts]) {
-      const std::int32_t slot = slots[row];
-      const float w = weights[slot];
-      load<kCount>(x + slot / top_k * hidden + i, v);
-      PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) v[k] *= w;
-    }
+    const std::int32_t slot = slots[row];
+    const float w = weights[slot];
+    float v[kCount];
+    load<kCount>(x + slot / top_k * hidden + i, v);
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) v[k] *= w;
     store<kCount>(out + row * hidden + i, v);
   }
 };
@@ -385,11 +383,10 @@ void gather_rows(Context& context, const GatherRows& a) {
     const T* x = context.data<T>(a.x);
     T* out = context.data<T>(a.out);
     with_vector<T>(rows_of_vectors<T>(a.x.cols(), x, out), [&](auto count) {
-      for_each_of_rows<count>(
-          context, a.out.rows(), a.x.cols(),
-          Gather<T, count>{x, context.data<std::int32_t>(a.offsets), context.data<std::int32_t>(a.slots),
-                           context.data<float>(a.weights), out, a.x.cols(), a.offsets.elements() - 1,
-                           a.rows.shape[1]});
+      for_each_of_used_rows<count>(
+          context, a.out.rows(), context.data<std::int32_t>(a.offsets) + a.offsets.elements() - 1, a.x.cols(),
+          Gather<T, count>{x, context.data<std::int32_t>(a.slots), context.data<float>(a.weights), out,
+                           a.x.cols(), a.rows.shape[1]});
     });
   });
 }

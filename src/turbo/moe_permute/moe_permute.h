@@ -114,7 +114,7 @@ struct PlanDispatch {
   double flops() const { return 0; }
 };
 
-// out[r, :] = w · x[token of r, :], where w is the weight of r's slot; zero for rows without a slot.
+// out[r, :] = w · x[token of r, :], where w is the weight of r's slot. Rows without a slot are not written.
 struct GatherRows {
   static constexpr KernelId kId = KernelId::kGatherRows;
   Tensor x;                     // [tokens, hidden] fp32 or bf16

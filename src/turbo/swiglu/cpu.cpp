@@ -36,9 +36,8 @@ void weighted_forward(CpuContext& context, const WeightedSwigluForward& a) {
   const auto* slots = context.data<std::int32_t>(a.slots);
   const std::int64_t owned = context.data<std::int32_t>(a.offsets)[a.offsets.elements() - 1];
   with_flag(a.weigh_input, [&](auto weigh_input) {
-    glu_forward(context, a.gate_up, a.out, [=](std::int64_t row) {
-      return WeightedSiluGlu<weigh_input>{row < owned ? weights[slots[row]] : 0.0F};
-    });
+    glu_forward(context, a.gate_up, a.out.slice(0, owned),
+                [=](std::int64_t row) { return WeightedSiluGlu<weigh_input>{weights[slots[row]]}; });
   });
 }
 
@@ -55,29 +54,24 @@ void weighted_backward(CpuContext& context, const WeightedSwigluBackward& a) {
     using T = decltype(tag);
     const std::int64_t ffn = a.d_out.cols();
     with_flag(a.weigh_input, [&](auto weigh_input) {
-      parallel_ranges(
-          context, a.d_out.rows(), 5 * ffn * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
-            for (std::int64_t row = begin; row < end; ++row) {
-              const T* gate = context.data<T>(a.gate_up) + row * 2 * ffn;
-              const T* d_out = context.data<T>(a.d_out) + row * ffn;
-              T* d_gate = context.data<T>(a.d_gate_up) + row * 2 * ffn;
-              if (row >= owned) {
-                std::fill(d_gate, d_gate + 2 * ffn, T{});
-                continue;
-              }
-              const WeightedSiluGlu<weigh_input> activation{weights[slots[row]]};
-              float sum = 0;
-              PRIMUS_SIMD(reduction(+ : sum))
-              for (std::int64_t i = 0; i < ffn; ++i) {
-                const auto d =
-                    activation.backward(to_float(gate[i]), to_float(gate[ffn + i]), to_float(d_out[i]));
-                d_gate[i] = from_float<T>(d.gate);
-                d_gate[ffn + i] = from_float<T>(d.up);
-                sum += d.weight;
-              }
-              if (d_weights) d_weights[slots[row]] += sum;
-            }
-          });
+      parallel_ranges(context, owned, 5 * ffn * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t row = begin; row < end; ++row) {
+          const T* gate = context.data<T>(a.gate_up) + row * 2 * ffn;
+          const T* d_out = context.data<T>(a.d_out) + row * ffn;
+          T* d_gate = context.data<T>(a.d_gate_up) + row * 2 * ffn;
+          const WeightedSiluGlu<weigh_input> activation{weights[slots[row]]};
+          float sum = 0;
+          PRIMUS_SIMD(reduction(+ : sum))
+          for (std::int64_t i = 0; i < ffn; ++i) {
+            const auto d =
+                activation.backward(to_float(gate[i]), to_float(gate[ffn + i]), to_float(d_out[i]));
+            d_gate[i] = from_float<T>(d.gate);
+            d_gate[ffn + i] = from_float<T>(d.up);
+            sum += d.weight;
+          }
+          if (d_weights) d_weights[slots[row]] += sum;
+        }
+      });
     });
   });
 }

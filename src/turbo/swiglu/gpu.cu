@@ -28,12 +28,12 @@ template <class T, int kCount, bool kWeighInput>
 struct WeightedForwardBody {
   const T* gate_up;
   const float* weights;
-  const std::int32_t *offsets, *slots;
+  const std::int32_t* slots;
   T* out;
-  std::int64_t ffn, experts;
+  std::int64_t ffn;
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
-    const WeightedSiluGlu<kWeighInput> activation{row < offsets[experts] ? weights[slots[row]] : 0.0F};
+    const WeightedSiluGlu<kWeighInput> activation{weights[slots[row]]};
     float g[kCount], u[kCount];
     load<kCount>(gate_up + row * 2 * ffn + i, g);
     load<kCount>(gate_up + row * 2 * ffn + ffn + i, u);
@@ -51,17 +51,16 @@ void weighted_forward(Context& context, const WeightedSwigluForward& a) {
     const std::int64_t ffn = a.out.cols();
     with_flag(a.weigh_input, [&](auto weigh_input) {
       with_vector<T>(rows_of_vectors<T>(ffn, from, to), [&](auto count) {
-        for_each_of_rows<count>(
-            context, a.out.rows(), ffn,
-            WeightedForwardBody<T, count, weigh_input>{
-                from, context.data<float>(a.weights), context.data<std::int32_t>(a.offsets),
-                context.data<std::int32_t>(a.slots), to, ffn, a.offsets.elements() - 1});
+        for_each_of_used_rows<count>(
+            context, a.out.rows(), context.data<std::int32_t>(a.offsets) + a.offsets.elements() - 1, ffn,
+            WeightedForwardBody<T, count, weigh_input>{from, context.data<float>(a.weights),
+                                                       context.data<std::int32_t>(a.slots), to, ffn});
       });
     });
   });
 }
 
-// A warp processes one row.
+// A warp processes one row after the other.
 template <class T, int kCount, bool kWeighInput>
 struct WeightedBackward {
   static constexpr int kThreads = 256;
@@ -71,35 +70,35 @@ struct WeightedBackward {
   const std::int32_t *offsets, *slots;
   T* d_gate_up;
   float* d_weights;  // may be null
-  std::int64_t rows, ffn, experts;
+  std::int64_t ffn, experts;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t row = block() * kWarps + warp();
-    if (row >= rows) return;
+    const std::int64_t used = offsets[experts];
+    for (std::int64_t row = block() * kWarps + warp(); row < used; row += blocks() * kWarps) one_row(row);
+  }
+
+  PRIMUS_DEVICE void one_row(std::int64_t row) const {
     const T* gate = gate_up + row * 2 * ffn;
     T* d_gate = d_gate_up + row * 2 * ffn;
-    const bool owned = row < offsets[experts];
-    const WeightedSiluGlu<kWeighInput> activation{owned ? weights[slots[row]] : 0.0F};
+    const WeightedSiluGlu<kWeighInput> activation{weights[slots[row]]};
     float sum = 0;
     for (std::int64_t i = lane() * kCount; i < ffn; i += kWarp * kCount) {
-      float g[kCount] = {}, u[kCount] = {}, d[kCount];
-      if (owned) {
-        load<kCount>(gate + i, g);
-        load<kCount>(gate + ffn + i, u);
-        load<kCount>(d_out + row * ffn + i, d);
-        PRIMUS_UNROLL
-        for (int k = 0; k < kCount; ++k) {
-          const auto of = activation.backward(g[k], u[k], d[k]);
-          sum += of.weight;
-          g[k] = of.gate;
-          u[k] = of.up;
-        }
+      float g[kCount], u[kCount], d[kCount];
+      load<kCount>(gate + i, g);
+      load<kCount>(gate + ffn + i, u);
+      load<kCount>(d_out + row * ffn + i, d);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        const auto of = activation.backward(g[k], u[k], d[k]);
+        sum += of.weight;
+        g[k] = of.gate;
+        u[k] = of.up;
       }
       store<kCount>(d_gate + i, g);
       store<kCount>(d_gate + ffn + i, u);
     }
     sum = warp_reduce(sum);
-    if (owned && d_weights && lane() == 0) d_weights[slots[row]] += sum;  // each slot has one row
+    if (d_weights && lane() == 0) d_weights[slots[row]] += sum;  // each slot has one row
   }
 };
 
@@ -123,10 +122,11 @@ void weighted_backward(Context& context, const WeightedSwigluBackward& a) {
     with_flag(a.weigh_input, [&](auto weigh_input) {
       with_vector<T>(rows_of_vectors<T>(ffn, from, d, to), [&](auto count) {
         using Kernel = WeightedBackward<T, count, weigh_input>;
-        launch(
-            context, blocks_for(rows, Kernel::kWarps),
-            Kernel{from, d, context.data<float>(a.weights), context.data<std::int32_t>(a.offsets),
-                   context.data<std::int32_t>(a.slots), to, d_weights, rows, ffn, a.offsets.elements() - 1});
+        constexpr std::int64_t kBlocksPerProcessor = 32;  // further rows are processed by the same blocks
+        launch(context,
+               std::min(blocks_for(rows, Kernel::kWarps), kBlocksPerProcessor * multiprocessors(context)),
+               Kernel{from, d, context.data<float>(a.weights), context.data<std::int32_t>(a.offsets),
+                      context.data<std::int32_t>(a.slots), to, d_weights, ffn, a.offsets.elements() - 1});
       });
     });
   });

@@ -33,8 +33,8 @@ struct SwigluBackward {
 
 // Computes SwiGLU of the rows of experts, weighted by the weight w of a row's slot: out[r, :] = w ·
 // swiglu(gate_up[r, :]), or swiglu(w · gate_up[r, :]) with weigh_input. The results of the experts' last
-// products are then added without weights. Rows without an expert are zero in the result, and must be zero in
-// the input.
+// products are then added without weights. Rows without an expert may have any contents in the input, and are
+// not written.
 struct WeightedSwigluForward {
   static constexpr KernelId kId = KernelId::kWeightedSwigluForward;
   Tensor gate_up;         // [rows, 2*ffn]: gate, then up

@@ -331,7 +331,7 @@ TEST_P(MoePermuteTest, GatherCombineAndDots) {
       const Tensor x_device = bench.upload(x, dtype, {tokens, hidden});
       const Tensor rows_device = bench.upload(rows, dtype, {slots, hidden});
       for (const bool weighted : {false, true}) {
-        Values gathered(rows.size()), combined = previous, dots(static_cast<std::size_t>(slots));
+        Values gathered(rows.size(), NAN), combined = previous, dots(static_cast<std::size_t>(slots));
         for (std::int64_t slot = 0; slot < slots; ++slot) {
           const int row = expected_plan.rows[static_cast<std::size_t>(slot)];
           if (row < 0) continue;

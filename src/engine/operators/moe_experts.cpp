@@ -40,31 +40,37 @@ turbo::RoutingPlan rest_of(OperatorCall& op, InputPlace plan) {
 }
 
 struct Combine {
-  enum In : InputName { kRows, kPlan, kWeights, kAddend };  // the input kAddend is optional
+  // kAddend: optional; kRest: only with a second part, its rows
+  enum In : InputName { kRows, kPlan, kWeights, kAddend, kRest };
   enum Out : OutputName { kOut };
 };
 
 void combine_forward(OperatorCall& op) {
-  launch(op.context(), turbo::CombineRows{.x = op.in(Combine::kRows),
-                                          .rows = plan_of(op, Combine::kPlan).rows,
-                                          .weights = op.in(Combine::kWeights),
-                                          .previous = op.optional_in(Combine::kAddend),
-                                          .out = op.out(Combine::kOut)});
+  turbo::CombineRows sum{.x = op.in(Combine::kRows),
+                         .rows = plan_of(op, Combine::kPlan).rows,
+                         .weights = op.in(Combine::kWeights),
+                         .previous = op.optional_in(Combine::kAddend),
+                         .out = op.out(Combine::kOut)};
+  if (op.has_in(Combine::kRest)) {
+    sum.more = op.in(Combine::kRest);
+    sum.more_rows = rest_of(op, Combine::kPlan).rows;
+  }
+  launch(op.context(), sum);
 }
 
-void combine_backward(OperatorCall& op) {
+// Computes what one part of the routing adds to the gradient of the weights, and the gradient of its rows.
+void combine_backward(OperatorCall& op, Combine::In rows, const turbo::RoutingPlan& plan) {
   const Tensor d_out = op.d_out(Combine::kOut);
-  const turbo::RoutingPlan plan = plan_of(op, Combine::kPlan);
   if (op.needs_d_in(Combine::kWeights)) {
     const auto [d_weights, previous] = op.d_in(Combine::kWeights);
     launch(op.context(), turbo::RowDots{.by_token = d_out,
-                                        .by_row = op.in(Combine::kRows),
+                                        .by_row = op.in(rows),
                                         .rows = plan.rows,
                                         .previous = previous,
                                         .out = d_weights});
   }
-  if (op.needs_d_in(Combine::kRows)) {
-    const auto [d_rows, previous] = op.fresh_d_in(Combine::kRows);
+  if (op.needs_d_in(rows)) {
+    const auto [d_rows, previous] = op.fresh_d_in(rows);
     launch(op.context(), turbo::GatherRows{.x = d_out,
                                            .offsets = plan.offsets,
                                            .rows = plan.rows,
@@ -73,14 +79,20 @@ void combine_backward(OperatorCall& op) {
                                            .out = d_rows});
     add_previous(op, {d_rows, previous});
   }
+}
+
+void combine_backward_input(OperatorCall& op) {
+  combine_backward(op, Combine::kRows, plan_of(op, Combine::kPlan));
+  if (op.has_in(Combine::kRest)) combine_backward(op, Combine::kRest, rest_of(op, Combine::kPlan));
   op.pass_d_in(Combine::kAddend, Combine::kOut);
 }
 
-constexpr Operator kCombine{.name = "combine",
-                            .operator_class = OperatorClass::kExperts,
-                            .forward = combine_forward,
-                            .backward_input = combine_backward,
-                            .for_input = saves(Combine::kRows, Combine::kPlan, Combine::kWeights)};
+constexpr Operator kCombine{
+    .name = "combine",
+    .operator_class = OperatorClass::kExperts,
+    .forward = combine_forward,
+    .backward_input = combine_backward_input,
+    .for_input = saves(Combine::kRows, Combine::kPlan, Combine::kWeights, Combine::kRest)};
 
 // ---- grouped linear -----------------------------------------------------------------------------
 
@@ -89,11 +101,8 @@ struct GroupedLinear {
   enum Out : OutputName { kY };
 };
 
-// Returns the offsets of the experts in the plan. The first extent of the parameter's shape is the expert
-// count.
-Tensor offsets_of(OperatorCall& op) {
-  return op.in(GroupedLinear::kPlan).slice(0, op.parameter().shape[0] + 1);
-}
+// Returns the offsets of the experts in the plan.
+Tensor offsets_of(OperatorCall& op) { return plan_of(op, GroupedLinear::kPlan).offsets; }
 
 void grouped_linear_forward(OperatorCall& op) {
   grouped_product(op, turbo::GroupedGemm{.role = turbo::GemmRole::kForward,
@@ -482,7 +491,8 @@ Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r, const
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& r) {
   const Shape shape{rows.shape()[0], weight.shape[1]};
   Value y = rows.tape().record(kGroupedLinear, {{GroupedLinear::kRows, rows}, {GroupedLinear::kPlan, r.plan}},
-                               &weight, {{GroupedLinear::kY, rows.dtype(), shape}})[GroupedLinear::kY];
+                               &weight, {{GroupedLinear::kY, rows.dtype(), shape}},
+                               attributes_of(r))[GroupedLinear::kY];
   const LowRank& low_rank = adapter_of(rows, weight);
   return low_rank ? sum(std::move(y), grouped_linear(low_rows(rows, low_rank, r), *low_rank.up, r)) : y;
 }
@@ -494,6 +504,17 @@ Value combine(const Value& rows, const Routing& r, const Value& addend) {
                              {Combine::kWeights, r.weights},
                              {Combine::kAddend, addend}},
                             nullptr, {{Combine::kOut, rows.dtype(), {r.weights.shape()[0], rows.shape()[1]}}},
+                            attributes_of(r))[Combine::kOut];
+}
+
+Value combine(const Value& head, const Value& rest, const RoutingParts& parts) {
+  const Routing& r = parts.head;
+  return head.tape().record(kCombine,
+                            {{Combine::kRows, head},
+                             {Combine::kPlan, r.plan},
+                             {Combine::kWeights, r.weights},
+                             {Combine::kRest, rest}},
+                            nullptr, {{Combine::kOut, head.dtype(), {r.weights.shape()[0], head.shape()[1]}}},
                             attributes_of(r))[Combine::kOut];
 }
 
@@ -518,7 +539,8 @@ Value linear_combine(const Value& head, const Value& rest, Parameter& weight, co
 
 Value grouped_bias(Value rows, Parameter& bias, const Routing& r) {
   return rows.tape().record(kGroupedBias, {{GroupedLinear::kRows, rows}, {GroupedLinear::kPlan, r.plan}},
-                            &bias, {{GroupedLinear::kY, rows.dtype(), rows.shape()}})[GroupedLinear::kY];
+                            &bias, {{GroupedLinear::kY, rows.dtype(), rows.shape()}},
+                            attributes_of(r))[GroupedLinear::kY];
 }
 
 Value weighted_swiglu(const Value& gate_up, const Routing& r, bool weigh_input) {

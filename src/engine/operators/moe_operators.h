@@ -114,6 +114,8 @@ Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing,
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
 // Returns, for each token, the weighted sum of its rows, plus `addend` if given.
 Value combine(const Value& rows, const Routing& routing, const Value& addend = {});
+// Computes combine() for the rows of both parts of a routing.
+Value combine(const Value& head, const Value& rest, const RoutingParts& parts);
 // grouped_linear() followed by combine(), for rows that are already weighted. As a single operator, it needs
 // memory for the experts' output only while it runs.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});

@@ -20,6 +20,7 @@
 #include "lm/model/blocks/mixture_of_experts.h"
 #include "lm/model/outside_families.h"
 #include "lm/train/rank_training.h"
+#include "tensor/scratch_tensor.h"
 
 namespace primus::test {
 namespace {
@@ -358,6 +359,17 @@ bool packs(const ModelConfig& model) { return !model.any_keeps(Keeps::kPooled); 
 // Called before every step with its number.
 using BeforeStep = std::function<void(const engine::ParameterStore& store, int step)>;
 
+// Fills the memory for activations and workspaces with NaN between two steps, so that a step whose kernels
+// read what no kernel has written has other results.
+void poison(engine::Rank& rank) {
+  rank.synchronize();
+  const engine::MemoryPlan used = rank.high_water();
+  const engine::Buffer stash = rank.stash().allocate(used.stash);
+  const ScratchTensor scratch(rank.context().scratch, DType::kI8, {used.scratch});
+  for (const Tensor& memory : {stash.view(DType::kI8, {used.stash}), scratch.get()})
+    std::memset(memory.data, 0xFF, static_cast<std::size_t>(memory.bytes()));
+}
+
 MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep& before_step = {}) {
   SessionSettings settings = tiny_settings(way.compute, model);
   const int data_ranks = way.shape.data(way.ranks);
@@ -390,6 +402,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep&
         const std::int64_t tokens = settings.step.micro_batch * settings.step.sequence;
         for (int s = 0; s < kSteps; ++s) {
           if (before_step) before_step(session->store(), s);
+          poison(rank);
           step.begin(s + 1);
           for (std::int64_t i = 0; i < settings.step.microbatches; ++i) {
             TestBatch batch(tokens, model.vocab,
@@ -410,11 +423,14 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep&
             outcome.imbalance.push_back(layer.dropped + 1);
           }
         }
+        poison(rank);
         step.begin_evaluation();
         TestBatch batch(tokens, model.vocab, 999);
         if (packs(model)) batch.pack({0, 5, 6, 16, 27});
         step.evaluate(batch);
         const double evaluated = step.evaluation_loss();
+        poison(rank);
+        EXPECT_EQ(step.find_non_finite(), "") << "although all losses are finite";
         read_text(*session, logits);
         rank.synchronize();
         const std::lock_guard lock(mutex);
@@ -946,32 +962,51 @@ void steer(const engine::ParameterStore& store, int step) {
   }
 }
 
+// Trains with several numbers of kept rows, and expects equal bits, and in fp32 the results of one rank.
+void expect_kept_rows_change_no_bit(ModelConfig (*make)(), const MeshOutcome& one, const Way& way) {
+  for (const bool all_to_all : {false, true}) {
+    SCOPED_TRACE(testing::Message() << all_to_all << " " << way.ranks << " " << way.shape.expert);
+    ModelConfig model = make();
+    model.moe.training.all_to_all = all_to_all;
+    model.moe.training.capacity_margin = 1000;  // so large that activations of all rows are kept
+    const MeshOutcome all = train_on(model, way, steer);
+    if (way.compute == DType::kF32) expect_equal(all, one, {"kept rows", make, way});
+    for (const double margin : {0.01, 0.6, 1.5}) {
+      SCOPED_TRACE(margin);
+      model.moe.training.capacity_margin = margin;
+      const MeshOutcome some = train_on(model, way, steer);
+      EXPECT_EQ(some.losses, all.losses);
+      EXPECT_EQ(some.norms, all.norms);
+      EXPECT_EQ(some.imbalance, all.imbalance);
+      EXPECT_TRUE(some.weights == all.weights);
+    }
+  }
+}
+
 // A rank keeps activations for some rows, and computes the rest again. Results have the same bits for every
 // number of kept rows and for all loads of experts, and several ranks train as one rank does.
 TEST(MeshExperts, TheKeptRowsChangeNoBit) {
   const MeshOutcome one = train_on(steered(), {}, steer);
-  for (const bool all_to_all : {false, true}) {
-    for (const Way& way :
-         {Way{2, expert(2)}, Way{4, expert(4)}, Way{4, {.tensor = 2, .expert = 4}, Sharding::kStates, true},
-          Way{4, {.expert = 2, .expert_tensor = 2}, Sharding::kParameters},
-          Way{4, expert(4), Sharding::kNone, false, DType::kBF16}}) {
-      SCOPED_TRACE(testing::Message() << all_to_all << " " << way.ranks << " " << way.shape.expert);
-      ModelConfig model = steered();
-      model.moe.training.all_to_all = all_to_all;
-      model.moe.training.capacity_margin = 1000;  // so large that activations of all rows are kept
-      const MeshOutcome all = train_on(model, way, steer);
-      if (way.compute == DType::kF32) expect_equal(all, one, {"steered", steered, way});
-      for (const double margin : {0.01, 0.6, 1.5}) {
-        SCOPED_TRACE(margin);
-        model.moe.training.capacity_margin = margin;
-        const MeshOutcome some = train_on(model, way, steer);
-        EXPECT_EQ(some.losses, all.losses);
-        EXPECT_EQ(some.norms, all.norms);
-        EXPECT_EQ(some.imbalance, all.imbalance);
-        EXPECT_TRUE(some.weights == all.weights);
-      }
-    }
-  }
+  for (const Way& way :
+       {Way{2, expert(2)}, Way{4, expert(4)}, Way{4, {.tensor = 2, .expert = 4}, Sharding::kStates, true},
+        Way{4, {.expert = 2, .expert_tensor = 2}, Sharding::kParameters},
+        Way{4, expert(4), Sharding::kNone, false, DType::kBF16}})
+    expect_kept_rows_change_no_bit(steered, one, way);
+}
+
+// Experts with biases and clamped activations, whose loads follow from the scores.
+ModelConfig biased() {
+  ModelConfig c = gpt_oss();
+  c.moe.experts = 8;
+  return c;
+}
+
+TEST(MeshExperts, TheKeptRowsOfBiasedExpertsChangeNoBit) {
+  const MeshOutcome one = train_on(biased(), {});
+  for (const Way& way :
+       {Way{2, expert(2)}, Way{4, {.tensor = 2, .expert = 4}, Sharding::kStates, true},
+        Way{4, expert(4), Sharding::kParameters}, Way{4, expert(4), Sharding::kNone, false, DType::kBF16}})
+    expect_kept_rows_change_no_bit(biased, one, way);
 }
 
 // The memory for activations of experts grows with the kept rows, not with the largest possible number.
@@ -1020,6 +1055,18 @@ TEST(MeshExperts, EvenChoicesNeedEqualShares) {
   const double even = memory(Forced::kNo, 1);
   EXPECT_LT(memory(Forced::kEven, 0), 1.05 * even);
   EXPECT_GT(memory(Forced::kUniform, 0), 1.3 * even);
+}
+
+TEST(MeshExperts, EvenChoicesEqualOneDevice) {
+  ModelConfig model = steered();
+  model.moe.training.forced = turbo::RouterRule::Forced::kEven;
+  const MeshOutcome one = train_on(model, {});
+  for (const bool all_to_all : {false, true}) {
+    model.moe.training.all_to_all = all_to_all;
+    for (const Way& way : {Way{4, expert(4)}, Way{4, {.tensor = 2, .expert = 4}},
+                           Way{4, {.context = 2, .expert = 4}}, Way{4, {.expert = 2, .expert_tensor = 2}}})
+      expect_equal(train_on(model, way), one, {"even", steered, way});
+  }
 }
 
 // Each part of an all-to-all has the maximum number of rows, which is the number of a rank's tokens, or less

@@ -75,8 +75,6 @@ class MixtureOfExperts final : public Layer {
     if (moe_.weigh_input && !plain_)
       throw std::logic_error("experts that scale their input support only plain SwiGLU");
     router_.reads_full_precision = true;
-    // Each of the two parts of a routing multiplies by this matrix.
-    if (in_parts()) gate_up_.uses.push_back(gate_up_.uses.back());
     if (moe_.biases) {
       const auto bias = [&](const std::string& name, std::int64_t n, std::vector<CheckpointPart> of) {
         Parameter& parameter =
@@ -91,6 +89,12 @@ class MixtureOfExperts final : public Layer {
       router_bias_->reads_full_precision = true;
       gate_up_bias_ = bias(".moe.gate_up_bias", 2 * moe_.ffn, parts.gate_up_bias);
       down_bias_ = bias(".moe.down_bias", c.hidden, parts.down_bias);
+    }
+    if (in_parts()) {
+      // Each of the two parts of a routing uses these parameters. One operator multiplies the rows of both
+      // parts of plain experts by the last matrix.
+      for (Parameter* const used : {&gate_up_, plain_ ? nullptr : &down_, gate_up_bias_, down_bias_})
+        if (used) used->uses.push_back(used->uses.back());
     }
     if (moe_.hashed(layer_)) {
       table_ = &p.add(".moe.table", {c.vocab, moe_.router.top_k}, engine::Initializer::distinct(moe_.experts),
@@ -189,7 +193,7 @@ class MixtureOfExperts final : public Layer {
   // Returns whether the rank keeps activations for fewer rows than its experts can get. The result is the
   // same for every pass, because the constructor declares the uses of a matrix by it.
   bool in_parts() const {
-    return experts_.group && plain_ && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&
+    return experts_.group && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&
            moe_.training.capacity_factor == 0 &&
            moe_.training.capacity_margin * equal_share() <
                static_cast<double>(std::min<std::int64_t>(moe_.router.top_k, experts_.count));
@@ -258,30 +262,28 @@ class MixtureOfExperts final : public Layer {
       return shared && shared_ ? gated_shared(*shared, shared_->forward(*shared, *in)) : Value();
     };
     if (routing.kept > 0) return through_parts(h, engine::parts_of(routing, h));
-    Value rows = dispatch_linear(h, gate_up_, routing);
-    if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
-    if (!plain_) {
-      // The bias after the last product must be weighted, too. Therefore routing weights are applied to the
-      // output of experts.
-      rows = grouped_linear(activated(rows), down_, routing);
-      if (down_bias_) rows = grouped_bias(std::move(rows), *down_bias_, routing);
-      return combine(rows, routing, addend());
-    }
-    rows = weighted_swiglu(rows, routing, moe_.weigh_input);
-    return linear_combine(rows, down_, routing, addend());
+    const Value rows = expert_rows(h, routing);
+    return plain_ ? linear_combine(rows, down_, routing, addend()) : combine(rows, routing, addend());
   }
 
-  // Computes the same as through_experts(), for plain experts. Keeps no activations of the routing's second
-  // part.
+  // Computes the same as through_experts(). Keeps no activations of the routing's second part.
   Value through_parts(const Value& h, engine::RoutingParts parts) const {
-    const auto widened = [&](const Routing& part, Value gradient) {
-      return weighted_swiglu(dispatch_linear(h, gate_up_, part, gradient), part, moe_.weigh_input);
-    };
-    const Value head = widened(parts.head, std::exchange(parts.head_gradient, {}));
+    const Value head = expert_rows(h, parts.head, std::exchange(parts.head_gradient, {}));
     std::optional<engine::ReplayScope> replay(h.tape());
-    const Value rest = widened(parts.rest, std::exchange(parts.rest_gradient, {}));
+    const Value rest = expert_rows(h, parts.rest, std::exchange(parts.rest_gradient, {}));
     replay.reset();
-    return linear_combine(head, rest, down_, parts);
+    return plain_ ? linear_combine(head, rest, down_, parts) : combine(head, rest, parts);
+  }
+
+  // Returns the rows of the experts: weighted and before the last product for plain experts, otherwise the
+  // experts' output without weights. The bias after the last product must be weighted, too. `gradient`: as
+  // for dispatch_linear().
+  Value expert_rows(const Value& h, const Routing& routing, const Value& gradient = {}) const {
+    Value rows = dispatch_linear(h, gate_up_, routing, gradient);
+    if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
+    if (plain_) return weighted_swiglu(rows, routing, moe_.weigh_input);
+    rows = grouped_linear(activated(rows), down_, routing);
+    return down_bias_ ? grouped_bias(std::move(rows), *down_bias_, routing) : rows;
   }
 
   // Applies the activation function of experts that are not plain (plain_).

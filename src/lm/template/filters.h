@@ -1,0 +1,22 @@
+// Tables of Jinja's filters, which filters_*.cpp define.
+#pragma once
+
+#include <map>
+#include <string_view>
+
+#include "lm/template/interpreter.h"
+
+namespace primus::jinja {
+
+using Filter = Value (*)(Interpreter& run, const Value& value, Args& args);
+using FilterTable = std::map<std::string_view, Filter>;
+
+const FilterTable& text_filters();
+const FilterTable& sequence_filters();
+// Filters that read attributes of elements or order them.
+const FilterTable& selection_filters();
+
+// The attribute that a filter's argument names, such as "function.name", of an element.
+Value attribute_path(Interpreter& run, const Value& element, const Value& path);
+
+}  // namespace primus::jinja

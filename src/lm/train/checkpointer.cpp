@@ -313,7 +313,6 @@ void Checkpointer::log_rate(const TrainerState& state, const std::vector<Setting
   plan_.log.warning(
       "the learning rate jumps from {:.2e} (iteration {}) to {:.2e} (iteration {}): the schedule spans the "
       "whole run, and the run's length or rates have changed; to train longer without a jump, use "
-      "with "
       "lr_decay_style: WSD (docs/watching.md, Training longer)",
       before, progress_.iteration, next, progress_.iteration + 1);
 }

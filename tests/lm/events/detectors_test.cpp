@@ -121,6 +121,32 @@ TEST(Detectors, OneBadBatchIsNoDivergence) {
   EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i == 30 ? 80.0 : 3.0); }), IsEmpty());
 }
 
+// A fine-tune with one packed sequence per step, of which half are memorized: losses of 2.5 and 9.4
+// alternate.
+TEST(Detectors, LossesOfUnlikeSequencesAreNoDivergence) {
+  const std::vector<double> one_epoch = {2.86, 8.74, 9.4, 2.5, 8.9, 2.6, 9.1, 9.4, 2.5, 2.9};
+  const auto alternating = [&](std::int64_t i) {
+    return one_epoch[static_cast<std::size_t>(i * 7) % one_epoch.size()];
+  };
+  EXPECT_THAT(reported(120, [&](std::int64_t i) { return step(i, alternating(i)); }), IsEmpty());
+  // The run is found once it grows beyond these losses, or once no sequence has a low loss any more.
+  EXPECT_THAT(reported(120, [&](std::int64_t i) { return step(i, i <= 60 ? alternating(i) : 40); }),
+              ElementsAre("loss_growth@63"));
+  EXPECT_THAT(reported(120, [&](std::int64_t i) { return step(i, i <= 60 ? alternating(i) : 11 + i % 2); }),
+              ElementsAre("loss_growth@92"));
+}
+
+// The recorded losses of a fine-tune that learned all its answers.
+TEST(Detectors, RecordedLossesOfAFineTuneAreNoDivergence) {
+  const std::vector<double> losses = {3.515, 10.271, 9.438, 5.113, 2.921, 10.109, 2.522, 3.452, 4.104, 2.486,
+                                      4.417, 2.384,  7.75,  2.611, 2.223, 7.947,  7.68,  2.64,  3.102, 2.409,
+                                      6.259, 2.017,  1.627, 1.982, 1.68,  2.763,  1.738, 4.275, 4.554, 1.925,
+                                      3.344, 1.016,  1.17,  1.506, 2.648, 0.978,  3.004, 0.929, 1.55,  0.955};
+  EXPECT_THAT(reported(std::ssize(losses),
+                       [&](std::int64_t i) { return step(i, losses[static_cast<std::size_t>(i - 1)]); }),
+              IsEmpty());
+}
+
 // If a loss is near zero, noise may change it tenfold, which is not reported. Growth to a large loss is
 // reported.
 TEST(Detectors, ALossThatIsLearnedByHeartMayGrowTenfold) {
@@ -152,6 +178,17 @@ TEST(Detectors, AGradientNormThatSpikes) {
   // The first steps are not checked, and tiny norms are ignored.
   EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 10 ? 20 : 1); }), IsEmpty());
   EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 50 ? 5e-4 : 1e-5); }), IsEmpty());
+}
+
+// After the data have been memorized, the norm of an ordinary batch is no spike.
+TEST(Detectors, AGradientNormLikeThatOfTheBeginningIsNoSpike) {
+  const auto memorized = [](double late) {
+    return reported(200, [=](std::int64_t i) {
+      return step(i, 3, i == 150 ? late : i <= 30 ? 1.5 : 3.3e-7);
+    });
+  };
+  EXPECT_THAT(memorized(1.987), IsEmpty());
+  EXPECT_THAT(memorized(20), ElementsAre("gradient_spike@150"));
 }
 
 TEST(Detectors, AStepTimeThatHasDoubled) {

@@ -16,6 +16,10 @@ constexpr std::size_t kWindow = 64, kFewest = 20;  // window, and min number of 
 constexpr double kFactor = 10;
 constexpr double kMin = 1e-3;  // smaller norms mean that the model has hardly anything to learn, so they are
                                // ignored
+// After data have been memorized, norms are tiny, and an ordinary batch exceeds them a thousandfold. A spike
+// must also be this multiple of the largest usual norm of the run, whose medians count from kEarly steps on.
+constexpr double kAboveLargest = 2;
+constexpr std::size_t kEarly = 5;
 
 class GradientSpike final : public Detector {
  public:
@@ -23,8 +27,9 @@ class GradientSpike final : public Detector {
     if (!record.grad_norm || !std::isfinite(*record.grad_norm)) return std::nullopt;
     const double now = *record.grad_norm;
     const bool known = recent_.size() >= kFewest;
-    const double usual = known ? median_of({recent_.begin(), recent_.end()}) : 0;
-    const double limit = std::max(kFactor * usual, kMin);
+    const double usual = recent_.size() >= kEarly ? median_of({recent_.begin(), recent_.end()}) : 0;
+    largest_ = std::max(largest_, usual);
+    const double limit = std::max({kFactor * usual, kAboveLargest * largest_, kMin});
     recent_.push_back(now);
     if (recent_.size() > kWindow) recent_.pop_front();
     quiet_ = std::min(quiet_ + 1, kWindow);
@@ -46,6 +51,7 @@ class GradientSpike final : public Detector {
 
  private:
   std::deque<double> recent_;
+  double largest_ = 0;           // largest median so far
   std::size_t quiet_ = kWindow;  // number of steps since the last spike
 };
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "lm/events/detectors/detector.h"
 
@@ -23,6 +24,15 @@ constexpr double kMinRise = 1;  // minimum rise, in nats per token
 // limits, because the loss of the first step alone is noisy, but a run may already diverge within the first
 // window.
 constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token
+// Batches of few sequences have unlike losses, which alternate by large amounts without any divergence. The
+// limit is therefore raised by this multiple of the usual swing. A swing is the distance by which a step's
+// loss lies above the lowest of the kNear steps before and above the lowest of those after, whichever is
+// less, so steady growth has none.
+constexpr double kSwingFactor = 1.5, kSwingQuantile = 0.9;
+constexpr std::size_t kNear = 3, kSteps = 64;  // kSteps: number of recent steps whose losses are kept
+// A diverging loss may swing as well. It is found when even the lowest loss of so many steps exceeds the
+// limit that applies without swings.
+constexpr std::size_t kLongWindow = 32;
 // The episode ends when the loss is at most this factor times its best value.
 constexpr double kRecovered = 2;
 
@@ -36,16 +46,19 @@ class LossGrowth final : public Detector {
       best_iteration_ = record.iteration;
     }
     recent_.push_back(record.lm_loss);
-    if (recent_.size() > kWindow) recent_.pop_front();
+    if (recent_.size() > kSteps) recent_.pop_front();
     if (recent_.size() < kWindow) return std::nullopt;
-    const double now = median_of({recent_.begin(), recent_.end()});
+    const double now = median_of({recent_.end() - kWindow, recent_.end()});
     if (!std::exchange(full_, true)) start_limit_ = std::min(start_limit_, now + kAboveStart);
     if (now < best_) {
       best_ = now;
       best_iteration_ = record.iteration;
     }
-    const double limit = std::min(std::max(kFactor * best_, best_ + kMinRise), start_limit_);
-    if (now < std::min(kRecovered * best_, limit)) reported_ = false;
+    const double even = std::min(std::max(kFactor * best_, best_ + kMinRise), start_limit_);
+    if (now < std::min(kRecovered * best_, even)) reported_ = false;
+    const bool all_above = recent_.size() >= kLongWindow &&
+                           *std::min_element(recent_.end() - kLongWindow, recent_.end()) >= even;
+    const double limit = all_above ? even : even + kSwingFactor * usual_swing();
     if (now < limit || reported_) return std::nullopt;
     reported_ = true;
     return RunWarning{
@@ -62,6 +75,19 @@ class LossGrowth final : public Detector {
   }
 
  private:
+  // Requires at least three recent steps.
+  double usual_swing() const {
+    std::vector<double> swings;
+    for (auto step = recent_.begin() + 1; step != recent_.end() - 1; ++step) {
+      const auto before = step - std::min<std::ptrdiff_t>(kNear, step - recent_.begin());
+      const auto after = step + 1 + std::min<std::ptrdiff_t>(kNear, recent_.end() - step - 1);
+      swings.push_back(std::max(
+          0.0, *step - std::max(*std::min_element(before, step), *std::min_element(step + 1, after))));
+    }
+    std::ranges::sort(swings);
+    return swings[static_cast<std::size_t>(kSwingQuantile * static_cast<double>(swings.size()))];
+  }
+
   std::optional<RunWarning> not_finite(const IterationRecord& record) {
     if (std::exchange(reported_, true)) return std::nullopt;
     return RunWarning{.iteration = record.iteration,

@@ -95,6 +95,12 @@ TEST_F(OwnText, WhatIsLoadedBringsItsTokenizer) {
   const ProgramResult wanted =
       train({load, "exp_name=other", "tokenizer_type=ByteTokenizer", "allow_tokenizer_change=true"});
   EXPECT_EQ(wanted.exit_code, 0) << wanted.err;
+  // The saved model ends texts with the end token of its new tokenizer.
+  const auto config = [&](const Path& of) {
+    return nlohmann::json::parse(read_file(of / "checkpoints/iter_0000002/config.json"));
+  };
+  EXPECT_THAT(wanted.err, HasSubstr("the model gets the end tokens of ByteTokenizer"));
+  EXPECT_NE(config(run("other"))["eos_token_id"], config(run())["eos_token_id"]);
   // A copy of the tokenizer under another name counts as the same tokenizer.
   std::filesystem::copy(at("own"), at("copy"));
   EXPECT_EQ(train_with("copy", {load, "exp_name=copied"}).exit_code, 0);

@@ -71,6 +71,16 @@ std::string with_stop_ids(std::string_view text, const std::string& name,
   return json_text(config) + "\n";
 }
 
+std::string with_special_ids(std::string_view text, const std::string& name, const ModelConfig& config) {
+  nlohmann::json result = parse_json_object(text, name);
+  for (const auto& [key, id] : {std::pair("bos_token_id", config.bos_id), {"pad_token_id", config.pad_id}}) {
+    result.erase(key);
+    if (id) result[key] = *id;
+  }
+  result.erase("eos_token_id");
+  return with_stop_ids(json_text(result), name, config.eos_ids);
+}
+
 SamplingDefaults read_sampling_defaults(std::string_view text, const std::string& name) {
   const nlohmann::json config = parse_json_object(text, name);
   SamplingDefaults defaults;

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lm/model/model_config.h"
+
 namespace primus {
 
 // Returns the JSON text with `ids` added to its eos_token_id; the value stays a number if it has only one id.
@@ -15,6 +17,10 @@ namespace primus {
 // `name`, if `text` is not a JSON object or its eos_token_id is not one or several token ids.
 std::string with_stop_ids(std::string_view text, const std::string& name,
                           const std::vector<std::int64_t>& ids);
+
+// Returns the JSON text with the bos, pad and eos token ids of `config` instead of its own. An id that
+// `config` lacks is removed. Throws Error(kInvalid), which names `name`, if `text` is not a JSON object.
+std::string with_special_ids(std::string_view text, const std::string& name, const ModelConfig& config);
 
 // Sampling settings that the model's publisher recommends. A member is empty if the file does not have the
 // setting.

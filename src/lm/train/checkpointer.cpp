@@ -13,7 +13,9 @@
 #include "config/trainer_config.h"
 #include "lm/events/line_file.h"
 #include "lm/events/metrics_file.h"
+#include "lm/generate/generation_config.h"
 #include "lm/train/settings/base_weights.h"
+#include "lm/train/settings/loaded_tokenizer.h"
 #include "lm/train/step/fp8_state.h"
 
 namespace primus {
@@ -331,7 +333,10 @@ std::vector<Snapshot::Blob> Checkpointer::make_model_files() const {
   const Path loaded = plan_.c.load ? loaded_folder(*plan_.c.load) : Path();
   if (plan_.c.load && Env::posix().status(loaded / kGeneration)) {
     constexpr std::uint64_t kLimit = 1 << 20;
-    files.push_back({kGeneration, read_file(loaded / kGeneration, kLimit)});
+    std::string text = read_file(loaded / kGeneration, kLimit);
+    if (replaces_loaded_tokenizer(plan_.e, *plan_.tokenizer))
+      text = with_special_ids(text, (loaded / kGeneration).string(), plan_.model);
+    files.push_back({kGeneration, std::move(text)});
   }
   // The tokenizer belongs to the model folder; kinds without a Hugging Face format (null, byte) are skipped.
   const Path scratch = plan_.folder.root() / ".tokenizer";

@@ -151,6 +151,22 @@ config::Experiment with_loaded_tokenizer(const config::Experiment& experiment,
   return result;
 }
 
+bool replaces_loaded_tokenizer(const config::Experiment& experiment, const Tokenizer& tokenizer) {
+  const config::TrainerConfig& c = experiment.trainer;
+  if (!c.load || !c.allow_tokenizer_change || !key_of_user(experiment)) return false;
+  const Path folder = loaded_folder(*c.load);
+  if (!Env::posix().status(folder)) return false;
+  const std::optional<OwnTokenizer> own = own_tokenizer(folder);
+  if (!own) return false;
+  if (own->identity) return !make_same_ids(own->identity->fingerprint, tokenizer.fingerprint());
+  try {
+    return !make_same_ids(load_own(*own)->fingerprint(), tokenizer.fingerprint());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    return true;
+  }
+}
+
 std::string describe_tokenizer(const config::Experiment& experiment, const Tokenizer& tokenizer) {
   const config::TrainerConfig& c = experiment.trainer;
   const bool built_in = tokenizer.name() == "ByteTokenizer" || tokenizer.name() == "NullTokenizer";

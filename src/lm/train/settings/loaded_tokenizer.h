@@ -21,6 +21,10 @@ config::Experiment with_loaded_tokenizer(const config::Experiment& experiment,
 // need not name a tokenizer.
 bool has_loaded_tokenizer(const config::Experiment& experiment);
 
+// Returns whether `tokenizer`, which the user named with allow_tokenizer_change, has other ids than the
+// tokenizer of the folder that `load` names. Returns false if that folder has no tokenizer.
+bool replaces_loaded_tokenizer(const config::Experiment& experiment, const Tokenizer& tokenizer);
+
 // Describes the tokenizer for the log: "tokenizer: HuggingFaceTokenizer of my-tokenizer, 2048 tokens".
 std::string describe_tokenizer(const config::Experiment& experiment, const Tokenizer& tokenizer);
 

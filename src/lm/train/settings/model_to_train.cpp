@@ -103,6 +103,16 @@ std::shared_ptr<const config::Source> read_loaded_config(const config::Experimen
   return std::make_shared<config::Source>(config::Source{.name = file.string(), .text = read_file(file)});
 }
 
+// Sets the special tokens of the model to those of the tokenizer.
+void take_special_ids(const Tokenizer& tokenizer, ModelConfig& config) {
+  const SpecialIds& ids = tokenizer.special_ids();
+  config.bos_id = ids.bos;
+  config.pad_id = ids.pad;
+  config.eos_ids.clear();
+  if (ids.eos) config.eos_ids.push_back(*ids.eos);
+  config.unsaid_ids.clear();
+}
+
 }  // namespace
 
 std::optional<ModelConfig> loaded_model(const config::Experiment& e, const FamilyRegistry& families,
@@ -255,6 +265,13 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
                       "the tokenizer has " + std::to_string(tokenizer->vocab_size()) +
                           " ids, but the weights are made for " + std::to_string(loaded->vocab),
                       "use the tokenizer that came with the weights");
+  }
+  if (tokenizer && replaces_loaded_tokenizer(e, *tokenizer)) {
+    take_special_ids(*tokenizer, reconciled.config);
+    if (notes)
+      notes->push_back(
+          fmt::format("the model gets the end tokens of {}, not those of the tokenizer that it came with",
+                      e.trainer->tokenizer_model.value_or(std::string(tokenizer->name()))));
   }
   return taught(std::move(reconciled.config));
 }

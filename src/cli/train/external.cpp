@@ -179,7 +179,7 @@ class External {
                                               {"output_dir", experiment_.output_dir().string()}}) +
                      "\n");
     } else if (step > 0) {
-      console_.print(fmt::format("done after iteration {:.0f}, loss {:.4f}\n", step, loss));
+      console_.print(fmt::format("done after iteration {:.0f}, loss {:.4f}\n", step, drop_nan_sign(loss)));
     } else {
       console_.note(
           fmt::format("warning: {} succeeded, but its log has no step that Primus can read", job_.title));

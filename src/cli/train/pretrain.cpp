@@ -461,8 +461,8 @@ class Train : public Command {
                          s.interrupted ? "stopped" : "done", s.last_step, drop_nan_sign(s.last_loss),
                          human_duration(s.seconds));
     }
-    if (s.validation_loss) text += fmt::format("validation loss {:.4f}\n", *s.validation_loss);
-    if (s.test_loss) text += fmt::format("test loss {:.4f}\n", *s.test_loss);
+    if (s.validation_loss) text += fmt::format("validation loss {:.4f}\n", drop_nan_sign(*s.validation_loss));
+    if (s.test_loss) text += fmt::format("test loss {:.4f}\n", drop_nan_sign(*s.test_loss));
     if (const auto target = experiment.trainer->target_eval_loss) {
       text +=
           fmt::format("target_eval_loss {} was {}\n", *target, s.reached_target ? "reached" : "not reached");

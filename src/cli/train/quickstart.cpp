@@ -279,7 +279,8 @@ class Quickstart final : public Command {
                                losses.back()));
     }
     if (summary.validation_loss) {
-      say(console, fmt::format("           {:.2f} on held-out text\n", *summary.validation_loss));
+      say(console,
+          fmt::format("           {:.2f} on held-out text\n", drop_nan_sign(*summary.validation_loss)));
     }
     return summary;
   }

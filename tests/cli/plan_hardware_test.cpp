@@ -133,6 +133,9 @@ TEST_F(PlanHardware, FitChoosesForIt) {
   const std::string experiment = file("x", "      num_layers: 4\n      seq_length: 8192\n");
   const ProgramResult fitted =
       plan(experiment, {"--fit", "--hardware", "h100", "--json", "global_batch_size=64"});
+  refused({"--world", "8", "--nproc", "4", "--nnodes", "1"},
+          "--world is 8, but --nproc 4 and --nnodes 1 make 4 ranks");
+  refused({"--world", "8", "--nnodes", "3"}, "which 3 machines (--nnodes) cannot share equally");
   EXPECT_EQ(fitted.exit_code, 0) << fitted.err;
   const json forecast = json::parse(fitted.out);
   EXPECT_EQ(forecast.at("hardware").at("name"), "NVIDIA H100 SXM");

@@ -39,6 +39,16 @@ void RankOptions::check(bool starts) const {
                   "set it to a free port of machine 0, the same on all machines");
 }
 
+void RankOptions::check_world(std::int64_t world) const {
+  const bool agrees = nproc_ ? *nproc_ * nodes_ == world : world % nodes_ == 0;
+  if (agrees || (!nproc_ && nodes_ == 1)) return;
+  throw invalid(
+      nproc_ ? fmt::format("--world is {}, but --nproc {} and --nnodes {} make {} ranks", world, *nproc_,
+                           nodes_, *nproc_ * nodes_)
+             : fmt::format("--world is {}, which {} machines (--nnodes) cannot share equally", world, nodes_),
+      "remove --world, or remove --nproc and --nnodes");
+}
+
 void RankOptions::check_place(const std::optional<comm::JobEnvironment>& place) const {
   if (place && nodes_ > 1 && nodes_ * place->local_world != place->world)
     throw invalid(

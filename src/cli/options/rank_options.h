@@ -19,6 +19,8 @@ class RankOptions {
   // Throws Error(kInvalid) for invalid numbers. With `starts`, also if other machines could not reach the
   // master address.
   void check(bool starts = true) const;
+  // Throws if --nproc and --nnodes make another number of ranks than --world.
+  void check_world(std::int64_t world) const;
   // Throws if a launcher started a number of ranks that differs from --nproc.
   void check_place(const std::optional<comm::JobEnvironment>& place) const;
 

@@ -222,6 +222,7 @@ class Train : public Command {
       throw invalid("--overwrite needs --export-config", "add --export-config FILE, or remove --overwrite");
     if (world_ && !dry_run_)
       throw invalid("--world needs --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
+    if (world_) ranks_.check_world(*world_);
   }
 
   // Throws if the ranks cannot split the model or the batch as requested. Each rank would also refuse this,

@@ -151,15 +151,17 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Returns the settings files of `dirs` in order. If `name` has no extension, omits the files' extensions.
-std::vector<std::string> settings_files(const fs::path& name, const std::vector<fs::path>& dirs) {
+// Returns the settings files of `dirs` but `except`, in order. If `name` has no extension, omits the files'
+// extensions.
+std::vector<std::string> settings_files(const fs::path& name, const std::vector<fs::path>& dirs,
+                                        const fs::path& except) {
   std::vector<std::string> names;
   for (const fs::path& dir : dirs) {
     std::error_code error;
     for (fs::directory_iterator it(dir.empty() ? "." : dir, error), end; !error && it != end;
          it.increment(error)) {
       const fs::path& file = it->path();
-      if (is_settings_file(file))
+      if (is_settings_file(file) && file.lexically_normal() != except.lexically_normal())
         names.push_back((is_settings_file(name) ? file.filename() : file.stem()).string());
     }
   }
@@ -180,21 +182,22 @@ std::optional<fs::path> find_file(const std::string& name, const std::vector<fs:
   return std::nullopt;
 }
 
-// Returns the hint "did you mean ..." with the closest settings file of `dirs`.
-std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs) {
-  const std::vector<std::string> names = settings_files(name, dirs);
+// Returns the hint "did you mean ..." with the closest settings file of `dirs` but `except`.
+std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs, const fs::path& except) {
+  const std::vector<std::string> names = settings_files(name, dirs, except);
   const std::vector<std::string_view> views(names.begin(), names.end());
   return did_you_mean(name.string(), views);
 }
 
 // Returns a list of the presets whose names contain `name` ("llama"), with names that begin with `name`
 // first; "" if no name contains it.
-std::string presets_containing(const std::string& name, const std::vector<fs::path>& dirs) {
+std::string presets_containing(const std::string& name, const std::vector<fs::path>& dirs,
+                               const fs::path& except) {
   constexpr std::size_t kFewestLetters = 3, kMax = 12;
   if (name.size() < kFewestLetters) return "";
   const std::string wanted = lower(name);
   std::vector<std::string> found;
-  for (std::string& preset : settings_files(name, dirs)) {
+  for (std::string& preset : settings_files(name, dirs, except)) {
     const bool is_part = preset.ends_with("_base");  // a base that other presets extend
     if (!is_part && lower(preset).find(wanted) != std::string::npos) found.push_back(std::move(preset));
   }
@@ -236,6 +239,7 @@ Value FileLoader::load(const std::shared_ptr<const Source>& source) {
 
 Value FileLoader::load(Value document, const fs::path& path) {
   std::error_code error;
+  if (first_.empty()) first_ = path;
   fs::path canonical = fs::weakly_canonical(path, error);
   chain_.push_back(error ? path : std::move(canonical));
   ++files_;
@@ -264,7 +268,7 @@ void FileLoader::apply_extends(Value& document, const fs::path& path) {
     }
     // Reads only regular files, because a pipe or a terminal could block forever.
     if (!fs::is_regular_file(target, error)) {
-      const std::string hint = suggest_file(target.filename(), {target.parent_path()});
+      const std::string hint = suggest_file(target.filename(), {target.parent_path()}, path);
       throw error_at(name.origin,
                      fmt::format("'{}' {}", target.string(),
                                  fs::exists(target, error) ? "is not a file" : "does not exist"),
@@ -331,8 +335,8 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
                               "PRIMUS_PRESETS=FOLDER adds a folder with your own presets");
     throw error.at(name.origin.location(), name.origin.snippet(name.width()));
   }
-  std::string hint = kind == "models" ? presets_containing(name.text, dirs) : "";
-  if (hint.empty()) hint = suggest_file(name.text, dirs);
+  std::string hint = kind == "models" ? presets_containing(name.text, dirs, first_) : "";
+  if (hint.empty()) hint = suggest_file(name.text, dirs, first_);
   if (hint.empty()) {
     std::vector<std::string> searched;
     for (const fs::path& dir : dirs) searched.push_back(dir.empty() ? "." : dir.string());

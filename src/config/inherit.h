@@ -54,6 +54,7 @@ class FileLoader {
   ReadVariable read_variable_;
   std::vector<std::filesystem::path> preset_dirs_;
   std::shared_ptr<SettingsFiles> settings_files_;
+  std::filesystem::path first_;  // the first file read: the experiment, which no hint may suggest as a preset
   std::vector<std::filesystem::path> chain_;  // files being loaded, outermost first, to find cycles
   // While a preset is loaded: the folders with presets that it may extend by name.
   std::vector<std::filesystem::path> extended_dirs_;

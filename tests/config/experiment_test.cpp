@@ -772,6 +772,21 @@ TEST(Experiment, MissingPresetsAreNamed) {
   EXPECT_NE(error_of(text).find("hint: looked in"), std::string::npos);
 }
 
+// The experiment lies in a folder in which presets are searched, but it is not a preset.
+TEST(Experiment, NoHintSuggestsTheExperimentItself) {
+  const TemporaryFolder folder;
+  write_file(folder, "exp.yaml",
+             "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n"
+             "    model: ex.yaml\n    overrides: {mock_data: true}\n");
+  try {
+    load_experiment(folder.path() / "exp.yaml", {},
+                    options_with({}, {std::filesystem::path(PRIMUS_SOURCE_DIR) / "presets"}));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.hint().find("exp.yaml"), std::string::npos) << error.hint();
+  }
+}
+
 // A part of a preset's name lists the presets that contain it.
 TEST(Experiment, PartsOfPresetNamesListThePresets) {
   const auto hint_for = [](const std::string& name) -> std::string {

@@ -81,7 +81,7 @@ Hardware read_one(const Path& path) {
       read_match(member, hardware);
     } else {
       throw error_at(member.origin, "unknown key '" + member.key + "' in a hardware file",
-                     "src/config/hardware.h lists the keys", member.key.size());
+                     "docs/parallelism.md lists the keys", member.key.size());
     }
   }
   if (hardware.name.empty() || hardware.match.empty() || hardware.source.empty())

@@ -89,7 +89,8 @@ TEST_F(PlanHardware, AFileOfYourOwnIsAProfile) {
   EXPECT_THAT(without.err, HasSubstr("lacks memory_gib"));
   write_file(own, text + "memory: 2\n");
   EXPECT_THAT(plan(experiment, {"--hardware", own}).err,
-              AllOf(HasSubstr("own.yaml:7:1"), HasSubstr("'memory'")));
+              AllOf(HasSubstr("own.yaml:7:1"), HasSubstr("'memory'"),
+                    HasSubstr("docs/parallelism.md lists the keys")));
 }
 
 // AMD Primus's variable chooses the GPU. A folder named after a GPU only gives a note.

@@ -604,8 +604,9 @@ TEST(Train, ARunOnNumbersIsUsedByItsFolder) {
     EXPECT_EQ(text.exit_code, 0) << text.err;
     EXPECT_THAT(text.out, ::testing::MatchesRegex("1 2 3 [0-9]+ [0-9]+\n"));
     const ProgramResult loss =
-        run_program({"eval", "loss", run, "-d", (folder.path() / "text.txt").string()});
+        run_program({"eval", "loss", run, "-d", (folder.path() / "text.txt").string(), "--seq-length", "12"});
     EXPECT_EQ(loss.exit_code, 0) << loss.err;
+    EXPECT_THAT(loss.out, HasSubstr("\ncontext        12 tokens\n"));
   }
 }
 

@@ -32,7 +32,8 @@ class Progress {
  private:
   static constexpr std::uint64_t kParts = 10000;
   static std::string note(std::int64_t tokens, double loss) {
-    return fmt::format("{} tokens, loss {:.4f}", human_count(static_cast<double>(tokens)), loss);
+    return fmt::format("{} tokens, loss {:.4f}", human_count(static_cast<double>(tokens)),
+                       drop_nan_sign(loss));
   }
   ProgressLine line_;
 };
@@ -90,7 +91,8 @@ class EvalLoss final : public Command {
     if (json_) {
       nlohmann::json json{{"loss", report.loss},     {"perplexity", report.perplexity},
                           {"tokens", report.tokens}, {"documents", report.documents},
-                          {"bytes", report.bytes},   {"seconds", seconds}};
+                          {"bytes", report.bytes},   {"context", settings.sequence},
+                          {"seconds", seconds}};
       json["bits_per_byte"] =
           report.bits_per_byte ? nlohmann::json(*report.bits_per_byte) : nlohmann::json(nullptr);
       console.write(json_text(json) + "\n");
@@ -99,7 +101,8 @@ class EvalLoss final : public Command {
     std::string text =
         fmt::format("loss           {:.6f}\nperplexity     {:.4f}\n", report.loss, report.perplexity);
     if (report.bits_per_byte) text += fmt::format("bits per byte  {:.4f}\n", *report.bits_per_byte);
-    text += fmt::format("tokens         {}\ndocuments      {}\n", report.tokens, report.documents);
+    text += fmt::format("tokens         {}\ndocuments      {}\ncontext        {} tokens\n", report.tokens,
+                        report.documents, settings.sequence);
     console.print(text);
     return 0;
   }
@@ -171,14 +174,15 @@ class EvalLoss final : public Command {
                                {"conversations", report.conversations},
                                {"truncated", report.truncated},
                                {"without_answer", report.without_answer},
+                               {"context", sequence},
                                {"seconds", steady_seconds() - start}}) +
                     "\n");
       return 0;
     }
     std::string text = fmt::format(
         "loss           {:.6f}\nperplexity     {:.4f}\nanswers        {} tokens\n"
-        "conversations  {}\n",
-        report.loss, report.perplexity, report.tokens, report.conversations);
+        "conversations  {}\ncontext        {} tokens\n",
+        report.loss, report.perplexity, report.tokens, report.conversations, sequence);
     if (report.truncated > 0) text += fmt::format("cut short      {}\n", report.truncated);
     if (report.without_answer > 0)
       text += fmt::format("left out       {}, without an answer within {} tokens\n", report.without_answer,

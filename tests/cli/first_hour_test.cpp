@@ -307,7 +307,7 @@ TEST_F(FirstHour, ARunThatDoesNotFitIsRefusedWithWhatWouldHelp) {
   words.insert(words.end(), {"--dry-run", "micro_batch_size=65536", "global_batch_size=65536", "num_layers=4",
                              "hidden_size=256", "num_attention_heads=4", "ffn_hidden_size=512"});
   const ProgramResult dry = trained(words);
-  ASSERT_EQ(dry.exit_code, 0) << dry.err;
+  ASSERT_EQ(dry.exit_code, 1) << dry.err;
   EXPECT_THAT(dry.out,
               AllOf(HasSubstr("DOES NOT FIT"), HasSubstr("micro_batch_size="), HasSubstr("time, about")));
   words.emplace_back("--json");

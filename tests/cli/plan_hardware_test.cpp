@@ -95,7 +95,7 @@ TEST_F(PlanHardware, AFileOfYourOwnIsAProfile) {
 
 // AMD Primus's variable chooses the GPU. A folder named after a GPU only gives a note.
 TEST_F(PlanHardware, TheVariableAndTheFolderCount) {
-  const std::string experiment = file("MI355X", "      num_layers: 1\n      seq_length: 64\n");
+  const std::string experiment = file("MI355X", "      num_layers: 1\n      seq_length: 64\n      vocab_size: 1000\n");
   const ProgramResult here = plan(experiment, {});
   EXPECT_EQ(here.exit_code, 0) << here.err;
   EXPECT_THAT(here.err,
@@ -107,11 +107,20 @@ TEST_F(PlanHardware, TheVariableAndTheFolderCount) {
   EXPECT_THAT(by_variable.err, HasSubstr("planned for the MI300X that PRIMUS_GPU_MODEL names"));
   const ProgramResult chosen = plan(experiment, {"device=cpu"}, {{"PRIMUS_GPU_MODEL", "MI300X"}});
   EXPECT_THAT(chosen.out, Not(HasSubstr("planned for")));
-  EXPECT_THAT(plan(experiment, {}, {{"PRIMUS_GPU_MODEL", "XYZ"}}).err,
-              HasSubstr("warning: PRIMUS_GPU_MODEL: no hardware is called 'XYZ'"));
+  const ProgramResult unknown = plan(experiment, {}, {{"PRIMUS_GPU_MODEL", "XYZ"}});
+  EXPECT_EQ(unknown.exit_code, 2) << "a script must not read success";
+  EXPECT_THAT(unknown.err, HasSubstr("PRIMUS_GPU_MODEL: no hardware is called 'XYZ'"));
   const ProgramResult cpu = plan(experiment, {"--hardware", "cpu"});
   EXPECT_EQ(cpu.exit_code, 0) << cpu.err;
   EXPECT_THAT(cpu.out, HasSubstr("measured here"));
+  // A plan for this machine's CPU reports in its exit code, too, that the run does not fit.
+  for (const std::vector<std::string>& device : {std::vector<std::string>{}, {"--hardware", "cpu"}}) {
+    std::vector<std::string> words{"micro_batch_size=1048576", "global_batch_size=1048576"};
+    words.insert(words.end(), device.begin(), device.end());
+    const ProgramResult large = plan(experiment, words);
+    EXPECT_EQ(large.exit_code, 1) << large.err;
+    EXPECT_THAT(large.out, HasSubstr("DOES NOT FIT"));
+  }
 }
 
 TEST_F(PlanHardware, MistakesAreRefused) {
@@ -124,6 +133,9 @@ TEST_F(PlanHardware, MistakesAreRefused) {
   refused({"--hardware", "mi300"}, "no hardware is called 'mi300'");
   refused({"--hardware", "nowhere.yaml"}, "nowhere.yaml");
   refused({"--hardware", "h100", "--framework", "megatron"}, "--hardware is for the native engine");
+  refused({"--world", "8", "--nproc", "4", "--nnodes", "1"},
+          "--world is 8, but --nproc 4 and --nnodes 1 make 4 ranks");
+  refused({"--world", "8", "--nnodes", "3"}, "which 3 machines (--nnodes) cannot share equally");
   const ProgramResult run = run_program({"train", "pretrain", "--config", experiment, "--hardware", "h100"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("--hardware needs --dry-run"));
@@ -134,9 +146,6 @@ TEST_F(PlanHardware, FitChoosesForIt) {
   const std::string experiment = file("x", "      num_layers: 4\n      seq_length: 8192\n");
   const ProgramResult fitted =
       plan(experiment, {"--fit", "--hardware", "h100", "--json", "global_batch_size=64"});
-  refused({"--world", "8", "--nproc", "4", "--nnodes", "1"},
-          "--world is 8, but --nproc 4 and --nnodes 1 make 4 ranks");
-  refused({"--world", "8", "--nnodes", "3"}, "which 3 machines (--nnodes) cannot share equally");
   EXPECT_EQ(fitted.exit_code, 0) << fitted.err;
   const json forecast = json::parse(fitted.out);
   EXPECT_EQ(forecast.at("hardware").at("name"), "NVIDIA H100 SXM");

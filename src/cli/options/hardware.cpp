@@ -58,7 +58,9 @@ void HardwareOption::apply(config::Experiment& experiment, const std::string& fi
       console.note(fmt::format("note: planned for the {} that {} names; --hardware chooses another device",
                                model, kGpuModelVariable));
     } catch (const Error& error) {
-      console.note(fmt::format("warning: {}: {}", kGpuModelVariable, error.what()));
+      throw invalid(
+          fmt::format("{}: {}", kGpuModelVariable, error.what()),
+          fmt::format("correct or unset {}, or plan for this machine with device=cpu", kGpuModelVariable));
     }
     return;
   }

@@ -343,7 +343,7 @@ class Train : public Command {
       console.print(config::show(forecast.experiment, false) + "\n" +
                     to_text(forecast, forecast.experiment.trainer));
     }
-    return forecast.hardware && !forecast.memory.fits ? 1 : 0;
+    return forecast.memory.fits ? 0 : 1;
   }
 
   // Starts this command again, once per rank, and supervises the ranks.
@@ -509,8 +509,8 @@ extern const CommandEntry kTrainPretrain{
     "Run the same command again to continue from the newest checkpoint. Ctrl-C, SIGTERM or SIGUSR1 saves and "
     "ends with exit code 0. A second signal ends the run at once, unless a launcher or Slurm started the "
     "process.\n\n"
-    "--dry-run --hardware NAME plans for a GPU that this machine may not have. It ends with exit code 1 if "
-    "the run does not fit that GPU.\n\n"
+    "--dry-run ends with exit code 1 if the run does not fit the device's memory. --hardware NAME plans for "
+    "a GPU that this machine may not have.\n\n"
     "An experiment whose framework is megatron, torchtitan or maxtext is translated for that framework and "
     "started with it; --backend chooses another one. Primus writes the same metrics.jsonl from its log.\n\n"
     "Overrides change the experiment for this command only: key=value, --key value, --key=value or --flag. "

@@ -356,7 +356,7 @@ TEST_F(FirstHour, ATerminalShowsTheRunOnOneScreen) {
   EXPECT_THAT(plain.err, AllOf(HasSubstr("[INFO]"), HasSubstr("lm loss")));
   const ProgramResult warned = trained(on_text({"train_iters=2", "exp_name=quiet", "seed=77"}), true);
   EXPECT_EQ(warned.exit_code, 0) << warned.err;
-  // Output to a pipe is the log.
+  // If the output is a pipe, the run writes log lines.
   const ProgramResult piped = trained(on_text({"train_iters=2", "exp_name=piped"}));
   EXPECT_THAT(piped.err,
               AllOf(HasSubstr("[INFO]"), HasSubstr("iteration        2/       2"), Not(HasSubstr("\x1b["))));

@@ -694,7 +694,7 @@ TEST_F(NodeSmokeOfAStep, NodesAreCalledAsSlurmCallsThem) {
   EXPECT_FALSE(std::filesystem::exists(file("out/smoke/gpu-03.json")));
 }
 
-// The number of Slurm tasks per node does not demand that many GPUs. An explicit GPUS_PER_NODE does.
+// The number of Slurm tasks per node is not an expected number of GPUs. An explicit GPUS_PER_NODE is.
 TEST_F(NodeSmokeOfAStep, TasksBehindALauncherAreNoGpus) {
   for (const bool said : {false, true}) {
     const auto gpus_missing = [&](int node) {

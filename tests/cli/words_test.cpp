@@ -31,7 +31,7 @@ Said run_here(const std::vector<std::string>& words) {
   return said;
 }
 
-// Each word of another program gets its hint, without a command group and after each group.
+// A command of another program is answered with a hint, both alone and after each command group of Primus.
 TEST(Words, FromElsewhereAreAnswered) {
   for (const std::string_view view : config::words_from_elsewhere()) {
     const std::string word(view);

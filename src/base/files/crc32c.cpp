@@ -119,8 +119,8 @@ std::uint32_t crc32c_zeros(std::uint32_t crc, std::uint64_t count) {
   return ~crc;
 }
 
-// A checksum is linear in the data except for its initial and final inversion. The inversions contribute the
-// checksum of zeros. Both `a` and `b` contain the checksum of zeros, so it cancels in a ^ b, and is added
+// Without its initial and final inversion, a checksum would be linear in the data. The inversions XOR it with
+// a constant, the checksum of `bytes` zero bytes. This constant cancels in a ^ b, and is therefore XORed
 // again.
 std::uint32_t crc32c_merge(std::uint32_t a, std::uint32_t b, std::uint64_t bytes) {
   return a ^ b ^ crc32c_zeros(0, bytes);

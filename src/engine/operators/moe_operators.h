@@ -53,7 +53,7 @@ struct Routing {
   std::int64_t expert_count = 0;
   std::int64_t rows = 0;  // maximum number of rows
   std::int64_t kept = 0;  // above 0: the plan is in two parts, and the first has at most this many rows
-  // only for a part of a routing: the range of the part's plan in `plan`
+  // if this is one of two parts: the range of the part's plan in `plan`
   std::int64_t plan_begin = 0, plan_end = 0;
   bool by_logits = true;  // the chosen experts are exactly the experts with the largest logits
 };

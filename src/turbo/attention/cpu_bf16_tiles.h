@@ -114,7 +114,8 @@ class Bf16Tiles {
   }
 
   static constexpr bool kScoresAreLeftAndRight = false;
-  // Writes a right operand as strips of 32 lanes. Within a strip, pairs of keys are adjacent.
+  // Writes a right operand as strips of 32 lanes. Within a strip, the values of two consecutive
+  // keys are interleaved.
   PRIMUS_INLINE static void put_right(std::int64_t key, std::int64_t lane, const float* even,
                                       const float* odd, Element* to) {
     const __m512i low = _mm512_srli_epi32(rounded_bits(even), 16);

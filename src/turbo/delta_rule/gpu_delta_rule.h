@@ -75,7 +75,7 @@ struct DeltaItems {
     return static_cast<int>(first - begin(item));
   }
 
-  // Returns the number of columns of the sums of gates of an item, [kRows, gate_columns()]. Rows after the
+  // An item's sums of gates have the shape [kRows, gate_columns()]. Rows after the
   // last token repeat the last token's sums.
   PRIMUS_DEVICE std::int64_t gate_columns() const { return channel_gates ? key_dim : 1; }
   PRIMUS_DEVICE const double* sums(const double* all, std::int64_t item) const {

@@ -18,9 +18,9 @@ namespace primus::turbo {
 // the gradient of the output, out is the gradient of the input.
 struct Dropout {
   static constexpr KernelId kId = KernelId::kDropout;
-  // A range of consecutive columns: the columns from `begin` up to the next range are the columns from
-  // `whole` on in the complete matrix. A shard of a fused matrix (q, k and v, or gate and up) has several
-  // ranges.
+  // A range of columns of x. It starts at column `begin` of x, ends at the next range, and is a part of the
+  // complete matrix that starts at column `whole` there. A shard of a fused matrix (q, k and v, or gate and
+  // up) has several ranges.
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };

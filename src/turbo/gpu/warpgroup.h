@@ -8,8 +8,8 @@
 //
 // Operands consist of panels: lines of 128 bytes (64 bf16), the first at a multiple of 1024 bytes. A line has
 // eight pieces of 16 bytes. Piece p of line l is stored at position p ^ (l % 8), so that reads along a line
-// and across lines have no bank conflicts. An operand is "by depth" if adjacent elements of a line differ in
-// m (or n) and not in k:
+// and across lines have no bank conflicts. An operand is "by depth" if each line has a single index of
+// depth (k), and "by row" if each line has a single m (or n):
 //
 //   by row    one panel; one line per row, with 64 elements of depth
 //   by depth  one panel per 64 rows, consecutively; one line per element of depth, with 64 rows

@@ -40,7 +40,8 @@ struct CountRowTiles {
   }
 };
 
-// An operand is "by depth" if adjacent elements in memory differ in m (or n) and not in k.
+// An operand is "by depth" if each index of depth (k) has a contiguous line in memory, whose elements differ
+// in m (or n). Otherwise, each line has a single m (or n).
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupTiles {
   static constexpr int kThreads = 256;
@@ -83,7 +84,7 @@ struct GroupTiles {
     static constexpr int kLinesAcross = (kByDepth ? kSide : kDepth) / kLine;
     const BFloat16* from;  // first element of the tile
     std::int64_t step, depths;
-    const std::int32_t* picks;                    // index of each depth
+    const std::int32_t* picks;                    // row in memory of each index of depth; null: the same
     const BFloat16* rows[kByDepth ? 1 : kLines];  // rows of this thread's lines; null: the line is zero
 
     // `first` is the first row of the tile, `bound` the end of the rows; `index` has the position of each row

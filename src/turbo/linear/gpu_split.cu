@@ -47,9 +47,10 @@ PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
   }
 }
 
-// C[m, n] (+)= sum over k of A(m, k) · B(n, k). An operand is "by depth" if adjacent elements in memory
-// differ in m (or n) and not in k. A block computes a tile of C, or one piece of its sums. While it
-// multiplies the operands of one step, it loads those of the next step into registers.
+// C[m, n] (+)= sum over k of A(m, k) · B(n, k). An operand is "by depth" if each index
+// of depth (k) has a contiguous line in memory, whose elements differ in m (or n). A block computes a tile of
+// C, or one piece of its sums. While it multiplies the operands of one step, it loads those of the next step
+// into registers.
 template <class A, class B, class C, bool kLeftByDepth, bool kRightByDepth>
 struct SplitTiles {
   static constexpr int kThreads = 256;

@@ -142,7 +142,7 @@ TEST_P(Invariants, TwoRunsAndAnyNumberOfThreadsAgree) {
   EXPECT_EQ(train(turbo::make_cpu_device(3), settings_), reference_);
 }
 
-// A whole step runs as on a GPU, with device memory that the host cannot access and late streams.
+// A whole step runs as on a GPU: the host cannot access device memory, and streams run asynchronously.
 TEST_P(Invariants, RunsOnADeviceWhoseMemoryIsHidden) {
   EXPECT_EQ(train(guard_device(), settings_), reference_);
 }

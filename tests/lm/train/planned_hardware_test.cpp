@@ -87,7 +87,7 @@ TEST(PlannedTime, CommunicationIsByTheLinksOfTheGroup) {
   };
   using comm::Kind;
   EXPECT_DOUBLE_EQ(seconds(traffic("data", 8, Kind::kAllReduce, 70e9), {}, 8), 1);
-  // Eight GPUs per host in the ring: eight cards of 10 GB/s.
+  // A ring with eight GPUs per host uses eight network cards of 10 GB/s.
   EXPECT_DOUBLE_EQ(seconds(traffic("data", 16, Kind::kAllReduce, 56e9), {}, 16), 1);
   // With 8 tensor ranks, each host has one rank of a data group.
   EXPECT_DOUBLE_EQ(seconds(traffic("data", 2, Kind::kAllReduce, 7e9), {.tensor = 8}, 16), 1);

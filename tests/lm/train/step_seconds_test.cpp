@@ -102,7 +102,7 @@ class ClockedStream final : public ForwardingStream {
   bool counts_;
 };
 
-// The guard device, whose streams run late on their own threads, with that clock.
+// The guard device, whose streams run asynchronously on their own threads, with that clock.
 class ClockedDevice final : public ForwardingDevice {
  public:
   explicit ClockedDevice(WorkClock& clock) : ForwardingDevice(guard_device()), clock_(clock) {}

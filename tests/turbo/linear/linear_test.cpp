@@ -55,7 +55,8 @@ void expect_product(Benches& benches, GemmRole role, const Layer& layer, Types t
                     .accumulate = accumulate,
                     .workspace = {}};
     bench.run(call);
-    // If a weight gradient is bf16, a GPU library may round before and after adding to it.
+    // When a product is added to a bf16 weight gradient, a GPU library may round both the product and the
+    // sum.
     const int roundings = role == GemmRole::kWeightGradient && accumulate ? 2 : 1;
     EXPECT_LE(normalised_error(bench.download(call.c), expected), roundings * rounding_error(result) + 2e-6);
     EXPECT_EQ(call.flops(), 2.0 * static_cast<double>(layer.tokens * layer.in * layer.out));

@@ -37,7 +37,7 @@ Transport transport_of(const JobEnvironment& environment, const JobOptions& opti
 
 std::string arrival_key(int rank) { return fmt::format("arrival/{}", rank); }
 
-// Reports every JobOptions::notice_time which ranks are missing.
+// Reports which ranks are missing, once per interval of JobOptions::notice_time.
 class Waiting {
  public:
   Waiting(const JobOptions& options, std::string what)

@@ -1,4 +1,4 @@
-// A folder for files of temporary files, which are not needed after a calculation.
+// A folder for temporary files of a calculation.
 #pragma once
 
 #include <string_view>

@@ -116,8 +116,8 @@ struct RankState {
   // Called occasionally, from any thread, with a text that names the busy rank for which this rank waits.
   // Null: disabled.
   std::function<void(const std::string& text)> notice;
-  // Before this time no rank is reported as missing, because this rank waits for a rank that is busy with an
-  // activity.
+  // While this rank waits for a rank that is busy with an activity: the time before which no rank is reported
+  // as missing.
   std::atomic<std::chrono::steady_clock::time_point> excused_until{{}};
   // Returns the status of every rank of the job; nullopt for ranks that do not answer. A null function means
   // that ranks cannot be asked.

@@ -78,7 +78,7 @@ struct StateSpec {
 
 // A rank's place in a reduce group.
 struct GroupPlace {
-  ReduceGroup group = ReduceGroup::kData;  // represents all groups of the same ranks (Mesh::resolve)
+  ReduceGroup group = ReduceGroup::kData;  // owns the communicator of these ranks (Mesh::resolve)
   int ranks = 1, rank = 0;
   int shards = 1;  // ranks that share one sharded copy; divides `ranks`
 };

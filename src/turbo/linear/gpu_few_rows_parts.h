@@ -145,7 +145,8 @@ struct GatedResults : Pairs {
   }
 };
 
-// Results are heads of 2 * run columns. The first `heads` heads are rotated by the position of their row.
+// Each row of the results consists of heads with 2 * run columns. The first `heads` heads are rotated by the
+// position of their row.
 struct RotatedResults : Pairs {
   BFloat16* y;
   const BFloat16* bias;  // may be null

@@ -665,7 +665,7 @@ TEST(Experiment, OfSeveralModulesTheOneThatIsWantedRuns) {
   LoadOptions options = options_with();
   options.module = "post_trainer";
   EXPECT_THROW(load_experiment_text(text, "exp.yaml", {}, options), Error);  // has an unknown key
-  // A single trainer runs under any name.
+  // If an experiment has a single trainer, it is the module that runs, whatever its name is.
   const std::string single =
       "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"
       "modules: {evaluator: 1, post_trainer: {overrides: {num_layers: 1, hidden_size: 8, "

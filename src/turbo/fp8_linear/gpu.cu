@@ -83,8 +83,8 @@ PRIMUS_DEVICE std::uint32_t two_codes(float first, float second) {
 
 // A block quantizes a tile of 64 x 64. A thread quantizes 16 elements of a row and writes their codes; then
 // it writes 16 transposed codes of a column, which it reads from shared memory. Extents are multiples of 16.
-// If kKnown, it uses the given scales, with which infinities become NaN, and computes the largest magnitude
-// in the same pass.
+// If kKnown, it uses the given scales, and computes the largest magnitude in the same pass. Infinities then
+// become NaN.
 template <class T, class Code, bool kKnown>
 struct QuantizeTiles {
   static constexpr int kSide = 64, kThreads = kSide * kSide / kLine;

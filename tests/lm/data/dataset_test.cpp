@@ -439,7 +439,7 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   options_.valid_data_path = {folder_.write("v.txt", std::string(500, 'v'))};
   options_.valid_samples = 2;
   EXPECT_EQ(sample_of(*open().valid, 1).tokens[3], 'v');
-  // It is accepted that the test set is missing.
+  // The test set may be missing.
   options_.test_samples = 1;
   EXPECT_EQ(open().test, nullptr);
   EXPECT_NE(open().valid, nullptr);

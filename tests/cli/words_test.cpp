@@ -31,7 +31,7 @@ Said run_here(const std::vector<std::string>& words) {
   return said;
 }
 
-// A command of another program is answered with a hint, both alone and after each command group of Primus.
+// A word from another program gets its hint, both alone and after each command group of Primus.
 TEST(Words, FromElsewhereAreAnswered) {
   for (const std::string_view view : config::words_from_elsewhere()) {
     const std::string word(view);

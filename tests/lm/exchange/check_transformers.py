@@ -22,7 +22,7 @@ NOT_IN_TRANSFORMERS = {"kimi_k3"}
 # Keys about the writer, the use of a model, or only its training.
 OTHER_KEYS = {"_name_or_path", "architectures", "dtype", "output_router_logits", "router_aux_loss_coef",
               "transformers_version", "use_cache"}
-# Keys that an export omits. It writes explicit widths, lists of layers instead of intervals, and no windows.
+# Keys that an export omits, because it writes explicit widths, lists of layers, and no windows.
 OTHERWISE_SAID = {
     "lfm2": {"block_auto_adjust_ff_dim", "block_multiple_of", "intermediate_size"},
     "llama4": {"interleave_moe_layer_step"},

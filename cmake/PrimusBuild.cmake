@@ -245,8 +245,8 @@ function(primus_operator_list file macro)
 endfunction()
 
 # primus_plugin_abi(<name> HEADER <path> CONSTANT <name> NAMESPACE <name> INPUTS <headers>...): defines
-# primus::<name>, which provides a header with a number. The number changes with the headers that plug-ins and
-# the program share.
+# primus::<name>, which provides a header with the ABI number of plug-ins. The number changes whenever a header
+# of INPUTS changes; the program and its plug-ins share these headers.
 function(primus_plugin_abi name)
   cmake_parse_arguments(ARG "" "HEADER;CONSTANT;NAMESPACE" "INPUTS" ${ARGN})
   set(header ${CMAKE_CURRENT_BINARY_DIR}/generated/${ARG_HEADER})

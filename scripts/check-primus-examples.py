@@ -172,7 +172,7 @@ def self_test(program, run):
     for dropped in range(max(len(shlex.split(sample)) for sample in SAMPLES)):
         for sample, words, problems in verdicts(program, dropped):
             if dropped >= len(words) or words[dropped] in ("srun", "--help", "direct", "--"):
-                continue  # too few words, or a word without which the command stays the same
+                continue  # the sample has no such word, or the command means the same without the word
             if words[dropped] == "container" and dropped > 0:
                 continue  # slurm starts a container by default
             dropped_ones += 1

@@ -83,7 +83,7 @@ def real_run(saves, interval=4):
             sys.exit("the run with checkpoints failed")
         steps = [json.loads(line)["elapsed_time_per_iteration_ms"] / 1000 for line in metrics.read_text().splitlines()]
         log = (metrics.parent / "logs/pre_trainer/rank-0/info.log").read_text()
-    if len(used) < len(steps) - 1:  # the last step may end with the run
+    if len(used) < len(steps) - 1:  # the process may end before this loop sees the last step
         sys.exit(f"{len(used)} of {len(steps)} steps were seen to end: their CPU time is not known")
     held = {int(i): float(ms) / 1000 for i, ms in re.findall(r"saving iteration (\d+): training paused ([0-9.]+) ms", log)}
     processor = [0.0] + [later - before for before, later in zip(used, used[1:])]

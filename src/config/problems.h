@@ -12,7 +12,8 @@ namespace primus::config {
 // Several problems as one Error: its text lists them, and programs can read each separately.
 class SeveralProblems : public Error {
  public:
-  // `count` problems were found. `problems` contains the first of them, at least two.
+  // `count` is the number of problems that were found. `problems` contains the first of these, and at least
+  // two.
   SeveralProblems(std::vector<Error> problems, std::size_t count);
   const std::vector<Error>& problems() const { return problems_; }
   std::size_t count() const { return count_; }

@@ -1,4 +1,4 @@
-// A folder for temporary files of a calculation.
+// A folder for files that are not needed after a calculation.
 #pragma once
 
 #include <string_view>

@@ -179,10 +179,10 @@ ResumePoint find_resume_point(const Path& root, Validation validation = Validati
 // Saves checkpoints in a background thread; at most one save is in progress. Thread-safety: all calls must
 // come from one thread.
 //
-// A save costs training only the time that training waits. save() returns at once; the writer reads the
-// tensors during the next forward and backward passes, because weights and moments change only in the next
-// optimizer update. Call wait_copied() right before that update: the caller and the writer then copy what is
-// still unread (SnapshotBuffer).
+// save() returns at once; the writer reads the tensors during the next forward and backward passes, because
+// weights and moments change only in the next optimizer update. Call wait_copied() right before that update:
+// the caller and the writer then copy what is still unread (SnapshotBuffer), and training waits only for this
+// copy.
 class AsyncWriter {
  public:
   enum class Sources {

@@ -84,7 +84,7 @@ std::optional<ConversationFormat> format_of(std::string_view jinja, std::string_
   return std::nullopt;
 }
 
-// Writes templates. Text between tags is rendered literally, so a template is one line.
+// Writes each template on one line, because a line break between tags would become part of the rendered text.
 class TemplateWriter {
  public:
   TemplateWriter(const ConversationStyle& style, const Tokenizer& tokenizer)

@@ -89,7 +89,7 @@ class SftDataset final : public Dataset {
   std::int64_t kept_tokens(std::uint32_t conversation) const;
   std::vector<std::uint32_t> usable(const std::vector<std::uint32_t>& which);
   void fill(const std::vector<std::uint32_t>& conversations);
-  // Returns the number of the sample that draw `draw` returns.
+  // Returns the index of the sample that draw number `draw` returns.
   std::size_t sample_of(std::int64_t draw) const;
   std::span<const std::uint32_t> contents(std::size_t sample) const;
 

@@ -21,10 +21,10 @@ inline constexpr std::int64_t kManySequences = std::int64_t{1} << 50;
 // both. If the text is too short to divide, returns the number of sequences.
 std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length);
 
-// Like split_sequences(), except for validation or test data whose share is above 0 but rounds to zero
-// sequences, if samples of it will be drawn (`drawn`). Such data consist of the sequences from
-// start_before(end) to the end of their share, and training has fewer sequences. If training would have none,
-// the result is that of split_sequences().
+// Like split_sequences(), except if a share for validation or test is above 0, rounds to zero sequences, and
+// samples of it will be drawn (`drawn`). This share then gets the sequences [start_before(end), end), where
+// `end` is the end of the share, and training loses these sequences. If training would have none left, the
+// result is that of split_sequences().
 std::vector<Share> split_with_minimum(std::string_view shares, std::int64_t sequences,
                                       const std::array<bool, 3>& drawn,
                                       const std::function<std::int64_t(std::int64_t)>& start_before);

@@ -104,7 +104,7 @@ class BatchReader {
   // Throws the errors that read() would throw for these inputs, without reading anything.
   void check(std::span<const Input> inputs) const;
   // Runs one pass: appends each input's tokens to its sequence. Inputs must be in ascending order of
-  // sequences, and their tokens must fit a pass. Afterwards next() has the logits of the inputs with `tells`.
+  // sequences, and their tokens must fit a pass. Then next() returns the logits of the inputs with `tells`.
   // If the top-k logits suffice, the device selects them, and only the selected logits are copied to the
   // host. A row with NaN or infinity cannot be sorted, so all its logits are copied. Throws Error(kInvalid),
   // before reading anything, if tokens do not fit the reserved pages or an id is outside the vocabulary.

@@ -70,8 +70,8 @@ struct BlockInputs {
   // token begins (turbo/attention/attention.h). Empty: each sequence is one document.
   engine::Value first_key = {};
   const RoutingStep* routing = nullptr;  // set only during training
-  // Number of each token in the global batch of the step (turbo::RouterRandom), int32, for the T tokens of
-  // every context rank, in the order of these ranks. Required if `routing` or `dropout` is set.
+  // Index of each token in the global batch of the step (turbo::RouterRandom), int32. Contains the T tokens
+  // of context rank 0, then those of rank 1, and so on. Required if `routing` or `dropout` is set.
   engine::Value token_numbers = {};
   // Random source for the dropout of LoRA adapters, without the token indices. Set only during training.
   const engine::DropoutSource* dropout = nullptr;

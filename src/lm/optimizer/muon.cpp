@@ -77,7 +77,8 @@ class MuonRule final : public UpdateRule {
   void update(const UnitUpdate& u) const override;
 
  private:
-  // Orthogonalises direction [rows, cols] fp32; returns it in the type of the products, in `buffer`.
+  // Orthogonalises direction [rows, cols] fp32. The result is in `buffer`, and is fp32 if
+  // MuonSettings::fp32_products is set, otherwise bf16.
   Tensor orthogonalise(const UnitUpdate& u, const Tensor& direction, Buffer& buffer) const;
   void update_matrix(const UnitUpdate& u, const FlatRange& matrix, std::int64_t cols,
                      const Tensor& direction) const;

@@ -31,8 +31,8 @@ struct Wanted {
 };
 
 // Requirements on the machine. Without the user's settings, checks choose defaults by the machine's role. If
-// the user sets one of the optional members, it is a demand. The check of a demand runs even if its section
-// was not selected, and it fails if the value cannot be measured.
+// the user sets one of the optional members, it is a demand: its check runs even if the check's section was
+// not selected, and the check fails if the value cannot be measured.
 struct Requirements {
   int local_ranks = 1, nodes = 1;                              // ranks on this machine; number of machines in
                                                                // the job

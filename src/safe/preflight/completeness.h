@@ -17,8 +17,8 @@ struct Assignment {
 // of all nodes.
 void check_completeness(const Assignment& asked, Report& report);
 
-// Inserts the finding "the process runs" at the beginning. It keeps the report of a rank without other checks
-// from being empty.
+// Inserts the finding "the process runs" at the beginning, so that the report of a rank without other checks
+// is not empty.
 void check_process(NodeReport& report);
 
 }  // namespace primus::preflight

@@ -26,7 +26,7 @@ struct CorruptionResult {
   std::string first_wrong;     // "round 3, row 17"
 };
 
-// Throws Error if the device fails. The host's part runs on one thread.
+// Throws Error if the device fails. The host checks the products on one thread.
 CorruptionResult scan_for_corruption(Device& device, const CorruptionOptions& options);
 
 }  // namespace primus::preflight

@@ -245,8 +245,8 @@ class Ranks {
                         .minimum = minimum},
                        node.findings);
     }
-    // Ranks of a collective wait for each other, so their times do not show which node is slow. The search
-    // for slow nodes (slow_search.h) finds it.
+    // Ranks of a collective wait for each other, so their times do not show which node is slow. Slow nodes
+    // are found by a separate search (slow_search.h).
     measurement.compared = false;
     node.measurements.push_back(std::move(measurement));
   }

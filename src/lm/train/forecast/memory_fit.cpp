@@ -123,7 +123,7 @@ class Search {
   Search(const FamilyRegistry& families, const MemorySupply& supply, int world, int rank)
       : families_(families), supply_(supply), world_(world), rank_(rank) {}
 
-  // The settings and the model of a run after the changes that levers made.
+  // The experiment and the model, with the levers applied so far.
   struct Run {
     config::Experiment e;
     ModelConfig model;

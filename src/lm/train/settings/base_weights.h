@@ -17,8 +17,8 @@ InputIdentity identity_of_weights(const Path& folder);
 // Compares the key `load` of `experiment` with the weights from which the run of `checkpoint` started. A
 // `load` that names other weights is an error, because they would never be read. Returns a warning if `load`
 // names a folder that does not exist, else "". `load` may also name the run's own checkpoints (`own`), as in
-// Megatron's scripts, or a later checkpoint of the run whose weights this run started from. Compares nothing
-// if the checkpoint is of an older version and has no hash.
+// Megatron's scripts. If the run started from a checkpoint of another run, `load` may name a later checkpoint
+// of that run. Compares nothing if the checkpoint is of an older version and has no hash.
 std::string check_base_weights(const CheckpointReader& checkpoint, const TrainerState& state,
                                const config::Experiment& experiment, const Path& own);
 

@@ -87,8 +87,9 @@ class StepResults {
     PinnedBuffer values;  // copies of the values, one after the other
     std::unique_ptr<Event> finished;
     bool unread = false;  // whether `finished` has been recorded and the result has not been read
-    // Used with a clock: the event at the start of the step. It is not used if the previous step is still
-    // running at that time. The index is the position of the step's end event in ends_.
+    // Event at the start of the step, if there is a clock. If the previous step's result has not been read
+    // when this step starts (`follows`), the end event of the previous step is used instead. `end` is the
+    // index of this step's end event in ends_.
     std::unique_ptr<Event> begun;
     bool follows = false;
     std::size_t end = 0;

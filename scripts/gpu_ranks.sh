@@ -171,7 +171,8 @@ timed() {
     profile=true profile_step_start="$steps" profile_step_end="$all" profile_ranks="$traced_ranks" "$@"
 }
 
-# rate NAME KEY: tokens_per_second or tflops per GPU in the traced steps. The log has the work per step.
+# rate NAME KEY: tokens_per_second or tflops per GPU in the traced steps. Rate and time of the metrics give the work per
+# step, and the trace gives the time of the traced steps.
 rate() {
   seconds=$(python3 scripts/exposed_communication.py "$scratch/w/u/$1" --step-seconds)
   echo "$(number "$1" "$2_per_device" "$steps") $(number "$1" elapsed_time_per_iteration_ms "$steps") $seconds" |

@@ -32,9 +32,9 @@ std::vector<Path> hook_files(const std::vector<Path>& folders, const HookCommand
 // Returns the interpreter of a file: "bash", "python3", or none.
 std::vector<std::string> interpreter_of(const Path& file);
 
-// Runs one file and returns the arguments that it adds. Sets the variables that the file reports in this
-// process, except variables for which `is_fixed` is true because the user set them. `show` receives output
-// lines. Throws Error(kDependency) if the file fails.
+// Runs one file and returns the arguments that it adds. The file also reports variables, which are set in
+// this process, except variables for which `is_fixed` is true because the user set them. `show` receives
+// output lines. Throws Error(kDependency) if the file fails.
 enum class HookKind { kHook, kPatch };
 std::vector<std::string> run_hook(HookKind kind, const Path& file, const std::vector<std::string>& words,
                                   const std::function<bool(const std::string& name)>& is_fixed,

@@ -51,7 +51,7 @@ class Kubernetes final : public Mode {
                 "how often a failed job is restarted (default: 3)");
   }
 
-  // A word for the action may precede options.
+  // All words belong to the mode, because options may follow ACTION.
   std::size_t count_own(const Arguments&, Words words) const override { return words.size(); }
 
   launch::LauncherSettings::Switches switches(const launch::LauncherSettings& settings) const override {

@@ -10,8 +10,8 @@
 // On a GPU the fp32 logits exist for only a part of a slice at a time, because the two following products
 // read only the bf16 gradient.
 //
-// If ranks share the vocabulary, each rank computes the logits of its rows of the head. A slice is reduced to
-// three numbers per token (turbo::CrossEntropyPart), which all ranks gather.
+// If the vocabulary is divided over ranks, each rank computes the logits of its rows of the head. A slice is
+// reduced to three numbers per token (turbo::CrossEntropyPart), which all ranks gather.
 #include <algorithm>
 
 #include "engine/parallel/parallel_operators.h"
@@ -76,7 +76,7 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
 }
 
 // Returns the number of tokens per slice. It is computed from the largest part of the vocabulary, so it is
-// equal on all ranks that share the vocabulary.
+// equal on all ranks over which the vocabulary is divided.
 std::int64_t slice_tokens_of(const OperatorCall& op, std::int64_t tokens, std::int64_t vocab) {
   const SharedVocabulary shared = op.attributes<LossAttributes>().vocabulary;
   if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;

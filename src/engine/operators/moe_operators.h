@@ -1,8 +1,8 @@
 // The training operators of a mixture of experts. Each of T tokens chooses top_k of E experts, which gives T
 // · top_k rows, sorted by expert. The number of rows per expert is known only on the device, so memory and
-// the shapes on the tape must be the same for every routing. If ranks share the experts, a routing covers
-// only some of them (engine/parallel/parallel_operators.h), and the number of rows is the maximum that these
-// experts can get.
+// the shapes on the tape must be the same for every routing. If the experts are distributed over ranks, a
+// routing covers only some of them (engine/parallel/parallel_operators.h), and the number of rows is the
+// maximum that these experts can get.
 //
 //   Routing r = route(router_logits(x, gate, {}), rule);
 //   y = linear_combine(weighted_swiglu(dispatch_linear(x, gate_up, r), r), down, r);

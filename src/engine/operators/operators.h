@@ -126,7 +126,7 @@ class TensorParallel;   // engine/parallel/tensor_parallel.h
 class ExpertParallel;   // engine/parallel/expert_parallel.h
 struct AttentionOptions {
   CachedSequences cache = {};
-  // Training: the ranks that share the sequences. Null: this rank holds complete sequences.
+  // Training: the ranks over which the sequences are divided. Null: this rank holds complete sequences.
   ContextParallel* context = nullptr;
   // [T] int32: each token's first visible key, for sequences packed from several documents
   // (turbo/attention/attention.h). Unsupported with a cache.

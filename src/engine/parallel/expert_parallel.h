@@ -17,8 +17,8 @@ namespace primus::engine {
 
 class ExpertParallel {
  public:
-  // `group`: the ranks that share experts. `group` and `rank` must outlive this object. `overlap` false: no
-  // collective overlaps other work.
+  // `group`: the ranks over which experts are distributed. `group` and `rank` must outlive this object.
+  // `overlap` false: no collective overlaps other work.
   ExpertParallel(Rank& rank, comm::Communicator& group, bool overlap);
 
   comm::Communicator& group() { return group_; }

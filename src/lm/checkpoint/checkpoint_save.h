@@ -51,8 +51,8 @@ class CheckpointSave {
     std::uint64_t file_offset;
     std::size_t record;  // index into manifest_.tensors
   };
-  // A range of a slab's elements that this rank holds but another rank writes. This rank hands the elements
-  // over in a file.
+  // A range of a slab's elements that this rank holds but another rank writes. The elements are passed to
+  // that rank in a file.
   struct Handed {
     std::size_t tensor;
     ElementRun run;

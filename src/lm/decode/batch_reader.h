@@ -13,9 +13,9 @@
 // with the same prefix as an earlier one copies the states that the earlier sequence has at the end of that
 // prefix. If there are no such states, these layers read all tokens of the new sequence.
 //
-// If ranks share the model (tensor, expert or pipeline parallelism), all ranks of the mesh read the same
-// tokens at the same time, and each rank gets the logits. Data and context ranks also read the same tokens: a
-// sequence is not distributed over them.
+// If the model is divided over ranks (tensor, expert or pipeline parallelism), all ranks of the mesh read the
+// same tokens at the same time, and each rank gets the logits. Data and context ranks also read the same
+// tokens: a sequence is not distributed over them.
 //
 // Not thread-safe. Uses the rank's compute stream, stash and scratch; all arguments must outlive it.
 #pragma once
@@ -199,7 +199,7 @@ class BatchReader {
   const LanguageModel& model_;
   ReaderSettings settings_;
   engine::StagePass stages_;
-  std::optional<engine::ExpertParallel> experts_;  // set if ranks share experts
+  std::optional<engine::ExpertParallel> experts_;  // set if experts are distributed over ranks
   engine::Phase phase_;
   KvCache cache_;
   PageTable pages_;

@@ -97,8 +97,8 @@ void DecodeScheduler::admit() {
   }
 }
 
-// Reserves pages for a text. If too few are free, younger texts give up their pages. Returns false if this
-// text is itself the youngest and gives up its pages.
+// Reserves pages for a text. While too few are free, stops the youngest text and frees its pages. Returns
+// false if this text was the youngest and was stopped.
 bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   while (!reader_.reserve(text(id).sequence, length)) {
     const Id youngest = *running_.rbegin();

@@ -9,8 +9,8 @@
 // if its request ran separately, because random numbers depend only on seed and position. Small differences
 // remain, because matrix products of few rows and of many rows round differently.
 //
-// If ranks share the model, all of them must make the same calls in the same order. DecodeScheduler::Agree
-// makes all ranks use the same chosen tokens. Not thread-safe.
+// If the model is divided over ranks, all of them must make the same calls in the same order.
+// DecodeScheduler::Agree makes all ranks use the same chosen tokens. Not thread-safe.
 #pragma once
 
 #include <cstdint>

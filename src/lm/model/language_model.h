@@ -2,8 +2,8 @@
 // parallelism, the model is cut into parts of consecutive blocks (lm/model/model_parts.h). The parts that
 // this rank has are its chunks. The parameters are in the rank's ParameterStore.
 //
-// If tensor ranks share the layers (ParameterStore::mesh), hidden states and residual stream contain only the
-// tokens of this rank, [T/n, hidden]. Inputs and losses contain all T tokens on every rank.
+// If the layers are divided over tensor ranks (ParameterStore::mesh), hidden states and residual stream
+// contain only the tokens of this rank, [T/n, hidden]. Inputs and losses contain all T tokens on every rank.
 //
 // Not thread-safe; one per rank.
 #pragma once

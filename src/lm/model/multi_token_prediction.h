@@ -23,7 +23,7 @@
 namespace primus {
 
 // Returns the rows of `table` for the tokens, multiplied by ModelConfig::embedding_factor(): [T] int32 -> [T,
-// hidden]. If ranks share the vocabulary, returns only the rows of this rank's tokens.
+// hidden]. If the vocabulary is divided over ranks, returns only the rows of this rank's tokens.
 engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
                     const engine::SharedVocabulary& vocabulary, const EmbeddingScale& scaling);
 

@@ -1,8 +1,8 @@
 // Declares the parameters of one block, each with its name in the program ("layers.3.attention.qkv") and the
 // names of its tensors in published checkpoints ("model.layers.3.self_attn.q_proj.weight").
 //
-// If ranks share the layers (ParameterStore::mesh), each rank declares only its slice of a matrix, and the
-// position of that slice in the matrix. Sizes in this interface are those of the complete parameter;
+// If the layers are divided over ranks (ParameterStore::mesh), each rank declares only its slice of a matrix,
+// and the position of that slice in the matrix. Sizes in this interface are those of the complete parameter;
 // lm/model/mesh_check.h ensures that they divide evenly.
 #pragma once
 
@@ -86,9 +86,9 @@ class BlockParameters {
   // expert this rank's columns.
   Share expert_columns(std::int64_t experts, std::int64_t rows, std::int64_t cols) const;
 
-  // Returns the ranks that share a block's matrices; null if no other rank shares them.
+  // Returns the ranks over which a block's matrices are divided; null if they are not divided.
   comm::Communicator* tensor_group() const { return mesh_ ? mesh_->tensor() : nullptr; }
-  // Returns the ranks that share the tokens of a microbatch: tensor and context ranks.
+  // Returns the ranks over which the tokens of a microbatch are divided: tensor and context ranks.
   comm::Communicator* sequence_group() const { return mesh_ ? mesh_->sequence() : nullptr; }
   comm::Communicator* expert_group() const { return mesh_ ? mesh_->experts() : nullptr; }
   EqualShare tensor() const;

@@ -238,7 +238,7 @@ class CompressedAttention final : public Layer {
     return rope(mixed, in.positions, ratio_ > 0 ? in.compressed_rope_table : in.rope_table, shape);
   }
 
-  comm::Communicator* group_;    // the ranks that share the heads
+  comm::Communicator* group_;    // the ranks over which the heads are divided
   std::int64_t heads_, groups_;  // numbers of heads and of groups on this rank
   std::int64_t dim_, rotary_, window_, ratio_;
   double epsilon_;

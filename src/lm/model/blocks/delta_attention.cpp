@@ -131,7 +131,7 @@ class DeltaAttention final : public Layer {
     return linear(gather_tokens(linear(own, down), group_), up);
   }
 
-  comm::Communicator* group_;    // the ranks that share the heads
+  comm::Communicator* group_;    // the ranks over which the heads are divided
   turbo::DeltaRuleShape shape_;  // shape of this rank's heads
   double lower_bound_, epsilon_;
   std::int64_t width_, layer_;

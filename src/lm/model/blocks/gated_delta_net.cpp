@@ -140,7 +140,7 @@ class GatedDeltaNet final : public Layer {
             {each(rest, per_key, 2 * per_key, 0), each(rest + per_key, per_key, 2 * per_key, s.value_heads)}};
   }
 
-  comm::Communicator* group_;  // the ranks that share the heads
+  comm::Communicator* group_;  // the ranks over which the heads are divided
   double epsilon_;
   std::int64_t layer_, width_;
   turbo::DeltaRuleShape shape_;    // shape of this rank's heads

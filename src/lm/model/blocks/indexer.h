@@ -25,7 +25,7 @@ class Indexer {
  private:
   engine::Value rotated(engine::Value x, std::int64_t heads, const BlockInputs& in) const;
 
-  comm::Communicator* group_;  // the ranks that share the tokens
+  comm::Communicator* group_;  // the ranks over which the tokens are divided
   IndexerConfig config_;
   std::int64_t rope_dim_, layer_;
   engine::Parameter *queries_, *keys_, *norm_, *norm_bias_, *weights_;

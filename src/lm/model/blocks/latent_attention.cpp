@@ -213,7 +213,7 @@ class LatentAttention final : public Layer {
             .window = 0};
   }
 
-  comm::Communicator* group_;  // the ranks that share the heads
+  comm::Communicator* group_;  // the ranks over which the heads are divided
   turbo::LatentShape shape_;   // shape of this rank's heads
   float scale_;
   std::int64_t layer_;

@@ -17,7 +17,7 @@
 namespace primus {
 
 // One branch of a block. It maps the normed residual stream to the value that is added to the stream. Both
-// tensors are [T, hidden]; if ranks share the layer, they contain only this rank's tokens
+// tensors are [T, hidden]; if the layer is divided over ranks, they contain only this rank's tokens
 // (engine/parallel/parallel_operators.h). Stateless except for its parameters.
 class Layer {
  public:
@@ -36,7 +36,7 @@ struct SelfAttentionOptions {
     kBeforeRope,  // RMSNorm of each query and key head, with weights: self_attn.{q,k}_norm (Qwen 3)
     kAfterRope,   // QK norm without weights, after the rotation (Llama 4)
     // Before the rotation, one RMSNorm over all query heads of a token together, and one over all its key
-    // heads (OLMo 2): self_attn.{q,k}_norm. Not supported if tensor ranks share the heads.
+    // heads (OLMo 2): self_attn.{q,k}_norm. Not supported if the heads are divided over tensor ranks.
     kWhole,
   };
   bool qkv_bias = false, out_bias = false;  // whether self_attn.{q,k,v}_proj and self_attn.o_proj have biases
@@ -122,7 +122,7 @@ class FeedForward final : public Layer {
   engine::Value narrow(const engine::Value& wide, const BlockInputs& in) const;
 
  private:
-  comm::Communicator* group_;  // ranks that share the width
+  comm::Communicator* group_;  // ranks over which the width is divided
   double limit_;
   double situ_beta_, situ_linear_beta_;
   turbo::GluGate gate_;

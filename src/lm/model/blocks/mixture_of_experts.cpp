@@ -135,8 +135,8 @@ class MixtureOfExperts final : public Layer {
                                  training ? own_tokens(in.token_numbers, tokens_) : in.token_numbers);
     if (router_bias_) logits = router_bias(std::move(logits), *router_bias_);
     if (moe_.logit_cap > 0) logits = soft_cap(std::move(logits), moe_.logit_cap);
-    // Choices, capacity and losses depend on the complete microbatch. All ranks that share the microbatch
-    // therefore compute them for all tokens.
+    // Choices, capacity and losses depend on the complete microbatch. All ranks that have a part of the
+    // microbatch therefore compute them for all tokens.
     logits = replicate_tokens(logits, tokens_);
     Value load;
     if (training && moe_.training.balance_step && rule.balance_scale != 0) {

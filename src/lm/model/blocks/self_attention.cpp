@@ -170,7 +170,7 @@ class SelfAttention final : public Layer {
     return {{of_heads, {.from = 2 * heads * dim, .to = heads * dim, .groups = 1, .columns = keys}}, {gates}};
   }
 
-  comm::Communicator* group_;      // the ranks that share the heads
+  comm::Communicator* group_;      // the ranks over which the heads are divided
   std::int64_t heads_, kv_heads_;  // numbers of query heads and of key/value heads on this rank
   std::int64_t head_dim_, rotary_dim_;
   double score_scale_;  // factor of scores; 0: 1 / sqrt(head_dim)

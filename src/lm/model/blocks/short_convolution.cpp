@@ -66,7 +66,7 @@ class ShortConvolution final : public Layer {
   }
 
  private:
-  comm::Communicator* group_;  // the ranks that share the channels
+  comm::Communicator* group_;  // the ranks over which the channels are divided
   std::int64_t channels_;      // number of channels on this rank
   std::int64_t width_, layer_;
   Parameter &in_, &kernel_, &out_;

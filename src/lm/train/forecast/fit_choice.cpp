@@ -88,7 +88,7 @@ class Search {
   FitChoice run();
 
  private:
-  // Returns empty if the ranks cannot share such microbatches.
+  // Returns empty if the mesh does not support such microbatches.
   std::optional<Candidate> measure(const TrainerConfig& c) const;
   // Tries larger microbatches with the recomputation of `best`.
   void enlarge(Candidate& best);

@@ -140,7 +140,7 @@ class Search {
       run.model = model;
       try {
         need = measure(run);
-      } catch (const Error&) {  // ranks cannot share such microbatches
+      } catch (const Error&) {  // the mesh does not support such microbatches
         run = before;
         continue;
       }

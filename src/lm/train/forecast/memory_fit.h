@@ -80,8 +80,8 @@ std::int64_t claimed(const MemoryNeed& need, const MemorySupply& supply);
 // programs.
 bool fits(const MemoryNeed& need, const MemorySupply& supply);
 
-// Returns whether ranks share experts and the experiment leaves open how many of their rows a rank keeps
-// (moe_expert_capacity_margin). Such a run keeps fewer rows if it does not fit otherwise.
+// Returns whether experts are distributed over ranks and the experiment leaves open how many of their rows a
+// rank keeps (moe_expert_capacity_margin). Such a run keeps fewer rows if it does not fit otherwise.
 bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig& model);
 // Returns a sentence for the log of such a run.
 std::string describe_fewer_rows();

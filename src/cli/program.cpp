@@ -106,8 +106,8 @@ std::vector<std::string> values_of(const Argument& argument) {
   return {};
 }
 
-// Looks for --json in the words, because a parse error may have occurred before the switch was set. Without a
-// command, its arguments are unknown and the result is false.
+// Looks for --json in the words, because a parse error may have occurred before the switch was set. If the
+// command is known (`entry`), it must also have a switch --json.
 bool wants_json(const CommandEntry* entry, const Arguments& arguments, Words words) {
   const Argument* const json = arguments.find("--json");
   return (!entry || (json && std::holds_alternative<bool*>(json->target))) &&

@@ -131,8 +131,8 @@ struct Family {
   // Reads the family's own keys of config.json. Refuses options that Primus does not support.
   void (*read)(const nlohmann::json& json, ModelConfig& config);
   void (*write)(const ModelConfig& config, nlohmann::json& json);
-  // Declares the parameters of block `layer` in the unit that is current in the store, and makes the block.
-  // `chunk` is recorded as the model chunk that uses these parameters.
+  // Declares the parameters of block `layer` in the store's current unit (ParameterUnit), and makes the
+  // block. `chunk` is recorded as the model chunk that uses these parameters.
   std::unique_ptr<Block> (*make_block)(const ModelConfig& config, engine::ParameterStore& store,
                                        std::int64_t layer, int chunk);
   // Switches whose value in this family differs from their default, such as add_qkv_bias: "true". The
@@ -165,10 +165,10 @@ struct Family {
   bool rope_by_layer_type = false;
   // Further known keys in rope_parameters: `read` reads them, or they have no effect.
   std::vector<std::string_view> other_rope_keys = {};
-  // Used if streams() > 1: declares the parameters of both ends of the stream in the unit that is current in
-  // the store. `depth` is 0 for the model itself, and otherwise the depth of a multi-token prediction module.
-  // `chunk`: as in make_block. widen() has no parameters, so a rank that has only the first block passes -1
-  // as `chunk`, and calls only widen().
+  // Used if streams() > 1: declares the parameters of both ends of the stream in the store's current unit
+  // (ParameterUnit). `depth` is 0 for the model itself, and otherwise the depth of a multi-token prediction
+  // module. `chunk`: as in make_block. widen() has no parameters, so a rank that has only the first block
+  // passes -1 as `chunk`, and calls only widen().
   std::unique_ptr<StreamEnds> (*make_stream_ends)(const ModelConfig& config, engine::ParameterStore& store,
                                                   int depth, int chunk) = nullptr;
 };

@@ -18,8 +18,8 @@ struct OptimizerSettings {
   // Whether weight decay also applies to norms and biases; in Megatron-LM it does not.
   bool decay_all_parameters = false;
 
-  // Settings of without_oscillation(), which wraps `rules` to stop oscillating weights. Empty: `rules` are
-  // not wrapped.
+  // Settings of without_oscillation(), which inserts update rules that stop oscillating weights. Empty: no
+  // rules are inserted.
   std::optional<OscillationSettings> oscillation = {};
 
   // Reads the settings. Throws an Error at the location of a setting that the chosen optimizer does not

@@ -107,7 +107,7 @@ void BpeModel::character_symbols(std::string_view word, std::vector<std::int32_t
   std::string storage;
   if (options_.byte_level) word = storage = byte_level::to_text(word);
   std::string symbol;
-  // An unknown token is pending, which is added when the run of unknown characters ends.
+  // Whether unknown characters were read whose unknown token has not been added yet.
   bool unknown = false;
   for (std::size_t begin = 0; begin < word.size();) {
     const std::size_t end = begin + static_cast<std::size_t>(unicode::char_length(word[begin]));

@@ -132,7 +132,7 @@ class Pretrain final : public Objective {
       if (tokens.maximum > kSmall - text) return std::nullopt;
       text += tokens.maximum;
     }
-    // A plan leaves no tokens in the cache of runs.
+    // Uses a temporary cache folder, so that planning does not write tokens into the cache of runs.
     const ScratchFolder cache("primus-plan");
     options.cache_dir = cache.path();
     return data::samples_of_epochs(options, request.tokenizer, epochs);

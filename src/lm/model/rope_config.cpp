@@ -115,8 +115,8 @@ double fraction_of(const ConfigReader& rope, double otherwise) {
   return fraction;
 }
 
-// Reads the rotary settings of both branches. Like transformers, uses only a few keys next to the branches,
-// and only for keys that a branch omits.
+// Reads the rotary settings of both branches. Like transformers, reads a few keys from the root of
+// config.json if a branch omits them.
 void read_branches(const json& rope, const char* key, const std::string& where, const ConfigReader& common,
                    ModelConfig& config) {
   const json &main = rope.at(kMain), &compress = rope.at(kCompress);

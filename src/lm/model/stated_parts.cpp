@@ -161,7 +161,8 @@ class PartsReader {
     stated_.take({ModelPart::kLinear}, c);
     std::vector<std::string> words = t_.linear_attention_freq;
     if (words == std::vector<std::string>{"1"}) {
-      // As a number, 1 would leave no layer; a list of one layer is written in the same way.
+      // The word "1" is ambiguous: the number 1 gives no layer linear attention, and the list [1] is written
+      // in the same way. The list is meant if the model has one layer.
       if (t_.num_layers != 1) {
         throw experiment_.error_for(
             "linear_attention_freq", "linear_attention_freq is 1, which gives no layer linear attention",

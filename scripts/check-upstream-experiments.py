@@ -13,8 +13,8 @@ A refusal counts as "a feature to come" if every problem is a value, a model or 
 not supported yet, and as "other" otherwise: an unknown key, a missing preset, a syntax error. --list prints
 the problems of each file, --dry-run also plans a step of each reduced experiment, and --own-presets repeats
 everything with PRIMUS_PRESETS set to the presets of PATH. --meshes instead plans a step of each Megatron
-experiment whose ranks share layers, sequences or experts, natively and otherwise unchanged, on the smallest
-sufficient number of 8, 16, ... 1024 ranks. --hardware plans each Megatron experiment natively on hosts with
+experiment whose layers, sequences or experts are divided over ranks, natively and otherwise unchanged, on the
+smallest sufficient number of 8, 16, ... 1024 ranks. --hardware plans each Megatron experiment natively on hosts with
 eight of the GPUs that its folder is named after (MI300X, MI325X, MI355X), on the minimum number that its mesh
 allows, and prints which of them fit, and what the others lack. --match TEXT uses only files with this text in
 their path. Exit code: 0 if each refusal is for a known reason, 1 otherwise.

@@ -105,9 +105,9 @@ class LatentAttention final : public Layer {
   }
 
  private:
-  // Computes the layer if ranks share it. Every rank computes and keeps only the latents of its own tokens.
-  // To compute its heads, the rank gathers the latents of all tokens, in the forward pass and again in the
-  // backward pass.
+  // Computes the layer if it is divided over ranks. Every rank computes and keeps only the latents of its own
+  // tokens. To compute its heads, the rank gathers the latents of all tokens, in the forward pass and again
+  // in the backward pass.
   Value parallel(const Value& h, const BlockInputs& in) const {
     const Value own_q = q_down_ ? linear(h, *q_down_) : h, own_kv = linear(h, *kv_down_);
     if (indexer_) {

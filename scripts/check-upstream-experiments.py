@@ -77,6 +77,11 @@ def table(title, rows):
         print(f"| {engine} | {sum(counts.values())} | {mode} | " + " | ".join(str(counts[o]) for o in outcomes) + " |")
 
 
+def is_planned(code, err):
+    """Returns whether a dry run printed a plan. Exit code 1 without an error means that the run does not fit."""
+    return code == 0 or (code == 1 and "error:" not in err)
+
+
 def plan_meshes(args, found):
     """Prints the number of multi-rank experiments that dry-run natively, and why others do not."""
     axes = "tensor_model", "pipeline_model", "context", "expert_model"
@@ -88,7 +93,7 @@ def plan_meshes(args, found):
         for world in worlds:
             code, _, err = run(args.primus, ["train", "pretrain", "--config", str(path), "--framework", "native",
                                              "--dry-run", "--world", str(world)], env)
-            if code == 0:
+            if is_planned(code, err):
                 return world, ""
         return None, err
 
@@ -242,7 +247,7 @@ def main():
             for path in accepted:
                 code, _, err = run(args.primus, ["train", "pretrain", "--config", str(path), "--dry-run", "--json"]
                                    + REDUCED + ["mock_data=true"] + vocabulary, env)
-                if code != 0:
+                if not is_planned(code, err):
                     failed.append((path, " ".join(re.findall(r"error: (.*)", err)) or err.strip()))
             print(f"\n{len(accepted) - len(failed)} of {len(accepted)} reduced experiments dry-run natively")
             for path, err in failed:

@@ -83,17 +83,29 @@ Error nothing_to_load(const config::Experiment& e) {
 
 namespace {
 
+// Returns the folder of the run's own newest checkpoint; nullopt if the run does not resume.
+std::optional<Path> own_checkpoint(const config::Experiment& e) {
+  if (!e.trainer->auto_continue_train) return std::nullopt;
+  const ResumePoint own = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
+  return own.reader ? std::optional(own.reader->folder()) : std::nullopt;
+}
+
+// Returns the folder whose tokenizer is used if no key names one: the folder of `load` or, if it was moved or
+// removed since the run started from it, the run's own checkpoint.
+Path folder_of_tokenizer(const config::Experiment& e) {
+  Path folder = loaded_folder(*e.trainer->load);
+  if (Env::posix().status(folder)) return folder;
+  return own_checkpoint(e).value_or(std::move(folder));
+}
+
 // Reads config.json of the weights that `load` names. Returns null without such weights.
 std::shared_ptr<const config::Source> read_loaded_config(const config::Experiment& e) {
   if (!e.trainer->load) return nullptr;
   Path file = loaded_folder(*e.trainer->load) / "config.json";
   if (!Env::posix().status(file)) {
     // A run that resumes does not need the weights that it started from.
-    const ResumePoint own = e.trainer->auto_continue_train
-                                ? find_resume_point(checkpoint_root_of(e), Validation::kStructure)
-                                : ResumePoint();
-    if (own.reader) {
-      file = own.reader->folder() / "config.json";
+    if (const auto own = own_checkpoint(e)) {
+      file = *own / "config.json";
     } else if (e.trainer->num_layers > 0) {
       return nullptr;
     } else {
@@ -191,10 +203,11 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
     // Mock data and tokenised files contain no text, so only the number of ids is needed.
     if (c.vocab_size) return load_tokenizer("NullTokenizer", std::to_string(*c.vocab_size));
     if (c.load) {
+      const Path folder = folder_of_tokenizer(e);
       try {
-        return load_own_tokenizer(find_model_folder(loaded_folder(*c.load)));
+        return load_own_tokenizer(find_model_folder(folder));
       } catch (const Error& error) {
-        const bool folder_exists = Env::posix().status(loaded_folder(*c.load)).has_value();
+        const bool folder_exists = Env::posix().status(folder).has_value();
         throw e.error_for("load", error.what(),
                           folder_exists ? "set tokenizer_type and tokenizer_model" : error.hint());
       }

@@ -285,8 +285,10 @@ namespace {
 
 // Sets the outputs to zero, so that an observer finds zero in the rows that no kernel writes.
 void clear_outputs(const Operator& op, const OperatorCall& call) {
-  const OutputPlace first(0);
-  const bool in_place = op.in_place && call.in_or_out(InputPlace(0), first).data == call.out(first).data;
+  // An operator in place writes its first output over its first input.
+  constexpr int kFirst = 0;
+  const OutputPlace first(kFirst);
+  const bool in_place = op.in_place && call.in_or_out(InputPlace(kFirst), first).data == call.out(first).data;
   for (int j = in_place ? 1 : 0; j < call.output_count(); ++j) {
     const Tensor out = call.out(OutputPlace(j));
     if (out.dtype != DType::kI32) turbo::launch(call.context(), turbo::Fill{.out = out, .value = 0});

@@ -1,6 +1,7 @@
 #include "turbo/adamw/adamw.h"
 #include "turbo/adamw/formula.h"
 #include "turbo/block_moments.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"

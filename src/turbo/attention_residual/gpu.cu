@@ -1,6 +1,7 @@
 // A block processes one token. When it reads the token's candidates again, they are in the cache.
 #include "turbo/attention_residual/attention_residual.h"
 #include "turbo/attention_residual/formula.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 

@@ -1,4 +1,5 @@
 #include "turbo/bias/bias.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 

@@ -3,6 +3,7 @@
 #include "turbo/causal_conv/gpu_backward.h"
 #include "turbo/causal_conv/gpu_cached.h"
 #include "turbo/causal_conv/gpu_forward.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 
 namespace primus::turbo::PRIMUS_GPU {

@@ -3,6 +3,7 @@
 #include "turbo/channel_gate/channel_gate.h"
 #include "turbo/channel_gate/formula.h"
 #include "turbo/gate/formula.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 

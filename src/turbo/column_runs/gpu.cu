@@ -1,5 +1,5 @@
 #include "turbo/column_runs/column_runs.h"
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 
 namespace primus::turbo::PRIMUS_GPU {

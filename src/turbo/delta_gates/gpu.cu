@@ -1,6 +1,7 @@
 #include "turbo/delta_gates/delta_gates.h"
 #include "turbo/delta_gates/formula.h"
 #include "turbo/gate/formula.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 

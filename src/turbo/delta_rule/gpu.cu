@@ -7,6 +7,7 @@
 #include "turbo/delta_rule/gpu_input_gradients.h"
 #include "turbo/delta_rule/gpu_output.h"
 #include "turbo/delta_rule/gpu_prepare.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 
 namespace primus::turbo::PRIMUS_GPU {

@@ -3,7 +3,7 @@
 #include "base/random/random.h"
 #include "turbo/dropout/dropout.h"
 #include "turbo/dropout/formula.h"
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 #include "turbo/step_scalars.h"
 

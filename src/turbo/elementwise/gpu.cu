@@ -2,6 +2,7 @@
 #include "base/random/random_normal.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/elementwise/formula.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/master_weights.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"

@@ -1,6 +1,6 @@
 #include "turbo/embedding/embedding.h"
 #include "turbo/embedding/gpu_sort.h"
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 
 namespace primus::turbo::PRIMUS_GPU {

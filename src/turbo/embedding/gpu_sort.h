@@ -5,7 +5,7 @@
 #include <bit>
 #include <utility>
 
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 

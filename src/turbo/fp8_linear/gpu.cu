@@ -4,6 +4,7 @@
 
 #include "turbo/fp8_linear/fp8_linear.h"
 #include "turbo/gpu/gemm_tile.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/linear/gpu_blas.h"

@@ -2,7 +2,7 @@
 // activation has forward(gate, up), and backward(gate, up, d), which returns the gradients `gate` and `up`.
 #pragma once
 
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 

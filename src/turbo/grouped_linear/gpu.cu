@@ -1,6 +1,6 @@
 #include "turbo/gpu/few_dots.h"
 #include "turbo/gpu/gemm_tile.h"
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 #include "turbo/grouped_linear/gathered_rows.h"
 #include "turbo/grouped_linear/gpu_tiles.h"

@@ -1,6 +1,6 @@
 #include "turbo/gpu/few_dots.h"
 #include "turbo/gpu/gemm_tile.h"
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 #include "turbo/latent_attention/latent_attention.h"
 

@@ -1,4 +1,5 @@
 // There is one thread per column of a block, so adjacent threads read adjacent columns of each slot.
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/latent_pooling/latent_pooling.h"

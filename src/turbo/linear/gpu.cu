@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "turbo/gpu/gemm_tile.h"
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 #include "turbo/linear/added_apart.h"
 #include "turbo/linear/gpu_blas.h"

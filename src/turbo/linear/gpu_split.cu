@@ -1,8 +1,8 @@
 #include <algorithm>
 
 #include "turbo/gpu/few_dots.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/mma.h"
-#include "turbo/gpu/reduce.h"
 #include "turbo/linear/gpu_split.h"
 
 namespace primus::turbo::PRIMUS_GPU {

@@ -1,3 +1,4 @@
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/numbering.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"

@@ -1,4 +1,4 @@
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 #include "turbo/position_scale/formula.h"
 #include "turbo/position_scale/position_scale.h"

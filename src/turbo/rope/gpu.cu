@@ -1,4 +1,4 @@
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 #include "turbo/rope/formula.h"
 #include "turbo/rope/rope.h"

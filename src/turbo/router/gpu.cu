@@ -1,6 +1,7 @@
 // A warp processes one token. The scores of the token are in shared memory, and each lane processes some of
 // the experts.
 #include "base/random/random.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/router/formula.h"

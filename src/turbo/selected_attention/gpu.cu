@@ -7,6 +7,7 @@
 // workspace, and a table stores their positions. Then the contributions to each key are added in query order.
 #include "turbo/attention/gpu_tiles_backward.h"
 #include "turbo/attention/gpu_tiles_forward.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 #include "turbo/selected_attention/selected_attention.h"
 

@@ -1,5 +1,5 @@
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/master_weights.h"
-#include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/sgd/formula.h"
 #include "turbo/sgd/sgd.h"

@@ -1,4 +1,4 @@
-#include "turbo/gpu/reduce.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 #include "turbo/soft_cap/formula.h"
 #include "turbo/soft_cap/soft_cap.h"

@@ -1,4 +1,6 @@
 #include "turbo/gpu/glu.h"
+#include "turbo/gpu/loops.h"
+#include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/swiglu/formula.h"
 #include "turbo/swiglu/swiglu.h"

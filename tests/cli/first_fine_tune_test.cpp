@@ -192,6 +192,20 @@ TEST_F(FirstFineTune, AForecastOfEpochsRefusesDamagedConversations) {
 }
 
 // Settings in a file are kept, and an exported file describes the same run.
+TEST_F(FirstFineTune, ContinuesAfterItsBaseModelWasMoved) {
+  std::filesystem::copy(folder_->path() / "hf", folder_->path() / "lent");
+  const std::vector<std::string> lent = {"load=" + at("lent"), "train_iters=4"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), lent.begin(), lent.end());
+    return tune("borrowed", std::move(more));
+  };
+  ASSERT_EQ(with({"exit_interval=2"}).exit_code, 0);
+  std::filesystem::rename(folder_->path() / "lent", folder_->path() / "moved");
+  const ProgramResult further = with({});
+  EXPECT_EQ(further.exit_code, 0) << further.err;
+  EXPECT_THAT(further.out, HasSubstr("done after iteration 4"));
+}
+
 TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   const std::string file = at("exported.yaml");
   const ProgramResult planned =

@@ -1,7 +1,7 @@
 // Helpers for registries of entries. The build lists all entries of a type (primus_entry_list in
 // cmake/PrimusBuild.cmake) as an array of pointers, kAll<Type>. The entries are defined in other files and
-// are initialized only when main() runs. So a registry must copy or sort them in a function, not during
-// static initialization.
+// may be initialized after the registry. Therefore a registry must copy or sort its entries in a function,
+// not during static initialization.
 #pragma once
 
 #include <algorithm>

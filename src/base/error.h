@@ -1,7 +1,8 @@
-// Errors caused by the environment: files, networks, user input. For bugs of this program see base/check.h.
+// Errors caused by the environment: files, networks, user input. base/check.h is for bugs of this program.
 //
 // An Error says what happened, where (a file, a position in a config), and what to do next. Any part of the
-// program may throw it. Only the command line prints it and turns its kind into the process's exit code.
+// program may throw an Error. Only the command line prints an Error and turns its kind into the exit code of
+// the process.
 #pragma once
 
 #include <stdexcept>

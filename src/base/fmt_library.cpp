@@ -1,12 +1,13 @@
-// Compiles fmt's library part once. Debian provides it only as a shared library, but the program must contain
-// it, because users may copy the program to other machines. fmt's header-only mode would add seconds to the
-// compile time of every source file.
+// Compiles fmt's library part once. Debian provides this part only as a shared library. The program must
+// contain the library part, because users may copy the program to other machines. fmt's header-only mode
+// would add seconds to the compile time of every source file.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE
 namespace detail {
 
-// Definitions that fmt's headers only declare. Shortest decimal digits of floating-point numbers:
+// The definitions of functions that fmt's headers only declare. Shortest decimal digits of floating-point
+// numbers:
 template FMT_API auto dragonbox::to_decimal(float x) noexcept -> dragonbox::decimal_fp<float>;
 template FMT_API auto dragonbox::to_decimal(double x) noexcept -> dragonbox::decimal_fp<double>;
 

@@ -128,8 +128,8 @@ void Logger::write_to_files(LogLevel level, std::string_view message, std::sourc
 }
 
 void Logger::write(LogLevel level, std::string_view message, std::source_location where, bool on_console) {
-  // How long a line waits for a reader that does not read. Later lines are dropped without a wait until the
-  // reader reads again.
+  // The maximum time in milliseconds that a line waits for a reader that does not read. After this time,
+  // lines are dropped without a wait until the reader reads again.
   constexpr int kConsoleWaitMs = 1000;
   if (level >= LogLevel::kOff || !enabled(level)) return;
   const std::string time = timestamp();

@@ -52,7 +52,7 @@ struct LogOptions {
 template <class... Args>
 struct LogFormat {
   template <class Text>
-  consteval LogFormat(const Text& text,  // NOLINT(google-explicit-constructor): callers write a plain literal
+  consteval LogFormat(const Text& text,  // NOLINT(google-explicit-constructor): callers pass a string literal
                       std::source_location place = std::source_location::current())
       : format(text), where(place) {
 #ifdef FMT_HAS_CONSTEVAL
@@ -95,8 +95,8 @@ class Logger {
   void write_to_files(LogLevel level, std::string_view message,
                       std::source_location where = std::source_location::current());
 
-  // Returns true if any sink accepts this level. Callers need not prepare expensive messages for other
-  // levels.
+  // Returns true if any sink accepts this level. Callers can skip the preparation of messages that no sink
+  // accepts.
   bool enabled(LogLevel level) const { return level >= lowest_; }
   // Returns the number of dropped lines. A line counts once per sink that dropped it.
   std::uint64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }

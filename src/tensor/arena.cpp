@@ -10,7 +10,7 @@ namespace primus {
 
 Arena::Arena(std::string name, void* base, std::int64_t capacity)
     : name_(std::move(name)), base_(static_cast<char*>(base)), capacity_(capacity) {
-  // The end is half the range of the type, so that sums of offsets cannot overflow.
+  // The end of a measuring arena is half the range of the type, so that sums of offsets cannot overflow.
   end_ = base_ ? capacity : std::numeric_limits<std::int64_t>::max() / 2;
   add_run(0, end_);
   if (base_) poison(base_, static_cast<std::size_t>(capacity_));

@@ -1,12 +1,12 @@
 // Arenas: all tensor memory of a rank comes from a few named arenas that are reserved once, before the first
 // step.
 //
-// An Arena allocates blocks of one address range by a deterministic rule (best fit) over offsets. It never
-// reads the memory, so it has two uses. With a base address, it allocates memory. Without a base address
-// ("measuring"), it finds the size that the address range needs. The size is exact, because both arenas get
-// the same sequence of calls.
+// An Arena allocates blocks of one address range by a deterministic rule (best fit) over offsets. An arena
+// never reads the memory. An arena with a base address allocates memory. An arena without a base address
+// ("measuring") finds the size that the address range needs. The size is exact, because measuring and
+// allocating arenas get the same sequence of calls.
 //
-// Streams: a block may be reused as soon as it is released. This is correct if all users of the arena enqueue
+// Streams: a released block may be reused immediately. This is correct if all users of the arena enqueue
 // their work on one stream in program order. If other streams use a block, the block must not be released
 // before an event shows that their work is done.
 //
@@ -45,8 +45,8 @@ class Arena {
   };
 
   // Allocates from the smallest hole that is large enough; of several holes with this size, it uses the one
-  // with the lowest address. Takes O(log holes). If no hole is large enough, throws Error(kInvalid), which
-  // names the arena.
+  // with the lowest address. Takes O(log holes). If no hole is large enough, throws Error(kInvalid) with the
+  // name of the arena.
   Block allocate(std::int64_t bytes);
   void release(const Block& block);
 
@@ -65,8 +65,9 @@ class Arena {
   Runs::iterator remove_run(Runs::iterator run);
 
   Runs free_;  // maps the offset of each free range to its bytes; adjacent free ranges are joined
-  // (bytes, offset) of each free range except the last range, which extends to the end of the arena. Its size
-  // is unknown in a measuring arena, so it must not affect where blocks are allocated.
+  // (bytes, offset) of each free range except the last range, which extends to the end of the arena. In a
+  // measuring arena, the size of the last range is unknown. Therefore this size must not affect where blocks
+  // are allocated.
   std::set<std::pair<std::int64_t, std::int64_t>> holes_;
   std::unordered_map<std::int64_t, std::int64_t> taken_;
 };

@@ -1,5 +1,5 @@
-// bfloat16: the upper half of an IEEE binary32, rounded to nearest even on conversion. It is only a storage
-// type; arithmetic is done in float.
+// bfloat16: the upper half of an IEEE binary32, rounded to nearest even on conversion. bfloat16 is only a
+// storage type; arithmetic is done in float.
 #pragma once
 
 #include <bit>

@@ -1,6 +1,7 @@
-// IEEE 754 binary16: 5 bits of exponent and 10 bits of mantissa, rounded to nearest even on conversion. It is
-// only a storage type; arithmetic is done in float. The conversions have no branches, so that loops over them
-// are vectorised, and they are constexpr, so that device code may call them.
+// IEEE 754 binary16: 5 bits of exponent and 10 bits of mantissa, rounded to nearest even on conversion.
+// binary16 is only a storage type; arithmetic is done in float. The conversions have no branches, so that the
+// compiler vectorizes loops with conversions. The conversions are constexpr, so that device code may call
+// them.
 #pragma once
 
 #include <bit>

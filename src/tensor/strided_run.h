@@ -1,6 +1,5 @@
-// Equally spaced elements of a flat buffer, such as some columns of a matrix: `count` runs of `length`
-// consecutive elements. The first run starts at `begin`, and the starts of consecutive runs are `stride`
-// elements apart.
+// Elements of a flat buffer, e.g. some columns of a matrix: `count` runs of `length` consecutive elements.
+// The first run starts at `begin`, and the starts of consecutive runs are `stride` elements apart.
 //
 // StridedRun is a plain value type.
 #pragma once

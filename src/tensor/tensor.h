@@ -1,6 +1,6 @@
-// Shapes and tensor views. A Tensor is a plain value that refers to memory of a device. It owns nothing, and
-// code above turbo/ never dereferences `data` (a GPU's memory is not accessible to the host; the tests' guard
-// device checks this on CPUs).
+// Shapes and tensor views. A Tensor is a plain value that refers to memory of a device. A Tensor owns
+// nothing. Code outside of turbo/ never dereferences `data`, because the host cannot access the memory of a
+// GPU. The guard device of the tests checks this on CPUs.
 #pragma once
 
 #include <array>
@@ -64,8 +64,8 @@ struct Tensor {
   }
   // Returns rows [begin, end) of the first dimension.
   Tensor slice(std::int64_t begin, std::int64_t end) const;
-  // Returns a tensor of the same shape that begins `offset` elements later. It is for kernels that address
-  // rows by a stride.
+  // Returns a tensor of the same shape that begins `offset` elements later, for kernels that address rows by
+  // a stride.
   Tensor from(std::int64_t offset) const {
     return {data ? static_cast<char*>(data) + offset * size_of(dtype) : nullptr, dtype, shape};
   }

@@ -46,8 +46,8 @@ void AppendFile::open() {
   if (path_.has_parent_path()) make_folders(path_.parent_path(), env_);
   file_ = env_.open(path_, OpenMode::kAppend);
   const std::uint64_t found = file_->size();
-  // If the file is shorter than size_, another program has replaced it, and size_ is not the end of its
-  // complete records.
+  // A file shorter than size_ was replaced by another program. Then size_ is not the end of the complete
+  // records.
   if (found < size_) partial_ = false;
   if (partial_) {
     remove_partial_record();

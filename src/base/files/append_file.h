@@ -1,12 +1,12 @@
 // A file that grows by records (log lines, metrics, events), for writers whose failure must not stop the
-// program. A record is written completely or not at all. Failures are return values, not exceptions, and the
-// next call tries again.
+// program. A record is written completely or not at all. Failures are return values, not exceptions. After a
+// failure, the next call tries again.
 //
 // A record is one write(2), so a process that dies leaves only complete records. If the disk gets full in the
-// middle of a record, the partial record is removed. Records reach the kernel immediately. They reach the
+// middle of a record, the partial record is removed. Records reach the kernel immediately. Records reach the
 // disk when the kernel writes them back or sync() is called.
 //
-// Not thread-safe: use it from one thread at a time.
+// Not thread-safe.
 #pragma once
 
 #include <cstddef>

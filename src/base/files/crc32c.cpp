@@ -37,12 +37,12 @@ std::uint64_t load64(const std::byte* at) {
 
 #if defined(__x86_64__)
 
-// The instruction has a latency of three cycles and can start every cycle, so three independent streams
-// saturate it. To join two streams, the first checksum is extended by as many zero bytes as the second stream
-// has, with four table look-ups.
+// The crc32 instruction has a latency of three cycles, and can start every cycle. Three independent streams
+// therefore saturate its unit. To join two streams, the code first extends the first checksum by zero bytes,
+// one for each byte of the second stream. This takes four table look-ups.
 constexpr std::size_t kStream = 1024;  // bytes
 
-// Appending zero bytes is linear over GF(2), so its result is the sum of the results for each byte of the
+// Appending zero bytes is linear over GF(2). The result is the sum of the results for the single bytes of the
 // checksum.
 constexpr auto kSkipStream = [] {
   std::array<std::array<std::uint32_t, 256>, 4> table{};
@@ -119,9 +119,9 @@ std::uint32_t crc32c_zeros(std::uint32_t crc, std::uint64_t count) {
   return ~crc;
 }
 
-// Without its initial and final inversion, a checksum would be linear in the data. The inversions XOR it with
-// a constant, the checksum of `bytes` zero bytes. This constant cancels in a ^ b, and is therefore XORed
-// again.
+// Without the initial and the final inversion, a checksum would be linear in the data. The inversions add a
+// constant to every checksum of this length: the checksum of zeros. The constants of `a` and `b` cancel in a
+// ^ b, so the constant is added again.
 std::uint32_t crc32c_merge(std::uint32_t a, std::uint32_t b, std::uint64_t bytes) {
   return a ^ b ^ crc32c_zeros(0, bytes);
 }

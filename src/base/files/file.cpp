@@ -73,7 +73,7 @@ auto retry(Call call) {
   return result;
 }
 
-// The kernel moves at most 0x7ffff000 bytes per call; smaller calls also report an error sooner.
+// The kernel moves at most 0x7ffff000 bytes per call. Calls of fewer bytes report an error sooner.
 constexpr std::size_t kLargestCall = 1U << 30;
 
 class PosixFile : public File {
@@ -111,7 +111,8 @@ class PosixFile : public File {
     }
   }
 
-  // Unaligned ends share blocks with other data, so they go through the page cache.
+  // Writes the unaligned ends of the data through the page cache, because the ends share blocks with other
+  // data.
   std::uint64_t write_direct(std::span<const std::byte> data, std::uint64_t offset) override {
     const std::size_t to_boundary = (kDirectBytes - offset % kDirectBytes) % kDirectBytes;
     const auto address = reinterpret_cast<std::uintptr_t>(data.data()) + to_boundary;
@@ -165,8 +166,8 @@ class PosixFile : public File {
   void close() override {
     close_direct();
     const int descriptor = std::exchange(descriptor_, -1);
-    // EINTR is not an error, because Linux has closed the descriptor anyway. A second close might close
-    // another thread's file.
+    // EINTR is not an error, because Linux has closed the descriptor anyway. A second call of close() might
+    // close the file of another thread.
     if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) fail("close", path_);
   }
 
@@ -370,7 +371,7 @@ std::string read_file(const Path& path, std::uint64_t limit, Env& env) {
                   "check that this is the file you mean");
   };
   if (size > limit) refuse();
-  // The size is only an estimate for growing files and files in /proc, so this reads to the end.
+  // Reads to the end, because the size of a growing file or a file in /proc is only an estimate.
   std::string content(size + 1, '\0');
   std::size_t done = 0;
   for (;;) {

@@ -1,13 +1,13 @@
-// Files. Every operating-system call on a file goes through an Env, so that a test can stop the program at
-// any write, fsync or rename, fill the disk, or lose data that was not synced (tests/base/fault_env.h).
+// Files. Every operating-system call on a file goes through an Env. A test's Env (tests/base/fault_env.h) can
+// stop the program at any write, fsync or rename, fill the disk, or lose data that was not synced.
 // Env::posix() is the real operating system.
 //
 // Durability follows POSIX. Data survives a power failure once File::sync() has returned. The creation,
 // renaming or removal of a file survives a power failure once sync_folder() of its folder has returned.
 //
-// Errors: FileError (an Error with the kind that kind_of_errno gives) with the path, the reason and the next
-// step. Thread-safety: an Env may be used from any thread; a File from one thread at a time, except read_at
-// and write_at, which may run concurrently.
+// Errors: FileError with the path, the reason and the next step. kind_of_errno() defines the kind of a
+// FileError. Thread-safety: an Env may be used from any thread. read_at and write_at of a File may run
+// concurrently; other calls of a File need one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,8 @@ using Path = std::filesystem::path;
 // from a broken disk.
 class FileError : public Error {
  public:
-  // what: "cannot write '/a/b'". Appends the reason; if `hint` is empty, uses a hint for this code.
+  // `what`: e.g. "cannot write '/a/b'"; the reason is appended. An empty `hint` is replaced by a hint for
+  // this code.
   FileError(const std::string& what, int code, std::string hint = {});
   int code() const { return code_; }
   // Returns true if the disk or the quota is full.
@@ -49,9 +50,9 @@ class File {
   virtual std::size_t read_at(std::span<std::byte> out, std::uint64_t offset) = 0;
   // Writes all of `data` at `offset`; the file grows when needed.
   virtual void write_at(std::span<const std::byte> data, std::uint64_t offset) = 0;
-  // write_at() for large data that is not read soon. Parts that are aligned to kDirectBytes both in the file
-  // and in memory bypass the page cache, if the file system supports it. Returns the number of bytes that
-  // bypassed it.
+  // A write_at() for large data that is not read again soon. If the file system supports direct writes, parts
+  // bypass the page cache if they are aligned to kDirectBytes in the file and in memory. Returns the number
+  // of bytes that bypassed the page cache.
   static constexpr std::uint64_t kDirectBytes = 4096;
   virtual std::uint64_t write_direct(std::span<const std::byte> data, std::uint64_t offset) {
     write_at(data, offset);
@@ -67,10 +68,10 @@ class File {
 
 class FileMapping;
 
-// A file's bytes, read-only and paged in on demand; valid while any copy of this object lives. During that
-// time the file must not be truncated. To change its content, replace the file by renaming, as
-// write_file_atomic does. If it is truncated anyway, reading missing bytes ends the process with a message
-// that names the file, unless tolerate_truncation() was called.
+// A file's bytes, read-only and paged in on demand. The bytes are valid while any copy of this object exists,
+// and during this time the file must not be truncated. To change its content, replace the file by renaming,
+// as write_file_atomic does. By default, reading missing bytes of a truncated file ends the process with a
+// message that names the file; tolerate_truncation() changes this.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -79,8 +80,8 @@ class MappedFile {
   explicit MappedFile(std::shared_ptr<const FileMapping> mapping);
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  // After this call, missing bytes read as zeros. The reader must call check_unchanged() after reading and
-  // before it uses the data.
+  // After this call, missing bytes are read as zeros. The reader must call check_unchanged() after reading
+  // and before using the data.
   void tolerate_truncation() const;
   // Throws Error(kInvalid) if the file was truncated, extended or modified since it was mapped. One system
   // call.
@@ -146,11 +147,11 @@ void write_file_atomic(const Path& path, std::string_view content, Env& env = En
 enum class Existing { kRefuse, kReplace };
 
 // Throws Error(kInvalid) if `existing` is kRefuse and `path` exists, even as a dangling symlink. Commands
-// call it with their outputs before they start work.
+// call this function for their outputs before they start work.
 void refuse_existing(const Path& path, Existing existing, Env& env = Env::posix());
 
-// Writes a file named by the user, like a shell's redirection: follows a symlink, writes to a device or pipe.
-// Depending on `existing`, refuses an existing regular file or replaces it atomically.
+// Writes a file named by the user, like a shell's redirection: follows symlinks, and accepts devices and
+// pipes. An existing regular file is refused or replaced atomically, depending on `existing`.
 void write_output(const Path& path, std::string_view content, Existing existing, Env& env = Env::posix());
 
 // Creates a folder and its missing parents. Syncs each new name in its parent.

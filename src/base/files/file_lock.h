@@ -8,9 +8,9 @@
 
 namespace primus {
 
-// An exclusive lock, held until destroyed; the system releases it if the process dies. The lock file is empty
-// and is not removed. On file systems without locks, this object has no effect, and two processes may do the
-// same work.
+// An exclusive lock, held until this object is destroyed. If the process dies, the system releases the lock.
+// The lock file is empty and is not removed. On file systems without locks, this object has no effect: two
+// processes may do the same work.
 class FileLock {
  public:
   // Waits until no other process or thread holds the lock.

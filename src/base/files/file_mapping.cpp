@@ -56,7 +56,7 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     }
     slot->torn.store(true);
     const std::uintptr_t page = address & ~(static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE)) - 1);
-    // All later pages are missing, too, so they all become zeros. The reader detects this with
+    // All later pages are missing, too, and also become zeros. The reader detects missing pages with
     // check_unchanged().
     if (::mmap(reinterpret_cast<void*>(page), slot->end.load() - page, PROT_READ,
                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED) {
@@ -65,8 +65,8 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     }
     break;
   }
-  // The fault is outside of our mappings, or it cannot be handled. The read is repeated and then ends the
-  // process with the default action.
+  // The fault is outside of our mappings, or cannot be handled. After the handler, the read is repeated, and
+  // the default action ends the process.
   std::signal(signal_number, SIG_DFL);
   errno = saved_errno;
 }

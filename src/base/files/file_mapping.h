@@ -1,9 +1,9 @@
 // A file mapped into memory, protected against changes of the file by other programs.
 //
 // Reading beyond the end of a truncated file raises SIGBUS, which normally kills a process without a message.
-// A handler, installed with the first mapping, supplies missing pages as zeros for readers that have called
-// tolerate_truncation(), and otherwise ends the process with a message that names the file. Other faults end
-// the process as if there were no handler.
+// The first mapping installs a handler of this signal. For readers that have called tolerate_truncation(),
+// the handler replaces missing pages by zeros. For other readers, the handler ends the process with a message
+// that names the file. Other faults end the process as if there were no handler.
 //
 // Private to base/; use MappedFile (file.h). Thread-safe.
 #pragma once
@@ -27,7 +27,7 @@ class FileMapping {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   void tolerate_truncation() const;
-  // Throws Error(kInvalid) if the file's size or time changed since it was mapped, or if pages were missing.
+  // Throws Error(kInvalid) if the size or time of the file changed since mapping, or if pages were missing.
   void check_unchanged() const;
 
   struct Slot;  // the part that the signal handler reads

@@ -41,7 +41,7 @@ PartialFolder::~PartialFolder() {
   }
 }
 
-// Removes the lock file last, so that after a crash the folder is still recognized as a partial folder.
+// Removes the lock file last: with the lock file, the folder is recognized as a partial folder after a crash.
 void PartialFolder::remove() {
   stays_ = true;
   clear();
@@ -55,8 +55,8 @@ void PartialFolder::clear() {
   }
 }
 
-// The lock file moves with the folder and is removed last. So other processes find either a locked folder or
-// no folder.
+// The lock file moves with the folder and is removed last. Until then, other processes find either a locked
+// folder or no folder.
 void PartialFolder::publish() {
   env_.sync_folder(path_);
   env_.rename(path_, output_);

@@ -9,15 +9,15 @@
 namespace primus {
 
 // Creates the folder and locks it against other processes. The lock file also marks it as a partial folder.
-// remove() removes the folder with its contents. The destructor also does that, e.g. after an exception,
-// unless keep() was called. The folder of a killed process is reused by the next process with the same
+// remove() removes the folder with its contents. Without a call of keep(), the destructor also removes the
+// folder, e.g. after an exception. The folder of a killed process is reused by the next process with the same
 // output.
 class PartialFolder {
  public:
   static constexpr const char* kLockFile = ".partial-lock";
 
-  // Throws Error(kInvalid) if another process works there, or if the path exists but is not a partial folder.
-  // Throws FileError if a file operation fails.
+  // Throws Error(kInvalid) if another process uses the folder, or if the path exists but is not a partial
+  // folder. Throws FileError if a file operation fails.
   PartialFolder(const Path& output, Env& env);
   ~PartialFolder();
   PartialFolder(const PartialFolder&) = delete;

@@ -2,11 +2,10 @@
 // without the page cache (File::write_direct).
 //
 // Writing gigabytes of checkpoint through the page cache costs several times as much CPU time: the kernel
-// allocates, fills, writes back and frees pages. A training step, which runs at the same time, needs every
-// core.
+// allocates, fills, writes back and frees pages. Meanwhile, the training step needs every core.
 //
 // Errors: the call that completes a piece, or flush(), throws the errors of File. Throws Error(kIo) if memory
-// is exhausted. Not thread-safe: use it from one thread at a time.
+// is exhausted. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +31,9 @@ class PieceWriter {
   // Copies `data` into the buffer, to be written at `offset` of the file. Data that does not continue the
   // previous data starts a new piece.
   void write(std::span<const std::byte> data, std::uint64_t offset);
-  // write() without a copy: returns a buffer for the bytes at `offset` of the file. It has at least one byte
-  // and is valid until the next call. The caller passes the number of bytes that it has filled to advance().
+  // A write() without a copy: returns a buffer for the bytes at `offset` of the file. The buffer has at least
+  // one byte and is valid until the next call. The caller fills bytes of the buffer, and passes the number of
+  // filled bytes to advance().
   std::span<std::byte> room(std::uint64_t offset);
   void advance(std::size_t bytes);
   // Writes all gathered data to the file. The data is durable once File::sync() has returned.
@@ -45,8 +45,8 @@ class PieceWriter {
   File* file_ = nullptr;
   LargeMemory buffer_;        // kPieceBytes bytes
   std::uint64_t offset_ = 0;  // file offset of the gathered data
-  // The used range of buffer_. It starts at the file offset modulo the block size, so memory and file are
-  // equally aligned.
+  // The used range of buffer_. The range starts at the file offset modulo the block size, so that memory and
+  // file are equally aligned.
   std::size_t begin_ = 0, end_ = 0;
   WrittenBytes written_;
 };

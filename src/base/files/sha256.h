@@ -22,7 +22,7 @@ inline std::string_view as_text(const Sha256& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// Returns `bytes` random bytes from the system. Throws Error(kIo) if it cannot provide them.
+// Returns `bytes` random bytes from the system. Throws Error(kIo) if the system cannot provide random bytes.
 std::string random_bytes(std::size_t bytes);
 
 }  // namespace primus

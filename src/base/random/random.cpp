@@ -8,8 +8,8 @@
 namespace primus {
 namespace {
 
-// Number of four-word blocks that are processed together. They fill the widest vectors, and still fit in the
-// registers and the L1 cache.
+// Number of four-word blocks that are processed together. This number of blocks fills the widest vectors, and
+// fits in the registers and the L1 cache.
 constexpr std::size_t kLanes = 32;
 constexpr std::size_t kBatch = 4 * kLanes;
 
@@ -57,7 +57,7 @@ struct NormalBatch {
     float x[kLanes], y[kLanes];
     for (std::size_t half = 0; half < 4; half += 2) {
       for (std::size_t i = 0; i < kLanes; ++i) radius[i] = -2.0 * log_unit(words[half][i]);
-      // This loop is separate because it is not vectorized, since sqrt may set errno.
+      // This loop is separate, because the compiler does not vectorize it: sqrt may set errno.
       for (std::size_t i = 0; i < kLanes; ++i) radius[i] = std::sqrt(radius[i]);
       for (std::size_t i = 0; i < kLanes; ++i) {
         const CirclePoint point = on_circle(words[half + 1][i]);

@@ -1,13 +1,13 @@
 // Counter-based random numbers: a draw is a pure function of (seed, purpose, step, sample, layer, index).
 //
-// There is no state between draws, so checkpoints need no generator state, any thread may compute any part of
-// a tensor, and recomputing an activation draws the same mask. The generator is Philox4x32-10 of Salmon,
+// There is no state between draws. Therefore checkpoints need no generator state, any thread may compute any
+// part of a tensor, and recomputation draws the same dropout mask. The generator is Philox4x32-10 of Salmon,
 // Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); tests check the authors'
 // known-answer vectors.
 //
 // The scalar functions are constexpr and need only this header, so GPU kernels can call them. The functions
-// at the end of this header fill ranges (random.cpp). They are vectorized and return identical bits on every
-// CPU: normals use our own polynomials in double precision instead of libm.
+// at the end of this header fill ranges (random.cpp). These functions are vectorized and return identical
+// bits on every CPU. For this, normal numbers use our own polynomials in double precision instead of libm.
 //
 // Thread-safe: all functions are pure.
 #pragma once
@@ -52,8 +52,8 @@ enum class RandomPurpose : std::uint32_t {
   kTest = 6,
 };
 
-// A stream of 2^34 numbers. `step`, `sample` and `layer` have 32 bits each. `sample` counts within the step,
-// so that long runs do not wrap around.
+// A stream of 2^34 numbers. `step`, `sample` and `layer` have 32 bits each. `sample` is the number of a
+// sample within its step: a number within a long run could exceed 32 bits.
 struct RandomStream {
   Philox::Key key{};
   std::uint32_t step = 0, sample = 0, layer = 0;
@@ -81,8 +81,8 @@ struct RandomStream {
   }
 
  private:
-  // SplitMix64's finalizer is a bijection, so different seeds have different keys for the same purpose, and
-  // adjacent seeds differ in about half of the bits.
+  // SplitMix64's finalizer is a bijection: for the same purpose, different seeds have different keys. The
+  // keys of adjacent seeds differ in about half of the bits.
   static constexpr Philox::Key make_key(std::uint64_t seed, RandomPurpose purpose) {
     std::uint64_t z = seed + 0x9E3779B97F4A7C15ULL * static_cast<std::uint64_t>(purpose);
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;

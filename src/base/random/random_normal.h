@@ -1,6 +1,6 @@
-// Building blocks of standard normal numbers (base/random/random.h). They use our own polynomials in double
-// precision, so that every compiler and machine computes identical bits from the same random word.
-// Box-Muller: the radius comes from one word, the angle from the next.
+// Building blocks of standard normal numbers (base/random/random.h). All compilers and machines compute
+// identical bits from the same random word, because the functions use our own polynomials in double
+// precision. Box-Muller: the radius comes from one word, the angle from the next.
 //
 // The functions are constexpr, so that GPU kernels can call them. Callers must be compiled without
 // contraction to fused multiply-add.

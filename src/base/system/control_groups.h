@@ -14,8 +14,8 @@ struct ControlGroup {
 };
 
 // Returns the control groups of this process in which `controller` ("cpu", "memory") may set a limit. A group
-// precedes its parent. `root`: the folder of /proc and /sys, for tests. A group may be invisible to this
-// process; then its folder does not exist.
+// precedes its parent. `root`: the folder of /proc and /sys, for tests. The folder of a group that is
+// invisible to this process does not exist.
 std::vector<ControlGroup> control_groups(std::string_view controller, const std::string& root = "");
 
 }  // namespace primus

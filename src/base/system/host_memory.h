@@ -10,7 +10,7 @@ namespace primus {
 struct HostMemory {
   std::int64_t total = 0;      // installed memory, or the tightest control-group limit
   std::int64_t available = 0;  // allocatable without swapping; file caches count as free
-  std::string limited_by;      // the limiting control group's folder; empty: the machine itself
+  std::string limited_by;      // folder of the control group that limits the memory, or empty
 };
 
 // Reads /proc/meminfo and memory control groups of both versions. Unknown values are zero. `root`: the folder

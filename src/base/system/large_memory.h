@@ -1,5 +1,5 @@
 // Host memory for buffers of megabytes and more, on huge pages if available. Huge pages cause fewer page
-// faults at first touch, and are long contiguous physical ranges for devices that read the buffer.
+// faults. Devices that read the buffer find long contiguous physical ranges.
 //
 // Thread-safe.
 #pragma once

@@ -13,8 +13,8 @@ struct OpenMpThreads {
   std::string warning;  // why the variable is invalid; empty: it is valid or unset
 };
 
-// Parses the variable's value: a number, or a list with one number per nesting level, of which only the first
-// is used. `where` names the value's source in the warning.
+// Parses the variable's value: a number, or a list with one number per nesting level. Only the first number
+// of a list is used. `where` names the value's source in the warning.
 OpenMpThreads parse_openmp_threads(std::string_view text, std::string_view where);
 
 }  // namespace primus

@@ -5,8 +5,8 @@
 
 namespace primus {
 
-// Returns e.g. "4711-9f86d081884c7d65": unique to this call among all machines and containers that share a
-// file system, where process numbers and host names may repeat.
+// Returns e.g. "4711-9f86d081884c7d65". Each call returns another text, even in other processes, machines and
+// containers that share a file system. Process numbers and host names alone may repeat.
 std::string process_label();
 
 }  // namespace primus

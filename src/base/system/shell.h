@@ -5,7 +5,7 @@
 
 namespace primus {
 
-// Returns `word` as shell syntax: in quotes if it needs them.
+// Returns `word` as shell syntax, in quotes if quotes are needed.
 std::string shell_quoted(const std::string& word);
 
 }  // namespace primus

@@ -3,8 +3,8 @@
 
 namespace primus {
 
-// Thrown when work stops half-way because of such a flag. The output of that work is incomplete and must not
-// be used.
+// Thrown when a worker stops because of such a flag. The output of the stopped work is incomplete and must
+// not be used.
 struct StopRequest {};
 
 }  // namespace primus

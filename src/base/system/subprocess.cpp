@@ -143,7 +143,7 @@ SubprocessResult run_subprocess(const std::vector<std::string>& command, const S
   if (!whole || !reap(child, end, status)) {
     result.timed_out = true;
     ::kill(-child, SIGKILL);
-    // A process stuck inside a broken driver cannot be killed, so this wait is short.
+    // This wait is short, because a process that hangs in a broken driver cannot be killed.
     reap(child, Clock::now() + std::chrono::milliseconds(500), status);
   } else {
     result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

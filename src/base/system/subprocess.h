@@ -1,5 +1,5 @@
-// Runs another program for a limited time and captures its output. For driver and system tools, which may
-// hang if the hardware is broken. Thread-safe.
+// Runs another program for a limited time and captures its output. The programs are tools of drivers and of
+// the system. Such tools may hang if the hardware is broken. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -30,8 +30,9 @@ struct SubprocessResult {
 // Returns the path of `program` in the folders of `path`; empty if none is executable.
 std::string find_program(const std::string& program, const std::string& path);
 
-// `command`: the program and its arguments. Its input is /dev/null; it inherits this process's environment.
-// Failures of the program are reported in the result. Throws Error(kIo) if the system cannot start a process.
+// `command`: the program and its arguments. The program's input is /dev/null. The program inherits this
+// process's environment. Failures of the program are reported in the result. Throws Error(kIo) if the system
+// cannot start a process.
 SubprocessResult run_subprocess(const std::vector<std::string>& command, const SubprocessOptions& options);
 
 }  // namespace primus

@@ -24,7 +24,7 @@ bool spin_until(std::chrono::microseconds limit, Done done) {
   if (done()) return true;
   const auto deadline = std::chrono::steady_clock::now() + limit;
   do {
-    // Reading the clock takes as long as several pauses, so it is read once per 16 pauses.
+    // Reads the clock once per 16 pauses, because reading the clock takes as long as several pauses.
     for (int i = 0; i < 16; ++i) {
       relax();
       if (done()) return true;
@@ -121,7 +121,7 @@ void ThreadPool::record_exception() noexcept {
 void ThreadPool::worker_loop(int thread_index) {
   std::uint32_t last_epoch = 0;
   for (;;) {
-    // There is work if the gate is open and its epoch differs from the epoch that this worker finished last.
+    // There is work if the gate is open and its epoch is not the epoch that this worker finished last.
     std::uint32_t seen = 0;
     const auto news = [&] {
       seen = gate_.load(std::memory_order_acquire);

@@ -2,12 +2,12 @@
 // time.
 //
 // Tasks are claimed dynamically, so a slow core runs fewer of them. Task boundaries depend only on n and
-// grain, not on the number of threads. A kernel that keeps one partial result per task and adds them in task
-// order is therefore bit-identical for any pool size. Workers spin briefly between loops, then sleep on a
-// futex. The pool allocates only in its constructor.
+// grain, not on the number of threads. A kernel may compute one partial result per task and add the partial
+// results in task order. The result of such a kernel is bit-identical for any pool size. Workers spin briefly
+// between loops, then sleep on a futex. The pool allocates only in its constructor.
 //
-// A pool belongs to one rank: one thread at a time may call parallel_for, and not from a loop body of the
-// same pool. A process may have any number of pools.
+// A pool belongs to one rank: only one thread at a time may call parallel_for. A loop body must not call
+// parallel_for of the same pool. A process may have any number of pools.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ namespace primus {
 template <class Signature>
 class FunctionRef;
 
-// A non-owning reference to a callable, valid as long as the callable. Never allocates.
+// A reference to a callable, valid as long as the callable exists. Never allocates.
 template <class Result, class... Args>
 class FunctionRef<Result(Args...)> {
  public:

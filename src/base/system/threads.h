@@ -1,5 +1,6 @@
-// Starts threads and reports a refusal by the system as an Error, because the user can change thread and
-// memory limits. If a thread of a group cannot be started, the threads started before are joined.
+// Starts threads. If the system refuses a thread, throws an Error, because the user can change the limits of
+// threads and memory. If a thread of a group cannot be started, the threads of the group that were started
+// before are joined.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,9 @@
-// A few lines at the bottom of a terminal. They are redrawn in place while other text scrolls by above them.
+// A few lines at the bottom of a terminal. The lines are redrawn in place while other text scrolls above the
+// lines.
 //
-// Uses the terminal's normal screen instead of its alternate screen. So all output can be scrolled back, and
-// a killed process leaves a usable terminal. The window may be resized at any time. Writing does not block:
-// if the reader stops reading, updates are dropped. Thread-safe.
+// Uses the terminal's normal screen instead of its alternate screen. Therefore the user can scroll back to
+// all output, and a killed process leaves a usable terminal. The window may be resized at any time. Writing
+// does not block: if the reader stops reading, updates are dropped. Thread-safe.
 #pragma once
 
 #include <mutex>
@@ -23,8 +24,8 @@ class LiveBlock {
   LiveBlock(const LiveBlock&) = delete;
   LiveBlock& operator=(const LiveBlock&) = delete;
 
-  // Replaces the lines. They are cut to the terminal's width and must contain no control characters except
-  // colors.
+  // Replaces the lines and cuts the new lines to the terminal's width. The lines must contain no control
+  // characters except colors.
   void show(const std::vector<std::string>& lines);
   // Prints complete lines above the block. Waits at most `wait_ms` for the reader; returns false if the text
   // is lost.

@@ -22,8 +22,7 @@ namespace primus {
 namespace {
 
 constexpr std::size_t kDefaultWidth = 80, kDefaultHeight = 24;
-// If poll() reports that a pipe is writable, the pipe has room for this many bytes, and a write of this size
-// does not block.
+// If poll() reports that a pipe is writable, a write of up to this number of bytes does not block.
 constexpr std::size_t kPipeAtom = 4096;
 
 std::string_view environment(const char* name) {
@@ -269,7 +268,7 @@ double EtaEstimator::rate() const {
   if (marks_.size() < 2) return 0.0;
   const Mark& last = marks_.back();
   const std::uint64_t middle = marks_.front().done + (last.done - marks_.front().done) / 2;
-  // Uses the newest mark at or before the middle, so that the measured interval is never empty.
+  // Uses the latest mark at or before the middle, so that the measured interval is never empty.
   auto from = std::upper_bound(marks_.begin(), marks_.end(), middle,
                                [](std::uint64_t value, const Mark& mark) { return value < mark.done; });
   --from;
@@ -316,8 +315,8 @@ void ProgressLine::update(std::uint64_t done, double now, std::string_view note)
   eta_.update(done, now);
   const double pace = terminal_.ansi ? options_.redraw_seconds : options_.plain_seconds;
   if (!drawn_ && !terminal_.ansi) {
-    // If the output is not a terminal, the first update prints no line, so a short job prints only its last
-    // line.
+    // If the output is not a terminal, the first update prints no line. A short command then prints only its
+    // last line.
     drawn_ = true;
     last_draw_ = now;
     return;

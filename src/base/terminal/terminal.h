@@ -3,8 +3,7 @@
 // All output goes to a file descriptor from the caller. Writing cannot stop the program: if the reader has
 // ended or does not read (a closed pipe, Ctrl-S, a full disk), only the text is lost.
 //
-// Thread-safety: functions have no state apart from the descriptor; ProgressLine and EtaEstimator belong to
-// one thread.
+// Thread-safety: the functions are thread-safe; a ProgressLine or EtaEstimator belongs to one thread.
 #pragma once
 
 #include <cstddef>
@@ -40,8 +39,8 @@ std::string paint(const Terminal& terminal, Color color, std::string_view text);
 // UTF-8 bytes become \xNN, so that file contents cannot control the reader's terminal.
 std::string printable(std::string_view text);
 
-// Writes all of `text`, waiting at most `wait_ms` for a reader. Returns false on failure; some or all of the
-// text is then lost. Never raises SIGPIPE.
+// Writes all of `text`, and waits at most `wait_ms` for a reader. Returns false if some or all of the text is
+// lost. Never raises SIGPIPE.
 bool try_write(int fd, std::string_view text, int wait_ms);
 
 // --- human-readable numbers
@@ -52,8 +51,8 @@ std::string human_bytes(double bytes);       // 1536 -> "1.50 KiB"
 std::string human_count(double count);       // 1234567 -> "1.23M"
 std::string human_duration(double seconds);  // 0.0421 -> "42.1 ms", 192 -> "3m 12s", 98000 -> "1d 03h"
 
-// Returns whether the locale of the environment (LC_ALL, LC_CTYPE, LANG) uses UTF-8. True if none is set,
-// because containers set none but are used from modern terminals.
+// Returns whether the locale of the environment (LC_ALL, LC_CTYPE, LANG) uses UTF-8. Returns true if none of
+// the variables is set: containers set none, but are used from terminals with UTF-8.
 bool locale_has_utf8();
 
 // Returns one character per value: one of eight block heights, or one of "_.-:=+*#" if not `utf8`. If there
@@ -62,16 +61,16 @@ std::string sparkline(std::span<const double> values, std::size_t width, bool ut
 
 // --- remaining time
 
-// Estimates the remaining time from the newer half of the completed work. That half is long enough to average
-// over occasional costs (evaluation, checkpoints) and recent enough to follow a change of speed. Pauses, such
-// as a suspended laptop, are excluded. An interval counts as a pause if it is longer than a minute and longer
-// than a hundred usual intervals. Memory use is bounded.
+// Estimates the remaining time from the second half of the completed work. This half is long enough to
+// average over occasional costs (evaluation, checkpoints), and recent enough to follow a change of speed.
+// Pauses, such as a suspended laptop, are excluded. An interval counts as a pause if it is longer than a
+// minute and longer than a hundred usual intervals. Memory use is bounded.
 class EtaEstimator {
  public:
   // `done`: units finished at `now`, in seconds of any steady clock. Neither `done` nor `now` may decrease
   // from one call to the next. The first call sets the start.
   void update(std::uint64_t done, double now);
-  // Returns units per second over the newer half of the completed work; 0 before the second update.
+  // Returns units per second over the second half of the completed work; 0 before the second update.
   double rate() const;
   // Returns the seconds until `total`; nullopt while unknown.
   std::optional<double> remaining(std::uint64_t total) const;
@@ -94,8 +93,8 @@ struct ProgressOptions {
   double plain_seconds = 10.0;  // interval between lines if the output is not a tty
 };
 
-// A progress line such as "tokenizing  42%  [#########-----------]  1.2M docs  3.4k docs/s  ETA 3m 12s". On a
-// tty it is redrawn in place; otherwise it is printed as plain lines.
+// A progress line such as "tokenizing  42%  [#########-----------]  1.2M docs  3.4k docs/s  ETA 3m 12s".
+// On a terminal, the line is redrawn in place. Other outputs get plain lines.
 class ProgressLine {
  public:
   ProgressLine(const Terminal& terminal, ProgressOptions options);

@@ -105,7 +105,7 @@ std::string fit_width(std::string_view line, std::size_t columns) {
   while (!line.empty()) {
     const Piece piece = first_piece(line);
     full = full || piece.columns > columns;
-    // After the cut, only color sequences are kept, so that colors end.
+    // After the cut, keeps only color sequences, which switch colors off.
     if (!full || piece.color) kept += line.substr(0, piece.bytes);
     if (!full) columns -= piece.columns;
     line.remove_prefix(piece.bytes);

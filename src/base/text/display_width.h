@@ -12,7 +12,8 @@ namespace primus {
 std::size_t display_width(char32_t character);
 // Returns the columns of a line. Color escape sequences (ESC [ ... m) count 0, invalid UTF-8 bytes 1 each.
 std::size_t display_width(std::string_view line);
-// Returns the part of `line` that fits into `columns`, plus all later color sequences, so that colors end.
+// Returns the part of `line` that fits into `columns`, plus all later color sequences, which switch colors
+// off.
 std::string fit_width(std::string_view line, std::size_t columns);
 
 }  // namespace primus

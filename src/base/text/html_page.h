@@ -1,5 +1,5 @@
 // A self-contained HTML page with SVG charts: no scripts, no network, no other files. Supports light and dark
-// mode and printing. The functions escape texts, so callers pass them unescaped. Pure functions.
+// mode and printing. The functions escape texts; callers pass unescaped texts. Pure functions.
 #pragma once
 
 #include <string>

@@ -346,7 +346,7 @@ std::string_view JsonReader::skip() {
         is_object[(depth_ - 1) / 64] &= ~(std::uint64_t{1} << ((depth_ - 1) % 64));
         break;
     }
-    // Closes all brackets that end at this position. After them, either the value is complete or another
+    // Closes all brackets that end at this position. After these brackets, the value is complete or another
     // value follows.
     bool more = false;
     while (!more && depth_ > outer) {

@@ -21,7 +21,7 @@ namespace primus {
 struct JsonReaderOptions {
   std::int64_t first_line = 1;  // number of the text's first line in the file `name`
   // Also accepts extensions that Python's json module writes: NaN and Infinity, and unpaired \u surrogates.
-  // An unpaired surrogate is not valid text, so it is allowed only in skipped values.
+  // Strings with an unpaired surrogate can only be skipped, because they are not valid text.
   bool python = false;
   std::string_view hint = {};  // the hint of errors; must outlive the reader
 };
@@ -79,8 +79,8 @@ class JsonReader {
   void finish();
 
   [[noreturn]] void fail(std::string_view what) const { fail_at(what, at_); }
-  // Throws an error about valid JSON whose content is unsuitable. The message is like that of fail(), but
-  // without the words "broken JSON".
+  // Throws an error about valid JSON with unsuitable content. The message is that of fail() without the words
+  // "broken JSON".
   [[noreturn]] void refuse(std::string_view what) const;
 
  private:
@@ -93,7 +93,7 @@ class JsonReader {
   std::string_view scan_number();
   template <typename Integer>
   Integer read_whole(std::string_view what);
-  // Consumes a string, starting at its opening quote; appends it to `out` unless that is null.
+  // Consumes a string, starting at its opening quote. If `out` is not null, appends the string to `out`.
   void scan_string(std::string* out, std::size_t limit = SIZE_MAX);
   void append_escape(std::string* out);
   std::uint32_t read_hex4();

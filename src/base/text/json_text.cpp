@@ -67,8 +67,8 @@ std::string reason(std::string what) {
   return what;
 }
 
-// Returns the position of the opening quote of the key whose closing quote is the `length`th character. It is
-// the nearest quote without a preceding backslash.
+// Returns the position of the opening quote of the key whose closing quote is the `length`th character. The
+// opening quote is the nearest quote without a preceding backslash.
 std::size_t begin_of_key(std::string_view text, std::size_t length) {
   std::size_t at = length - 2;
   while (text[at] != '"' || text[at - 1] == '\\') --at;

@@ -8,9 +8,9 @@
 
 namespace primus {
 
-// Parses `text` as a JSON object. Throws Error(kInvalid) at "name:line:column" for invalid JSON (RFC 8259; a
-// leading byte-order mark is skipped), and for a duplicate key in an object. Python's json module accepts
-// such a key, although it is probably a mistake. Nesting is limited.
+// Parses `text` as a JSON object. Throws Error(kInvalid) at "name:line:column" for invalid JSON (RFC 8259)
+// and for a duplicate key in an object. A leading byte-order mark is skipped. Python's json module accepts
+// duplicate keys, which are probably mistakes. Nesting is limited.
 nlohmann::json parse_json_object(std::string_view text, const std::string& name);
 
 // Returns `value` as valid JSON text without a final line end. Bytes in strings that are not UTF-8, as in

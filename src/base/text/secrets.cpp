@@ -78,8 +78,8 @@ bool is_secret_name(std::string_view name) {
   const std::string& last = words.back();
   if (is_one_of(last, {"FILE", "PATH", "DIR", "SOCK", "SOCKET"})) return false;
   if (is_one_of(last, {"KEY", "APIKEY", "PAT"})) return true;
-  // PWD is the current folder, and PASS may be a number of passes. So only longer names that end with these
-  // words are secret.
+  // PWD is the current folder, and PASS may be a number of passes. Therefore only longer names that end with
+  // these words are secret.
   if (words.size() > 1 && is_one_of(last, {"PWD", "PASS"})) return true;
   return std::any_of(words.begin(), words.end(), [](const std::string& word) {
     return is_one_of(

@@ -1,6 +1,6 @@
 // Detects secrets by the name of their variable and by the form of their value. Secrets are passed in the
-// environment or in a file, never on a command line, which every user of a machine can read. They are not
-// shown on the screen or in files of a run.
+// environment or in a file, but never on a command line: every user of a machine can read command lines. The
+// screen and the files of a run do not show secrets.
 #pragma once
 
 #include <string>

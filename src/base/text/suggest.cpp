@@ -21,8 +21,8 @@ std::size_t shared_prefix(std::string_view a, std::string_view b) {
 
 // Returns the edit distance if it is at most `limit`, otherwise any number above `limit`.
 std::size_t bounded_distance(std::string_view a, std::string_view b, std::size_t limit) {
-  // The last three rows of the optimal-string-alignment table: the row before the previous row (for swaps),
-  // the previous row, and the current row.
+  // The last three rows of the optimal-string-alignment table. The first of the three rows is needed for
+  // swaps.
   std::vector<std::size_t> rows(3 * (b.size() + 1));
   std::size_t* before = rows.data();
   std::size_t* previous = before + b.size() + 1;

@@ -9,7 +9,7 @@
 
 namespace primus::unicode {
 
-// Returns the length of the well-formed character at the start of `text`; 0 if there is none. In that case,
+// Returns the length of the well-formed character at the start of `text`; 0 if the start is malformed. Then
 // `bad` is the length of the maximal subpart, which one U+FFFD replaces.
 int well_formed(std::string_view text, int& bad);
 

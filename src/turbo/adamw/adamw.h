@@ -47,8 +47,8 @@ struct SumOfSquares {
   double flops() const { return 0; }
 };
 
-// norm[0] = sqrt(sum_of_squares[0]). scale[0] = min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0, or
-// -1 if the norm is not finite, which skips the step.
+// norm[0] = sqrt(sum_of_squares[0]). scale[0] = min(1, max_norm / (norm + 1e-6)), or 1 if max_norm is 0. If
+// the norm is not finite, scale[0] = -1, and the step is skipped.
 struct ClipCoefficient {
   static constexpr KernelId kId = KernelId::kClipCoefficient;
   Tensor sum_of_squares;  // [1] fp64

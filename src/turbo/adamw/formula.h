@@ -40,8 +40,8 @@ struct AdamStep {
   }
 };
 
-// Returns the factor that limits a gradient of this norm to max_norm (0: no limit), or -1, which skips the
-// step, if the norm is not finite.
+// Returns the factor that limits a gradient of this norm to max_norm (0: no limit). If the norm is not
+// finite, returns -1, which skips the step.
 PRIMUS_FORMULA float clip_factor(double norm, float max_norm) {
   const double wanted = max_norm == 0.0F ? 1.0 : static_cast<double>(max_norm) / (norm + 1e-6);
   const bool finite = norm - norm == 0;  // false for NaN and infinities

@@ -14,7 +14,7 @@ namespace {
 // Number of lanes that share a block of an 8-bit moment, and number of consecutive elements per lane.
 constexpr int kLanesOfBlock = 32, kOfLane = static_cast<int>(kMomentBlock) / kLanesOfBlock;
 
-// Reads and writes a moment in fp32 or bf16. `here` is false in a thread without elements; such a thread only
+// Reads and writes a moment in fp32 or bf16. `here` is false in a thread without elements, which only
 // participates in shuffles.
 template <class T>
 struct FloatMoment {
@@ -108,7 +108,7 @@ struct Update {
   }
 };
 
-// All lanes participate, because they reduce a block's largest magnitude together.
+// All lanes participate, because all lanes together find the largest magnitude of a block.
 template <class Body>
 struct OfBlocks {
   static constexpr int kThreads = 256;

@@ -3,16 +3,16 @@
 // kv_heads).
 //
 // Operands are all fp32 or all bf16; AttentionForward and AttentionBackward also accept fp16, with fp16
-// gradients that are assigned, not accumulated. Operands are row-strided views, so q, k and v may be column
-// slices of one fused projection: a row is one token, and *_stride counts elements from one token to the
-// next.
+// gradients that are assigned, not accumulated. Operands are row-strided views: q, k and v may be column
+// slices of one fused projection. A row is one token. *_stride is the number of elements from one token to
+// the next.
 //
 // A query at position p of its sequence sees keys up to p (causal), within the last `window` positions,
 // within its own chunk of `chunk` positions (Llama 4), and, if a sequence packs several documents, from
 // first_key[p] on. A tile of keys that is masked for every query of a tile is skipped.
 //
-// A sink (GPT-OSS) is a learned logit of a query head. It is part of the softmax but has no value, so the
-// probabilities of a query sum to less than one.
+// A sink (GPT-OSS) is a learned logit of a query head. A sink is part of the softmax but has no value.
+// Therefore the probabilities of a query's keys sum to less than one.
 //
 // A soft cap (Gemma 2, turbo/soft_cap) maps scaled scores x to score_cap * tanh(x / score_cap), before
 // masking; sinks are not capped.
@@ -48,7 +48,7 @@ struct AttentionShape {
 struct AttentionForward {
   static constexpr KernelId kId = KernelId::kAttentionForward;
   AttentionShape shape;
-  Tensor q, k, v;  // each holds the address of its first element; `shape` has the sizes
+  Tensor q, k, v;  // each tensor holds the address of its first element; `shape` has the sizes
   std::int64_t q_stride, k_stride, v_stride;
   Tensor first_key;  // [batch*seq_q] int32: the first position in its sequence that a query may see, never
                      // smaller than for the preceding query; absent: 0. Requires a causal shape
@@ -58,7 +58,7 @@ struct AttentionForward {
                      // backward follows
   Tensor workspace;
   void check() const;
-  // Counts only pairs of a query and a key that it sees, without regard to document boundaries.
+  // Counts only pairs of a query and a visible key. Ignores document boundaries.
   double flops() const;
 };
 

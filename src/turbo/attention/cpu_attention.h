@@ -19,14 +19,14 @@ void paged_append(CpuContext& context, const PagedAppend& call);
 void paged_attention(CpuContext& context, const PagedAttention& call);
 std::int64_t paged_attention_workspace(CpuContext& context, const PagedAttention& call);
 
-// attention_decode() is the forward kernel for few queries, as in decoding with a cache, where reading the
-// keys dominates. is_decode() returns whether to use it.
+// attention_decode() is the forward kernel for few queries and many cached keys, as in decoding. Its time is
+// mostly that of reading the keys. is_decode() returns whether to use attention_decode().
 bool is_decode(const AttentionShape& shape);
 void attention_decode(CpuContext& context, const AttentionForward& call);
 std::int64_t attention_decode_workspace(const AttentionShape& shape);
 
-// These are the corresponding functions for a paged cache and sequences with few new tokens. paged_shape()
-// returns the shape of one such sequence.
+// The corresponding functions for a paged cache and for sequences with few new tokens. paged_shape() returns
+// the shape of one such sequence.
 bool is_paged_decode(std::int64_t new_tokens);
 void paged_decode(CpuContext& context, const PagedAttention& call);
 std::int64_t paged_decode_workspace(const PagedAttention& call);

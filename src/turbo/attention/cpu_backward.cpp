@@ -3,9 +3,8 @@
 //
 // Each element of d_q, d_k and d_v is summed by one thread in a fixed order: d_k and d_v over heads, then
 // tiles of queries; d_q over tiles of keys. If a thread processes a complete head at a time, each tile of
-// scores is computed once. Otherwise there are two passes: threads process tiles of keys in one pass and
-// tiles of queries in the other. Each pass computes every tile of scores once, and sums in the order given
-// above.
+// scores is computed once. Otherwise there are two passes. In one pass, threads process tiles of keys; in the
+// other pass, tiles of queries. Each pass computes every tile of scores once, and sums in the same order.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -178,7 +177,7 @@ class Backward {
     const std::int64_t row = (head * s.batch + sequence) * s.seq_q + queries.begin;
     for (std::int64_t i = 0; i < kTile; ++i) {
       lse_[i] = i < queries.size() ? x.lse[row + i] * kLog2E : 0;
-      // The scores of a query that sees no key are masked to -infinity, and -infinity - lse would be NaN.
+      // If a query sees no key, its scores and its lse are -infinity, and their difference would be NaN.
       if (lse_[i] == -std::numeric_limits<float>::infinity()) lse_[i] = 0;
       delta_[i] = i < queries.size() ? x.delta[row + i] : 0;
     }
@@ -245,8 +244,8 @@ class Backward {
     }
   }
 
-  // Scores are tanh values; multiplies the gradients by the derivative of tanh. Gradients of masked pairs are
-  // 0.
+  // Multiplies the gradients by the derivative of tanh. The scores are the values of tanh. Gradients of
+  // masked pairs are 0.
   PRIMUS_INLINE static void multiply_by_slope(const float* score, float* d) {
     PRIMUS_SIMD()
     for (int i = 0; i < kGroup; ++i) {
@@ -315,7 +314,8 @@ void run_backward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s
                   keys_of(sequence, kv_head).pack(x, sequence, kv_head, tile);
                   keys_of(sequence, kv_head).clear(tile);
                 });
-  // The first tiles of keys and the last tiles of queries have the most visible pairs, so they run first.
+  // The first tiles of keys and the last tiles of queries run first, because they have the most visible
+  // pairs.
   plan.for_each(pool, s.kv_heads, key_tiles,
                 [&](const Worker& worker, int, Index sequence, Index kv_head, Index tile) {
                   const BackwardKeys<Tiles> keys = keys_of(sequence, kv_head);

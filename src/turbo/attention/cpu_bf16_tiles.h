@@ -114,8 +114,7 @@ class Bf16Tiles {
   }
 
   static constexpr bool kScoresAreLeftAndRight = false;
-  // Writes a right operand as strips of 32 lanes. Within a strip, the values of two consecutive
-  // keys are interleaved.
+  // Writes a right operand as strips of 32 lanes. Within a strip, the two keys of a pair are adjacent.
   PRIMUS_INLINE static void put_right(std::int64_t key, std::int64_t lane, const float* even,
                                       const float* odd, Element* to) {
     const __m512i low = _mm512_srli_epi32(rounded_bits(even), 16);
@@ -179,9 +178,9 @@ class Bf16Tiles {
     transpose(reinterpret_cast<const float*>(from), from_ld, rows, cols, reinterpret_cast<float*>(to), to_ld);
   }
 
-  // Rounds to bf16, which is then the upper half of each word. Ties are rounded away from zero; only one of
-  // 65536 numbers is a tie. NaN stays NaN: the payload of a NaN that comes from bf16 operands does not
-  // overflow.
+  // Rounds to bf16. The result is the upper half of each word. Ties are rounded away from zero; only one of
+  // 65536 numbers is a tie. NaN stays NaN: if the operands are bf16, rounding cannot overflow the payload of
+  // a NaN.
   PRIMUS_INLINE static __m512i rounded_bits(const float* x) {
     return _mm512_add_epi32(_mm512_loadu_si512(x), _mm512_set1_epi32(0x8000));
   }

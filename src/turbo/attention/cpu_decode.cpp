@@ -1,5 +1,5 @@
-// Attention of a few queries over many cached keys. Its time is that of reading keys and values once. Keys
-// are divided into splits of fixed length, which are the work items. For each split, a thread computes a
+// Attention of a few queries over many cached keys. The time is that of reading the keys and values once.
+// Keys are divided into splits of fixed length, which are the work items. For each split, a thread computes a
 // partial result with its own maximum and sum. A second pass merges the partial results in key order. The
 // result does not depend on the number of threads.
 
@@ -11,8 +11,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// With about this number of queries per head or more, tile products are faster, although they always compute
-// at least 32 queries.
+// With more queries per head than about this number, tile products are faster. (Tile products always compute
+// at least 32 queries.)
 constexpr std::int64_t kMaxQueries = 8;
 constexpr std::int64_t kSplit = 256;
 
@@ -36,8 +36,8 @@ struct Decoding {
   std::int64_t splits() const { return (visible_to_any().size() + kSplit - 1) / kSplit; }
 };
 
-// The result of one split for one row: the maximum (in base 2), the sum of exponentials relative to it, and
-// the sum of values weighted by them.
+// The result of one split for one row: the maximum score (in base 2), the sum of the exponentials relative to
+// the maximum, and the sum of the values weighted by these exponentials.
 struct Partial {
   float *max, *sum, *values;
 };
@@ -84,7 +84,7 @@ void attend_split(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int6
     const T* query = x.q.at(0, head, d.first_row + d.query(row));
     const Partial partial = partials.at(d.first_partial + d.query(row), head, split);
     float scores[kSplit];
-    float max = -1e30F;  // finite, because a row may see no key of this split
+    float max = -1e30F;  // finite: a row may see no key of this split
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
       const float product = dot(query, x.k.at(sequence, kv_head, j), s.head_dim);
       const float score = scale * (cap > 0 ? tanh(product * into_cap) : product);
@@ -176,8 +176,8 @@ Decoding sequence_of(AttentionShape s, const std::int32_t* first_key, std::int64
   return {s, first_key ? first_key + first : nullptr, first, first};
 }
 
-// Returns the max. number of splits of a paged sequence: its window plus consecutive queries, or its
-// capacity.
+// Returns the maximum number of splits of a paged sequence. With a window, a sequence sees at most the keys
+// of the window and of its consecutive queries.
 std::int64_t max_splits(const PagedAttention& call) {
   std::int64_t keys = call.sequences.capacity();
   if (call.window > 0) keys = std::min(keys, call.window + kMaxQueries);

@@ -1,5 +1,5 @@
-// Forward attention: the tile loop of FlashAttention-2 (Dao 2023). A tile of queries iterates over tiles of
-// keys with a running maximum and sum; when the maximum rises, earlier sums are scaled down.
+// Forward attention: the tile loop of FlashAttention-2 (Dao 2023). The loop over tiles of keys keeps a
+// running maximum and sum for each query of a tile. When the maximum rises, earlier sums are scaled down.
 #include <algorithm>
 #include <bit>
 #include <cstring>

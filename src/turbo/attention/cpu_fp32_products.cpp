@@ -9,8 +9,8 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// kSums: the number of accumulators. They fit into the register file together with the operands, and are
-// enough to keep both multipliers busy.
+// kSums: the number of accumulators. This number keeps both multipliers busy, and the accumulators fit into
+// the registers together with the operands.
 #if defined(__AVX512F__)
 using Vector = __m512;
 constexpr int kSums = 24, kMaxVectors = 4;

@@ -3,27 +3,27 @@
 //
 // - Codes are small floating-point numbers with 3 mantissa bits instead of a dynamic tree. The first moment
 //   uses OCP's e4m3. The second moment is unsigned and uses the sign bit for a fifth exponent bit (ue5m3).
-// - A scale is a power of two, stored in bf16: the unit in which a block's values are expressed. It is the
-//   smallest power of two with which the block's largest magnitude does not exceed the largest code; a finer
-//   scale would not add precision to a floating-point code. Each stored value is therefore exactly a bf16
-//   number, and encoding it again does not change it: checkpoints hold the moments in bf16, independent of
-//   the blocks.
+// - A scale is a power of two, stored in bf16: the unit of a block's values. The scale is the smallest power
+//   of two with which the block's largest magnitude does not exceed the largest code. A finer scale would not
+//   add precision to a floating-point code. Each stored value is therefore exactly a bf16 number, and a
+//   second encoding does not change the value. Checkpoints hold the moments in bf16, independent of the
+//   blocks.
 // - Codes are rounded stochastically, which preserves the mean (turbo/stochastic_rounding.h). With rounding
 //   to nearest, a second moment that changes by less than 1/32 of its value per step would not change at all.
 //
 // A code with exponent e and mantissa d stands for d units if e is 0, and for (8 + d) * 2^(e-1) units
-// otherwise: from 8 on, adjacent codes differ by at most an eighth. e4m3 reaches 14 * 2^14, 17 binary orders
-// of magnitude above its unit; ue5m3 reaches 15 * 2^30, 33 orders. The second moment holds squared gradients,
-// so 33 orders correspond to 17 orders of gradients.
+// otherwise. From 8 units on, adjacent codes differ by at most an eighth. The largest code is 14 * 2^14 units
+// in e4m3 (17 binary orders of magnitude), and 15 * 2^30 units in ue5m3 (33 orders). The second moment holds
+// squared gradients: 33 orders correspond to 17 orders of gradients.
 //
-// Quantization cannot make an update explode. A stored second moment is zero only if the moment is zero, and
-// it is at least half of the moment; a stored first moment is at most twice the moment. Values below one unit
-// are not rounded stochastically: the second moment becomes one unit, and the first moment becomes the nearer
-// of zero and one unit. The quotient of the first moment and the root of the second therefore grows by a
-// factor of at most 2 sqrt(2).
+// Quantization cannot make an update explode. A stored second moment is at least half of the moment; a stored
+// first moment is at most twice the moment. Values below one unit are not rounded stochastically. A second
+// moment above zero becomes one unit. The first moment is rounded to the nearest of zero and one unit.
+// Therefore the quotient of the first moment and the root of the second moment grows by a factor of at most 2
+// sqrt(2).
 //
-// Infinities and NaN become the largest code; the weight, updated in the same step, then also becomes
-// infinite or NaN.
+// Infinities and NaN become the largest code. They are not lost: the weight that is updated in the same step
+// becomes infinite or NaN.
 //
 // All functions are pure and have the same results on every device.
 #pragma once
@@ -48,8 +48,8 @@ constexpr float power_of_two(std::uint32_t field) { return std::bit_cast<float>(
 // A format of codes. The largest code stands for (8 + kTopDigits) * 2^kTopExponent units.
 template <bool kSigned, std::uint32_t kTopDigits, std::uint32_t kTopExponent>
 struct BlockCodes {
-  // Returns the exponent field of the unit of a block whose largest magnitude is `largest`. The smallest unit
-  // is the smallest normal number, so no stored value is denormal.
+  // Returns the exponent field of the unit of a block whose largest magnitude is `largest`. No stored value
+  // is denormal, because the smallest unit is the smallest normal number.
   static constexpr std::uint32_t unit_field(float largest) {
     // Carries into the exponent if the mantissa of `largest` exceeds that of the largest code.
     constexpr std::uint32_t kDigits = 23,

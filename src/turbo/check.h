@@ -20,7 +20,8 @@ inline bool is_float(const Tensor& tensor) {
 // Matrix products and attention also accept fp16, for benchmarks. Training in fp16 would need loss scaling.
 inline bool is_operand(const Tensor& tensor) { return is_float(tensor) || tensor.dtype == DType::kF16; }
 
-// Returns whether a tensor has this type and the shape [n], as flat buffers and scalars of optimizers have.
+// Returns whether a tensor has this type and the shape [n]. Flat buffers and scalars of optimizers have such
+// shapes.
 inline bool is_vector(const Tensor& tensor, DType dtype, std::int64_t n) {
   return !tensor.absent() && tensor.dtype == dtype && tensor.elements() == n;
 }

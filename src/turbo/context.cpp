@@ -29,8 +29,8 @@ double Meter::total_flops() const {
 
 namespace {
 
-// A kernel's workspace, released when the kernel is enqueued or the launch fails. The release is early but
-// safe: the next kernel that uses this memory runs after this kernel in the stream.
+// A kernel's workspace, released when the kernel is enqueued or the launch fails. This early release is safe:
+// the next kernel that uses this memory runs later in the same stream.
 struct Workspace {
   Workspace(Arena& scratch, std::int64_t bytes) : arena(scratch), block(scratch.allocate(bytes)) {}
   ~Workspace() { arena.release(block); }

@@ -1,6 +1,6 @@
-// Defines how an operator is called: launch(context, Arguments{...}). launch() does the work that all calls
-// have in common: it checks shapes, counts FLOPs, takes the workspace from the scratch arena and measures
-// time. A measuring context (see Context::scratch) runs no kernel.
+// Defines how an operator is called: launch(context, Arguments{...}). launch() does the common work of all
+// calls: it checks shapes, counts FLOPs, takes the workspace from the scratch arena and measures time. A
+// measuring context (see Context::scratch) runs no kernel.
 #pragma once
 
 #include <array>

@@ -1,8 +1,9 @@
-// The base of every <operator>/formula.h. Such a file holds the arithmetic of one element, or of one row's
-// scalars, that the operator's CPU and GPU kernels share, so that each formula is written once.
+// The base of every <operator>/formula.h. Such a file holds the arithmetic of one element, or of the scalars
+// of one row. The operator's CPU and GPU kernels share this arithmetic, so that each formula is written once.
 //
-// A formula is compiled once per target, in the namespace of the target's kernels (PRIMUS_KERNELS). Include
-// it only from cpu*.cpp, gpu*.cu and their private headers. It may call functions that every target has:
+// A formula is compiled once per target, in the namespace of the target's kernels (PRIMUS_KERNELS). Include a
+// formula.h only from cpu*.cpp, gpu*.cu and their private headers. A formula may call functions that every
+// target has:
 //
 //   to_float, from_float, multiply_add, sigmoid   turbo/cpu/simd.h and turbo/gpu/values.h
 //   exp, softmax_exp, tanh                        vectorised code on CPUs, the math library on GPUs

@@ -38,8 +38,7 @@ class Fp32Tiles {
   static void pack_left(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim, float* to) {
     load_rows(from, stride, rows, dim, to, dim, kTile);
   }
-  // Left operands may be read with any strides, so a left operand and its transpose are packed in the same
-  // way.
+  // A left operand and its transpose are packed in the same way, because left operands may have any strides.
   static constexpr bool kLeftIsLeftTransposed = true;
   static void pack_left_transposed(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t dim,
                                    float* to) {
@@ -80,8 +79,8 @@ class Fp32Tiles {
                         sum + (first_row + strip.keys.begin) * width, width);
   }
 
-  // Score tiles are packed without reordering: [key][lane], both for a left and for a right operand. put()
-  // packs kGroup lanes of two adjacent keys.
+  // Score tiles are packed without reordering, as left and as right operands: [key][lane]. put() packs kGroup
+  // lanes of two adjacent keys.
   static constexpr bool kScoresAreLeftAndRight = true;
   PRIMUS_INLINE static void put_right(std::int64_t key, std::int64_t lane, const float* even,
                                       const float* odd, float* to) {

@@ -17,8 +17,8 @@ constexpr int kGroup = 16;  // number of lanes that element-wise code processes 
 constexpr std::int64_t tiles(std::int64_t n) { return (n + kTile - 1) / kTile; }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-// Divides a buffer into 64-byte aligned blocks. With a null buffer it only adds up sizes, so that the same
-// code computes the size of a workspace and lays it out.
+// Divides a buffer into 64-byte aligned blocks. With a null buffer, only adds up the sizes: the same code
+// computes the size of a workspace and its layout.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
@@ -35,7 +35,7 @@ class Carver {
   std::int64_t used_ = 0;
 };
 
-// A row-strided tensor, and the addressing of a head's rows in it.
+// A row-strided tensor, and the addresses of one head's rows.
 template <class T>
 struct Operand {
   T* data;
@@ -68,8 +68,8 @@ struct Range {
   std::int64_t size() const { return end - begin; }
 };
 
-// Consecutive queries of one sequence, with the keys that at least one of the queries sees, and the keys that
-// all queries see.
+// Consecutive queries of one sequence. `any`: the keys that at least one of the queries sees. `all`: the keys
+// that all of the queries see.
 struct Queries {
   std::int64_t begin, end;
   Range any, all;
@@ -116,15 +116,16 @@ class Visibility {
   const std::int32_t* first_key_;
 };
 
-// The part of a score tile that is computed: queries `lanes` and keys `keys`, relative to the tile's corner,
-// in complete blocks of the products. `masked`: some of its pairs are masked or out of range.
+// The part of a score tile that is computed: queries `lanes` and keys `keys`, relative to the tile's corner.
+// Both ranges consist of complete blocks of the products. `masked`: some pairs of the strip are masked or out
+// of range.
 struct Strip {
   Range lanes, keys;
   bool masked;
 };
 
-// Calls body(strip) for the visible parts of (queries, key tile): the complete tile at once if no pair is
-// masked, else one strip per `block` queries, with only the keys that these queries see.
+// Calls body(strip) for the visible parts of (queries, key tile). If no pair is masked, the only strip is the
+// complete tile. Otherwise each strip has `block` queries, and only the keys that these queries see.
 template <class Body>
 void for_each_strip(const Visibility& visibility, const Queries& queries, std::int64_t key_tile,
                     std::int64_t block, std::int64_t key_block, Body body) {
@@ -146,8 +147,8 @@ void for_each_strip(const Visibility& visibility, const Queries& queries, std::i
   }
 }
 
-// With a soft cap, replaces the products of a strip by tanh(scale * product / cap), which score_scale()
-// multiplies; called before masking. Without a cap, does nothing: the scale multiplies the products.
+// With a soft cap, replaces the products of a strip by tanh(scale * product / cap). Without a cap, does
+// nothing. The scores are the results times score_scale(). Call this function before masking.
 inline void cap_scores(const AttentionShape& s, const Strip& strip, float* scores) {
   if (s.score_cap == 0) return;
   const float factor = s.scale / s.score_cap;

@@ -5,11 +5,11 @@
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-// A `Worker` has the memory that a thread needs for an item; `Keys` has the packed keys of one (sequence,
-// key/value head). Both are constructed from (carver, engine, shape).
+// A `Worker` has the memory that a thread needs for a work item. A `Keys` has the packed keys of one
+// (sequence, key/value head). The constructors of `Worker` and `Keys` take (carver, engine, shape).
 //
-// With whole_heads() an item is a (sequence, key/value head), and each thread packs the keys it works on into
-// its own buffer. Otherwise there are too few heads to keep all threads busy. The keys of all heads are then
+// With whole_heads(), an item is a (sequence, key/value head), and each thread packs the keys of its current
+// item. Otherwise there are too few heads to keep all threads busy. In this case, the keys of all heads are
 // packed first, and an item is a single tile. The choice depends on the number of threads and does not affect
 // the result.
 template <class Tiles, class Worker, class Keys>

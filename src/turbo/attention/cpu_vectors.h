@@ -13,9 +13,9 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 
 constexpr float kLog2E = 1.44269504088896341F;
 
-// Returns 2^x within 2 ulp for x <= 127, 0 for x < -125, and NaN for NaN. Softmax uses it instead of exp():
-// base 2 costs nothing, because the score scale includes the conversion. It also avoids denormal results,
-// which are ten times slower on CPUs; exp() would return them for masked and negligible scores. The
+// Returns 2^x within 2 ulp for x <= 127, 0 for x < -125, and NaN for NaN. Softmax uses this function instead
+// of exp(). Base 2 costs nothing, because the score scale includes the conversion. exp() would return
+// denormal numbers for masked and negligible scores, and CPUs are ten times slower with denormal numbers. The
 // polynomial is from exp2f of the Cephes library.
 PRIMUS_INLINE float exp2_flushed(float x) {
   const float y = x < -125.0F ? -125.0F : x;
@@ -67,8 +67,8 @@ PRIMUS_INLINE float log_sum_exp2(float max, float sum) {
 #if defined(__AVX512F__)
 constexpr int kTransposeEdge = 16;
 
-// to[j][i] = from[i][j], 16 x 16. Loading quarters of rows i, i+4, i+8, i+12 into one register leaves only
-// shuffles within 128 bits.
+// to[j][i] = from[i][j], 16 x 16. One register gets quarters of rows i, i+4, i+8 and i+12. All further
+// shuffles are then within 128 bits.
 inline void transpose_block(const float* from, std::int64_t from_ld, float* to, std::int64_t to_ld) {
   for (int quarter = 0; quarter < 4; ++quarter) {
     __m512 part[4];

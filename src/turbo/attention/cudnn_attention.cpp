@@ -9,13 +9,12 @@ namespace {
 // cuDNN reads and writes rows in units of 16 bytes.
 constexpr std::int64_t kElementsAligned = 8;
 constexpr std::int64_t kMaxHeadDim = 256;
-// Versions of cuDNN up to this one compute, in the backward pass, a partial last tile as if it had all 128
-// keys.
+// The backward pass of cuDNN up to this version computes a partial last tile as if the tile had 128 keys.
 constexpr std::size_t kTailsMended = 91501;
 
 bool aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
 
-// Maps the call to positions that cuDNN supports: queries and keys begin at the same position, and a call in
+// Maps the call to positions that cuDNN supports: queries and keys begin at the same position. A call in
 // which every query sees every key becomes unmasked. Calls with first_key are unchanged, because the first
 // key of a document is an absolute position.
 AttentionShape canonical(AttentionShape s, bool documents) {
@@ -126,7 +125,7 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
     }
     if (p.documents) {
       if (p.heads != p.kv_heads) {
-        // Elements take twice the bytes of bf16, because the library may add in fp32.
+        // Reserves 4 bytes per element, because the library may add in fp32.
         w.d_k_wide = layout.take(rows * p.heads * p.head_dim * kF32);
         w.d_v_wide = layout.take(rows * p.heads * p.value_dim * kF32);
       }
@@ -137,8 +136,8 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
   return w;
 }
 
-// Divides a deterministic backward pass into slices whose attention weights fit into the workspace. Returns
-// false if not even one group of heads fits.
+// Divides a deterministic backward pass into slices. The attention weights of a slice fit into the workspace.
+// Returns false if one group of heads alone does not fit.
 bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& options) {
   constexpr std::int64_t kTile = 128, kBF16 = 2;
   const auto padded = [](std::int64_t n) { return static_cast<double>((n + kTile - 1) / kTile * kTile); };
@@ -165,9 +164,9 @@ bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& option
   return true;
 }
 
-// Returns whether our own backward kernel for warpgroups supports the call, and the window is so narrow that
-// this kernel is faster than the library. On an H200 the library computes the full triangle at 400 TFLOP/s,
-// and our kernel only the band, at 270 to 350 TFLOP/s.
+// Returns whether our own backward kernel for warpgroups supports the call and is faster than the library,
+// because the window is narrow. On an H200, the library computes the full triangle at 400 TFLOP/s. Our kernel
+// computes only the band of the window, at 270 to 350 TFLOP/s.
 bool narrow_window(const CudnnProblem& p) {
   return p.window > 0 && 2 * p.window <= p.seq_q && p.head_dim == p.value_dim &&
          (p.head_dim == 64 || p.head_dim == 128);
@@ -176,8 +175,8 @@ bool narrow_window(const CudnnProblem& p) {
 }  // namespace
 
 std::int64_t cudnn_documents(std::int64_t sequences, std::int64_t tokens) {
-  // Each document for which a plan has room costs some time, even if a call does not use it. A plan therefore
-  // has room only for one document per kTokensEach tokens, and for at most kMax in addition to the sequences.
+  // Room for a document costs some time, even if a call does not use the room. Therefore a plan has room for
+  // one document per kTokensEach tokens, and for at most kMax documents in addition to the sequences.
   constexpr std::int64_t kTokensEach = 64, kMax = 64;
   return sequences + std::min(kMax, tokens / kTokensEach);
 }

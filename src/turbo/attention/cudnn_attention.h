@@ -1,18 +1,19 @@
-// Attention by cuDNN: which calls it supports, their graphs, and the plans built for them. The only part of a
-// device that this code uses is a cuDNN handle, so tests can run all of it against a fake library.
+// Attention by cuDNN: which calls it supports, their graphs, and the plans built for them. This code uses no
+// part of a device except a cuDNN handle. Therefore tests can run this code with a fake library.
 //
 // Supported: bf16 and, without documents and sinks, fp16; causal or not, grouped queries, windows, sinks,
-// chunks that divide the sequence, and packed documents. Queries and keys have the same positions, or every
-// query sees every key, as in most pairs of blocks with context parallelism. In a graph, packed documents are
-// a batch of sequences with different lengths. The number of documents is computed on the device, so a plan
-// has room for a fixed number of documents. Our own kernel computes a call with more documents, in the same
-// launch (gpu_cudnn.h).
+// chunks that divide the sequence, and packed documents. The positions of queries and keys must be equal, or
+// every query must see every key. The second case is frequent with context parallelism. In a graph, packed
+// documents are a batch of sequences with different lengths. The device computes the number of documents, but
+// a plan has room for a fixed number of documents. If a call has more documents, our own kernel computes the
+// call (gpu_cudnn.h).
 //
 // Backward: cuDNN adds d_q with atomics, in an order that varies between runs. Its deterministic algorithm
-// stores attention weights instead: batch * heads * seq_q * seq_k * 2 bytes. A call is therefore divided into
-// groups of heads whose weights fit into `good_workspace`. This algorithm computes all attention weights even
-// if a window needs only a band of them, so with a window our own kernel is faster if it can use warpgroups
-// (`own_is_fast`). Our own kernels always compute calls with soft-capped scores.
+// stores attention weights instead: batch * heads * seq_q * seq_k * 2 bytes. Therefore a call is divided into
+// groups of heads, and the weights of a group fit into `good_workspace`. With a window, this algorithm still
+// computes all attention weights. Our own kernel computes only a band of the weights, and is faster with a
+// window if it can use warpgroups (`own_is_fast`). Our own kernels always compute calls with soft-capped
+// scores.
 #pragma once
 
 #include <compare>
@@ -79,7 +80,7 @@ struct CudnnWorkspace {
   std::int64_t total = 0;
 };
 
-// Describes how a call is executed. Valid as long as its CudnnAttention.
+// Describes how a call is executed. Valid as long as the CudnnAttention that returned it.
 struct CudnnCall {
   CudnnProblem problem;  // the problem of one slice
   // The number of head groups, and the number of sequence groups. A slice is one head group of one sequence
@@ -92,9 +93,9 @@ struct CudnnCall {
 
 // Returns the number of documents that a plan for a batch of packed sequences has room for.
 std::int64_t cudnn_documents(std::int64_t sequences, std::int64_t tokens);
-// The contents of CudnnWorkspace::documents, all int32. First, a flag, which is 1 if our own kernel must
-// compute the call. Second, the lengths of the documents. Third, for each CudnnTensor from kQOffsets to
-// kDVOffsets, an array of offsets [documents + 1].
+// The contents of CudnnWorkspace::documents, all int32. The first number is a flag: 1 if our own kernel must
+// compute the call. The lengths of the documents follow. The last part has documents + 1 offsets for each
+// CudnnTensor from kQOffsets to kDVOffsets.
 inline constexpr std::int64_t kCudnnOffsetArrays = 8;
 std::int64_t cudnn_documents_bytes(std::int64_t documents);
 
@@ -103,8 +104,8 @@ class CudnnAttention {
  public:
   struct Options {
     bool deterministic = true;
-    // Workspace bytes of the deterministic backward pass. Groups of heads are chosen to need at most
-    // good_workspace. A call that needs more than max_workspace is refused.
+    // Workspace bytes of the deterministic backward pass. A group of heads needs at most good_workspace. A
+    // call that needs more than max_workspace is refused.
     std::int64_t good_workspace = std::int64_t{2} << 30, max_workspace = std::int64_t{9} << 30;
   };
 
@@ -113,8 +114,9 @@ class CudnnAttention {
   CudnnAttention(const cudnn::Library& library, cudnn::Handle handle, const Options& options)
       : library_(library), handle_(handle), options_(options) {}
 
-  // Returns how the call is executed, or why cuDNN cannot (`plan` is null). Calls of equal shape get the same
-  // object. The only property of addresses that matters is whether they are multiples of 16 bytes.
+  // Returns how the call is executed. If cuDNN does not support the call, `plan` is null, and `refusal` is
+  // the reason. Calls of equal shape get the same object. The plan depends on the addresses only by their
+  // alignment to 16 bytes.
   const CudnnCall& find(const AttentionForward& call);
   // `own_is_fast` tells whether our own kernel would use warpgroups (gpu_warpgroups_backward.h).
   const CudnnCall& find(const AttentionBackward& call, bool own_is_fast = false);
@@ -131,7 +133,8 @@ class CudnnAttention {
   std::map<std::string, CudnnCall> refusals_;
 };
 
-// Compiles the graph of a problem. Throws Refusal. For CudnnAttention, and for tests.
+// Compiles the graph of a problem. Throws Refusal if cuDNN does not support the graph. For CudnnAttention and
+// tests.
 std::unique_ptr<cudnn::Plan> make_cudnn_plan(const cudnn::Library& library, cudnn::Handle handle,
                                              const CudnnProblem& problem);
 

@@ -1,6 +1,6 @@
 // Builds the graphs of the forward and the backward pass in the form that cuDNN's attention engines expect.
-// The engines recognise a graph by its operations and their order, so both graphs follow NVIDIA's own
-// description step by step.
+// The engines recognise a graph by the order of its operations. Therefore both graphs have the steps of
+// NVIDIA's own description.
 #include <limits>
 
 #include "turbo/attention/cudnn_attention.h"
@@ -154,7 +154,7 @@ class Builder {
                   CudnnTensor::kTokenOffsets);
   }
   // Returns delta, padded per document to the longest possible length. NVIDIA's graph supports packed
-  // statistics only as [tokens, heads], and ours are [heads, tokens].
+  // statistics only as [tokens, heads]; our statistics are [heads, tokens].
   Node workspace_delta() {
     return graph_.memory(id(CudnnTensor::kDelta), DataType::kF32, rows(),
                          {p_.heads * p_.seq_q, p_.seq_q, 1, 1});
@@ -218,8 +218,7 @@ class Builder {
     }
     const Dims dims{p_.batch, p_.heads, p_.seq_k, dim};
     const std::int64_t group = p_.heads / p_.kv_heads;
-    // cuDNN also uses the offsets of the result for this tensor, and multiplies them by the number of heads
-    // in a group.
+    // For this tensor, cuDNN uses the offsets of the result, multiplied by the number of heads in a group.
     const Node all_heads =
         p_.documents ? memory(wide, type_, dims,
                               {result.strides[0] * group, dim, result.strides[2] * group, 1}, offsets_of)

@@ -1,4 +1,4 @@
-// Flash attention for all supported shapes, on any GPU: the forward pass, and joining results over key
+// Flash attention for all supported shapes, on any GPU: the forward pass, and the merge of results over key
 // ranges. If a vendor library is available (gpu_cudnn.h), it computes the calls that it supports, and our own
 // kernels compute all other calls.
 #include "turbo/attention/attention.h"
@@ -45,7 +45,7 @@ void attend_by_warpgroups(Context& context, const AttentionForward& a, const std
 
 bool forward_by_warpgroups(Context& context, const AttentionForward& a, const std::int32_t* unless_zero) {
   const AttentionShape& s = a.shape;
-  // The copy engine does not support empty tensors.
+  // The copy engine does not support tensors without elements.
   if (a.q.dtype != DType::kBF16 || s.score_cap > 0 || s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 ||
       !whole_lines(context, {&a.q, &a.k, &a.v, &a.out}, {a.q_stride, a.k_stride, a.v_stride})) {
     return false;
@@ -109,7 +109,7 @@ struct Merge {
       b = weight_b / (weight_a + weight_b);
       merged = maximum + ::logf(weight_a + weight_b);
     }
-    warp_barrier();  // after it, all lanes have read the sum
+    warp_barrier();  // all lanes have read the sum
     if (!there) return;
     if (lane_of_group == 0) lse[statistic] = merged;
     for (std::int64_t i = lane_of_group * kCount; i < value_dim; i += kLanes * kCount) {

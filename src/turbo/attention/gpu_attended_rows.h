@@ -7,8 +7,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The state of a lane's query rows: the keys that they see, relative to the tile's first key, and the running
-// maxima and sums. kKeys: keys per step.
+// The state of a lane's query rows: the running maxima and sums, and the visible keys, relative to the tile's
+// first key. kKeys: keys per step.
 template <int kKeys>
 struct AttendedRows {
   static constexpr int kSlots = 2;  // rows per lane
@@ -38,8 +38,8 @@ struct AttendedRows {
     }
   }
 
-  // Turns the scores of the keys from `first` on (relative to the tile's first key) into weights; updates the
-  // running maxima and sums, and the factors for earlier sums.
+  // Turns the scores of the keys from `first` on into weights. `first` is relative to the tile's first key.
+  // Updates the running maxima and sums, and the factors for earlier sums.
   PRIMUS_DEVICE void softmax(Scores& scores, float scale, int first) {
     if (first < whole_begin || first + kKeys > whole_end) {
       PRIMUS_UNROLL
@@ -80,8 +80,8 @@ struct AttendedRows {
 
     PRIMUS_DEVICE float log_sum() const { return nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2; }
   };
-  // Joins the sums of the lanes that share the row. `sink` is in base 2; without a sink (has_sink is false)
-  // it must be -infinity.
+  // Joins the sums of the lanes that share the row. `sink` is in base 2. If has_sink is false, `sink` must be
+  // -infinity.
   PRIMUS_DEVICE Joined joined(int s, float sink, bool has_sink) const {
     float sum = total[s];
     sum += from_lane_xor(sum, 1);

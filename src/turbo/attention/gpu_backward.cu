@@ -1,6 +1,6 @@
-// The backward pass of attention: computed by a vendor library if it supports the call (gpu_cudnn.h), else
-// with warpgroup instructions if the GPU has them (gpu_warpgroups_backward.h), else by the kernels for any
-// GPU (gpu_tiles_backward.h).
+// The backward pass of attention. The first choice is a vendor library that supports the call (gpu_cudnn.h).
+// The second choice is our kernel with warpgroup instructions (gpu_warpgroups_backward.h). The kernels for
+// any GPU (gpu_tiles_backward.h) compute all other calls.
 #include "turbo/attention/gpu_attention.h"
 #include "turbo/attention/gpu_cudnn.h"
 #include "turbo/attention/gpu_tiles_backward.h"
@@ -54,8 +54,8 @@ void gradients_by_warpgroups(Context& context, const AttentionBackward& a, const
   run.template operator()<false>();
 }
 
-// Returns false if the kernel does not support the call. It needs a GPU with warpgroups, heads of 64 or 128,
-// rows that begin at multiples of 16 bytes, and scores without a soft cap.
+// Returns false if the kernel does not support the call. The kernel needs a GPU with warpgroups, heads of 64
+// or 128 columns, rows that begin at multiples of 16 bytes, and scores without a soft cap.
 template <class Gradient>
 bool backward_by_warpgroups(Context& context, const AttentionBackward& a, const float* delta,
                             const std::int32_t* unless_zero) {

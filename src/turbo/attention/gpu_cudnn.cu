@@ -168,8 +168,8 @@ std::int64_t workspace_for(Context& context, const Call& call, std::int64_t own)
   return planned ? Memory::aligned(own) + planned->workspace.total : own;
 }
 
-// Finds the documents of a packed call, on the device. If cuDNN's plan has no room for them, our own kernel
-// computes the call.
+// Finds the documents of a packed call on the device. If cuDNN's plan has no room for all documents, our own
+// kernel computes the call.
 LeftToDo cut_documents(Context& context, const CudnnProblem& p, const Memory& memory,
                        const AttentionShape& shape, const Tensor& first_key) {
   if (!p.documents) return {.all = false};
@@ -239,8 +239,8 @@ LeftToDo attention_by_library(Context& context, const AttentionBackward& call, s
       Memory memory(context, *planned, call.workspace, own);
       if (b == 0 && h == 0) left = cut_documents(context, p, memory, call.shape, call.first_key);
       const std::int64_t sequence = b * p.batch;
-      // Returns the address of the slice within a tensor. The cast to bf16 is also right for fp16, which has
-      // the same size.
+      // Returns the address of the slice within a tensor. The cast to bf16 is also correct for fp16, because
+      // both types have 2 bytes.
       const auto part = [&](const Tensor& tensor, std::int64_t batch_stride, std::int64_t width) {
         return context.data<BFloat16>(tensor) + sequence * batch_stride + h * width;
       };

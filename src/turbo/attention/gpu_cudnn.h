@@ -1,5 +1,5 @@
-// Attention by the vendor's library: cuDNN on NVIDIA (cudnn_attention.h lists the supported calls), loaded on
-// the first call that needs it.
+// Attention by the vendor's library: cuDNN on NVIDIA. cudnn_attention.h lists the supported calls. The first
+// call of cuDNN loads the library.
 #pragma once
 
 #include "device/gpu/launch.h"
@@ -12,19 +12,19 @@ using gpu::PRIMUS_GPU::Context;
 // Tells whether our own kernels must still compute a call.
 struct LeftToDo {
   bool all = true;  // true: our own kernels must compute the complete call
-  // If not `all`: null means that nothing is left; otherwise the complete call is left if the value at this
-  // device address is not 0.
+  // If `all` is false: a device address, or null. Null means that our kernels compute nothing. Otherwise our
+  // kernels must compute the complete call if the value at this address is not 0.
   const std::int32_t* unless_zero = nullptr;
 };
 
 // Returns the bytes of the complete workspace: `own` bytes of our own kernels, followed by the bytes of
-// attention_by_library(); only `own` if no library is used. Builds the plan of the call, which takes a second
-// or two the first time.
+// attention_by_library(). Returns `own` if no library is used. The first call of a shape builds a plan, which
+// takes one or two seconds.
 std::int64_t attention_library_workspace(Context& context, const AttentionForward& call, std::int64_t own);
 std::int64_t attention_library_workspace(Context& context, const AttentionBackward& call, std::int64_t own);
 
-// Enqueues the call if the library supports it, counts for the log which implementation computes it, and
-// returns whether our own kernels must compute it. `own`: as in attention_library_workspace().
+// If the library supports the call, enqueues the call. Counts the call for the log by its implementation.
+// Returns whether our own kernels must compute the call. `own`: as in attention_library_workspace().
 LeftToDo attention_by_library(Context& context, const AttentionForward& call, std::int64_t own);
 LeftToDo attention_by_library(Context& context, const AttentionBackward& call, std::int64_t own);
 

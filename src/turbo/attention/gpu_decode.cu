@@ -18,15 +18,15 @@ bool over_latents(const PagedAttention& a) {
          a.heads >= kFewHeads && a.value_dim < a.head_dim && a.head_dim <= Run::kWidest &&
          a.value_dim <= Run::kWidestValue && a.head_dim % kTile == 0 && a.value_dim % kTile == 0;
 }
-// Returns the number of keys in a run: the consecutive keys that one block processes. It depends only on the
-// shape of heads.
+// Returns the number of keys in a run: the consecutive keys that one block processes. This number depends
+// only on the shape of heads.
 std::int64_t run_length(const PagedAttention& a) {
   if (over_latents(a)) return DecodeLatents::kLength;
   const std::int64_t vector = 16 / size_of(a.q.dtype);
   return kWarpsOfRun * kLoads * kSteps * kWarp * vector / a.head_dim;
 }
-// Returns the max. number of runs that a query's keys may be in: the runs of its window, which may begin
-// anywhere in a run, or all runs.
+// Returns the maximum number of runs with keys that one query sees. With a window or chunk, one run is added,
+// because the visible keys may begin anywhere in a run.
 std::int64_t max_runs(const PagedAttention& a) {
   const std::int64_t length = run_length(a), all = blocks_for(a.sequences.capacity(), length);
   std::int64_t seen = a.sequences.capacity();
@@ -35,10 +35,10 @@ std::int64_t max_runs(const PagedAttention& a) {
   return std::min(all, blocks_for(seen, length) + 1);
 }
 
-// The result of a run for one query and head: the largest score (in base 2), the sum of exponentials relative
-// to it, and the sum of the values weighted by them (one float per column of the head). A block processes a
-// row, up to kHeads of the heads that share keys, and a run of keys. kLanes lanes share a row of keys; each
-// lane loads 16 bytes of it.
+// The result of a run for one query and head: the largest score (in base 2), the sum of the exponentials
+// relative to this score, and the sum of the values weighted by the exponentials (one float per column of the
+// head). A block processes one query row, one run of keys, and up to kHeads of the heads that share keys.
+// kLanes lanes share a row of keys; each lane loads 16 bytes of the row.
 template <class T, int kHeads, int kLanes>
 struct DecodeRun {
   static constexpr int kThreads = kThreadsOfRun;
@@ -51,7 +51,7 @@ struct DecodeRun {
   std::int64_t q_stride, k_stride, v_stride;
   int heads, kv_heads, group, head_tiles, runs;
   float scale;     // factor of scores (with a soft cap: the cap), converted to base 2
-  float into_cap;  // scores are multiplied by this before the tanh of the soft cap; 0: no cap
+  float into_cap;  // factor of scores before the tanh of the soft cap; 0: no cap
 
   static constexpr int kDim = kLanes * kVec, kPart = kDim + 2;
   static constexpr int kKeysAtOnce = kWarp / kLanes;
@@ -73,8 +73,8 @@ struct DecodeRun {
     const int bits = queries.pages.page_bits;
     const T* of_keys = k + kv_head * kDim + column;
     const T* of_values = v + kv_head * kDim + column;
-    // Finds which of this lane's keys of a step exist, and their rows. The code has no branches, so that all
-    // lookups run concurrently.
+    // Finds the rows of this lane's keys of a step, and whether each key exists. The code has no branches, so
+    // that all lookups run concurrently.
     bool seen[kLoads];
     std::int64_t at[kLoads];
     const auto look_up = [&](int step) {

@@ -1,6 +1,7 @@
 // Decoding over cached latents (multi-head latent attention): heads share a row of keys whose first columns
-// are also the values. A block processes a row of queries, up to 16 of the heads that share keys, and a range
-// of keys. Each row of a matrix unit's tile is one head, so a block reads keys once for all its heads.
+// are also the values. A block processes one row of queries, one range of keys, and up to 16 of the heads
+// that share keys. Each row of a matrix unit's tile is one head. Therefore a block reads each key once for
+// all of its heads.
 #pragma once
 
 #include "turbo/attention/gpu_paged.h"

@@ -7,7 +7,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 
 // Finds the documents encoded in first_key, divides them at chunk boundaries, and writes the tables that
-// cudnn_documents_bytes() describes. If there are more than `documents` of them, or if first_key changes
+// cudnn_documents_bytes() describes. If there are more than `documents` documents, or if first_key changes
 // within a document, all lengths are 0 and the flag is 1. Runs in one block.
 struct CutDocuments {
   static constexpr int kThreads = 512;

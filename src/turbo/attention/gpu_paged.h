@@ -8,9 +8,9 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The query offsets, key lengths and block table of PagedSequences, for kernels. Only copies write them, and
-// no kernel starts before preceding copies have completed. Kernels may therefore read them before
-// wait_for_previous().
+// The query offsets, key lengths and block table of PagedSequences, for kernels. Only copies write these
+// tensors, and no kernel starts before the end of all preceding copies. Therefore kernels may read these
+// tensors before wait_for_previous().
 struct Pages {
   const std::int32_t *starts, *lengths, *table;
   std::int64_t batch, blocks;
@@ -35,7 +35,7 @@ struct Pages {
   }
 };
 
-// A row's sequence, and the range of keys that it sees.
+// The sequence of a row, and the range of keys that the row's query sees.
 struct Query {
   int sequence, begin, end;
 };
@@ -64,8 +64,9 @@ std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 // busy. The results of the runs are merged in order. The result depends neither on the other sequences of the
 // pass nor on the GPU.
 //
-// Enqueues the kernel and returns true if there are about as many rows as sequences, and if heads share
-// latents or have a width that can be read in vectors. Otherwise returns false.
+// If the kernel supports the call, enqueues the kernel and returns true; otherwise returns false. The number
+// of rows must be about the number of sequences. The heads must share latents, or have a width that can be
+// read in vectors.
 bool paged_decode(Context& context, const PagedAttention& call);
 // Returns 0 if paged_decode() does not support the call.
 std::int64_t paged_decode_workspace(const Context& context, const PagedAttention& call);

@@ -10,14 +10,15 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The queries of one head of a sequence: the keys that they see, and the results of the forward pass.
+// The queries of one head of a sequence: the visible keys, and the results of the forward pass.
 struct HeadStatistics {
   const Visibility& visibility;
   const float *lse, *delta;
   std::int64_t first;  // index in lse and delta of the head's first query in this sequence
   int sequence;
 
-  // In base 2. A query that sees no key has lse = -infinity. Its weights are zero with any finite value.
+  // Returns the log-sum-exp of query i in base 2. A query without visible keys has lse = -infinity. Any
+  // finite number may replace this lse, because all weights of the query are zero.
   PRIMUS_DEVICE float log_sum(std::int64_t i) const {
     return lse[first + i] == -infinity() ? 0.0F : lse[first + i] * kLog2E;
   }
@@ -31,7 +32,7 @@ struct PassingQueries {
   float log_sums[kPassing], deltas[kPassing];
   int begin[kPassing], end[kPassing];  // the range of keys that each query sees
 
-  // Called by only one warp of the block, whose threads have few registers.
+  // Only one warp of the block calls this function. The threads of this warp have few registers.
   PRIMUS_DEVICE void fill(const HeadStatistics& head, int row) {
     PRIMUS_UNROLL_BY(1)
     for (int c = lane(); c < kPassing; c += kWarp) {
@@ -45,7 +46,8 @@ struct PassingQueries {
     }
   }
 
-  // Turns scores into the weights of the forward pass. The block keeps the `count` keys from `key` on.
+  // Turns scores into the weights of the forward pass. `key` and `count`: the first key that the block keeps,
+  // and the number of kept keys.
   PRIMUS_DEVICE void weigh(Scores& scores, float scale, int key, int count) const {
     const bool whole = begin[kPassing - 1] <= key && end[0] >= key + count;
     PRIMUS_UNROLL
@@ -63,8 +65,8 @@ struct PassingQueries {
   }
 };
 
-// Kept queries: the queries that a block keeps while it iterates over keys. Contains a lane's rows, and the
-// range of keys that all rows of the warpgroup see. kPassing: keys per step.
+// Kept queries: the queries that a block keeps while it iterates over keys. This struct has the rows of one
+// lane, and the range of keys that all rows of the warpgroup see. kPassing: keys per step.
 template <int kPassing>
 struct KeptQueries {
   static constexpr int kSlots = 2;  // rows per lane

@@ -5,8 +5,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Returns 2^x with an error of at most 2 units in the last place, or 0 if the result would be denormal. It
-// takes one instruction on a GPU. Intended for softmax, whose arguments are not positive.
+// Returns 2^x with an error of at most 2 units in the last place, or 0 if the result would be denormal. A GPU
+// needs one instruction. Intended for softmax, whose arguments are at most 0.
 PRIMUS_DEVICE float exp2_flushed(float x) {
 #if PRIMUS_CUDA_ARCH >= 800
   float result;
@@ -23,7 +23,8 @@ constexpr float kLog2E = 1.44269504088896341F, kLn2 = 0.693147180559945309F;
 struct ScoreScale {
   float scale, cap;  // cap = 0: no cap
 
-  // With a cap, replaces each product by the tanh that is later multiplied by the cap. Called before masking.
+  // With a cap, replaces each product by the tanh of the soft cap; factor() later multiplies by the cap. Call
+  // this function before masking.
   template <int kN>
   PRIMUS_DEVICE void apply_cap(Accumulator (&scores)[kN]) const {
     if (cap == 0) return;

@@ -1,9 +1,9 @@
 // Shared code of the attention kernels on tiles: tiles in shared memory, and the two kinds of tile products.
 //
-// A block processes kRows queries (or keys, in one backward kernel), 16 per warp, and iterates over keys (or
-// queries) in steps of kCols. Scores are products over the head dimension, which passes through shared memory
-// in slices of kDepth, so that heads of any width fit. Results are sums over these steps, with at most kWide
-// columns: wider heads are divided into column panels, one block each.
+// A block processes kRows queries, 16 per warp, and iterates over keys in steps of kCols. (In one backward
+// kernel, queries and keys have exchanged roles.) Scores are products over the head dimension. This dimension
+// passes through shared memory in slices of kDepth, so that heads of any width fit. Results are sums over the
+// steps, with at most kWide columns. Wider heads are divided into column panels, with one block per panel.
 #pragma once
 
 #include "turbo/attention/gpu_scores.h"
@@ -48,8 +48,8 @@ struct AttentionTiles {
 
   // Sums stay in registers and become operands of the next product without passing through memory.
   static constexpr bool kDirect = kHalf && kWarp == 32;
-  // Number of left operands that stay in shared memory while a block iterates over right operands. The 64 KiB
-  // of shared memory of AMD GPUs hold only one.
+  // Number of left operands that stay in shared memory while a block iterates over right operands. AMD GPUs
+  // have 64 KiB of shared memory, with space for only one left operand.
   static constexpr int kLefts = kDirect ? 2 : 1;
 
   struct Memory {
@@ -127,9 +127,9 @@ struct AttentionTiles {
     }
   }
 
-  // scores = left rows · right rowsᵀ, summed over all columns. The left rows stay in shared memory, in slot
-  // `left_index`, if they have at most kDepth columns and enough slots exist; `loaded` records this. Calls
-  // also(), which fetches data that the caller needs next. All fetches are complete on return.
+  // scores = left rows · right rowsᵀ, summed over all columns. If the left rows have at most kDepth columns
+  // and enough slots exist, the left rows stay in slot `left_index` of shared memory, and `loaded` becomes
+  // true. Calls also(), which fetches data that the caller needs next. All fetches are complete on return.
   template <class Left, class Rows, class Also>
   PRIMUS_DEVICE static void multiply_rows(Memory& m, Scores& scores, int left_index, const Left& left,
                                           std::int64_t row, const Rows& right, std::int64_t col, bool& loaded,
@@ -156,8 +156,8 @@ struct AttentionTiles {
     loaded = left.cols <= kDepth && left_index < kLefts;
   }
 
-  // sums += weights · wide; columns [col, col + kWide) of `wide` are in shared memory; only the first `cols`
-  // of them are valid.
+  // sums += weights · wide. Columns [col, col + kWide) of `wide` are in shared memory; only the first `cols`
+  // of these columns are valid.
   PRIMUS_DEVICE static void add_weighted(Memory& m, Sums& sums, const Scores& weights, std::int64_t col,
                                          std::int64_t cols) {
     if constexpr (!kDirect) {
@@ -210,8 +210,8 @@ struct AttentionTiles {
   }
 };
 
-// Returns a tile kernel with the call's parameters that all tile kernels share; the kernel's own members are
-// left unset. `s`: the call's shape; `documents`: its first_key or null.
+// Returns a tile kernel, and sets the members that all tile kernels have. Other members stay unset. `s`: the
+// call's shape; `documents`: its first_key or null.
 template <template <class> class Kernel, class T, class Call>
 Kernel<T> on_tiles(Context& context, const Call& call, const AttentionShape& s, const std::int32_t* documents,
                    const std::int32_t* unless_zero) {

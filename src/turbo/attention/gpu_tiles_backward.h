@@ -1,6 +1,6 @@
 // The backward pass of attention on tiles, on any GPU (gpu_tiles.h). There are two kernels: one for d_k and
-// d_v, and one for d_q. Each kernel sums in a fixed order without atomics, so results are deterministic. Both
-// kernels compute the scores, so scores are computed twice.
+// d_v, and one for d_q. Each kernel sums in a fixed order without atomics: results are deterministic. Both
+// kernels compute the scores.
 #pragma once
 
 #include "turbo/attention/gpu_tiles.h"
@@ -65,8 +65,8 @@ struct BackwardTiles {
   PRIMUS_DEVICE std::int64_t place(std::int64_t sequence, std::int64_t head, std::int64_t i) const {
     return (head * batch + sequence) * visibility.seq_q + i;
   }
-  // Returns the query's log-sum-exp. For a query that sees no key it is -infinity; all weights are then zero,
-  // so any finite number may replace it.
+  // Returns the query's log-sum-exp. For a query without visible keys, the log-sum-exp is -infinity. Any
+  // finite number may replace this value, because all weights of the query are zero.
   PRIMUS_DEVICE float log_sum(std::int64_t place) const {
     return lse[place] == -infinity() ? 0.0F : lse[place];
   }
@@ -75,8 +75,8 @@ struct BackwardTiles {
   }
 };
 
-// The rows of a block are keys. A block computes a column panel of their d_v or d_k, and sums over all
-// queries that see these keys.
+// The rows of a block are keys. A block computes a column panel of d_v or d_k for these keys, and sums over
+// all queries that see these keys.
 template <class T, class Gradient>
 struct BackwardKeys : BackwardTiles<T> {
   using Base = BackwardTiles<T>;
@@ -158,8 +158,8 @@ struct BackwardKeys : BackwardTiles<T> {
     }
   }
 
-  // Replaces each score by of(weight, score, j, i), where `weight` is the attention weight of the forward
-  // pass. It is 0 if the query does not see the key.
+  // Replaces each score by of(weight, score, j, i). `weight` is the attention weight of the forward pass: 0
+  // if the query does not see the key.
   template <class Of>
   PRIMUS_DEVICE void each_weight(const Memory& m, typename Tiles::Scores& scores, std::int64_t row,
                                  Of of) const {
@@ -176,7 +176,7 @@ struct BackwardKeys : BackwardTiles<T> {
   }
 };
 
-// The rows of a block are queries. A block computes a column panel of their d_q.
+// The rows of a block are queries. A block computes a column panel of d_q for these queries.
 template <class T, class Gradient>
 struct BackwardQueries : BackwardTiles<T> {
   using Base = BackwardTiles<T>;

@@ -23,7 +23,7 @@ struct ForwardTiles {
   PRIMUS_DEVICE void operator()() const {
     if (unless_zero && *unless_zero == 0) return;
     auto& m = *reinterpret_cast<typename Tiles::Memory*>(dynamic_shared());
-    // The last queries of a sequence see the most keys, so their blocks start first.
+    // The blocks of the last queries of a sequence start first, because these queries see the most keys.
     const std::int64_t panel = block() % panels, head = block() / panels % heads;
     const std::int64_t sequence = block() / panels / heads % batch;
     const std::int64_t row = (tiles - 1 - block() / panels / heads / batch) * Tiles::kRows;
@@ -130,8 +130,8 @@ struct ForwardTiles {
     }
   }
 
-  // Returns the log-sum-exp of a row including its sink (-infinity: no sink). Sets `factor` to the factor by
-  // which its sums are multiplied; it is 0 if the row sees no key.
+  // Returns the log-sum-exp of a row including its sink (-infinity: no sink). Sets `factor` to the factor of
+  // the row's sums: 0 if the row sees no key.
   PRIMUS_DEVICE static float end_softmax(float maximum, float total, float sink, float& factor) {
     const float final_max = ::fmaxf(maximum, sink);
     const bool nothing = final_max == -infinity();

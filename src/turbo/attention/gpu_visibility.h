@@ -41,8 +41,8 @@ struct Visibility {
     return {inside(seen.begin - k_first), inside(seen.end - k_first)};
   }
 
-  // Returns the first query of the sequence whose range ends after `key`. The next function returns the first
-  // query whose range begins after `key`.
+  // These two functions search the queries of a sequence. They return the first query whose range of keys
+  // ends after `key`, and the first query whose range begins after `key`.
   PRIMUS_DEVICE std::int64_t first_to_end_behind(std::int64_t sequence, std::int64_t key) const {
     std::int64_t low = 0, high = seq_q;
     while (low < high) {

@@ -1,10 +1,10 @@
 // The forward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h), on tiles of 128 queries.
 //
 // A block of three warpgroups computes one tile. The last warpgroup fetches tiles of keys and values, two
-// tiles of each at a time. Each of the first two warpgroups computes 64 queries. While the matrix units
-// compute a warpgroup's scores of one tile of keys and the weighted values of the preceding tile, its other
-// units turn scores into weights. The two warpgroups alternate in issuing work to the matrix units, so that
-// one multiplies while the other computes weights.
+// tiles of each at a time. Each of the first two warpgroups computes 64 queries. The two warpgroups issue
+// work to the matrix units in turns: one warpgroup multiplies while the other computes weights. Within a
+// warpgroup, the scores of one tile of keys and the weighted values of the preceding tile are computed
+// concurrently.
 #pragma once
 
 #include "turbo/attention/gpu_attended_rows.h"
@@ -24,7 +24,8 @@ struct ForwardWarpgroups {
   using Rows = AttendedRows<kKeys>;
   static constexpr int kSlots = Rows::kSlots;
 
-  // Queries and keys: one panel per 64 columns of the head. Values: per 64 keys, one panel per 64 columns.
+  // Queries and keys have one panel per 64 columns of the head. Values have one panel for each block of 64
+  // keys by 64 columns.
   struct Memory {
     BFloat16 queries[kRows * kHeadDim];
     BFloat16 keys[kStages][kKeys * kHeadDim];
@@ -73,8 +74,8 @@ struct ForwardWarpgroups {
 #endif
   }
 
-  // Returns the tile of this block. The last queries of a sequence see the most keys, so their blocks start
-  // first.
+  // Returns the tile of this block. The blocks of the last queries of a sequence start first, because these
+  // queries see the most keys.
   PRIMUS_DEVICE Tile of_block() const {
     Tile tile;
     const int index = static_cast<int>(block()), after_heads = index / heads;

@@ -1,9 +1,9 @@
 // Attention of new tokens over a paged cache. The keys and values of many sequences are in pages of a fixed
 // number of tokens, and a block table names the pages of each sequence (PagedAttention, Kwon et al. 2023).
-// Memory is therefore allocated page by page, and sequences of any length share it.
+// Memory is allocated page by page, and sequences of any length share the memory.
 //
-// Lengths and tables are tensors on the device, so a launch is the same for every decoding step and can be
-// captured. Masking is causal, as in turbo/attention/attention.h.
+// Lengths and tables are tensors on the device. Therefore the launch is the same for every decoding step, and
+// a graph can record the launch. Masking is causal, as in turbo/attention/attention.h.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -16,8 +16,8 @@ namespace primus::turbo {
 struct PagedSequences {
   static constexpr std::int64_t kPageMultiple = 64;  // a page size is a power of two and at least this number
 
-  // [B + 1] int32, starting at 0: rows [query_starts[b], query_starts[b + 1]) are the new tokens of sequence
-  // b, in order; the range may be empty. Rows from query_starts[B] to T belong to no sequence.
+  // [B + 1] int32, starting at 0. Rows [query_starts[b], query_starts[b + 1]) are the new tokens of sequence
+  // b, in order. This range may be empty. Rows from query_starts[B] to T belong to no sequence.
   Tensor query_starts;
   Tensor key_lengths;  // [B] int32: number of tokens of each sequence, including its new tokens
   Tensor block_table;  // [B, blocks] int32: the page of tokens [i * page_size, (i + 1) * page_size)

@@ -1,5 +1,5 @@
-// Attention residuals (Kimi K3): each branch of a block reads a learned mixture of the residual stream and
-// its checkpoints, which are earlier states of the stream. For each token, with n + 1 candidates v_j,
+// Attention residuals (Kimi K3). Each branch of a block reads a learned mixture of the residual stream and
+// its checkpoints. Checkpoints are earlier states of the stream. For each token, with n + 1 candidates v_j,
 //   score_j = (w · v_j) / sqrt(mean(v_j²) + eps),  w = norm · proj,  out = Σ_j softmax(score)_j v_j:
 // normalised candidates are used only for the scores. All sums are in fp32; out is rounded once.
 #pragma once
@@ -32,7 +32,7 @@ struct AttentionResidualBackward {
   static constexpr KernelId kId = KernelId::kAttentionResidualBackward;
   ResidualCandidates of;
   Tensor d_out;  // [T, hidden]
-  // Gradients of the candidates from other operators that read them; absent: zero. Each tensor may share the
+  // Gradients of the candidates from other readers of the candidates; absent: zero. Each tensor may share the
   // memory of the corresponding output.
   Tensor previous_checkpoints, previous_stream;
   Tensor d_checkpoints, d_stream;  // out; shapes of `checkpoints` and `stream`

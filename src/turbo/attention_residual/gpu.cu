@@ -1,4 +1,5 @@
-// A block processes one token. When it reads the token's candidates again, they are in the cache.
+// A block processes one token. The block reads the token's candidates twice; the second time, the candidates
+// are in the cache.
 #include "turbo/attention_residual/attention_residual.h"
 #include "turbo/attention_residual/formula.h"
 #include "turbo/gpu/loops.h"
@@ -25,7 +26,7 @@ struct Candidates {
     return j + 1 < count ? checkpoints + (row * (count - 1) + j) * hidden : stream + row * hidden;
   }
 
-  // All threads of a block must call this.
+  // All threads of a block must call this function.
   PRIMUS_DEVICE void mix(std::int64_t row, const T* d_out, Mixture& m) const {
     for (std::int64_t j = 0; j < count; ++j) {
       const T* v = of(row, j);
@@ -121,7 +122,8 @@ struct WeightTerm {
   }
 };
 
-// On input, d_norm holds the gradient of the product norm · proj. Computes d_norm and d_proj from it.
+// On input, d_norm holds the gradient of the product norm · proj. Computes d_norm and d_proj from this
+// gradient.
 struct Parts {
   const float *norm, *proj;
   float *d_norm, *d_proj;

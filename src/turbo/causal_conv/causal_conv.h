@@ -1,7 +1,7 @@
 // Short convolutions: each channel is convolved separately over the last `width` tokens,
 //   c[t] = bias + sum over d < width of weight[width - 1 - d] * u[t - d].
-// There are two forms. Each form is computed by one kernel, which stores no intermediate values, because
-// memory bandwidth is the limit.
+// There are two forms. Each form has one kernel. The kernel stores no intermediate values, because memory
+// bandwidth is the limit.
 //   kGated  LFM2 (Liquid AI 2025), gated before and after: u = B * x, y = C * c,
 //           with B, C and x in adjacent columns of one projection
 //   kSilu   before linear attention (Qwen3-Next, Kimi Linear): u = x, y = silu(c)
@@ -9,9 +9,9 @@
 //
 // A token sees only tokens of its own document, from first_key on (turbo/attention/attention.h).
 //
-// Rows are divided into segments: consecutive tokens of one sequence. If a segment begins inside its
-// sequence, as with context parallelism, the preceding inputs come from another rank: `before` holds the last
-// width - 1 inputs u before each segment. Gradients of these inputs are exchanged in the same layout.
+// Rows are divided into segments: consecutive tokens of one sequence. With context parallelism, a segment may
+// begin inside its sequence; the preceding inputs then come from another rank. `before` holds the last width
+// - 1 inputs u before each segment. Gradients of these inputs are exchanged in the same layout.
 #pragma once
 
 #include <cstdint>
@@ -67,8 +67,8 @@ struct CausalConvBackwardInput {
   double flops() const { return 0; }
 };
 
-// d_weight (+)= the gradient of the weights, or of the bias if of_bias, in an order that does not depend on
-// the number of threads.
+// d_weight (+)= the gradient of the weights, or of the bias if of_bias is set. The order of the sum does not
+// depend on the number of threads.
 struct CausalConvBackwardWeight {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardWeight;
   CausalConvShape shape;
@@ -83,7 +83,7 @@ struct CausalConvBackwardWeight {
   double flops() const { return 0; }
 };
 
-// Copies the last width - 1 inputs u of each segment, which are `before` of the next segment.
+// Copies the last width - 1 inputs u of each segment. These inputs are `before` of the next segment.
 struct CausalConvEdge {
   static constexpr KernelId kId = KernelId::kCausalConvEdge;
   CausalConvShape shape;  // tokens >= width - 1
@@ -93,22 +93,22 @@ struct CausalConvEdge {
   double flops() const { return 0; }
 };
 
-// Computes the gradients of `before`, which are `d_after` of the preceding segment.
+// Computes the gradients of `before`. These gradients are `d_after` of the preceding segment.
 struct CausalConvBackwardEdge {
   static constexpr KernelId kId = KernelId::kCausalConvBackwardEdge;
   CausalConvShape shape;
   Tensor bcx, weight, first_key;  // as in the forward pass
-  Tensor bias, before;  // for kSilu, whose activation depends on the complete sums; absent otherwise
-  Tensor d_y;           // [rows, channels]
-  Tensor d_edge;        // output: edge() fp32
+  Tensor bias, before;            // only for kSilu (the gradient of silu needs the sums); otherwise absent
+  Tensor d_y;                     // [rows, channels]
+  Tensor d_edge;                  // output: edge() fp32
   void check() const;
   double flops() const { return 0; }
 };
 
 // Processes the new tokens of many sequences, for generation. The last inputs u of each sequence are in a
-// ring buffer: the input at position p is in row p % ring. The call adds the inputs of the new tokens. A pass
-// may be repeated, and a sequence may be truncated, as long as the ring still holds the width - 1 inputs
-// before the next token. A sequence that restarts at position 0 does not need to be cleared.
+// ring buffer: the input at position p is in row p % ring. The call adds the inputs of the new tokens. The
+// caller may repeat a pass or truncate a sequence if the ring still holds the width - 1 inputs before the
+// next token. A sequence may restart at position 0 without clearing the ring.
 struct CachedCausalConv {
   static constexpr KernelId kId = KernelId::kCachedCausalConv;
   PagedSequences sequences;  // the pages are not used

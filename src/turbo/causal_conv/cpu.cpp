@@ -18,7 +18,7 @@ const T* optional(const CpuContext& context, const Tensor& tensor) {
   return tensor.absent() ? nullptr : context.data<const T>(tensor);
 }
 
-// The weights of a block of channels: of(d)[i] multiplies the input of channel i that is d tokens back.
+// The weights of a block of channels. of(d)[i] is the factor of channel i's input d tokens back.
 struct Lines {
   template <class T>
   Lines(const T* weight, std::int64_t channel, std::int64_t count, std::int64_t width) {
@@ -95,7 +95,7 @@ struct Inputs {
     PRIMUS_SIMD()
     for (std::int64_t i = 0; i < count; ++i) use(i, kSilu ? to_float(x[i]) : to_float(b[i]) * to_float(x[i]));
   }
-  // Computes the output of a token from its sums; `c` points to its second gate.
+  // Computes the output of a token from the token's sums. `c` points to the token's second gate.
   static PRIMUS_INLINE void finish(const float* sum, const T* c, std::int64_t count, T* out) {
     PRIMUS_SIMD()
     for (std::int64_t i = 0; i < count; ++i)
@@ -139,8 +139,8 @@ struct Inputs {
   const std::int32_t* first_key;
 };
 
-// Holds, for a block of channels and a token, the gradients of the convolution sums of all tokens that see
-// this token. Tokens are visited in order, and each gradient is computed only once.
+// Computes gradients of convolution sums for a block of channels. Holds the gradients of all tokens that see
+// the current token. Tokens are visited in order, and each gradient is computed only once.
 template <class T, bool kSilu>
 class GradientRows {
  public:

@@ -5,9 +5,9 @@
 
 namespace primus::turbo::PRIMUS_GPU::causal_conv {
 
-// A token's input affects its own output and the following kTaps - 1 outputs, so its gradient is complete
-// only kTaps - 1 tokens later. The input's two factors are then loaded again, because registers are scarce
-// and L1 still holds them.
+// A token's input affects the token's output and the following kTaps - 1 outputs. Therefore the gradient of
+// the input is complete only kTaps - 1 tokens later. The code then loads the two factors of the input again,
+// because registers are scarce and L1 still holds the factors.
 template <class T, bool kSilu, int kCount, int kTaps>
 struct BackwardBody {
   static constexpr int kLag = kTaps - 1;
@@ -48,8 +48,8 @@ struct BackwardBody {
       for (int k = 0; k < kCount; ++k) s.d[j][k] = s.d[j - 1][k];
     }
   }
-  // Advances to the next token and computes the gradient of its sums. If the token is one of the thread's own
-  // tokens, also writes the gradient of its second gate.
+  // Advances to the next token and computes the gradient of the token's sums. For the thread's own tokens,
+  // also writes the gradient of the second gate.
   PRIMUS_DEVICE void take(State& s, std::int64_t segment, std::int64_t token, std::int64_t end,
                           std::int64_t channel) const {
     s.reach[0] = static_cast<int>(in.reach(segment, token));

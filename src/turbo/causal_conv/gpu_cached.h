@@ -93,8 +93,7 @@ struct KeptRows {
 };
 
 // For a small number of rows: computes the outputs and updates the ring in one launch. A thread processes all
-// rows of a sequence in order; the thread after the last sequence processes the rows that belong to no
-// sequence.
+// rows of a sequence in order. One more thread processes the rows that belong to no sequence.
 template <class T, bool kSilu, int kCount>
 struct FewRows {
   Cached<T, kSilu> all;

@@ -153,8 +153,8 @@ struct Inputs {
       add_product(w, u, sum);
     }
   }
-  // sum += the contributions of the tokens from `token` + `from` on to the gradient of u at `token`. If
-  // `token` is not visible to one of these tokens, it is not visible to the tokens after that one.
+  // sum += the contributions of the tokens from `token` + `from` on to the gradient of u at `token`. The loop
+  // ends at the first token that does not see `token`, because later tokens do not see `token` either.
   template <int kCount>
   PRIMUS_DEVICE void add_gradient(std::int64_t segment, std::int64_t token, std::int64_t from,
                                   std::int64_t channel, float (&sum)[kCount]) const {

@@ -1,7 +1,7 @@
 // Defines how threads share the work of a short causal convolution on GPUs. A thread processes consecutive
-// tokens (a run) for a few consecutive channels, and keeps the weights of these channels in registers. It
-// keeps the inputs in a window that slides over the tokens: each token is loaded only once, except for those
-// before a run.
+// tokens (a run) for a few consecutive channels, and keeps the weights of these channels in registers. The
+// thread keeps the inputs in a window that slides over the tokens. Each token is loaded only once, except for
+// the tokens before a run.
 #pragma once
 
 #include <type_traits>
@@ -66,7 +66,7 @@ struct EachOfRuns {
     if (segment < segments && pack < packs) body(segment, begin, smaller(begin + run, tokens), pack * kCount);
   }
 };
-// Runs have kTaps to 4 * kTaps tokens: as long as possible while every GPU still gets enough threads.
+// Runs have kTaps to 4 * kTaps tokens. A run is as long as possible with enough threads for the GPU.
 template <int kCount, int kTaps, class Body>
 void for_each_of_runs(Context& context, const CausalConvShape& shape, const Body& body) {
   using Kernel = EachOfRuns<Body, kCount>;

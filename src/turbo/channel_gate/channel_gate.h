@@ -1,5 +1,5 @@
-// The gates of Kimi delta attention (arXiv:2510.26692), in fp32 as turbo/delta_rule reads them: the log decay
-// g of the state per key channel, and the write strength beta per head.
+// The gates of Kimi delta attention (arXiv:2510.26692): the log decay g of the state per key channel, and the
+// write strength beta per head. The results are in fp32, as turbo/delta_rule needs.
 //   g = -exp(a_log) · softplus(z + bias), or with a lower bound (Kimi K3)
 //   g = lower_bound · sigmoid(exp(a_log) · (z + bias)),  beta = sigmoid(b)
 // There is one a_log per head, and one bias per channel.

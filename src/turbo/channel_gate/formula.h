@@ -30,8 +30,8 @@ struct ChannelDecay {
   }
 };
 
-// Turns a draw of the standard normal distribution into the inverse softplus of a rate e^(low ... low +
-// range), which is uniform in its logarithm.
+// Turns a draw of the standard normal distribution into the inverse softplus of a rate. The logarithm of the
+// rate is uniform in [low, low + range).
 PRIMUS_FORMULA float rate_bias(float draw, double low, double range) {
   const double rate = ::exp(low + range * normal_cdf(static_cast<double>(draw)));
   return static_cast<float>(rate + ::log(-::expm1(-rate)));

@@ -1,5 +1,5 @@
-// Copies groups of columns of one matrix to a second matrix. Splits a fused projection whose heads have
-// queries and gates in adjacent columns, and joins the gradients again.
+// Copies groups of columns of one matrix to a second matrix. Use: to split a fused projection in which the
+// queries and gates of a head are in adjacent columns, and to join the gradients.
 #pragma once
 
 #include <array>

@@ -5,7 +5,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// A thread copies kCount consecutive columns of one row; columns of all runs are numbered consecutively.
+// A thread copies kCount consecutive columns of one row. The columns of all runs have consecutive numbers.
 template <class T, int kCount>
 struct CopyBody {
   const T* from;

@@ -12,7 +12,7 @@
 namespace primus::turbo {
 namespace {
 
-// A table is built on first use, not at program start, because registering kernels already runs code of the
+// A table is built on first use and not at program start, because registration already runs code of the
 // table's instruction set.
 #define PRIMUS_CPU_OPERATOR(operator_name) register_##operator_name(table);
 // clang-format off

@@ -1,7 +1,7 @@
-// The CPU kernels. A build contains them for one or more instruction set levels of the x86-64 psABI
-// (-DPRIMUS_CPU_KERNELS); the highest level that the machine supports is chosen at run time. With all levels,
-// one program runs on any x86-64-v2 CPU (2009) and is fast on new CPUs. (Matrix products in turbo/gemm choose
-// separately, among more levels, including AMX.)
+// The CPU kernels. A build contains the kernels for one or more instruction set levels of the x86-64 psABI
+// (-DPRIMUS_CPU_KERNELS). At run time, the program chooses the highest level that the machine supports. With
+// all levels, one program runs on any x86-64-v2 CPU (2009) and is fast on new CPUs. (Matrix products in
+// turbo/gemm choose separately, among more levels, including AMX.)
 #pragma once
 
 #include <memory>
@@ -17,13 +17,13 @@ namespace primus::turbo {
 
 std::string_view name_of(IsaLevel level);  // "x86-64-v3"
 
-// Return levels in ascending order. built_isa_levels() returns all levels that the program contains; the
-// other function returns those levels that this machine also supports (possibly none).
+// These functions return levels in ascending order. built_isa_levels() returns the levels that the program
+// contains. supported_isa_levels() returns the built levels that this machine supports (possibly none).
 std::vector<IsaLevel> built_isa_levels();
 std::vector<IsaLevel> supported_isa_levels();
 
-// Returns the highest level of `built` that a machine of level `machine` supports. Throws Error
-// (kUnsupported) if the machine supports none of them, because the program was built only for newer CPUs.
+// Returns the highest level of `built` that a machine of level `machine` supports. Throws Error(kUnsupported)
+// if the machine supports no level of `built`: the program was built only for other CPUs.
 IsaLevel best_isa_level(std::span<const IsaLevel> built, IsaLevel machine);
 IsaLevel best_isa_level();  // the best built level for this machine
 

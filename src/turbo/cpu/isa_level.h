@@ -1,4 +1,4 @@
-// The instruction set levels of the x86-64 psABI that CPU kernels are compiled for, and the level of this
+// The instruction set levels of the x86-64 psABI for which CPU kernels are compiled, and the level of this
 // machine. CMake also compiles this header separately to choose the kernels of a build with
 // -DPRIMUS_CPU_KERNELS=native.
 #pragma once

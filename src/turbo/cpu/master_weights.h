@@ -35,8 +35,8 @@ struct SplitMasters {
   }
 };
 
-// Calls body(masters) with the master weights of a kernel's arguments. The form is known at compile time, so
-// the loop has no branch.
+// Calls body(masters) with the master weights of a kernel's arguments. The loop needs no branch, because the
+// storage form is known at compile time.
 template <class Arguments, class Body>
 void with_masters(const CpuContext& context, const Arguments& a, Body&& body) {
   if (!a.remainder.absent()) {

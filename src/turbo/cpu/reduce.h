@@ -8,8 +8,8 @@
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-// Divides [0, n) into at most 256 slices that depend only on n, calls slice_sum(begin, end) for each slice on
-// the pool, and adds the results in order.
+// Divides [0, n) into at most 256 slices, which depend only on n. Calls slice_sum(begin, end) for each slice
+// on the pool, and adds the results in order.
 template <class Partial, class SliceSum>
 Partial ordered_sum(const CpuContext& context, std::int64_t n, SliceSum slice_sum) {
   constexpr std::int64_t kSlices = 256, kSmallest = 16384;
@@ -41,9 +41,9 @@ PRIMUS_INLINE double sum_doubles(std::int64_t begin, std::int64_t end, Term term
 }
 
 // Sums rows into out[n]: add_row(line, row) adds the contribution of row `row` to line[0 .. n). Rows are
-// divided into slices that depend only on their number; each slice is summed row by row into its own line of
-// the workspace, and the lines are added in order. `out`: n elements of fp32, or of bf16, to which the fp32
-// sum is rounded once.
+// divided into slices, which depend only on the number of rows. Each slice is summed row by row into its own
+// line of the workspace. Then the lines are added in order. `out`: n elements of fp32 or bf16. For bf16, the
+// fp32 sum is rounded once.
 struct RowSlices {
   explicit RowSlices(std::int64_t rows) : rows_per_slice(std::max<std::int64_t>((rows + 255) / 256, 32)) {
     count = (rows + rows_per_slice - 1) / rows_per_slice;

@@ -1,5 +1,5 @@
-// Every cpu.cpp defines register_<operator>(table), once per instruction set; it registers the operator's
-// kernels. Only these functions are visible outside the objects of their instruction set (see
+// Every cpu.cpp defines register_<operator>(table), once per instruction set. This function registers the
+// operator's kernels. Only these functions are visible outside the objects of their instruction set (see
 // CMakeLists.txt).
 #pragma once
 

@@ -1,5 +1,5 @@
-// Building blocks of CPU kernels: conversions, exp and related functions as branch-free code that the
-// compiler vectorises for the instruction set of the build, and the loops around them.
+// Building blocks of CPU kernels: conversions, exp and related functions, and loops. The functions have no
+// branches, so that the compiler vectorises them for the instruction set of the build.
 //
 // Only for cpu*.cpp files; everything is in the namespace of the instruction set being built.
 #pragma once
@@ -19,8 +19,9 @@
 #error "compile this file through primus_cpu_objects() (src/turbo/cpu/CMakeLists.txt)"
 #endif
 
-// PRIMUS_SIMD() before a loop with independent iterations vectorises the loop. In-place kernels qualify if
-// each iteration reads its element before writing it. Clauses are arguments: PRIMUS_SIMD(reduction(+ : sum)).
+// PRIMUS_SIMD() before a loop with independent iterations vectorises the loop. Loops of in-place kernels are
+// allowed if each iteration reads an element before writing the same element. Clauses are arguments:
+// PRIMUS_SIMD(reduction(+ : sum)).
 #define PRIMUS_PRAGMA(text) _Pragma(#text)
 #define PRIMUS_SIMD(...) PRIMUS_PRAGMA(omp simd __VA_ARGS__)
 #define PRIMUS_INLINE inline __attribute__((always_inline))
@@ -100,7 +101,8 @@ constexpr float kExpRound = 12582912.0F;  // 1.5 * 2^23: adding it rounds to an 
 PRIMUS_INLINE ExpParts exp_parts(float x) {
   const float shifted = multiply_add(x, 1.44269504088896341F, kExpRound);
   const float n = shifted - kExpRound;
-  // ln 2 is split into two terms. The first term ends with zero bits, so its product with n is exact.
+  // ln 2 is split into two terms. The product of the first term with n is exact, because the term ends with
+  // zero bits.
   float r = multiply_add(n, -0.693359375F, x);
   r = multiply_add(n, 2.12194440054690583e-4F, r);
   float p = 1.9875691500e-4F;
@@ -131,7 +133,7 @@ PRIMUS_INLINE float exp(float x) {
 }
 
 // Returns exp(x) for x <= 43, at two thirds of the cost of exp() and with the same accuracy, including
-// denormals, -inf and NaN. A softmax can use it, because it subtracts the largest value first.
+// denormals, -inf and NaN. Softmax can use this function, because softmax first subtracts the largest value.
 PRIMUS_INLINE float softmax_exp(float x) {
   const float y = x < -104.0F ? -104.0F : x;
   const auto [p, shifted] = exp_parts(y);
@@ -143,7 +145,7 @@ PRIMUS_INLINE float softmax_exp(float x) {
 }
 
 // Returns 1 / (1 + e^-x) within 3 ulp for x >= -87, and the value at -87 (1.6e-38) for smaller x. Returns 0
-// or 1 for NaN: a caller that multiplies the result by x, as SiLU does, still gets NaN.
+// or 1 for NaN. A caller such as SiLU multiplies the result by x and still gets NaN.
 PRIMUS_INLINE float sigmoid(float x) {
   // Clamps to [-87, 87] by comparing bits, which needs one instruction per limit; comparing floats needs
   // three.
@@ -171,7 +173,7 @@ PRIMUS_INLINE float tanh(float x) {
 // ---- Loops --------------------------------------------------------------------------------------
 
 // Returns the sum of term(0) ... term(n-1), in an order that depends only on n. Uses many vector lanes,
-// because the latency of additions would limit a single chain of them.
+// because the latency of additions would limit a single chain of additions.
 template <class Term>
 PRIMUS_INLINE float sum_terms(std::int64_t n, Term term) {
   constexpr int kLanes = 64;
@@ -189,7 +191,7 @@ PRIMUS_INLINE float sum_terms(std::int64_t n, Term term) {
 }
 
 // Divides n items, each with about `bytes_per_item` of memory traffic, among the threads of the pool by calls
-// of body(begin, end). Tasks are large enough to hide the cost of claiming one, and small enough that all
+// of body(begin, end). Tasks are large enough to hide the cost of claiming a task, and small enough that all
 // cores finish at about the same time.
 template <class Body>
 void parallel_ranges(const CpuContext& context, std::int64_t n, std::int64_t bytes_per_item, Body body) {

@@ -1,9 +1,9 @@
 // Weighted softmax cross-entropy over a slice of tokens, and its gradient in the same pass:
 //   loss[t] = weights[t] * (logsumexp(logits[t]) - logits[t, labels[t]])
 //   d_logits[t] = weights[t] * (softmax(logits[t]) - onehot(labels[t]))
-// The weights include the loss mask and the normalisation, so the sum of `loss` over all slices is the
-// training loss. A token with weight zero contributes exactly zero, even if its label is invalid or its
-// logits are not finite.
+// The weights include the loss mask and the normalisation: the sum of `loss` over all slices is the training
+// loss. A token with weight zero contributes exactly zero, even if its label is invalid or its logits are not
+// finite.
 //
 // With a cap, each logit is replaced by cap * tanh(logit / cap) (turbo/soft_cap). d_logits is the gradient of
 // the uncapped logits and includes the derivative of the cap. Capped logits are never written to memory.

@@ -1,5 +1,6 @@
-// Computes the loss of a token and the scalars of its gradient from the softmax statistics of its logits;
-// shared by the kernels of all devices. The arithmetic is in double, as is the sum of exponentials.
+// Computes the loss of a token, and the scalars of the loss gradient, from the softmax statistics of the
+// token's logits. The kernels of all devices share this code. The arithmetic and the sum of exponentials are
+// in double.
 #pragma once
 
 #include "turbo/formula.h"
@@ -8,7 +9,7 @@ namespace primus::turbo::PRIMUS_KERNELS {
 
 // The softmax statistics of a row of logits.
 struct SoftmaxStatistics {
-  float largest;  // ignores NaN, which reaches the loss through the sum
+  float largest;  // ignores NaN; a NaN reaches the loss through the sum
   double sum;     // sum of exp(logit - largest)
 
   // Returns the label's logit minus the largest logit.
@@ -28,17 +29,16 @@ struct SoftmaxStatistics {
   PRIMUS_FORMULA float label_gradient(float weight, double label_logit) const {
     return static_cast<float>(static_cast<double>(weight) * (::exp(label_logit) / sum - 1));
   }
-  // Returns the amount that some columns of the row contribute to `sum`, given the statistics of these
-  // columns.
+  // Returns the contribution of some columns of the row to `sum`, from the statistics of these columns.
   PRIMUS_FORMULA double of_part(float part_largest, float part_sum) const {
-    // If all logits of the part are -inf, its sum is 0.
+    // If all logits of the part are -inf, the part's sum is 0.
     const double scale = part_largest == -INFINITY ? 1.0 : ::exp(relative(part_largest));
     return static_cast<double>(part_sum) * scale;
   }
 };
 
-// Returns the number to subtract from logits whose maximum is `largest`. If all logits are -inf, it is 0: the
-// exponentials are then exp(-inf - 0) = 0, whereas -inf - -inf would be NaN.
+// Returns the number to subtract from logits whose maximum is `largest`. If all logits are -inf, returns 0:
+// exp(-inf - 0) is 0, whereas -inf - -inf would be NaN.
 PRIMUS_FORMULA float exponent_base(float largest) { return largest == -INFINITY ? 0.0F : largest; }
 
 }  // namespace primus::turbo::PRIMUS_KERNELS

@@ -8,11 +8,11 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Processes columns of one row. Every thread of the block must call these functions and gets the result. A
-// thread processes kCount logits at once. With kFast, exponentials are computed by fast_exp(). The block
-// keeps the first columns from statistics() to gradient(): kHeld loads per thread in registers, and the next
-// columns in shared memory. The other columns should stay in L2; therefore the kept columns are read, and the
-// gradient is written, with evict-first hints (load_once, store_once).
+// Processes columns of one row. Every thread of the block must call these functions, and every thread gets
+// the result. A thread processes kCount logits at once. With kFast, exponentials are computed by fast_exp().
+// Between statistics() and gradient(), the block keeps the first columns: kHeld loads per thread in
+// registers, and the next columns in shared memory. The other columns should stay in L2. Therefore reads of
+// kept columns and writes of the gradient have evict-first hints (load_once, store_once).
 template <int kThreads, int kCount, bool kFast, class Cap, int kHeld = 0>
 struct Row {
   static constexpr std::int64_t kHeldColumns = std::int64_t{kHeld} * kThreads * kCount;
@@ -74,7 +74,8 @@ struct Row {
 
   // Computes the gradient of the loss `weight` · (log(sum) - label_logit). `label_logit` is the label's
   // capped logit minus the largest; `label` is the label's column, or a number that is not a column of this
-  // row. d may be x. Visits the row backwards, because its end was read last and is still in the cache.
+  // row. d may be x. Visits the row backwards, because the end of the row was read last and is still in the
+  // cache.
   template <class T>
   PRIMUS_DEVICE void gradient(T* d, float weight, const SoftmaxStatistics& row, std::int64_t label,
                               double label_logit) const {
@@ -227,8 +228,8 @@ struct LossOfParts {
   }
 };
 
-// Returns how many columns of a row a block can keep in shared memory. The result is 0 on AMD GPUs, because
-// their shared memory is small and limits occupancy.
+// Returns the number of columns of a row that a block can keep in shared memory: 0 on AMD GPUs, because their
+// shared memory is small and limits occupancy.
 std::int64_t columns_in_shared(const Context& context) {
   constexpr std::int64_t kOwn = 1024;  // bytes reserved for reductions
   return kWarp == 32 ? (max_shared(context) - kOwn) / static_cast<std::int64_t>(sizeof(float)) : 0;

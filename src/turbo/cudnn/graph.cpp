@@ -13,7 +13,7 @@ std::string message_of(const Library& library, Status status) {
   library.last_error(text.data(), text.size());
   text.back() = 0;
   std::string message(text.data());
-  // The message may have several lines or end with a line feed. Its first line describes the problem.
+  // A message may have several lines or end with a line feed. The first line describes the problem.
   message = message.substr(0, message.find('\n'));
   return "status " + std::to_string(static_cast<int>(status)) + (message.empty() ? "" : ": " + message);
 }

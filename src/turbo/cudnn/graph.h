@@ -7,8 +7,8 @@
 //   std::unique_ptr<Plan> plan = graph.compile(handle, /*deterministic=*/true);
 //   plan->execute(handle, {{1, address}, ...}, workspace);
 //
-// Functions throw Refusal if the library rejects a request. Not thread-safe, except that several threads may
-// execute one plan, each with its own handle.
+// Functions throw Refusal if the library rejects a request. Several threads may execute one plan if each
+// thread has its own handle. Otherwise not thread-safe.
 #pragma once
 
 #include <array>
@@ -54,7 +54,7 @@ class Plan {
   // Returns the number of the engine that the library chose, for logs.
   std::int64_t engine() const { return engine_; }
   // Enqueues the graph on the handle's stream. `memory` has an (id, address) pair for every tensor of
-  // Graph::memory; ids that the graph does not have are ignored. Throws Error if the library fails.
+  // Graph::memory. Other ids are ignored. Throws Error if the library fails.
   void execute(Handle handle, const std::vector<std::pair<std::int64_t, void*>>& memory,
                void* workspace) const;
 
@@ -87,7 +87,7 @@ class Graph {
   // 1] int32), batch i begins at element offsets[i].
   Node memory(std::int64_t id, DataType type, const Dims& dims, const Dims& strides,
               const Node& offsets = {});
-  // Adds an intermediate tensor, which an engine keeps out of device memory if it can.
+  // Adds an intermediate tensor. If possible, an engine keeps this tensor out of device memory.
   Node temporary(DataType type, const Dims& dims, const Dims& strides, const Node& offsets = {});
   Node scalar(float value);
 
@@ -97,8 +97,8 @@ class Graph {
   // Adds a tensor whose elements are their own indices along axis 2 (rows) or 3 (columns).
   Node index(const Node& like, int axis, DataType compute);
 
-  // The sizes of each product of a batch, if they differ: `rows` and `cols` of c, and `depth`, the number of
-  // terms per sum. If a node is absent, all products have the full size.
+  // The sizes of the products of a batch, if products have different sizes: `rows` and `cols` of c, and
+  // `depth`, the number of terms per sum. If a node is absent, all products have the full size.
   struct Lengths {
     Node rows = {}, cols = {}, depth = {};
     bool padded = false;  // elements beyond these sizes count as 0
@@ -107,9 +107,9 @@ class Graph {
   void reduce(ReductionOperator how, const Node& x, const Node& y);
   void reshape(const Node& x, const Node& y);
 
-  // Compiles the graph for the engine that the library prefers among the engines that support the graph; if
-  // `deterministic`, only bitwise reproducible engines are considered. Consumes the graph. Throws Refusal if
-  // no engine remains.
+  // Compiles the graph for an engine that supports the graph: the engine that the library prefers. If
+  // `deterministic` is set, only bitwise reproducible engines are considered. Consumes the graph. Throws
+  // Refusal if no engine remains.
   std::unique_ptr<Plan> compile(Handle handle, bool deterministic);
 
  private:

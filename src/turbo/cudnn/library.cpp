@@ -38,8 +38,8 @@ std::shared_ptr<const Library> open_library(const char* file, std::string& why) 
   if (library->get_version) {
     library->version = library->get_version();
     library->version_text = version_text(library->version);
-    // Checks the version before the functions. An old version may also lack functions, but a message about
-    // the version tells the user what to do.
+    // Checks the version before the functions. An old version may also lack functions, but only a message
+    // about the version tells the user what to do.
     if (library->version < kOldestVersion) {
       why = std::string(file) + " is cuDNN " + library->version_text + ", older than " +
             version_text(kOldestVersion);

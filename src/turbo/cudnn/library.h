@@ -1,6 +1,6 @@
-// Our own declarations for the part of cuDNN's graph interface ("backend API") that we use. The library is
-// opened at run time when the first operator needs it. No NVIDIA header is needed to build; tests/turbo/cudnn
-// compares these declarations with the header if it is installed.
+// Our own declarations for a part of cuDNN's graph interface ("backend API"). The first operator that needs
+// the library opens it at run time. The build needs no NVIDIA header. If the header is installed,
+// tests/turbo/cudnn compares these declarations with the header.
 #pragma once
 
 #include <cstddef>
@@ -116,8 +116,8 @@ enum class PointwiseMode : int {
   kSelect = 601,  // t ? x : b
 };
 
-// The functions of the library, with the names that cuDNN gives them. The library is never closed. As
-// thread-safe as cuDNN: a handle and a descriptor belong to one thread at a time.
+// The functions of the library, with the names that cuDNN gives them. The library is never closed.
+// Thread-safety is that of cuDNN: only one thread at a time may use a handle or a descriptor.
 struct Library {
   std::size_t version = 0;   // 91900 is 9.19.0
   std::string version_text;  // "9.19.0"
@@ -141,8 +141,8 @@ struct Library {
 // results.
 inline constexpr std::size_t kOldestVersion = 91300;
 
-// Opens the library. Returns null if no usable library is found; `why` then says what was found instead and
-// how to fix it.
+// Opens the library. If no usable library is found, returns null and sets `why` to the reason and the next
+// step.
 std::shared_ptr<const Library> open_library(std::string& why);
 // Opens the library from one file. For tests.
 std::shared_ptr<const Library> open_library(const char* file, std::string& why);

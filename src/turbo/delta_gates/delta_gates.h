@@ -1,7 +1,7 @@
 // The gates of a gated delta network (Yang et al. 2024, arXiv:2412.06464), per token and head: the log decay
 // g of the state, as in Mamba2, and the write strength beta.
 //   g = -exp(a_log) * softplus(a + dt_bias),   beta = sigmoid(b)
-// Both are in fp32, as turbo/delta_rule reads them.
+// g and beta are in fp32, as turbo/delta_rule needs.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -6,8 +6,8 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// log(decay) = -e^a_log * softplus(x) of one head. CPUs also call exp of the math library here, because there
-// are few elements.
+// log(decay) = -e^a_log * softplus(x) of one head. CPU kernels also call exp of the math library here,
+// because there are few elements.
 struct DeltaDecay {
   float a_log;
 

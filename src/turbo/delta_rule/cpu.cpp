@@ -1,6 +1,6 @@
-// A work item is a key head of a sequence with its value heads. It is processed chunk after chunk, because
-// each chunk needs the state after the preceding one. A chunk also ends where a document ends, so it never
-// contains tokens of two documents.
+// A work item is a key head of a sequence with its value heads. The chunks of a work item are processed in
+// order, because each chunk needs the state after the preceding chunk. A chunk also ends at the end of a
+// document: it has tokens of only one document.
 #include "turbo/cpu/register.h"
 #include "turbo/delta_rule/cpu_cached.h"
 #include "turbo/delta_rule/cpu_chunk_gradients.h"

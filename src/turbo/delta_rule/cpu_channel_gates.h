@@ -5,11 +5,11 @@
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 
-// One gate per channel. Decays between two tokens cannot be factored over the complete chunk, because a
-// factor exp(-sum) would overflow. The chunk is therefore divided into strips. Relative to the token before a
-// strip, both the decay up to the strip's tokens and the decay from earlier tokens are <= 1; pairs within a
-// strip are summed one by one. Only the decays of single tokens are exponentiated; decays over several tokens
-// are products of them.
+// One gate per channel. One factorization of the decays between tokens for the complete chunk is not
+// possible, because a factor exp(-sum) would overflow. Therefore the chunk is divided into strips. Each decay
+// is a product of two factors <= 1: from the earlier token to the token before the strip, and from there to a
+// token of the strip. Pairs within a strip are summed one by one. exp is computed only for the gates of
+// single tokens; decays over several tokens are products of these results.
 class ChannelGates {
  public:
   static constexpr std::int64_t kStrip = 16, kStrips = kDeltaChunk / kStrip;

@@ -21,10 +21,10 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
         u_transposed_(carver.take<float>(kDeltaChunk * sizes.value_width)),
         state_transposed_(carver.take<float>(sizes.state())) {}
 
-  // Computes the gradients of a chunk; call it after load() and solve(state). `d_state` is the gradient of
-  // the state after the chunk; unless `d_state_is_there`, this gradient is zero and d_state is not read. If
-  // there is a state before the chunk, its gradient overwrites d_state. Adds to d_q and d_k [tokens,
-  // key_width] of the key head; d_v, d_g and d_beta are addressed as in load().
+  // Computes the gradients of a chunk, after load() and solve(state). `d_state` is the gradient of the state
+  // after the chunk. If `d_state_is_there` is false, this gradient is zero, and d_state is not read. If there
+  // is a state before the chunk, the gradient of this state overwrites d_state. Adds to d_q and d_k [tokens,
+  // key_width] of the key head. d_v, d_g and d_beta are addressed as in load().
   template <class T>
   void backward(const float* state, float* d_state, bool d_state_is_there, const T* d_out, float* d_q,
                 float* d_k, T* d_v, float* d_g, float* d_beta, std::int64_t head) {
@@ -119,8 +119,8 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
     multiply_accumulate(width, values, n, {this->key_since_, 1, width}, d_error_, values, d_state, values);
   }
   // A token's sum of gates is a positive exponent for the rows of this token (its query, and its key as a row
-  // of the matrices), and a negative exponent for its key as a column. The gradient of the sum is the
-  // gradient of the decayed values times these values.
+  // of the matrices), and a negative exponent for its key as a column. The gradient of the sum is the product
+  // of the decayed values and their gradients.
   void gates_backward(float* d_g, bool first) {
     const DeltaRuleShape& s = this->sizes_.s;
     const ChunkKeys& keys = this->keys_;

@@ -1,5 +1,5 @@
-// Computes one chunk of the delta rule on the CPU from its inputs and the state before it. Matrices are in
-// fp32; their rows are zero-padded to full vectors.
+// Computes one chunk of the delta rule on the CPU from the chunk's inputs and the state before the chunk.
+// Matrices are in fp32, and their rows are padded with zeros to full vectors.
 #pragma once
 
 #include <cmath>
@@ -126,7 +126,7 @@ class DeltaChunk {
     gates_.matrices(keys, matrices_);
   }
 
-  // Computes U and the errors from the state before the chunk, which is zero if `state` is null.
+  // Computes U and the errors from the state before the chunk. If `state` is null, this state is zero.
   void solve(const float* state) {
     const std::int64_t n = keys_.tokens, width = sizes_.value_width;
     if (state) {
@@ -149,7 +149,8 @@ class DeltaChunk {
     for (std::int64_t i = 0; i < n * width; ++i) u_[i] = -u_[i];
   }
 
-  // Computes the state after the chunk from the state before it, which counts as zero if `first`.
+  // Computes the state after the chunk from the state before the chunk. If `first` is true, the state before
+  // is zero.
   void advance(float* state, bool first) const {
     const std::int64_t width = sizes_.value_width;
     if (first) {

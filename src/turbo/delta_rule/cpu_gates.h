@@ -1,8 +1,8 @@
-// Decays between the tokens of a chunk, on the CPU: the decays themselves, the products of keys and queries
-// with keys times the decays, and their gradients. This file has the version with one gate per head;
-// cpu_channel_gates.h has the version with a gate per channel.
+// Decays between the tokens of a chunk on the CPU, the decayed products of keys and queries with keys, and
+// the gradients of these products. This file has the version with one gate per head; cpu_channel_gates.h has
+// the version with a gate per channel.
 //
-// Decays are only multiplied, never divided by each other, so strong gates cause no overflow.
+// Strong gates cause no overflow, because decays are only multiplied and not divided by each other.
 #pragma once
 
 #include "turbo/attention/cpu_fp32_products.h"
@@ -14,22 +14,22 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 
 constexpr std::int64_t kDeltaChunk = DeltaRuleShape::kChunk;
 
-// Rows of a chunk's queries and keys, [tokens, width], and the transposed keys, [width, kDeltaChunk], which
-// are zero after the chunk's last token. In rows, columns from key_dim on are zero.
+// A chunk's queries and keys, [tokens, width], and the transposed keys, [width, kDeltaChunk]. The transposed
+// keys are zero after the chunk's last token. In queries and keys, columns from key_dim on are zero.
 struct ChunkKeys {
   std::int64_t tokens, width;
   const float *q, *k, *transposed;
 };
 
-// Matrices [tokens, kDeltaChunk] of a chunk: products of a token's query (`read`) and of its key (`write`)
-// with the keys of earlier tokens; `read` also has the product with the token's own key. The following
-// elements of a row are zero, up to the number of tokens.
+// Matrices [tokens, kDeltaChunk] of a chunk. A row of `read` has the products of a token's query with the
+// keys of this token and of earlier tokens. A row of `write` has the products of a token's key with the keys
+// of earlier tokens. The other elements of a row are zero, up to the number of tokens.
 struct ChunkMatrices {
   float *read, *write;
 };
 
-// Sums of the gradients of a chunk's queries and keys, [tokens, width]. Gradients of keys are separate for a
-// key as the row of the matrices (`looking`) and as the column (`seen`).
+// Sums of the gradients of a chunk's queries and keys, [tokens, width]. The gradient of a key has two parts.
+// `looking` is the part from the key's row of the matrices, and `seen` is the part from the key's column.
 struct ChunkGradients {
   float *q, *looking, *seen;
 };

@@ -23,9 +23,9 @@ bool is_first_key(const DeltaRuleShape& s, const Tensor& first_key) {
   return first_key.absent() || is_vector(first_key, DType::kI32, s.rows());
 }
 
-// Returns the FLOPs. The arguments count the products per token of a value head: products with the complete
-// state, and products with other tokens of the chunk, along the key dimension and along the value dimension.
-// Half of the products between tokens are masked.
+// Returns the FLOPs. The arguments are numbers of products per token of a value head: products with the
+// complete state, products with other tokens along the key dimension, and products with other tokens along
+// the value dimension. Half of the products between tokens are masked.
 double flops_of(const DeltaRuleShape& s, double with_state, double along_keys, double along_values) {
   const auto k = static_cast<double>(s.key_dim), v = static_cast<double>(s.value_dim);
   const double half = DeltaRuleShape::kChunk / 2.0;
@@ -48,9 +48,9 @@ void DeltaRuleForward::check() const {
   PRIMUS_CHECK(kId, is_first_key(shape, first_key) && is_out(shape, qkv, out));
 }
 
-// Products with the state: keys and queries read it, and one product updates it. Products along the key
-// dimension: K Kᵀ and Q Kᵀ. Products along the value dimension: the solution of the triangular system, and Q
-// Kᵀ U.
+// Products with the state: keys and queries read the state, and one product updates the state. Products along
+// the key dimension: K Kᵀ and Q Kᵀ. Products along the value dimension: the solution of the triangular
+// system, and Q Kᵀ U.
 double DeltaRuleForward::flops() const { return flops_of(shape, 3, 2, 2); }
 
 void DeltaRuleBackward::check() const {
@@ -60,10 +60,10 @@ void DeltaRuleBackward::check() const {
   PRIMUS_CHECK(kId, same(d_qkv, qkv) && same(d_g, g) && same(d_beta, beta));
 }
 
-// Products with the state: those of recomputing states and U, then the gradients of states, queries, keys and
-// U. Products along the key dimension: K Kᵀ, Q Kᵀ, and two gradients of each. Products along the value
-// dimension: the solution of the triangular system and its gradient, Pᵀ d_out, and the gradients of K Kᵀ and
-// Q Kᵀ.
+// Products with the state: the recomputation of states and U, and the gradients of states, queries, keys and
+// U. Products along the key dimension: K Kᵀ, Q Kᵀ, and two gradients of each product. Products along the
+// value dimension: the solution of the triangular system and its gradient, Pᵀ d_out, and the gradients of K
+// Kᵀ and Q Kᵀ.
 double DeltaRuleBackward::flops() const { return flops_of(shape, 8, 6, 5); }
 
 void CachedDeltaRule::check() const {

@@ -6,7 +6,7 @@
 // Key head i serves the value heads i r to i r + r - 1, r = value_heads / key_heads. With `normalise`, q and
 // k are first divided by sqrt(|q|² + epsilon), as use_qk_l2norm_in_kernel does in transformers.
 //
-// The rows of the operand are outputs of a projection, or of the convolution after it. They have queries,
+// The rows of the operand are outputs of a projection, or of the convolution after it. A row has the queries,
 // keys and values of all heads in adjacent columns. Gates and beta are separate tensors. States and sums are
 // in fp32; results are rounded once.
 //
@@ -17,9 +17,9 @@
 // products of Householder-like matrices (Yang et al. 2024, arXiv:2406.06484):
 //   (I + A) U = beta (V - (K exp(G)) S),
 //   A[i][j] = beta[i] sum over c of k[i][c] k[j][c] exp(G[i][c] - G[j][c])
-// for j < i, where G sums the gates from the start of the chunk. Only differences <= 0 are exponentiated, so
-// strong gates cannot overflow. The backward pass recomputes the states of all chunks, so only the inputs are
-// kept.
+// for j < i, where G sums the gates from the start of the chunk. Only differences <= 0 are exponents, so
+// strong gates cannot overflow. The backward pass recomputes the states of all chunks; the forward pass keeps
+// only its inputs.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -78,12 +78,12 @@ struct DeltaRuleBackward {
 };
 
 // Processes the new tokens of many sequences, for generation. The call cannot compute an earlier state from a
-// later state. For each sequence, it therefore keeps the state before position `committed`, and the inputs of
-// all tokens from this position on: those of token p are in row p % ring of `recent`. A pass first replays
+// later state. Therefore each sequence has its state before position `committed`, and the inputs of all
+// tokens from this position on. The inputs of token p are in row p % ring of `recent`. A pass first replays
 // the tokens from `committed` on, then processes the new tokens. If more than `ring` tokens are uncommitted
-// at the end of a pass, it commits all but the last `spare`. Therefore
-// - a sequence may be truncated by up to `spare` tokens, counted from its max length since it last began at
-//   position 0;
+// at the end of a pass, the pass commits all tokens except the last `spare` tokens. Therefore
+// - a sequence may be truncated by up to `spare` tokens, counted from its maximum length since its last start
+//   at position 0;
 // - a pass with at most `spare` new tokens per sequence may be repeated.
 // A sequence whose first new token is at position 0 starts from a zero state; the caller does not need to
 // clear its state.

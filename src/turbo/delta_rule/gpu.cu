@@ -13,7 +13,7 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Divides a workspace into aligned buffers. With a null workspace it only adds up sizes.
+// Divides a workspace into aligned buffers. With a null workspace, only adds up the sizes.
 class Pieces {
  public:
   explicit Pieces(std::byte* base) : base_(base) {}
@@ -30,8 +30,8 @@ class Pieces {
   std::int64_t used_ = 0;
 };
 
-// Max. product of tokens and value heads that are processed at a time; it limits the workspace. All value
-// heads of a key head are processed together, even if they exceed this limit.
+// The maximum product of tokens and value heads that are processed at a time. This number limits the
+// workspace. All value heads of a key head are processed together, even if their number exceeds the limit.
 constexpr std::int64_t kTokensOfHeads = std::int64_t{32} * 8192;
 
 std::int64_t heads_at_a_time(const DeltaRuleShape& s) {

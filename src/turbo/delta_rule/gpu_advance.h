@@ -18,7 +18,8 @@ struct DeltaExchange {
       at[warp()][2 * t + 1][lane()] = lines.at[1];
     }
   }
-  // Adds the other warp's sums. Call it after give() and a barrier. Both warps get bitwise equal sums.
+  // Adds the other warp's sums. Call this function after give() and a barrier. Both warps get bitwise equal
+  // sums.
   PRIMUS_DEVICE void take(Accumulator (&sums)[kBlocks]) const {
     PRIMUS_UNROLL
     for (int t = 0; t < kBlocks; ++t) {
@@ -35,9 +36,9 @@ struct DeltaExchange {
   };
 };
 
-// A block handles a head of a sequence and two strips of value columns; two warps share a strip, each with
-// half of the keys. The products of one warp determine the duration of a step, so many small blocks are
-// faster than few large ones.
+// A block handles a head of a sequence and two strips of value columns. Two warps share a strip, and each
+// warp has half of the keys. The products of one warp determine the duration of a step: many small blocks are
+// faster than few large blocks.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;

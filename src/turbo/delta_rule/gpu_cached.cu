@@ -8,11 +8,11 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// The inputs of the most recent tokens of each sequence, in a ring: per token and head its beta, gates, key
-// and value. The key is normalised.
+// The inputs of the most recent tokens of each sequence, in a ring: beta, gates, key and value per token and
+// head. The key is normalised.
 struct RecentTokens {
   float* data;
-  std::int32_t* committed;  // per sequence: tokens that its state contains
+  std::int32_t* committed;  // per sequence: number of tokens in its state
   std::int64_t tokens;      // rows of the ring
   std::int64_t width;       // floats of a token and head
   std::int64_t spare;       // as in CachedDeltaRule

@@ -6,8 +6,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 
 // Computes the gradients of queries and keys: sums over the value heads of a key head, and passes the sums
-// backward through the normalisation. A block processes a chunk of a key head, and each of its warps
-// processes rows of queries and of keys one after the other.
+// backward through the normalisation. A block processes a chunk of a key head. Each warp of the block
+// processes rows of queries and keys one after the other.
 template <class T>
 struct DeltaChunkKeys {
   static constexpr int kThreads = 256, kOwn = 4;

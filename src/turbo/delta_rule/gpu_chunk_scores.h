@@ -1,9 +1,9 @@
-// Products of the queries and keys of a chunk with its keys, on matrix units: the first part of DeltaPrepare
-// (gpu_prepare.h).
+// Products of the queries and keys of a chunk with the keys of the chunk, on matrix units: the first part of
+// DeltaPrepare (gpu_prepare.h).
 //
-// With gates per channel, the decay between two blocks is a product of two factors <= 1: from the earlier
-// token to the start of the later token's block, and from there to the later token. Pairs of tokens of one
-// block are summed one by one.
+// With gates per channel, the decay between tokens of two blocks is a product of two factors <= 1. The first
+// factor is the decay from the earlier token to the start of the later token's block. The second factor is
+// the decay from this start to the later token. Pairs of tokens of one block are summed one by one.
 #pragma once
 
 #include "turbo/delta_rule/gpu_chunks.h"
@@ -20,7 +20,7 @@ struct DeltaChunkScores : DeltaChunkKernel<T, kKeys, kByChannel> {
   static constexpr int kWide = kKeys > kPart ? kKeys : kPart;
   struct Memory {
     T k[kRows][kKeys + kPad];
-    T wide[kRows][kWide + kPad];  // first holds the queries, later values
+    T wide[kRows][kWide + kPad];  // holds the queries, later values
     float l[kRows][kRows + 4];
     T p[kRows][kRows + kPad];
     float q_factor[kRows], k_factor[kRows], beta[kRows];

@@ -1,20 +1,20 @@
 // Layouts, addressing and copies of the delta rule's forward pass on matrix units, for bf16 and warps of 32.
-// It has three kernels:
+// The forward pass has three kernels:
 //
-// - DeltaPrepare, for all chunks at once, computes P (products of queries and keys), and the solution of the
-//   chunk's triangular system for values (U0) and, negated, for keys (W).
+// - DeltaPrepare, for all chunks at once, computes P (products of queries and keys) and the solutions of the
+//   chunk's triangular system: U0 for values, and W (negated) for keys.
 // - DeltaAdvance, for one chunk after the other, computes U = U0 + W S and the next state S. Two warps keep
 //   16 value columns of a state in registers.
 // - DeltaOutput, for all chunks at once, computes the output: the product of queries with S, plus P U.
 //
 // The system is (I + L) X = B with L strictly lower triangular, in blocks of 16 tokens. T[i] is the inverse
 // of I + L[i][i], by substitution in fp32; then X[i] = T[i] B[i] - sum over j < i of (T[i] L[i][j]) X[j].
-// Transposed, the result X[j] of one product has the layout of an operand of the next one, so it stays in
-// registers.
+// The transposed result X[j] of one product has the layout of an operand of the next product. Therefore X[j]
+// stays in registers.
 //
-// With gates per channel, the decay between two blocks is a product of two factors <= 1: from the earlier
-// token to the start of the later token's block, and from there to the later token. Pairs of tokens of one
-// block are summed one by one.
+// With gates per channel, the decay between tokens of two blocks is a product of two factors <= 1. The first
+// factor is the decay from the earlier token to the start of the later token's block. The second factor is
+// the decay from this start to the later token. Pairs of tokens of one block are summed one by one.
 #pragma once
 
 #include "turbo/delta_rule/gpu_delta_rule.h"
@@ -54,8 +54,9 @@ struct DeltaChunkKernel {
 
   static constexpr int kFactors = kByChannel ? kKeys : kRows + 4;
   static constexpr int kKeyTiles = kKeys / kTile;
-  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols). If kCompact, the loop
-  // is not unrolled: in long kernels, fetching instructions would otherwise be the bottleneck.
+  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols). If kCompact is set,
+  // the loop is not unrolled. In long kernels, fetching the instructions of unrolled loops would be the
+  // bottleneck.
   template <int kThreads, int kCols, bool kCompact = false, int kStep>
   PRIMUS_DEVICE static void copy_rows(const T* from, std::int64_t stride, int rows, std::int64_t cols,
                                       T (*to)[kStep]) {

@@ -2,10 +2,10 @@
 // and documents.
 //
 // An item is a chunk of a value head of a sequence. Most of the work is products that are computed for all
-// items at once (turbo/gpu/gemm_tile.h). Their operands are matrices [kRows, key_dim] and [kRows, value_dim]
-// per item in the workspace, in the type of the inputs. Rows after the end of a sequence are zero. A scan
-// over chunks computes the results that need the state before a chunk. A block of the scan processes some
-// value columns of a head.
+// items at once (turbo/gpu/gemm_tile.h). The operands of these products are matrices [kRows, key_dim] and
+// [kRows, value_dim] per item, in the workspace and in the type of the inputs. Rows after the end of a
+// sequence are zero. A scan over chunks computes the results that need the state before a chunk. A block of
+// the scan processes some value columns of a head.
 #pragma once
 
 #include "turbo/delta_rule/delta_rule.h"
@@ -68,8 +68,8 @@ struct DeltaItems {
   PRIMUS_DEVICE float beta_of(std::int64_t item, int token) const {
     return token < tokens(item) ? beta[(row(item) + token) * all_heads + head(item)] : 0.0F;
   }
-  // Returns the start of a token's document relative to the chunk's start: negative if it began before the
-  // chunk.
+  // Returns the start of a token's document relative to the chunk's start: negative if the document began
+  // before the chunk.
   PRIMUS_DEVICE int document(std::int64_t item, int token) const {
     const std::int64_t first = first_key ? first_key[row(item) + token] : 0;
     return static_cast<int>(first - begin(item));
@@ -100,7 +100,7 @@ struct DeltaItems {
   PRIMUS_DEVICE float through(const double* of_item, std::int64_t item, std::int64_t channel) const {
     return since_begin(of_item, item, tokens(item) - 1, channel);
   }
-  // Returns whether a token sees token `other`, which may be the same token.
+  // Returns whether a token sees token `other`. A token sees itself.
   PRIMUS_DEVICE bool sees(std::int64_t item, int token, int other) const {
     return other <= token && token < tokens(item) && other >= document(item, token);
   }
@@ -150,7 +150,7 @@ PRIMUS_DEVICE float power_of_two(float x) {
 #endif
 }
 
-// Computes the sums [kRows, kStep] of an item's gates per channel, in base 2, and each thread processes one
+// Computes the sums [kRows, kStep] of an item's gates per channel, in base 2. Each thread processes one
 // channel. Channels from kStep - 4 on are not used.
 template <class T, int kStep>
 PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,

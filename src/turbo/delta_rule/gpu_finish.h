@@ -1,14 +1,14 @@
 // Shared code of the delta rule's kernels that compute a chunk's gradients (gpu_retreat.h). The kernels read
-// the gradients of states and of U. They share the products with values, and the code that stores gradients
-// of keys and beta.
+// the gradients of states and of U. These kernels share the products with values, and the code that stores
+// gradients of keys and beta.
 #pragma once
 
 #include "turbo/delta_rule/gpu_finish_parts.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A block processes one item. A warp computes 16 channels of the query and key gradients, and a block of rows
-// of the gradient of P or of the key-key products.
+// A block processes one item. A warp computes 16 channels of the query and key gradients. A warp also
+// computes 16 rows of the gradient of P or of the gradient of the key-key products.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   using Base = DeltaFinishParts<T, kKeys, kByChannel>;
@@ -21,9 +21,9 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   struct Pairs {
     T read[kRows][kRows + kPad], write[kRows][kRows + kPad], by_beta[kRows][kRows + kPad];
   };
-  // A warp's sums: gradients of queries, and of keys as rows (without beta) and as columns of the
-  // token-by-token matrices. of_states: sums of products of states with their gradients, for channels
-  // Operand::right_row(0) and right_row(kPerLane - 1).
+  // A warp's sums: gradients of queries, gradients of keys as rows of the token-by-token matrices (without
+  // beta), and gradients of keys as columns. of_states: sums of products of states with state gradients, for
+  // channels Operand::right_row(0) and right_row(kPerLane - 1).
   struct Sums {
     Accumulator q[kBlocks], looking[kBlocks], seen[kBlocks], pairs[kBlocks];
     float of_states[2];
@@ -45,7 +45,8 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
     }
     sums.of_states[0] = sums.of_states[1] = 0;
     float z_values = 0;
-    // With gates per channel, the kernel has so many instructions that fetching them is the bottleneck.
+    // With gates per channel, the kernel has many instructions, and fetching the instructions is the
+    // bottleneck.
     [[maybe_unused]] constexpr int kUnrolled = kByChannel ? 1 : kColumns / kTile;
     for (std::int64_t first = 0; first < to.strips; first += kColumns / kStrip) {
       barrier();
@@ -81,8 +82,8 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
     }
   }
 
-  // Stores the gradients of queries and keys, and the sums for beta. Calls visit(block, element, its
-  // contribution to the gradient of the sum of gates).
+  // Stores the gradients of queries and keys, and the sums for beta. Calls visit(block, element, contribution
+  // of the element to the gradient of the sum of gates).
   template <class Visit>
   PRIMUS_DEVICE void store_keys(Common& m, std::int64_t item, const Sums& sums, Visit visit) const {
     PRIMUS_UNROLL

@@ -1,9 +1,8 @@
 // Gradients of one chunk of the delta rule with a gate per key channel (gpu_finish.h).
 //
-// Decays between two blocks of tokens are products of two factors <= 1, as in the forward pass: from the
-// earlier token to the start of the later token's block, and from there to the later token. The gradients
-// between blocks are therefore products on matrix units. Within a block, a thread sums the pairs of tokens of
-// one channel.
+// The decay between tokens of two blocks is a product of two factors <= 1, as in the forward pass
+// (gpu_chunks.h). Therefore the gradients between blocks are products on matrix units. Within a block, a
+// thread sums the pairs of tokens of one channel.
 #pragma once
 
 #include "turbo/delta_rule/gpu_finish.h"
@@ -70,8 +69,8 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     return b > 0 ? m.gates[b * kTile - 1][c] : 0.0F;
   }
 
-  // Applies decays to products with states. Queries, and keys as rows, get the decay up to their block; keys
-  // as columns get the complete decay.
+  // Applies decays to products with states. Queries get the decay up to their block, and so do keys as rows.
+  // Keys as columns get the complete decay.
   PRIMUS_DEVICE void decay_states(Memory& m, std::int64_t item, Sums& sums) const {
     const int last = in.tokens(item) - 1;
     float of_last[kPerLane] = {};
@@ -107,8 +106,9 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     }
   }
 
-  // Returns a right operand: rows of block b of tokens, with decays. If `until` > b, a row decays from its
-  // token to the start of block `until`; if `until` is b, it decays from the start of block b to its token.
+  // Returns a right operand: rows of block b of tokens, with decays. If `until` > b, a row has the decay from
+  // the row's token to the start of block `until`. If `until` is b, a row has the decay from the start of
+  // block b to the row's token.
   PRIMUS_DEVICE static Operand<T> decayed(const Memory& m, const T (*rows)[kKeys + kPad], int b, int until) {
     auto x = load_right<true>(&rows[b * kTile][Base::channel()], kKeys + kPad);
     PRIMUS_UNROLL
@@ -165,7 +165,7 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
       gates[j] = m.gates[first + j][c];
       seen[j] = 0;
     }
-    // Loops over rows are not unrolled, so that their instructions stay in the cache.
+    // Loops over rows are not unrolled, so that the instructions of the loops stay in the cache.
     PRIMUS_UNROLL_BY(1)
     for (int i = 0; i < kTile / 2; ++i) sum_row<kTile / 2>(m, first, i, to_row, c, keys, gates, seen);
     PRIMUS_UNROLL_BY(1)
@@ -213,7 +213,8 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     }
   }
 
-  // Stores the gradients of gates. The gradient of a gate is a sum over its own and all later tokens.
+  // Stores the gradients of gates. The gradient of a gate is a sum over the gate's token and all later
+  // tokens.
   PRIMUS_DEVICE void store_gates(const Memory& m, std::int64_t item) const {
     const int c = thread();
     if (c >= in.key_dim) return;

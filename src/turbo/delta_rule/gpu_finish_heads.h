@@ -102,8 +102,8 @@ struct DeltaFinishHeads : DeltaFinish<T, kKeys, false> {
       }
     }
   }
-  // Stores the gradients of gates. The gradient of a gate is a sum over its own and all later tokens. A lane
-  // processes two tokens.
+  // Stores the gradients of gates. The gradient of a gate is a sum over the gate's token and all later
+  // tokens. A lane processes two tokens.
   PRIMUS_DEVICE void store_gates(const Memory& m, std::int64_t item, float of_last) const {
     const int tokens = in.tokens(item);
     const auto of_token = [&](int i) {

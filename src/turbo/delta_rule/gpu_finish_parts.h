@@ -1,5 +1,5 @@
-// The operands of DeltaFinish (gpu_finish.h) in shared memory, which holds only some value columns at a time,
-// and the gradient of values.
+// The operands of DeltaFinish (gpu_finish.h) in shared memory, and the gradient of values. Shared memory
+// holds only some value columns at a time.
 #pragma once
 
 #include "turbo/delta_rule/gpu_retreat.h"
@@ -30,7 +30,7 @@ struct DeltaFinishParts : DeltaChunkKernel<T, kKeys, kByChannel> {
     T z[kColumns][kRows + kPad], u[kColumns][kRows + kPad];
     T state[kColumns][kKeys + kPad], d_state[kColumns][kKeys + kPad];
   };
-  // Loads queries, keys, beta and documents. `sum_gates` runs while they are copied. Ends with a barrier.
+  // Loads queries, keys, beta and documents. `sum_gates` runs during these copies. Ends with a barrier.
   template <class SumGates>
   PRIMUS_DEVICE void begin(Common& m, std::int64_t item, SumGates sum_gates) const {
     const int tokens = in.tokens(item);

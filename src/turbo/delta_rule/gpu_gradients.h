@@ -25,8 +25,8 @@ struct DeltaScaled {
   }
 };
 
-// Computes the gradients of states from the last chunk to the first, and their contribution to the gradient
-// of U.
+// Computes the gradients of states, from the last chunk to the first chunk, and the contribution of these
+// gradients to the gradient of U.
 template <class T>
 struct DeltaScanBackward {
   static constexpr int kThreads = kScanThreads;
@@ -72,8 +72,9 @@ struct DeltaScanBackward {
   }
 };
 
-// Solves (I + beta · write)ᵀ z = dU by substitution, beginning with the last token; then d error = beta · z
-// and d beta = z · error. There is one block per item; a thread first processes a column, and later a token.
+// Solves (I + beta · write)ᵀ z = dU by substitution, beginning with the last token. Then computes d error =
+// beta · z and d beta = z · error. There is one block per item. In the first part, a thread processes a
+// column; in the second part, a token.
 template <class T>
 struct DeltaSolveBackward {
   static constexpr int kThreads = kRows;

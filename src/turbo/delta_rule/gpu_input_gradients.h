@@ -1,5 +1,5 @@
-// Kernels of the delta rule's backward pass on GPUs: the gradients of queries, keys and gates. They
-// follow those of gpu_gradients.h.
+// Kernels of the delta rule's backward pass on GPUs: the gradients of queries, keys and gates. These kernels
+// run after the kernels of gpu_gradients.h.
 #pragma once
 
 #include "turbo/delta_rule/gpu_states.h"
@@ -88,7 +88,7 @@ struct DeltaPairsBackward {
   }
 };
 
-// Gradients of gates. Also adds `seen` to `looking`, which then is the complete gradient of the keys.
+// Gradients of gates. Also adds `seen` to `looking`; the sum is the complete gradient of the keys.
 template <class T>
 struct DeltaGates {
   static constexpr int kThreads = 128;
@@ -145,8 +145,8 @@ struct DeltaGates {
   }
 };
 
-// Gradients of queries and keys: sums over the value heads of a key head, and differentiates the
-// normalisation. A warp processes one row of a key head; the query rows come first, then the key rows.
+// Gradients of queries and keys: sums over the value heads of a key head, and passes the sums backward
+// through the normalisation. A warp processes one row of a key head; the query rows precede the key rows.
 template <class T>
 struct DeltaKeys {
   static constexpr int kThreads = 256;

@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A matrix per item, and how a product reads it.
+// One matrix per item, and the strides with which a product reads the matrix.
 template <class T>
 struct ItemMatrix {
   T* data;

@@ -5,7 +5,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A block processes kPart value columns of one item. Each of its warps processes one strip of these columns.
+// A block processes kPart value columns of one item. Each warp of the block processes one strip of these
+// columns.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaOutput : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;

@@ -2,8 +2,8 @@
 //
 // The system is (I + L) X = B with L strictly lower triangular, in blocks of 16 tokens. T[i] is the inverse
 // of I + L[i][i], by substitution in fp32; then X[i] = T[i] B[i] - sum over j < i of (T[i] L[i][j]) X[j].
-// Transposed, the result X[j] of one product has the layout of an operand of the next one, so it stays in
-// registers.
+// The transposed result X[j] of one product has the layout of an operand of the next product. Therefore X[j]
+// stays in registers.
 #pragma once
 
 #include "turbo/delta_rule/gpu_chunk_scores.h"

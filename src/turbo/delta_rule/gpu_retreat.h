@@ -1,10 +1,10 @@
-// The delta rule's backward pass on matrix units. It follows DeltaPrepare and DeltaAdvance (gpu_chunks.h) and
-// has three kernels:
+// The delta rule's backward pass on matrix units. The backward pass first runs DeltaPrepare and DeltaAdvance
+// (gpu_chunks.h), and then three further kernels:
 //
 // - DeltaRetreat (here), from the last chunk to the first, computes the gradients of U and of states.
 // - DeltaFinishHeads or DeltaFinishChannels (gpu_finish_heads.h, gpu_finish_channels.h), for all chunks at
-//   once: z = (I + L)^-T dU, which is dV up to the factor beta; from z, U and the states, the gradients of
-//   queries and keys of value heads, and of gates and beta.
+//   once, compute z = (I + L)^-T dU. z is dV up to the factor beta. From z, U and the states, these kernels
+//   compute the gradients of gates, of beta, and of queries and keys of value heads.
 // - DeltaChunkKeys (gpu_chunk_keys.h), for all chunks at once: adds the query and key gradients of the value
 //   heads that share a key head, and passes the sums backward through the normalisation.
 #pragma once
@@ -23,8 +23,8 @@ struct DeltaChunkGradients {
   float *g, *beta;
 };
 
-// A block processes a head of a sequence and two strips of value columns. Two warps share a strip; each has
-// half of the keys (see DeltaAdvance).
+// A block processes a head of a sequence and two strips of value columns. Two warps share a strip, and each
+// warp has half of the keys (see DeltaAdvance).
 template <class T, int kKeys, bool kByChannel>
 struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;
@@ -79,8 +79,8 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {
   PRIMUS_DEVICE static Operand<T> output_gradient(const Stage& now, int t) {
     return load_left<true>(&now.out[t * kTile][warp() / 2 * kStrip], kColumns + kPad);
   }
-  // Sets u to this warp's half of the gradient of U: the contributions of the state after the chunk, and of
-  // the outputs for half of the tokens. Also stores the state.
+  // Sets u to this warp's half of the gradient of U. The gradient has contributions of the state after the
+  // chunk and of the outputs; a warp adds the outputs of half of the tokens. Also stores the state.
   PRIMUS_DEVICE void read(const Stage& now, std::int64_t item, std::int64_t strip,
                           const Accumulator (&state)[kOwn], Accumulator (&u)[kBlocks]) const {
     PRIMUS_UNROLL

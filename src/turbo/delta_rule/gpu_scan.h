@@ -12,8 +12,8 @@ constexpr int kScanTiles = kRows / kTile / (kScanThreads / kWarp);  // number of
 constexpr int kScanStep = kScanColumns + 8;
 static_assert(kScanPiece == kRows);
 
-// The shared memory of a scan: a state, which is initially zero, a copy of the state in type T, some columns
-// of a matrix with one row per token, and the right operands.
+// The shared memory of a scan: a state, a copy of the state in type T, some columns of a matrix with one row
+// per token, and the right operands. The state is initially zero.
 template <class T>
 struct DeltaScanMemory {
   float* state;                // [key_dim, kScanColumns]

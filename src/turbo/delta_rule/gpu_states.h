@@ -7,7 +7,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Computes the sums of gates, and queries and keys with and without their decays. There is one block per
+// Computes the sums of gates, and queries and keys with decays and without decays. There is one block per
 // item.
 template <class T>
 struct DeltaGather {

@@ -19,8 +19,8 @@ const DevicePlugin& plugin_of(std::string_view kind) {
   return kind == kCpu ? cpu_plugin() : load_plugin(kind, kPluginAbi);
 }
 
-// Returns the devices of one kind; if there are none, `why` says what is missing. Throws Error if the plug-in
-// cannot be used.
+// Returns the devices of one kind. If there is no device, sets `why` to the reason. Throws Error if the
+// plug-in cannot be used.
 std::vector<DeviceProperties> devices_of(const std::string& kind, std::string& why) {
   std::vector<DeviceProperties> devices;
   const DevicePlugin& plugin = plugin_of(kind);
@@ -110,7 +110,7 @@ PlannedDevice planned_device(const DeviceProperties& properties, DeviceSpec spec
                            std::find(installed.begin(), installed.end(), properties.kind) == installed.end();
   spec.kind = planned.by_cpu_kernels ? kCpu : properties.kind;
   spec.ordinal = 0;
-  // Uses one thread, because CPU kernels have a workspace per thread, which a GPU does not need.
+  // Uses one thread, because CPU kernels have a workspace per thread. A GPU does not need such a workspace.
   if (planned.by_cpu_kernels) spec.threads = 1;
   std::unique_ptr<Device> source = plugin_of(spec.kind).measuring(spec);
   const KernelTable& kernels = planned.by_cpu_kernels ? planned_kernels() : source->kernels();

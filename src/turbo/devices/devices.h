@@ -20,33 +20,34 @@ DeviceSpec known_device(std::string_view text, int threads = 0);
 // Returns the name of a device: "cuda:1", "cpu".
 std::string name_of(const DeviceSpec& spec);
 
-// Resolves "auto" to the first of cuda and hip that has a device, else to the CPU; leaves other kinds
-// unchanged. If an installed plug-in cannot be used, appends the reason to `notes`, unless the reason is only
-// that it finds no device.
+// Resolves "auto" to cuda if there is such a device, else to hip if there is such a device, else to the CPU.
+// Leaves other kinds unchanged. If an installed plug-in finds no device, "auto" ignores it. If an installed
+// plug-in cannot be used for another reason, appends the reason to `notes`.
 DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes = nullptr);
 
 // Opens a device. Throws Error: kDependency if the kind's plug-in is missing or has another version, kInvalid
 // if the device does not exist.
 std::unique_ptr<Device> open_device(const DeviceSpec& spec);
-// Creates a device that only measures and needs no hardware (device/measuring_device.h): a machine can plan a
-// run for any device whose plug-in is installed.
+// Creates a device that only measures and needs no hardware (device/measuring_device.h). With this device, a
+// machine can plan a run for any device whose plug-in is installed.
 std::unique_ptr<Device> measuring_device(const DeviceSpec& spec);
-// Creates a measuring device with these properties, which may describe a device of another machine. The
-// plug-in of the device's kind determines workspace sizes. If it is not installed, planned_kernels()
-// determines them, and `by_cpu_kernels` is true.
+// Creates a measuring device with these properties. The properties may describe a device of another machine.
+// The plug-in of the device's kind determines workspace sizes. If this plug-in is not installed,
+// planned_kernels() determines workspace sizes, and `by_cpu_kernels` is true.
 struct PlannedDevice {
   std::unique_ptr<Device> device;
   bool by_cpu_kernels = false;
 };
 PlannedDevice planned_device(const DeviceProperties& properties, DeviceSpec spec);
 
-// Returns how devices of this kind use the vendor's collectives, or null if they use the communicators of
-// src/comm. The result is an argument of comm::Job::world(). Throws Error(kDependency) as open_device() does.
+// Returns the interface to the vendor's collectives for devices of this kind. Returns null if devices of this
+// kind use the communicators of src/comm. The result is an argument of comm::Job::world(). Throws
+// Error(kDependency) as open_device() does.
 const DeviceCollectives* collectives_of(const Device& device);
 
-// Returns how devices of this kind measure the times of their work, or null if their streams can read the
-// clock. The result is an argument of make_tracing_device() and TrainingStep::set_timing(). Throws
-// Error(kDependency) as open_device() does.
+// Returns the interface that measures the times of work on devices of this kind. Returns null if the streams
+// of these devices can read the clock. The result is an argument of make_tracing_device() and
+// TrainingStep::set_timing(). Throws Error(kDependency) as open_device() does.
 const DeviceTiming* timing_of(const Device& device);
 
 // The devices of one kind, as listed by list_devices().

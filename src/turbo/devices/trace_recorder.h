@@ -20,7 +20,8 @@ namespace primus::turbo {
 class TraceRecorder {
  public:
   static constexpr int kHost = 0;  // the track of spans that did not run on a stream
-  // A trace of this size needs some hundred megabytes of memory, and about the same size as a file.
+  // A trace with this number of spans needs some hundred megabytes of memory. The trace file has about the
+  // same size.
   static constexpr std::size_t kMaxSpans = 2'000'000;
 
   struct Span {
@@ -44,7 +45,7 @@ class TraceRecorder {
 
   int add_track(const std::string& name);
   void add(Span span);
-  // Adds a span; begin() and end() set its times later. Its address is valid for the lifetime of the
+  // Adds a span; begin() and end() set its times later. The returned address is valid for the lifetime of the
   // recorder.
   Span* open(WorkLabel label, int track);
   void begin(Span* span);  // sets the begin to the current time
@@ -53,10 +54,10 @@ class TraceRecorder {
   static double now();
 
   // Sets a function that is called before spans are read. Devices that report the times of their work later
-  // use it.
+  // use this function.
   void set_collector(std::function<void()> collect);
 
-  // Returns the finished spans, in the order in which their work was enqueued.
+  // Returns the finished spans, ordered by the time when their work was enqueued.
   std::vector<Span> spans() const;
 
   // Identifies the process that wrote a trace, so that several traces can be shown together.

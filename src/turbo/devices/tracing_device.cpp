@@ -14,8 +14,8 @@ namespace {
 
 using Span = TraceRecorder::Span;
 
-// The argument of mark_begin() and mark_end(), which a stream that can read the clock runs before and after a
-// kernel or copy.
+// The argument of mark_begin() and mark_end(). A stream that can read the clock runs these functions before
+// and after a kernel or copy.
 struct Mark {
   TraceRecorder* recorder;
   Span* span;
@@ -68,7 +68,8 @@ class EventClock {
     std::shared_ptr<Event> begin, end;
   };
 
-  // Relates the device's clock to the host's. The stream is still empty, so the host hardly waits.
+  // Relates the device's clock to the host's clock. The host waits only a short time, because the stream is
+  // still empty.
   void set_base(Stream& stream) {
     base_ = timing_.create(device_);
     stream.record(*base_);
@@ -115,8 +116,8 @@ class TracingStream final : public WatchedStream {
 
   void launch(KernelFunction kernel, const void* arguments, std::size_t bytes) override {
     const auto known = names_.find(kernel);
-    // Functions without a name, such as the host's collectives, are not recorded separately: they are part of
-    // the enclosing region.
+    // Functions without a name, such as the host's collectives, have no span. The span of the enclosing
+    // region includes these functions.
     if (known == names_.end()) return stream_->launch(kernel, arguments, bytes);
     around(known->second.c_str(), "kernel", [&] { stream_->launch(kernel, arguments, bytes); });
   }
@@ -205,7 +206,8 @@ class TracingDevice final : public WatchedDevice {
   }
 
   std::string description() const override { return device_->description(); }
-  // Reports no graphs: a graph is launched as a unit, so a trace would not show its kernels.
+  // Reports no support for graphs: a graph is launched as a unit, and a trace would not show the kernels of
+  // the graph.
   DeviceProperties properties() const override {
     DeviceProperties properties = device_->properties();
     properties.graphs = false;

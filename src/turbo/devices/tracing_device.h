@@ -2,8 +2,8 @@
 // layers name (device/watched.h), with stream, begin and end.
 //
 // Tracing does not synchronize. On devices with a DeviceTiming (GPUs), times come from events before and
-// after the work; on devices without it (the CPU), the stream reads the clock. Streams therefore overlap in
-// the trace as they do without tracing.
+// after the work. On other devices (the CPU), the stream reads the clock. Therefore streams overlap in a
+// trace in the same way as without tracing.
 #pragma once
 
 #include <memory>

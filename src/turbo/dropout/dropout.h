@@ -1,10 +1,10 @@
-// Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is set to zero with probability `rate`,
-// and all other elements are divided by 1 - rate, which preserves the mean.
+// Inverted dropout (Srivastava et al. 2014, JMLR 15): each element is set to zero with probability `rate`.
+// All other elements are divided by 1 - rate, so that the mean stays the same.
 //
-// The mask is not stored. Whether an element is dropped is a function of the step, the index of its token in
-// the step's global batch, its column in the complete matrix, and `stream`, the hash of a name
-// (base/random/random.h, purpose kDropout). The mask therefore does not depend on how tokens and columns are
-// distributed over ranks and microbatches, and recomputation reproduces it.
+// The mask is not stored. The mask of an element is a function of the step, the index of the token in the
+// step's global batch, the column in the complete matrix, and `stream`, the hash of a name
+// (base/random/random.h, purpose kDropout). Therefore the mask does not depend on the distribution of tokens
+// and columns over ranks and microbatches. Recomputation reproduces the mask.
 #pragma once
 
 #include <array>
@@ -18,9 +18,8 @@ namespace primus::turbo {
 // the gradient of the output, out is the gradient of the input.
 struct Dropout {
   static constexpr KernelId kId = KernelId::kDropout;
-  // A range of columns of x. It starts at column `begin` of x, ends at the next range, and is a part of the
-  // complete matrix that starts at column `whole` there. A shard of a fused matrix (q, k and v, or gate and
-  // up) has several ranges.
+  // A range of consecutive columns, from `begin` up to the next range. In the complete matrix, this range
+  // begins at column `whole`. A shard of a fused matrix (q, k and v, or gate and up) has several ranges.
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };

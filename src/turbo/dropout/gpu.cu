@@ -1,5 +1,5 @@
-// A thread computes four consecutive columns of a row. The generator draws four numbers at a time, so one
-// draw is enough if the columns begin at a multiple of four in the complete matrix.
+// A thread computes four consecutive columns of a row. The generator draws four numbers at a time. One draw
+// is enough if the columns begin at a multiple of four in the complete matrix.
 #include "base/random/random.h"
 #include "turbo/dropout/dropout.h"
 #include "turbo/dropout/formula.h"

@@ -17,7 +17,7 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
 // Adds the partial tensors of all ranks pairwise, in rank order. Level l stores a sum of 2^l tensors. When
-// the next sum of 2^l tensors is complete, both are added into level l + 1.
+// the next sum of 2^l tensors is complete, the two sums are added into level l + 1.
 void add_parts(CpuContext& context, const Add& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
@@ -127,7 +127,7 @@ std::uint16_t non_finite(BFloat16 x) {
 template <class T>
 std::int64_t non_finite_in(const T* x, std::int64_t n) {
   using Word = decltype(non_finite(T{}));
-  // Counts in short ranges, so that the counters can have the width of the elements without overflow.
+  // Counts in short ranges: counters with the width of the elements then cannot overflow.
   constexpr std::int64_t kRun = 4096;
   std::int64_t count = 0;
   for (std::int64_t begin = 0; begin < n; begin += kRun) {

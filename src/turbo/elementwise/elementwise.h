@@ -10,7 +10,7 @@ namespace primus::turbo {
 //
 // With ranks > 2, adds the partial tensors of all ranks of a group in fp32, in the order of
 // comm::Communicator's reductions, and rounds once. a is the tensor of rank `rank`. b holds the other tensors
-// one after the other: those of rank - 1, rank - 2 and so on, modulo `ranks`. out may be a.
+// one after the other: the tensors of rank - 1, rank - 2 and so on, modulo `ranks`. out may be a.
 struct Add {
   static constexpr KernelId kId = KernelId::kAdd;
   static constexpr int kLevels = 7, kMaxRanks = 1 << kLevels;
@@ -62,11 +62,12 @@ struct CountNonFinite {
   double flops() const { return 0; }
 };
 
-// out[i] = mean + std * normal(seed, stream, offset + i): counter-based (base/random/random.h, purpose kInit;
-// the low and high halves of `stream` are its layer and sample), so values do not depend on the device
-// layout. `offset` is the index of out[0] in the complete logical tensor, so a shard draws its own elements.
-// For a column shard, `out` consists of runs of `length` elements that are `stride` apart in the logical
-// tensor; if length is 0, all elements are consecutive.
+// out[i] = mean + std * normal(seed, stream, offset + i). The numbers are counter-based and do not depend on
+// the layout of the mesh (base/random/random.h, purpose kInit). The low half of `stream` is the layer of the
+// random numbers, and the high half is the sample. `offset` is the index of out[0] in the complete tensor: a
+// shard draws its own elements. For a column shard, `out` consists of runs of `length` elements. The starts
+// of consecutive runs are `stride` elements apart in the complete tensor. If length is 0, all elements are
+// consecutive.
 struct RandomNormal {
   static constexpr KernelId kId = KernelId::kRandomNormal;
   Tensor out;  // fp32
@@ -108,8 +109,7 @@ struct LogUniform {
 
 // Copies rows between row-strided buffers:
 //   to[(row / group_rows) * to_group_stride + (row % group_rows) * to_stride + c]
-//       = from[row * from_stride + c]
-// for c < cols; with `add`, adds to the destination instead and rounds once.
+//       = from[row * from_stride + c] for c < cols. With `add`, adds to the destination and rounds once.
 struct CopyRows {
   static constexpr KernelId kId = KernelId::kCopyRows;
   Tensor from, to;  // first elements; equal types, fp32 or bf16 if `add`

@@ -11,8 +11,8 @@ PRIMUS_FORMULA double normal_cdf(double x) {
   return 0.5 * ::erfc(-x * kRootHalf);
 }
 
-// Turns a draw of the standard normal distribution into a number that is uniform in [low, low + range], and
-// returns its logarithm.
+// Turns a draw of the standard normal distribution into a uniform number in [low, low + range], and returns
+// the logarithm of the uniform number.
 PRIMUS_FORMULA float log_uniform_of(float draw, double low, double range) {
   return static_cast<float>(::log(low + range * normal_cdf(static_cast<double>(draw))));
 }

@@ -28,7 +28,7 @@ struct AddBody {
 };
 
 // Adds the partial tensors of all ranks pairwise, in rank order. Level l stores a sum of 2^l tensors. When
-// the next sum of 2^l tensors is complete, both are added into level l + 1.
+// the next sum of 2^l tensors is complete, the two sums are added into level l + 1.
 template <class T, int kCount>
 struct AddPartsBody {
   const T *own, *others;
@@ -200,8 +200,8 @@ struct RandomNormalBody {
   }
 };
 
-// Computes RandomNormal for a column shard, whose elements are not consecutive in the complete tensor; a
-// thread computes one element.
+// Computes RandomNormal for a column shard. The elements of a column shard are not consecutive in the
+// complete tensor. A thread computes one element.
 struct StridedRandomNormalBody {
   RandomStream stream;
   float* out;
@@ -232,8 +232,8 @@ void random_normal(Context& context, const RandomNormal& call) {
            RandomNormalBody{stream, context.data<float>(call.out), call.offset, n, call.mean, call.std});
 }
 
-// Computes the source and the destination of rows. 64-bit divisions take as long as the copy, so calls with a
-// single group, which is the common case, skip them.
+// Computes the source and the destination of rows. Calls with a single group skip the 64-bit divisions, which
+// take as long as the copy. Such calls are the most frequent.
 template <class Word>
 struct Rows {
   const Word* from;

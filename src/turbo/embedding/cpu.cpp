@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Checks a token id. Ids come from files, and an id outside the vocabulary must not become an address.
+// Checks a token id. Ids come from files: an id outside the vocabulary must not become an address.
 void check_token(std::int32_t token, std::int64_t vocab) {
   if (token >= 0 && token < vocab) [[likely]]
     return;
@@ -48,8 +48,8 @@ std::int64_t backward_weight_workspace(CpuContext&, const EmbeddingBackwardWeigh
   return a.tokens.bytes();
 }
 
-// Each thread processes some columns for all tokens, so one thread computes an element of the table. It
-// processes one table row after the other, and adds the gradients of a row in token order.
+// Each thread processes some columns for all tokens, so that one thread computes an element of the table. The
+// thread processes one table row after the other, and adds the gradients of a row in token order.
 void backward_weight(CpuContext& context, const EmbeddingBackwardWeight& a) {
   constexpr std::int64_t kColumns = 64;
   const std::int64_t count = a.tokens.elements(), hidden = a.d_table.cols();

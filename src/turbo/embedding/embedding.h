@@ -1,7 +1,7 @@
 // Token embedding: out[t, :] = table[tokens[t], :].
 //
 // The table may be a shard of the vocabulary: its rows are the tokens [first, first + rows) of `vocabulary`.
-// Other tokens yield zero rows, so the sum over all shards is the complete embedding.
+// Other tokens have zero rows in `out`. The sum of `out` over all shards is the complete embedding.
 #pragma once
 
 #include "tensor/tensor.h"

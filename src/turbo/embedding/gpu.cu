@@ -7,7 +7,7 @@ namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
 // Token ids come from files, and an id outside the vocabulary must not become an address. The output row of
-// such an id is NaN, which every check of the loss detects, and the device reports the id (report_fault).
+// such an id is NaN, and every check of the loss detects NaN. The device also reports the id (report_fault).
 template <class T>
 struct Forward {
   static constexpr int kThreads = 128;
@@ -52,8 +52,9 @@ struct ClearBody {
   PRIMUS_DEVICE void operator()(std::int64_t i) const { out[i] = from_float<T>(0.0F); }
 };
 
-// There is one block per position of the sorted list and slice of columns. If the position is the first of
-// its id, the block adds the gradient rows of this id in token order; otherwise it returns at once.
+// There is one block per position of the sorted list and slice of columns. If the position is the first
+// position of its id, the block adds the gradient rows of this id in token order. Otherwise the block returns
+// at once.
 template <class T, class Table, int kCount>
 struct BackwardWeight {
   static constexpr int kThreads = 128;

@@ -9,8 +9,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The tokens for which a table has rows: [first, first + rows) of the vocabulary. The id of a token, by which
-// tokens are sorted, is its row of the table.
+// The tokens for which a table has rows: [first, first + rows) of the vocabulary. Tokens are sorted by their
+// row of the table, which is here called the id.
 struct TokenRows {
   std::int64_t first, rows, vocabulary;
 };
@@ -68,8 +68,8 @@ struct Count {
   }
 };
 
-// Replaces counts by their exclusive prefix sums, which are the offsets of a block's entries with a digit.
-// Runs in one block.
+// Replaces counts by their exclusive prefix sums. A prefix sum is the offset of a block's entries with a
+// digit. Runs in one block.
 struct Sum {
   static constexpr int kThreads = kDigits;
   std::int32_t* counts;

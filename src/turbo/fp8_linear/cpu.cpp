@@ -1,5 +1,5 @@
-// fp8 products on the CPU, which has no fp8 instructions. Codes are converted to bf16, which is exact, and
-// multiplied as bf16 numbers; only the result is scaled.
+// fp8 products on the CPU, which has no fp8 instructions. Codes are converted exactly to bf16 and multiplied
+// as bf16 numbers. Only the result is scaled.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -14,8 +14,8 @@ namespace {
 
 // ---- Quantization -------------------------------------------------------------------------------
 
-// Returns the bits of the largest magnitude of x[begin .. end). Bits are ordered like magnitudes, with
-// infinity and then NaN at the top.
+// Returns the bits of the largest magnitude of x[begin .. end). The order of the bits is the order of the
+// magnitudes; infinity and then NaN follow the largest number.
 template <class T>
 std::uint32_t largest_magnitude(const T* x, std::int64_t begin, std::int64_t end) {
   std::uint32_t largest = 0;
@@ -37,8 +37,8 @@ std::uint32_t largest_magnitude(const CpuContext& context, const T* x, std::int6
   return *std::max_element(parts, parts + kSlices);
 }
 
-// Quantizes a matrix tile by tile, so that a tile's codes are still in L1 when they are also written
-// transposed.
+// Quantizes a matrix tile by tile. The codes of a tile are then still in L1 when the transposed codes are
+// written.
 template <class T, class Code>
 struct Quantizer {
   static constexpr std::int64_t kSide = 64;

@@ -1,5 +1,5 @@
-// FP8 values: e4m3 and e5m2 of OCP's "8-bit Floating Point Specification" (1.0, 2023), which NVIDIA GPUs
-// since Ada and Hopper can multiply. A code is a sign, an exponent field and a mantissa, with subnormal
+// FP8 values: e4m3 and e5m2 of OCP's "8-bit Floating Point Specification" (1.0, 2023). NVIDIA GPUs since Ada
+// and Hopper can multiply these values. A code is a sign, an exponent field and a mantissa, with subnormal
 // values below the smallest exponent.
 //
 //            exponent bits, bias   mantissa bits   largest   smallest normal   smallest   infinity
@@ -30,12 +30,12 @@ struct Fp8 {
   static constexpr Fp8 nearest(float x) {
     const auto all = std::bit_cast<std::uint32_t>(x);
     const std::uint32_t magnitude = all & 0x7FFFFFFFU, sign = all >> 24 & 0x80U;
-    // Rounds to nearest even: adds half a unit of the last digit that is kept, or slightly less if this digit
-    // is even.
+    // Rounds to nearest even: adds half a unit of the last kept digit, or slightly less than half if this
+    // digit is even.
     const std::uint32_t rounded = magnitude + ((1U << (kCut - 1)) - 1) + (magnitude >> kCut & 1U);
     const std::uint32_t normal = (rounded >> kCut) - ((127U - kBias) << kDigits);
-    // Subnormal numbers are multiples of the smallest number. Adding a float whose last digit has the value
-    // of this number rounds to such a multiple.
+    // Subnormal numbers are multiples of the smallest number. The code adds a float whose last digit has the
+    // value of the smallest number, which rounds to such a multiple.
     constexpr std::uint32_t kField = 127 + 24 - kBias - kDigits;
     const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kField << 23);
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(sum) - (kField << 23);
@@ -56,8 +56,7 @@ struct Fp8 {
 
   static constexpr float of_magnitude(std::uint32_t code) {
     constexpr std::uint32_t kInfinity = 0x7F800000U, kNan = 0x7FC00000U;
-    // The code after that of the largest number is infinity (e5m2) or, if the format has no infinity, NaN
-    // (e4m3).
+    // The next code after the largest number is infinity in e5m2, and NaN in e4m3, which has no infinity.
     constexpr std::uint32_t kBehindTop = kTop + 1 == 0x7FU ? kNan : kInfinity;
     const float subnormal = static_cast<float>(static_cast<std::int32_t>(code)) *
                             std::bit_cast<float>((128U - kBias - kDigits) << 23);
@@ -83,10 +82,11 @@ struct Fp8Scales {
   float inverse, scale;
 };
 
-// Returns the scales that map a tensor's largest magnitude, given by its bits, to the largest number of the
-// format. A tensor of zeros has scale 1. A scale is at least 2^-126 and at most 2^126 (reached for magnitudes
-// below 2^-110), so its inverse is a normal number. If an element is infinite or NaN, the scales are NaN, and
-// so are all codes and all results of a product with them.
+// Returns the scales that map a tensor's largest magnitude to the largest number of the format.
+// `largest_magnitude`: the bits of this magnitude. A tensor of zeros has scale 1. A scale is at least 2^-126
+// and at most 2^126 (for magnitudes below 2^-110). Therefore the inverse of a scale is a normal number. If an
+// element is infinite or NaN, the scales and all codes are NaN, and also all results of a product with these
+// codes.
 constexpr Fp8Scales fp8_scales(std::uint32_t largest_magnitude, float largest_code) {
   constexpr std::uint32_t kInfinity = 0x7F800000U;
   if (largest_magnitude == 0) return {1, 1};

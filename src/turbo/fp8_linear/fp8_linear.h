@@ -8,15 +8,15 @@
 //
 //   inverse_a, a8 = quantise(a)    inverse_b, b8 = quantise(b)    c (+)= (a8 · b8) * inverse_a * inverse_b
 //
-// Sums are in fp32. Tensor cores of GPUs accumulate with fewer bits (about 14 on Hopper): over about 128
-// terms at a time, or over the complete sum with Fp8Gemm::fast (DeepSeek-V3's report, section 3.3.2).
+// Sums are in fp32. Tensor cores of GPUs accumulate about 128 terms at a time with fewer bits (about 14 on
+// Hopper). With Fp8Gemm::fast, the complete sum has fewer bits (DeepSeek-V3's report, section 3.3.2).
 //
-// An operand with an infinite element or a NaN makes every element of the result NaN; with delayed scales, it
-// affects only the elements of the result that depend on it. A product may not have two e5m2 operands: GPUs
-// do not support such a product. All addresses, including those of scales, are multiples of 16. Every extent
-// of an operand must be a multiple of 16; otherwise the launch throws Error(kInvalid). The workspace
-// functions throw Error(kInvalid) on an NVIDIA GPU without fp8 (below compute capability 8.9), and
-// Error(kUnsupported) on AMD GPUs.
+// If an operand has an infinite element or a NaN, every element of the result is NaN. With delayed scales,
+// only the elements of the result are affected that depend on the infinite element or NaN. A product with two
+// e5m2 operands is not allowed, because GPUs do not support such a product. All addresses, including those of
+// scales, are multiples of 16. Every extent of an operand must be a multiple of 16; otherwise the launch
+// throws Error(kInvalid). The workspace functions throw Error(kInvalid) on an NVIDIA GPU without fp8 (below
+// compute capability 8.9), and Error(kUnsupported) on AMD GPUs.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -25,21 +25,21 @@
 
 namespace primus::turbo {
 
-// Throws Error(kInvalid) if an operand may not have these extents. check() of the operators calls this
-// function; callers may also call it earlier.
+// Throws Error(kInvalid) if an operand must not have these extents. check() of the operators calls this
+// function. Callers may also call this function earlier.
 void check_fp8_extents(std::int64_t rows, std::int64_t cols);
 
-// Quantizes a matrix to codes in its own layout, transposed, or both in one pass. Tensor cores require both
-// operands to be contiguous along the summed dimension, so weight gradients use the transposed codes of both
-// operands.
+// Quantizes a matrix to codes in the matrix's own layout, to transposed codes, or to both layouts in one
+// pass. Tensor cores require both operands to be contiguous along the summed dimension. Therefore weight
+// gradients use the transposed codes of both operands.
 struct QuantizeFp8 {
   static constexpr KernelId kId = KernelId::kQuantizeFp8;
   Tensor x;                // [rows, cols] fp32 or bf16
   Tensor codes = {};       // [rows, cols] e4m3 or e5m2, or absent
   Tensor transposed = {};  // [cols, rows] of the same type, or absent if `codes` is not
   Tensor scales;           // [2] fp32: the factor from codes to values, and its inverse
-  // If false, the scales are outputs, computed in a separate pass over x. If true, the scales are inputs;
-  // finite values beyond the range saturate, and infinities become NaN.
+  // If false, the scales are outputs: a separate pass over x computes the scales. If true, the scales are
+  // inputs: finite values beyond the range saturate, and infinities become NaN.
   bool known = false;
   // Optional, only if `known`: [1] int32, the bits of a magnitude m. The call sets it to max(m, largest
   // magnitude of x).
@@ -49,8 +49,8 @@ struct QuantizeFp8 {
 };
 
 // Computes the scales of the next step for x, W and d_y of linear layers, from the largest magnitudes of this
-// step and of earlier steps (delayed_fp8_scales; the rules of Transformer Engine's DelayedScaling). x and W
-// are e4m3.
+// step and of earlier steps (delayed_fp8_scales). The rules are those of Transformer Engine's DelayedScaling.
+// x and W are e4m3.
 struct UpdateFp8Scales {
   static constexpr KernelId kId = KernelId::kUpdateFp8Scales;
   static constexpr std::int64_t kTensors = 3;  // x, W, d_y

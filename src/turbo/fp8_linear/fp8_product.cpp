@@ -39,7 +39,7 @@ double Fp8Linear::flops() const {
 }
 
 void launch(Context& context, const Fp8Linear& call) {
-  // Depending on the role, the product sums over the columns or over the rows of an operand.
+  // The role determines whether the product sums over the columns or over the rows of an operand.
   const Quantized a(context, call.a, call.a_type, call.a_scaling, call.role == GemmRole::kWeightGradient);
   const Quantized b(context, call.b, call.b_type, call.b_scaling, call.role != GemmRole::kForward);
   launch(context, Fp8Gemm{.a = a.codes(),

@@ -8,7 +8,8 @@
 
 namespace primus::turbo {
 
-// The scaling of an operand: by its own largest magnitude, or with the given `scales`, as in QuantizeFp8.
+// The scaling of an operand: from the operand's own largest magnitude, or with the given `scales`, as in
+// QuantizeFp8.
 struct Fp8Scaling {
   Tensor scales = {};
   Tensor largest = {};  // as in QuantizeFp8: optional, only with `scales`

@@ -82,10 +82,10 @@ PRIMUS_DEVICE std::uint32_t two_codes(float first, float second) {
 #endif
 }
 
-// A block quantizes a tile of 64 x 64. A thread quantizes 16 elements of a row and writes their codes; then
-// it writes 16 transposed codes of a column, which it reads from shared memory. Extents are multiples of 16.
-// If kKnown, it uses the given scales, and computes the largest magnitude in the same pass. Infinities then
-// become NaN.
+// A block quantizes a tile of 64 x 64. A thread quantizes 16 elements of a row and writes the codes. Then the
+// thread reads 16 codes of a column from shared memory and writes these codes transposed. Extents are
+// multiples of 16. If kKnown is set, the kernel uses the given scales, and infinities become NaN. In this
+// case, the kernel computes the largest magnitude in the same pass.
 template <class T, class Code, bool kKnown>
 struct QuantizeTiles {
   static constexpr int kSide = 64, kThreads = kSide * kSide / kLine;
@@ -100,7 +100,7 @@ struct QuantizeTiles {
     std::uint8_t at[kSide][kSide + 4];
   };
 
-  // Sets `magnitude` to the bits of the largest magnitude if they are larger than its value.
+  // Sets `magnitude` to the bits of the largest magnitude if the bits are larger than `magnitude`.
   PRIMUS_DEVICE static Bytes16 line_of(const T* from, float scale, std::uint32_t& magnitude) {
     constexpr int kCount = kVector<T>;
     float values[kLine];
@@ -143,8 +143,8 @@ struct QuantizeTiles {
     }
     if (kKnown && largest) {
       magnitude = block_reduce<kThreads>(magnitude, Larger{});
-      // Most blocks find that a larger value is already stored, and write nothing. Which blocks write may
-      // vary between runs, but the result does not.
+      // Most blocks find a larger stored value, and write nothing. The set of blocks that write may vary
+      // between runs, but the result does not vary.
       const auto bits = static_cast<std::int32_t>(magnitude);
       if (thread() == 0 && bits > *static_cast<const volatile std::int32_t*>(largest))
         atomic_max(largest, bits);
@@ -214,8 +214,8 @@ struct UpdateScales {
     float* const row = history + block() * steps;
     const auto newest = static_cast<std::uint32_t>(largest[block()]);
     std::uint32_t magnitude = newest;
-    // Shifts the history by one step. It starts with the oldest entries, so that an entry is read before it
-    // is overwritten.
+    // Shifts the history by one step. The shift starts with the oldest entries, so that each entry is read
+    // before it is overwritten.
     for (std::int64_t begin = (steps - 1) / kThreads * kThreads; begin >= 0; begin -= kThreads) {
       const std::int64_t i = begin + thread();
       const bool stays = i + 1 < steps;

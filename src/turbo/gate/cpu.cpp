@@ -56,7 +56,7 @@ void backward(CpuContext& context, const GateBackward& a) {
           T* d_x = context.data<T>(a.d_x) + row * n;
           if (of_rows) {
             const float s = sigmoid(to_float(gates[row]));
-            // Computes the dot product first, because writing d_x may overwrite d_y.
+            // Computes the dot product first, because d_x may overwrite d_y.
             const float dot = sum_terms(n, [=](std::int64_t i) { return to_float(d_y[i]) * to_float(x[i]); });
             d_gates[row] = from_float<G>(dot * sigmoid_slope(s));
             PRIMUS_SIMD()

@@ -1,6 +1,6 @@
-// Output gates: a layer's output multiplied by an activation of a gate that is a projection of the layer's
-// input. Gated attention, shared experts and linear attention use it; linear attention normalises each head
-// before the gate. Intermediate values are in fp32; results are rounded once.
+// Output gates: a layer's output is multiplied by an activation of a gate. The gate is a projection of the
+// layer's input. Gated attention, shared experts and linear attention use output gates. Linear attention
+// normalises each head before the gate. Intermediate values are in fp32; results are rounded once.
 #pragma once
 
 #include <cstdint>

@@ -4,20 +4,21 @@
 #include <atomic>
 #include <cstring>
 
-// Blocking has three levels. A *super block* is a block [super_k, super_n] of B that, when packed, fits into
-// the shared cache; all threads pack it together (or it is already packed). A *task* computes a block of C
-// from this super block in one thread. It packs its own rows of A into a buffer that stays in the L2 cache of
-// its core, and multiplies them by one strip of B after the other. While the task multiplies one *panel*, a
-// range of k, the strip of B stays in L1, and the strips of A are read from L2.
+// Blocking has three levels. A *super block* is a block [super_k, super_n] of B that fits into the shared
+// cache when packed. All threads pack a super block together, if it is not already packed. A *task* computes
+// a block of C from this super block in one thread. The task packs its own rows of A into a buffer that stays
+// in the L2 cache of its core. Then the task multiplies these rows by one strip of B after the other. A
+// *panel* is a range of k. While the task multiplies one panel, the strip of B stays in L1, and the strips of
+// A are read from L2.
 //
-// Panels depend only on k, so every element of C is summed in the same order for any number of threads, at
-// any position in the matrix, and independent of whether B was already packed.
+// Panels depend only on k. Therefore the order of every sum is the same for any number of threads, at any
+// position in the matrix, and with B packed before or now.
 namespace primus::turbo::gemm {
 namespace {
 
 constexpr std::int64_t kSuperK = 4096;
-// Number of strips of B that a task packs. It is larger for gathered rows, because fetch_rows() prefetches
-// them in long segments.
+// Number of strips of B that a task packs. This number is larger for gathered rows, because fetch_rows()
+// prefetches gathered rows in long segments.
 constexpr std::int64_t kStripsPerPack = 4, kStripsOfPickedRows = 16, kPackK = 512;
 constexpr double kSerialFlops = 1e6;  // below this, waking other threads costs more than it saves
 constexpr std::int64_t kAlignment = 64;
@@ -38,16 +39,16 @@ struct Plan {
   std::int64_t total(int threads) const { return b_bytes + sums_bytes + threads * (a_bytes + tiles_bytes); }
 };
 
-// Divides `extent` into ranges of about equal size, and returns this size: a multiple of `unit` that is at
-// most `limit`.
+// Divides `extent` into ranges of about equal size, and returns the size of a range: a multiple of `unit`
+// that is at most `limit`.
 std::int64_t even_piece(std::int64_t extent, std::int64_t limit, std::int64_t unit) {
   limit = std::max(unit, limit / unit * unit);
   return round_up(ceil_div(extent, ceil_div(extent, limit)), unit);
 }
 
 // Divides a super block into tasks. A strip of B is read again for every strip of A. If enough columns of B
-// fit into L2, they stay there (consecutive tasks share them), and a task has few rows of A. If k is too long
-// for that, as many rows of A as possible stay in L2, and B is read from the shared cache.
+// fit into L2, these columns stay in L2 for consecutive tasks, and a task has few rows of A. If k is too
+// long, as many rows of A as possible stay in L2, and B is read from the shared cache.
 void choose_tasks(const Kernel& kernel, int threads, Plan& p) {
   const std::int64_t row_bytes = p.super_k * size_of(kernel.packed);
   const std::int64_t strips_m = ceil_div(p.super_m, kernel.mr), strips_n = ceil_div(p.super_n, kernel.nr);
@@ -60,8 +61,8 @@ void choose_tasks(const Kernel& kernel, int threads, Plan& p) {
   p.tasks_m =
       ceil_div(strips_m, strips_in(resident ? kernel.cache.passing_a : kernel.cache.resident_a, kernel.mr));
 
-  // Uses so many tasks that no thread is idle for long while the last tasks finish. If possible, the second
-  // loop makes the number of tasks a multiple of the number of threads.
+  // Uses enough tasks to keep all threads busy almost until the end. If possible, the second loop makes the
+  // number of tasks a multiple of the number of threads.
   while (threads > 1 && p.tasks_m * p.tasks_n < 4 * threads &&
          (p.tasks_m < strips_m || p.tasks_n < strips_n)) {
     const bool split_m =
@@ -254,15 +255,15 @@ void SuperBlock::run(std::int64_t task, int thread) const {
       const char* next_b = last ? b_strip + b_strip_bytes : b_strip + (k + panel) * kernel.nr * element;
       const std::int64_t ahead_bytes = call.blocks * kernel.ahead_bytes;
       call.next_c_stride = past_caches ? 0 : ldc * c_element;
-      // A row of the block has two cache lines in fp32. In bf16 it has one line, and the second line to
-      // prefetch is that of the row 16 rows below.
+      // A row of the block has two cache lines in fp32, and one line in bf16. In bf16, the second line to
+      // prefetch belongs to the row 16 rows below.
       call.next_c_second = c_dtype == DType::kF32 ? 64 : 16 * call.next_c_stride;
       float* tile = tiles;
       for (std::int64_t i = i0; i < i1; i += kernel.mr) {
         call.a = a_packed + (i - i0) / kernel.mr * a_strip_bytes + k * kernel.mr * element;
         call.rows = static_cast<int>(std::min<std::int64_t>(kernel.mr, i1 - i));
         const bool end_of_strip = i + kernel.mr >= i1;
-        // C that is written past the caches is not prefetched.
+        // Does not prefetch C if C is written past the caches.
         call.next_c = past_caches    ? reinterpret_cast<const char*>(tile)
                       : end_of_strip ? c_at(i0, last ? j + kernel.nr : j)
                                      : c_at(i + kernel.mr, j);
@@ -285,8 +286,8 @@ void SuperBlock::run(std::int64_t task, int thread) const {
   if (past_caches) std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-// Every sum starts from the value in C, or from zero, so that a tile at the edge of C is rounded in the same
-// way as an inner tile.
+// Every sum starts from the value in C, or from zero. Tiles at the edge of C are therefore rounded in the
+// same way as inner tiles.
 void SuperBlock::run_tile(TileCall& call, const TileIo& io, bool first, bool last) const {
   const bool in_place =
       kernel.any_c && c_dtype == DType::kF32 && io.rows == kernel.mr && io.cols == kernel.nr && !past_caches;
@@ -350,9 +351,9 @@ std::size_t blocked_workspace_bytes(const Kernel& kernel, const GemmArgs& args, 
   return static_cast<std::size_t>(make_plan(kernel, args, threads).total(threads) + kAlignment);
 }
 
-// A plan for smaller m or k may need more workspace, because blocks have about equal sizes. Therefore each
-// term of the workspace is bounded separately: a block size is at most its limit, and at most the complete
-// extent.
+// Blocks have about equal sizes, so a plan for smaller m or k may need more workspace. Therefore the bound of
+// each term of the workspace is computed separately: a block size is at most its limit, and at most the
+// complete extent.
 std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& g, int threads) {
   const std::int64_t element = size_of(kernel.packed);
   const std::int64_t longest_panel =

@@ -1,5 +1,5 @@
-// CPU features that the GEMM kernels may use, from cpuid and, where permission is needed, from the operating
-// system.
+// CPU features that the GEMM kernels may use, from cpuid and the operating system. (The operating system must
+// permit some features.)
 #pragma once
 
 namespace primus::turbo::gemm {

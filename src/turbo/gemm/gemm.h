@@ -6,10 +6,11 @@
 //   kNN  d_x [T, I]  = d_y · W       m = T, n = I, k = O   (input gradient)
 //   kTN  d_W [O, I] += d_yᵀ · x      m = O, n = I, k = T   (weight gradient)
 //
-// Numerics: every element of C is one sum over k in an order that depends only on m, n, k, types and
-// provider, so results are bit-identical for any number of threads and from run to run on one kind of CPU.
-// NaN and infinities propagate as in IEEE arithmetic. The bf16 instructions (providers kAmx and kAvx512Bf16)
-// treat subnormal inputs and sums (magnitudes below 1.2e-38) as zero; the other providers do not.
+// Numerics: every element of C is one sum over k. The order of this sum depends only on m, n, k, types and
+// provider. Therefore results are bit-identical for any number of threads, and from run to run on one kind of
+// CPU. NaN and infinities propagate as in IEEE arithmetic. The bf16 instructions (providers kAmx and
+// kAvx512Bf16) treat subnormal inputs and sums (magnitudes below 1.2e-38) as zero; the other providers do
+// not.
 //
 // Speed: bf16 products are up to a third faster if the operands and all rows of C begin at cache lines (64
 // bytes). The blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
@@ -42,7 +43,7 @@ bool gemm_provider_available(GemmProvider provider, DType ab_dtype);
 // Returns the provider that kAuto selects for operands of this type on this CPU.
 GemmProvider default_gemm_provider(DType ab_dtype);
 
-// Memory that the caller reads after a product. This is a prefetch hint, so any address is safe.
+// Memory that the caller reads after a product. Any address is safe, because this is only a prefetch hint.
 struct GemmReadAhead {
   const void* data = nullptr;
   std::int64_t bytes = 0;
@@ -57,8 +58,8 @@ struct GemmArgs {
   DType c_dtype = DType::kF32;   // kF32 or kBF16
   bool accumulate = false;  // C += instead of C =; if C is bf16, the sum is computed in fp32 and rounded once
   std::int64_t m = 0, n = 0, k = 0;
-  // A leading dimension is the number of elements between consecutive rows in memory. It may be larger than
-  // the length of a row.
+  // A leading dimension is the distance of consecutive rows in memory, in elements. The leading dimension may
+  // be larger than the length of a row.
   const void* a = nullptr;  // kNT, kNN: [m, k] with lda >= k;  kTN: [k, m] with lda >= m
   std::int64_t lda = 0;
   const void* b = nullptr;  // kNT: [n, k] with ldb >= k;  kNN, kTN: [k, n] with ldb >= n
@@ -69,11 +70,11 @@ struct GemmArgs {
   const std::int32_t* b_rows = nullptr;
   void* c = nullptr;  // [m, n] with ldc >= n; overlaps neither a nor b
   std::int64_t ldc = 0;
-  // Uses non-temporal stores, which do not read C first; for an fp32 C that is not read soon
-  // (kGemmPastCaches). Has no effect unless rows of C are complete cache lines.
+  // Uses non-temporal stores, which do not read C first. For an fp32 C that is not read soon
+  // (kGemmPastCaches). Only has an effect if rows of C are complete cache lines.
   bool c_past_caches = false;
-  // Optional, if many small products follow each other: the operands of the next product, which are
-  // prefetched to L2 during this product. Providers may ignore it; the result does not depend on it.
+  // Optional, for sequences of small products: the operands of the next product, which are prefetched to L2
+  // during this product. Providers may ignore this hint; the result does not depend on the hint.
   std::array<GemmReadAhead, 2> ahead;
   void* workspace = nullptr;  // at least cpu_gemm_workspace_bytes(), any alignment
   std::size_t workspace_bytes = 0;
@@ -90,8 +91,8 @@ std::size_t cpu_gemm_workspace_bound(const GemmArgs& args, int threads);
 
 // Computes the product. m, n or k may be 0; with k = 0, C becomes 0, or is unchanged if `accumulate`. Throws
 // std::logic_error for wrong types or leading dimensions, a workspace that is too small, or an unavailable
-// provider: these are bugs of the caller. Repeated calls allocate no memory; but libxsmm compiles a kernel
-// when a shape is used for the first time.
+// provider, because these are bugs of the caller. Calls allocate no memory. Exception: libxsmm compiles a
+// kernel for each new shape.
 void cpu_gemm(ThreadPool& pool, const GemmArgs& args);
 
 // Returns the number of floating-point operations of the product: 2 m n k.

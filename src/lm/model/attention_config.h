@@ -19,7 +19,7 @@ struct LatentConfig {
 struct IndexerConfig {
 #define INDEXER_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
-  // Whether the indexer rotates pairs of neighbouring columns (interleaved), as the attention itself does.
+  // Whether a rotary pair of the indexer is two neighbouring columns, as in attention.
   bool interleaved = false;
 
   bool operator==(const IndexerConfig&) const = default;
@@ -41,9 +41,9 @@ struct AttentionConfig {
   // Layers with LayerSpec::local attend only to the last `window` positions, or only to their own chunk of
   // `chunk` positions. 0: no such limit.
   std::int64_t window = 0;
-  // Used by families whose models differ in this (primus_gpt, GLM-4): whether the query, key and value
-  // projections have biases, whether a QK norm with weights precedes the rotation, and whether sinks are
-  // learned.
+  // Whether the query, key and value projections have biases, whether a QK norm with weights precedes the
+  // rotation, and whether sinks are learned. Used by families whose models differ in these properties
+  // (primus_gpt, GLM-4).
   bool qkv_bias = false, qk_norm = false, sinks = false;
   // The QK norm is computed over all heads of a token together instead of per head (OLMo 2). Set by the
   // family.

@@ -31,8 +31,9 @@ constexpr std::string_view kRead[] = {"attention_dropout",
                                       "seq_aux",
                                       "transformers_weights"};
 
-// Keys in transformers' configuration classes that do not describe the architecture, but how a model is run,
-// where it comes from, and other things. Element types, including quantized ones, are read from the tensors.
+// Keys of transformers' configuration classes that do not describe the architecture. Some keys describe how a
+// model is run or where the model comes from. Element types, including quantized ones, are read from the
+// tensors.
 constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "attn_implementation",
                                             "auto_map",

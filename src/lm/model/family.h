@@ -70,8 +70,8 @@ struct BlockInputs {
   // token begins (turbo/attention/attention.h). Empty: each sequence is one document.
   engine::Value first_key = {};
   const RoutingStep* routing = nullptr;  // set only during training
-  // Index of each token in the global batch of the step (turbo::RouterRandom), int32. Contains the T tokens
-  // of context rank 0, then those of rank 1, and so on. Required if `routing` or `dropout` is set.
+  // The index of each token in the global batch of the step (turbo::RouterRandom), int32. The tensor contains
+  // the T tokens of every context rank, in rank order. Required if `routing` or `dropout` is set.
   engine::Value token_numbers = {};
   // Random source for the dropout of LoRA adapters, without the token indices. Set only during training.
   const engine::DropoutSource* dropout = nullptr;
@@ -146,8 +146,8 @@ struct Family {
   // Other model_type names under which models of this architecture are published (Kimi K2).
   std::vector<std::string_view> other_names = {};
   // Further known keys of config.json: keys that `read` reads but `write` does not always write, and keys of
-  // published models that do not affect the output. A note reports every unknown key. Known are also the keys
-  // that `write` writes and those that lm/model/config_keys.cpp lists for all families.
+  // published models that do not affect the output. A note reports every unknown key. The keys that `write`
+  // writes are also known, and so are the keys that lm/model/config_keys.cpp lists for all families.
   std::vector<std::string_view> other_keys = {};
   // Prefixes of the names of published tensors that Primus does not load.
   std::vector<std::string_view> left_out = {};
@@ -165,10 +165,10 @@ struct Family {
   bool rope_by_layer_type = false;
   // Further known keys in rope_parameters: `read` reads them, or they have no effect.
   std::vector<std::string_view> other_rope_keys = {};
-  // Used if streams() > 1: declares the parameters of both ends of the stream in the store's current unit
-  // (ParameterUnit). `depth` is 0 for the model itself, and otherwise the depth of a multi-token prediction
-  // module. `chunk`: as in make_block. widen() has no parameters, so a rank that has only the first block
-  // passes -1 as `chunk`, and calls only widen().
+  // Used if streams() > 1: declares the parameters of both ends of the stream in the unit that is current in
+  // the store. `depth` is 0 for the model itself, and otherwise the depth of a multi-token prediction module.
+  // `chunk`: as in make_block. A rank that has only the first block passes -1 as `chunk`, and calls only
+  // widen(), which has no parameters.
   std::unique_ptr<StreamEnds> (*make_stream_ends)(const ModelConfig& config, engine::ParameterStore& store,
                                                   int depth, int chunk) = nullptr;
 };

@@ -14,8 +14,9 @@
 namespace primus {
 namespace {
 
-// A feature of a model that is not a kind of layer: whether the model has it, the key that requests it, and
-// the keys that only it reads. Kinds of layers have LayerKind::keys instead.
+// A feature of a model that is not a kind of layer. The members are: whether a model has the feature, the key
+// that requests the feature, and the keys that only the feature reads. Kinds of layers have LayerKind::keys
+// instead.
 struct Condition {
   bool (*met)(const ModelConfig&);
   std::string_view asked_for;
@@ -23,7 +24,7 @@ struct Condition {
 };
 
 constexpr auto kStreams = std::to_array<std::string_view>({"hc_sinkhorn_iters", "hc_eps"});
-// config/validate.cpp checks the other keys of experts, because they can be checked without the model.
+// The keys of experts that can be checked only with the model. config/validate.cpp checks the other keys.
 constexpr auto kExperts =
     std::to_array<std::string_view>({"num_hash_layers", "routed_expert_hidden_size", "latent_moe_use_norm"});
 constexpr auto kExpertLatents = std::to_array<std::string_view>({"latent_moe_use_norm"});

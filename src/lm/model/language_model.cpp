@@ -165,7 +165,7 @@ Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
 }
 
 Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value& loss_weights) const {
-  // Stays in the stash, because the backward pass begins with this value.
+  // This value stays in the stash, because the backward pass begins with it.
   const Value all = gather_tokens(before_head(hidden), vocabulary_.group, engine::Gathered::kKept);
   return lm_head_loss(all, *head_, labels, loss_weights, vocabulary_, config_.logit_cap);
 }

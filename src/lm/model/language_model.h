@@ -24,9 +24,9 @@
 
 namespace primus {
 
-// Inputs for depth k of multi-token prediction, each [T]. For position t: token t + k as the input, the token
-// after it as the label, and the weight of its loss. The weight is 0 if input or label belongs to another
-// document than t.
+// Inputs for depth k of multi-token prediction, each [T]. At position t, the input is token t + k, and the
+// label is token t + k + 1. The third tensor is the weight of the loss. The weight is 0 if the input or the
+// label belongs to another document than token t.
 struct MtpInputs {
   engine::Value tokens, labels, loss_weights;
 };
@@ -34,16 +34,16 @@ struct MtpInputs {
 // Inputs of one microbatch on the device, as Values of its tape, each [T].
 struct ModelInputs {
   engine::Value tokens = {};  // int32 token ids; required by the first part and by chunks with needs_tokens()
-  // int32 labels, and the fp32 weight of each token in the loss, which in training is loss_mask / (sum of
-  // loss_mask). Required by the last part if a loss is computed.
+  // int32 labels, and the fp32 weight of each token in the loss. In training, the weight is loss_mask / (sum
+  // of loss_mask). Required by the last part if a loss is computed.
   engine::Value labels = {}, loss_weights = {};
   BlockInputs blocks;          // inputs of blocks; the model adds the rope tables
   std::vector<MtpInputs> mtp;  // inputs of each depth; used only by mtp_losses
 };
 
-// Convolutions and linear attention keep recent inputs or states of each sequence in a ring. This is the
-// number of spare entries in the ring, which is also the number of tokens that can be dropped from the end of
-// a sequence without reading the sequence again.
+// Convolutions and linear attention keep recent inputs or states of each sequence in a ring. This constant is
+// the number of spare entries in the ring. Up to this number of tokens can be dropped from the end of a
+// sequence without reading the sequence again.
 inline constexpr std::int64_t kSpareTokens = engine::kDeltaRuleSpare;
 // Returns the number of ring entries for a convolution of this width.
 std::int64_t conv_ring(std::int64_t width);
@@ -68,17 +68,17 @@ class LanguageModel {
   engine::Value forward(const ModelInputs& inputs) const;
   // Returns the loss per token, multiplied by its weight: [T] fp32 (engine::lm_head_loss).
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
-  // Like loss(), but first calls `weigh`, which may change the loss weights. It gets -ln p(label) of every
-  // token, [T] fp32, and enqueues kernels that write the memory of inputs.loss_weights.
+  // Like loss(), but first calls `weigh`, which may change the loss weights. `weigh` gets -ln p(label) of
+  // every token, [T] fp32, and enqueues kernels that write the memory of inputs.loss_weights.
   engine::Value weighed_loss(const engine::Value& hidden, const ModelInputs& inputs,
                              FunctionRef<void(const Tensor& losses)> weigh) const;
   // Returns the loss per token for each depth of multi-token prediction. `hidden` is the result of forward().
   std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
   // Returns the logits in the compute type, [rows of `hidden` on all tensor ranks, vocab].
   engine::Value logits(const engine::Value& hidden) const;
-  // Selects rows of the hidden states, so that logits() or loss() computes only these. `rows` is [n] int32:
-  // indices into the T tokens of all tensor ranks. Each rank passes its own slice of the list of requested
-  // rows.
+  // Selects rows of the hidden states, so that logits() or loss() computes only these rows. `rows` is [n]
+  // int32: indices into the T tokens of all tensor ranks. Each rank passes its own slice of the list of
+  // requested rows.
   engine::Value select(const engine::Value& hidden, const engine::Value& rows) const;
 
   // Allocates a KV cache for incremental decoding: pages for `sequences` sequences of up to `capacity`

@@ -2,7 +2,7 @@
 // under "language_model.", or use "model.language_model." where text models use "model." (Qwen3.5). Other
 // tensors of such a folder are ignored. In other folders all tensors belong to the language model.
 //
-// Publications may fuse all experts of a layer into two tensors: <at>.gate_up_proj [experts, 2 * width,
+// Published folders may fuse all experts of a layer into two tensors: <at>.gate_up_proj [experts, 2 * width,
 // hidden], which holds each expert's gate rows and then its up rows, and <at>.down_proj [experts, hidden,
 // width] (Qwen3.5). If the matrix of one expert, such as <at>.3.up_proj.weight, is not stored separately, it
 // is read from these fused tensors.
@@ -42,13 +42,13 @@ class LanguageTensors {
   TensorView at(std::string_view name, std::span<const std::int64_t> shape) const;
   std::string where() const { return folder_.folder().string(); }
 
-  // Throws kInvalid if the folder has a copy of `part` (CheckpointPart::copies) that differs from it. Adds
-  // the names of the part and of its copies to `used`.
+  // Throws kInvalid if the folder has a copy of `part` (CheckpointPart::copies) that differs from `part`.
+  // Adds the names of the part and of its copies to `used`.
   void check_copies(const engine::CheckpointPart& part, TensorNames& used) const;
-  // Throws kInvalid, naming the tensor, in two cases: the model neither uses nor leaves out a tensor; or the
-  // model is tied, but the folder has a head that differs from the embedding (transformers ties them only if
-  // they are equal). Redundant tensors are ignored. Returns one sentence per redundant tensor, and one
-  // sentence about the tensors outside of the language model.
+  // Throws kInvalid, and names the tensor, if the model neither uses nor leaves out a tensor. Also throws if
+  // the model is tied but the head in the folder differs from the embedding (transformers ties only equal
+  // tensors). Redundant tensors are ignored. Returns one sentence per redundant tensor, and one sentence
+  // about the tensors outside of the language model.
   std::vector<std::string> refuse_foreign(const TensorNames& used, const engine::ParameterStore& store) const;
 
  private:

@@ -57,12 +57,12 @@ struct LayerKind {
   enum class Branch : std::uint8_t { kAttention, kFeedForward } branch;
   Keeps keeps = Keeps::kNothing;  // what the branch caches; an attention branch never has kNothing
   bool routes = false;            // whether each token is routed to some of many experts
-  // Returns the matrix products of the layer. `layer`, here and below, may be beyond the last layer; it then
+  // Returns the matrix products of the layer. `layer`, here and below, may be beyond the last layer, and then
   // means a multi-token prediction module. Routers and small gates are not listed, because FLOPs do not count
   // them (Megatron-LM's convention).
   std::vector<LayerProduct> (*products)(const ModelConfig& config, std::int64_t layer);
-  // Attention branch: average number of multiplications per token that combine it with other tokens, in a
-  // sequence of `length` tokens.
+  // Attention branch: average number of multiplications that combine a token with other tokens, in a sequence
+  // of `length` tokens.
   double (*mixing)(const ModelConfig& config, std::int64_t layer, double length) = nullptr;
   // Average number of multiplications per token for selecting the tokens to attend to. Selection is not
   // trained.

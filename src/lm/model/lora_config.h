@@ -3,8 +3,8 @@
 //
 //   y = W x + (alpha / dim) B (A x) A: [dim, in], initialized randomly; B: [out, dim], initialized to zero
 //
-// The names of modules are those of Megatron-LM. If a module consists of several published matrices, they
-// share one A, and B has the rows of all of them.
+// The names of modules are those of Megatron-LM. If a module consists of several published matrices, these
+// matrices share one A, and B has the rows of all these matrices.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Checks whether a model can run on a mesh: sizes that ranks divide among them must divide evenly, and a
-// model's features must support the kinds of parallelism of the mesh.
+// Checks whether a model can run on a mesh: ranks must divide sizes evenly, and the model's features must
+// support the mesh's kinds of parallelism.
 #pragma once
 
 #include <cstdint>

@@ -26,10 +26,10 @@ using nlohmann::json;
 
 constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
 
-// The key of an object with the LoRA settings. It occurs only in folders that this program wrote and that
-// store adapters next to the frozen weights. The key is also the folder's model_type, and the object holds
-// the model_type of the family. transformers therefore refuses such a folder instead of loading the frozen
-// weights as the trained model.
+// The key of an object with the LoRA settings. The key occurs only in folders in which Primus stored adapters
+// next to the frozen weights. The key is also the folder's model_type, and the object holds the model_type of
+// the family. transformers therefore refuses such a folder instead of loading the frozen weights as the
+// trained model.
 constexpr const char* kLoraKey = "primus_lora";
 
 LoraConfig read_lora(const json& root, const std::string& where) {
@@ -122,7 +122,8 @@ Renamed rename_aliases(const Family& family, json& root) {
   return renamed;
 }
 
-// Lists some keys of a file on one line of a terminal. The keys are untrusted: any bytes, any number.
+// Lists some keys of a file on one line of a terminal. The keys are untrusted: there may be many keys, and a
+// key may contain any bytes.
 std::string listed(const std::vector<std::string>& keys) {
   constexpr std::size_t kMaxKeys = 8, kMaxBytes = 64;
   std::string text;
@@ -234,7 +235,7 @@ void check(const ModelConfig& c) {
                                        list->size(), frequencies));
     }
   }
-  // transformers then builds a ramp with half as many frequencies, rounded down, and fails.
+  // For an odd number of rotary columns, transformers builds a ramp with too few frequencies and fails.
   if (c.rotary_columns() % 2 != 0 && c.rope_scaling.kind == RopeScaling::Kind::kYarn) {
     throw ConfigKeyError(
         ErrorKind::kUnsupported, "partial_rotary_factor",
@@ -300,8 +301,8 @@ void write_router_losses(const ModelConfig& c, json& root) {
   if (training.z_loss != 0) root[kRouterZ] = training.z_loss;
 }
 
-// Returns a note if rope_theta outside rope_parameters (or rope_scaling) differs from rope_theta inside,
-// which takes precedence as in transformers. Empty if the two are equal.
+// Returns a note if rope_theta outside rope_parameters (or rope_scaling) differs from rope_theta inside. As
+// in transformers, the inner value takes precedence. Empty if the two values are equal.
 std::string note_on_theta(const json& root, const Family& family) {
   constexpr const char* kTheta = "rope_theta";
   const auto outside = root.find(kTheta);
@@ -395,8 +396,8 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     const Family& family = families.find(c.family);
     c.family = family.model_type;
     renamed = rename_aliases(family, root);
-    theta_note = note_on_theta(root, family);  // compared before defaults are added, because the user did not
-                                               // write the defaults
+    theta_note = note_on_theta(root, family);  // precedes add_defaults(), because the user did not write the
+                                               // defaults
     rotation_note = note_on_two_rotations(root, family);
     if (family.prepare) family.prepare(root);
     add_defaults(family, root);

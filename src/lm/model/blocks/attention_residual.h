@@ -1,10 +1,10 @@
 // Attention residuals (Kimi K3). Each branch of a block reads a mixture of the residual stream and its
-// checkpoints (engine/operators/attention_residual.h). Also contains the layers at both ends of such a
-// stream.
+// checkpoints (engine/operators/attention_residual.h). This file also declares the layers at both ends of
+// such a stream.
 //
 // If a block's index is a multiple of attn_res_block_size, the block saves the incoming stream as a
-// checkpoint and starts a new stream with the output of its attention. A block's index therefore tells how
-// many checkpoints precede it.
+// checkpoint and starts a new stream with the output of its attention. The number of checkpoints before a
+// block therefore follows from the index of the block.
 #pragma once
 
 #include <memory>
@@ -60,8 +60,9 @@ class AttentionResidualBlock final : public Block {
 };
 
 // Implements Family::make_stream_ends for models with attention residuals. The end of the stream has the
-// parameters output_attn_res_{norm,proj}. Pipeline stages send the stream and memory for all checkpoints;
-// checkpoints that do not exist yet are zero. A multi-token prediction module (depth > 0) has no checkpoints.
+// parameters output_attn_res_{norm,proj}. Pipeline stages send the stream and a buffer for all checkpoints.
+// Checkpoints that do not exist yet are zero in this buffer. A multi-token prediction module (depth > 0) has
+// no checkpoints.
 std::unique_ptr<StreamEnds> attention_residual_ends(const ModelConfig& config, engine::ParameterStore& store,
                                                     int depth, int chunk);
 

@@ -73,17 +73,18 @@ class BlockParameters {
   engine::Parameter& norm(const std::string& name, std::int64_t width,
                           std::vector<engine::CheckpointPart> parts) const;
 
-  // Divides the rows of a matrix [sum of `runs`, cols] among tensor ranks. `runs` are the heights of the
-  // matrices that are stacked in it, such as q, k and v, or gate and up; returns this rank's slice of each of
-  // them. Without `cols`, the parameter is a vector.
+  // Divides the rows of a matrix [sum of `runs`, cols] among tensor ranks. The matrix is a stack of matrices,
+  // such as q, k and v, or gate and up. `runs` are the heights of the stacked matrices. Returns this rank's
+  // slice of each stacked matrix. Without `cols`, the parameter is a vector.
   Share rows(const std::vector<std::int64_t>& runs, std::int64_t cols = 0) const;
   // Returns this tensor rank's slice of the columns of a matrix [rows, cols].
   Share columns(std::int64_t rows, std::int64_t cols) const;
-  // Returns this rank's slice of an expert matrix [experts, sum of `runs`, cols]: this rank's experts, and of
-  // each expert the rows that rows() would choose. Without `cols`, the parameter is [experts, sum of `runs`].
+  // Returns this rank's slice of an expert matrix [experts, sum of `runs`, cols]. The slice has this rank's
+  // experts, and for each expert the rows that rows() chooses. Without `cols`, the parameter is [experts, sum
+  // of `runs`].
   Share expert_rows(std::int64_t experts, const std::vector<std::int64_t>& runs, std::int64_t cols = 0) const;
-  // Returns this rank's slice of an expert matrix [experts, rows, cols]: this rank's experts, and of each
-  // expert this rank's columns.
+  // Returns this rank's slice of an expert matrix [experts, rows, cols]. The slice has this rank's experts,
+  // and this rank's columns of each expert.
   Share expert_columns(std::int64_t experts, std::int64_t rows, std::int64_t cols) const;
 
   // Returns the ranks over which a block's matrices are divided; null if they are not divided.

@@ -1,7 +1,7 @@
 // DeepSeek-V4's attention. One latent serves as key and value of all heads. The output of a head is rotated
-// back, so that it depends only on distances. A query attends to the tokens in its window, and to latents
-// that are pooled over blocks of earlier tokens: all large blocks, or the small blocks that an indexer
-// selects. The indexer is not trained.
+// back, so that the output depends only on distances between tokens. A query attends to the tokens in its
+// window and to latents. Latents are pooled over blocks of earlier tokens. A layer uses all large blocks, or
+// the small blocks that an indexer selects. The indexer is not trained.
 #include "engine/operators/compressed_attention.h"
 
 #include <fmt/format.h>
@@ -178,8 +178,8 @@ class CompressedAttention final : public Layer {
   }
 
   Value forward(const Normed& normed, const BlockInputs& in) const override {
-    // Every rank computes all latents, but uses them only for its own heads. Its gradients of the latents are
-    // therefore partial sums.
+    // Every rank computes all latents, but uses these latents only for the rank's own heads. The gradients of
+    // the latents are therefore partial sums.
     const Value h = gather_tokens(normed.value(), group_);
     const Value q_latent = norm(linear(h, *q_down_), *q_norm_, epsilon_);
     Value kv = rotated(norm(linear(h, *kv_), *kv_norm_, epsilon_), 1, in);
@@ -221,16 +221,15 @@ class CompressedAttention final : public Layer {
                 rope_shape(heads, dim_, rotary_));
   }
 
-  // The queries of all heads together are much wider than the latent from which they are computed. Only the
-  // latent is kept for the backward pass, which computes the queries again.
+  // The queries of all heads together are much wider than their latent. The forward pass keeps only the
+  // latent. The backward pass computes the queries again.
   Value queries(const Value& latent, const BlockInputs& in) const {
     const engine::ReplayScope replay(latent.tape());
     const turbo::HeadNormShape shape{.heads = heads_, .kv_heads = 0, .head_dim = dim_};
     return rotated(head_norm(linear(latent, *q_up_), nullptr, shape, epsilon_), heads_, in);
   }
 
-  // Rotates the attention output back, because values are also keys and have therefore been rotated by their
-  // positions.
+  // Rotates the attention output back. The values are also the keys, so the values are rotated by position.
   Value turned_back(const Value& mixed, const BlockInputs& in) const {
     const engine::ReplayScope replay(mixed.tape());
     engine::RopeShape shape = rope_shape(heads_, dim_, rotary_);

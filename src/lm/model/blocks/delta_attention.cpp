@@ -23,8 +23,8 @@ using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
-// Between the input and output projections, heads are independent, so tensor ranks divide them. The latents
-// of the gates are small, so each rank computes them for its own tokens.
+// Heads are independent between the input and output projections. Tensor ranks therefore divide the heads.
+// The latents of the gates are small, so each rank computes the latents of its own tokens.
 class DeltaAttention final : public Layer {
  public:
   DeltaAttention(const ModelConfig& c, const BlockParameters& p, bool gate_bias)
@@ -67,8 +67,8 @@ class DeltaAttention final : public Layer {
     gate_down_ = matrix("gate_down", {{linear.value_dim, c.hidden}, {}}, "f_a_proj");
     gate_up_ = matrix("gate_up", p.rows({gates}, linear.value_dim), "f_b_proj");
     beta_ = matrix("beta", p.rows({heads}, c.hidden), "b_proj");
-    // Kimi Linear draws the initial decay rates from 1 to 16, and its checkpoints store them with four
-    // dimensions. In K3 all initial decay rates are 1.
+    // Kimi Linear draws the initial decay rates from 1 to 16. The checkpoints of Kimi Linear store A_log with
+    // four dimensions. In K3, all initial decay rates are 1.
     const bool of_k3 = linear.gate_lower_bound < 0;
     a_log_ =
         small(p, "a_log", heads, of_k3 ? Initializer::constant(0) : Initializer::log_uniform(1, 16), "A_log");

@@ -118,9 +118,9 @@ class GatedDeltaNet final : public Layer {
   }
 
  private:
-  // Returns the column ranges for q, k and v, the output gates, b and a. The projection's columns are grouped
-  // by key head: its query, its key, and then the values and gates of all its value heads. The columns of b
-  // and a are also grouped by key head.
+  // Returns the column ranges for q, k and v, for the output gates, for b and for a. The projection's columns
+  // are grouped by key head. A group has the query, the key, and then the values and gates of the group's
+  // value heads. The columns of b and a are also grouped by key head.
   std::vector<ColumnRuns> parts_by_key_head() const {
     const turbo::DeltaRuleShape& s = shape_;
     const std::int64_t per_key = s.value_heads / s.key_heads, dim = s.key_dim, values = per_key * s.value_dim;

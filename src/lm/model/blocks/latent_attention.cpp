@@ -82,8 +82,8 @@ class LatentAttention final : public Layer {
       gate_ = matrix("gate", p.rows({c.heads * shape_.value_dim}, c.hidden), "g_proj");
     if (c.attention.indexer.heads > 0) {
       indexer_.emplace(c, p);
-      // Sparse attention does not use this weight as one linear layer. It multiplies by the weight twice per
-      // head: before and after attention.
+      // Sparse attention does not use this weight as one linear layer. Instead, each head is multiplied by
+      // the weight before attention and after attention.
       kv_up_->uses.push_back(kv_up_->uses.back());
       kv_up_->linear_of = -1;
     }
@@ -105,7 +105,7 @@ class LatentAttention final : public Layer {
   }
 
  private:
-  // Computes the layer if it is divided over ranks. Every rank computes and keeps only the latents of its own
+  // Computes a layer that several ranks share. Every rank computes and keeps only the latents of its own
   // tokens. To compute its heads, the rank gathers the latents of all tokens, in the forward pass and again
   // in the backward pass.
   Value parallel(const Value& h, const BlockInputs& in) const {
@@ -141,7 +141,7 @@ class LatentAttention final : public Layer {
   }
 
   // Returns the output of this rank's heads over the tokens that the indexer selects. Queries are projected
-  // into the latent space, so all heads use the same keys; the backward pass recomputes the queries.
+  // into the latent space, so all heads use the same keys. The backward pass recomputes the queries.
   Value sparse(const Value& h, const Value& q_latent, const Value& kv_latent, const Value& rope_key,
                const BlockInputs& in) const {
     using Side = turbo::LatentProject::Side;
@@ -162,7 +162,7 @@ class LatentAttention final : public Layer {
     return latent_project(mixed, *kv_up_, Side::kValues, shape_);
   }
 
-  // Returns the output of this rank's heads over all cached tokens, whose latents are in the cache.
+  // Returns the output of this rank's heads over all tokens whose latents are in the cache.
   Value cached(const Value& q, const Value& kv_latent, const Value& rope_key, const BlockInputs& in) const {
     return cached_latent_attention(q, norm(kv_latent, *kv_norm_, epsilon_), rope_key, *kv_up_, shape_, scale_,
                                    in.cache->layer(layer_));
@@ -174,7 +174,8 @@ class LatentAttention final : public Layer {
     return {std::move(latent), rotated(std::move(rope_key), 1, shape_.rope_dim, in)};
   }
 
-  // Computes the heads from latents. The backward pass repeats this, so only latents are kept.
+  // Computes the heads from latents. The backward pass computes the heads again, so only the latents are
+  // kept.
   Value heads(const Value& h, const Value& q_latent, const Value& kv_latent, const Value& rope_key,
               const BlockInputs& in) const {
     const Value kept = q_down_ ? Value() : queries(h, q_latent, in);

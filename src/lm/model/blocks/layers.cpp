@@ -94,9 +94,9 @@ void DecoderBlock::forward(engine::Residual& x, const BlockInputs& in) const {
 void DecoderBlock::run(const Branch& branch, engine::Residual& x, const BlockInputs& in) const {
   const bool decoding = in.cache && !x.sum.tape().gathers_parameters();
   if (!branch.norm) flush(x);
-  // If there is no norm, the branch reads a copy of the stream. If it read the stream itself, rounding would
-  // depend on a setting that only affects speed: depending on how weight gradients are computed, a product
-  // may accumulate into the gradient of the stream.
+  // If there is no norm, the branch reads a copy of the stream. Without the copy, some settings would let a
+  // product accumulate into the gradient of the stream. These settings only select how weight gradients are
+  // computed, and must not change the rounding.
   Value y = branch.layer->forward(
       branch.norm ? Normed(x, *branch.norm, epsilon_, decoding) : Normed(copy_of(x.sum)), in);
   if (branch.norm_after) y = norm(y, *branch.norm_after, epsilon_);

@@ -117,7 +117,7 @@ class FeedForward final : public Layer {
               double limit = 0);
   engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
   // The two halves of the forward pass, for callers that insert other work between them: widen() returns [T,
-  // this rank's width], and narrow() maps its result back to [T, hidden].
+  // this rank's width], and narrow() maps the result of widen() back to [T, hidden].
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
   engine::Value narrow(const engine::Value& wide, const BlockInputs& in) const;
 

@@ -27,8 +27,8 @@ PRIMUS_MODEL_FIELD(MOE, std::int64_t, shared_ffn, 0, moe_shared_expert_intermedi
 // Number of leading layers in which a table maps token ids to experts.
 PRIMUS_MODEL_FIELD(MOE, std::int64_t, hash_layers, 0, num_hash_layers, kShape,
                    "mlp_layer_types num_hash_layers");
-// Width of latents, computed from hidden states, that routed experts read and write (0: they use hidden
-// states); and whether their output is normed.
+// Width of the latents that routed experts read and write in place of hidden states (0: no latents), and
+// whether the experts' output is normed.
 PRIMUS_MODEL_FIELD(MOE, std::int64_t, latent, 0, routed_expert_hidden_size, kShape,
                    "routed_expert_hidden_size");
 PRIMUS_MODEL_FIELD(MOE, bool, latent_norm, false, latent_moe_use_norm, kShape, "latent_moe_use_norm");
@@ -91,8 +91,8 @@ class MixtureOfExperts final : public Layer {
       down_bias_ = bias(".moe.down_bias", c.hidden, parts.down_bias);
     }
     if (in_parts()) {
-      // Each of the two parts of a routing uses these parameters. One operator multiplies the rows of both
-      // parts of plain experts by the last matrix.
+      // Each part of a routing uses these parameters once. An exception is the last matrix of plain experts:
+      // one operator multiplies the rows of both parts by this matrix.
       for (Parameter* const used : {&gate_up_, plain_ ? nullptr : &down_, gate_up_bias_, down_bias_})
         if (used) used->uses.push_back(used->uses.back());
     }
@@ -190,8 +190,8 @@ class MixtureOfExperts final : public Layer {
     return moe_.training.forced == turbo::RouterRule::Forced::kEven && !moe_.hashed(layer_);
   }
 
-  // Returns whether the rank keeps activations for fewer rows than its experts can get. The result is the
-  // same for every pass, because the constructor declares the uses of a matrix by it.
+  // Returns whether the rank keeps activations for fewer rows than its experts can get. The result must be
+  // the same for every pass, because the constructor uses it to declare how often a pass uses a matrix.
   bool in_parts() const {
     return experts_.group && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&
            moe_.training.capacity_factor == 0 &&
@@ -199,8 +199,8 @@ class MixtureOfExperts final : public Layer {
                static_cast<double>(std::min<std::int64_t>(moe_.router.top_k, experts_.count));
   }
 
-  // Returns this rank's experts, with the maximum number of rows that they can get, and the number of rows
-  // whose activations the rank keeps.
+  // Returns this rank's experts, the maximum number of rows for these experts, and the number of rows whose
+  // activations the rank keeps.
   engine::SharedExperts experts_for(const Routing& routing, const BlockInputs& in) const {
     engine::SharedExperts experts = experts_;
     if (!experts.group) return experts;
@@ -212,9 +212,9 @@ class MixtureOfExperts final : public Layer {
                  std::ceil(moe_.training.capacity_margin * equal_share() * static_cast<double>(tokens))));
     }
     if (in.routing && !in.trace && chooses_evenly()) {
-      // Consecutive choices get consecutive experts, and the token's number determines where they begin. The
-      // numbers of a rank's tokens form at most two ranges in each sequence, and in each range an expert gets
-      // at most one row more than the mean.
+      // Consecutive choices get consecutive experts. The token's number determines the first expert. The
+      // tokens of a rank form at most two ranges of consecutive numbers in each sequence. In each range, an
+      // expert gets at most one row more than the mean.
       experts.limit =
           tokens * moe_.router.top_k * experts.count / moe_.experts + 2 * in.batch * ranks * experts.count;
     }
@@ -254,8 +254,8 @@ class MixtureOfExperts final : public Layer {
     return shared_gate_ ? gated(y, router_logits(h.value(), *shared_gate_)) : y;
   }
 
-  // Runs this rank's experts, and returns the result per token. If `shared` is given, its value must be h,
-  // and the output of the shared experts is added.
+  // Runs this rank's experts, and returns the result per token. If `shared` is given, the output of the
+  // shared experts is added; h must then be the value of `shared`.
   Value through_experts(const Value& h, const Routing& routing, const Normed* shared = nullptr,
                         const BlockInputs* in = nullptr) const {
     const auto addend = [&] {
@@ -275,9 +275,9 @@ class MixtureOfExperts final : public Layer {
     return plain_ ? linear_combine(head, rest, down_, parts) : combine(head, rest, parts);
   }
 
-  // Returns the rows of the experts: weighted and before the last product for plain experts, otherwise the
-  // experts' output without weights. The bias after the last product must be weighted, too. `gradient`: as
-  // for dispatch_linear().
+  // Returns rows of the experts. For plain experts, the rows are weighted inputs of the last product. For
+  // other experts, the rows are the unweighted output, because the routing weights also multiply the last
+  // bias. `gradient`: as for dispatch_linear().
   Value expert_rows(const Value& h, const Routing& routing, const Value& gradient = {}) const {
     Value rows = dispatch_linear(h, gate_up_, routing, gradient);
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);

@@ -158,8 +158,8 @@ class SelfAttention final : public Layer {
     return concat(concat(norm(queries, *query_norm_, epsilon_), norm(keys, *key_norm_, epsilon_)), values);
   }
 
-  // The projection's columns are the query and the gate of each head, followed by all keys and values.
-  // Divides them into the inputs of attention and the gates.
+  // The projection's columns are the query and the gate of each head, followed by all keys and values. This
+  // function splits the columns into the inputs of attention and the gates.
   std::vector<engine::ColumnRuns> queries_and_gates() const {
     const auto dim = static_cast<std::int32_t>(head_dim_), heads = static_cast<std::int32_t>(heads_);
     const auto keys = static_cast<std::int32_t>(2 * kv_heads_ * head_dim_);

@@ -21,7 +21,7 @@ using engine::Normed;
 using engine::Parameter;
 using engine::Value;
 
-// Channels are independent between the two projections, so tensor ranks divide them as they divide heads.
+// Channels are independent between the two projections, so tensor ranks divide the channels.
 class ShortConvolution final : public Layer {
  public:
   ShortConvolution(const ModelConfig& c, const BlockParameters& p)

@@ -18,7 +18,7 @@ namespace primus::deepseek {
 void read_parts(const nlohmann::json& json, ModelConfig& config);
 void read_common(const nlohmann::json& json, ModelConfig& config);
 // Reads the groups of experts. A token may choose experts only from the groups with the highest scores. Call
-// it after setting the group score.
+// this function after setting the group score.
 void read_groups(const nlohmann::json& json, ModelConfig& config);
 // Reads V3's scoring: sigmoids, a bias that affects only the choice of experts, and group scores that are
 // computed from the two best experts of a group. Call it after read_experts().

@@ -19,7 +19,7 @@ constexpr const char* kDefaults =
 void read(const nlohmann::json& json, ModelConfig& c) {
   deepseek::read_common(json, c);
   refuse_unless(json, "scoring_func", "softmax");
-  // V2's class in transformers does not normalize weights either.
+  // V2's class in transformers does not normalize routing weights.
   refuse_unless(json, "norm_topk_prob", false);
   c.moe.router.normalise = false;
   const ConfigReader r(json);

@@ -24,7 +24,7 @@ constexpr const char* kGlmDefaults =
   "moe_intermediate_size": 2048, "first_k_dense_replace": 3, "routed_scaling_factor": 2.5, "num_experts_per_tok": 8,
   "n_group": 1, "topk_group": 1, "index_n_heads": 32, "index_head_dim": 128, "index_topk": 2048})";
 
-// Throws unless each entry of the list is `word`.
+// Throws if an entry of the list is not `word`.
 void refuse_lists_but(const nlohmann::json& json, const char* key, const std::string& word,
                       std::int64_t layers) {
   refuse_unless(json, key, std::vector<std::string>(static_cast<std::size_t>(layers), word));

@@ -1,9 +1,9 @@
-// DeepSeek-V4 (2026): parallel residual streams, mixed by hyper-connections; attention over a window and
-// pooled latents, without separate keys for tokens before the window; experts scored by the square root of a
-// softplus, except in the first layers, which choose experts by the token id. Computes the same results as
-// transformers. Multi-token prediction, which transformers does not have, follows AMD Primus. In AMD Primus,
-// a module concatenates the embedding with the last hidden state and projects the result, attends only to a
-// window, and has its own weights for the sum of the streams after the block.
+// DeepSeek-V4 (2026): hyper-connections mix parallel residual streams. Attention is over a window and pooled
+// latents. Experts are scored by the square root of a softplus. The first layers choose experts by the token
+// id instead. Computes the same results as transformers. transformers has no multi-token prediction, so
+// Primus follows AMD Primus here. A module projects the concatenation of the embedding and the last hidden
+// state. The module attends only to a window, and has its own weights for the sum of the streams after the
+// block.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -111,9 +111,9 @@ bool names_attention_factor(const nlohmann::json& json) {
   });
 }
 
-// Branches of rope_parameters describe the rotation completely (read_rope). In files without branches,
-// pooling layers use compress_rope_theta, and YaRN scales rotations only if the file has an attention_factor.
-// As in transformers, an attention_factor of null means the factor that YaRN computes from the scaling
+// If rope_parameters has one object per kind of layer, these objects describe the rotation completely
+// (read_rope). In other files, pooling layers use compress_rope_theta. YaRN then scales rotations only if the
+// file has an attention_factor. As in transformers, null means the factor that YaRN computes from the scaling
 // factor.
 void read_rotation(const nlohmann::json& json, ModelConfig& c) {
   const ConfigReader r(json);
@@ -232,7 +232,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
     throw ConfigKeyError(ErrorKind::kInvalid, "compress_rope_theta", "compress_rope_theta is not set",
                          "set compress_rope_theta, the RoPE base of layers with pooled latents");
   }
-  // Rotation is written separately for each kind of layer; only in pooling layers are frequencies stretched.
+  // Rotation is written separately for each kind of layer. Frequencies are stretched only in pooling layers.
   nlohmann::json pooled = json["rope_parameters"], plain = {{"rope_type", "default"}};
   pooled["rope_theta"] = a.pooled.theta;
   plain["rope_theta"] = c.rope_theta;

@@ -11,10 +11,10 @@ class ConfigReader;
 struct SelfAttentionOptions;
 
 // Makes Llama's block: grouped-query attention with the layer's options in config.attention, and a SwiGLU
-// feed-forward branch. A norm precedes each of the two. Parameters: as Family::make_block.
+// feed-forward branch. A norm precedes each branch. Parameters: as for Family::make_block.
 std::unique_ptr<Block> make_llama_block(const ModelConfig& config, engine::ParameterStore& store,
                                         std::int64_t layer, int chunk);
-// The block with other options of attention.
+// Makes Llama's block with the given attention options.
 std::unique_ptr<Block> make_llama_block_with(const ModelConfig& config, engine::ParameterStore& store,
                                              std::int64_t layer, int chunk,
                                              const SelfAttentionOptions& options);
@@ -31,8 +31,7 @@ void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig
 // form in which it was read.
 double shortest(float value);
 
-// Writes the fraction of each head that is rotated, even if it is 1. For families whose default is another
-// value.
+// Writes the rotated fraction of each head, even if the fraction is 1. For families whose default is not 1.
 void write_rotary_fraction(const ModelConfig& config, nlohmann::json& json);
 
 // Reads which layers are dense. A layer is dense if mlp_only_layers lists it, or if its number is not a
@@ -50,13 +49,14 @@ void read_local_layers(const nlohmann::json& json, const char* local, ModelConfi
 void write_layer_types(const ModelConfig& config, const char* local, nlohmann::json& json);
 
 // Reads short convolutions: conv_L_cache, conv_bias, and the layers that are "conv" in `layer_types`. `local`
-// is the family's layer type besides "conv" and full attention, or null. Call it before read_local_layers(),
-// which then skips the convolutions; write_layer_types() also writes them.
+// is the name of the family's third layer type, besides "conv" and full attention, or null. Call this
+// function before read_local_layers(), which then skips the convolutions. write_layer_types() also writes the
+// convolutions.
 void read_convolutions(const nlohmann::json& json, const char* local, ModelConfig& config);
 void write_convolutions(const ModelConfig& config, nlohmann::json& json);
 
-// Reads sliding_window for families in which the window applies to all layers. If it is null, no layer has a
-// window.
+// Reads sliding_window for families in which the window applies to all layers. If sliding_window is null, no
+// layer has a window.
 void read_common_window(const nlohmann::json& json, ModelConfig& config);
 void write_common_window(const ModelConfig& config, nlohmann::json& json);
 

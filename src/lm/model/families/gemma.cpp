@@ -29,7 +29,8 @@ constexpr NormNames kNorms{.ffn = ".pre_feedforward_layernorm.weight",
                            .after_attention = ".post_attention_layernorm.weight",
                            .after_ffn = ".post_feedforward_layernorm.weight"};
 
-// Returns whether a layer has a window, for files without layer_types: all layers have one except every n-th.
+// Returns whether a layer has a window, for files without layer_types: all layers have a window except every
+// n-th layer.
 using IsLocal = bool (*)(const nlohmann::json& json, std::int64_t layer);
 bool every_other(const nlohmann::json&, std::int64_t layer) { return (layer + 1) % 2 != 0; }
 bool by_pattern(const nlohmann::json& json, std::int64_t layer) {

@@ -52,8 +52,8 @@ extern const FamilyEntry kGlm4Moe{[]() -> Family {
   family.switches = {{"add_qkv_bias", kEither}, {"qk_layernorm", kEither}};
   family.defaults = kDefaults;
   family.partial_rotary = true;
-  // The first two keys are refused unless they have their usual values. The other keys are not written for a
-  // model without experts.
+  // The first two keys must have their usual values. For a model without experts, the other keys are not
+  // written.
   family.other_keys = {"mlp_bias",         "moe_layer_freq", "moe_intermediate_size", "n_group",
                        "n_shared_experts", "norm_topk_prob", "num_experts_per_tok",   "routed_scaling_factor",
                        "topk_group"};

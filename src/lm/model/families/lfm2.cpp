@@ -24,8 +24,8 @@ constexpr const char* kMoeDefaults =
 constexpr FeedForwardNames kMatrices{.gate = "w1", .up = "w3", .down = "w2"};
 constexpr double kMaxScale = 1e6;
 
-// Unless block_auto_adjust_ff_dim is false, intermediate_size is the width of a feed-forward without a gate.
-// The actual width is 2/3 * intermediate_size, multiplied by a factor and rounded up to a multiple.
+// If block_auto_adjust_ff_dim is true or absent, intermediate_size is the width of a feed-forward without a
+// gate. The actual width is 2/3 * intermediate_size, multiplied by a factor and rounded up to a multiple.
 void adjust_width(const ConfigReader& r, ModelConfig& c) {
   if (!r.flag_or("block_auto_adjust_ff_dim", true)) return;
   const std::int64_t maximum = ConfigReader::kMaxWidth,
@@ -131,7 +131,7 @@ Family family(const char* model_type, const char* architecture) {
 extern const FamilyEntry kLfm2{[]() -> Family {
   Family dense = family("lfm2", "Lfm2ForCausalLM");
   dense.aliases.emplace_back("block_ff_dim", "intermediate_size");
-  // Keys of the width of the feed-forward, and keys of the original trainer, which repeat other keys or
+  // Keys for the width of the feed-forward, and keys of the original trainer. The latter repeat other keys or
   // describe the initialization.
   dense.other_keys = {"block_dim",
                       "block_ff_dim",

@@ -1,6 +1,6 @@
 // Llama 4's language model (Meta 2025): most layers rotate neighbouring pairs and attend within chunks; every
 // fourth layer has no positions and scales its queries instead. Some layers have a mixture of experts with a
-// shared expert, whose routing weights multiply the experts' inputs. Checkpoints store all experts in one
+// shared expert. Routing weights multiply the inputs of the experts. Checkpoints store all experts in one
 // tensor [experts, in, out].
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,9 +1,9 @@
 // Megatron-LM's GPT, for combinations of parts that no published architecture has: grouped-query attention
-// with optional biases, QK norm, sinks, windows and partial rotation; short convolutions in some blocks (AMD
-// Primus trains its LFM2 with another choice of experts); a SwiGLU feed-forward or a mixture with any router,
-// shared experts and dense layers; soft caps on the logits of routers and output. DeepSeek's experts with
-// ordinary attention are an example. config.json names a separate model_type, because no class in
-// transformers computes this.
+// with optional biases, QK norm, sinks, windows and partial rotation; short convolutions in some blocks; a
+// SwiGLU feed-forward, or a mixture with any router, shared experts and dense layers; soft caps on the logits
+// of routers and of the output. An example is DeepSeek's experts with ordinary attention. Another example is
+// LFM2 in AMD Primus, where tokens choose experts by another rule. config.json names a separate model_type,
+// because transformers has no class for these models.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"
@@ -53,8 +53,8 @@ void read_experts(const nlohmann::json& json, ModelConfig& c) {
   if (router.top_k > c.moe.experts / router.groups * router.top_groups) {
     throw r.bad("num_experts_per_tok", "is more than the number of experts in topk_group groups");
   }
-  // Megatron-LM scores a group by its best experts. Their number is the number of experts that a token uses
-  // in each chosen group.
+  // Megatron-LM scores a group by the n best experts of the group. n is the number of experts that a token
+  // uses in each chosen group.
   const std::int32_t best = router.top_k / router.top_groups;
   if (router.groups > 1 && (best < 1 || best > 2 || best > c.moe.experts / router.groups)) {
     throw r.not_supported(

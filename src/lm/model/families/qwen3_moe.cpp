@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kDefaults = R"({"num_key_value_heads": 4, "max_position_embeddings": 32768,
   "num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768})";
 
-// Adds the defaults of transformers' class for text parts of Qwen3-VL mixtures, which always normalise the
-// weights of the chosen experts.
+// Adds the defaults of transformers' class for the text part of Qwen3-VL mixtures. This class always
+// normalises the weights of the chosen experts.
 void prepare(nlohmann::json& root) {
   const ConfigReader r(root);
   if (!r.text_or("model_type", "").starts_with("qwen3_vl")) return;

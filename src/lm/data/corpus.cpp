@@ -401,8 +401,8 @@ class BlockReader::Source {
     return to.pos;
   }
 
-  // Returns whether the first bytes of a file are text. In compressed data, these
-  // bytes include control characters.
+  // Returns whether the first bytes of a file are text. The first bytes of compressed data include control
+  // characters.
   static bool looks_plain(std::string_view bytes) {
     constexpr std::size_t kLooked = 16;
     return std::ranges::all_of(bytes.substr(0, kLooked), [](unsigned char byte) {

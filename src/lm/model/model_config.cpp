@@ -497,7 +497,8 @@ double mixing_products(const ModelConfig& c, std::int64_t layer, double s) {
   return kind.mixing ? kind.mixing(c, layer, s) : 0;
 }
 
-// Returns the number of multiplications per token that select the tokens to attend to; they are not trained.
+// Returns the number of multiplications per token that select the tokens to attend to. Selection is not
+// trained.
 double selection_products(const ModelConfig& c, std::int64_t layer, double s) {
   const LayerKind& kind = *c.spec(layer).attention;
   return weights_met(c, layer, false) + (kind.selection ? kind.selection(c, s) : 0);

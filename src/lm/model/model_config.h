@@ -81,8 +81,8 @@ struct ModelConfig {
   bool tied_embeddings = false;
   std::optional<std::int64_t> bos_id, pad_id;
   std::vector<std::int64_t> eos_ids;  // each of these ids ends a sequence
-  // Keys of special token ids that config.json omits. transformers uses the default of the family's class for
-  // them.
+  // Keys of special token ids that config.json omits. For these keys, transformers uses the defaults of the
+  // family's class.
   std::vector<std::string> unsaid_ids;
 
   // Returns the number of columns over which rotary frequencies are spaced: rotary_fraction of the columns of
@@ -178,13 +178,13 @@ struct ModelConfig {
 };
 
 // Reads config.json, or its object text_config if present. `where` names the file in errors. Refuses an
-// unknown model_type, contradictory sizes, and unsupported options unless their value is neutral; the error
+// unknown model_type, contradictory sizes, and unsupported options whose value is not neutral. The error
 // names the key. `notes` receives one sentence about unknown keys.
 ModelConfig read_model_config(std::string_view json, const std::string& where, const FamilyRegistry& families,
                               std::vector<std::string>* notes = nullptr);
 // Returns a config.json that transformers (4.x and 5.x) reads as the same model.
 std::string write_model_config(const ModelConfig& config, DType dtype, const FamilyRegistry& families);
-// Returns the model that an experiment describes. `vocab` is the size of the tokenizer; it is used if the
+// Returns the model that an experiment describes. `vocab`, the size of the tokenizer, is used if the
 // experiment sets no vocabulary size. A setting that the family does not support is an error at the setting's
 // location. Settings without effect on this model are appended to `warnings`, in the style of
 // experiment.warnings.
@@ -200,7 +200,7 @@ void fill_model_settings(config::Experiment& experiment, const ModelConfig& mode
 // count. Recomputation and routers are not counted. Multi-token prediction counts if it is trained.
 double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
 
-// The struct that each part name of PRIMUS_MODEL_FIELD means.
+// Maps the part names of PRIMUS_MODEL_FIELD to structs.
 namespace model_part {
 using MODEL = ModelConfig;
 using LATENT = LatentConfig;
@@ -214,9 +214,9 @@ using ROUTER = turbo::RouterRule;
 using ROPE = RopeScaling;
 }  // namespace model_part
 
-// Declares a field of a model. It is used in the file of blocks/ or families/ that needs the field
-// (lm/model/model_fields.def), from which the build collects it. In any other file the line does not compile,
-// because the struct does not get the member.
+// Declares a field of a model in the file of blocks/ or families/ that needs the field
+// (lm/model/model_fields.def). The build collects the declarations of these two folders. In any other file,
+// the line does not compile, because the struct does not get the member.
 #define PRIMUS_MODEL_FIELD(part, type, member, initial, setting, when_loaded, keys) \
   static_assert(std::is_same_v<decltype(model_part::part::member), type>)
 

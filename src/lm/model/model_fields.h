@@ -39,8 +39,8 @@ struct ModelField {
   void read(const config::TrainerConfig& settings, ModelConfig& model) const {
     assign(of(model), settings.*setting);
   }
-  // Copies the member to the setting. If the member is 0 and only the setting is optional, the setting
-  // becomes null.
+  // Copies the member to the setting. If the setting is optional but the member is not, a member of 0 makes
+  // the setting null.
   void write(const ModelConfig& model, config::TrainerConfig& settings) const {
     const auto& value = of(model);
     if constexpr (requires { (settings.*setting).has_value(); }) {

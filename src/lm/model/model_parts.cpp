@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-// Max length of an expanded layout, which bounds the memory of a repetition.
+// Max length of an expanded layout. The limit bounds the memory of repetitions.
 constexpr std::size_t kMaxLayout = 65536;
 
 class LayoutReader {

@@ -18,8 +18,8 @@ struct ModelParts {
 };
 
 // Returns the number of blocks of each part; the numbers differ by at most one. If the division leaves a
-// remainder, the last part is among those with one block less, because it also has norm, head and loss; the
-// other parts with one block less are the first ones.
+// remainder, some parts have one block less than the others: the last part, which also has norm, head and
+// loss, and as many of the first parts as necessary.
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
 // Returns parts of (nearly) equal size that are all on this rank. If the model has fewer blocks than parts,
 // some parts are empty.

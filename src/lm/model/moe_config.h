@@ -23,7 +23,7 @@ struct MoeConfig {
   // turbo::ClampedSwigluForward (gpt-oss). If the shift is 0, shared experts are clamped, too (DeepSeek-V4).
   double swiglu_limit = 0, swiglu_alpha = 1.702, swiglu_shift = 1;
 
-  // Settings for training only. Evaluation and generation route tokens by their scores and drop none.
+  // Settings for training only. Evaluation and generation choose experts by score, and drop no tokens.
   struct Training {
     double balance_loss = 0;         // coefficient of the load-balancing loss
     bool balance_sequences = false;  // true: the balance loss is computed per sequence; false: per microbatch
@@ -39,15 +39,16 @@ struct MoeConfig {
     bool centred_bias = true;
     double kept_bias = 0;
     double capacity_factor = 0;  // max rows per expert, as a multiple of the mean load; 0: no limit
-    // Which choices are dropped above the limit. true: those with the smallest weights; false: those of the
-    // last tokens.
+    // true: choices above the limit are dropped from the smallest weight on; false: choices of the last
+    // tokens are dropped.
     bool drop_lightest = true;
     double jitter = 0;  // width of the random noise on the router's input; 0: no noise
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
     // For expert parallelism. true: tokens are exchanged by all-to-all; false: by all-gather.
     bool all_to_all = false;
-    // For expert parallelism: rows whose activations a rank keeps, as a multiple of its equal share of the
-    // choices. Does not affect results. Fewer kept rows take less memory and a few percent more time.
+    // For expert parallelism: number of rows whose activations a rank keeps, as a multiple of the rank's
+    // equal share of the choices. Does not affect results. Fewer kept rows take less memory and a few percent
+    // more time.
     static constexpr double kKeepAll = 1e3, kFewerRows = 1.5;
     double capacity_margin = kKeepAll;
 

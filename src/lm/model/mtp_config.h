@@ -9,8 +9,8 @@ struct MtpConfig {
   static constexpr std::int64_t kMaxLayers = 64;
 
   std::int64_t layers = 0;  // number of modules, one for each depth (num_nextn_predict_layers)
-  // In evaluation and generation it is false: modules are neither built nor saved, and their tensors in
-  // checkpoints are ignored.
+  // Whether modules are built and saved. False in evaluation and generation, which ignore the tensors of
+  // modules in checkpoints.
   bool enabled = false;
 
   struct Training {

@@ -17,14 +17,14 @@ std::vector<std::int64_t> published_shape(const engine::Parameter& p, const engi
 // elements are contiguous and in memory order.
 Tensor part_of(const Tensor& whole, const engine::Parameter& p, const engine::CheckpointPart& part);
 
-// Where `count` neighbouring elements of the published tensor are in memory: indices among the part's
-// elements, `step` apart.
+// Where `count` neighbouring elements of the published tensor are in memory. `first` is an index among the
+// part's elements. Further indices are `step` apart.
 struct PlacesInMemory {
   std::int64_t first = 0, step = 1, count = 1;
 };
-// Returns where element `i` of the published tensor is in memory, and the elements after it: up to the end of
-// the row in memory (`cols` elements), or, if the published tensor is transposed, up to the end of the
-// column.
+// Returns where element `i` of the published tensor and the elements after `i` are in memory. The range ends
+// at the end of the row in memory (`cols` elements). If the published tensor is transposed, the range ends at
+// the end of the column.
 PlacesInMemory places_in_memory(const engine::CheckpointPart& part, std::int64_t i, std::int64_t cols);
 
 // Returns the difference between the published order of a part's elements and their order in memory.

@@ -24,7 +24,7 @@ constexpr const char *kMain = "main", *kCompress = "compress", *kTheta = "rope_t
                      *kParameters = "rope_parameters";
 
 // Returns the key that describes the rotation, or null if there is none. transformers 4 writes rope_theta and
-// rope_scaling, version 5 rope_parameters; both prefer a non-empty rope_scaling.
+// rope_scaling; transformers 5 writes rope_parameters. Both versions prefer a non-empty rope_scaling.
 const char* rope_key(const json& root) {
   for (const char* key : {kScaling, kParameters}) {
     const auto it = root.find(key);
@@ -60,7 +60,7 @@ Kind kind_of(const std::string& type) {
                        "choose default, linear, llama3, yarn or longrope");
 }
 
-// Reads longrope's frequency divisors. Their number is checked once all sizes are known.
+// Reads longrope's frequency divisors. The number of divisors is checked later, when all sizes are known.
 std::vector<double> read_divisors(const json& object, const ConfigReader& rope, const char* key) {
   const auto it = object.find(key);
   std::vector<double> divisors;
@@ -115,8 +115,8 @@ double fraction_of(const ConfigReader& rope, double otherwise) {
   return fraction;
 }
 
-// Reads the rotary settings of both branches. Like transformers, reads a few keys from the root of
-// config.json if a branch omits them.
+// Reads the rotary settings of the objects "main" and "compress". As in transformers, a few keys next to
+// these objects are the defaults for keys that an object omits.
 void read_branches(const json& rope, const char* key, const std::string& where, const ConfigReader& common,
                    ModelConfig& config) {
   const json &main = rope.at(kMain), &compress = rope.at(kCompress);
@@ -254,8 +254,8 @@ void read_rope(const json& root, const std::string& where, const Family& family,
   if (key) refuse_nested(object, key, common);
   const ConfigReader rope(object, where);
   const double theta = common.positive_or(kTheta, 10000);
-  // With rope_by_branch, rope_parameters may contain an object for each branch. Otherwise it describes only
-  // the branch with stretched frequencies, so its base does not apply to the other branch.
+  // With rope_by_branch, this object describes only the rotation with stretched frequencies. The base in this
+  // object therefore does not apply to the other rotation.
   config.rope_theta = family.rope_by_branch ? theta : rope.positive_or(kTheta, theta);
   const double flat = common.positive_or(kPart, 1);
   config.rotary_fraction = family.rope_by_branch ? fraction_of(common, 1) : fraction_of(rope, flat);

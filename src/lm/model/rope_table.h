@@ -15,7 +15,8 @@ namespace primus {
 std::vector<float> make_rope_table(const ModelConfig& config, std::int64_t positions);
 
 // Returns the factor by which latent attention with yarn multiplies its scores, in addition to 1/sqrt(dim).
-// It is the square of yarn's temperature for mscale_all_dim; without mscale_all_dim it is 1 (DeepSeek).
+// The factor is the square of yarn's temperature for mscale_all_dim (DeepSeek). Without mscale_all_dim, the
+// factor is 1.
 double yarn_score_scale(const RopeScaling& scaling);
 
 }  // namespace primus

@@ -10,8 +10,8 @@
 namespace primus {
 namespace {
 
-// Keys of a model's config.json, each with a setting that it comes from, if model_fields.def does not list
-// the pair. A key may have several lines; the line with the most probable setting comes first.
+// Pairs of a key of config.json and a setting that determines the key. Pairs in model_fields.def are not
+// repeated here. A key may have several lines; the line with the most probable setting comes first.
 constexpr auto kOrigins = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"model_type", "model_type"},
     {"architectures", "model_type"},

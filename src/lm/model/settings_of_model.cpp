@@ -99,7 +99,7 @@ class Filler {
       fill("window_size", t_.window_size, std::vector<std::string>{std::to_string(a.window - 1), "0"});
       fill("window_attn_skip_freq", t_.window_attn_skip_freq, pattern(m_.local_layers()));
     }
-    // These switches are true only in families whose models differ in them; other families fix their values.
+    // Only some families let a model choose these switches. In the other families, the members are false.
     if (a.qkv_bias) fill("add_qkv_bias", t_.add_qkv_bias, true);
     if (a.qk_norm) fill("qk_layernorm", t_.qk_layernorm, true);
     fill("no_rope_freq", t_.no_rope_freq, pattern_or_none(m_.layers_without_rope()));
@@ -172,7 +172,8 @@ class Filler {
     fill("moe_router_enable_expert_bias", t_.moe_router_enable_expert_bias, moe.choice_bias);
     if (moe.router.scoring == turbo::RouterRule::Scoring::kSoftmax)
       fill("moe_router_pre_softmax", t_.moe_router_pre_softmax, !moe.router.normalise);
-    // gpt-oss's config.json contains the default of transformers, but no such model was trained with it.
+    // gpt-oss's config.json contains the default of transformers, but no published model was trained with
+    // this value.
     constexpr double kDefaultOfGptOss = 0.9;
     const bool balanced = m_.family != "gpt_oss" || moe.training.balance_loss != kDefaultOfGptOss;
     fill("moe_aux_loss_coeff", t_.moe_aux_loss_coeff, balanced ? moe.training.balance_loss : 0);

@@ -65,7 +65,8 @@ class Agreement {
     }
   }
 
-  // Refuses settings whose value in `said` differs from `has`, the model as its family reads it.
+  // Refuses settings whose value in `said` differs from the value in `has`. `has` is the model that the
+  // family reads.
   void agree(const ModelConfig& has, const ModelConfig& said) const {
     same("untie_embeddings_and_output_weights", !said.tied_embeddings, !has.tied_embeddings);
     if (!always_latent(families_.find(has.family)))

@@ -64,9 +64,8 @@ std::string StatedModel::family_name() const {
   return name;
 }
 
-// Returns the family of a model with gated delta networks. Qwen's models are the only published models of
-// this kind and have all of these parts. If a part is missing, no family matches and the settings are
-// refused.
+// Returns the family of a model with gated delta networks. Only Qwen published such models, and these models
+// have all parts below. If a part is missing, no family matches, and the settings are refused.
 std::string StatedModel::gated_delta_family() const {
   std::vector<std::pair<const char*, bool>> parts = {
       {"qk_layernorm", t.qk_layernorm.value_or(false)},

@@ -161,8 +161,7 @@ class PartsReader {
     stated_.take({ModelPart::kLinear}, c);
     std::vector<std::string> words = t_.linear_attention_freq;
     if (words == std::vector<std::string>{"1"}) {
-      // The word "1" is ambiguous: the number 1 gives no layer linear attention, and the list [1] is written
-      // in the same way. The list is meant if the model has one layer.
+      // "1" is either a number, which selects no layer, or a list for a model with one layer.
       if (t_.num_layers != 1) {
         throw experiment_.error_for(
             "linear_attention_freq", "linear_attention_freq is 1, which gives no layer linear attention",
@@ -186,8 +185,8 @@ class PartsReader {
       refuse_modules("linear attention");
   }
 
-  // Reads from a list, which may be quoted, which blocks each layer pools. Entries of multi-token prediction
-  // modules come last.
+  // Reads which blocks each layer pools. The value is a list, which may be quoted. The entries of multi-token
+  // prediction modules come last.
   void compressed(ModelConfig& c) const {
     std::string text = fmt::format("{}", fmt::join(t_.compress_ratios, ","));
     std::erase_if(text, [](char x) { return x == '(' || x == ')' || x == '[' || x == ']' || x == ' '; });
@@ -292,9 +291,7 @@ class PartsReader {
   }
 
   void experts(ModelConfig& c) const {
-    if (!t_.num_experts)
-      return;  // without experts, the other expert settings have no effect, and a warning
-               // says so
+    if (!t_.num_experts) return;  // other code warns of expert settings in a model without experts
     MoeConfig& moe = c.moe;
     RouterRule& router = moe.router;
     stated_.take({ModelPart::kMoe, ModelPart::kRouter}, c);

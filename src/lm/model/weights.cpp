@@ -375,7 +375,7 @@ namespace {
 template <class ReadState>
 void load_scaled_states(const ParameterStore& store, engine::Rank& rank,
                         const std::vector<std::byte>& staging, const ReadState& read_state) {
-  // A block may contain elements of several parts; its scale covers all of them.
+  // A block may contain elements of several parts. The scale of a block covers all these elements.
   std::vector<float> wide;
   for (const Parameter& p : store.parameters()) {
     if (!p.unit || !p.unit->trained) continue;

@@ -27,7 +27,7 @@ void load_weights(const SafetensorsFolder& folder, engine::ParameterStore& store
                   Adapters adapters = Adapters::kRequired);
 
 // Makes the checks that need no memory for the model: every tensor that `config` requires must exist with the
-// right shape. Call it before allocating the model, because a config.json may claim any size.
+// right shape. Call this function before allocating the model, because a config.json may claim any size.
 void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& config,
                          const FamilyRegistry& families, Adapters adapters = Adapters::kRequired);
 

@@ -287,7 +287,7 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
   log_rate(state, changes);
 }
 
-// Logs if the run that `load` names has trained further since this run started from it.
+// Logs a note if the run that `load` names has newer checkpoints than the start of this run.
 void Checkpointer::log_newer_base(const TrainerState& state) {
   progress_.base = state.base;
   if (progress_.base.empty() || !plan_.c.load || !Env::posix().status(*plan_.c.load)) return;
@@ -403,8 +403,8 @@ void Checkpointer::save() {
   }
   using Sources = AsyncWriter::Sources;
   const Sources changing = rank_.device().properties().host_memory ? Sources::kLive : Sources::kOnDevice;
-  // Without async_save the run waits for the files, so the tensors do not change during the save and no copy
-  // is needed.
+  // Without async_save, the run waits for the files. The tensors then do not change during the save, so no
+  // copy is needed.
   writer_->save(std::move(snapshot), plan_.c.async_save ? changing : Sources::kStable);
   last_saved_ = progress_.iteration;
   log_written();  // the previous checkpoint became durable during the wait for the writer

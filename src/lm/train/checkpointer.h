@@ -27,9 +27,9 @@ class Checkpointer {
   // If auto_continue_train is off, moves the checkpoints of an earlier run to another folder.
   void set_aside();
 
-  // Saves weights and optimizer state of this iteration, unless they are already saved. Call it after reading
-  // the result of the last step. Returns when the next step may start; wait() waits until the files are
-  // written.
+  // Saves weights and optimizer state of this iteration, unless they are already saved. Call this function
+  // after reading the result of the last step. Returns when the next step may start; wait() waits until the
+  // files are written.
   void save();
   void wait() { writer_->wait(); }
   // Waits until weights and moments may change again.
@@ -53,7 +53,7 @@ class Checkpointer {
   bool keeps_samples(std::int64_t train_iters) const;
   // Logs which settings changed since the checkpoint, and how the changes affect the data.
   void log_changes(const TrainerState& state, const std::optional<InputIdentity>& data);
-  // Logs if the run named by `load` has newer checkpoints than the one from which this run started.
+  // Logs a note if the run named by `load` has newer checkpoints than the start of this run.
   void log_newer_base(const TrainerState& state);
   // Logs if changed settings cause a jump of the learning rate.
   void log_rate(const TrainerState& state, const std::vector<SettingChange>& changes) const;

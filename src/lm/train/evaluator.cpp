@@ -15,8 +15,8 @@
 namespace primus {
 namespace {
 
-// Logs the progress of a long evaluation. The first line comes after kFirst seconds, each further line after
-// twice the time of the previous one.
+// Logs the progress of a long evaluation. The first line comes after kFirst seconds. Each further line comes
+// after twice the time of the previous line.
 class EvaluationProgress {
  public:
   EvaluationProgress(Logger& log, const char* data_set, std::int64_t batches)
@@ -69,9 +69,9 @@ bool Evaluator::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& 
   const bool last = progress_.iteration >= progress_.last_iteration;
   const std::int64_t samples = c.eval_iters * c.global_batch_size;
   if (plan_.datasets.valid && (regular() || last) && unrecorded("validation")) {
-    // Each evaluation uses its own samples; the last evaluation may come between two regular evaluations.
-    // A run that was restarted with a shorter length may have passed its end. The data set then has samples
-    // for fewer evaluations, and the last of them is used.
+    // Each evaluation uses different samples. The last evaluation may come between two regular evaluations. A
+    // run may already be longer than its new train_iters. The data set then has samples for fewer
+    // evaluations, and the last of these samples are used.
     const std::int64_t last_turn = std::max<std::int64_t>(plan_.datasets.valid->size() / samples, 1) - 1;
     const std::int64_t turn =
         std::min(progress_.iteration / c.eval_interval - (regular() ? 1 : 0), last_turn);

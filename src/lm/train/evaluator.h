@@ -25,7 +25,8 @@ class Evaluator {
   // calling evaluate_due(), read the result of the last step.
   bool belongs_here() const;
   // Runs the evaluations of this iteration that are not yet recorded, and ends the run if target_eval_loss is
-  // reached. If `stop` is set before they are complete, returns false, and the evaluations remain due.
+  // reached. If `stop` is set before all evaluations are complete, returns false; the evaluations then remain
+  // due.
   bool evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop);
   // Ends the run at this iteration if the loss recorded for this iteration has reached target_eval_loss.
   void end_at_target();

@@ -15,7 +15,7 @@
 
 namespace primus {
 
-// The timeout for waiting for other ranks: three times the longest step so far, but at least the minimum of
+// The timeout for waiting for other ranks: three times the longest step so far, within the bounds of
 // watchdog_timeout().
 class RankPatience {
  public:
@@ -39,7 +39,8 @@ class JobRanks {
   int on_host() const { return job_ ? job_->environment().local_world : 1; }
   int number_on_host() const { return job_ ? job_->environment().local_rank : 0; }
 
-  // Runs `work` first on rank 0, then on the other ranks. They can use the files that rank 0 wrote.
+  // Runs `work` first on rank 0, then on the other ranks. The other ranks can use the files that rank 0
+  // wrote.
   void first_then_others(const std::function<void()>& work);
   // Returns the argument of rank 0 on every rank.
   std::string from_first(const std::string& own);

@@ -16,8 +16,8 @@ class NanSearch {
       : plan_(plan), progress_(progress), session_(session) {}
 
   // Checks the result of step `iteration`, which is RunProgress::result. If its loss or gradient norm is not
-  // finite, counts the step. With check_for_nan_in_loss_and_grad, it also publishes a fault and throws
-  // Error(kNumerics), which names the operator. The weights must still be those with which the step was
+  // finite, counts the step. With check_for_nan_in_loss_and_grad, also publishes a fault and throws
+  // Error(kNumerics), which names the operator. The weights must not have changed since the step was
   // computed.
   void check(std::int64_t iteration);
 

@@ -23,8 +23,8 @@
 namespace primus {
 namespace {
 
-// Keys that affect the data. Includes train_iters, because the number of samples determines how many epochs
-// the order is drawn for.
+// Keys that affect the data. Includes train_iters, because the number of samples determines the number of
+// epochs in the sample order.
 constexpr std::array<std::string_view, 20> kDataKeys = {"seed",
                                                         "seq_length",
                                                         "data_path",
@@ -79,7 +79,7 @@ struct ConfigLine {
 };
 
 // Returns the lines of a config.json that this program wrote, by key. Flattens rope_scaling, and skips
-// rope_parameters, which repeats it.
+// rope_parameters, which repeats rope_scaling.
 std::map<std::string, ConfigLine> config_lines(const std::string& config) {
   std::map<std::string, ConfigLine> lines;
   auto json = nlohmann::json::parse(config);
@@ -310,7 +310,7 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
                                                       : "with LoRA adapters");
     const std::string hint = fmt::format("to continue this run, set {}; for another run, use a new exp_name",
                                          adapter_overrides(saved.lora, model.lora));
-    // If the experiment has no adapters, the position of lora in it would be a line of a preset.
+    // If the experiment has no adapters, only a preset contains `lora`, so the error names no position.
     throw model.lora ? experiment.error_for("lora", what, hint) : invalid(what, hint);
   }
   const std::string what = fmt::format("'{}' was saved with {} {}, but the experiment has {}", folder,

@@ -54,9 +54,9 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint);
 
 // Refuses a checkpoint whose model differs from `model`, the model of `experiment`. Without this check,
 // weights of equal shapes would be loaded, and the run would silently continue with another model. The error
-// names a key of config.json that differs, and the location where the experiment sets it, if it does.
-// kContinued: the same run resumes. kFinetuned: a new run starts from the weights, and may extend their
-// context.
+// names a key of config.json that differs. If the experiment sets this key, the error also names the
+// location. kContinued: the same run resumes. kFinetuned: a new run starts from the weights, and may extend
+// their context.
 enum class Start : std::uint8_t { kContinued, kFinetuned };
 void refuse_another_model(const CheckpointReader& checkpoint, const config::Experiment& experiment,
                           const ModelConfig& model, DType compute, const FamilyRegistry& families,
@@ -95,12 +95,12 @@ void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState&
                          const config::Experiment& experiment, const InputIdentity& tokenizer,
                          const std::optional<InputIdentity>& data);
 
-// Returns whether a checkpoint has optimizer state. It has none if no_save_optim was set.
+// Returns whether a checkpoint has optimizer state. A checkpoint has none if no_save_optim was set.
 bool has_optimizer_state(const CheckpointReader& checkpoint);
 
-// Refuses the checkpoint's optimizer state if other update rules than `optimizer` wrote it; `optimizer` names
-// the rules of the experiment (names_of). States of different rules are incompatible, even if they have the
-// same names.
+// Refuses the checkpoint's optimizer state if other update rules than `optimizer` wrote the state.
+// `optimizer` names the rules of the experiment (names_of). States of different rules are incompatible, even
+// if the states have the same names.
 void refuse_another_optimizer(const CheckpointReader& checkpoint, const TrainerState& state,
                               const config::Experiment& experiment, std::string_view optimizer);
 

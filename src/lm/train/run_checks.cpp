@@ -30,8 +30,7 @@ void compare_experiments(RunPlan& plan) {
   for (const auto& [key, value] : settings_of(text)) settings_now.emplace_back(key, value);
   settings_now.emplace_back("the tokenizer", fmt::format("{:016x}", plan.tokenizer->fingerprint()));
   plan.ranks.require_same(settings_now);
-  // Compares the complete text, because some of it is not part of a setting. If a setting differs, the call
-  // above has already thrown an error that names the setting.
+  // Compares the complete text, because the experiment contains more than settings.
   plan.ranks.require_same({{"the experiment", text}});
 }
 

@@ -8,18 +8,19 @@
 
 namespace primus {
 
-// Throws if ranks have different settings. Call it before the first collective operation.
+// Throws if ranks have different settings. Call this function before the first collective operation.
 void compare_experiments(RunPlan& plan);
-// Measures a step of the plan. If a rank lacks memory for it and the experiment leaves the kept rows of
-// shared experts open, the plan is changed to keep fewer rows, and measured again. Collective.
+// Measures a step of the plan. If a rank lacks memory, the plan may be changed to keep fewer rows of shared
+// experts, and is measured again. The plan does not change if the experiment sets the number of kept rows.
+// Collective.
 StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank);
 // Throws Error(kInvalid), which lists changes that would help, if there is not enough memory.
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured);
-// Throws Error(kInvalid) if a checkpoint does not fit on the disk. Call it on rank 0 only.
+// Throws Error(kInvalid) if a checkpoint does not fit on the disk. Call this function on rank 0 only.
 void check_disk(const RunPlan& plan, const StepMeasurement& measured);
 
-// Logs which settings of the experiment have no effect in this run: those that act between ranks if there is
-// one, and those for parameters that the model does not have.
+// Logs which settings of the experiment have no effect in this run: settings for several ranks if the job has
+// one rank, and settings for parameters that the model does not have.
 void note_settings_without_effect(const RunPlan& plan, const engine::ParameterStore& parameters);
 
 }  // namespace primus

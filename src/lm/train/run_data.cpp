@@ -10,8 +10,8 @@
 namespace primus {
 namespace {
 
-// Returns the order of cyclic data. If a run is resumed, this is the order of that run, even if it had
-// another number of ranks. All ranks must call it.
+// Returns the order of cyclic data. A resumed run keeps its order, even if the number of ranks changed. All
+// ranks must call this function.
 data::CyclicOptions choose_cyclic_order(RunPlan& plan) {
   data::CyclicOptions order{.micro_batch_size = plan.c.micro_batch_size,
                             .dp_size = plan.shape.data(plan.ranks.size()),

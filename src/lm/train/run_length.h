@@ -17,7 +17,7 @@ class RunLength {
   RunLength(RunPlan& plan, RunProgress& progress) : plan_(plan), progress_(progress) {}
 
   // Determines the number of steps for train_epochs or train_minutes. With train_minutes, also creates the
-  // clock, which continues from the time in the checkpoint. All ranks must call it.
+  // clock, which continues from the time in the checkpoint. All ranks must call this function.
   void plan();
   // Returns the position of the next step in the learning-rate schedule, in steps. With train_minutes, the
   // position depends on rank 0's clock, which also decides whether the step is the last one. All ranks must

@@ -21,7 +21,7 @@ void read_common(const nlohmann::json& json, ModelConfig& config);
 // this function after setting the group score.
 void read_groups(const nlohmann::json& json, ModelConfig& config);
 // Reads V3's scoring: sigmoids, a bias that affects only the choice of experts, and group scores that are
-// computed from the two best experts of a group. Call it after read_experts().
+// computed from the two best experts of a group. Call this function after read_experts().
 void read_sigmoid_scores(const nlohmann::json& json, ModelConfig& config);
 void write_common(const ModelConfig& config, nlohmann::json& json);
 

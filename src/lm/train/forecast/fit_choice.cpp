@@ -38,7 +38,8 @@ void with_full_recomputation(TrainerConfig& c, const char* method, std::int64_t 
   c.recompute_layer_ids.clear();
 }
 
-// Returns overrides for all of these keys, so that the experiment's values have no effect.
+// Returns overrides for micro_batch_size and all keys of recomputation. The experiment's values of these keys
+// then have no effect.
 std::vector<std::string> settings_of(const TrainerConfig& c) {
   std::vector<std::string> settings = {fmt::format("micro_batch_size={}", c.micro_batch_size),
                                        "recompute_granularity=" + c.recompute_granularity};

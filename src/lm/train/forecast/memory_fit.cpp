@@ -24,13 +24,13 @@ namespace {
 
 std::string bytes(std::int64_t count) { return human_bytes(static_cast<double>(count)); }
 
-// One way to reduce memory. `apply` applies it one level more strongly, or returns false at the strongest
+// One way to reduce memory, in levels. `apply` raises the level by one, or returns false at the highest
 // level.
 struct Lever {
   std::function<bool(config::TrainerConfig&, ModelConfig&)> apply;
   std::function<std::vector<std::string>(const config::TrainerConfig&)> settings;
   const char* price;
-  bool of_weights = false;  // whether the lever also reduces weights, gradients and optimizer states
+  bool of_weights = false;  // whether `apply` also reduces weights, gradients and optimizer states
 };
 
 bool smaller_micro_batch(config::TrainerConfig& c, ModelConfig&) {
@@ -71,7 +71,7 @@ bool adapters(config::TrainerConfig& c, ModelConfig& model) {
   return true;
 }
 
-// Returns the levers, ordered from the smallest change of the run to the largest.
+// Returns all ways to reduce memory, from the smallest change of the run to the largest.
 std::vector<Lever> levers(int data_ranks) {
   constexpr std::int64_t kShortest = 64;
   using Config = config::TrainerConfig;
@@ -123,14 +123,14 @@ class Search {
   Search(const FamilyRegistry& families, const MemorySupply& supply, int world, int rank)
       : families_(families), supply_(supply), world_(world), rank_(rank) {}
 
-  // The experiment and the model, with the levers applied so far.
+  // The settings and the model of a run after changes.
   struct Run {
     config::Experiment e;
     ModelConfig model;
   };
 
-  // Applies `lever` until the run fits. Returns false if it never does; `run` is then at the lever's
-  // strongest level.
+  // Raises the level of `lever` until the run fits. Returns false if the run does not fit at the highest
+  // level; `run` then has this level.
   bool pull(Run& run, const Lever& lever, MemoryNeed& need) const {
     config::TrainerConfig trainer = run.e.trainer;
     ModelConfig model = run.model;
@@ -150,8 +150,8 @@ class Search {
   }
 
  private:
-  // Returns the need of the requested rank or, if that rank fits, of the stage that needs the most memory,
-  // because after a change another stage may need the most.
+  // Returns the memory need of the requested rank. If this rank fits, returns the largest need of all stages,
+  // because after a change another stage may need the most memory.
   MemoryNeed measure(const Run& run) const {
     const config::Experiment& e = run.e;
     const SessionSettings settings = session_settings_of(e, run.model, world_);
@@ -216,8 +216,8 @@ MemorySupply supply_of(const Device& device) {
 MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& settings,
                        const StepMeasurement& measured) {
   const config::TrainerConfig& c = e.trainer;
-  // Bytes per token: 4 each for the token, its label and its weight, and, if documents are separated, 4 each
-  // for its position and its document's start.
+  // Bytes per token: 4 each for the token id, the label and the loss weight. If documents are separated, also
+  // 4 each for the position and for the start of the document.
   const std::int64_t per_token = 12 + (c.reset_position_ids || config::separates_documents(c) ? 8 : 0);
   const std::int64_t batch = c.micro_batch_size * c.seq_length * per_token;
   const std::int64_t held =
@@ -299,8 +299,9 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
     }
   }
   if (!fit.changes.empty()) return fit;
-  // No single change is enough: combines them one after another, each at its strongest level.
-  // Leaves out changes that alone do not reduce the memory in question, unless the run fits only with them.
+  // No single change is enough. Combines the changes one after another, each change at its highest level. The
+  // first attempt leaves out changes that do not reduce the missing kind of memory. The second attempt uses
+  // all changes.
   for (const bool only_helpful : {true, false}) {
     Search::Run changed = given;
     MemoryChange together{{}, "all of these combined", fit.need};

@@ -80,10 +80,10 @@ std::int64_t claimed(const MemoryNeed& need, const MemorySupply& supply);
 // programs.
 bool fits(const MemoryNeed& need, const MemorySupply& supply);
 
-// Returns whether experts are distributed over ranks and the experiment leaves open how many of their rows a
-// rank keeps (moe_expert_capacity_margin). Such a run keeps fewer rows if it does not fit otherwise.
+// Returns whether ranks share experts and the experiment does not set moe_expert_capacity_margin, the number
+// of rows that a rank keeps. If such a run does not fit, the run keeps fewer rows.
 bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig& model);
-// Returns a sentence for the log of such a run.
+// Returns a sentence for the log of a run that keeps fewer rows.
 std::string describe_fewer_rows();
 
 // Compares need and supply, and searches for changes. `measured` is the result of measure_session() for

@@ -102,8 +102,8 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
                const FamilyRegistry& families) {
   f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute,
                                                        {.seconds = 0.2, .settled = 0.01});
-  // Runs a part of the step if it is short, else estimates it from the matrix products. With several ranks it
-  // always estimates, from the stage with the most work; waiting between ranks is not included.
+  // Estimates the time of a step from the FLOPs of the stage with the most work. Waiting between ranks is not
+  // included. With one rank and a short step, runs a part of the step instead.
   constexpr double kLongestPart = 2, kSeconds = 0.5;
   double maximum = 0;
   for (const StepMeasurement& stage : f.expected_stages())
@@ -116,7 +116,7 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
   f.seconds_per_step = measure_step_time(trial, settings, families, kSeconds);
 }
 
-// Returns the forecast of a run that keeps fewer rows of its experts; empty if it does not fit, either.
+// Returns the forecast of a run that keeps fewer rows of its experts; empty if this run does not fit.
 std::optional<TrainingForecast> forecast_of_fewer_rows(config::Experiment e, const FamilyRegistry& families,
                                                        int world, int on_host) {
   e.trainer->moe_expert_capacity_margin = MoeConfig::Training::kFewerRows;

@@ -115,7 +115,7 @@ class Objective {
 };
 
 // The entry of an objective. The objective's file defines it as `extern const ObjectiveEntry kPretrain{...}`.
-// The build copies the braces after `.stage =` into config's table of stages; therefore `.stage` must come
+// The build copies the initializer of `.stage` into config's table of stages. Therefore `.stage` must come
 // first, and its texts must contain no semicolon and no brace.
 struct ObjectiveEntry {
   config::Stage stage;  // value of the key `stage` that selects this objective

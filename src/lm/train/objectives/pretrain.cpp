@@ -57,8 +57,8 @@ void note_files_of_training(const config::TrainerConfig& c, data::Datasets& data
   if (datasets.test) note("test_data_path", c.test_data_path, "test");
 }
 
-// Returns the bytes of text that `ids` stand for. The tokens at the ends of documents have none; another
-// special token was spelled out in the text.
+// Returns the number of text bytes that `ids` decode to. Tokens that mark the ends of documents have no text.
+// Other special tokens were written in the text.
 std::size_t bytes_of(std::span<const std::int32_t> ids, const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special_ids();
   const std::optional<std::int32_t> end = special.eod ? special.eod : special.eos;
@@ -132,7 +132,7 @@ class Pretrain final : public Objective {
       if (tokens.maximum > kSmall - text) return std::nullopt;
       text += tokens.maximum;
     }
-    // Uses a temporary cache folder, so that planning does not write tokens into the cache of runs.
+    // A plan uses a temporary cache, so it leaves no tokens in the cache of runs.
     const ScratchFolder cache("primus-plan");
     options.cache_dir = cache.path();
     return data::samples_of_epochs(options, request.tokenizer, epochs);

@@ -15,8 +15,8 @@
 
 namespace primus {
 
-// The timeout for waiting for other ranks: three times the longest step so far, within the bounds of
-// watchdog_timeout().
+// The timeout for waiting for other ranks: three times the longest step so far, but at least ten seconds
+// (comm::watchdog_timeout).
 class RankPatience {
  public:
   std::chrono::milliseconds after_step(double seconds);

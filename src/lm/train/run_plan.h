@@ -33,7 +33,7 @@ struct RunPlan {
           const FamilyRegistry& registry, Logger& logger, const TrainerOptions& run_options,
           std::vector<std::string> notes);
 
-  // Returns the device on which this rank trains. If a host has several GPUs, each rank uses a different one.
+  // Returns the device on which this rank trains. If a host has several GPUs, each rank uses a different GPU.
   DeviceSpec choose_device(std::vector<std::string>* notes = nullptr) const;
   // Publishes what the run is doing, and which fraction of it is done.
   void phase(std::string_view what, std::optional<double> share = {}) const;

@@ -2,10 +2,10 @@
 // profile_ranks): kernels, copies, communication, pipeline schedule and host work. The file is a Chrome trace
 // in traces/steps-A-B/rank-N.json of the run's folder.
 //
-// The files of all ranks share one time axis, which is based on the clocks of their hosts; a trace viewer
-// shows each rank as a process. A file is replaced by rename, so it is always complete, even if the run ends
-// early. A is the first traced step; a run that resumes between A and B therefore writes a new folder.
-// Tracing does not change results. If a trace cannot be written, this is logged once, and training continues.
+// The files of all ranks share one time axis, which is based on the clocks of the hosts. A trace viewer shows
+// each rank as a process. A file is replaced by rename, so it is always complete, even if the run ends early.
+// A is the first traced step; a run that resumes between A and B therefore writes a new folder. Tracing does
+// not change results. Training continues if a trace cannot be written; the failure is logged once.
 //
 // Not thread-safe.
 #pragma once
@@ -47,11 +47,11 @@ class RunTrace {
   // Wraps the device that the rank trains on, and keeps its description for the trace.
   std::unique_ptr<Device> watch(std::unique_ptr<Device> device);
 
-  // turns() returns whether the trace begins or ends after `steps` completed steps. In this case, turn()
-  // begins or ends it; no kernel may be running at that time.
+  // turns() returns whether the trace begins or ends after `steps` completed steps. If so, turn() begins or
+  // ends the trace. No kernel may be running during turn().
   bool turns(std::int64_t steps) const;
   void turn(std::int64_t steps);
-  // Call it after each step. After 1, 2, 4, 8, ... steps it writes what was traced so far.
+  // Call this function after each step. After 1, 2, 4, 8, ... steps, the function writes the trace so far.
   void step_done(std::int64_t steps);
   // Ends the trace if it is still recording at the end of the run.
   void finish(std::int64_t steps);

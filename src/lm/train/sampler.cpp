@@ -35,8 +35,8 @@ bool Sampler::write(const std::atomic<bool>& stop) {
 
 bool Sampler::write_own(const std::atomic<bool>& stop, bool together) {
   plan_.phase("writing a sample");
-  // All ranks write the tokens that rank 0 chooses, even if their own logits were rounded differently. They
-  // stop when rank 0 stops.
+  // All ranks write the tokens that rank 0 chooses, even if their own logits were rounded differently. All
+  // ranks stop when rank 0 stops.
   bool cut = false;
   const auto tell = [&](std::span<std::int32_t> chosen) {
     std::string bytes(reinterpret_cast<const char*>(chosen.data()), chosen.size_bytes());

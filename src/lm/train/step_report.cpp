@@ -100,8 +100,8 @@ void StepReport::measure_peak() {
 
 double StepReport::seconds_of(const EnqueuedStep& step, double ended) {
   // The host starts a step while the device is still busy with the previous one. The time between two reads
-  // is the step's time only if both reads were equally late. They are not after a pause, so the device's
-  // own clock is preferred.
+  // is the step's time only if both reads were equally late. After a pause, the two reads are not equally
+  // late. The device's own clock is therefore preferred.
   const double looked = ended - std::max(step.began, std::exchange(last_step_ended_, ended));
   return progress_.result.seconds.value_or(looked);
 }

@@ -60,8 +60,8 @@ struct TrainingForecast {
     for (const StepMeasurement& stage : expected_stages()) sum += stage.kernels.total_flops();
     return sum * mesh.stage_ranks(world);
   }
-  // Number of steps, and tokens per step. `steps` is 0 if it depends on train_epochs and the data was not
-  // read.
+  // Number of steps, and tokens per step. `steps` is 0 if the number of steps depends on train_epochs and the
+  // data was not read.
   std::int64_t steps = 0, tokens_per_step = 0;
   std::int64_t checkpoint_bytes = 0;   // size of a checkpoint on disk
   std::int64_t program_bytes = 0;      // memory of the program itself (memory_fit.h); 0 if the device has its
@@ -73,9 +73,9 @@ struct TrainingForecast {
                                        // false: it is estimated
   MemoryFit memory;
   std::optional<HardwarePlan> hardware;  // set if Experiment::hardware is set
-  // Measurements of the stages with tokens distributed evenly over all experts. With expert parallelism,
-  // ranks reserve memory for the largest possible number of rows, as in `stages`. Empty if the reserved
-  // memory is also for evenly distributed tokens.
+  // Measurements of the stages with tokens distributed evenly over all experts. `stages` contains the
+  // measurements for the largest possible number of rows, for which ranks reserve memory with expert
+  // parallelism. Empty if ranks reserve memory only for evenly distributed tokens.
   std::vector<StepMeasurement> balanced;
 };
 

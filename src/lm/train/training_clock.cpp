@@ -54,7 +54,8 @@ TrainingClock::Turn TrainingClock::turn(std::int64_t completed, double now, doub
   }
   previous_turn_ = now;
   const double step = step_seconds();
-  // The pace includes evaluations and checkpoints between steps, so it determines how many steps are left.
+  // The pace includes evaluations and checkpoints between steps, so the pace determines how many steps are
+  // left.
   const double pace = steps_.empty() ? step
                                      : std::accumulate(steps_.begin(), steps_.end(), 0.0) /
                                            static_cast<double>(steps_.size());

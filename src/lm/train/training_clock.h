@@ -2,9 +2,8 @@
 //
 // The run ends with the step whose end, including the last evaluation, is nearest to the time limit. The
 // learning rate also follows time: warm-up has a fixed number of steps, and the rest of the schedule is
-// spread over the remaining time. If the machine becomes slower or faster, this changes the number of steps
-// but not the shape of the schedule. The number of steps that is planned at the start affects only the order
-// of the data.
+// spread over the remaining time. A slower or faster machine changes the number of steps but not the shape of
+// the schedule. The number of steps that is planned at the start affects only the order of the data.
 //
 // For each step, rank 0 makes a decision (Turn) by its own clock, and the other ranks adopt it. Not
 // thread-safe.
@@ -32,8 +31,8 @@ struct ClockOptions {
                                   // is set
 };
 
-// Returns the number of steps for which a new run orders its data. It is larger than `planned`, because the
-// machine may have been busy while the steps were timed.
+// Returns the number of steps for which a new run orders its data. This number is larger than `planned`,
+// because the machine may have been busy while the steps were timed.
 std::int64_t data_steps_of(std::int64_t planned);
 
 class TrainingClock {
@@ -56,7 +55,7 @@ class TrainingClock {
   // Decides about the next step. `completed`: number of completed steps. `at_end`: seconds that the run needs
   // after its last step.
   Turn turn(std::int64_t completed, double now, double at_end);
-  // Adopts a decision of rank 0. Every rank calls it for each step.
+  // Adopts a decision of rank 0. Every rank calls this function for each step.
   void take(const Turn& turn);
   // Sets the elapsed seconds to rank 0's value, so that time outside of steps counts.
   void set_seconds(double seconds, double now) {
@@ -73,7 +72,7 @@ class TrainingClock {
   }  // `total` of the last decision; before the first decision, the number of planned steps
   const ClockState& state() const { return state_; }
   const ClockOptions& options() const { return options_; }
-  // Returns the median time of recent steps in seconds; before there are any, the planned time.
+  // Returns the median time of recent steps in seconds; before the first step, the planned time.
   double step_seconds() const;
 
   static std::string encode(const Turn& turn);

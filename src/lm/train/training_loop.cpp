@@ -179,8 +179,8 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   step.begin(progress.iteration + 1);
   try {
     for (std::int64_t i = 0; i < plan.settings.step.microbatches; ++i) {
-      // A step may take minutes, and it changes the model only at its end, so the run can leave the step
-      // here.
+      // A step changes the model only at its end, so the run can leave the step here. Waiting for the end
+      // might take minutes.
       if (stop && plan.ranks.single()) return false;
       const data::Batch& batch = session->rule() ? batches[static_cast<std::size_t>(i)] : next_batch(*loader);
       const RunTrace::HostWork enqueued(trace.get(), "microbatch", i);

@@ -55,7 +55,7 @@ struct Trainer::Run {
   void lock_folder();
   void record_experiment() const;
   void open_rank();
-  // Creates the trace if the experiment requests one from this rank. All ranks must call it.
+  // Creates the trace if the experiment requests one from this rank. All ranks must call this function.
   void open_trace();
   StepMeasurement measure();
   void open_session(const StepMeasurement& measured);
@@ -63,13 +63,15 @@ struct Trainer::Run {
   MonitorOptions monitor_options();
   RunFacts run_facts(const StepMeasurement& measured) const;
 
-  // Trains until the end of the run, a limit, or a stop request. Returns whether a stop request ended it.
+  // Trains until the end of the run, a limit, or a stop request. Returns whether a stop request ended the
+  // run.
   bool run_steps(TrainingSummary& summary, const std::atomic<bool>& stop, double began);
   // Trains one step. Returns false if `stop` was set and the step was therefore abandoned without effect.
   // Ranks that train together always complete a step.
   bool train_step(const std::atomic<bool>& stop);
   // Reads the result of the last enqueued step, unless it was already read, and reports the step. Throws
-  // after a NaN. On an asynchronous device it is called only after the next step has been enqueued.
+  // after a NaN. On an asynchronous device, this function is called only after the next step has been
+  // enqueued.
   void finish_step();
   // Returns the next batch for training or evaluation. If the data is broken, saves the model before
   // throwing.

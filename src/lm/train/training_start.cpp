@@ -33,10 +33,11 @@ void Trainer::Run::record_experiment() const {
 }
 
 void Trainer::Run::prepare() {
-  // Locks an existing folder only: a run that is refused because of its data must not create one.
+  // Locks the folder only if it exists: a run that is refused because of its data must not create a folder.
   if (Env::posix().status(plan.folder.root())) lock_folder();
   compare_experiments(plan);
-  // Checks `load` before reading the data, which may take long. A run that resumes does not need it.
+  // Checks `load` before reading the data, because reading may take long. A run that resumes does not need
+  // `load`.
   const bool goes_on = plan.c.auto_continue_train &&
                        find_resume_point(checkpoint_root_of(plan.e), Validation::kStructure).reader;
   if (plan.c.load && !Env::posix().status(*plan.c.load) && !goes_on) throw nothing_to_load(plan.e);
@@ -110,7 +111,7 @@ StepMeasurement Trainer::Run::measure() {
         "background saving needs {:.0f} MiB more, for a copy of the checkpoint (async_save=false needs none)",
         static_cast<double>(checkpoint_bytes(measured, plan.settings, !plan.c.no_save_optim)) / kMiB);
   }
-  // Compares config.json with the weights before memory is allocated for a model that they do not contain.
+  // Compares config.json with the weights before memory is allocated for the model.
   if (plan.c.load && Env::posix().status(loaded_folder(*plan.c.load) / "config.json")) {
     const SafetensorsFolder weights = SafetensorsFolder::open(loaded_folder(*plan.c.load));
     for (const std::string& warning : weights.warnings()) plan.log.warning("{}", warning);

@@ -1,5 +1,5 @@
-// The identity of the weights from which a run started. It prevents a run from being resumed with another
-// model.
+// The identity of the weights from which a run started. The identity prevents a run from being resumed with
+// another model.
 #pragma once
 
 #include "base/files/file.h"
@@ -15,10 +15,10 @@ namespace primus {
 InputIdentity identity_of_weights(const Path& folder);
 
 // Compares the key `load` of `experiment` with the weights from which the run of `checkpoint` started. A
-// `load` that names other weights is an error, because they would never be read. Returns a warning if `load`
-// names a folder that does not exist, else "". `load` may also name the run's own checkpoints (`own`), as in
-// Megatron's scripts. If the run started from a checkpoint of another run, `load` may name a later checkpoint
-// of that run. Compares nothing if the checkpoint is of an older version and has no hash.
+// `load` that names other weights is an error, because a resumed run would never read these weights. Returns
+// a warning if `load` names a folder that does not exist, else "". Two other values of `load` are allowed:
+// the run's own checkpoints (`own`), as in Megatron's scripts; and a later checkpoint of the run whose
+// weights this run started from. Compares nothing if the checkpoint is of an older version without a hash.
 std::string check_base_weights(const CheckpointReader& checkpoint, const TrainerState& state,
                                const config::Experiment& experiment, const Path& own);
 

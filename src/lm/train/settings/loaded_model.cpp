@@ -115,7 +115,7 @@ class Reconciliation {
   std::vector<std::string> notes_;
 };
 
-// Reconciles each key separately. Ignores the kind of scaling that the experiment's keys would have without a
+// Reconciles each key separately. Ignores the kind of scaling that the experiment's keys would give without a
 // loaded model.
 void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const ModelConfig& ours,
                     ModelConfig& model) {
@@ -126,7 +126,7 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
       scaling.kind == Kind::kNone ? model.max_positions : scaling.original_max_positions;
   const std::string_view ours_kind = name_of(ours.rope_scaling.kind);
   std::string_view kind = name_of(scaling.kind);
-  // Megatron-LM's position_embedding_type is yarn or unset; it is rope for the other kinds of scaling too.
+  // In Megatron-LM, position_embedding_type is yarn only for yarn, and rope for all other kinds of scaling.
   // For latent attention, a scaling factor alone means yarn (config::derive).
   const bool latents = t.multi_latent_attention || !t.compress_ratios.empty();
   const bool changed =

@@ -15,7 +15,7 @@ struct LoadedModel {
   std::vector<std::string> notes;
 };
 
-// Returns the architecture to train. `loaded` is the architecture in the config.json named `where`; it takes
+// Returns the architecture to train. `loaded` is the architecture in the config.json named `where`, and takes
 // precedence. `ours` is the architecture that the experiment describes. If a key has different values in
 // both, the result depends on where the experiment's value was set:
 //   - in the experiment file or on the command line: rotary keys and max_position_embeddings are used,

@@ -10,10 +10,10 @@
 namespace primus {
 
 // Weights are useful only with the tokens on which they were trained. If the model or checkpoint that `load`
-// names has a tokenizer, training therefore uses that tokenizer: the returned experiment names it instead of
-// a preset's tokenizer (with a note in `notes`), and does not have the preset's vocab_size. If the user named
-// a tokenizer, it must have the same content, unless allow_tokenizer_change is set; otherwise throws
-// Error(kInvalid) at the key of the tokenizer.
+// names has a tokenizer, training therefore uses this tokenizer. The returned experiment names this tokenizer
+// instead of a preset's tokenizer (with a note in `notes`), and has no vocab_size from the preset. A
+// tokenizer that the user names must have the same content. Otherwise throws Error(kInvalid) at the key of
+// the tokenizer, except with allow_tokenizer_change.
 config::Experiment with_loaded_tokenizer(const config::Experiment& experiment,
                                          std::vector<std::string>& notes);
 

@@ -155,7 +155,7 @@ config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry&
 std::string experiment_text(config::Experiment e) {
   config::TrainerConfig& c = e.trainer;
   if (has_loaded_tokenizer(e)) {
-    c.tokenizer_model.reset();  // `load` sets it again
+    c.tokenizer_model.reset();  // `load` sets this key again
     return config::to_yaml(e);
   }
   const bool of_preset = has_preset_tokenizer(e);
@@ -177,7 +177,7 @@ config::Experiment planned_experiment(const config::Experiment& experiment, cons
                                       int world) {
   const config::TrainerConfig& c = experiment.trainer;
   if (experiment.framework != "native" || (c.load && !Env::posix().status(*c.load))) return experiment;
-  std::vector<std::string> notes;  // the run itself logs them
+  std::vector<std::string> notes;  // the run logs these notes
   const config::Experiment planned = make_objective(c)->plan(experiment, families, world).experiment;
   return with_loaded_model(with_loaded_tokenizer(planned, notes), families, &notes);
 }

@@ -105,7 +105,7 @@ void check_batches(const config::Experiment& e, int world) {
   const int ranks = shape.data(world);
   if (c.global_batch_size % (c.micro_batch_size * ranks) != 0) {
     std::string next = fmt::format("set it to a multiple of {}", c.micro_batch_size * ranks);
-    if (c.global_batch_size % ranks == 0) {  // smaller microbatches fit the same global batch
+    if (c.global_batch_size % ranks == 0) {  // smaller microbatches would allow the same batch size
       const std::int64_t share = c.global_batch_size / ranks;
       std::int64_t micro = std::min(c.micro_batch_size, share);
       while (share % micro != 0) --micro;

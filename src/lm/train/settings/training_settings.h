@@ -27,13 +27,13 @@ Path checkpoint_root_of(const config::Experiment& experiment);
 // Resolves `load`: a Hugging Face folder, a Primus checkpoint or a folder of checkpoints. If `load` is a
 // run's folder, returns the folder of its checkpoints.
 Path loaded_root(const Path& load);
-// Returns the folder of the model to load, which is loaded_root() or a folder in it. In a folder of
-// checkpoints, it is the checkpoint from which a run would resume.
+// Returns the folder of the model to load, which is loaded_root() or a folder in it. For a folder of
+// checkpoints, returns the checkpoint from which a run would resume.
 Path loaded_folder(const Path& load);
 // Returns the error for a `load` without weights.
 Error nothing_to_load(const config::Experiment& experiment);
-// If `load` is set: keys that are not set get their values from the loaded config.json; and unless the
-// experiment sets the sequence length, it is limited to the length that the model supports.
+// If `load` is set, keys that are not set get their values from the loaded config.json. A sequence length
+// that is not set is limited to the length that the model supports.
 config::Experiment with_loaded_model(config::Experiment experiment, const FamilyRegistry& families,
                                      std::vector<std::string>* notes = nullptr);
 
@@ -61,8 +61,8 @@ SessionSettings session_settings_of(const config::Experiment& experiment, const 
 void check_batches(const config::Experiment& experiment, int ranks);
 
 // Returns a sentence that says why the run cannot write a checkpoint of `checkpoint_bytes` into `folder`; ""
-// if there is room, or if the run writes none. If the folder does not exist yet, it checks the nearest
-// existing parent.
+// if there is room, or if the run writes none. If the folder does not exist yet, checks the nearest existing
+// parent.
 std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std::int64_t checkpoint_bytes);
 // Returns the mesh shape for `ranks` ranks. Throws if the sizes do not divide the number of ranks.
 engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
@@ -80,10 +80,9 @@ int batches_read_ahead(std::int64_t microbatches);
 // Returns the experiment as YAML that needs no presets and describes the same run.
 std::string experiment_text(config::Experiment experiment);
 
-// Returns an experiment, as it was loaded, with the settings that a run of `world` ranks derives from its
-// data (sft_fit_to_data) and from the model that `load` names. Returns it unchanged if this model does not
-// exist, or if the framework is not the native engine. Errors: those of Objective::plan() and
-// with_loaded_tokenizer().
+// Returns `experiment` with the settings that a run of `world` ranks derives from the data (sft_fit_to_data)
+// and from the model that `load` names. Returns `experiment` unchanged if this model does not exist, or if
+// the framework is not the native engine. Errors: those of Objective::plan() and with_loaded_tokenizer().
 config::Experiment planned_experiment(const config::Experiment& experiment, const FamilyRegistry& families,
                                       int world);
 

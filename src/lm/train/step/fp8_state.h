@@ -24,8 +24,9 @@ struct LoadedScales {
   std::int64_t loaded = 0, missing = 0;
 };
 // Loads the scales. If the saved history is longer than needed, uses only its last steps. Computes the scales
-// from the history by the current rule; if the rule has not changed, they equal the saved scales. A layer
-// without data in the checkpoint keeps its scales. Throws Error(kInvalid) for tensors of another shape.
+// from the history by the current rule. If the rule has not changed, the computed scales equal the saved
+// scales. A layer without data in the checkpoint keeps its scales. Throws Error(kInvalid) for tensors of
+// another shape.
 LoadedScales load_scales(const CheckpointReader& checkpoint, const engine::DelayedScales& scales,
                          engine::Rank& rank);
 

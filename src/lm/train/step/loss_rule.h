@@ -1,5 +1,5 @@
-// How an objective takes part in a training step: it does work before the step (rollouts, log-probabilities
-// of other models), and it sets the weight of each token's loss, which is computed on the device.
+// A loss rule is the part of an objective in a training step. A rule may do work before the step (rollouts,
+// log-probabilities of other models). On the device, a rule computes the weight of each token's loss.
 //
 // Every training loss has the gradient of a weighted sum of -ln p(label) over tokens, with constant weights.
 // For a loss L(s_1, ..., s_n) that depends on the log-probabilities s_i of sequences, such as a preference or
@@ -25,7 +25,8 @@ namespace primus {
 
 class TrainingSession;
 
-// A model besides the trained one that is only read. It is sharded over the mesh in the same way.
+// A model that is only read, in addition to the trained model. Both models are sharded over the mesh in the
+// same way.
 struct FrozenModel {
   std::string name;  // name of the model: "reference"
   ModelConfig model;

@@ -1,5 +1,5 @@
 // A language model on a rank: its parameters, their sharding over the mesh, and the model that reads them. A
-// run may have several: one that is trained, and frozen ones. Not thread-safe.
+// run may have several instances: one trained model, and frozen models. Not thread-safe.
 #pragma once
 
 #include <memory>

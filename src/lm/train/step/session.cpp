@@ -115,7 +115,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
   TrainingStep& step = session.step();
   turbo::Meter& meter = rank.meter();
   turbo::Meter first, second;  // work after the first and after the second microbatch
-  // Traffic before the step, after each of these microbatches, and after the step.
+  // Traffic before the step, after the first and second microbatch, and after the step.
   std::vector<comm::Traffic> sent[4];
   const auto whole_step = [&] {
     meter.reset();

@@ -61,15 +61,15 @@ class TrainingSession {
   // the rule's function of the same name.
   LossRule* rule() { return rule_.get(); }
   // If there is a loss rule, runs its work before a step. `batches` are this rank's batches of the step. Call
-  // it before TrainingStep::begin().
+  // this function before TrainingStep::begin().
   void before_step(std::int64_t step, std::span<data::Batch> batches);
   // Returns the delayed scales; null if the precision recipe has none.
   engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
   // Returns the settings of a decoder for these weights; empty if SessionSettings::sample_capacity is 0.
   const std::optional<ReaderSettings>& decoding() const { return decoding_; }
-  // Returns a decoder that generates with the current weights and changes nothing in training. It uses the
-  // memory that steps and evaluations also use, so none of them may run while the decoder exists. Ranks that
-  // share the model generate together (DecodeScheduler).
+  // Returns a decoder that generates with the current weights and changes nothing in training. The decoder
+  // shares memory with steps and evaluations, so no step or evaluation may run while the decoder exists.
+  // Ranks that share the model generate together (DecodeScheduler).
   std::unique_ptr<DecodeScheduler> make_decoder(DecodeScheduler::Agree agree = {});
 
  private:
@@ -104,7 +104,8 @@ struct StepMeasurement {
   std::vector<GroupTraffic> communication = {};  // traffic of each group that has traffic
   // Bytes of optimizer states on all ranks together (ParameterStore::state_bytes), and of delayed FP8 scales.
   std::int64_t state_bytes = 0;
-  // Why steps are not recorded although StepSettings::record_after requests it; empty if they are recorded.
+  // Why steps are not recorded although StepSettings::record_after requests a recording; empty if steps are
+  // recorded.
   std::string why_not_recorded = {};
 };
 

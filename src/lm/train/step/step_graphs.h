@@ -8,8 +8,8 @@
 // begin and end with an empty stash. No launch may contain a value that changes from step to step
 // (turbo/step_scalars.h). Copies from the host are enqueued before a part and are never recorded.
 //
-// Either all parts of a step are recorded or replayed, or none, because a replay does not update the state of
-// the host code. Only one stream is recorded, so the rank must train without other ranks. Not thread-safe.
+// Recording and replay always cover all parts of a step, because a replay does not update the state of the
+// host code. Only one stream is recorded, so the rank must train without other ranks. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -35,7 +35,7 @@ class StepGraphs {
   StepGraphs(engine::Rank& rank, std::int64_t after, bool further)
       : rank_(rank), after_(after), further_(further) {}
 
-  // Decides how the next step runs. `plain`: it runs kernel by kernel, even if there is a recording.
+  // Decides how the next step runs. `plain`: the step runs kernel by kernel, even if there is a recording.
   void begin_step(bool plain);
   // Returns whether the step is replayed; if so, run() does not call `work`.
   bool replaying() const { return mode_ == Mode::kReplay; }
@@ -44,7 +44,7 @@ class StepGraphs {
 
   // Runs a part of the step. `work` enqueues its kernels on the compute stream. `inputs` enqueues the copies
   // from the host that `work` skips while recording(). Throws the errors of `work`, and Error if the device
-  // refuses to record it.
+  // refuses the recording.
   void run(
       Part part, const std::function<void()>& work, const std::function<void()>& inputs = [] {});
 

@@ -42,13 +42,13 @@ class StepInputs {
   StepInputs(engine::Rank& rank, const LanguageModel& model, const StepSettings& settings);
 
   // Copies microbatch number `number` of the step into `host`. Computes loss weights from the mask: the mask
-  // is divided by its sum, or by the batch's divisor if it has one, and multiplied by `weight`. `with_mtp`:
+  // is divided by its sum, or by the divisor if the batch has one, and multiplied by `weight`. `with_mtp`:
   // whether to add the inputs of multi-token prediction.
   void stage(Staging& host, const data::BatchView& batch, std::int64_t number, double weight,
              bool with_mtp) const;
   // Allocates the inputs of a model chunk in stash memory on the tape, and copies them from `host`. If
-  // `places` is given, it only stores the allocated memory in `places`; in a recorded step, copy() then
-  // copies the inputs.
+  // `places` is given, only stores the allocated memory in `places`. In a recorded step, copy() then copies
+  // the inputs.
   ModelInputs place(engine::Tape& tape, int chunk, bool with_mtp, Staging& host,
                     std::vector<Tensor>* places = nullptr);
   // Copies the inputs into memory that place() allocated. `training` and `with_mtp` must be the same as for
@@ -58,7 +58,7 @@ class StepInputs {
   // Returns the number of tokens of a microbatch on this context rank.
   std::int64_t held_tokens() const;
   // Returns whether the model draws random numbers by token number. In training, routers, dropout and
-  // stochastic rounding do.
+  // stochastic rounding draw random numbers.
   bool draws_random() const { return draws_random_; }
   // Resets the state of exchanges between ranks after an error within a step.
   void abandon() noexcept {

@@ -20,8 +20,8 @@ void StepResults::reserve() {
 void StepResults::set_timing(const DeviceTiming* timing) {
   timing_ = timing;
   if (!timing) return;
-  // A device wrapper forwards events to the device that created them, so they are created on the innermost
-  // one.
+  // A device wrapper forwards events to the device that created them, so events are created on the innermost
+  // device.
   Device& device = innermost(rank_.device());
   for (Side& side : sides_) side.begun = timing->create(device);
   for (std::unique_ptr<Event>& end : ends_) end = timing->create(device);

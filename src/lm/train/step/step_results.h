@@ -1,5 +1,5 @@
-// Reads the results of training steps on the host. The device copies them after the work of the step; the
-// next step may already be running. Not thread-safe.
+// Reads the results of training steps on the host. The device copies the results to the host after the work
+// of the step. The next step may then already be running. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -29,13 +29,13 @@ struct LayerRouting {
 };
 
 struct StepResult {
-  // Mean over microbatches of the mean loss over their unmasked tokens. With BatchView::loss_divisor, the sum
-  // of losses is divided by that divisor instead.
+  // Mean over microbatches of the mean loss of unmasked tokens. With BatchView::loss_divisor, the sum of
+  // losses is divided by that divisor instead.
   double loss = 0;
   double gradient_norm = 0;  // gradient norm before clipping
   int stop_votes = 0;        // number of ranks that voted to stop (TrainingStep::vote_to_stop)
-  // Loss of multi-token prediction, without its coefficient: the mean over depths. Empty if the model has
-  // none.
+  // Loss of multi-token prediction, without its coefficient: the mean over depths. Empty if the model has no
+  // multi-token prediction.
   std::optional<double> mtp_loss;
   std::vector<LayerRouting> routing;  // routing of each layer with experts; empty for dense models
   // Metrics of a loss rule (LossRule::metrics), except "loss".
@@ -53,23 +53,24 @@ class StepResults {
   // Function that stores a value in the result. `at` points to the copy of the value on the host.
   using Read = std::function<void(const std::byte* at, StepResult& result)>;
 
-  // `rank` must have memory and outlive this.
+  // `rank` must have memory and outlive this object.
   explicit StepResults(engine::Rank& rank) : rank_(rank) {}
 
-  // Adds a device value and the function that stores it in the result. Call it before reserve(). Ignores
-  // absent tensors.
+  // Adds a device value and the function that stores it in the result. Call this function before reserve().
+  // Ignores absent tensors.
   void add(const Tensor& from, Read read);
   void reserve();
-  // Sets the clock of the rank's device; null: times are not measured. Call it before the first step.
+  // Sets the clock of the rank's device; null: times are not measured. Call this function before the first
+  // step.
   void set_timing(const DeviceTiming* timing);
 
-  // Marks the beginning of a step. Call it before enqueueing work of the step.
+  // Marks the beginning of a step. Call this function before enqueueing work of the step.
   void begin_clock();
   // Switches to the other of the two buffers (sides_). First waits for the last step that used this buffer,
   // which is the step before the previous one.
   void take_turn();
   std::size_t turn() const { return turn_; }
-  // Enqueues the copies to the host. Call it after enqueueing the step's work.
+  // Enqueues the copies to the host. Call this function after enqueueing the step's work.
   void enqueue();
   // Returns the result of the earliest enqueued step whose result has not been read. Waits for that step, but
   // not for later work.
@@ -87,14 +88,14 @@ class StepResults {
     PinnedBuffer values;  // copies of the values, one after the other
     std::unique_ptr<Event> finished;
     bool unread = false;  // whether `finished` has been recorded and the result has not been read
-    // Event at the start of the step, if there is a clock. If the previous step's result has not been read
-    // when this step starts (`follows`), the end event of the previous step is used instead. `end` is the
-    // index of this step's end event in ends_.
+    // Used with a clock: the event at the start of the step. The event is not used if the previous step is
+    // still running at that time. The index is the position of the step's end event in ends_.
     std::unique_ptr<Event> begun;
     bool follows = false;
     std::size_t end = 0;
   };
-  // Returns the step's seconds on the device clock. Call it once per step, because events are reused.
+  // Returns the step's seconds on the device clock. Call this function once per step, because events are
+  // reused.
   std::optional<double> seconds_of(const Side& side) const;
 
   engine::Rank& rank_;
@@ -102,9 +103,8 @@ class StepResults {
   std::array<Side, 2> sides_;
   std::size_t turn_ = 0, last_read_ = 0;  // indices in sides_ of the current step and of the last result()
   const DeviceTiming* timing_ = nullptr;
-  // Used with a clock: the events at the end of the gradients of the last three steps. Three are needed: the
-  // time of a step is measured from the end of the previous step, and the host may read the step only after
-  // the next step has ended.
+  // Used with a clock: the events at the end of the gradients of the last three steps. The time of a step is
+  // measured from the end of the previous step. The host may read a step only after the next step has ended.
   std::array<std::unique_ptr<Event>, 3> ends_;
   std::size_t last_end_ = 0;
 };

@@ -32,7 +32,7 @@ double measure_step_time(engine::Rank& rank, const SessionSettings& settings, co
 
   std::vector<double> microbatches, updates;
   const double began = steady_seconds();
-  // The first run touches memory and warms caches: it counts only if there is no time for a second run.
+  // The first run touches memory and warms caches. This run counts only if there is no time for a second run.
   constexpr std::size_t kMax = 12;
   while (microbatches.size() < kMax) {
     const auto number = static_cast<std::int64_t>(microbatches.size()) + 1;

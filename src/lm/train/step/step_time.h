@@ -10,13 +10,13 @@
 namespace primus {
 
 // Returns the seconds of one training step with all its microbatches, without evaluation and checkpoints.
-// Runs microbatches and updates of a separate model for about `seconds`, at least one of each, and adds up
-// their median times. With pipeline stages, it runs all microbatches of a step, because stages wait for each
-// other.
+// Runs microbatches and updates of a separate model for about `seconds`, at least one microbatch and one
+// update. Adds up the median times. With pipeline stages, runs all microbatches of a step, because stages
+// wait for each other.
 //
-// No other code may use the device or mesh of `rank`, and no memory may be reserved; the function allocates
-// the memory of a training run. All ranks of a mesh call it together. `from_first` broadcasts the decisions
-// of rank 0. Each rank returns its own time. Throws Error if there is not enough memory.
+// No other code may use the device or mesh of `rank`, and no memory may be reserved. The function allocates
+// the memory of a training run. All ranks of a mesh call this function together. `from_first` broadcasts the
+// decisions of rank 0. Each rank returns its own time. Throws Error if there is not enough memory.
 double measure_step_time(
     engine::Rank& rank, const SessionSettings& settings, const FamilyRegistry& families, double seconds,
     const std::function<bool(bool)>& from_first = [](bool own) { return own; });

@@ -1,5 +1,5 @@
 // Computes per-token losses of a model on this rank, without gradients: log-probabilities of a reference
-// model, or of the trained model without its adapters. Its forward passes run between steps; all ranks of the
+// model, or of the trained model without its adapters. The forward passes run between steps. All ranks of the
 // mesh make the same passes in the same order. Not thread-safe.
 #pragma once
 

@@ -326,7 +326,7 @@ void TrainingStep::begin_evaluation() {
 void TrainingStep::begin_losses() {
   sums_.begun = false;
   if (rank_.measuring() || model_.last(model_.chunks() - 1)) return;
-  // Another stage computes the losses; this stage contributes 0 to their sums.
+  // Another stage computes the losses; this stage contributes 0 to the sums of losses.
   for (const Tensor& sum : {sums_.loss, sums_.mtp_loss}) {
     if (!sum.absent()) rank_.compute().fill_zero(sum.data, sum.bytes());
   }

@@ -3,7 +3,7 @@
 // ranks + r of the global batch. Losses and expert loads cover all ranks.
 //
 // This class is used for measuring (on a rank without memory, with empty batches) and for training. Host
-// buffers are passed to the device without waiting; there are two of each, so that the next step may begin
+// buffers are passed to the device without waiting. Each buffer exists twice, so that the next step may begin
 // before this step's result is read. The device therefore never waits for the host. Not thread-safe.
 #pragma once
 
@@ -44,23 +44,24 @@ class TrainingStep : private engine::ChunkedModel {
   // still be running. Waits for the step before the previous one, unless result() has already waited for it.
   void begin(std::int64_t step = 1);
   // Adds microbatch number `index` of this rank, from 0 in order, and runs the schedule as far as the
-  // available microbatches allow. `batch` is copied before the call returns. It is not read while measuring.
+  // available microbatches allow. `batch` is copied before the call returns. `batch` is not read while
+  // measuring.
   void microbatch(std::int64_t index, const data::BatchView& batch);
-  // Makes microbatch() and evaluate() throw StopRequest when `stop` is set; on synchronous devices this is
-  // possible even within an operator. The step is then abandoned, and the model is as it was after the last
-  // update. If null, the functions do not stop.
+  // Makes microbatch() and evaluate() throw StopRequest when `stop` is set. On synchronous devices, even an
+  // operator may stop. The step is then abandoned, and the model is as it was after the last update. If
+  // `stop` is null, the functions do not stop.
   void set_stop(const std::atomic<bool>* stop) {
     stop_ = stop;
     runner_->set_stop(stop);
   }
-  // Sets this rank's vote on whether the run stops after this step. Call it for each step, before
+  // Sets this rank's vote on whether the run stops after this step. Call this function for each step, before
   // finish_gradients().
   void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
-  // Records the routing of steps with one microbatch, or replaces it by recorded routing. `trace` must
-  // outlive these steps. If null, routing is neither recorded nor replaced.
+  // Records the routing of steps with one microbatch, or replaces the routing by recorded routing. `trace`
+  // must outlive these steps. If `trace` is null, routing is neither recorded nor replaced.
   void set_routing_trace(const RoutingTrace* trace) { for_blocks_.trace = trace; }
-  // Sets the clock of the rank's device, for the times in results. Call it before the first step, on a rank
-  // with memory; null: no clock.
+  // Sets the clock of the rank's device, for the times in results. Call this function before the first step,
+  // on a rank with memory. Null: no clock.
   void set_timing(const DeviceTiming* timing) { results_.set_timing(timing); }
   // Ends the accumulation of gradients: enqueues the sums over ranks, the gradient norm, and the copies that
   // result() reads.
@@ -80,7 +81,8 @@ class TrainingStep : private engine::ChunkedModel {
 
   // Repeats the forward passes of the step whose result was returned last, and returns the first operator on
   // this rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if no operator does, in
-  // which case the value first appears in the backward pass. The weights must still be those of that step.
+  // which case the value first appears in the backward pass. The weights must not have changed since that
+  // step.
   std::string find_non_finite();
 
   const StepSettings& settings() const { return settings_; }
@@ -151,7 +153,7 @@ class TrainingStep : private engine::ChunkedModel {
   const std::atomic<bool>* stop_ = nullptr;
   bool votes_to_stop_ = false;
 
-  // Host memory of a step. There are two, which steps use in turn (StepResults::turn).
+  // Host memory of a step. Consecutive steps use two such objects in turn (StepResults::turn).
   struct HostSide {
     std::vector<StepInputs::Staging> staging;  // one entry per microbatch, because the device reads the
                                                // entries later

@@ -1,4 +1,4 @@
-// A folder for files of one calculation.
+// A folder for files that are not needed after a calculation.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@
 namespace primus {
 
 // Makes an empty folder in the system's folder of temporary files, and removes it with its contents when the
-// object is destroyed. A killed process leaves the folder behind. Throws FileError if the folder cannot be
-// made.
+// object is destroyed. A process that is killed leaves the folder behind. Throws FileError if the folder
+// cannot be made.
 class ScratchFolder {
  public:
   // `name`: prefix of the folder's name, before six random characters.

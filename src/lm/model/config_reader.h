@@ -51,7 +51,7 @@ class ConfigReader {
   // Returns the error "'key' what". `what` may contain text from the file; unprintable characters are
   // escaped. If `what` begins with "must be", the value found is appended.
   ConfigKeyError bad(const char* key, const std::string& what) const;
-  // Returns the error "'key'what" for an option that is valid but that Primus does not support.
+  // Returns the error "'key'what" for a valid option that Primus does not support.
   ConfigKeyError not_supported(const char* key, const std::string& what, std::string hint) const;
 
  private:

@@ -26,8 +26,8 @@ const Family& FamilyRegistry::find(std::string_view model_type) const {
     known += (known.empty() ? "" : ", ") + family.model_type;
   }
   const std::string nearest = did_you_mean(model_type, names);
-  // The presets whose names begin with these words train an architecture that differs from that of the
-  // published weights.
+  // The presets whose names begin with these words train another architecture than the published weights
+  // have.
   std::string other;
   for (const std::string_view name : {"grok", "minimax"}) {
     if (model_type.starts_with(name))

@@ -34,8 +34,8 @@ struct KvCache {
 struct RoutingStep {
   turbo::RouterRandom random;
   double loss_weight = 1;
-  // Used if MoeConfig::Training::balance_step is set: the object that sums loads over data-parallel ranks,
-  // the number of these ranks, and the loads summed over the microbatches of the step.
+  // Used if MoeConfig::Training::balance_step is set. The members are: the object that sums loads over
+  // data-parallel ranks, the number of these ranks, and the loads summed over the microbatches of the step.
   engine::DataParallel* parallel = nullptr;
   int data_ranks = 1;
   Tensor running;  // loads summed over microbatches, [layers, experts] int32
@@ -155,7 +155,7 @@ struct Family {
   // name is an alias of the second, and takes precedence if config.json has both.
   std::vector<std::pair<std::string_view, std::string_view>> aliases = {};
   std::string_view embedding = "model.embed_tokens.weight", head = "lm_head.weight";
-  // Converts a config.json with another layout into the common layout. It runs before any key is read.
+  // Converts a config.json with another layout into the common layout. prepare() runs before any key is read.
   void (*prepare)(nlohmann::json& root) = nullptr;
   // Whether rope_parameters contains two objects: "main" with only the base, and "compress" with all values
   // (DeepSeek-V4).
@@ -185,9 +185,9 @@ class FamilyRegistry {
   std::vector<Family> families_;
 };
 
-// Registers a built-in family. Its file in families/ defines
-// extern const FamilyEntry kLlama{[] { return Family{...}; }};
-// and the build collects these definitions (primus_entry_list in cmake/PrimusBuild.cmake).
+// Registers a built-in family. The file of a family in families/ defines extern const FamilyEntry kLlama{[] {
+// return Family{...}; }}; and the build collects these definitions (primus_entry_list in
+// cmake/PrimusBuild.cmake).
 struct FamilyEntry {
   Family (*make)();
 };
@@ -195,9 +195,9 @@ struct FamilyEntry {
 // Returns the families that are part of Primus.
 FamilyRegistry builtin_families();
 
-// Declares a parameter for make_block, and records that `chunk` uses it once. If the parameter is not
-// sharded, its gradients are reduced over all ranks, because each rank has different tokens. If tensor ranks
-// shard it, the gradients of a shard are reduced over the data-parallel ranks that hold the same shard.
+// Declares a parameter for make_block, and records that `chunk` uses it once. The gradients of an unsharded
+// parameter are reduced over all ranks, because each rank has different tokens. If tensor ranks shard it, the
+// gradients of a shard are reduced over the data-parallel ranks that hold the same shard.
 engine::Parameter& declare(engine::ParameterStore& store, int chunk, std::string name, Shape shape,
                            engine::Initializer initializer, std::vector<engine::CheckpointPart> parts,
                            engine::Placement placement = {});

@@ -9,8 +9,8 @@
 
 namespace primus {
 
-// Appends one sentence to `warnings` for each key that `experiment` sets explicitly but that no layer of
-// `model` reads. `model` was made from the same experiment.
+// Appends one sentence to `warnings` for each explicitly set key of `experiment` that no layer of `model`
+// reads. `model` was made from the same experiment.
 void warn_of_unread_keys(const config::Experiment& experiment, const ModelConfig& model,
                          std::vector<std::string>& warnings);
 

@@ -52,8 +52,9 @@ class LanguageModel {
  public:
   // Declares all parameters in `store`; parameters that belong only to other ranks get no memory. The
   // embedding belongs to the first part; the head and multi-token prediction (config.mtp) belong to the last
-  // part. If the last part also needs the embedding (for tied embeddings or multi-token prediction) and is on
-  // another rank than the first part, both ranks hold the embedding (ParameterStore::Group::at_both_ends).
+  // part. The last part also needs the embedding for tied embeddings or multi-token prediction. If the first
+  // and last part are on different ranks, both ranks then hold the embedding
+  // (ParameterStore::Group::at_both_ends).
   LanguageModel(const ModelConfig& config, const FamilyRegistry& families, engine::ParameterStore& store,
                 const ModelParts& parts = {});
 

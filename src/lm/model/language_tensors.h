@@ -3,9 +3,9 @@
 // tensors of such a folder are ignored. In other folders all tensors belong to the language model.
 //
 // Published folders may fuse all experts of a layer into two tensors: <at>.gate_up_proj [experts, 2 * width,
-// hidden], which holds each expert's gate rows and then its up rows, and <at>.down_proj [experts, hidden,
-// width] (Qwen3.5). If the matrix of one expert, such as <at>.3.up_proj.weight, is not stored separately, it
-// is read from these fused tensors.
+// hidden] and <at>.down_proj [experts, hidden, width] (Qwen3.5). In gate_up_proj, the gate rows of an expert
+// precede the up rows. A matrix of one expert, such as <at>.3.up_proj.weight, is read from these fused
+// tensors if it is not stored separately.
 //
 // The import of a model and the copying of a folder share these checks. Errors are kInvalid and name the
 // folder. Immutable; the folder must outlive this object.

@@ -1,8 +1,8 @@
 // Describes a kind of layer. A layer is one of the two branches of a block. The description serves code that
 // does not run the layer: FLOPs, benchmarks, mesh checks, caches and summaries. A LayerSpec
 // (lm/model/layer_spec.h) names the kinds of a block's branches. A file of blocks/ defines each kind as
-// extern const LayerKind kMine{.branch = ..., .keeps = ..., .products = ..., .make = ...}; the build collects
-// these definitions (primus_entry_list in cmake/PrimusBuild.cmake), and blocks/layers.h declares them.
+// extern const LayerKind kMine{.branch = ..., .keeps = ..., .products = ..., .make = ...}. The build collects
+// these definitions (primus_entry_list in cmake/PrimusBuild.cmake). blocks/layers.h declares the kinds.
 #pragma once
 
 #include <cstdint>

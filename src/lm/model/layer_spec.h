@@ -42,8 +42,8 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
-// The layers of a model, in order. If the list has fewer entries than the model has layers, its last entry
-// applies to the further layers; an empty list means plain layers.
+// The layers of a model, in order. If there are fewer entries than layers, the last entry applies to the
+// further layers. An empty list means plain layers.
 class LayerSpecs {
  public:
   const LayerSpec& operator[](std::int64_t layer) const {

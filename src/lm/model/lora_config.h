@@ -1,10 +1,11 @@
 // Low-rank adapters (LoRA; Hu et al. 2021, arXiv:2106.09685): two small trained matrices next to the frozen
 // weight of a linear layer:
 //
-//   y = W x + (alpha / dim) B (A x) A: [dim, in], initialized randomly; B: [out, dim], initialized to zero
+//   y = W x + (alpha / dim) B (A x)
+//   A: [dim, in], initialized randomly; B: [out, dim], initialized to zero
 //
-// The names of modules are those of Megatron-LM. If a module consists of several published matrices, these
-// matrices share one A, and B has the rows of all these matrices.
+// The names of modules are those of Megatron-LM. If a module consists of several published matrices, all
+// matrices share one A, and B has the rows of all matrices.
 #pragma once
 
 #include <cstdint>

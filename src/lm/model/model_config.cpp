@@ -189,7 +189,7 @@ void check_size(const ModelConfig& c) {
   }
 }
 
-// Checks that the family gives each branch a kind of that branch, and that mixtures have experts.
+// Checks that each branch has a layer kind for this branch, and that mixtures have experts.
 void check_layers(const ModelConfig& c) {
   using Branch = LayerKind::Branch;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
@@ -274,9 +274,9 @@ void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
 constexpr const char *kBalance = "router_aux_loss_coef", *kDeepSeekBalance = "aux_loss_alpha";
 constexpr const char *kSequences = "seq_aux", *kRouterZ = "router_z_loss_coef";
 
-// Reads the losses that the routers were trained with. transformers adds the balance loss only if
-// output_router_logits is true, but that key describes what a forward pass returns, not how the model was
-// trained.
+// Reads the losses that the routers were trained with. In transformers, output_router_logits enables the
+// balance loss. Primus ignores that key, because it describes what a forward pass returns, not how the model
+// was trained.
 void read_router_losses(const ConfigReader& r, MoeConfig::Training& training) {
   constexpr double kMax = 1e3;  // largest value of moe_aux_loss_coeff
   const auto coefficient = [&](const char* key) {

@@ -29,8 +29,8 @@ struct Experiment;
 }
 class FamilyRegistry;
 
-// How rotary frequencies are stretched for texts longer than in pre-training. Kinds and parameters are those
-// of Hugging Face.
+// How rotary frequencies are stretched for texts longer than in pre-training. Kinds and parameters have the
+// names and meanings of Hugging Face.
 struct RopeScaling {
   enum class Kind : std::uint8_t { kNone, kLinear, kLlama3, kYarn, kLongrope } kind = Kind::kNone;
   double factor = 1;
@@ -195,9 +195,9 @@ ModelConfig model_config_of(const config::Experiment& experiment, std::optional<
 void fill_model_settings(config::Experiment& experiment, const ModelConfig& model);
 
 // Returns the floating-point operations of one training step over `sequences` sequences of `length` tokens,
-// by Megatron-LM's convention: 6 operations per weight and token (4 for weights that LoRA freezes); causal
-// attention counts half of full attention (or its window or chunk); of the experts, only the chosen ones
-// count. Recomputation and routers are not counted. Multi-token prediction counts if it is trained.
+// by Megatron-LM's convention: 6 operations per weight and token (4 for weights that LoRA freezes). Causal
+// attention counts half of full attention, or the window or chunk. Only chosen experts count. Recomputation
+// and routers are not counted. Multi-token prediction counts if it is trained.
 double training_flops(const ModelConfig& config, std::int64_t sequences, std::int64_t length);
 
 // Maps the part names of PRIMUS_MODEL_FIELD to structs.

@@ -18,8 +18,8 @@ struct ModelParts {
 };
 
 // Returns the number of blocks of each part; the numbers differ by at most one. If the division leaves a
-// remainder, some parts have one block less than the others: the last part, which also has norm, head and
-// loss, and as many of the first parts as necessary.
+// remainder, the last part has one block less, because this part also has norm, head and loss. If that is not
+// enough, the first parts have one block less, too.
 std::vector<std::int64_t> even_blocks(std::int64_t blocks, std::int64_t parts);
 // Returns parts of (nearly) equal size that are all on this rank. If the model has fewer blocks than parts,
 // some parts are empty.
@@ -34,7 +34,7 @@ struct UnevenStages {
 // Returns the number of blocks of each part: even_blocks() divides the blocks among stages, and the blocks of
 // a stage among its parts. If `uneven` sets the first or last stage, the other stages get equal numbers.
 // Throws Error(kInvalid) if there are fewer blocks than parts, or if the remaining blocks do not divide
-// evenly; the message says which setting to change and to which value.
+// evenly. The message says which setting to change and to which value.
 std::vector<std::int64_t> split_blocks(std::int64_t blocks, const engine::PipelineShape& shape,
                                        const UnevenStages& uneven = {});
 

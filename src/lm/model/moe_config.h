@@ -1,5 +1,5 @@
-// The mixture of experts of a model: its architecture and how its routers are trained. A member that
-// corresponds to exactly one setting is declared in blocks/mixture_of_experts.cpp (model_fields.def).
+// The mixture of experts of a model: architecture, and training of the routers. A member that corresponds to
+// exactly one setting is declared in blocks/mixture_of_experts.cpp (model_fields.def).
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ struct MoeConfig {
   bool weigh_input = false;
   bool shared_gate = false;  // whether a sigmoid gate multiplies the shared experts' output (Qwen3-Next)
   bool biases = false;       // whether the router and the experts' matrices have biases (gpt-oss)
-  // If above 0: the inputs of SwiGLU are clamped to swiglu_limit; alpha and shift are those of
+  // If above 0: the inputs of SwiGLU are clamped to swiglu_limit; alpha and shift are parameters of
   // turbo::ClampedSwigluForward (gpt-oss). If the shift is 0, shared experts are clamped, too (DeepSeek-V4).
   double swiglu_limit = 0, swiglu_alpha = 1.702, swiglu_shift = 1;
 

@@ -1,4 +1,5 @@
-// Multi-token prediction (lm/model/multi_token_prediction.h): its depth in a model, and whether it is used.
+// Multi-token prediction (lm/model/multi_token_prediction.h): the number of modules, and whether a run uses
+// them.
 #pragma once
 
 #include <cstdint>

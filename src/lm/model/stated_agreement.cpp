@@ -34,8 +34,8 @@ class Agreement {
       return read_model_config(write_model_config(c, DType::kF32, families_), "", families_);
     } catch (const Error& error) {
       const std::string_view key = setting_of(error);
-      // If the number of experts is missing, their width is missing too, and some families report the width
-      // first.
+      // If the number of experts is missing, the width of experts is missing too. Some families report the
+      // width first.
       if (!t_.num_experts && (key == "num_experts" || key == "ffn_hidden_size")) {
         throw experiment_.error_for(
             stated_.is_set("num_experts") ? "num_experts" : "model_type",

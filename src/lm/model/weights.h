@@ -15,14 +15,14 @@
 
 namespace primus {
 
-// Whether a checkpoint may lack the model's adapters (LoraConfig). If all adapters are missing, they keep
-// their current values.
+// Whether a checkpoint may lack the model's adapters (LoraConfig). If all adapters are missing, the adapters
+// keep their current values.
 enum class Adapters : std::uint8_t { kRequired, kMayBeMissing };
 
 // Loads every parameter from a Hugging Face folder (fp32, bf16, fp16 or fp64 tensors) into the master weights
-// and refreshes the working copies. Throws an Error that names the first tensor with a defect: it is missing,
-// has a wrong shape, is not used by the model, or differs from a tensor that it must equal
-// (CheckpointPart::copies). A tied model's separate copy of the head is accepted and ignored.
+// and refreshes the working copies. Throws an Error that names the first tensor that is missing, has a wrong
+// shape, is not used by the model, or differs from its copy (CheckpointPart::copies). A tied model's separate
+// copy of the head is accepted and ignored.
 void load_weights(const SafetensorsFolder& folder, engine::ParameterStore& store, engine::Rank& rank,
                   Adapters adapters = Adapters::kRequired);
 

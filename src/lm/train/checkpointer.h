@@ -27,9 +27,9 @@ class Checkpointer {
   // If auto_continue_train is off, moves the checkpoints of an earlier run to another folder.
   void set_aside();
 
-  // Saves weights and optimizer state of this iteration, unless they are already saved. Call this function
-  // after reading the result of the last step. Returns when the next step may start; wait() waits until the
-  // files are written.
+  // Saves weights and optimizer state of this iteration, if these are not saved yet. Call this function after
+  // reading the result of the last step. Returns when the next step may start; wait() waits until the files
+  // are written.
   void save();
   void wait() { writer_->wait(); }
   // Waits until weights and moments may change again.

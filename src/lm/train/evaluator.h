@@ -15,7 +15,7 @@ namespace primus {
 
 class Evaluator {
  public:
-  // Function that reads the next batch. It handles errors in the data.
+  // Function that reads the next batch, and handles errors in the data.
   using NextBatch = std::function<const data::Batch&(data::BatchLoader&)>;
   // All arguments must outlive this object. `trace` may be null.
   Evaluator(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace,

@@ -1,5 +1,5 @@
-// All ranks that train one run, seen from one of them. Rank 0 owns the run's folder, its records and the
-// names of its checkpoints, and broadcasts values that only rank 0 can determine.
+// All ranks that train one run, seen from one of them. Rank 0 owns the run's folder, including records and
+// names of checkpoints. Rank 0 also broadcasts values that only rank 0 can determine.
 //
 // Every rank makes the same calls in the same order. Throws Error(kIo) if a rank is lost. Not thread-safe.
 #pragma once

@@ -64,7 +64,8 @@ void collect(const config::Value& value, bool in_settings, const std::string& pr
   }
 }
 
-// Keys of config.json that may differ: they do not affect the model, or only its number of positions.
+// Keys of config.json that may differ: these keys do not affect the model, or affect only the number of
+// positions.
 constexpr std::array<std::string_view, 5> kHarmless = {"bos_token_id", "eos_token_id", "initializer_range",
                                                        "max_position_embeddings", "pad_token_id"};
 

@@ -88,9 +88,9 @@ struct ChangedData {
   [[noreturn]] void refuse_setting(const SettingChange& change, std::string_view so) const;
 };
 
-// Refuses to resume if the tokenizer or the data differ from those of the checkpoint, unless
-// allow_tokenizer_change or allow_data_change is set. Data are not compared if the experiment has no training
-// data.
+// Refuses to resume if the tokenizer or the data differ from the checkpoint's tokenizer or data.
+// allow_tokenizer_change and allow_data_change permit a difference. Data are not compared if the experiment
+// has no training data.
 void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
                          const config::Experiment& experiment, const InputIdentity& tokenizer,
                          const std::optional<InputIdentity>& data);

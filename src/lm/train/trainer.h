@@ -29,7 +29,7 @@ namespace primus {
 // The part of a forecast that concerns hardware which may not be in this machine.
 struct HardwarePlan {
   std::shared_ptr<const config::Hardware> profile;
-  // Whether the hardware's plug-in is missing, so that workspace sizes are those of CPU kernels.
+  // Whether the hardware's plug-in is missing, so that workspace sizes are sizes for CPU kernels.
   bool by_cpu_kernels = false;
   PlannedMemory memory;             // memory of a rank in the stage that needs the most
   PlannedTime time;                 // time of a step

@@ -193,8 +193,8 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     const RunTrace::HostWork enqueued(trace.get(), "gradients");
     step.finish_gradients();
   }
-  // Reads the previous step's result now. If that step had a NaN, its update changed nothing, so the weights
-  // are still the weights of that step.
+  // Reads the previous step's result now. After a NaN in that step, the update changed nothing. The weights
+  // are then still the weights of that step.
   finish_step();
   {
     // Weights and moments may change only after a checkpoint in flight has copied them.

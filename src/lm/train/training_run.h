@@ -76,8 +76,8 @@ struct Trainer::Run {
   // Returns the next batch for training or evaluation. If the data is broken, saves the model before
   // throwing.
   const data::Batch& next_batch(data::BatchLoader& batches);
-  // The following functions first read the last step's result. They return false if `stop` was set before the
-  // work was complete; the work then remains due.
+  // The following functions first read the last step's result. The functions return false if `stop` was set
+  // before the work was complete. The work then remains due.
   bool evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop);
   bool sample_due(const std::atomic<bool>& stop);
   void save();

@@ -3,7 +3,7 @@
 // such a stream.
 //
 // If a block's index is a multiple of attn_res_block_size, the block saves the incoming stream as a
-// checkpoint and starts a new stream with the output of its attention. The number of checkpoints before a
+// checkpoint. The output of this block's attention starts a new stream. The number of checkpoints before a
 // block therefore follows from the index of the block.
 #pragma once
 

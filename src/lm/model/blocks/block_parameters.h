@@ -1,9 +1,9 @@
 // Declares the parameters of one block, each with its name in the program ("layers.3.attention.qkv") and the
 // names of its tensors in published checkpoints ("model.layers.3.self_attn.q_proj.weight").
 //
-// If the layers are divided over ranks (ParameterStore::mesh), each rank declares only its slice of a matrix,
-// and the position of that slice in the matrix. Sizes in this interface are those of the complete parameter;
-// lm/model/mesh_check.h ensures that they divide evenly.
+// If ranks share the layers (ParameterStore::mesh), each rank declares only its slice of a matrix, and the
+// position of that slice in the matrix. Sizes in this interface are sizes of the complete parameter.
+// lm/model/mesh_check.h ensures that ranks divide these sizes evenly.
 #pragma once
 
 #include <span>

@@ -71,8 +71,8 @@ class Compressor {
     for (Parameter* p : {project_, bias_, norm_}) p->trainable = false;
   }
 
-  // Returns the pooled latents, [batch * blocks, dim]. Their rotary_dim columns are rotated by the position
-  // of each block's first token.
+  // Returns the pooled latents, [batch * blocks, dim]. The rotary_dim columns of a latent are rotated by the
+  // position of the block's first token.
   Value forward(const Value& h, const BlockInputs& in, std::int64_t rotary_dim) const {
     const turbo::PoolingShape shape{
         .batch = in.batch, .sequence = in.sequence, .ratio = ratio_, .dim = dim_, .overlap = overlap_};

@@ -189,7 +189,7 @@ class LatentAttention final : public Layer {
                    shape_.key_dim(), in);
   }
 
-  // Rotates the last rope_dim columns of each head, unless the layer uses no positions.
+  // Rotates the last rope_dim columns of each head, if the layer uses positions.
   Value rotated(Value x, std::int64_t heads, std::int64_t head_dim, const BlockInputs& in) const {
     if (!rotates_) return x;
     return rope(std::move(x), in.positions, in.rope_table,

@@ -16,8 +16,8 @@
 
 namespace primus {
 
-// One branch of a block. It maps the normed residual stream to the value that is added to the stream. Both
-// tensors are [T, hidden]; if the layer is divided over ranks, they contain only this rank's tokens
+// One branch of a block. A layer maps the normed residual stream to the value that is added to the stream.
+// Input and output are [T, hidden]. If ranks share the layer, these tensors contain only this rank's tokens
 // (engine/parallel/parallel_operators.h). Stateless except for its parameters.
 class Layer {
  public:
@@ -35,8 +35,8 @@ struct SelfAttentionOptions {
     kNone,
     kBeforeRope,  // RMSNorm of each query and key head, with weights: self_attn.{q,k}_norm (Qwen 3)
     kAfterRope,   // QK norm without weights, after the rotation (Llama 4)
-    // Before the rotation, one RMSNorm over all query heads of a token together, and one over all its key
-    // heads (OLMo 2): self_attn.{q,k}_norm. Not supported if the heads are divided over tensor ranks.
+    // Before the rotation, one RMSNorm over all query heads of a token, and one RMSNorm over all key heads of
+    // a token (OLMo 2): self_attn.{q,k}_norm. Not supported if tensor ranks share the heads.
     kWhole,
   };
   bool qkv_bias = false, out_bias = false;  // whether self_attn.{q,k,v}_proj and self_attn.o_proj have biases

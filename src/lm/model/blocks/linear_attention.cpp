@@ -9,8 +9,8 @@
 
 namespace primus {
 
-// Linear attention: number of query and key heads, number of value heads, their widths, and width in tokens
-// of the convolution that precedes the delta rule.
+// Linear attention: number of query and key heads, number of value heads, width of a key head, width of a
+// value head, and number of tokens in the convolution before the delta rule.
 PRIMUS_MODEL_FIELD(LINEAR, std::int64_t, key_heads, 16, linear_num_key_heads, kShape, "linear_num_key_heads");
 PRIMUS_MODEL_FIELD(LINEAR, std::int64_t, value_heads, 32, linear_num_value_heads, kShape,
                    "linear_num_value_heads");
@@ -20,7 +20,7 @@ PRIMUS_MODEL_FIELD(LINEAR, std::int64_t, value_dim, 128, linear_value_head_dim, 
 PRIMUS_MODEL_FIELD(LINEAR, std::int64_t, conv_width, 4, linear_conv_kernel_dim, kShape,
                    "linear_conv_kernel_dim");
 
-// Counts the multiplications with the state and those of the convolution, as Megatron-LM does.
+// Counts the multiplications with the state and in the convolution, as Megatron-LM does.
 double linear_mixing(const ModelConfig& c, std::int64_t, double) {
   const LinearAttentionConfig& l = c.linear;
   return static_cast<double>(4 * l.values() * l.key_dim + l.conv_width * (2 * l.keys() + l.values()));

@@ -10,7 +10,7 @@
 
 namespace primus {
 
-// Short convolutions: their width in tokens, and whether they and their projections have biases.
+// Width in tokens of short convolutions, and whether the convolutions and the projections have biases.
 PRIMUS_MODEL_FIELD(CONVOLUTION, std::int64_t, width, 3, conv_L_cache, kShape, "conv_L_cache");
 PRIMUS_MODEL_FIELD(CONVOLUTION, bool, bias, false, conv_bias, kShape, "conv_bias");
 

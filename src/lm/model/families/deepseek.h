@@ -1,6 +1,6 @@
-// Code shared by DeepSeek-V2, V3 and related models. Their attention is latent attention. The first layers
-// are dense; the others have mixtures of many small experts with shared experts. The models differ in how
-// experts are scored and chosen.
+// Code shared by DeepSeek-V2, V3 and related models. The models have latent attention. The first layers are
+// dense; the others have mixtures of many small experts with shared experts. The models differ in how experts
+// are scored and chosen.
 #pragma once
 
 #include <memory>
@@ -25,8 +25,8 @@ void read_groups(const nlohmann::json& json, ModelConfig& config);
 void read_sigmoid_scores(const nlohmann::json& json, ModelConfig& config);
 void write_common(const ModelConfig& config, nlohmann::json& json);
 
-// Reads only the settings of experts, for families with another attention: the number of experts, their
-// widths, and which layers are dense.
+// Reads the number of experts, the widths of experts, and which layers are dense. For families whose
+// attention is not latent attention.
 void read_experts(const nlohmann::json& json, ModelConfig& config);
 void write_experts(const ModelConfig& config, nlohmann::json& json);
 // Makes the feed-forward branch: a mixture with the parameters mlp.{gate, experts, shared_experts}, or in a

@@ -27,8 +27,8 @@ void refuse_unless(const nlohmann::json& json, const char* key, const nlohmann::
 // numbers are required and must be in the range that routers support.
 void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig& config);
 
-// Returns the shortest decimal number that rounds to `value` as a float, so that a number is written in the
-// form in which it was read.
+// Returns the shortest decimal number that rounds to `value` as a float. A number from a file is therefore
+// written as it was read.
 double shortest(float value);
 
 // Writes the rotated fraction of each head, even if the fraction is 1. For families whose default is not 1.

@@ -1,5 +1,5 @@
-// GLM-4.5 to 4.7 (Zhipu AI 2025, arXiv:2508.06471): grouped-query attention with partially rotated heads and
-// optional biases and QK norm, and DeepSeek-V3's mixture of experts with a shared expert.
+// GLM-4.5 to 4.7 (Zhipu AI 2025, arXiv:2508.06471): grouped-query attention and DeepSeek-V3's mixture of
+// experts with a shared expert. Heads are partially rotated. Biases and QK norm are optional.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"

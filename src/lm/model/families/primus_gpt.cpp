@@ -1,9 +1,9 @@
-// Megatron-LM's GPT, for combinations of parts that no published architecture has: grouped-query attention
-// with optional biases, QK norm, sinks, windows and partial rotation; short convolutions in some blocks; a
-// SwiGLU feed-forward, or a mixture with any router, shared experts and dense layers; soft caps on the logits
-// of routers and of the output. An example is DeepSeek's experts with ordinary attention. Another example is
-// LFM2 in AMD Primus, where tokens choose experts by another rule. config.json names a separate model_type,
-// because transformers has no class for these models.
+// Megatron-LM's GPT, for combinations of parts that no published architecture has. Attention is grouped-query
+// attention with optional biases, QK norm, sinks, windows and partial rotation. Some blocks may have short
+// convolutions. A block has a SwiGLU feed-forward, or a mixture with any router and shared experts. Soft caps
+// may limit the logits of routers and of the output. An example is DeepSeek's experts with ordinary
+// attention. Another example is LFM2 in AMD Primus, where tokens choose experts by another rule. config.json
+// names a separate model_type, because transformers has no class for these models.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/blocks/layers.h"

@@ -1,8 +1,8 @@
 // Checks whether a run fits into the available memory, and finds changes that make it fit.
 //
-// The needed memory is measured, not estimated (session.h). The check is the same for every kind of device; a
-// CPU uses the host's memory, a GPU has its own. The check changes nothing. It throws the errors of the
-// experiment's settings.
+// The needed memory is measured, not estimated (session.h). The check is the same for every kind of device: a
+// CPU uses the host's memory, and a GPU has its own memory. The check changes nothing. The check throws the
+// errors of the experiment's settings.
 #pragma once
 
 #include <cstdint>
@@ -54,15 +54,15 @@ struct MemoryFit {
   std::vector<MemoryChange> changes;
 };
 
-// Returns the host memory that a rank uses in addition to its MemoryNeed: memory of the program and its
-// libraries, as measured in this process, and shared memory for exchanges among the `on_host` ranks of this
-// host.
+// Returns the host memory that a rank uses in addition to its MemoryNeed. One part is the memory of the
+// program and its libraries, as measured in this process. The other part is shared memory for exchanges among
+// the `on_host` ranks of this host.
 std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host);
 
-// Return the approximate device memory that is used in addition to a run's MemoryNeed: the driver's context
-// with the program's kernels, and the buffers of the collectives library for all groups of the mesh. 0 for
-// devices that use host memory. Based on H200s with NCCL 2 (docs/performance.md); other devices were not
-// measured.
+// Return the approximate device memory that a run uses in addition to its MemoryNeed. context_bytes() is the
+// driver's context with the program's kernels. group_bytes() is the buffers of the collectives library for
+// all groups of the mesh. Both functions return 0 for devices that use host memory. The sizes were measured
+// on H200s with NCCL 2 (docs/performance.md), not on other devices.
 std::int64_t context_bytes(const Device& device);
 std::int64_t group_bytes(const Device& device, const engine::Mesh& mesh);
 

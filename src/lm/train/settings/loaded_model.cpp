@@ -121,7 +121,7 @@ void reconcile_rope(Reconciliation& r, const config::TrainerConfig& t, const Mod
                     ModelConfig& model) {
   using Kind = RopeScaling::Kind;
   RopeScaling& scaling = model.rope_scaling;
-  // If the experiment does not set the original context length, it comes from the weights.
+  // If the experiment does not set the original context length, the length comes from the weights.
   const std::int64_t original =
       scaling.kind == Kind::kNone ? model.max_positions : scaling.original_max_positions;
   const std::string_view ours_kind = name_of(ours.rope_scaling.kind);

@@ -82,7 +82,7 @@ std::string experiment_text(config::Experiment experiment);
 
 // Returns `experiment` with the settings that a run of `world` ranks derives from the data (sft_fit_to_data)
 // and from the model that `load` names. Returns `experiment` unchanged if this model does not exist, or if
-// the framework is not the native engine. Errors: those of Objective::plan() and with_loaded_tokenizer().
+// the framework is not the native engine. Throws the errors of Objective::plan() and with_loaded_tokenizer().
 config::Experiment planned_experiment(const config::Experiment& experiment, const FamilyRegistry& families,
                                       int world);
 

@@ -1,5 +1,6 @@
-// A language model on a rank: its parameters, their sharding over the mesh, and the model that reads them. A
-// run may have several instances: one trained model, and frozen models. Not thread-safe.
+// A language model on a rank: the parameters, the sharding of parameters over the mesh, and the model that
+// reads the parameters. A run may have several instances: one trained model, and frozen models. Not
+// thread-safe.
 #pragma once
 
 #include <memory>

@@ -150,7 +150,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
   }
   evaluate();
   if (settings.sharding == engine::Sharding::kParameters) {
-    // The previous passes recorded the order in which parameters are gathered; prefetching in that order
+    // The previous passes recorded the order in which parameters are gathered. Prefetching in this order
     // needs memory, so the step is measured again.
     whole_step();
     evaluate();

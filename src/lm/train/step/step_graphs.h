@@ -1,6 +1,6 @@
 // Records the work that a training step enqueues, and replays the recording in later steps (Device::capture).
-// A replay starts a part of a step with one host call instead of one call per kernel, and does not run the
-// host code of tape and schedule.
+// A replay starts a part of a step with one host call instead of one call per kernel. A replay does not run
+// the host code of tape and schedule.
 //
 // The first steps run normally, so that libraries choose algorithms and load kernels. The next step is
 // recorded part by part while it runs; all later steps are replayed. A replay repeats the recorded launches

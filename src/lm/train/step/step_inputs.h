@@ -1,6 +1,6 @@
-// Copies microbatches to the device as a language model's inputs on a tape: tokens, labels and loss weights,
-// positions and documents, and the shifted copies for multi-token prediction. With context parallelism, a
-// rank copies only its own tokens of every sequence.
+// Copies microbatches to the device as a language model's inputs on a tape. The inputs are tokens, labels,
+// loss weights, positions, documents, and the shifted copies for multi-token prediction. With context
+// parallelism, a rank copies only its own tokens of every sequence.
 //
 // A microbatch is first copied into a Staging on the host, which must not change until the device has read
 // it. A measuring rank copies nothing. Not thread-safe; each model and rank needs its own object.

@@ -1,4 +1,4 @@
-// How a training step computes: its batch, precision, recomputation and mesh. Plain data.
+// Settings of a training step: batch, precision, recomputation and mesh. Plain data.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ namespace primus {
 class TrainingStep : private engine::ChunkedModel {
  public:
   // Allocates the step's scalars in the rank's persistent arena. The model's rope tables must cover
-  // `sequence` positions. `scales`: null unless the precision recipe has delayed scales. `rule` sets the loss
+  // `sequence` positions. `scales`: null if the precision recipe has no delayed scales. `rule` sets the loss
   // weights; if null, the mask sets them.
   TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, const LanguageModel& model,
                Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings,
@@ -79,10 +79,9 @@ class TrainingStep : private engine::ChunkedModel {
   void evaluate(const data::BatchView& batch);
   double evaluation_loss();
 
-  // Repeats the forward passes of the step whose result was returned last, and returns the first operator on
-  // this rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if no operator does, in
-  // which case the value first appears in the backward pass. The weights must not have changed since that
-  // step.
+  // Repeats the forward passes of the step whose result was returned last. Returns the first operator on this
+  // rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if no operator does, in which
+  // case the value first appears in the backward pass. The weights must not have changed since that step.
   std::string find_non_finite();
 
   const StepSettings& settings() const { return settings_; }

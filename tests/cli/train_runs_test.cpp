@@ -45,8 +45,8 @@ TEST(SeveralRuns, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
   EXPECT_EQ(read_file(test::run_folder(folder.path(), "own") / "experiment.yaml"), recorded);
   EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
 
-  // Runs `own` and `other` save into one folder. Its newest checkpoint now belongs to `own`, so `other`
-  // is refused.
+  // Runs `own` and `other` save into one folder. The newest checkpoint there belongs to `own`, so `other` is
+  // refused.
   ASSERT_EQ(run({"train_iters=6", "exp_name=own", "save=" + shared}).exit_code, 0);
   EXPECT_THAT(info("own").out, HasSubstr("own/checkpoints/iter_0000002"));
   const ProgramResult overtaken = info("other");
@@ -77,7 +77,7 @@ TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("was saved with num_experts_per_tok 2, but the experiment has 1"));
   EXPECT_THAT(refused.err, HasSubstr("restore the setting"));
-  // The hint does not suggest `load`, which would refuse these weights, too.
+  // The hint does not suggest `load`: `load` would refuse these weights, too.
   EXPECT_THAT(refused.err, Not(HasSubstr("load:")));
   const std::string load =
       "load=" + (test::run_folder(folder.path()) / "checkpoints" / "iter_0000003").string();
@@ -87,8 +87,8 @@ TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
       2);
 }
 
-// `load` may name a folder of checkpoints. The newest intact one is loaded, and settings are checked against
-// it as against any model folder.
+// `load` may name a folder of checkpoints. The newest intact checkpoint is loaded. Settings are checked
+// against this checkpoint, as against any model folder.
 TEST(SeveralRuns, LoadsTheNewestGoodOfManyCheckpoints) {
   const TemporaryFolder folder;
   ASSERT_EQ(
@@ -100,8 +100,8 @@ TEST(SeveralRuns, LoadsTheNewestGoodOfManyCheckpoints) {
     more.insert(more.end(), {"train_iters=4", "exp_name=other", load});
     return run_program(train(folder.path(), more));
   };
-  // The weights' rotary_base replaces the preset's. A contradicting setting of the user is refused, with both
-  // places.
+  // The weights' rotary_base replaces the preset's. A contradicting setting of the user is refused. The error
+  // names the places of the two values.
   const ProgramResult contradiction = start({"norm_epsilon=0.5"});
   EXPECT_EQ(contradiction.exit_code, 2);
   EXPECT_THAT(contradiction.err,

@@ -14,7 +14,7 @@
 namespace primus {
 namespace {
 
-// Uses a smaller model than the preset's, because no test here depends on its size.
+// Trains a smaller model than the preset's, because no test here depends on the size.
 std::vector<std::string> train(const Path& workspace, std::vector<std::string> more) {
   more.insert(more.begin(), {"hidden_size=48", "ffn_hidden_size=96", "num_attention_heads=2"});
   return test::train(workspace, more);
@@ -89,7 +89,7 @@ TEST(Train, ARunThatSavesElsewhereIsFoundByItsFolder) {
     EXPECT_EQ(result.exit_code, 0) << command[0] << result.err;
   }
   EXPECT_THAT(run_program(commands[3]).out, HasSubstr("elsewhere/weights/iter_0000002"));
-  // The recorded experiment can be run again, and has no steps left.
+  // The recorded experiment can be run again. No steps are left to train.
   const ProgramResult again =
       run_program({"train", "pretrain", "--config", (run / "experiment.yaml").string()});
   EXPECT_EQ(again.exit_code, 0) << again.err;
@@ -137,8 +137,7 @@ TEST(Train, TheSameCommandContinues) {
   EXPECT_THAT(nothing.out, HasSubstr("nothing left to do"));
 }
 
-// A run that is killed while it reads its tokenizer leaves files behind. They do not become part of the
-// model.
+// A run is killed while it reads its tokenizer. The files that this run left do not become part of the model.
 TEST(Train, WhatAKilledRunLeftIsNotSaved) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path());
@@ -375,14 +374,14 @@ TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
   EXPECT_THAT(inspected.err, HasSubstr(broken.err.substr(place, broken.err.find(", outside") - place)));
 }
 
-// Validation and test data is first read during or after training; an error in it keeps the trained weights.
+// The trained weights are kept if the evaluation after training finds an error in the test data.
 TEST(Train, KeepsWhatItLearnedWhenTheDataForTestsBreaks) {
   const TemporaryFolder folder;
   const std::string train_data = data_of('a', folder.path());
   make_folders(folder.path() / "test");
   const std::string test_data = data_of('b', folder.path() / "test");
   std::string tokens = read_file(test_data + ".bin");
-  // A run first reads one sample of each split. The evaluation at its end reads all samples here.
+  // Before training, a run reads one sample of each split. The evaluation at the end reads all samples here.
   const auto words = [&](const std::string& name) {
     return train(folder.path(),
                  {"train_iters=2", "mock_data=false", "vocab_size=300", "eval_iters=25", "eval_interval=10",
@@ -446,7 +445,7 @@ TEST(Train, ANaNLossNamesStepAndOperator) {
   EXPECT_THAT(result.err, ::testing::ContainsRegex("(lm loss|gradient norm) is (nan|inf) at iteration [2-5]; "
                                                    "the first operator with such a result is"));
   EXPECT_THAT(result.err, ::testing::Not(HasSubstr("-nan")));
-  // The screen shows the operator only once; the log has it, too.
+  // The screen names the operator only once. The log names the operator, too.
   const std::size_t said = result.err.find("the first operator");
   EXPECT_EQ(result.err.find("the first operator", said + 1), std::string::npos) << result.err;
   const Path log = test::run_folder(folder.path()) / "logs" / "pre_trainer" / "rank-0" / "error.log";
@@ -579,7 +578,8 @@ TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
   // A tokenizer that the user names has to exist.
   EXPECT_THAT(with({"tokenizer_model=not/there", "exp_name=named"}).err,
               HasSubstr("'not/there' does not exist"));
-  // The tokenizer is needed for text, and if vocab_size is missing. An existing tokenizer is always read.
+  // A run needs a tokenizer to read text, or to derive a missing vocab_size. An existing tokenizer is always
+  // read.
   const ProgramResult text = with({"mock_data=false", "data_path=/nowhere/data", "exp_name=text"});
   EXPECT_EQ(text.exit_code, 2);
   EXPECT_THAT(text.err, HasSubstr("'meta-llama/Llama-3.1-8B' does not exist"));
@@ -591,7 +591,8 @@ TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
   EXPECT_THAT(broken.err, HasSubstr("contains no tokenizer.json"));
 }
 
-// NullTokenizer, whose tokens are numbers, needs no file: the run records its vocabulary size.
+// The tokens of NullTokenizer are numbers, so NullTokenizer needs no file. The run records the vocabulary
+// size.
 TEST(Train, ARunOnNumbersIsUsedByItsFolder) {
   const TemporaryFolder folder;
   write_file(folder.path() / "text.txt", "1 2 3 4 5 6 7 8 9");
@@ -613,8 +614,7 @@ TEST(Train, ARunOnNumbersIsUsedByItsFolder) {
 
 TEST(Train, TheVocabularyMustHoldTheTokenizer) {
   const TemporaryFolder folder;
-  // Padding vocab_size 200 to 256 rows would give all but one of the 257 tokens a row. It is refused
-  // nevertheless.
+  // vocab_size must be at least the number of tokens, here 257. Padding 200 to 256 rows does not help.
   const ProgramResult result = run_program(train(folder.path(), {"train_iters=1", "vocab_size=200"}));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("vocab_size is 200, but the tokenizer has 257 tokens"));
@@ -632,7 +632,7 @@ TEST(Train, HeadsThatDoNotFitTheGroupsOfLoadAreShownWhereTheyAreSet) {
                                           "or omit both: load provides its own")));
 }
 
-// Loads the golden model's weights, with matching shapes.
+// Trains from the golden model's weights. The settings match the shapes of these weights.
 std::vector<std::string> with_loaded(const Path& workspace, const std::vector<std::string>& more) {
   auto words = train(
       workspace, {"load=" PRIMUS_SOURCE_DIR "/tests/golden/models/llama", "num_layers=2", "hidden_size=48",
@@ -673,7 +673,8 @@ TEST(Train, TheContextOfALoadedModelMayBeStretched) {
   EXPECT_EQ(config.at("rope_scaling").at("original_max_position_embeddings"), 128);
   // The loaded model's generation_config.json is saved, too.
   EXPECT_TRUE(Env::posix().status(saved / "generation_config.json"));
-  // Without overrides, the weights' values replace the preset's rotary_base and context length, with a note.
+  // Without overrides, rotary_base and context length come from the weights, not from the preset. A note says
+  // so.
   const ProgramResult plain = run_program(with_loaded(folder.path(), {"exp_name=plain"}));
   ASSERT_EQ(plain.exit_code, 0) << plain.err;
   EXPECT_THAT(plain.err,
@@ -727,7 +728,7 @@ TEST(Train, ADryRunNeedsNoFilesButNamesThem) {
   EXPECT_THAT(big.err, HasSubstr("load is '/nowhere/model' (command line), which does not exist"));
 }
 
-// A dry run plans many ranks on one machine: the memory and the communication of a rank.
+// On one machine, a dry run plans a job of many ranks: the memory and the communication per rank.
 TEST(Train, ADryRunPlansManyRanks) {
   const TemporaryFolder folder;
   const auto forecast = [&](const std::vector<std::string>& more) {
@@ -797,7 +798,7 @@ TEST(Train, ADryRunPlansManyRanks) {
   EXPECT_EQ(by("tcp", {"--nproc", "2"}).exit_code, 0);
 }
 
-// The note appears before the first step, although recording would start after three, and also in a dry run.
+// The note appears before the first step, and also in a dry run. Recording would start after three steps.
 TEST(Train, GraphsThatCannotBeRecordedAreSaidAtOnce) {
   const TemporaryFolder folder;
   const std::string said = "enable_cuda_graph: steps are not recorded: ";

@@ -49,7 +49,7 @@ class Watching : public ::testing::Test {
 };
 
 TEST_F(Watching, ADivergedRunIsSaidToBe) {
-  // About 40 times the highest learning rate with which this model trains.
+  // This learning rate is about 40 times the highest rate with which this model trains.
   const ProgramResult result = trained("wild", {"train_iters=60", "lr=1", "clip_grad=0"});
   EXPECT_THAT(result.err, AllOf(HasSubstr("the loss has grown from "), HasSubstr("lower lr")));
   const json run = status("wild");
@@ -118,7 +118,7 @@ TEST_F(Watching, SettingsThatDifferStandBelowTheRuns) {
   EXPECT_EQ(status("two").at("settings"), (json{{"lr", "0.001"}, {"seed", "7"}}));
 }
 
-// Training ends after 6 seconds by the clock, in one run and in two parts, however fast the machine is.
+// Training ends after 6 seconds on a machine of any speed, whether the run is resumed or not.
 TEST_F(Watching, MinutesEndByTheClock) {
   const std::vector<std::string> minutes = {"train_iters=null", "train_minutes=0.1", "micro_batch_size=4",
                                             "global_batch_size=16", "--json"};
@@ -128,12 +128,12 @@ TEST_F(Watching, MinutesEndByTheClock) {
   for (const json& step : steps)
     longest = std::max(longest, step.at("elapsed_time_per_iteration_ms").get<double>());
   EXPECT_NEAR(whole.at("seconds").get<double>(), 6, 0.6 + 2e-3 * longest);
-  // The learning rate decays with time: in the middle it is between its start and its end, and the last step
-  // reaches the end.
+  // The learning rate decays with time. In the middle, the rate is between the first and the last rate. The
+  // last step reaches the final rate.
   const double middle = steps[steps.size() / 2].at("learning_rate");
   EXPECT_GT(middle, 6e-4);
   EXPECT_LT(middle, 2.7e-3);
-  // The record has the number of steps.
+  // The last record has the number of steps as train_iters.
   EXPECT_NEAR(steps.back().at("learning_rate").get<double>(), 3e-4, 3e-4);
   EXPECT_EQ(steps.back().at("train_iters"), steps.size());
   EXPECT_EQ(status("whole").at("state"), "finished");
@@ -156,7 +156,7 @@ TEST_F(Watching, ARateThatJumpsIsSaid) {
   const ProgramResult more = trained("longer", {"train_iters=20"});
   EXPECT_THAT(more.err, AllOf(HasSubstr("the learning rate jumps from 4."), HasSubstr("(iteration 10) to 1."),
                               HasSubstr("WSD")));
-  // WSD keeps its rate until it decays, so the rate does not jump and no warning appears.
+  // WSD keeps the learning rate constant until the decay. The rate does not jump, so no warning appears.
   const std::vector<std::string> wsd = {"lr_decay_style=WSD", "lr_wsd_decay_iters=2"};
   auto stable = wsd, stretched = wsd;
   stable.insert(stable.end(), {"train_iters=20", "exit_interval=10"});
@@ -185,7 +185,7 @@ TEST_F(Watching, ANewerBaseIsSaid) {
               AllOf(HasSubstr("load changed from iter_0000002 to iter_0000004"), HasSubstr("exp_name")));
 }
 
-// A resumed run writes a sample that was cut off or never begun.
+// If a kill cut off or prevented a text sample, the resumed run writes this sample.
 TEST_F(Watching, NoSampleIsLostOrCut) {
   const std::vector<std::string> settings = {"train_iters=4", "save_interval=2", "sample_interval=2",
                                              "sample_tokens=6"};

@@ -117,7 +117,7 @@ TEST(Words, ThatAreUnknownOptionsAreNamed) {
   EXPECT_THAT(result.err, HasSubstr("did you mean '--template' or '--temperature'?"));
 }
 
-// Without '--', the experiment must not be read as launcher settings, which gives misleading errors.
+// Without '--', the experiment must not be read as launcher settings: the errors would be misleading.
 TEST(Words, SlurmWithoutDashesSaysWhatToWrite) {
   const Said said =
       run_here({"slurm", "srun", "-N", "2", "-p", "train", "train", "pretrain", "--config", "exp.yaml"});

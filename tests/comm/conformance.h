@@ -61,8 +61,8 @@ inline std::vector<std::byte> make_values(DType dtype, std::int64_t count, int r
   return bytes;
 }
 
-// The order of comm/communicator.h: first sums the ranks below p, the largest power of two that is less than
-// their number, then the ranks from p on, then adds both sums.
+// Sums in the order of comm/communicator.h. p is the largest power of two that is less than the number of
+// ranks. First sums the ranks below p, then the other ranks, and then adds the two sums.
 template <class T, class A>
 A reduce_element(const std::vector<std::vector<std::byte>>& inputs, std::size_t i, std::size_t first,
                  std::size_t last, Reduction reduction) {
@@ -125,7 +125,7 @@ inline std::vector<std::byte> reduce_plainly(DType dtype, const std::vector<std:
   return out;
 }
 
-// kRanks: sums have the order of comm/communicator.h, as on hosts. kAny: any order, as in comm/nccl.
+// kRanks: the order of comm/communicator.h, which host communicators have. kAny: any order (comm/nccl).
 enum class Order { kRanks, kAny };
 
 class Conformance {
@@ -185,9 +185,9 @@ class Conformance {
     wrong_ +=
         fmt::format("rank {} of {}: {}: wrong from byte {} of {}\n", rank_, n_, what, at, wanted.size());
   }
-  // Checks one reduction: `got` is part `part` of the reduced inputs. With another order than ours, n
-  // roundings in both sums differ by at most 2 n u times the sum of magnitudes. Two fp32 numbers have only
-  // one sum, which is compared exactly.
+  // Checks one reduction: `got` is part `part` of the reduced inputs. Sums in another order than ours differ
+  // by at most 2 n u times the sum of magnitudes, for n roundings per sum. Two fp32 numbers have only one
+  // sum, so this sum is compared exactly.
   void expect_reduction(const Tensor& got, const std::vector<Bytes>& inputs, int part, Reduction reduction,
                         const std::string& what) {
     const auto bytes = static_cast<std::ptrdiff_t>(got.bytes());

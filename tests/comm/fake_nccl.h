@@ -6,14 +6,14 @@
 extern "C" {
 // Sets the version that this thread gets when it asks for one.
 void fake_nccl_version(int version);
-// From now on, error queries on communicators of this rank (of the group) return `result`. 0: no error.
+// From now on, error queries on the communicators with the group rank `rank` return `result`. 0: no error.
 void fake_nccl_error(int rank, int result);
-// Number of times that a communicator reports "in progress" after each call. Negative: forever.
+// Sets how many times a communicator reports "in progress" after each call. Negative: forever.
 void fake_nccl_slowness(int times);
-// Number of communicators that were made and neither destroyed nor aborted.
+// Number of communicators that exist: made, and not yet destroyed or aborted.
 int fake_nccl_alive();
 // Number of communicators that were aborted.
 int fake_nccl_aborted();
-// Max blocks per kernel in the configuration of the communicator made last.
+// Max blocks per kernel, as configured for the last communicator that was made.
 int fake_nccl_blocks();
 }

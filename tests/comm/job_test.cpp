@@ -64,7 +64,8 @@ std::vector<std::string> shared_memory_files() {
   return files;
 }
 
-// Returns sockets that still exist after 10 s. Ranks of another test have some while they connect.
+// Returns the sockets that still exist after 10 s. Waits because ranks of another test have sockets while
+// they connect.
 std::string abstract_sockets() {
   std::string all;
   for (const Deadline end = in(10s);;) {
@@ -219,7 +220,7 @@ TEST(Job, WhoIsWaitedForIsSaid) {
   EXPECT_THAT(outcome.text, HasSubstr("[rank 0] waiting for rank 1 of 3 (1 s)"));
 }
 
-// Ranks with different transports fail soon, with an error that names them. They used to wait five minutes.
+// Ranks with different transports fail soon. The error names these ranks and their transports.
 TEST(Job, RanksThatWouldExchangeInDifferentWaysAreNamed) {
   const Outcome outcome = run({.arguments = {"conform"},
                                .ranks = 3,
@@ -252,7 +253,7 @@ TEST(Job, ANetworkNeedsAToken) {
   }
 }
 
-// Two hosts: network namespaces joined by a virtual cable. Within each, ranks use shared memory.
+// Two hosts: network namespaces joined by a virtual cable. Within each host, ranks use shared memory.
 TEST(Job, RanksOfTwoHosts) {
   const std::string names[] = {"primus_a_" + std::to_string(getpid()),
                                "primus_b_" + std::to_string(getpid())};

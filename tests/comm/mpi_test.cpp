@@ -48,7 +48,7 @@ TEST_F(MpiJob, EveryCollectiveEqualsItsReference) {
   }
 }
 
-// Ranks started by mpirun need no variables, and use shared memory within a host.
+// Ranks started by mpirun need no environment variables, and use shared memory within a host.
 TEST_F(MpiJob, TheLauncherIsEnough) {
   const SubprocessResult result = run(2, {"conform"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;

@@ -31,7 +31,7 @@ static_assert(equal(Operation::kSum, ncclSum) && equal(Operation::kMax, ncclMax)
 static_assert(equal(Operation::kMean, ncclAvg));
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId) && sizeof(Result) == sizeof(ncclResult_t));
 static_assert(sizeof(DataType) == sizeof(ncclDataType_t) && sizeof(Operation) == sizeof(ncclRedOp_t));
-// Newer versions only append to the struct.
+// Later versions of NCCL only append members to the struct.
 static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
 static_assert(offsetof(Config, version) == offsetof(ncclConfig_t, version));
 static_assert(offsetof(Config, blocking) == offsetof(ncclConfig_t, blocking));
@@ -78,7 +78,7 @@ TEST(NcclHeader, FunctionsTakeWhatWeGive) {
   EXPECT_TRUE((SameCall<decltype(Library::receive), decltype(&ncclRecv)>::value));
 }
 
-// The installed library has every function under its name.
+// The installed library exports every NCCL function that Primus loads.
 TEST(NcclHeader, TheInstalledLibraryOpens) {
   const char* const files[] = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", nullptr};
   DeviceCollectives collectives{};

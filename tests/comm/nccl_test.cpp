@@ -104,8 +104,8 @@ TEST_F(Nccl, GroupsSplitNestAndAreMadeAgain) {
   EXPECT_EQ(errors, none(4));
 }
 
-// Only groups that overlap with matrix products limit their blocks, which leaves multiprocessors to the
-// products.
+// Only groups that overlap with matrix products limit their blocks. The products get the other
+// multiprocessors.
 TEST_F(Nccl, OnlyGroupsBesideProductsTakeFewBlocks) {
   const auto errors = on_all_ranks(2, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
@@ -206,8 +206,8 @@ TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
       const Tensor data(r.device.allocate(4000), DType::kF32, {1000});
       world->all_reduce(*stream, data, data, Reduction::kMax);
       stream->synchronize();  // wakes up when the library's work is aborted
-      // The first watchdog that acts aborts the wait of the other rank, possibly before that rank has
-      // collected the state of its peers.
+      // The first watchdog that acts aborts the wait of the other rank. That rank may not have collected the
+      // state of its peers yet.
       if (r.job.state().recorder.records().back().waiting_for == 1) ++named;
     }
     // The memory now holds no valid result, so waiting for the device throws.
@@ -225,7 +225,7 @@ TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
   }
 }
 
-// A rank that reports what it is busy with does not count as hanging, with NCCL as on hosts.
+// With NCCL, too, a rank that reports its activity does not count as hanging.
 TEST_F(Nccl, ABusyRankIsWaitedFor) {
   for (const bool on_device : {true, false}) {
     std::atomic<int> notices{0};
@@ -278,7 +278,7 @@ TEST_F(Nccl, ARankThatIsBusyForTooLongIsNamedWithWhatItDoes) {
   }
 }
 
-// The first call of a kind connects the ranks, and the host waits for that.
+// The first call of a kind connects the ranks. The host waits until the ranks are connected.
 TEST_F(Nccl, ARankThatDoesNotConnectIsNamed) {
   const auto errors = on_all_ranks(2, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
@@ -316,8 +316,8 @@ TEST_F(Nccl, AReceiveThatNobodySendsIsNamed) {
   }
 }
 
-// A driver queues a limited amount of work. A rank that blocked on a full queue could not react to an abort,
-// so the communicator limits how far the host runs ahead.
+// A driver queues a limited amount of work. A rank that blocked on a full queue could not react to an abort.
+// Therefore the communicator limits how far the host runs ahead.
 TEST_F(Nccl, ARankThatIsFarAheadWaits) {
   const auto errors = on_all_ranks(2, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
@@ -374,7 +374,7 @@ TEST_F(Nccl, AnAbortWakesAllRanksAndStaysTheCause) {
   for (const std::string& error : errors) EXPECT_EQ(error, "the data set of rank 2 is broken");
 }
 
-// When a rank leaves in the middle, neither it nor its peers wait for each other.
+// A rank that throws does not wait for its peers, and the peers do not wait for this rank.
 TEST_F(Nccl, ARankThatFailsLeavesAtOnce) {
   const auto begin = std::chrono::steady_clock::now();
   const auto errors = on_all_ranks(2, [&](Rank& r) {

@@ -42,7 +42,7 @@ std::atomic<bool> garbles{false};          // opened addresses are wrong on two 
 PeerHandle share(int, const void* address, std::int64_t& offset) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   const std::uintptr_t base = at / kPage * kPage;
-  // The neighbouring page. With two ranks, it belongs to the same buffer.
+  // The neighbouring page. With two ranks, that page belongs to the same buffer.
   const std::ptrdiff_t wrong = !garbles ? 0 : test::this_gpu == "0000:00" ? kOpened : -kOpened;
   const std::uintptr_t handle = base + kOpened + static_cast<std::uintptr_t>(wrong);
   offset = static_cast<std::int64_t>(at - base);
@@ -104,7 +104,7 @@ struct PeerCopies : ::testing::Test {
     EXPECT_EQ(mapped, 0);
     refuses_to_open = garbles = false;
   }
-  // A group of tensor ranks that has all ranks of the job.
+  // Returns a tensor group with all ranks of the job.
   static std::unique_ptr<Communicator> group_of(Communicator& world) {
     std::vector<int> members(static_cast<std::size_t>(world.size()));
     std::iota(members.begin(), members.end(), 0);
@@ -185,8 +185,8 @@ void dawdle(Stream& stream, std::chrono::microseconds time) {
       &time, sizeof(time));
 }
 
-// Reuses two buffers in every round, and poisons each as soon as the stream may reuse it. The ranks take
-// turns at being slow.
+// Reuses two buffers in every round. Poisons a buffer as soon as the stream may reuse the buffer. In each
+// round, another rank is slow.
 TEST_P(PeerCopiesRanks, MemoryIsUsedAgainInTheOrderOfTheStream) {
   constexpr std::int64_t kCount = 20000;
   constexpr std::int32_t kPoison = -1;
@@ -263,7 +263,7 @@ TEST_F(PeerCopies, ManyExchangesAreUnderWay) {
 
 // ---- Sums --------------------------------------------------------------------------------------------
 
-// One rank's part of one output element. It is exact in bf16.
+// Returns one rank's part of one output element. The value is exact in bf16.
 BFloat16 part_of(int rank, std::int64_t row, std::int64_t column) {
   return BFloat16(std::ldexp(static_cast<float>((rank * 37 + row * 11 + column * 5) % 251 + 1),
                              static_cast<int>((rank * 3 + row + column) % 7) - 8));
@@ -336,7 +336,7 @@ std::vector<Transfer> swap_with(int peer, const Tensor& own, const Tensor& their
   return {Transfer::send(own, peer), Transfer::receive(theirs, peer)};
 }
 
-// One rank's host never makes the call. The host of the other rank waits for it inside the call.
+// One rank's host never makes the call. The host of the other rank waits inside the call.
 TEST_F(PeerCopies, ARankThatDoesNotCallIsNamed) {
   const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
     group.set_timeout(300ms);
@@ -357,7 +357,7 @@ TEST_F(PeerCopies, ARankThatDoesNotCallIsNamed) {
   }
 }
 
-// One rank's host makes the call, but its device never reaches it. The other's device waits.
+// One rank's host makes the call, but its device never reaches it. The device of the other rank waits.
 TEST_F(PeerCopies, ADeviceThatDoesNotComeIsNamedAndAllWakeUp) {
   const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
     group.set_timeout(300ms);

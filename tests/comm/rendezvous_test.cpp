@@ -1,4 +1,4 @@
-// The environment of a job and its key-value store: what ranks share, and how strangers are rejected.
+// The environment of a job and its key-value store: values that ranks share, and clients that are rejected.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

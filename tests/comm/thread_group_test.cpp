@@ -50,7 +50,8 @@ struct Threads : ::testing::TestWithParam<std::tuple<int, bool>> {
   local::ThreadOptions options() const { return {.timeout = 60s, .rings = std::get<1>(GetParam())}; }
 };
 
-// The largest sizes exceed one transfer and one accumulator; with few ranks also a block and a ring.
+// The largest sizes exceed one transfer and one accumulator. With up to three ranks, the largest size also
+// exceeds a block and a ring.
 TEST_P(Threads, EveryCollectiveEqualsItsReference) {
   on_all_ranks(ranks(), options(), [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
@@ -144,8 +145,8 @@ TEST(ThreadGroup, SumsArePairwiseAndMeansAreRoundedOnce) {
   on_all_ranks(4, {.timeout = 60s}, [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
     const auto stream = device.create_stream(StreamKind::kCompute);
-    // fp32 has a spacing of 8 here: 1e8 + 1 rounds to 1e8 and -1e8 + 5 to -99999992, so the sum of both is 8.
-    // Added one after another, the numbers would give 5.
+    // fp32 has a spacing of 8 here. 1e8 + 1 rounds to 1e8, and -1e8 + 5 to -99999992. The two results add up
+    // to 8. Added one after another, the numbers would give 5.
     const float large[] = {1e8F, 1.0F, -1e8F, 5.0F};
     float value = large[comm.rank()];
     comm.all_reduce(*stream, {&value, DType::kF32, {1}}, {&value, DType::kF32, {1}}, Reduction::kSum);
@@ -153,7 +154,7 @@ TEST(ThreadGroup, SumsArePairwiseAndMeansAreRoundedOnce) {
     const float small[] = {256.0F, 1.0F, 1.0F, 1.0F};  // bf16 has a spacing of 2: each 1 would be lost
     BFloat16 half(small[comm.rank()]);
     comm.all_reduce(*stream, {&half, DType::kBF16, {1}}, {&half, DType::kBF16, {1}}, Reduction::kSum);
-    EXPECT_EQ(static_cast<float>(half), 260.0F);       // 259 in fp32, rounded to even
+    EXPECT_EQ(static_cast<float>(half), 260.0F);       // 259 in fp32; bf16 rounds to even, 260
     const float many[] = {2048.0F, 1.0F, 1.0F, 1.0F};  // likewise in fp16
     Float16 ieee(many[comm.rank()]);
     comm.all_reduce(*stream, {&ieee, DType::kF16, {1}}, {&ieee, DType::kF16, {1}}, Reduction::kSum);
@@ -266,7 +267,7 @@ TEST(ThreadGroup, DifferentSizesAndTypesAreNamed) {
                  const std::int64_t five[] = {5, 5}, more[] = {5, 6};
                  comm.all_to_all(stream, {in.data(), DType::kU8, {20}}, five, {out.data(), DType::kU8, {20}},
                                  comm.rank() == 0 ? more : five);
-                 comm.barrier(stream);  // rank 1 got what it expected, and finds the abort here
+                 comm.barrier(stream);  // rank 1 has received its data; this call throws the abort
                });
 }
 
@@ -278,7 +279,7 @@ TEST(ThreadGroup, AMissingRankIsNamedWithWhatItDidLast) {
       [](HostCommunicator& comm, Stream& stream) {
         comm.barrier(stream);
         std::vector<std::int64_t> in(8), out(24);
-        if (comm.rank() == 1) {  // busy elsewhere until the others have given up
+        if (comm.rank() == 1) {  // makes no call until the other ranks have timed out
           while (!comm.state().abort->aborted()) std::this_thread::sleep_for(1ms);
         }
         comm.all_gather(stream, {in.data(), DType::kI64, {8}}, {out.data(), DType::kI64, {24}});
@@ -317,7 +318,7 @@ TEST(ThreadGroup, AbortWakesEverybodyWithTheFirstReason) {
   }
 }
 
-// After a call has thrown, no rank reads a peer's memory: each rank frees its own at once.
+// After a call has thrown, each rank frees its memory at once, so no rank may read a peer's memory.
 TEST(ThreadGroup, AfterAnAbortNobodyReadsAPeersMemory) {
   for (int round = 0; round < 20; ++round) {
     std::atomic<bool> go = false;

@@ -1,4 +1,4 @@
-// Runs the fuzz targets once on each file of their corpora, compiled by the ordinary compiler.
+// Runs each fuzz target on the files of its corpus. The ordinary compiler builds the targets for this test.
 #include <gtest/gtest.h>
 
 #include <filesystem>

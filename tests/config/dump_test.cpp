@@ -44,7 +44,7 @@ TEST(ToYaml, LoadsBackToTheSame) {
                 {"mock_data=false"}));
 }
 
-// The steps of the decay follow train_iters, unless the experiment sets them. Presets set them to null.
+// Unless the experiment sets lr_decay_iters, it follows train_iters. In presets, lr_decay_iters is null.
 TEST(ToYaml, OmitsADecayThatFollowsTheLength) {
   const auto decay_of = [](const std::string& settings, const std::vector<std::string>& later) {
     return load_text(to_yaml(load_text(experiment_text(settings))), later).trainer->lr_decay_iters;

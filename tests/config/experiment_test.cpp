@@ -131,7 +131,8 @@ TEST_F(Precedence, WarmUpIsAsTheStrongerLayerSays) {
 TEST_F(Precedence, TheLengthOfTrainingIsAsTheStrongestLayerSays) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\ntrain_iters: 7\n");
   EXPECT_EQ(load({}).trainer->train_iters, 7);
-  // Rounded up to whole steps of 16 sequences with 1024 tokens each. The schedule has the same length.
+  // The number of tokens is rounded up to whole steps of 16 sequences with 1024 tokens each. The
+  // learning-rate schedule has as many steps as the training.
   const Experiment tokens = load({"--tokens", "16385"});
   EXPECT_EQ(tokens.trainer->train_iters, 2);
   EXPECT_EQ(tokens.trainer->lr_decay_iters, 2);
@@ -159,7 +160,8 @@ TEST_F(Precedence, DataOfAStrongerLayerTakesThePlaceOfMockData) {
     EXPECT_TRUE(e.warnings.empty()) << key;
   }
   EXPECT_EQ(load({"data_path=a"}).trainer->data_path, std::vector<std::string>{"a"});
-  // mock_data is kept if no data is named, and if both are given.
+  // mock_data remains true if data_path is empty. If the command line sets mock_data and data_path, mock_data
+  // wins.
   EXPECT_TRUE(load({"data_path=null"}).trainer->mock_data);
   EXPECT_TRUE(load({"data_path=[]"}).trainer->mock_data);
   const Experiment both = load({"data_path=a", "mock_data=true"});
@@ -375,7 +377,7 @@ TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
   }
 }
 
-// Settings of adapters enable them, unless the same layer has enabled: false.
+// Settings of adapters enable the adapters, unless the same file or command line has enabled: false.
 TEST(Experiment, SettingsOfAdaptersSwitchThemOn) {
   const auto load = [](const std::string& overrides, const std::vector<std::string>& arguments) {
     return load_experiment_text(
@@ -475,7 +477,8 @@ TEST(Experiment, ATargetComesFromMlperfsVariables) {
   EXPECT_EQ(load_text(mlperf, {}, {{first, "3.3"}}).provenance_of(name).describe(), "environment " + first);
   EXPECT_EQ(target(experiment_text("      stage: MLPerf_Pretrain\n      eval_iters: 1\n"), {{first, "3.3"}}),
             3.3);
-  // The variable gives no target in another stage, with an explicit null, or if it is 0 or empty.
+  // The environment variable sets no target in other stages, after an explicit null, or with the value 0 or
+  // "".
   EXPECT_EQ(target(experiment_text("      eval_iters: 1\n"), {{first, "3.3"}}), std::nullopt);
   EXPECT_EQ(target(experiment_text("      stage: mlperf_pretrain\n      target_eval_loss: null\n"),
                    {{first, "3.3"}}),
@@ -520,7 +523,7 @@ TEST(Experiment, KeysWithoutMeaningAreListedOnce) {
   EXPECT_EQ(e.ignored, (std::vector<std::string>{"align_grad_reduce", "no_load_rng", "platform",
                                                  "use_turbo_attention"}));
   EXPECT_TRUE(e.settings.find("align_grad_reduce")->boolean);
-  // With Megatron-LM, keys of only the native engine are ignored.
+  // Runs with Megatron-LM ignore the keys that only the native engine reads.
   const Experiment megatron =
       load_text(experiment_text("      fp8: hybrid\n      keep_latest: 2\n"), {"--framework", "megatron"});
   EXPECT_EQ(megatron.ignored, std::vector<std::string>{"keep_latest"});
@@ -530,8 +533,8 @@ TEST(Experiment, AliasesAreTheSameKey) {
   const Experiment e = load_text(experiment_text("      layernorm_epsilon: 1e-6\n"), {"norm_epsilon=1e-4"});
   EXPECT_EQ(e.trainer->norm_epsilon, 1e-4);
   EXPECT_EQ(load_text(experiment_text("      layernorm_epsilon: 1e-6\n")).trainer->norm_epsilon, 1e-6);
-  // Two spellings of one number are accepted. If the numbers differ, the key that Megatron-LM's models read
-  // is used, with a warning.
+  // norm_epsilon and layernorm_epsilon may both be set to one number. If the numbers differ,
+  // layernorm_epsilon is used, as in Megatron-LM's models, and a warning appears.
   EXPECT_TRUE(load_text(experiment_text("      norm_epsilon: 1.0e-5\n      layernorm_epsilon: 1e-05\n"))
                   .warnings.empty());
   for (const char* both : {"      norm_epsilon: 1e-5\n      layernorm_epsilon: 1e-6\n",
@@ -706,7 +709,7 @@ TEST(Experiment, NamesThatAreLeftOutHaveDefaults) {
   EXPECT_EQ(e.exp_name, "try 1.b");
   EXPECT_EQ(e.workspace, "./output");
   EXPECT_EQ(e.provenance_of("exp_name").describe(), "default");
-  // The written experiment has the names, so its own file name has no effect.
+  // The written experiment contains exp_name, so the name of its file has no effect.
   const Experiment again = load_experiment_text(to_yaml(e), "other.yaml");
   EXPECT_EQ(again.output_dir(), e.output_dir());
   // An empty name gets the default. A file name that is not UTF-8 is not used.

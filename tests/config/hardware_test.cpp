@@ -37,8 +37,8 @@ TEST(Hardware, IsNamedAsPeopleNameIt) {
   }
 }
 
-// A profile in several preset folders counts once, because an installed program may also find its source
-// tree.
+// A profile in several preset folders counts once. An installed program may also find the presets of its
+// source tree.
 TEST(Hardware, AProfileOfSeveralFoldersCountsOnce) {
   const Path presets = Path(PRIMUS_SOURCE_DIR) / "presets";
   EXPECT_EQ(read_hardware({presets, presets}).size(), table().size());

@@ -102,7 +102,7 @@ TEST(Variables, BrokenReferences) {
             " 14 |       save: ${A:-x}\n"
             "    |             ^^^^^^^\n"
             "  hint: write the default right after the colon: ${A:x}");
-  // A default of -1 is valid here; the key itself refuses it.
+  // A default of -1 is valid here. Only the check of the key refuses -1.
   EXPECT_NE(error_of(experiment_text("      seed: ${A:-1}\n")).find("seed is -1"), std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-// Tests of keys that the native engine does not read: each has no effect, is expressed by other keys, is
+// Tests of keys that the native engine does not read: each key has no effect, is expressed by other keys, is
 // replaced with a note, or is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

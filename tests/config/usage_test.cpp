@@ -42,15 +42,14 @@ bool reads(const std::string& text, std::string_view name) {
   return false;
 }
 
-// Returns whether `declarations` has a field of a model that the key `name` sets: a line
-// PRIMUS_MODEL_FIELD(PART, type, member, initial, setting, when_loaded, "keys") or one of
-// lm/model/model_fields.def.
+// Returns whether the key `name` sets a field of a model. `declarations` has lines PRIMUS_MODEL_FIELD(PART,
+// type, member, initial, setting, when_loaded, "keys") and the lines of lm/model/model_fields.def.
 bool decides_a_field(const std::string& declarations, std::string_view name) {
   return declarations.find(fmt::format(", {}, k", name)) != std::string::npos;
 }
 
 TEST(Usage, NativeKeysAreRead) {
-  // These keys take effect through other keys, or are compared with them, in src/config.
+  // src/config translates these keys to other keys, or compares them with other keys.
   const std::set<std::string_view> folded = {"group_query_attention",
                                              "use_rope_scaling",
                                              "make_vocab_size_divisible_by",

@@ -86,7 +86,7 @@ TEST(Validate, RopeScaling) {
   EXPECT_EQ(error({"use_rope_scaling=true", "rope_scaling_type=llama3"}), "");
   expect_error({"use_rope_scaling=true", "rope_low_freq_factor=5"}, "rope_low_freq_factor",
                "rope_low_freq_factor (5) must not be above rope_high_freq_factor (4)");
-  // Llama 4 and Kimi K2 are published with equal limits.
+  // Llama 4 is published with two equal frequency factors, and Kimi K2 with two equal betas.
   EXPECT_EQ(error({"use_rope_scaling=true", "rope_low_freq_factor=4"}), "");
   EXPECT_EQ(error({"rope_scaling_type=yarn", "beta_slow=32"}), "");
   expect_error({"rope_scaling_type=yarn", "beta_slow=40"}, "beta_slow",
@@ -132,7 +132,8 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
   EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=linear"}),
             Warnings{"command line: beta_fast has an effect only with rope_scaling_type: yarn"});
   EXPECT_EQ(warnings({"beta_fast=16", "rope_scaling_type=yarn"}), Warnings{});
-  EXPECT_EQ(warnings({"beta_fast=16", "load=model"}), Warnings{});  // its scaling is not known yet
+  EXPECT_EQ(warnings({"beta_fast=16", "load=model"}),
+            Warnings{});  // the loaded model's scaling is not known yet
   EXPECT_EQ(warnings({"finetune=true"}),
             Warnings{"command line: finetune starts from the weights of load, but load is not set: the model "
                      "starts with random weights"});

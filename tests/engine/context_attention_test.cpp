@@ -201,7 +201,8 @@ TEST(ContextAttentionCalls, OneForEachRanksKeysAndTheSameWorkEverywhere) {
         };
         EXPECT_EQ(line(turbo::KernelId::kAttentionForward).calls, kSequences * ranks);
         EXPECT_EQ(line(turbo::KernelId::kAttentionBackward).calls, kSequences * ranks);
-        // The first part of a query is written directly; the others are merged into it.
+        // The first part of a query's output is written directly. The other parts are merged into the first
+        // one.
         EXPECT_EQ(line(turbo::KernelId::kAttentionMerge).calls, kSequences * (ranks - 1));
         // The causal pairs are divided equally between the ranks.
         EXPECT_EQ(line(turbo::KernelId::kAttentionForward).flops,

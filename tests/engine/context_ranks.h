@@ -1,4 +1,4 @@
-// Runs context ranks as threads, and gives the tokens that each of them holds.
+// Runs context ranks as threads, and returns the tokens that a rank holds.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Tests that the delta rule over sequences split between context ranks, and over a cache, equals that over
-// whole sequences.
+// Tests that the delta rule over sequences split between context ranks, and over a cache, equals the delta
+// rule over whole sequences.
 #include "engine/operators/delta_rule.h"
 
 #include <gtest/gtest.h>

@@ -30,9 +30,9 @@ struct Order {
   std::vector<Entry> entries;
   std::vector<StreamKind> streams;
 
-  // In-flight tokens use the last communication stream created, if a rank has several. For each wait of the
-  // compute stream for that stream, this counts the products enqueued between the start of the transfer and
-  // the wait.
+  // If a rank has several communication streams, the last one created transfers the tokens. The compute
+  // stream waits for each transfer. For each wait, returns the number of products enqueued since the start of
+  // the transfer.
   std::vector<int> overlapped_products() const {
     std::size_t compute = 0, in_flight = 0, for_collectives = 0;
     for (std::size_t s = 0; s < streams.size(); ++s) {

@@ -84,8 +84,8 @@ class Adapted {
     fill(scalars_, std::vector<double>{4, 0, 0, 0, 0});
   }
 
-  // Runs forward and backward. `after` applies dropout to the adapter's output instead of its input, and
-  // without `scope` no dropout is active.
+  // Runs forward and backward. `after` applies dropout to the adapter's output instead of its input. Without
+  // `scope`, no dropout is active.
   Result run(float rate, bool after, bool scope,
              WeightGradientQueue::Policy policy = WeightGradientQueue::Policy::kInline,
              RecomputePolicy recompute = {}) {

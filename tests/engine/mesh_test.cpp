@@ -150,8 +150,8 @@ TEST(Mesh, AxesThatDoNotDivideTheRanksAreRefused) {
   }
 }
 
-// Each group declares the work that its collectives overlap. GPUs choose multiprocessors or copy engines by
-// it.
+// Each group declares the work that its collectives overlap. On GPUs, this decides whether a group uses
+// multiprocessors or copy engines.
 TEST(Mesh, SaysWhatItsGroupsRunBeside) {
   using comm::Overlap;
   const Mesh mesh(world_of(0, 64),

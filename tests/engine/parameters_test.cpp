@@ -90,8 +90,8 @@ TEST(ParameterStore, StoresWhatItsUseNeedsAndNoMore) {
   EXPECT_EQ(bytes_of({.compute = DType::kBF16, .states = {two}}, true), 2 * kNarrow + 4 * kWide);
 }
 
-// The router's choice bias is read without a gather, so it is not sharded. Therefore it has its own unit,
-// even if all parameters of its group are frozen.
+// The router's choice bias is read without a gather, so it is not sharded. Therefore the bias has its own
+// unit, even if all parameters of its group are frozen.
 TEST(ParameterStore, WhatIsNeverShardedIsByItself) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     Rank rank(turbo::make_cpu_device(1));

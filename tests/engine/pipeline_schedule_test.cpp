@@ -204,8 +204,8 @@ TEST_P(EverySchedule, HasTheGapsAndTheMemoryOfItsPaper) {
   });
 }
 
-// Transfers that take time never shorten a schedule. They lengthen one with a single microbatch by at least a
-// round trip.
+// Transfers that take time never shorten a schedule. Such transfers lengthen the schedule of a single
+// microbatch by at least a round trip.
 TEST_P(EverySchedule, StandsTransfersThatTakeTime) {
   for_each_schedule(GetParam(), [](const PipelineSchedule& schedule) {
     const PipelineTimeline quick = simulate(schedule);

@@ -77,8 +77,8 @@ TEST(Stash, AViewHasTheTypeAndShapeThatWereAskedFor) {
   EXPECT_EQ(buffer.view(DType::kBF16, {12}).data, whole.data);
 }
 
-// Freed blocks are allocated again at the same addresses. Recorded graphs rely on it when they replay
-// microbatches.
+// Freed blocks are allocated again at the same addresses. Recorded graphs replay microbatches and rely on
+// equal addresses.
 TEST(Stash, WhatWasGivenBackIsLentAgain) {
   Arena arena("stash", at(0), 6 * kUnit);
   Stash stash(arena);

@@ -17,8 +17,8 @@ namespace {
 constexpr int kRanks = 2;
 constexpr std::int64_t kTokens = 6, kIn = 5, kOut = 4;  // totals over all ranks
 
-// Returns the gradient of a rank's rows of x, which `products` products use. Each product has its own weight
-// with equal values.
+// Computes `products` products of x and returns the gradient of a rank's rows of x. Each product has its own
+// weight. All weights have equal values.
 std::vector<float> gradient_of(Mesh mesh, int products) {
   Rank rank(turbo::make_cpu_device(1), std::move(mesh));
   rank.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});

@@ -104,7 +104,8 @@ TEST(Interference, ANamedPipeInPlaceOfTheMetricsIsRefused) {
   EXPECT_THAT(result.err, HasSubstr("metrics.jsonl' is not a file"));
 }
 
-// Links with the names of a run's temporary files lead to another user's files, which must stay unchanged.
+// Links with the names of a run's temporary files lead to another user's files. The run must not change these
+// files.
 TEST(Interference, NothingOutsideTheRunIsRemovedOrWritten) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path()), victim = folder.path() / "victim";

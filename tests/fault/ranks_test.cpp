@@ -121,8 +121,8 @@ TEST(Ranks, WriteTheSameTextsOnEveryMesh) {
   }
 }
 
-// A pipeline trains and evaluates like one rank. The pipeline resumes from checkpoints of one rank, and the
-// reverse.
+// A pipeline trains and evaluates like one rank. The pipeline resumes from checkpoints of one rank, and vice
+// versa.
 TEST(Ranks, StagesOfAPipelineTrainAsOne) {
   const TemporaryFolder folder;
   const std::vector<std::string> more = {"train_iters=6", "save_interval=3", "eval_iters=1",
@@ -289,7 +289,8 @@ TEST(Ranks, OneThatHangsIsNamedAndTheRestartLosesNothing) {
   const ProgramResult result = program.wait();
   const auto lasted = std::chrono::steady_clock::now() - began;
   EXPECT_NE(result.exit_code, 0);
-  // The timeout is ten seconds here, because three steps take less time. A busy machine may notice it later.
+  // The timeout is ten seconds here, because three steps take less time. A busy machine may notice the
+  // timeout later.
   EXPECT_GT(lasted, 9s);
   EXPECT_LT(lasted, 20s);
   EXPECT_THAT(result.err, AllOf(HasSubstr("did not complete within 1"), HasSubstr("rank 1 ")));
@@ -359,7 +360,7 @@ TEST(Ranks, AMeshThatDoesNotFitTheModelIsRefused) {
 
 TEST(Ranks, ThatDifferAreRefused) {
   const TemporaryFolder folder;
-  // Started as torchrun does, with different learning rates.
+  // Starts the ranks as torchrun does, with different learning rates.
   const auto rank = [&](int number) {
     return Program(train(folder, "run", 1, "optim", {"train_iters=2", "lr=0." + std::to_string(number + 1)}),
                    {.environment = {{"RANK", std::to_string(number)},
@@ -393,7 +394,8 @@ TEST(Ranks, MayHaveDifferentThreads) {
   expect_done(second.wait());
 }
 
-// The order of cyclic data depends on the number of ranks. A resumed run keeps the order of its first ranks.
+// The order of cyclic data depends on the number of ranks. A resumed run keeps the order for its original
+// number of ranks.
 TEST(Ranks, CyclicDataKeepTheirOrderOnOtherRanks) {
   const TemporaryFolder folder;
   const std::vector<std::string> cyclic = {"dataloader_type=cyclic", "train_iters=6", "save_interval=3"};

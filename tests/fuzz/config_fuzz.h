@@ -30,7 +30,7 @@ inline void fuzz_experiment(std::string_view text, const std::string& name) {
     return;
   }
   const std::string yaml = to_yaml(*experiment);
-  // Secrets are not written out, so their variables supply them when the experiment is read again.
+  // The written experiment has no secrets. Environment variables supply the secrets when it is read again.
   options.environment = [&](const std::string& variable) -> std::optional<std::string> {
     const auto found = experiment->env.find(variable);
     return found == experiment->env.end() ? std::nullopt : std::optional<std::string>(found->second);

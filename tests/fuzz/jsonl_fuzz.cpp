@@ -9,7 +9,8 @@
 #include "quick.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // Every broken line throws an exception, which is slow, and a few broken lines reach the same code as many.
+  // Every broken line throws an exception, which is slow. A few broken lines reach the same code as many
+  // lines.
   if (std::count(data, data + size, '\n') > 8) return -1;
   primus::data::TextBlock block;
   block.text.assign(reinterpret_cast<const char*>(data), size);

@@ -1,4 +1,4 @@
-// Checks a tokenizer with text, whichever file it comes from.
+// Checks a tokenizer, read from any file format, with text.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 #include "lm/tokenizer/tokenizer.h"
 
-// `file` has the bytes of the tokenizer's file, which mix its tokens with other text. Traps if an id is out
-// of range, or if decoding token by token differs from decoding all tokens.
+// `file` has the bytes of the tokenizer's file: tokens mixed with other text. Traps if an id is out of range,
+// or if decoding token by token differs from decoding all tokens.
 inline void use_tokenizer(const primus::Tokenizer& tokenizer, std::string_view file) {
   for (const std::string_view text : {std::string_view(" ab  a\xC3\xA9\n1.\xFF"), file.substr(0, 200)}) {
     const auto ids = tokenizer.encode(text);

@@ -50,9 +50,10 @@ MODELS = {
     "gemma3": lambda: transformers.Gemma3TextConfig(**GEMMA, sliding_window_pattern=3, rope_parameters=BY_KIND),
     "ministral3": lambda: transformers.Ministral3Config(**COMMON | {"num_hidden_layers": 3}, head_dim=32, rope_parameters=YARN),
 }
-# Matrices that are followed by a norm. An AdamW step rotates them by the learning rate divided by their size. With half
-# of this size, the rotation was so large that rounding the weights to bf16, followed by float64, moved the gradient norm
-# of the tenth step by 5.6 %. Now it moves none of the ten by more than 0.4 %.
+# Matrices that are followed by a norm. An AdamW step rotates such a matrix by the learning rate divided by the scale of
+# the matrix. With half of this scale, the rotation was too large: rounding the weights to bf16 moved the gradient norm
+# of the tenth step by 5.6 %, although everything else was float64. With this scale, rounding moves none of the ten
+# gradient norms by more than 0.4 %.
 NORMED = {"olmo2": ("q_proj.weight", "k_proj.weight", "o_proj.weight", "down_proj.weight")}
 
 
@@ -83,7 +84,7 @@ def write(name: str, config) -> None:
             norm = "norm" in key
             centre = norm and not config.model_type.startswith("gemma")  # Gemma stores norm weights minus one
             # As in write_lfm2.py, larger weights would be too inaccurate in bf16. If norms follow, the gradients of key
-            # biases nearly cancel, and larger queries enlarge them.
+            # biases nearly cancel. Larger queries enlarge these gradients.
             of_queries = 0.7 if getattr(config, "use_qk_norm", False) else 0.5
             scale = 1 if "embed" in key or key.endswith(NORMED.get(name, ())) else of_queries if "q_proj" in key else 0.5
             p.copy_(torch.randn_like(p) * (0.1 if norm or key.endswith("bias") else scale * p.shape[-1] ** -0.5) + centre)

@@ -51,12 +51,13 @@ residuals = load("residuals", "attn_res_kernels/_eager/reference.py")
 situ_activation = load("situ_activation", "situ_activation.py")
 
 
-# Norms of small values (a head's first token, a restarted stream) amplify rounding errors. Their epsilon and the scales of
-# the weights keep the errors within the accuracy of fp32 and bf16. The gradient of a mixture's score depends on the
-# differences of its candidates along the gradient of the mixture, which the following norm makes almost orthogonal to their
-# sum. If one candidate is much smaller than another, this is mostly the bf16 rounding error of the larger one. With half of
-# this size for the matrices into the stream, rounding the results of products, norms and mixtures (with float64 for the
-# rest, including the delta rule) moved the gradients of res_proj by 0.02 to 0.05. Now it moves no gradient by more than 0.03.
+# Norms of small values (a head's first token, a restarted stream) amplify rounding errors. The epsilon of the norms and
+# the scales of the weights keep the errors within the accuracy of fp32 and bf16. The gradient of a mixture's score
+# depends on how the candidates differ along the gradient of the mixture. The norm after the mixture makes the mixture's
+# gradient almost orthogonal to the sum of the candidates. If one candidate is much smaller than another, the score's
+# gradient is mostly the bf16 rounding error of the larger candidate. With half of this scale for the matrices into the
+# stream, rounding the results of products, norms and mixtures moved the gradients of res_proj by 0.02 to 0.05. (The
+# rest, including the delta rule, was float64.) With this scale, rounding moves no gradient by more than 0.03.
 INTO_STREAM = ("o_proj", "mlp.down_proj", "shared_experts.down_proj", "routed_expert_up_proj")
 
 
